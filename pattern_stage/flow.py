@@ -1,0 +1,160 @@
+"""What flows between operators over an interval: events, and for each the rows that have it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+
+from pattern_stage.columns import Column, Columns, Ints, Mask, joined
+
+_MIX = np.uint64(0x9E3779B97F4A7C15)
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """The events of an m-op over an interval, each once, and which rows have it: `events[at[i]]` is of `rows[i]`.
+
+    Events are sorted by t1 and `at` ascends. No pair is twice. An event without a row may be there: it is nobody's.
+    """
+
+    events: Columns
+    at: Ints
+    rows: Ints
+
+    def __len__(self) -> int:
+        return len(self.at)
+
+    def only(self, kept: Mask | Ints) -> Flow:
+        """Returns the flow of these pairs."""
+        return Flow(self.events, self.at[kept], self.rows[kept])
+
+    def compact(self) -> Flow:
+        """Returns the same without events that are nobody's."""
+        if len(self.at) == 0:
+            return Flow(self.events.take(self.at), self.at, self.rows)
+        first = np.empty(len(self.at), np.bool_)
+        first[0] = True
+        np.not_equal(self.at[1:], self.at[:-1], out=first[1:])
+        used = self.at[first]
+        if len(used) == len(self.events):
+            return self
+        return Flow(self.events.take(used), np.cumsum(first) - 1, self.rows)
+
+
+def whole(events: Columns) -> Flow:
+    """Returns the flow of a source, which has one row: row 0. The events are sorted by t1."""
+    return Flow(events, np.arange(len(events)), np.zeros(len(events), np.int64))
+
+
+def sorted_flow(events: Columns, at: Ints, rows: Ints) -> Flow:
+    """Returns events, given in any order, each once, as a flow."""
+    order = np.argsort(events.t1, kind="stable")
+    places = np.empty_like(order)
+    places[order] = np.arange(len(order))
+    at = places[at]
+    by_place = np.argsort(at, kind="stable")
+    return Flow(events.take(order), at[by_place], rows[by_place])
+
+
+def same(column: Column) -> Ints:
+    """Returns a number for each value of a column: equal ones for equal values, where NULL is equal to NULL."""
+    if column.dtype == np.int64:
+        return cast(Ints, column)
+    numbers = column + np.float64(0)  # -0 is 0
+    numbers[np.isnan(numbers)] = np.nan
+    return numbers.view(np.int64)
+
+
+def mixed(keys: Sequence[Ints]) -> Ints:
+    """Returns a hash of each row of columns of numbers, that of no column being 0."""
+    result = np.zeros(len(keys[0]) if keys else 0, np.uint64)
+    for key in keys:
+        result ^= key.view(np.uint64)
+        result *= _MIX
+        result ^= result >> np.uint64(29)
+    return result.view(np.int64)
+
+
+def numbered(keys: Sequence[Ints]) -> tuple[Ints, Ints]:
+    """Numbers the distinct rows of columns: returns the first place of each, and the number of each row.
+
+    They are numbered in the order of those first places.
+    """
+    count = len(keys[0])
+    if len(keys) == 1:
+        ordered = np.argsort(keys[0], kind="stable")
+    else:
+        hashes = mixed(keys)
+        ordered = np.argsort(hashes, kind="stable")
+        if not _adjacent(keys, hashes, ordered):
+            ordered = np.lexsort(tuple(keys))
+    differs = np.zeros(count, np.bool_)
+    differs[:1] = True
+    for key in keys:
+        taken = key[ordered]
+        differs[1:] |= taken[1:] != taken[:-1]
+    # A stable sort leaves the first place of each group at its head.
+    heads = ordered[differs]
+    order = np.argsort(heads, kind="stable")
+    numbers = np.empty(len(heads), np.int64)
+    numbers[order] = np.arange(len(heads))
+    result = np.empty(count, np.int64)
+    result[ordered] = numbers[np.cumsum(differs) - 1]
+    return heads[order], result
+
+
+def _adjacent(keys: Sequence[Ints], hashes: Ints, ordered: Ints) -> bool:
+    """Whether rows of one hash are equal: then equal ones are adjacent in the order of hashes."""
+    taken = hashes[ordered]
+    alike = np.flatnonzero(taken[1:] == taken[:-1])
+    here, there = ordered[alike], ordered[alike + 1]
+    return all(np.array_equal(key[here], key[there]) for key in keys)
+
+
+def distinct(flow: Flow) -> Flow:
+    """Returns a flow whose events or pairs are more than once as one in which they are not.
+
+    Two events are equal if their attributes, times and parts are.
+    """
+    events = flow.events
+    if len(events) == 0:
+        return flow
+    keys = [events.t1, events.t0, *(same(column) for column in events.values)]
+    heads, numbers = numbered([*keys, *(np.ascontiguousarray(place) for place in events.parts.T)])
+    if len(heads) == len(events):
+        return flow
+    return Flow(events.take(heads), *pairs_once(numbers[flow.at], flow.rows))
+
+
+def pairs_once(at: Ints, rows: Ints) -> tuple[Ints, Ints]:
+    """Returns pairs once, sorted."""
+    width = int(rows.max(initial=0)) + 1
+    pairs = np.unique(at * width + rows)
+    return pairs // width, pairs % width
+
+
+def merged(first: Flow, second: Flow) -> Flow:
+    """Returns the flow of the events of two of one schema. Where one has fewer places of parts, others are -1."""
+    places = max(first.events.parts.shape[1], second.events.parts.shape[1])
+    events = joined([_padded(first.events, places), _padded(second.events, places)])
+    at = np.concatenate([first.at, second.at + len(first.events)])
+    return distinct(sorted_flow(events, at, np.concatenate([first.rows, second.rows])))
+
+
+def _padded(events: Columns, places: int) -> Columns:
+    lacking = places - events.parts.shape[1]
+    if not lacking:
+        return events
+    return Columns(
+        events.t0, events.t1, events.values, np.pad(events.parts, ((0, 0), (0, lacking)), constant_values=-1)
+    )
+
+
+def spread(starts: Ints, counts: Ints) -> tuple[Ints, Ints]:
+    """Returns the numbers of ranges, one after the other, and of each the place of its range."""
+    place = np.repeat(np.arange(len(counts)), counts)
+    ends = np.cumsum(counts)
+    return np.arange(len(place)) + np.repeat(starts - ends + counts, counts), place

@@ -1,0 +1,190 @@
+"""The operators that keep nothing: σ, π and ∪."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from pattern_stage.classes import Classes, each_shape
+from pattern_stage.clauses import split_condition, static_clauses
+from pattern_stage.columns import Column, Columns, Ints, Mask
+from pattern_stage.fan_out import FanOut
+from pattern_stage.flow import Flow, distinct, merged, numbered
+from pattern_stage.operators import Index, Renumber, RowVectors
+from pattern_stage.predicates import Pairs, compile_condition, compile_value, single_events
+from pattern_stage.values import Texts
+from xscl.algebra.events import Filter, Schema, Select
+
+_DEAR = 16
+"""Where an event of one row is for more rows than this, the static index finds those that it satisfies."""
+
+_NOTHING: pa.Table = pa.table({})
+
+
+class _Stateless:
+    def waiting(self) -> Ints:
+        """Returns that nothing waits."""
+        return np.zeros(0, np.int64)
+
+    def codes(self) -> Iterable[Ints]:
+        """Returns that nothing waits."""
+        return ()
+
+    def state(self) -> pa.Table:
+        """Returns an empty table."""
+        return _NOTHING
+
+    def restore(self, table: pa.Table, renumber: Renumber) -> None:
+        """Does nothing."""
+
+
+class Filtering(_Stateless):
+    """σ: the events of the rows of its input for which a condition holds. Its shapes are all conditions."""
+
+    def __init__(
+        self, definitions: Sequence[Filter], rows: RowVectors, texts: Texts, index: Callable[[Schema, Texts], Index]
+    ) -> None:
+        self._definitions, self._rows, self._texts, self._index = definitions, rows, texts, index
+        self._conditions: list[Callable[[Pairs], Mask]] = []
+        self._classes = Classes(rows)
+        self._readers = FanOut()
+        self._of_class = FanOut()
+        self._found: Index | None = None
+
+    def add_rows(self, new: Ints) -> None:
+        """Takes in rows that were added."""
+        for definition in self._definitions[len(self._conditions) :]:
+            self._conditions.append(compile_condition(definition.condition, definition.schema, None, self._texts))
+        fresh = self._classes.add(new)
+        self._readers.add(new, self._rows.left[new])
+        self._of_class.add(new, self._classes.of_row[new])
+        self._index_classes(fresh)
+
+    def remove_rows(self, gone: Ints) -> None:
+        """Forgets rows."""
+        self._readers.remove(gone)
+        self._of_class.remove(gone)
+        emptied = self._classes.remove(gone)
+        if self._found is not None:
+            self._found.remove(emptied)
+
+    def run(self, inputs: Sequence[Flow], until: int) -> Flow:
+        """Returns the events for which the conditions hold."""
+        (flow,) = inputs
+        if len(flow) == 0:
+            return flow.compact()
+        each = int(self._readers.counts(flow.rows).sum())
+        if each > _DEAR * len(flow):
+            flow = flow.compact()
+            places, classes = self._hits(flow.events)
+            if int(self._of_class.counts(classes).sum()) < each:
+                return self._indexed(flow, places, classes)
+        return self._tested(flow)
+
+    def _tested(self, flow: Flow) -> Flow:
+        """By trying each row."""
+        places, rows = self._readers.of(flow.rows)
+        at, classes = flow.at[places], self._classes.of_row[rows]
+        held = np.zeros(len(at), np.bool_)
+        for shape, chosen in each_shape(self._classes.shape[classes]):
+            pairs = single_events(flow.events, at[chosen], classes[chosen], self._classes.parameters)
+            held[chosen] = self._conditions[shape](pairs)
+        return Flow(flow.events, at[held], rows[held]).compact()
+
+    def _indexed(self, flow: Flow, at: Ints, classes: Ints) -> Flow:
+        """By the static index."""
+        places, rows = self._of_class.of(classes)
+        at = at[places]
+        width = max(int(flow.rows.max()), int(self._rows.left[rows].max(initial=0))) + 1
+        if len(flow) != len(flow.events) or width > 1:
+            held = np.isin(at * width + self._rows.left[rows], flow.at * width + flow.rows)
+            at, rows = at[held], rows[held]
+        return Flow(flow.events, at, rows).compact()
+
+    def _hits(self, events: Columns) -> tuple[Ints, Ints]:
+        if self._found is None:
+            self._found = self._index(self._definitions[0].schema, self._texts)
+            self._index_classes(self._classes.all())
+        return self._found.hits(events)
+
+    def _index_classes(self, fresh: Ints) -> None:
+        if self._found is None:
+            return
+        for shape, places in each_shape(self._classes.shape[fresh]):
+            clauses = static_clauses(split_condition(self._definitions[shape].condition, "left"))
+            targets = fresh[places]
+            self._found.add(targets, clauses, tuple(column[targets] for column in self._classes.parameters))
+
+
+class Selecting(_Stateless):
+    """π, ρ and α: the events of the rows of its input with new attributes. Its shapes have one schema of results."""
+
+    def __init__(self, definitions: Sequence[Select], rows: RowVectors, texts: Texts) -> None:
+        self._definitions, self._rows, self._texts = definitions, rows, texts
+        self._items: list[list[Callable[[Pairs], Column]]] = []
+        self._classes = Classes(rows)
+        self._readers = FanOut()
+
+    def add_rows(self, new: Ints) -> None:
+        """Takes in rows that were added."""
+        for definition in self._definitions[len(self._items) :]:
+            schema = definition.source.schema
+            self._items.append([compile_value(value, schema, None, self._texts) for _, value in definition.items])
+        self._classes.add(new)
+        self._readers.add(new, self._rows.left[new])
+
+    def remove_rows(self, gone: Ints) -> None:
+        """Forgets rows."""
+        self._readers.remove(gone)
+        self._classes.remove(gone)
+
+    def run(self, inputs: Sequence[Flow], until: int) -> Flow:
+        """Returns the events with new attributes."""
+        (flow,) = inputs
+        places, rows = self._readers.of(flow.rows)
+        at, classes = flow.at[places], self._classes.of_row[rows]
+        width = max(self._classes.end, 1)
+        # An event is computed once for all rows of a class. Numbered in the order of `at`, they stay sorted by t1.
+        heads, made = numbered([at * width + classes]) if len(at) else (at, at)
+        sources, of = at[heads], classes[heads]
+        values: list[Column] = [
+            np.zeros(len(heads), np.int64) if kind == "string" else np.zeros(len(heads))
+            for _, kind in self._definitions[0].schema
+        ]
+        for shape, chosen in each_shape(self._classes.shape[of]):
+            pairs = single_events(flow.events, sources[chosen], of[chosen], self._classes.parameters)
+            for column, item in zip(values, self._items[shape], strict=True):
+                column[chosen] = item(pairs)
+        events = flow.events
+        made_events = Columns(events.t0[sources], events.t1[sources], tuple(values), events.parts[sources])
+        order = np.argsort(made, kind="stable")
+        return distinct(Flow(made_events, made[order], rows[order]))
+
+
+class Uniting(_Stateless):
+    """∪: the events of the rows of either input, equal ones once."""
+
+    def __init__(self, rows: RowVectors) -> None:
+        self._rows = rows
+        self._left, self._right = FanOut(), FanOut()
+
+    def add_rows(self, new: Ints) -> None:
+        """Takes in rows that were added."""
+        self._left.add(new, self._rows.left[new])
+        self._right.add(new, self._rows.right[new])
+
+    def remove_rows(self, gone: Ints) -> None:
+        """Forgets rows."""
+        self._left.remove(gone)
+        self._right.remove(gone)
+
+    def run(self, inputs: Sequence[Flow], until: int) -> Flow:
+        """Returns the events of both inputs."""
+        left, right = (self._read(flow, by) for flow, by in zip(inputs, (self._left, self._right), strict=True))
+        return merged(left, right)
+
+    def _read(self, flow: Flow, by: FanOut) -> Flow:
+        places, rows = by.of(flow.rows)
+        return Flow(flow.events, flow.at[places], rows).compact()
