@@ -45,9 +45,13 @@ class Pages:
             assert total == len(kept[name]), f"/q/{name} counts {total} outputs of {len(kept[name])}"
 
     def requests(self) -> Iterator[Request]:
-        """Yields requests without an end: each kind of page in turn, some more often."""
+        """Asks for the addresses of matches and feeds, and returns requests without an end: each kind of page in turn,
+        some more often."""
         matches = [path for name in self._sample for path in self._matches(name)]
         feeds = [urlsplit(self._get(f"/api/v1/queries/{name}/feed").json()["url"]).path for name in self._sample]
+        return self._requests(matches, feeds)
+
+    def _requests(self, matches: Sequence[str], feeds: Sequence[str]) -> Iterator[Request]:
         rng = self._rng
         while True:
             for _ in range(3):

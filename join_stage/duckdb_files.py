@@ -44,8 +44,10 @@ class _Question(DuckDBQuestion):
         sql: str,
         bounds: Bounds,
         reading: Callable[[], AbstractContextManager[None]],
+        *,
+        own: bool,
     ) -> None:
-        super().__init__(connection, schema, sql, bounds)
+        super().__init__(connection, schema, sql, bounds, own=own)
         self._reading = reading
 
     def answer(self) -> pa.Table:
@@ -91,9 +93,10 @@ class DuckDBFilesReader(OnlyRead, DuckDBTables):
         with self._files.reading(self._prepare(sql), _ERRORS):
             return super().select(sql, views)
 
-    def question(self, sql: str, bounds: Bounds = UNBOUNDED) -> DuckDBQuestion:
+    def question(self, sql: str, bounds: Bounds = UNBOUNDED, *, own: bool = False) -> DuckDBQuestion:
         tables = self._prepare(sql)
-        return _Question(self._asked, self.schema, sql, bounds, partial(self._files.reading, tables, _ERRORS))
+        reading = partial(self._files.reading, tables, _ERRORS)
+        return _Question(self._asked, self.schema, sql, bounds, reading, own=own)
 
     def read(self, table: str, columns: Sequence[str], key: str | None = None) -> pa.Table:
         return self._files.columns(table, columns, key)

@@ -307,10 +307,10 @@ class Session(Engine):
         """Returns the number of the first output that was committed at a time or later, or None."""
         return first_committed_from(self._store, time)
 
-    def question(self, query: str, bounds: Bounds = UNBOUNDED) -> Question:
+    def question(self, query: str, bounds: Bounds = UNBOUNDED, *, own: bool = False) -> Question:
         """Prepares a read-only SQL query that may be answered in any thread while this one continues.
 
-        It sees the batches that are committed when it begins. `bounds` limit the size of the answer. Raises StoreError;
-        `answer` raises the errors of the query.
+        It sees the batches that are committed when it begins. `bounds` limit the size of the answer. SQL that is
+        our `own` is not judged as that of strangers. Raises StoreError; `answer` raises the errors of the query.
         """
-        return self._store.question(query, bounds)
+        return self._store.question(query, bounds, own=own)

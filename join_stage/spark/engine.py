@@ -212,7 +212,7 @@ class SparkEngine:
             for name in views or {}:
                 self._session.catalog.dropTempView(name)
 
-    def question(self, sql: str, bounds: Bounds = UNBOUNDED) -> SparkQuestion:
+    def question(self, sql: str, bounds: Bounds = UNBOUNDED, *, own: bool = False) -> SparkQuestion:
         return SparkQuestion(self._session, self._store.snapshot(), sql, bounds)
 
     def read(self, table: str, columns: Sequence[str], key: str | None = None) -> pa.Table:

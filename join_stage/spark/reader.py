@@ -33,7 +33,7 @@ class SparkReader(OnlyRead):
             local_frame(self._session, table).createOrReplaceTempView(name)
         return self._session.sql(sql).toArrow()
 
-    def question(self, sql: str, bounds: Bounds = UNBOUNDED) -> SparkQuestion:
+    def question(self, sql: str, bounds: Bounds = UNBOUNDED, *, own: bool = False) -> SparkQuestion:
         return SparkQuestion(self._session, self._files, sql, bounds)
 
     def read(self, table: str, columns: Sequence[str], key: str | None = None) -> pa.Table:

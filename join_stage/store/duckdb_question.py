@@ -94,9 +94,12 @@ class DuckDBQuestion:
         sql: str,
         bounds: Bounds,
         threads: Threads | None = None,
+        *,
+        own: bool = False,
     ) -> None:
+        """With `own`, the SQL is ours: that it is a single SELECT is all that is checked."""
         self._cursor, self._schema, self._sql, self._bounds = connection.cursor(), schema, sql, bounds
-        self._threads = threads
+        self._threads, self._own = threads, own
         self._cut = False
 
     def answer(self) -> pa.Table:
@@ -117,7 +120,10 @@ class DuckDBQuestion:
 
     def _answer(self) -> pa.Table:
         self._cursor.execute(f"SET operator_memory_limit = '{MEMORY}'")
-        judge(self._cursor, self._sql, self._schema)
+        if self._own:
+            single_select(self._cursor, self._sql)
+        else:
+            judge(self._cursor, self._sql, self._schema)
         self._cursor.execute("BEGIN TRANSACTION READ ONLY")
         if self._cut:
             raise duckdb.InterruptException
@@ -136,11 +142,7 @@ def judge(parser: duckdb.DuckDBPyConnection, sql: str, schema: StoreSchema) -> N
     """Raises QuestionRefused for anything but a single SELECT over the relations of a schema, and what
     DuckDB raises for bad SQL."""
     short_enough(sql)
-    statements = parser.extract_statements(sql)
-    if len(statements) > 1:
-        raise QuestionRefused(f"one SELECT is answered at a time, and this has {len(statements)} statements")
-    if not statements or statements[0].type != duckdb.StatementType.SELECT:
-        raise QuestionRefused(ONLY_READ)
+    single_select(parser, sql)
     ((text,),) = parser.execute("SELECT json_serialize_sql(?)", [sql]).fetchall()
     try:
         parsed = json.loads(text)
@@ -153,6 +155,16 @@ def judge(parser: duckdb.DuckDBPyConnection, sql: str, schema: StoreSchema) -> N
     making_rows = {id(part["function"]) for part in parts if part.get("type") == "TABLE_FUNCTION"}
     for part in parts:
         _judge(part, schema, made, makes_rows=id(part) in making_rows)
+
+
+def single_select(parser: duckdb.DuckDBPyConnection, sql: str) -> None:
+    """Raises QuestionRefused for anything but one statement that DuckDB calls a SELECT, and what DuckDB raises for bad
+    SQL."""
+    statements = parser.extract_statements(sql)
+    if len(statements) > 1:
+        raise QuestionRefused(f"one SELECT is answered at a time, and this has {len(statements)} statements")
+    if not statements or statements[0].type != duckdb.StatementType.SELECT:
+        raise QuestionRefused(ONLY_READ)
 
 
 def tables_in(parser: duckdb.DuckDBPyConnection, sql: str) -> set[str] | None:

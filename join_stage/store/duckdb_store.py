@@ -177,8 +177,8 @@ class DuckDBStore(DuckDBTables):
         self._settle()
         return super().select(sql, views)
 
-    def question(self, sql: str, bounds: Bounds = UNBOUNDED) -> DuckDBQuestion:
-        return DuckDBQuestion(self._asked, self.schema, sql, bounds, self._threads)
+    def question(self, sql: str, bounds: Bounds = UNBOUNDED, *, own: bool = False) -> DuckDBQuestion:
+        return DuckDBQuestion(self._asked, self.schema, sql, bounds, self._threads, own=own)
 
     def drop_before(self, table: str, column: str, bound: int) -> None:
         self._run(f"DELETE FROM {table} WHERE {column} < {bound}")

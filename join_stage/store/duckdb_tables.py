@@ -41,8 +41,8 @@ class DuckDBTables:
             return self._prepared.select(sql, views)
         return self._connection.sql(sql).to_arrow_table()
 
-    def question(self, sql: str, bounds: Bounds = UNBOUNDED) -> DuckDBQuestion:
-        return DuckDBQuestion(self._asked, self.schema, sql, bounds)
+    def question(self, sql: str, bounds: Bounds = UNBOUNDED, *, own: bool = False) -> DuckDBQuestion:
+        return DuckDBQuestion(self._asked, self.schema, sql, bounds, own=own)
 
     def read(self, table: str, columns: Sequence[str], key: str | None = None) -> pa.Table:
         sql = f"SELECT {', '.join(columns)} FROM {table}"

@@ -56,8 +56,9 @@ class TableStore(Protocol):
     def select(self, sql: str, views: Mapping[str, pa.Table] | None = None) -> pa.Table:
         """Answers a trusted query over the tables, the running batch included, and over `views`, given by name."""
 
-    def question(self, sql: str, bounds: Bounds = UNBOUNDED) -> Question:
-        """Prepares an untrusted query, which may only read, over what is committed."""
+    def question(self, sql: str, bounds: Bounds = UNBOUNDED, *, own: bool = False) -> Question:
+        """Prepares an untrusted query, which may only read, over what is committed. An `own` one is not a stranger's:
+        it need not be judged, but still only reads."""
 
     def read(self, table: str, columns: Sequence[str], key: str | None = None) -> pa.Table:
         """Some columns of a table: all rows, in no particular order, or those whose column `key` has this value. Rows

@@ -10,6 +10,7 @@ import json
 import os
 import socket
 import struct
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from itertools import count
@@ -22,14 +23,18 @@ import pyarrow as pa
 from common.errors import OperationalError
 from join_stage.store.protocol import StoreError
 from join_stage.store.reading import QuestionRefused
-from mmqjp.service.sql_question import MAX_BYTES
+from mmqjp.service.sql_question import MAX_BYTES, MonotonicClock
 from mmqjp.web.readers import RUNNING, Busy, CursorReader, TooSlow
 
 GRACE = 10.0
 """So many seconds more than its own a question waits for its answer."""
 
 LOOK = 0.1
-"""Seconds between two looks for a newer batch. A page may be as old as that."""
+"""Seconds between two looks for a newer batch."""
+
+EVERY = 1.0
+"""Newer batches are told so many seconds apart at least. A page may be as old as that: each new number has pages made
+anew, beside an engine that may commit many times a second."""
 
 LARGEST = MAX_BYTES + (16 << 20)
 """The largest message, in bytes."""
@@ -60,11 +65,12 @@ def _read(message: bytes) -> tuple[int, dict[str, Any], memoryview]:
 class QuestionServer:
     """Answers questions over a pipe, a few at a time, until the other end is closed."""
 
-    def __init__(self, pipe: Connection, reader: CursorReader | None) -> None:
+    def __init__(self, pipe: Connection, reader: CursorReader | None, clock: MonotonicClock = time.monotonic) -> None:
         """Without a reader, it answers nothing, and only tells the other process that this one is there."""
-        self._pipe, self._reader = pipe, reader
+        self._pipe, self._reader, self._clock = pipe, reader, clock
         self._lock = Lock()
         self._told: object = None
+        self._told_at = float("-inf")
 
     def run(self) -> None:
         """Returns when the other process has closed its end, or ended."""
@@ -74,12 +80,12 @@ class QuestionServer:
                 while True:
                     while not self._pipe.poll(LOOK):
                         self._tell_version()
+                    self._tell_version()  # some questions may always wait
                     number, question, _ = _read(self._pipe.recv_bytes(LARGEST))
                     if question:
                         pool = of_people if question["asked"] else own
                         pool.submit(self._answer, number, question)
                     else:
-                        self._told = None
                         self._tell_version(number)
         finally:
             if self._reader is not None:
@@ -89,9 +95,12 @@ class QuestionServer:
 
     def _tell_version(self, number: int = 0) -> None:
         """Tells the number of the next batch, if it was not told yet."""
+        now = self._clock()
+        if now < self._told_at + EVERY and not number:
+            return
         version = None if self._reader is None else self._reader.version()
         if version != self._told or number:
-            self._told = version
+            self._told, self._told_at = version, now
             self._send(_message(number, {"version": version}))
 
     def _answer(self, number: int, question: dict[str, Any]) -> None:
@@ -129,9 +138,9 @@ class PipeReader:
         self._thread = Thread(target=self._receive, name="mmqjp answers", daemon=True)
         self._thread.start()
 
-    def select(self, sql: str, limit: int, seconds: float, *, asked: bool = False) -> pa.Table:
+    def select(self, sql: str, limit: int, seconds: float, *, asked: bool = False, own: bool = False) -> pa.Table:
         """Returns the rows of a SELECT."""
-        question = {"sql": sql, "limit": limit, "seconds": seconds, "asked": asked}
+        question = {"sql": sql, "limit": limit, "seconds": seconds, "asked": asked, "own": own}
         said, rows = self._ask(question, 2 * seconds + GRACE)
         if (kind := said.get("error")) == "busy":
             raise Busy

@@ -6,8 +6,9 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from threading import BoundedSemaphore, Condition, Lock, Timer
+from threading import BoundedSemaphore, Condition, Lock
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -20,6 +21,7 @@ from mmqjp.service.question_runner import QUERY
 from mmqjp.service.sql_question import MAX_BYTES, MonotonicClock
 from mmqjp.session import Session
 from mmqjp.tables.store_schema import SCHEMA
+from mmqjp.web.deadlines import Deadlines
 
 Ask = Callable[[str, Mapping[str, Any]], Any]
 """Puts a command to whoever holds the store and returns its result. Raises CommandError, StoreError, OSError."""
@@ -46,11 +48,13 @@ class TooSlow(OperationalError, TimeoutError):
 
 
 class StoreReader(Protocol):
-    """Reads the tables of a store. Every SQL is taken as untrusted: it is judged as that of `mmqjp query` is."""
+    """Reads the tables of a store. SQL is taken as untrusted, and judged as that of `mmqjp query` is, unless it is our
+    own."""
 
-    def select(self, sql: str, limit: int, seconds: float, *, asked: bool = False) -> pa.Table:
+    def select(self, sql: str, limit: int, seconds: float, *, asked: bool = False, own: bool = False) -> pa.Table:
         """Returns the rows of a SELECT, as of one committed batch. It may have up to `limit` rows and take so many
         seconds. `asked` are questions that people wrote: one at a time is answered, and pages never wait for it.
+        `own` are those that the page writes: they only read, and need not be judged.
         Raises QuestionRefused for other SQL and for more rows, Busy, TooSlow and StoreError."""
 
     def version(self) -> object:
@@ -63,12 +67,37 @@ class StoreReader(Protocol):
         """Ends what is being read."""
 
 
+class Selects(Protocol):
+    """What a part of the page needs of a reader."""
+
+    def select(self, sql: str, limit: int, seconds: float) -> pa.Table:
+        """Returns the rows of a SELECT."""
+
+    def version(self) -> object:
+        """Returns something that is another once there is a newer batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnQuestions:
+    """Asks a reader what pages ask: SQL that we wrote."""
+
+    reader: StoreReader
+
+    def select(self, sql: str, limit: int, seconds: float) -> pa.Table:
+        """Returns the rows of a SELECT."""
+        return self.reader.select(sql, limit, seconds, own=True)
+
+    def version(self) -> object:
+        """Returns something that is another once there is a newer batch."""
+        return self.reader.version()
+
+
 class Running:
     """Questions that run in the threads of their callers, each with its own limit of time."""
 
     def __init__(self, most: int = RUNNING) -> None:
         self._slots, self._asked = BoundedSemaphore(most), BoundedSemaphore()
-        self._lock, self._questions = Lock(), set[Question]()
+        self._deadlines = Deadlines()
 
     def answer(self, question: Callable[[], Question], seconds: float, *, asked: bool = False) -> pa.Table:
         """Runs a question. Raises Busy if no other one ends in its time, and TooSlow. Those that people `asked` are not
@@ -78,29 +107,19 @@ class Running:
             raise Busy
         try:
             begun = question()
-            with self._lock:
-                self._questions.add(begun)
-            timer = Timer(seconds, begun.interrupt)
-            timer.daemon = True
-            timer.start()
+            self._deadlines.add(begun, seconds)
             try:
                 return begun.answer()
             except QuestionInterrupted:
                 raise TooSlow(f"the question took more than {seconds:g} s, or the engine needs the memory") from None
             finally:
-                timer.cancel()
-                with self._lock:
-                    self._questions.discard(begun)
+                self._deadlines.remove(begun)
         finally:
             slots.release()
 
     def interrupt(self) -> bool:
         """Ends all questions. Returns whether there were any."""
-        with self._lock:
-            running = list(self._questions)
-        for question in running:
-            question.interrupt()
-        return bool(running)
+        return self._deadlines.interrupt()
 
 
 class CursorReader:
@@ -109,10 +128,10 @@ class CursorReader:
     def __init__(self, engine: Session) -> None:
         self._engine, self._running = engine, Running()
 
-    def select(self, sql: str, limit: int, seconds: float, *, asked: bool = False) -> pa.Table:
+    def select(self, sql: str, limit: int, seconds: float, *, asked: bool = False, own: bool = False) -> pa.Table:
         """Returns the rows of a SELECT."""
         bounds = Bounds(limit, MAX_BYTES)
-        return self._running.answer(lambda: self._engine.question(sql, bounds), seconds, asked=asked)
+        return self._running.answer(lambda: self._engine.question(sql, bounds, own=own), seconds, asked=asked)
 
     def version(self) -> object:
         """Returns the number of the next batch."""
@@ -141,13 +160,13 @@ class FilesReader:
         self._looked_at, self._newest = float("-inf"), ""
         self._users: dict[DuckDBFilesReader, int] = {}
 
-    def select(self, sql: str, limit: int, seconds: float, *, asked: bool = False) -> pa.Table:
+    def select(self, sql: str, limit: int, seconds: float, *, asked: bool = False, own: bool = False) -> pa.Table:
         """Returns the rows of a SELECT."""
         with self._reader() as reader:
 
             def question() -> Question:
                 with self._changed:  # it makes views, over the one connection
-                    return reader.question(sql, Bounds(limit, MAX_BYTES))
+                    return reader.question(sql, Bounds(limit, MAX_BYTES), own=own)
 
             return self._running.answer(question, seconds, asked=asked)
 
@@ -203,7 +222,7 @@ class SpoolReader:
         self._lock, self._changes = Lock(), 0
         self._kept: OrderedDict[tuple[str, int], tuple[float, pa.Table]] = OrderedDict()
 
-    def select(self, sql: str, limit: int, seconds: float, *, asked: bool = False) -> pa.Table:
+    def select(self, sql: str, limit: int, seconds: float, *, asked: bool = False, own: bool = False) -> pa.Table:
         """Returns the rows of a SELECT. An answer serves again for KEPT_SECONDS."""
         key, now = (sql, limit), self._clock()
         with self._lock:

@@ -20,7 +20,7 @@ from mmqjp.web.access import Access
 from mmqjp.web.assets import Assets
 from mmqjp.web.hub import Hub
 from mmqjp.web.kept import Kept
-from mmqjp.web.readers import Ask, StoreReader
+from mmqjp.web.readers import Ask, OwnQuestions, StoreReader
 from mmqjp.web.stored_outputs import StoredOutputs
 from mmqjp.web.templating import environment
 from mmqjp.web.views.tallies import Tallies
@@ -60,19 +60,24 @@ class Site:
     links: list[Link] = field(default_factory=list)
 
     @cached_property
+    def own(self) -> OwnQuestions:
+        """Reads the store by SQL of ours."""
+        return OwnQuestions(self.reader)
+
+    @cached_property
     def tallies(self) -> Tallies:
         """The counts of outputs."""
-        return Tallies(self.reader, self.now)
+        return Tallies(self.own, self.now)
 
     @cached_property
     def matches(self) -> NewestMatches:
         """Matches as they are shown."""
-        return NewestMatches(lambda sql: self.reader.select(sql, MOST_ROWS, SECONDS))
+        return NewestMatches(lambda sql: self.own.select(sql, MOST_ROWS, SECONDS))
 
     @cached_property
     def feeds(self) -> StoreFeeds:
         """The Atom feeds of queries."""
-        return StoreFeeds(self.reader)
+        return StoreFeeds(self.own)
 
     @cached_property
     def feed_links(self) -> Links:
@@ -87,7 +92,7 @@ class Site:
     @cached_property
     def hub(self) -> Hub:
         """Who listens to what comes."""
-        return Hub(StoredOutputs(self.reader))
+        return Hub(StoredOutputs(self.own))
 
     @cached_property
     def _templates(self) -> Environment:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from mmqjp.present.following import matches_between
 from mmqjp.present.match import Match
 from mmqjp.tables.lookup import span_of_outputs
-from mmqjp.web.readers import StoreReader
+from mmqjp.web.readers import Selects
 
 MOST_ROWS, SECONDS = 100_000, 10.0
 """The bounds of the questions."""
@@ -20,7 +20,7 @@ MOST_ROWS, SECONDS = 100_000, 10.0
 class StoredOutputs:
     """The outputs of a store, as the hub reads them."""
 
-    reader: StoreReader
+    reader: Selects
 
     def version(self) -> object:
         """Returns something that is another once there are newer outputs."""

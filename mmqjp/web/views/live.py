@@ -26,7 +26,7 @@ class LatestOutputs:
 
 def latest(site: Site, query: str = "", most: int = SHOWN) -> LatestOutputs:
     """Returns the latest outputs; with `query`, those of one name among the LOOKED_THROUGH latest."""
-    outputs = StoredOutputs(site.reader)
+    outputs = StoredOutputs(site.own)
     oldest, newest = outputs.span()
     if newest < oldest:
         return LatestOutputs((), -1)

@@ -142,7 +142,7 @@ def _graph(text: str, name: str) -> str:
 
 def select(site: Site, sql: str) -> pa.Table:
     """Returns the rows of SQL that is asked for a page."""
-    return site.reader.select(sql, MOST_ROWS, SECONDS)
+    return site.own.select(sql, MOST_ROWS, SECONDS)
 
 
 def _texts(site: Site, name: str, *, paused: bool) -> tuple[QueryText, ...]:
@@ -181,6 +181,6 @@ class _Sharing:
 
 
 def _sharing(site: Site) -> _Sharing:
-    found = site.reader.select(page_sql.PLACEMENTS, MOST_PLACEMENTS, SECONDS)
+    found = site.own.select(page_sql.PLACEMENTS, MOST_PLACEMENTS, SECONDS)
     columns = (found[name].to_pylist() for name in ("template", "variables", "name", "queries"))
     return _Sharing([(t, tuple(v), n, q) for t, v, n, q in zip(*columns, strict=True)])

@@ -62,4 +62,4 @@ def tables(site: Site) -> list[Table]:
 
 
 def _table(site: Site, name: str) -> Table:
-    return Table(name, site.reader.select(f"SELECT * FROM {name} LIMIT 0", 1, SECONDS).column_names)
+    return Table(name, site.own.select(f"SELECT * FROM {name} LIMIT 0", 1, SECONDS).column_names)

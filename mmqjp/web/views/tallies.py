@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from feeds.times import Now
 from mmqjp.tables.page_sql import DAY, HOUR, QUERIES, tally
-from mmqjp.web.readers import StoreReader
+from mmqjp.web.readers import Selects
 
 Ints = NDArray[np.int64]
 
@@ -55,7 +55,7 @@ class Tally:
 class Tallies:
     """Keeps the tally of a store, and counts only what is new. Methods may be called in any thread."""
 
-    def __init__(self, reader: StoreReader, now: Now) -> None:
+    def __init__(self, reader: Selects, now: Now) -> None:
         self._reader, self._now = reader, now
         self._lock = Lock()
         self._made_for: object = None

@@ -60,6 +60,17 @@ def test_the_process_that_holds_the_store_answers_nothing_but_selects(engine, sq
         spool_reader(engine).select(sql, 10, 5)
 
 
+def test_own_questions_are_single_selects_that_only_read(engine):
+    reader = CursorReader(engine)
+    for sql in ("DROP TABLE documents", "SELECT 1; SELECT 2", "COPY documents TO '/tmp/out.csv'", "SELECT * FROM no"):
+        with pytest.raises(QuestionRefused):
+            reader.select(sql, 10, 5, own=True)
+    for sql in ("SELECT * FROM read_text('/etc/passwd')", "SELECT nextval('unknown')"):  # DuckDB itself refuses these
+        with pytest.raises(QuestionRefused):
+            reader.select(sql, 10, 5, own=True)
+    assert reader.select("SELECT count(*) AS n FROM outputs", 1, 5, own=True)["n"].to_pylist() == [1]
+
+
 def test_answers_are_bounded_in_rows_and_time(engine):
     reader = CursorReader(engine)
     assert len(reader.select("SELECT * FROM range(10)", 10, 5)) == 10
