@@ -243,7 +243,7 @@ class _Running:
         read, log = partial(read_live, state), self.prepared.metrics
         self.sinks = SinkManager(self.opened, tables.sinks.values(), Kinds(secrets), deliverer, log, read)
         commands = SinkCommands(self.opened, self.sinks, secrets, state, self.prepared.read_tables)
-        return self.sinks, lambda engine, do, arguments: commands.run(do, arguments)
+        return self.sinks, lambda engine, command: commands.run(command)
 
     def _on_idle(self, engine: Session) -> None:
         if self.prepared.given.metrics_port is not None:

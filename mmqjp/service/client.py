@@ -23,11 +23,9 @@ from mmqjp.state.ownership import InUse, ReadLock, is_held
 POLL = 0.05
 """Seconds between two looks for the answer."""
 
-READ_ONLY = frozenset((*LOOKUPS, *RUN_BESIDE))
-"""The commands that change nothing, and that a store which is only read can answer."""
-
-IDLE = READ_ONLY | SINK_LOOKUPS
-"""The commands that change nothing. Nobody needs their results once the wait is over."""
+IDLE = frozenset((*LOOKUPS, *RUN_BESIDE, *SINK_LOOKUPS))
+"""The commands that change nothing, and that a store which is only read can answer. Nobody needs their results once the
+wait is over."""
 
 
 class CommandError(InputError, ValueError):
@@ -64,11 +62,12 @@ class Client:
         return answer.result
 
     def _looked_up(self, do: str, arguments: Mapping[str, Any]) -> CommandResult | None:
-        """The result of a read-only command that this process can run itself; None if it cannot."""
-        if do not in READ_ONLY:
+        """The result of a read-only command that this process can run itself; None if it cannot. How sinks are is known
+        to the process that serves them."""
+        if do not in IDLE or (do in SINK_LOOKUPS and is_held(self.state)):
             return None
         with self.reading(beside=do in RUN_BESIDE) as engine:
-            return None if engine is None else run_command(engine, Command("", do, arguments))
+            return None if engine is None else run_command(engine, Command("", do, arguments), self.run_sinks)
 
     @contextmanager
     def reading(self, *, beside: bool = True) -> Iterator[Session | None]:

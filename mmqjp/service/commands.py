@@ -33,7 +33,7 @@ STATUS = "status"
 
 Change = Callable[[Session, Mapping[str, Any], MetadataFor], None]
 Lookup = Callable[[Session, Mapping[str, Any]], object]
-RunSinks = Callable[[Session, str, Mapping[str, Any]], object]
+RunSinks = Callable[[Session, Command], object]
 """Runs a command about sinks, and returns its result."""
 
 
@@ -41,9 +41,9 @@ class BadCommand(InputError, ValueError):
     """A command from another process is unknown, or lacks an argument."""
 
 
-def no_sinks(engine: Session, do: str, arguments: Mapping[str, Any]) -> object:
+def no_sinks(engine: Session, command: Command) -> object:
     """Runs no commands about sinks. Raises BadCommand."""
-    raise BadCommand(f"unknown command {do!r}")
+    raise BadCommand(f"unknown command {command.do!r}")
 
 
 class CommandQueue:
@@ -71,7 +71,7 @@ def run_command(engine: Session, command: Command, run_sinks: RunSinks = no_sink
     """Runs a command, unless it was already run before the process was killed, and returns its result."""
     try:
         if command.do == SINKS or command.do.startswith(SINK_PREFIX):
-            return CommandResult(run_sinks(engine, command.do, command.arguments))
+            return CommandResult(run_sinks(engine, command))
         if command.do in RUN_BESIDE:
             return answered(*question_of(engine, command))
         if (lookup := LOOKUPS.get(command.do)) is not None:
@@ -96,7 +96,7 @@ def _with_sinks(engine: Session, found: object, run_sinks: RunSinks) -> object:
     """Adds the states of sinks to a status."""
     if run_sinks is no_sinks or not isinstance(found, dict):
         return found
-    return found | {"sinks": run_sinks(engine, SINKS, {})}
+    return found | {"sinks": run_sinks(engine, Command("", SINKS, {}))}
 
 
 def _result_notes(command: Command, changed: list[str], names: list[str]) -> CommitMetadata:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from mmqjp.present.match import Match
 from mmqjp.service.log import NullLog
-from mmqjp.service.sink_commands import SinkCommands, read_live
+from mmqjp.service.sink_commands import SINK_LOOKUPS, SinkCommands, read_live
+from mmqjp.service.spool import Command
 from mmqjp.session import Session
 from mmqjp.sinks.jobs import Event, Read
 from mmqjp.sinks.kinds import Kinds
@@ -46,13 +46,14 @@ class NoJobs:
         """Does nothing."""
 
 
-def run_offline(
-    state: Path, read_tables: Callable[[], SinkTables], engine: Session, do: str, arguments: Mapping[str, Any]
-) -> object:
-    """Runs a command about the sinks of a store that this process holds. `read_tables` reads the configuration. Raises
-    InputError."""
+def run_offline(state: Path, read_tables: Callable[[], SinkTables], engine: Session, command: Command) -> object:
+    """Runs a command about the sinks of a store that this process holds, or only reads if that changes nothing.
+    `read_tables` reads the configuration. Raises InputError."""
     tables = read_tables()
     secrets = Secrets(tables.secrets, state)
     read = partial(read_live, state)
-    manager = SinkManager(engine, tables.sinks.values(), Kinds(secrets), NoJobs(), NullLog(), read)
-    return SinkCommands(engine, manager, secrets, state, read_tables).run(do, arguments)
+    manager = SinkManager(
+        engine, tables.sinks.values(), Kinds(secrets), NoJobs(), NullLog(), read,
+        read_only=command.do in SINK_LOOKUPS,
+    )  # fmt: skip
+    return SinkCommands(engine, manager, secrets, state, read_tables).run(command)

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from mmqjp.service.spool import Command, CommandResult
 from mmqjp.session import Session
-from mmqjp.sinks.control import SinkControl, SinkExists, SinkOfFile, SinkState
+from mmqjp.sinks.control import SinkControl, SinkOfFile, SinkState
 from mmqjp.sinks.definition import SinkDefinition, read_sink, read_start, refuse_same_path
 from mmqjp.sinks.keys import BadSink
 from mmqjp.sinks.kinds import shown_target
@@ -28,6 +29,13 @@ MOST_FAILED = 1_000
 """So many rows of what a sink did not get are told, the newest ones."""
 
 
+AnswersOf = Callable[[object], Mapping[str, str]]
+"""Returns the answer to the command at hand, by its id, to be committed with what it changes. Given is its result."""
+
+Look = Callable[[Mapping[str, Any]], object]
+Change = Callable[[Mapping[str, Any], AnswersOf], object]
+
+
 class Sinks(SinkControl, Protocol):
     """The sinks of a service, with their definitions."""
 
@@ -44,26 +52,33 @@ class SinkCommands:
         """`read_tables` reads the configuration files anew."""
         self._engine, self._sinks, self._secrets, self._state = engine, sinks, secrets, state
         self._read_tables = read_tables
-        self._runs: Mapping[str, Callable[[Mapping[str, Any]], object]] = {
+        self._looks: Mapping[str, Look] = {
             SINKS: self._list,
             "sinks-secrets": self._list_secrets,
+            "sinks-test": self._test,
+            "sinks-tested": self._tested,
+            "sinks-failed": self._failed,
+        }
+        self._changes: Mapping[str, Change] = {
             "sinks-add": self._add,
             "sinks-set": self._set,
             "sinks-pause": self._pause,
             "sinks-resume": self._resume,
-            "sinks-test": self._test,
-            "sinks-tested": self._tested,
-            "sinks-failed": self._failed,
             "sinks-replay": self._replay,
             "sinks-remove": self._remove,
             "sinks-reload": self._reload,
         }
 
-    def run(self, do: str, arguments: Mapping[str, Any]) -> object:
-        """Runs a command and returns its result, which JSON can hold. Raises InputError."""
-        if (run := self._runs.get(do)) is None:
-            raise BadSink(f"unknown command {do!r}")
-        return run(arguments)
+    def run(self, command: Command) -> object:
+        """Runs a command and returns its result, which JSON can hold. A change is committed together with that, and not
+        made again if it was made before a kill. Raises InputError."""
+        if (look := self._looks.get(command.do)) is not None:
+            return look(command.arguments)
+        if (change := self._changes.get(command.do)) is None:
+            raise BadSink(f"unknown command {command.do!r}")
+        if (known := self._engine.answer_to(command.id)) is not None:
+            return CommandResult.from_json(known).result
+        return change(command.arguments, lambda result: {command.id: CommandResult(result).to_json()})
 
     def _list(self, arguments: Mapping[str, Any]) -> object:
         """All sinks; with a name, that one with its definition."""
@@ -82,23 +97,18 @@ class SinkCommands:
     def _list_secrets(self, arguments: Mapping[str, Any]) -> object:
         return self._secrets.names()
 
-    def _add(self, arguments: Mapping[str, Any]) -> object:
+    def _add(self, arguments: Mapping[str, Any], answers: AnswersOf) -> object:
         definition = self._read(_text(arguments, "name"), _table(arguments))
-        try:
-            self._sinks.add(definition)
-        except SinkExists:
-            # The same command may have added it before a kill.
-            if self._sinks.definition(definition.name) != definition:
-                raise
+        self._sinks.add(definition, answers(definition.name))
         return definition.name
 
-    def _set(self, arguments: Mapping[str, Any]) -> object:
+    def _set(self, arguments: Mapping[str, Any], answers: AnswersOf) -> object:
         """Changes some keys. Those that are null get their defaults."""
         name = _text(arguments, "name")
         known = self._sinks.definition(name)
         if not known.is_live:
             raise SinkOfFile(told_where(known))
-        self._sinks.set(self._read(name, changed(known.table, _table(arguments))))
+        self._sinks.set(self._read(name, changed(known.table, _table(arguments))), answers(name))
         return name
 
     def _read(self, name: str, table: Mapping[str, Any]) -> SinkDefinition:
@@ -107,12 +117,12 @@ class SinkCommands:
         self._secrets.check(named_secrets(definition.options))
         return definition
 
-    def _pause(self, arguments: Mapping[str, Any]) -> object:
-        self._sinks.pause(name := _text(arguments, "name"))
+    def _pause(self, arguments: Mapping[str, Any], answers: AnswersOf) -> object:
+        self._sinks.pause(name := _text(arguments, "name"), answers(name))
         return name
 
-    def _resume(self, arguments: Mapping[str, Any]) -> object:
-        self._sinks.resume(name := _text(arguments, "name"))
+    def _resume(self, arguments: Mapping[str, Any], answers: AnswersOf) -> object:
+        self._sinks.resume(name := _text(arguments, "name"), answers(name))
         return name
 
     def _test(self, arguments: Mapping[str, Any]) -> object:
@@ -133,19 +143,19 @@ class SinkCommands:
             "gaps": self._engine.sql(gaps, trusted=True).to_pylist(),
         }
 
-    def _replay(self, arguments: Mapping[str, Any]) -> object:
-        self._sinks.replay(name := _text(arguments, "name"), read_start(_text(arguments, "from")))
+    def _replay(self, arguments: Mapping[str, Any], answers: AnswersOf) -> object:
+        self._sinks.replay(name := _text(arguments, "name"), read_start(_text(arguments, "from")), answers(name))
         return name
 
-    def _remove(self, arguments: Mapping[str, Any]) -> object:
-        self._sinks.remove(name := _text(arguments, "name"))
+    def _remove(self, arguments: Mapping[str, Any], answers: AnswersOf) -> object:
+        self._sinks.remove(name := _text(arguments, "name"), answers(name))
         return name
 
-    def _reload(self, arguments: Mapping[str, Any]) -> object:
+    def _reload(self, arguments: Mapping[str, Any], answers: AnswersOf) -> object:
         tables = self._read_tables()
-        self._sinks.reload(tables.sinks.values())
+        self._sinks.reload(tables.sinks.values(), answers(names := sorted(tables.sinks)))
         self._secrets.renew(tables.secrets)
-        return sorted(tables.sinks)
+        return names
 
 
 def read_live(state: Path, name: str, table: Mapping[str, Any]) -> SinkDefinition:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol
 
@@ -10,6 +10,9 @@ from common.errors import InputError
 from mmqjp.sinks.definition import SinkDefinition, Start
 
 State = Literal["running", "waiting", "paused", "stopped"]
+
+NO_ANSWERS: Mapping[str, str] = {}
+"""No answers to commands."""
 
 
 class UnknownSink(InputError, KeyError):
@@ -59,21 +62,21 @@ class SinkState:
 
 class SinkControl(Protocol):
     """The sinks of a service. Only its thread may call this. Methods raise UnknownSink, SinkOfFile and SinkExists, and
-    commit what they change before they return."""
+    commit what they change before they return, together with the `answers` to commands, by their ids."""
 
     def list(self) -> list[SinkState]:
         """Returns the states of all sinks, by name."""
 
-    def add(self, definition: SinkDefinition) -> None:
+    def add(self, definition: SinkDefinition, answers: Mapping[str, str] = NO_ANSWERS) -> None:
         """Adds a sink, which begins where its definition says."""
 
-    def set(self, definition: SinkDefinition) -> None:
+    def set(self, definition: SinkDefinition, answers: Mapping[str, str] = NO_ANSWERS) -> None:
         """Replaces the definition of a sink of the same name and kind, which goes on from where it is."""
 
-    def pause(self, name: str) -> None:
+    def pause(self, name: str, answers: Mapping[str, str] = NO_ANSWERS) -> None:
         """Pauses a sink."""
 
-    def resume(self, name: str) -> None:
+    def resume(self, name: str, answers: Mapping[str, str] = NO_ANSWERS) -> None:
         """Lets a sink that is paused, stopped or waiting try again at once."""
 
     def test(self, name: str) -> None:
@@ -83,13 +86,13 @@ class SinkControl(Protocol):
         """Returns what came of the last test, or None as long as it is not known: "" if it was acknowledged, else the
         reason."""
 
-    def replay(self, name: str, start: Start) -> None:
+    def replay(self, name: str, start: Start, answers: Mapping[str, str] = NO_ANSWERS) -> None:
         """Delivers again, from an output or a time on."""
 
-    def remove(self, name: str) -> None:
+    def remove(self, name: str, answers: Mapping[str, str] = NO_ANSWERS) -> None:
         """Removes a sink and its position."""
 
-    def reload(self, definitions: Iterable[SinkDefinition]) -> None:
+    def reload(self, definitions: Iterable[SinkDefinition], answers: Mapping[str, str] = NO_ANSWERS) -> None:
         """Takes over the definitions of the configuration file, which was read anew."""
 
     def close(self) -> None:

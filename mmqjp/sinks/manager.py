@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from random import random as random_number
 from typing import Any, Protocol
 
@@ -12,7 +13,7 @@ from feeds.times import Now, now_us
 from mmqjp.answers.outbox import SINK_PREFIX, Position
 from mmqjp.answers.output import Output
 from mmqjp.session import Session
-from mmqjp.sinks.control import SinkExists, SinkOfFile, SinkState, UnknownSink
+from mmqjp.sinks.control import NO_ANSWERS, SinkExists, SinkOfFile, SinkState, UnknownSink
 from mmqjp.sinks.course import Course
 from mmqjp.sinks.definition import SinkDefinition, Start
 from mmqjp.sinks.jobs import Jobs
@@ -60,9 +61,10 @@ class SinkManager:
         *,
         now: Now = now_us,
         random: Callable[[], float] = random_number,
+        read_only: bool = False,
     ) -> None:
-        """Begins new sinks, and stores where. `random` gives numbers from 0 to 1."""
-        self._engine, self._jobs, self._log, self._now = engine, jobs, log, now
+        """Begins new sinks, and stores where, unless the store is `read_only`. `random` gives numbers from 0 to 1."""
+        self._engine, self._jobs, self._log, self._now, self._read_only = engine, jobs, log, now, read_only
         self._work = Work(engine, opener, jobs, self._tell, now, random)
         kept = {key: value for key, value in engine.settings("sink").items() if value != REMOVED}
         self._stored, tables = _with_prefix(SINK_PREFIX, kept), _with_prefix(DEFINITION_PREFIX, kept)
@@ -138,9 +140,9 @@ class SinkManager:
         """Stores what has changed, at once."""
         self._store(self.notes())
 
-    def _store(self, notes: Notes) -> None:
-        if notes:
-            self._engine.commit_metadata(notes.metadata())
+    def _store(self, notes: Notes, answers: Mapping[str, str] = NO_ANSWERS) -> None:
+        if (notes or answers) and not self._read_only:
+            self._engine.commit_metadata(replace(notes.metadata(), answers=answers))
             self.noted(notes)
 
     # ------------------------------------------------------------ for commands
@@ -153,16 +155,16 @@ class SinkManager:
         """Returns the definition of a sink. Raises UnknownSink."""
         return self._course(name).definition
 
-    def add(self, definition: SinkDefinition) -> None:
+    def add(self, definition: SinkDefinition, answers: Mapping[str, str] = NO_ANSWERS) -> None:
         """See `SinkControl`."""
         name = definition.name
         if name in self._work.courses:
             raise SinkExists(f"there is a sink {name} already: change it with mmqjp sinks set")
         self._stored.pop(name, None)
         self._open(definition)
-        self._save_definition(name, definition)
+        self._save_definition(name, definition, answers)
 
-    def set(self, definition: SinkDefinition) -> None:
+    def set(self, definition: SinkDefinition, answers: Mapping[str, str] = NO_ANSWERS) -> None:
         """See `SinkControl`."""
         course = self._live_course(definition.name)
         if course.definition.kind != definition.kind:
@@ -171,19 +173,19 @@ class SinkManager:
                 "and add another one"
             )
         self._change(course, definition)
-        self._save_definition(definition.name, definition)
+        self._save_definition(definition.name, definition, answers)
 
-    def pause(self, name: str) -> None:
+    def pause(self, name: str, answers: Mapping[str, str] = NO_ANSWERS) -> None:
         """See `SinkControl`."""
         course = self._course(name)
         course.pause()
         self._work.cancel(course)
-        self.save()
+        self._store(self.notes(), answers)
 
-    def resume(self, name: str) -> None:
+    def resume(self, name: str, answers: Mapping[str, str] = NO_ANSWERS) -> None:
         """See `SinkControl`."""
         self._course(name).resume()
-        self.save()
+        self._store(self.notes(), answers)
 
     def test(self, name: str) -> None:
         """See `SinkControl`. Raises NotASink for a sink of files."""
@@ -200,24 +202,24 @@ class SinkManager:
         self._course(name)
         return self._work.tested.get(name)
 
-    def replay(self, name: str, start: Start) -> None:
+    def replay(self, name: str, start: Start, answers: Mapping[str, str] = NO_ANSWERS) -> None:
         """See `SinkControl`."""
         course = self._course(name)
         self._work.committed()
         self._work.let_go(name)
         course.begin(self._before(start), self._now())
         self._work.recount(course)
-        self.save()
+        self._store(self.notes(), answers)
 
-    def remove(self, name: str) -> None:
+    def remove(self, name: str, answers: Mapping[str, str] = NO_ANSWERS) -> None:
         """See `SinkControl`."""
         self._live_course(name)
         notes = Notes(settings={SINK_PREFIX + name: REMOVED, DEFINITION_PREFIX + name: REMOVED})
         self._work.remove(name)
-        self._store(notes)
+        self._store(notes, answers)
         self._stored.pop(name, None)
 
-    def reload(self, definitions: Iterable[SinkDefinition]) -> None:
+    def reload(self, definitions: Iterable[SinkDefinition], answers: Mapping[str, str] = NO_ANSWERS) -> None:
         """See `SinkControl`. Sinks that are no longer defined keep their positions, should they come again."""
         wanted = {definition.name: definition for definition in definitions}
         for name, definition in wanted.items():
@@ -236,7 +238,7 @@ class SinkManager:
                 self._open(definition)
             elif self._work.courses[name].definition != definition:
                 self._change(self._work.courses[name], definition)
-        self.save()
+        self._store(self.notes(), answers)
 
     # ------------------------------------------------------------ details
 
@@ -285,11 +287,11 @@ class SinkManager:
         self._work.remove(name)
         self._work.add(course)
 
-    def _save_definition(self, name: str, definition: SinkDefinition) -> None:
+    def _save_definition(self, name: str, definition: SinkDefinition, answers: Mapping[str, str]) -> None:
         notes = self.notes()
         if definition.is_live:
             notes.settings[DEFINITION_PREFIX + name] = definition_setting(definition.table)
-        self._store(notes)
+        self._store(notes, answers)
 
     def _before(self, start: Start) -> int:
         """Returns the number of the last output that a sink does not get."""
