@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from functools import partial
 from pathlib import Path
 
@@ -18,15 +17,17 @@ from mmqjp.commands.failure import Failure
 from mmqjp.commands.manage_queries import client, json_lines, store_options
 from mmqjp.commands.sinks_listing import print_failed, print_sink, print_sinks
 from mmqjp.commands.toml_values import table_of
-from mmqjp.service.client import POLL, Client
+from mmqjp.service.client import Client
 from mmqjp.service.offline_sinks import run_offline
-from mmqjp.service.sink_changes import add_sink, set_sink
+from mmqjp.service.sink_changes import add_sink, set_sink, try_sink
 from mmqjp.service.sink_commands import SINKS, read_live
 from mmqjp.sinks.definition import read_start
 from mmqjp.sinks.kinds import Kinds
 from mmqjp.sinks.message import Message, Verdict
 from mmqjp.sinks.secrets import Secrets, make_secret
 from mmqjp.state.ownership import is_held
+
+NO_ANSWER = "no answer within {:g} s; give it more with --wait"
 
 
 @click.group()
@@ -160,10 +161,9 @@ def test(name: str, state: Path, wait: float) -> None:
 
     The running service sends it; if none runs, this command does.
     """
-    if is_held(state):
-        problem = _tested_by_service(_client(state, wait), name, wait)
-    else:
-        problem = _tested_here(state, wait, name)
+    problem = try_sink(_client(state, wait).ask, name, wait) if is_held(state) else _tested_here(state, wait, name)
+    if problem is None:
+        problem = NO_ANSWER.format(wait)
     if problem:
         raise Failure(f"the test of {name} failed: {problem}")
     click.echo(f"{name}: the test was acknowledged")
@@ -259,16 +259,6 @@ def _client(state: Path, wait: float) -> Client:
     return client(state, wait, run_sinks=partial(run_offline, state, tables))
 
 
-def _tested_by_service(asks: Client, name: str, wait: float) -> str:
-    asks.ask("sinks-test", {"name": name})
-    deadline = time.monotonic() + wait
-    while (found := asks.ask("sinks-tested", {"name": name})) is None:
-        if time.monotonic() >= deadline:
-            return f"no answer within {wait:g} s; give it more with --wait"
-        time.sleep(POLL)
-    return str(found)
-
-
 def _tested_here(state: Path, wait: float, name: str) -> str:
     """What came of a test that this process sends: "" or the reason."""
     found = _client(state, wait).ask(SINKS, {"name": name})
@@ -290,7 +280,7 @@ def _tested_here(state: Path, wait: float, name: str) -> str:
     try:
         verdict = asyncio.run(send())
     except TimeoutError:
-        return f"no answer within {wait:g} s; give it more with --wait"
+        return NO_ANSWER.format(wait)
     except (MmqjpError, OSError) as error:
         return secrets.redacted(str(error))
     return "" if verdict.kind == "acknowledged" else verdict.reason

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from jinja2 import Environment
 from starlette.requests import Request
-from starlette.responses import HTMLResponse
+from starlette.responses import HTMLResponse, RedirectResponse
 
 from feeds.times import Now, now_us
 from mmqjp.present.newest import NewestMatches
@@ -22,11 +22,15 @@ from mmqjp.web.hub import Hub
 from mmqjp.web.kept import Kept
 from mmqjp.web.readers import Ask, OwnQuestions, StoreReader
 from mmqjp.web.stored_outputs import StoredOutputs
-from mmqjp.web.templating import environment
+from mmqjp.web.templating import environment, with_query
+from mmqjp.web.told import Told
 from mmqjp.web.views.tallies import Tallies
 
 MOST_ROWS, SECONDS = 100_000, 10.0
 """The bounds of a question for a page."""
+
+TOLD = "told"
+"""The field of an address with the key to what the page tells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +99,10 @@ class Site:
         return Hub(StoredOutputs(self.own))
 
     @cached_property
+    def _told(self) -> Told:
+        return Told()
+
+    @cached_property
     def _templates(self) -> Environment:
         made = environment(self.clock)
         made.globals["asset"] = self.assets.url
@@ -106,10 +114,15 @@ class Site:
         self.links.sort(key=lambda link: link.place)
 
     def render(self, request: Request, template: str, status: int = 200, **context: object) -> HTMLResponse:
-        """Returns a page: a template that extends `layout.html`, with its context."""
-        known = {"here": request.url.path, "links": self.links, "site": self}
+        """Returns a page: a template that extends `layout.html`, with its context and the `message` that it tells."""
+        message = self._told.take(request.query_params.get(TOLD, ""))
+        known = {"here": request.url.path, "links": self.links, "site": self, "message": message}
         text = self._templates.get_template(template).render(known | context)
-        return HTMLResponse(text, status)
+        return HTMLResponse(text, status, {"Cache-Control": "no-store"} if message else None)
+
+    def show(self, path: str, message: str, fragment: str = "") -> RedirectResponse:
+        """Returns the answer to a form: the page at a path, which tells a message this once."""
+        return RedirectResponse(with_query(path, **{TOLD: self._told.keep(message)}) + fragment, 303)
 
     def piece(self, template: str, **context: object) -> str:
         """Returns a piece of a page."""

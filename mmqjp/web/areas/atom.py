@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from functools import cache
 
 from fastapi import APIRouter, Request
-from fastapi.responses import RedirectResponse, Response
+from fastapi.responses import Response
 
 from mmqjp.syndication import http
 from mmqjp.syndication.http import FeedPages
 from mmqjp.web.site import Site
-from mmqjp.web.templating import segment, with_query
+from mmqjp.web.templating import segment
 from mmqjp.web.views.query import feed_address, place_in
 
 
@@ -50,7 +50,7 @@ def router(site: Site) -> APIRouter:
     @routes.post("/q/{name}/feed/revoke")
     def revoke_form(name: str) -> Response:
         revoked(name)
-        return RedirectResponse(with_query(f"/q/{segment(name)}", done="revoke") + "#feed", 303)
+        return site.show(f"/q/{segment(name)}", "The feed has another address.", "#feed")
 
     @routes.get("/api/v1/queries/{name}/feed", tags=["queries"], summary="Show the address of a query's feed")
     def link(name: str) -> FeedLink:

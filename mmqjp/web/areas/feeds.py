@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import APIRouter, Body, File, Form, Query, Request
-from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from fastapi.responses import HTMLResponse, Response
 
 from common.errors import InputError
 from mmqjp.web.site import Link, Site
-from mmqjp.web.templating import with_query
 from mmqjp.web.views import feeds as views
 from mmqjp.web.views.feeds import FeedPage, FeedsChanged, WantedFeeds
 
@@ -48,7 +47,6 @@ def router(site: Site) -> APIRouter:
         request: Request,
         wanted: WantedFeeds = "",
         after: str | None = None,
-        message: str = "",
         status: int = 200,
         address: str = "",
         error: str = "",
@@ -56,33 +54,18 @@ def router(site: Site) -> APIRouter:
     ) -> Response:
         found = views.feed_page(site, wanted, after)
         response = site.render(
-            request, "feeds.html", status, found=found, wanted=wanted, message=message,
+            request, "feeds.html", status, found=found, wanted=wanted,
             address=address, error=error, list_error=list_error,
         )  # fmt: skip
         response.headers.update(FRESH)
         return response
 
     @routes.get("/feeds", response_class=HTMLResponse)
-    def feeds_page(
-        request: Request,
-        health: WantedFeeds = "",
-        after: After = None,
-        done: str = "",
-        count: int = 0,
-        left_out: int = 0,
-        later: bool = False,
-    ) -> Response:
-        return page(request, health, after, _message(done, count, left_out, later))
+    def feeds_page(request: Request, health: WantedFeeds = "", after: After = None) -> Response:
+        return page(request, health, after)
 
     def changed(do: str, change: Callable[[], FeedsChanged]) -> Response:
-        made = change()
-        told = {
-            "done": do,
-            "count": made.feeds,
-            "left_out": len(made.complaints) or None,
-            "later": not made.made or None,
-        }
-        return RedirectResponse(with_query("/feeds", **told), 303)
+        return site.show("/feeds", _message(do, change()))
 
     @routes.post("/feeds", response_class=HTMLResponse)
     def add_form(request: Request, address: Address = "", folder: Address = "") -> Response:
@@ -140,10 +123,9 @@ def router(site: Site) -> APIRouter:
     return routes
 
 
-def _message(done: str, count: int, left_out: int, later: bool) -> str:
+def _message(done: str, made: FeedsChanged) -> str:
     """What to say after a change."""
-    if done not in DONE:
-        return ""
-    text = f"{count:,} feed{'' if count == 1 else 's'} {DONE[done]}"
-    text += f"; {left_out:,} left out, whose addresses are no web addresses" if left_out else ""
-    return f"{text}. The fetch takes that in in a moment." if later else f"{text}."
+    text = f"{made.feeds:,} feed{'' if made.feeds == 1 else 's'} {DONE[done]}"
+    if left_out := len(made.complaints):
+        text += f"; {left_out:,} left out, whose addresses are no web addresses"
+    return f"{text}." if made.made else f"{text}. The fetch takes that in in a moment."

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Form, Query, Request
-from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from fastapi.responses import HTMLResponse, Response
 from pydantic import Field
 
 from common.errors import InputError
@@ -14,7 +14,7 @@ from mmqjp.backtest.result import Backtest
 from mmqjp.backtest.text import a_day, novelty
 from mmqjp.service.backtest_question import BACKTEST
 from mmqjp.web.site import Site
-from mmqjp.web.templating import segment, with_query
+from mmqjp.web.templating import segment
 from mmqjp.web.views.check import LONGEST, Checked, check
 from mmqjp.web.views.starters import starters
 from mmqjp.web.views.trial import days_of
@@ -96,7 +96,7 @@ def router(site: Site) -> APIRouter:
             return page(request, 400, **given, error=str(error))
         where = f"/q/{segment(names[0])}" if len(names) == 1 else "/"
         shown = names[0] if len(names) == 1 else f"{len(names):,} queries"
-        return RedirectResponse(with_query(where, done="subscribe", name=shown), 303)
+        return site.show(where, f"{shown}: subscribed")
 
     @routes.post("/api/v1/check", tags=["queries"], summary="Check the text of queries")
     def check_text(given: QueryText) -> Checked:

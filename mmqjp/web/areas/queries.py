@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import APIRouter, Form, Query, Request
-from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from fastapi.responses import HTMLResponse, Response
 
 from mmqjp.web.site import Link, Site
-from mmqjp.web.templating import segment, with_query
+from mmqjp.web.templating import segment
 from mmqjp.web.views.queries import Order, QueryPage, Wanted, query_page
 
 LINKS = (Link("/", "Queries", 10),)
@@ -17,7 +17,7 @@ LINKS = (Link("/", "Queries", 10),)
 LONGEST = 200
 """The most characters that are searched for."""
 
-DONE = {"pause": "paused", "resume": "resumed", "unsubscribe": "removed", "subscribe": "subscribed"}
+DONE = {"pause": "paused", "resume": "resumed", "unsubscribe": "removed"}
 """What has happened to a query, by the command."""
 
 Search = Annotated[str, Query(max_length=LONGEST, description="Only names that contain this, whatever its case.")]
@@ -42,12 +42,9 @@ def router(site: Site) -> APIRouter:
         state: Wanted = "",
         sort: Order = "name",
         after: After = None,
-        done: str = "",
-        name: str = "",
     ) -> Response:
         found = query_page(site.tallies.current(), search, state, sort, after)
-        message = f"{name}: {DONE[done]}" if done in DONE else ""
-        return site.render(request, "queries.html", found=found, search=search, state=state, sort=sort, message=message)
+        return site.render(request, "queries.html", found=found, search=search, state=state, sort=sort)
 
     @routes.get("/api/v1/queries", tags=["queries"], summary="List the names of queries")
     def queries(search: Search = "", state: Wanted = "", sort: Order = "name", after: After = None) -> QueryPage:
@@ -56,7 +53,7 @@ def router(site: Site) -> APIRouter:
     def change(name: str, do: str, back: str) -> Response:
         site.ask(do, {"name": name})
         where = "/" if do == "unsubscribe" or back != "query" else f"/q/{segment(name)}"
-        return RedirectResponse(with_query(where, done=do, name=name), 303)
+        return site.show(where, f"{name}: {DONE[do]}")
 
     @routes.post("/q/{name}/pause")
     def pause_form(name: str, back: Annotated[str, Form()] = "") -> Response:

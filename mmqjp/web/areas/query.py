@@ -12,14 +12,6 @@ from markupsafe import Markup
 from mmqjp.web.site import Site
 from mmqjp.web.views.query import MOST_OUTPUTS, OUTPUTS, QueryPart, feed_address, graph, match_page, query_part
 
-MESSAGES = {
-    "pause": "It is paused.",
-    "resume": "It goes on.",
-    "subscribe": "It is subscribed.",
-    "revoke": "The feed has another address.",
-}
-"""What has happened."""
-
 After = Annotated[str | None, Query(description="The `next` of the page before.")]
 
 
@@ -36,7 +28,7 @@ def router(site: Site) -> APIRouter:
     routes = APIRouter()
 
     @routes.get("/q/{name}", response_class=HTMLResponse)
-    def page(request: Request, name: str, after: After = None, done: str = "") -> Response:
+    def page(request: Request, name: str, after: After = None) -> Response:
         found = query_part(site, name)
         return site.render(
             request,
@@ -48,7 +40,6 @@ def router(site: Site) -> APIRouter:
             feed=feed_address(site, name),
             days=[(one.day, one.matches) for one in found.days],
             after=after,
-            message=MESSAGES.get(done, ""),
         )
 
     @routes.get("/api/v1/queries/{name}", tags=["queries"], summary="Show the queries of a name")

@@ -7,18 +7,21 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Form, Request
-from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from fastapi.responses import HTMLResponse, Response
 
 from common.errors import InputError
-from mmqjp.service.sink_changes import add_sink, set_sink
+from mmqjp.service.sink_changes import add_sink, set_sink, try_sink
 from mmqjp.web.site import Link, Site
-from mmqjp.web.templating import segment, with_query
-from mmqjp.web.views.sinks import SinkRow, SinkView, sink_rows, sink_view, try_sink
+from mmqjp.web.templating import segment
+from mmqjp.web.views.sinks import SinkRow, SinkView, sink_rows, sink_view
 
 LINKS = (Link("/sinks", "Sinks", 40),)
 
 FRESH = {"Cache-Control": "no-store"}
 """What is shown changes without a commit."""
+
+TEST_SECONDS = 5.0
+"""So long a page waits for the result of a test."""
 
 DONE = {
     "added": "It was added, and delivers what comes from now on.",
@@ -61,27 +64,27 @@ def router(site: Site) -> APIRouter:
     """Returns the routes."""
     routes = APIRouter()
 
-    def listed(request: Request, status: int = 200, message: str = "", **form: str) -> Response:
+    def listed(request: Request, status: int = 200, **form: str) -> Response:
         empty = {"name": "", "url": "", "queries": "", "wait": "", "secret": "", "error": ""}
         response = site.render(
-            request, "sinks.html", status, sinks=sink_rows(site), message=message,
+            request, "sinks.html", status, sinks=sink_rows(site),
             secrets=site.ask("sinks-secrets", {}), **empty | form,
         )  # fmt: skip
         response.headers.update(FRESH)
         return response
 
-    def shown(request: Request, name: str, status: int = 200, message: str = "", error: str = "") -> Response:
+    def shown(request: Request, name: str, status: int = 200, error: str = "") -> Response:
         found = sink_view(site, name)
-        response = site.render(request, "sink.html", status, found=found, sink=found.sink, message=message, error=error)
+        response = site.render(request, "sink.html", status, found=found, sink=found.sink, error=error)
         response.headers.update(FRESH)
         return response
 
     def back(name: str, done: str) -> Response:
-        return RedirectResponse(with_query(f"/sinks/{segment(name)}", done=done), 303)
+        return site.show(f"/sinks/{segment(name)}", DONE[done])
 
     @routes.get("/sinks", response_class=HTMLResponse)
-    def page(request: Request, done: str = "") -> Response:
-        return listed(request, message=DONE.get(done, ""))
+    def page(request: Request) -> Response:
+        return listed(request)
 
     @routes.post("/sinks", response_class=HTMLResponse)
     def add_form(
@@ -98,8 +101,8 @@ def router(site: Site) -> APIRouter:
         return back(name.strip(), "added")
 
     @routes.get("/sinks/{name}", response_class=HTMLResponse)
-    def sink_page(request: Request, name: str, done: str = "") -> Response:
-        return shown(request, name, message=DONE.get(done, ""))
+    def sink_page(request: Request, name: str) -> Response:
+        return shown(request, name)
 
     @routes.post("/sinks/{name}/pause")
     def pause_form(name: str) -> Response:
@@ -113,7 +116,7 @@ def router(site: Site) -> APIRouter:
 
     @routes.post("/sinks/{name}/test", response_class=HTMLResponse)
     def test_form(request: Request, name: str) -> Response:
-        problem = try_sink(site, name)
+        problem = try_sink(site.ask, name, TEST_SECONDS)
         if problem:
             return shown(request, name, error=f"The test failed: {problem}")
         return back(name, "sent" if problem is None else "tested")
@@ -132,7 +135,7 @@ def router(site: Site) -> APIRouter:
             site.ask("sinks-remove", {"name": name})
         except InputError as error:
             return shown(request, name, 400, error=str(error))
-        return RedirectResponse(with_query("/sinks", done="removed"), 303)
+        return site.show("/sinks", DONE["removed"])
 
     _add_api(routes, site)
     return routes
@@ -173,7 +176,7 @@ def _add_api(routes: APIRouter, site: Site) -> None:
 
     @routes.post("/api/v1/sinks/{name}/test", tags=["sinks"], summary="Send a test message")
     def test(name: str) -> Tested:
-        problem = try_sink(site, name)
+        problem = try_sink(site.ask, name, TEST_SECONDS)
         return Tested(None if problem is None else not problem, problem or "")
 
     @routes.post("/api/v1/sinks/{name}/replay", tags=["sinks"], summary="Deliver again from a place on")

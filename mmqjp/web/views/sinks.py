@@ -1,18 +1,14 @@
-"""The sinks of a store: what they are, how far they are behind, what they did not get, and changes to them."""
+"""The sinks of a store: what they are, how far they are behind, and what they did not get."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from mmqjp.service.sink_commands import SINKS
 from mmqjp.sinks.control import SinkState
 from mmqjp.web.site import Site
-
-TEST_SECONDS, POLL = 5.0, 0.1
-"""The longest wait for the result of a test, and the time between two looks, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,17 +70,6 @@ def sink_view(site: Site, name: str) -> SinkView:
         [Undelivered(**one) for one in missed["undelivered"]],
         [MissedOutputs(**one) for one in missed["gaps"]],
     )
-
-
-def try_sink(site: Site, name: str, sleep: Callable[[float], object] = time.sleep) -> str | None:
-    """Sends a test message. Returns "" if it was acknowledged, else the reason; None if that is not known yet."""
-    site.ask("sinks-test", {"name": name})
-    for _ in range(int(TEST_SECONDS / POLL)):
-        found: str | None = site.ask("sinks-tested", {"name": name})
-        if found is not None:
-            return found
-        sleep(POLL)
-    return None
 
 
 def _row(found: Mapping[str, Any]) -> SinkRow:

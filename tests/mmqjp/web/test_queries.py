@@ -165,17 +165,27 @@ def test_the_page_of_a_name_links_to_its_outputs(many):
 
 def test_forms_pause_resume_and_remove(site, engine):
     client = browser(site)
-    assert client.post("/q/nobody/pause").headers["location"] == "/?done=pause&name=nobody"
-    assert "nobody: paused" in client.get("/?done=pause&name=nobody").text
+    shown = client.post("/q/nobody/pause").headers["location"]
+    assert "nobody: paused" in client.get(shown).text
     assert client.post("/q/nobody/resume", data={"back": "query"}).headers["location"].startswith("/q/nobody?")
     assert "Remove nobody?" in client.get("/q/nobody/remove").text
     assert "nobody" in engine.queries()
-    assert client.post("/q/nobody/remove").headers["location"].startswith("/?done=unsubscribe")
+    assert "nobody: removed" in client.get(client.post("/q/nobody/remove").headers["location"]).text
     assert "nobody" not in engine.queries()
     assert client.post("/q/nobody/pause").status_code == 400
     assert client.get("/q/nobody").status_code == 404
     found = script(site).delete("/api/v1/queries/nobody")
     assert (found.status_code, found.json()["error"]) == (400, "no query is named 'nobody'")
+
+
+def test_only_the_answer_to_a_form_makes_a_page_tell_something(site):
+    client = browser(site)
+    for made_up in ("/?done=pause&name=nobody", "/?told=nobody:+paused", "/?message=x", "/q/nobody?done=revoke"):
+        assert 'role="status"' not in client.get(made_up).text
+    shown = client.post("/q/nobody/pause").headers["location"]
+    first, second = client.get(shown), client.get(shown)
+    assert '<p class="told" role="status">nobody: paused</p>' in first.text
+    assert first.headers["cache-control"] == "no-store" and 'role="status"' not in second.text
 
 
 def test_without_queries_the_page_says_what_to_do():

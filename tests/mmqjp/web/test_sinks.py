@@ -6,12 +6,13 @@ from itertools import count
 
 import pytest
 
+from mmqjp.service import sink_changes
 from mmqjp.service.client import CommandError
 from mmqjp.service.commands import run_command
 from mmqjp.service.offline_sinks import run_offline
 from mmqjp.service.spool import Command
 from mmqjp.sinks.tables import SinkTables, read_tables
-from mmqjp.web.views import sinks as views
+from mmqjp.web.areas import sinks as areas
 from tests.support.web import browser, script, site_of, stranger
 
 HOOK = {"kind": "webhook", "url": "https://hooks.example/in", "queries": ["same_*"]}
@@ -108,18 +109,22 @@ def test_a_test_is_sent_and_its_result_told(site, monkeypatch):
     def ask(do, arguments):
         return next(results) if do == "sinks-tested" else asked(do, arguments) if do != "sinks-test" else "alerts"
 
-    monkeypatch.setattr(views, "POLL", 0.01)
+    monkeypatch.setattr(sink_changes, "POLL", 0.0)
     client = browser(replace(site, ask=ask))
-    assert client.post("/sinks/alerts/test").headers["location"].endswith("done=tested")
+    shown = client.get(client.post("/sinks/alerts/test").headers["location"]).text
+    assert "The test was acknowledged." in shown
     assert "The test failed: the endpoint answered 500" in client.post("/sinks/alerts/test").text
     found = script(replace(site, ask=ask)).post("/api/v1/sinks/alerts/test").json()
     assert found == {"acknowledged": False, "reason": "the endpoint answered 500"}
 
 
 def test_the_result_of_a_test_is_not_waited_for_for_ever(site, monkeypatch):
-    site = replace(site, ask=lambda do, arguments: None)
-    monkeypatch.setattr(views, "TEST_SECONDS", 0.0)
-    assert browser(site).post("/sinks/alerts/test").headers["location"].endswith("done=sent")
+    added(site)
+    asked = site.ask
+    site = replace(site, ask=lambda do, given: None if do in ("sinks-test", "sinks-tested") else asked(do, given))
+    monkeypatch.setattr(areas, "TEST_SECONDS", 0.0)
+    client = browser(site)
+    assert "The test is under way" in client.get(client.post("/sinks/alerts/test").headers["location"]).text
     assert script(site).post("/api/v1/sinks/alerts/test").json()["acknowledged"] is None
 
 
