@@ -108,15 +108,16 @@ def parts_of(node: Atom | Value) -> frozenset[Part]:
             return frozenset({part})
         case Duration() | Gap():
             return frozenset({"left", "right"})
-    return frozenset().union(*map(parts_of, _children(node)))
+    return frozenset().union(*map(parts_of, children(node)))
 
 
 def mentions_parameters(node: Atom | Value) -> bool:
     """Returns whether an atom or value depends on the row."""
-    return isinstance(node, Parameter) or any(map(mentions_parameters, _children(node)))
+    return isinstance(node, Parameter) or any(map(mentions_parameters, children(node)))
 
 
-def _children(node: Atom | Value) -> tuple[Value, ...]:
+def children(node: Atom | Value) -> tuple[Value, ...]:
+    """Returns the values that an atom or value is made of."""
     match node:
         case Comparison(left=left, right=right) | Arithmetic(left=left, right=right):
             return left, right
