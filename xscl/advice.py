@@ -272,17 +272,17 @@ def explain(error: UnexpectedInput, text: str, start: int, lines: Lines) -> Prob
         expected, ended = set(getattr(error, "allowed", ())), False
     at = len(text) if ended else error.pos_in_stream or 0
     problem = (
-        _bracket_problem(text, at, ended, expected, start, lines)
+        bracket_problem(text, at, ended, expected, start, lines)
         or foreign_mistake(text[:at], text[at:], at, expected)
         or _known_mistake(text[:at], text[at:], at, expected)
         or misplaced_word(text[:at], text[at:], at, expected)
         or _keyword_problem(text[at:], at, expected)
-        or _plain_problem(text[at:], at, expected)
+        or plain_problem(text[at:], at, expected)
     )
     return problem.moved(start)
 
 
-def _bracket_problem(text: str, at: int, ended: bool, expected: set[str], start: int, lines: Lines) -> Problem | None:
+def bracket_problem(text: str, at: int, ended: bool, expected: set[str], start: int, lines: Lines) -> Problem | None:
     """The problem of a bracket that closes nothing or another one, or that is open at the end; else None."""
     if not ended and (text[at] not in ")]}" or expected & {"TEXT", "DQUOTED", "SQUOTED"}):
         return None
@@ -329,7 +329,7 @@ def _keyword_problem(behind: str, at: int, expected: set[str]) -> Problem | None
     return Problem(message, Span(at, at + len(found[0])), "choose another name (behind / or @ any name will do)")
 
 
-def _plain_problem(behind: str, at: int, expected: set[str]) -> Problem:
+def plain_problem(behind: str, at: int, expected: set[str]) -> Problem:
     found = re.match(r"(?:[\w.]|-(?!>))+|\S", behind)
     message = f"unexpected {found[0]}" if found else "the query ends too early"
     words = sorted({_WORDS.get(name, name) for name in expected} - {"text"})

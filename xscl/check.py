@@ -31,7 +31,8 @@ from xscl.equalities import in_each_arm, is_value_join, missing_equality
 from xscl.foreign import dotted_hint
 from xscl.problems import Lines, Problem
 from xscl.scope import NameKind, blocks, operand_kind, star_items, variables_of_plain, visible_names
-from xscl.syntax import Block, Input, Join, Query, Script, SelectItem, SelectItems, SubQuery
+from xscl.script import Script
+from xscl.syntax import Block, Input, Join, Query, SelectItem, SelectItems, SubQuery
 
 MAX_VALUE_JOINS = 16
 """How many equalities between its two inputs one disjunct of a join predicate may have."""
@@ -58,14 +59,14 @@ def check_script(
         parts = query.shared_parts()
         if parts in right:  # nothing is wrong with a name or a window by itself
             continue
-        if _problems(query, lines, prefixes, by_filter=True, stored=stored):
-            problems += _problems(in_place(number), lines, prefixes, stored=stored)
+        if query_problems(query, lines, prefixes, by_filter=True, stored=stored):
+            problems += query_problems(in_place(number), lines, prefixes, stored=stored)
         else:
             right.add(parts)
-    return problems + list(check_publishing(script, in_place))
+    return problems + list(check_publishing(script, in_place, lines.text))
 
 
-def _problems(
+def query_problems(
     query: Query, lines: Lines, prefixes: set[str], *, by_filter: bool = False, stored: bool
 ) -> list[Problem]:
     """The mistakes of a query. With `by_filter`, filters that many queries have are looked at once, and the places of

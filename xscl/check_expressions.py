@@ -136,12 +136,12 @@ def _check_call(call: Call, signatures: dict[str, int], place: Place) -> Iterato
     if call.name == "count" and not isinstance(call.args[0], Rel):
         yield Problem("count() counts nodes: its argument is a path", call.args[0].span, "write count(./author)")
     if call.name == "matches":
-        yield from _check_pattern(*call.args[1:])
+        yield from check_pattern(*call.args[1:])
     for arg in call.args:
         yield from check_operand(arg, place)
 
 
-def _check_pattern(pattern: Expr, flags: Expr | None = None) -> Iterator[Problem]:
+def check_pattern(pattern: Expr, flags: Expr | None = None) -> Iterator[Problem]:
     if not isinstance(pattern, String):
         hint = 'write it in quotes: matches(x, "[0-9]+")'
         yield Problem("the pattern of matches() must be a string literal", pattern.span, hint)

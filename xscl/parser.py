@@ -16,32 +16,40 @@ from xscl.algebra.expressions import ElementConstructor, Hole, Span, holes_of
 from xscl.builder import Builder, Declaration
 from xscl.check import check_script
 from xscl.check_publishing import check_publishing
+from xscl.event_check import check_events
+from xscl.event_parser import name_in, parse_event_statement
+from xscl.event_syntax import EventDefinition, EventQuery
+from xscl.kinds import Kind, kinds_of
 from xscl.lalr import TableParser, Unparsable
 from xscl.problems import Lines, Problem, XsclError, XsclErrors
+from xscl.script import NO_EVENTS, EventStreams, Script, StatementKind
 from xscl.skeletons import KnownSkeletons
 from xscl.statements import Statement, split_script
-from xscl.syntax import Query, Script
+from xscl.syntax import Query
 
 XML_NAMESPACE = "http://www.w3.org/XML/1998/namespace"
 
 
-def parse_script(text: str, *, stored: bool = False) -> Script:
+def parse_script(text: str, *, stored: bool = False, events: EventStreams = NO_EVENTS) -> Script:
     """The script of a text, checked: its queries can be registered as they are.
 
-    With `stored` they are registered already, perhaps by a version that refused less. The prefix `xml` needs no
-    declaration. A script that uses it has it among its namespaces.
+    With `stored` they are registered already, perhaps by a version that refused less. `events` are the event streams
+    that the script can read without having them. The prefix `xml` needs no declaration. A script that uses it has it
+    among its namespaces.
 
     Raises:
         XsclErrors: with every mistake in the text, in the order of their places: mistakes of syntax in any statement,
             and mistakes of meaning in well-formed queries.
     """
-    return _known_script(text) or _Parser(text).script(stored=stored)
+    return (None if events else _known_script(text)) or _Parser(text, events).script(stored=stored)
 
 
-def located_queries(text: str, numbers: Iterable[int], *, stored: bool = False) -> Iterator[Query]:
+def located_queries(
+    text: str, numbers: Iterable[int], *, stored: bool = False, events: EventStreams = NO_EVENTS
+) -> Iterator[Query]:
     """Some queries of a correct script, by their numbers from 0, with the spans of all their parts in its text.
-    `stored` is that of `parse_script`."""
-    parser = _Parser(text)
+    `stored` and `events` are those of `parse_script`."""
+    parser = _Parser(text, events)
     parser.script(stored=stored)
     return map(parser.in_place, numbers)
 
@@ -80,26 +88,39 @@ def _placed(query: Query, span: Span) -> Query:
 class _Parser:
     """Parses one script."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, events: EventStreams = NO_EVENTS) -> None:
         self._text, self._lines = text, Lines(text)
         self._clean, self._statements = split_script(text)
+        self._known_events = events
+        self._events: list[EventDefinition | EventQuery] = []
+        self._failed_events: set[str] = set()
+        self._order: list[StatementKind] = []
         self._problems: list[Problem] = []
         self._queries: list[tuple[Statement, Query]] = []
         self._declarations: list[Declaration] = []
 
     def script(self, *, reuse: bool = True, stored: bool = False) -> Script:
         """The script. With `reuse` a statement may take the tree of one with other constants. Raises XsclErrors."""
-        for statement in followed("parsing", self._statements):
-            self._take(statement, reuse)
+        kinds = kinds_of(self._clean, self._statements, self._known_events)
+        for number, statement in enumerate(followed("parsing", self._statements)):
+            if kinds is not None and kinds[number] != "xscl":
+                self._take_events(statement, kinds[number])
+            else:
+                self._take(statement, reuse)
         problems = self._problems + _check_declarations(self._declarations)
         namespaces: dict[str, str] = {}
         for declaration in self._declarations:
             namespaces.setdefault(declaration.prefix, declaration.uri)
         if _XML_PREFIX.search(self._clean):
             namespaces["xml"] = XML_NAMESPACE
-        script = Script(tuple(query for _, query in self._queries), tuple(namespaces.items()))
+        script = self._script(tuple(namespaces.items()))
         problems += check_script(script, self._lines, self.in_place, stored=stored)
-        if not script.queries and not problems:
+        if kinds is not None or self._known_events:
+            failed = frozenset(self._failed_events)
+            problems += check_events(
+                script, self._lines, self.in_place, known=self._known_events, failed=failed, stored=stored
+            )
+        if not script.queries and not script.has_events and not problems:
             problems.append(Problem("there is no query in this script", Span(0, 0), "write one, such as FROM S//item"))
         if problems:
             raise XsclErrors(XsclError(problem, self._lines) for problem in problems)
@@ -107,13 +128,34 @@ class _Parser:
             self._remember()
         return script
 
+    def _script(self, namespaces: tuple[tuple[str, str], ...]) -> Script:
+        queries = tuple(query for _, query in self._queries)
+        if not self._events:
+            return Script(queries, namespaces)
+        definitions = tuple(one for one in self._events if isinstance(one, EventDefinition))
+        event_queries = tuple(one for one in self._events if isinstance(one, EventQuery))
+        return Script(queries, namespaces, definitions, event_queries, tuple(self._order))
+
+    def _take_events(self, statement: Statement, kind: Kind) -> None:
+        """Adds an event statement to the script, or its problem to the problems."""
+        try:
+            if statement.problem:
+                raise statement.problem
+            node = parse_event_statement(self._clean, kind, statement.span, self._lines)
+        except Problem as problem:
+            self._problems.append(problem)
+            self._failed_events |= name_in(self._clean[statement.span.start : statement.span.end])
+            return
+        self._events.append(node)
+        self._order.append("definition" if isinstance(node, EventDefinition) else "event query")
+
     def _take(self, statement: Statement, reuse: bool) -> None:
         """Adds a statement to the script, or its problem to the problems."""
         span, text = statement.span, self._clean[statement.span.start : statement.span.end]
         if reuse and not statement.problem:
             known = _known.get(text) or _skeletons.query(text)
             if known:
-                self._queries.append((statement, _placed(known, statement.span)))
+                self._add(statement, _placed(known, statement.span))
                 return
         try:
             if statement.problem:
@@ -133,12 +175,16 @@ class _Parser:
         if isinstance(node, Query):
             if isinstance(node.select, ElementConstructor):
                 node = _with_hole_texts(node, self._text[span.start : span.end])
-            self._queries.append((statement, _placed(node, span)))
+            self._add(statement, _placed(node, span))
             return
-        if self._queries:
+        if self._queries or self._events:
             hint = "move it to the beginning of the script"
             self._problems.append(Problem("a declaration stands behind a query", span, hint))
         self._declarations.append(replace(node, span=span))
+
+    def _add(self, statement: Statement, query: Query) -> None:
+        self._queries.append((statement, query))
+        self._order.append("query")
 
     def in_place(self, number: int) -> Query:
         """The query of a number, with the spans that it has in this script."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from common.errors import InvalidValue
 from common.remembered import Remembered
+from xscl.algebra.comparisons import is_number
 from xscl.algebra.expressions import (
     And,
     Call,
@@ -24,13 +25,15 @@ from xscl.algebra.expressions import (
     String,
     VarPath,
 )
+from xscl.event_printer import event_query_text
+from xscl.event_syntax import DefinedAttribute, EventDefinition, EventQuery
+from xscl.script import Script
 from xscl.syntax import (
     Block,
     Input,
     Join,
     Once,
     Query,
-    Script,
     Select,
     SelectItem,
     SelectItems,
@@ -38,9 +41,24 @@ from xscl.syntax import (
     SubQuery,
     Window,
 )
-from xscl.windows import UNITS
+from xscl.windows import window_text
 
-Node = Script | Query | Once | Select | SelectItem | Input | Window | Expr | Step | NameTest | Hole
+Node = (
+    Script
+    | Query
+    | EventDefinition
+    | DefinedAttribute
+    | EventQuery
+    | Once
+    | Select
+    | SelectItem
+    | Input
+    | Window
+    | Expr
+    | Step
+    | NameTest
+    | Hole
+)
 
 _TEXT_ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "{": "{{", "}": "}}"}
 _TO_ESCAPE = re.compile("[&<>{}\t\n\r\x85\u2028\u2029]")
@@ -72,9 +90,10 @@ def _beginning(script: Script) -> str:
 
 
 def _script(script: Script) -> str:
-    if not script.queries:
+    statements = script.statements
+    if not statements:
         return _beginning(script).removesuffix("; ")
-    return _beginning(script) + "; ".join(map(_query, script.queries))
+    return _beginning(script) + "; ".join(map(to_xscl, statements))
 
 
 def _selected(query: Query) -> str:
@@ -86,6 +105,18 @@ def _query(query: Query) -> str:
     if query.once is not None:
         publish += f" {_once(query.once)}"
     return f"{_selected(query)}{to_xscl(query.source)}{publish}"
+
+
+def _definition(definition: EventDefinition) -> str:
+    attributes = ", ".join(map(_attribute, definition.attributes))
+    return f"DEFINE EVENT {definition.name} FROM {to_xscl(definition.block)} ({attributes})"
+
+
+def _attribute(attribute: DefinedAttribute) -> str:
+    operand = to_xscl(attribute.operand)
+    if attribute.number and not is_number(attribute.operand):
+        operand = f"number({operand})"
+    return f"{attribute.name} {'IN' if attribute.each else ':='} {operand}"
 
 
 def _once(once: Once) -> str:
@@ -143,10 +174,7 @@ def _string(value: str) -> str:
 
 
 def _window(window: Window) -> str:
-    if window.us is None:
-        return "INF"
-    unit = next((unit for unit, us in reversed(UNITS.items()) if window.us and window.us % us == 0), "s")
-    return f"{window.us // UNITS[unit]} {unit}"
+    return window_text(window.us)
 
 
 def _element(node: ElementConstructor) -> str:
@@ -166,6 +194,9 @@ def _text(text: str, *, quoted: bool = False) -> str:
 _PRINTERS: dict[type, Callable[[Any], str]] = {
     Script: _script,
     Query: _query,
+    EventDefinition: _definition,
+    DefinedAttribute: _attribute,
+    EventQuery: event_query_text,
     Once: _once,
     SelectStar: lambda _: "*",
     SelectItems: lambda node: ", ".join(map(_item, node.items)),

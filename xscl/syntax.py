@@ -7,7 +7,6 @@ is `[./title]`, `(block)` is the block, and parentheses without a SELECT only gr
 
 from __future__ import annotations
 
-from collections.abc import Container
 from dataclasses import dataclass
 
 from common.quick import quick
@@ -125,35 +124,3 @@ class Query:
         if isinstance(source, Join):
             return source.op, id(source.left), id(source.right), id(source.pred), id(self.select), id(self.once)
         return id(source), id(self.select), id(self.once)
-
-
-@quick
-@dataclass(frozen=True, slots=True)
-class Script:
-    """The queries of a text, and the namespaces that it declares, as pairs of prefix and URI."""
-
-    queries: tuple[Query, ...]
-    namespaces: tuple[tuple[str, str], ...] = ()
-
-    def names(self) -> tuple[str, ...]:
-        """The name of each query: the one it PUBLISHes, else `q` and its position, from 1, or, if a query of the script
-        has that name, the next number that is free."""
-        taken = self.published()
-        names: list[str] = []
-        number = 0
-        for position, query in enumerate(self.queries, 1):
-            if query.publish is None:
-                number = free_number(max(position, number + 1), taken)
-            names.append(query.publish or f"q{number}")
-        return tuple(names)
-
-    def published(self) -> frozenset[str]:
-        """The names that its queries PUBLISH."""
-        return frozenset(query.publish for query in self.queries if query.publish is not None)
-
-
-def free_number(first: int, taken: Container[str]) -> int:
-    """The least number from `first` on that names a query without PUBLISH: `q` and the number are not `taken`."""
-    while f"q{first}" in taken:
-        first += 1
-    return first

@@ -36,6 +36,14 @@ def window_us(number: str, unit: str, span: Span) -> int:
     return us
 
 
+def window_text(us: int | None) -> str:
+    """A window as text, in its largest unit that is whole; INF for None."""
+    if us is None:
+        return "INF"
+    unit = next((unit for unit, length in reversed(UNITS.items()) if us and us % length == 0), "s")
+    return f"{us // UNITS[unit]} {unit}"
+
+
 def duration_us(text: str) -> int | None:
     """The microseconds of a duration, written like the window of a query; None for INF. Raises InvalidValue."""
     text = text.strip()

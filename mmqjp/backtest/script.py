@@ -9,6 +9,7 @@ from typing import Any
 from common.errors import InputError
 from mmqjp.backtest.result import Novelty
 from mmqjp.queries.model import Subscription
+from mmqjp.queries.refuse_events import refuse_events
 from mmqjp.queries.registry import Registry
 from templates.novelty import needs_of
 from xscl import Script, parse_script
@@ -51,6 +52,7 @@ def prepared(text: str, registry: Registry) -> PreparedScript:
     Queries that the script PUBLISHes replace the registered ones of their names. Raises XsclErrors, TooManyQueries.
     """
     script = parse_script(text)
+    refuse_events(script)
     if len(script.queries) > MOST_QUERIES:
         raise TooManyQueries(
             f"the script has {len(script.queries):,} queries, and a back-test tries {MOST_QUERIES:,}: leave some out"

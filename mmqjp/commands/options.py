@@ -8,12 +8,14 @@ from typing import Any, TypeVar
 
 import click
 
+from common.errors import InvalidValue
 from feeds.history import MOST_VERSIONS
 from join_stage.joiner import DEFAULT_PLAN, PLANS
 from mmqjp.answers.quota import BLOCK, MAX_MATCHES, MAX_OUTPUTS, MAX_WORK
 from mmqjp.commands.failure import Failure, ScriptFailure
 from mmqjp.commands.progress import progress_shown
 from mmqjp.garbage import gc_paused
+from mmqjp.queries.refuse_events import refuse_events
 from mmqjp.state.choice import AUTO, ENGINES
 from xscl import Script, XsclErrors, parse_script
 from xscl.windows import duration_us
@@ -131,9 +133,13 @@ def read_script(path: Path) -> tuple[str, Script]:
         raise Failure(f"{path}:{line}: the file is not UTF-8 text ({error.reason}); save it as UTF-8") from None
     try:
         with gc_paused(lasting=True), progress_shown():
-            return text, parse_script(text)
+            script = parse_script(text)
+            refuse_events(script)
+            return text, script
     except XsclErrors as errors:
         raise ScriptFailure(path, errors) from None
+    except InvalidValue as error:
+        raise Failure(f"{path}: {error}") from None
 
 
 def duration(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:

@@ -15,13 +15,14 @@ from join_stage.store.protocol import whole_batch
 from mmqjp.queries.compile import Compiler
 from mmqjp.queries.lineage import cycle_of
 from mmqjp.queries.model import Subscription, number_of
+from mmqjp.queries.refuse_events import refuse_events
 from mmqjp.queries.registry import Registry
 from mmqjp.queries.stored import NO_ARRIVAL, StoredQueries
 from mmqjp.tables.commit_metadata import CommitMetadata
 from mmqjp.tables.ledger import Ledger
 from templates.witness import NO_WITNESSES
 from xscl import Script
-from xscl.syntax import free_number
+from xscl.script import free_number
 
 SubscribeMode = Literal["ensure", "add", "replace", "renew", "exact"]
 """How a script's queries relate to those already registered.
@@ -111,9 +112,10 @@ class QueryChanges:
         """Registers the queries of a script and returns their names.
 
         They see documents with ids greater than `since`; by default, those that arrive from now on. Raises PublishCycle
-        for a cycle of PUBLISHed names, and NameTaken for the name of a query without PUBLISH; then nothing is
-        registered.
+        for a cycle of PUBLISHed names, NameTaken for the name of a query without PUBLISH, and InvalidValue for event
+        statements; then nothing is registered.
         """
+        refuse_events(script)
         names, fresh, kept = self._diff(script, mode, since)
         gone = list(self._removed_by(script, mode, kept))
         self._refuse_taken_names(fresh, frozenset(gone))

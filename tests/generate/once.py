@@ -9,7 +9,8 @@ from tests.generate.documents import SECOND, chance
 from tests.generate.queries import DERIVED
 from xscl.algebra.expressions import Call, Expr, NameTest, Step, VarPath
 from xscl.scope import NameKind, visible_names
-from xscl.syntax import Once, Query, Script, Window
+from xscl.script import Script
+from xscl.syntax import Once, Query, Window
 
 WINDOWS = (None, None, 1, SECOND, 2 * SECOND, 3 * SECOND, 8 * SECOND)
 

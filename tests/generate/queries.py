@@ -15,7 +15,8 @@ from xscl.algebra import functions
 from xscl.algebra.expressions import Call, Compare, ElementConstructor, Expr, Hole, Operand, String, VarPath
 from xscl.algebra.normal import JoinOp
 from xscl.printer import to_xscl
-from xscl.syntax import Block, Input, Join, Query, Script, Select, SelectItem, SelectItems, SelectStar, SubQuery, Window
+from xscl.script import Script
+from xscl.syntax import Block, Input, Join, Query, Select, SelectItem, SelectItems, SelectStar, SubQuery, Window
 
 DERIVED = (*TEXT_FUNCTIONS, "normalize-space", "date", "number", "string-length")
 WINDOWS = (8 * SECOND, None, 8 * SECOND, 5 * SECOND, None, 8 * SECOND, 2 * SECOND, 1_500_000, 0)

@@ -24,13 +24,13 @@ from xscl.algebra.expressions import (
     VarPath,
 )
 from xscl.algebra.normal import JoinOp
+from xscl.script import Script
 from xscl.syntax import (
     Block,
     Input,
     Join,
     Once,
     Query,
-    Script,
     Select,
     SelectItem,
     SelectItems,

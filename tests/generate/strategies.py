@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from feeds.document import Document
 from tests.generate.documents import document_set, document_xml
 from tests.generate.queries import random_script
-from xscl.syntax import Script
+from xscl.script import Script
 
 
 def _randoms() -> st.SearchStrategy[Random]:

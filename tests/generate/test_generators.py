@@ -12,7 +12,7 @@ from feeds.document import Document
 from tests.generate.strategies import cases, document_sets, random_case, scripts
 from tests.oracle.evaluation import evaluate
 from xscl import parse_script, to_xscl
-from xscl.syntax import Script
+from xscl.script import Script
 
 
 @given(scripts())

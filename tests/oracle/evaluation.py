@@ -20,7 +20,8 @@ from tests.oracle.match import Matcher
 from tests.oracle.values import STRING_TESTS, Literal, Typed, apply, compare, number, number_text, text_of
 from xscl import to_xscl
 from xscl.algebra.expressions import And, Call, Compare, ElementConstructor, Expr, Number, Or, String, VarPath
-from xscl.syntax import Block, Input, Join, Query, Script, Select, SelectItems, SelectStar, SubQuery
+from xscl.script import Script
+from xscl.syntax import Block, Input, Join, Query, Select, SelectItems, SelectStar, SubQuery
 
 XML_NAMESPACE = "http://www.w3.org/XML/1998/namespace"
 ROOTS = "*"

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 from tests.oracle.bindings import Answer, OutputRow, Stored
 from tests.oracle.evaluation import Doc, QueryAnswers
 from xscl.scope import blocks
-from xscl.syntax import Once, Script
+from xscl.script import Script
+from xscl.syntax import Once
 
 
 class Telling:

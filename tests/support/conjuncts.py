@@ -5,7 +5,7 @@ from __future__ import annotations
 from xscl import parse_script
 from xscl.algebra.normal import Conjunct, Hidden
 from xscl.lower import normalize
-from xscl.syntax import Script
+from xscl.script import Script
 
 
 def conjuncts_of(script: Script) -> list[Conjunct]:

@@ -10,7 +10,7 @@ from templates.novelty import needs_of
 from tests.generate.strategies import cases
 from tests.support.conjuncts import conjuncts_of
 from xscl import parse_script
-from xscl.syntax import Script
+from xscl.script import Script
 
 SHARED = "FROM S//a[./k->x][./t->z] JOIN {x = y, 1 h} S//b[./m->y]"
 

@@ -30,7 +30,7 @@ from xpath_stage.parse import StreamDocument, parse_document
 from xpath_stage.spark import SparkStage, spread_past
 from xpath_stage.spark_worker import evaluated
 from xscl import parse_script
-from xscl.syntax import Script
+from xscl.script import Script
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -22,7 +22,7 @@ from xpath_stage.limits import Limits
 from xpath_stage.parse import StreamDocument, parse_document
 from xpath_stage.shapes import TRIAL
 from xscl import parse_script
-from xscl.syntax import Script
+from xscl.script import Script
 
 
 def parsed(documents: Iterable[Document]) -> list[StreamDocument]:

@@ -11,7 +11,8 @@ from xscl import parse_script, to_xscl
 from xscl.algebra.expressions import ElementConstructor
 from xscl.algebra.normal import Conjunct, Hidden, NormalQuery, Term
 from xscl.lower import normalize
-from xscl.syntax import Script, Window
+from xscl.script import Script
+from xscl.syntax import Window
 
 CASE, HALF = "\n====\n", "\n----\n"
 FILES = sorted((DATA / "normal").glob("*.txt"))

@@ -12,6 +12,7 @@ from pydantic import Field
 from common.errors import InputError
 from mmqjp.backtest.result import Backtest
 from mmqjp.backtest.text import a_day, novelty
+from mmqjp.queries.refuse_events import refuse_events
 from mmqjp.service.backtest_question import BACKTEST
 from mmqjp.web.site import Site
 from mmqjp.web.templating import segment
@@ -57,7 +58,7 @@ def router(site: Site) -> APIRouter:
         return site.render(request, "new.html", status, starters=starters(), **empty | context)
 
     def subscribed(text: str, *, add: bool, backfill: bool) -> list[str]:
-        parse_script(text)  # here, so that mistakes come with their places
+        refuse_events(parse_script(text))  # here, so that mistakes come with their places
         found: list[str] = site.ask("subscribe", {"text": text, "add": add, "backfill": backfill})
         return list(dict.fromkeys(found))
 
@@ -108,7 +109,7 @@ def router(site: Site) -> APIRouter:
 
     @routes.post("/api/v1/backtest", tags=["queries"], summary="Try queries on the documents that are kept")
     def backtest(given: QueryText) -> dict[str, Any]:
-        parse_script(given.text)
+        refuse_events(parse_script(given.text))
         found: dict[str, Any] = site.ask(BACKTEST, {"text": given.text})
         return found
 

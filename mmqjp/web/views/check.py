@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from common.errors import InvalidValue
 from mmqjp.explain.warnings import warnings_of
+from mmqjp.queries.refuse_events import refuse_events
 from mmqjp.service.fetched_feeds import DROPS
 from mmqjp.web.site import Site
 from xscl import XsclError, XsclErrors, parse_script
@@ -69,8 +71,11 @@ def check(site: Site, text: str) -> Checked:
         return Checked()
     try:
         script = parse_script(text)
+        refuse_events(script)
     except XsclErrors as found:
         return Checked(mistakes=len(found.errors), errors=_remarks(found.errors, "error"))
+    except InvalidValue as error:
+        return Checked(mistakes=1, errors=(Remark(1, 1, str(error), None, ""),))
     warnings = warnings_of(text, script, "item" if (site.state / DROPS).is_dir() else None)
     names = tuple(dict.fromkeys(script.names()))
     return Checked(

@@ -1,0 +1,182 @@
+"""Checks the event statements of a script, and finds the attributes of its event streams."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
+
+from xscl.algebra.events import Schema
+from xscl.algebra.expressions import Span, VarPath
+from xscl.check import query_problems
+from xscl.event_names import RESERVED, event_name_span
+from xscl.event_normal import schema_of
+from xscl.event_resolve import MAX_ATTRIBUTES, resolve, unequal
+from xscl.event_syntax import EventDefinition, EventQuery, names_read
+from xscl.problems import Lines, Problem
+from xscl.scope import blocks, name_span
+from xscl.script import NO_EVENTS, EventStreams, Script
+from xscl.syntax import Query, SelectItem, SelectItems
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def schemas_of(script: Script, known: EventStreams = NO_EVENTS) -> dict[str, Schema]:
+    """The attributes of the event streams that a correct script defines or PUBLISHes, and of those that are known."""
+    schemas, _ = _Checker(script, known, frozenset()).streams()
+    return {name: schema for name, schema in schemas.items() if schema is not None}
+
+
+def check_events(
+    script: Script,
+    lines: Lines,
+    in_place: Callable[[int], Query],
+    *,
+    known: EventStreams = NO_EVENTS,
+    failed: frozenset[str] = frozenset(),
+    stored: bool = False,
+) -> Iterator[Problem]:
+    """The problems of event statements, and of queries that read what they define, but for cycles.
+
+    `in_place` parses the query of a number again, as for `check_script`. `known` are streams that the script can read
+    without having them, and `failed` those of statements whose syntax is wrong.
+    """
+    checker = _Checker(script, known, failed)
+    prefixes = {prefix for prefix, _ in script.namespaces} | {"xml"}
+    seen: dict[str, EventDefinition] = {}
+    for definition in script.definitions:
+        yield from _definition(definition, lines, prefixes, stored)
+        span = event_name_span(lines.text, definition)
+        if definition.name in seen:
+            line, column = lines.place(event_name_span(lines.text, seen[definition.name]).start)
+            message = f"the event {definition.name} is already defined at {line}:{column}"
+            yield Problem(message, span, "choose another name, or make the two one with UNION")
+        seen.setdefault(definition.name, definition)
+    yield from checker.publishers(lines, in_place)
+    yield from checker.documents(in_place)
+    _, problems = checker.streams()
+    yield from problems
+
+
+def _definition(definition: EventDefinition, lines: Lines, prefixes: set[str], stored: bool) -> Iterator[Problem]:
+    """The problems of a definition by itself."""
+    yield from _name(definition.name, event_name_span(lines.text, definition), "an event")
+    attributes = definition.attributes
+    if len(attributes) > MAX_ATTRIBUTES:
+        span = attributes[MAX_ATTRIBUTES].span
+        yield Problem(f"more than {MAX_ATTRIBUTES} attributes", span, "define two events, with fewer each")
+        return
+    taken: set[str] = set()
+    for attribute in attributes:
+        span = Span(attribute.span.start, attribute.span.start + len(attribute.name))
+        yield from _name(attribute.name, span, "an attribute")
+        if attribute.name in taken:
+            yield Problem(f"two attributes are named {attribute.name}", span, "give one another name")
+        taken.add(attribute.name)
+        if attribute.each and not (isinstance(attribute.operand, VarPath) and attribute.operand.steps):
+            hint = "write a path on a variable, as in IN i/category; a function of it in a SELECT over the events"
+            yield Problem("IN takes a path", attribute.operand.span, hint)
+    items = [SelectItem(one.operand, f"{number}", one.span) for number, one in enumerate(attributes)]
+    query = Query(definition.block, SelectItems(tuple(items)), None, definition.span)
+    yield from query_problems(query, lines, prefixes, stored=stored)
+
+
+def _name(name: str, span: Span, what: str) -> Iterator[Problem]:
+    if not _NAME.fullmatch(name):
+        yield Problem(f"{name} cannot be the name of {what}", span, "use the letters A to Z, digits and _")
+    elif name.lower() in RESERVED:
+        yield Problem(f"{name} is a keyword of event statements", span, "choose another name")
+
+
+class _Checker:
+    """Checks the streams of a script."""
+
+    def __init__(self, script: Script, known: EventStreams, failed: frozenset[str]) -> None:
+        self._script, self._failed = script, failed
+        self._defined = {definition.name: schema_of(definition) for definition in script.definitions}
+        self._all_defined = {*known.defined, *self._defined}
+        self._published: dict[str, list[EventQuery]] = {}
+        for query in script.event_queries:
+            if query.publish is not None:
+                self._published.setdefault(query.publish, []).append(query)
+        self._known: dict[str, Schema] = {**known.published, **known.defined}
+        self._from_documents = sorted({query.publish for query in script.queries if query.publish is not None})
+
+    def publishers(self, lines: Lines, in_place: Callable[[int], Query]) -> Iterator[Problem]:
+        """The problems of names that statements of different kinds make."""
+        for number, query in enumerate(self._script.queries):
+            name = query.publish
+            if name is None or (name not in self._published and name not in self._all_defined):
+                continue
+            message, hint = self._clash(name)
+            yield Problem(message, name_span(in_place(number)), hint)
+        for event_query in self._script.event_queries:
+            if event_query.publish in self._all_defined:
+                message, hint = self._clash(event_query.publish)
+                yield Problem(message, event_name_span(lines.text, event_query), hint)
+
+    def _clash(self, name: str) -> tuple[str, str]:
+        if name in self._all_defined:
+            return f"{name} is the name of a defined event", "PUBLISH under another name"
+        return f"event statements PUBLISH {name}, too", "all that PUBLISH a name read documents, or all read events"
+
+    def documents(self, in_place: Callable[[int], Query]) -> Iterator[Problem]:
+        """The problems of blocks that read a defined name as documents."""
+        hint = "a path reads documents; name what the event is defined from, or the event alone"
+        for number, query in enumerate(self._script.queries):
+            if any(block.stream in self._all_defined for block in blocks(query.source)):
+                for block in blocks(in_place(number).source):
+                    if block.stream in self._all_defined:
+                        yield Problem(f"{block.stream} is a defined event, no stream of documents", block.span, hint)
+        for definition in self._script.definitions:
+            if definition.block.stream in self._all_defined:
+                message = f"{definition.block.stream} is a defined event, no stream of documents"
+                yield Problem(message, definition.block.span, hint)
+
+    def streams(self) -> tuple[dict[str, Schema | None], list[Problem]]:
+        """The attributes of all event streams, None for those that have mistakes, and the problems of event queries."""
+        schemas: dict[str, Schema | None] = {**self._known, **dict.fromkeys(self._failed), **self._defined}
+        schemas.update(dict.fromkeys(self._published))
+        problems: list[Problem] = []
+        for name in self._order():
+            schemas[name] = self._schema(self._published[name], schemas, problems)
+        for query in self._script.event_queries:
+            if query.publish is None:
+                self._resolved(query, schemas, problems)
+        return schemas, problems
+
+    def _order(self) -> Iterator[str]:
+        """The names that event queries PUBLISH, readers behind what they read. Of a cycle there are none."""
+        edges = {
+            name: {read.name for query in queries for read in names_read(query.stream)} & self._published.keys()
+            for name, queries in self._published.items()
+        }
+        while True:
+            try:
+                return iter(tuple(TopologicalSorter(edges).static_order()))
+            except CycleError as error:
+                for name in error.args[1]:
+                    edges.pop(name, None)
+                edges = {name: reads & edges.keys() for name, reads in edges.items()}
+
+    def _schema(
+        self, queries: list[EventQuery], schemas: Mapping[str, Schema | None], problems: list[Problem]
+    ) -> Schema | None:
+        """The attributes of a stream that queries PUBLISH."""
+        first: Schema | None = None
+        for query in queries:
+            schema = self._resolved(query, schemas, problems)
+            if first is not None and schema is not None and (difference := unequal(first, schema)):
+                message = f"{query.publish} has other attributes here than in the statement before: {difference}"
+                problems.append(
+                    Problem(message, event_name_span("", query), "SELECT the same ones, or PUBLISH under another name")
+                )
+            first = first or schema
+        return first
+
+    def _resolved(
+        self, query: EventQuery, schemas: Mapping[str, Schema | None], problems: list[Problem]
+    ) -> Schema | None:
+        stream, found = resolve(query, schemas, self._from_documents)
+        problems += [problem.moved(query.span.start) for problem in found]
+        return None if stream is None else stream.schema

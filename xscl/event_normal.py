@@ -1,0 +1,31 @@
+"""Lowers event statements to the algebra of events, which `xscl.algebra.events` defines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from xscl.algebra.comparisons import is_number
+from xscl.algebra.events import Schema, Stream
+from xscl.event_forms import in_order
+from xscl.event_resolve import resolve
+from xscl.event_syntax import EventDefinition, EventQuery
+
+
+def schema_of(definition: EventDefinition) -> Schema:
+    """The attributes of the events that are defined."""
+    return tuple(
+        (attribute.name, "number" if attribute.number or is_number(attribute.operand) else "string")
+        for attribute in definition.attributes
+    )
+
+
+def lower_event_query(query: EventQuery, schemas: Mapping[str, Schema]) -> Stream:
+    """The events that a query makes, in normal form (see `xscl.event_forms`).
+
+    `xscl.event_check` found no fault with it. `schemas` are the attributes of the streams that it reads; if that which
+    it PUBLISHes is among them, its events have their attributes in that order.
+    """
+    stream, problems = resolve(query, schemas)
+    assert stream is not None, problems
+    schema = schemas.get(query.publish or "")
+    return stream if schema is None else in_order(stream, schema)

@@ -1,0 +1,81 @@
+"""Parses event statements: the text of one in, its syntax tree or what is wrong with it out."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+from lark import Lark, UnexpectedInput
+
+from xscl.algebra.expressions import Span
+from xscl.definition_builder import DefinitionBuilder
+from xscl.event_advice import explain_definition, explain_query
+from xscl.event_builder import EventBuilder
+from xscl.event_syntax import EventDefinition, EventQuery, EventStatement
+from xscl.kinds import Kind
+from xscl.lalr import TableParser, Unparsable
+from xscl.problems import Lines, Problem
+
+
+def parse_event_statement(script: str, kind: Kind, span: Span, lines: Lines) -> EventStatement:
+    """The tree of a statement of a script, whose comments are blank. The spans inside a query are those in its own
+    text; in a definition they are those in the script.
+
+    Raises Problem, with its place in the script.
+    """
+    start, end = span.start, span.end
+    if kind == "pattern":
+        hint = "NEXT finds the first event after another, and FOLD a run of events"
+        raise Problem("there are no PATTERN statements in this version", Span(start, start + len("pattern")), hint)
+    text = script[start:end]
+    try:
+        if kind == "definition":
+            definition: EventDefinition = _definition_tables().parse(script, start, end)
+            return EventDefinition(definition.name, definition.block, definition.attributes, span)
+        query: EventQuery = _query_tables().parse(text, 0, len(text))
+        return EventQuery(query.stream, query.select, query.within, query.publish, span)
+    except Unparsable:
+        pass
+    except Problem as problem:
+        raise problem.moved(0 if kind == "definition" else start) from None
+    try:
+        (_definitions() if kind == "definition" else _queries()).parse(text)
+    except UnexpectedInput as error:
+        raise (explain_definition if kind == "definition" else explain_query)(error, text, start, lines) from None
+    raise AssertionError(f"Lark accepts what its tables reject: {text}")
+
+
+def name_in(text: str) -> frozenset[str]:
+    """The name that a statement defines or PUBLISHes, if one can be told although its syntax is wrong."""
+    found = _DEFINED.match(text) or _PUBLISHED.search(text)
+    return frozenset({found[1]} if found else ())
+
+
+_DEFINED = re.compile(r"define\s+event\s+(\w+)", re.IGNORECASE)
+_PUBLISHED = re.compile(r"\bpublish\s+(\w+)\s*$", re.IGNORECASE)
+
+
+@cache
+def _queries() -> Lark:
+    return _lark("events.lark", "query", EventBuilder())
+
+
+@cache
+def _definitions() -> Lark:
+    return _lark("xscl.lark", "definition", DefinitionBuilder())
+
+
+@cache
+def _query_tables() -> TableParser:
+    return TableParser(_queries())
+
+
+@cache
+def _definition_tables() -> TableParser:
+    return TableParser(_definitions())
+
+
+def _lark(file: str, start: str, builder: EventBuilder | DefinitionBuilder) -> Lark:
+    grammar = Path(__file__).with_name(file).read_text(encoding="utf-8")
+    return Lark(grammar, parser="lalr", lexer="contextual", start=start, transformer=builder, maybe_placeholders=False)

@@ -1,0 +1,341 @@
+"""Resolves event queries: what stands in the syntax tree becomes operators of the algebra, with the schemas of their
+events, or problems."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Sequence as Ordered
+from dataclasses import is_dataclass
+from difflib import get_close_matches
+from typing import Any
+
+from xscl.algebra.events import (
+    ALWAYS,
+    Aggregate,
+    Aggregated,
+    AggregateName,
+    Attribute,
+    Condition,
+    Events,
+    Part,
+    Schema,
+    Stream,
+    Union,
+    Value,
+)
+from xscl.algebra.expressions import Span
+from xscl.event_constants import kind_of
+from xscl.event_forms import MAX_CLAUSES, bounded, clauses_of, filter_of, fold_of, in_order, next_of, select_of
+from xscl.event_syntax import (
+    AllAttributes,
+    EventCall,
+    EventExpr,
+    EventQuery,
+    EventStream,
+    Filtered,
+    Grouped,
+    Inner,
+    Iteration,
+    Named,
+    Reference,
+    Sequence,
+    StreamName,
+    Together,
+)
+from xscl.event_values import AGGREGATES, Expressions, Scope
+from xscl.problems import Problem
+from xscl.syntax import Window
+
+MAX_ATTRIBUTES = 100
+"""How many attributes an event may have."""
+
+MAX_TREE_DEPTH = 100
+"""How deep operators, and the operations of an expression, may be nested."""
+
+MAX_INPUTS = 50
+"""How many streams a query may read."""
+
+Schemas = Mapping[str, Schema | None]
+"""The attributes of event streams. None if its statement has mistakes of its own."""
+
+
+def resolve(query: EventQuery, schemas: Schemas, documents: Ordered[str] = ()) -> tuple[Stream | None, list[Problem]]:
+    """The events that a query makes, and what is wrong with it, with places in its own text. `documents` are streams of
+    documents, for hints."""
+    if problem := _too_deep(query):
+        return None, [problem]
+    resolver = _Resolver(schemas, documents)
+    stream = resolver.query(query.select, query.stream, query.within)
+    if resolver.inputs > MAX_INPUTS:
+        message = f"more than {MAX_INPUTS} inputs in one query"
+        resolver.problem(message, query.stream.span, "PUBLISH a part of it, and read that stream")
+    return (None if resolver.problems else stream), resolver.problems
+
+
+class _Resolver(Expressions):
+    """Resolves one query, and counts its `inputs`."""
+
+    def __init__(self, schemas: Schemas, documents: Ordered[str]) -> None:
+        super().__init__()
+        self._schemas, self._documents = schemas, documents
+        self.inputs = 0
+
+    def query(
+        self, select: tuple[Named | AllAttributes, ...] | None, source: EventStream, within: Window | None
+    ) -> Stream | None:
+        """A SELECT over a stream."""
+        stream = self.stream(source)
+        if stream is None:
+            return None
+        if within is not None:
+            stream = bounded(stream, within.us, all_inside=True)
+        return stream if select is None else self._select(select, stream)
+
+    # ------------------------------------------------------------ streams
+
+    def stream(self, node: EventStream) -> Stream | None:
+        """The events of a part of the tree, or None if something is wrong with it."""
+        match node:
+            case StreamName():
+                return self._named(node)
+            case Inner():
+                return self.query(node.select, node.stream, node.within)
+            case Filtered():
+                return self._filter(node)
+            case Grouped():
+                return self._aggregate(node)
+        left, right = self.stream(node.left), self.stream(node.right)
+        if left is None or right is None:
+            return None
+        match node:
+            case Sequence():
+                return self._next(node, left, right)
+            case Iteration():
+                return self._fold(node, left, right)
+            case Together():
+                return self._union(node, left, right)
+
+    def _named(self, node: StreamName) -> Stream | None:
+        self.inputs += 1
+        name = node.name
+        if name in self._schemas:
+            schema = self._schemas[name]
+            return None if schema is None else Events(name, schema)
+        close = get_close_matches(name, self._schemas, n=1)
+        if name in self._documents:
+            message = f"{name} is a stream of documents, not of events"
+            hint = f"write DEFINE EVENT and a name, FROM {name}/match->m (x := m/x)"
+        else:
+            message = f"there are no events {name}"
+            example = f"define them: DEFINE EVENT {name} FROM S//item->i (title := i/title)"
+            hint = f"did you mean {close[0]}?" if close else example
+        self.problem(message, node.span, hint)
+        return None
+
+    def _filter(self, node: Filtered) -> Stream | None:
+        source = self.stream(node.source)
+        if source is None:
+            return None
+        condition = self._condition(node.condition, Scope("FILTER", source.schema))
+        return None if condition is None else filter_of(source, condition)
+
+    def _next(self, node: Sequence, left: Stream, right: Stream) -> Stream | None:
+        condition = self._condition(node.condition, Scope("NEXT", left.schema, right.schema))
+        clash = {name for name, _ in left.schema} & {name for name, _ in right.schema}
+        names: list[tuple[Part, str]] = [("left", name) for name, _ in left.schema]
+        names += [("right", name) for name, _ in right.schema]
+        schema = tuple((f"{name}_1" if clash else name, kind) for name, kind in left.schema) + right.schema
+        if not self._is_schema(schema, "NEXT", node.span) or condition is None:
+            return None
+        return next_of(left, right, condition, tuple(names), schema)
+
+    def _fold(self, node: Iteration, left: Stream, right: Stream) -> Stream | None:
+        first, latest = dict(left.schema), dict(right.schema)
+        missing = [name for name in latest if name not in first]
+        if missing:
+            hint = f"SELECT them on the right, or give the left side {missing[0]}, too"
+            self.problem(f"FOLD's left side has no {', '.join(missing[:5])}, which its right side has", node.span, hint)
+        for name in latest:
+            if name in first and first[name] != latest[name]:
+                message = f"{name} is a {first[name]} on the left side of FOLD, and a {latest[name]} on its right"
+                self.problem(message, node.span, 'make them one kind in a SELECT: number(...), or concat(..., "")')
+        changes = frozenset(latest) | {item.name for item in node.sets}
+        scope = Scope("FOLD", left.schema, right.schema, changes)
+        chooses, continues = self._condition(node.chooses, scope), self._condition(node.continues, scope)
+        sets = self._sets(node, scope, first, latest)
+        names: list[tuple[Part, str]] = [("left", name) for name in first]
+        names += [("latest", name) for name in first if name in changes]
+        schema = tuple((f"{name}_1" if name in changes else name, kind) for name, kind in left.schema)
+        schema += tuple((name, kind) for name, kind in left.schema if name in changes)
+        if missing or not self._is_schema(schema, "FOLD", node.span) or chooses is None or continues is None:
+            return None
+        return fold_of(left, right, chooses, continues, sets, tuple(names), schema)
+
+    def _sets(
+        self, node: Iteration, scope: Scope, first: Mapping[str, str], latest: Mapping[str, str]
+    ) -> tuple[tuple[str, Value], ...]:
+        """What FOLD sets in each step."""
+        found: dict[str, Value] = {}
+        for item in node.sets:
+            value = self.value(item.expr, scope)
+            if not self._has_new_name(item, found):
+                continue
+            if item.name in latest:
+                message, hint = f"{item.name} has its value from the right side", "give it another name with AS"
+                self.problem(message, item.span, hint)
+            elif item.name not in first:
+                hint = f"give it a first value on the left: (SELECT *, 0 AS {item.name} FROM ...) FOLD"
+                self.problem(f"FOLD's left side has no {item.name}", item.span, hint)
+            elif value is not None and kind_of(value) != first[item.name]:
+                message = f"{item.name} is a {first[item.name]} on the left, and FOLD gives it a {kind_of(value)}"
+                self.problem(message, item.span, "make them one kind")
+            if value is not None:
+                found[item.name] = value
+        return tuple(found.items())
+
+    def _union(self, node: Together, left: Stream, right: Stream) -> Stream | None:
+        if problem := unequal(left.schema, right.schema):
+            self.problem(f"UNION of unequal attributes: {problem}", node.span, "SELECT the same ones on both sides")
+            return None
+        return Union(left, in_order(right, left.schema))
+
+    def _aggregate(self, node: Grouped) -> Stream | None:
+        source = self.stream(node.source)
+        if source is None:
+            return None
+        inside, kinds = Scope("AGGREGATE", source.schema), dict(source.schema)
+        by: dict[str, None] = {}
+        for reference in node.by:
+            if self.value(reference, inside) is None:
+                continue
+            if reference.name in by:
+                self.problem(f"{reference.name} is twice in BY", reference.span, "remove one of them")
+            by[reference.name] = None
+        over = None if node.over is None else node.over.us
+        if node.over is not None and not over:
+            told = "has no end" if over is None else "has the length 0"
+            self.problem(f"the window of OVER {told}", node.over.span, "write one such as 30 d")
+        groups = tuple((name, kinds[name]) for name in by)
+        found: dict[Aggregated, tuple[str, Value]] = {}
+
+        def grouped(call: EventCall) -> Value | None:
+            """Stands for an aggregate where it is an operand."""
+            args = [self.value(arg, inside) for arg in call.args]
+            if not self.counted(call, *AGGREGATES[call.name]) or None in args:
+                return None
+            values = tuple(value for value in args if value is not None)
+            name: AggregateName = call.name  # type: ignore[assignment]  # AGGREGATES has no others
+            aggregated = Aggregated(name, values)
+            kind = kind_of(values[0]) if name == "argmax" else "number"
+            # No attribute has a name with a sign in it.
+            return found.setdefault(aggregated, (f"#{len(found)}", Attribute("left", f"#{len(found)}", kind)))[1]
+
+        scope = Scope("AGGREGATE", groups, grouped=grouped, source=source.schema)
+        items: dict[str, Value] = {name: Attribute("left", name, kind) for name, kind in groups}
+        for item in node.items:
+            value = self.value(item.expr, scope)
+            if self._has_new_name(item, items) and value is not None:
+                items[item.name] = value
+        schema = tuple((name, kind_of(value)) for name, value in items.items())
+        if not self._is_schema(schema, "AGGREGATE", node.span) or self.problems:
+            return None
+        return _grouped(source, groups, found, items, over, schema)
+
+    # ------------------------------------------------------------ SELECT
+
+    def _select(self, select: tuple[Named | AllAttributes, ...], source: Stream) -> Stream | None:
+        scope, before = Scope("SELECT", source.schema), len(self.problems)
+        items: dict[str, Value] = {}
+        for item in select:
+            if isinstance(item, AllAttributes):
+                for name, kind in source.schema:
+                    if name in items:
+                        self.problem(f"* has {name}, too", item.span, "give the other one another name with AS")
+                    items[name] = Attribute("left", name, kind)
+                continue
+            value = self.value(item.expr, scope)
+            if self._has_new_name(item, items) and value is not None:
+                items[item.name] = value
+        schema = tuple((name, kind_of(value)) for name, value in items.items())
+        if not self._is_schema(schema, "SELECT", select[0].span) or len(self.problems) > before:
+            return None
+        return select_of(source, tuple(items.items()), schema)
+
+    def _has_new_name(self, item: Named, taken: Mapping[str, object]) -> bool:
+        if not item.name:
+            self.problem("this value needs a name", item.span, "write AS and a name behind it")
+        elif item.name in taken:
+            span = Span(item.span.end - len(item.name), item.span.end)
+            self.problem(f"two attributes are named {item.name}", span, "give one another name with AS")
+        else:
+            return True
+        return False
+
+    # ------------------------------------------------------------ conditions and schemas
+
+    def _condition(self, expr: EventExpr | None, scope: Scope) -> Condition | None:
+        if expr is None:
+            return ALWAYS
+        condition = self.condition(expr, scope)
+        if condition is not None and clauses_of(condition) > MAX_CLAUSES:
+            message = f"this condition has more than {MAX_CLAUSES} clauses in disjunctive normal form"
+            self.problem(message, expr.span, "write it as a UNION of FILTERs, or with fewer ORs")
+            return None
+        return condition
+
+    def _is_schema(self, schema: Schema, operator: str, span: Span) -> bool:
+        names = [name for name, _ in schema]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            hint = f"rename the one that is there before: SELECT {twice} AS another name"
+            self.problem(f"{operator} gives two attributes the name {twice}", span, hint)
+        elif len(names) > MAX_ATTRIBUTES:
+            self.problem(f"more than {MAX_ATTRIBUTES} attributes", span, "SELECT those that are needed")
+        return twice is None and len(names) <= MAX_ATTRIBUTES
+
+
+def _grouped(
+    source: Stream,
+    groups: Schema,
+    found: Mapping[Aggregated, tuple[str, Value]],
+    items: Mapping[str, Value],
+    over: int | None,
+    schema: Schema,
+) -> Stream:
+    """AGGREGATE, with a SELECT above it if there is more than aggregates by themselves."""
+    alone = {value: name for name, value in items.items() if name not in dict(groups)}
+    if list(alone) == [value for _, value in found.values()]:  # each item is an aggregate, and each another one
+        names = {name: alone[value] for name, value in found.values()}
+    else:
+        names = {name: name for name, _ in found.values()}
+    own = tuple((names[name], aggregated) for aggregated, (name, _) in found.items())
+    below = groups + tuple((names[name], kind_of(value)) for name, value in found.values())
+    aggregate = Aggregate(source, own, tuple(name for name, _ in groups), over, below)
+    return aggregate if below == schema else select_of(aggregate, tuple(items.items()), schema)
+
+
+def unequal(one: Schema, other: Schema) -> str:
+    """How the attributes of two streams differ, in words; nothing if they do not."""
+    first, second = dict(one), dict(other)
+    for name in [*first, *second]:
+        if name not in first or name not in second:
+            return f"only one has {name}"
+        if first[name] != second[name]:
+            return f"{name} is a {first[name]} here and a {second[name]} there"
+    return ""
+
+
+def _too_deep(query: EventQuery) -> Problem | None:
+    """The problem of a tree that would exhaust the stack."""
+    waiting: list[tuple[Any, int]] = [(query, 0)]
+    while waiting:
+        node, depth = waiting.pop()
+        if depth > MAX_TREE_DEPTH:
+            message = f"nested more than {MAX_TREE_DEPTH} levels deep"
+            return Problem(message, node.span, "PUBLISH a part of it, and read that stream")
+        for name in node.__slots__:
+            child = getattr(node, name)
+            for one in child if isinstance(child, tuple) else (child,):
+                if is_dataclass(one) and not isinstance(one, Span | Reference):
+                    waiting.append((one, depth + 1))
+    return None
