@@ -162,7 +162,7 @@ class _Resolver(Expressions):
         changes = frozenset(latest) | {item.name for item in node.sets}
         scope = Scope("FOLD", left.schema, right.schema, changes)
         chooses, continues = self._condition(node.chooses, scope), self._condition(node.continues, scope)
-        sets = self._sets(node, scope, first, latest)
+        sets = self._sets(node, scope, first)
         names: list[tuple[Part, str]] = [("left", name) for name in first]
         names += [("latest", name) for name in first if name in changes]
         schema = tuple((f"{name}_1" if name in changes else name, kind) for name, kind in left.schema)
@@ -171,19 +171,14 @@ class _Resolver(Expressions):
             return None
         return fold_of(left, right, chooses, continues, sets, tuple(names), schema)
 
-    def _sets(
-        self, node: Iteration, scope: Scope, first: Mapping[str, str], latest: Mapping[str, str]
-    ) -> tuple[tuple[str, Value], ...]:
+    def _sets(self, node: Iteration, scope: Scope, first: Mapping[str, str]) -> tuple[tuple[str, Value], ...]:
         """What FOLD sets in each step."""
         found: dict[str, Value] = {}
         for item in node.sets:
             value = self.value(item.expr, scope)
             if not self._has_new_name(item, found):
                 continue
-            if item.name in latest:
-                message, hint = f"{item.name} has its value from the right side", "give it another name with AS"
-                self.problem(message, item.span, hint)
-            elif item.name not in first:
+            if item.name not in first:
                 hint = f"give it a first value on the left: (SELECT *, 0 AS {item.name} FROM ...) FOLD"
                 self.problem(f"FOLD's left side has no {item.name}", item.span, hint)
             elif value is not None and kind_of(value) != first[item.name]:

@@ -156,11 +156,8 @@ class Expressions:
         if name in left and name in right:
             sides = f"$1.{name}, $2.{name}" + (f" or $.{name}" if operator == "FOLD" else "")
             self.problem(f"{name} is an attribute of both sides", found.span, f"write {sides}")
-        elif name in left and name in scope.changes:
-            hint = f"write $1.{name} for its first value, or $.{name} for its latest"
-            self.problem(f"FOLD changes {name}", found.span, hint)
         elif name in left:
-            return Attribute("left", name, left[name])
+            return Attribute("latest" if name in scope.changes else "left", name, left[name])
         elif name in right:
             return Attribute("right", name, right[name])
         else:

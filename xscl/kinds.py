@@ -23,7 +23,7 @@ _TOKEN = re.compile(r"""("(?:[^"\n]|"")*"|(?<![\w.\-])'(?:[^'\n]|'')*')|([^\W\d]
 _CONSTRUCTOR = re.compile(r"[\s(]*select\s*<(?=[^\W\d])", re.IGNORECASE)
 _CONSTRUCTOR_END = re.compile(r">\s*from(?![\w.\-])", re.IGNORECASE)
 _BARE = re.compile(
-    r"(?:^|\(|\bfrom\b)\s*[A-Za-z_][A-Za-z0-9_]*[\s)]*(?:within\s+[\w.∞]+\s*\w*[\s)]*)?(?:publish\s+\S+\s*)?$",
+    r"(?:^|\(|\bfrom\b)\s*[A-Za-z_][A-Za-z0-9_]*[\s)]*(?:within[\s\w.∞)]{0,200})?(?:publish\s+\S+\s*)?$",
     re.IGNORECASE,
 )
 """What every statement matches that reads a bare name."""
@@ -130,10 +130,14 @@ def _bare_name(tokens: Sequence[tuple[str, str]]) -> str:
     if at < 0 or not _is_word(tokens[at][1]) or not _NAME.fullmatch(tokens[at][0]):
         return ""
     name = tokens[at][0]
-    at += 1
-    while at < len(tokens) and tokens[at][0] == ")":
-        at += 1
-    return name if at == len(tokens) or tokens[at][1] in ("within", "publish") else ""
+    windowed = False
+    for _, word in tokens[at + 1 :]:
+        if word == "publish":
+            break
+        windowed = windowed or word == "within"
+        if word != ")" and not (windowed and (word in ".∞" or word.isalnum())):
+            return ""
+    return name
 
 
 def _sources(tokens: Sequence[tuple[str, str]]) -> Iterator[int]:

@@ -136,7 +136,8 @@ def _aggregate(call: Fn, group: Iterable[Scope]) -> Value:
     if call.name == "argmax":
         pairs = [(as_number(size), chosen) for chosen, size in rows]
         greatest = max((size for size, chosen in pairs if size is not None and chosen is not None), default=None)
-        return min((chosen for size, chosen in pairs if size == greatest and chosen is not None), default=None)
+        known = [chosen for size, chosen in pairs if size is not None and size == greatest and chosen is not None]
+        return min(known, default=None)
     if call.name == "count":
         return float(sum(None not in row for row in rows))
     numbers = [size for size in (as_number(row[0]) for row in rows) if size is not None]

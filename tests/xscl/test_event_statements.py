@@ -97,6 +97,7 @@ def test_scripts_of_before_are_xscl(text: str) -> None:
         "A NEXT {a = b} B",
         "SELECT x, y FROM (A UNION B) PUBLISH c",
         "AGGREGATE {count() AS n} A",
+        "SELECT x FROM ((FROM (FROM A) WITHIN 2 s) WITHIN 1.5 min) UNION A",
     ],
 )
 def test_event_queries_are_told_by_their_operators(text: str) -> None:
