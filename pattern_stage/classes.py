@@ -33,6 +33,7 @@ class Classes:
         self._free: list[int] = []
         self.end = 0
         """A number past that of every class."""
+        self._row_count = 0
 
     def add(self, new: Ints) -> Ints:
         """Takes in rows; returns the classes that are new."""
@@ -63,6 +64,7 @@ class Classes:
         for column, values in zip((self.right, self.shape, *self.parameters), vectors, strict=True):
             column[fresh] = values[heads[places]]
         self.of_row[new] = classes[numbers]
+        self._row_count += len(new)
         self.within[fresh] = 0
         self.widen(new)
         np.add.at(self._sizes, self.of_row[new], 1)
@@ -76,12 +78,18 @@ class Classes:
         """Forgets rows; returns the classes that have none left."""
         classes = self.of_row[gone]
         self.of_row[gone] = -1
+        self._row_count -= len(gone)
         np.subtract.at(self._sizes, classes, 1)
         emptied = np.unique(classes[self._sizes[classes] == 0])
         for number in emptied.tolist():
             del self._numbers[self._keys.pop(number)]
             self._free.append(number)
         return emptied
+
+    @property
+    def single(self) -> bool:
+        """Whether each class has one row only."""
+        return len(self._numbers) == self._row_count
 
     def all(self) -> Ints:
         """Returns all classes."""
@@ -110,13 +118,13 @@ def _nulls(column: Column, count: int) -> Column:
     return np.full(count, NULL_TEXT, np.int64) if column.dtype == np.int64 else np.full(count, np.nan)
 
 
-def each_shape(shapes: Ints) -> Iterator[tuple[int, Ints]]:
+def each_shape(shapes: Ints) -> Iterator[tuple[int, Ints | slice]]:
     """Returns the shapes that are among these, each with its places."""
     if len(shapes) == 0:
         return
     first = int(shapes[0])
     if np.all(shapes == first):
-        yield first, np.arange(len(shapes))
+        yield first, slice(None)
         return
     order = np.argsort(shapes, kind="stable")
     ordered = shapes[order]

@@ -231,6 +231,12 @@ def random_events(random: Random, count: int, first_part: int, *, last: int, int
     return found
 
 
+def random_streams(random: Random, rows: int) -> Streams:
+    """Events of several rows, many of which have the same."""
+    events = random_events(random, 25, 0, last=12, interval=random.random() < 0.7)
+    return {row: {event for event in events if random.random() < 0.5} for row in range(rows)}
+
+
 def cuts(random: Random, last: int) -> list[int]:
     """Where intervals end: anywhere, the last past the end."""
     chosen = random.sample(range(1, last + 1), random.randint(0, last // 2))
@@ -238,11 +244,17 @@ def cuts(random: Random, last: int) -> list[int]:
 
 
 def run_in(
-    operator_: Operator, inputs: Sequence[Streams], ends: Iterable[int], schemas: Sequence[Schema], texts: Texts, places
+    operator_: Operator,
+    inputs: Sequence[Streams],
+    ends: Iterable[int],
+    schemas: Sequence[Schema],
+    texts: Texts,
+    places,
+    since=-NO_BOUND,
 ) -> Streams:
     """The results of an operator over intervals with these ends."""
     found: Streams = {}
-    for start, end in pairwise([-(1 << 40), *ends]):
+    for start, end in pairwise([since, *ends]):
         flows = [
             flow_of(
                 {row: {event for event in events if start <= event.t1 < end} for row, events in streams.items()},

@@ -10,13 +10,12 @@ from tests.pattern_stage.literal import (
     SCHEMA,
     Bound,
     Event,
-    Streams,
     TestRows,
     TryEach,
     Vector,
     cuts,
     holds,
-    random_events,
+    random_streams,
     run_in,
     value_of,
 )
@@ -47,11 +46,6 @@ CONDITIONS: tuple[Condition, ...] = (
     AnyOf((Comparison("!=", NAME, TEXT), NullTest(V))),
     Comparison(">=", Duration(), Arithmetic("+", NUMBER, Constant(-1.0))),
 )
-
-
-def random_streams(random: Random, rows: int) -> Streams:
-    events = random_events(random, 25, 0, last=12)
-    return {row: {event for event in events if random.random() < 0.5} for row in range(rows)}
 
 
 def random_rows(random: Random, texts: Texts, count: int, lefts: int, shapes: int) -> TestRows:

@@ -1,0 +1,209 @@
+"""What NEXT and FOLD have in common: instances of left events wait for the first right events that they hold for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from pattern_stage.classes import Classes, each_shape
+from pattern_stage.columns import Columns, Ints, Mask
+from pattern_stage.fan_out import FanOut
+from pattern_stage.flow import Flow, mixed
+from pattern_stage.instances import Batch, Instances
+from pattern_stage.operators import NO_BOUND, Index, Renumber, RowVectors
+from pattern_stage.pair_tests import PairTests, known_keys, take_apart
+from pattern_stage.saved import flat, ints, lists, loaded, saved
+from pattern_stage.search import Search, pairs_of
+from pattern_stage.values import Texts
+from xscl.algebra.events import Condition, Schema
+
+_NONE = np.zeros(0, np.int64)
+_NO_INSTANCES = Batch(_NONE, _NONE, _NONE, _NONE, _NONE, _NONE)
+
+
+class Joining:
+    """The instances of NEXT or FOLD, and how they find their partners. Events have one side, or FOLD's two."""
+
+    def __init__(
+        self,
+        schemas: tuple[Schema, Schema],
+        sides: int,
+        rows: RowVectors,
+        texts: Texts,
+        index: Callable[[Schema, Texts], Index],
+        hashed: bool,
+    ) -> None:
+        self.instances = Instances(sides)
+        self.classes = Classes(rows)
+        self._left, self._right = schemas
+        self._sides = sides
+        self._rows, self._texts, self._hashed = rows, texts, hashed
+        self._readers = FanOut()
+        self._tests: list[PairTests] = []
+        self._static = np.zeros(0, np.bool_)
+        self._index = index(self._right, texts)
+        self._bounded = False
+        self._origins = 0
+        self._made: list[tuple[Ints, Ints]] = []
+
+    # ------------------------------------------------------------ rows
+
+    def add_shapes(self, conditions: Iterable[Condition]) -> None:
+        """Takes in the conditions of shapes that were added."""
+        self._tests += [take_apart(one, self._left, self._right, self._texts, self._hashed) for one in conditions]
+        self._static = np.array([bool(tests.static) for tests in self._tests])
+
+    def add_rows(self, new: Ints) -> None:
+        """Takes in rows that were added."""
+        fresh = self.classes.add(new)
+        self._readers.add(new, self._rows.left[new])
+        self._bounded = self._bounded or bool(np.any(self._rows.within[new] < NO_BOUND))
+        for shape, places in each_shape(self.classes.shape[fresh]):
+            if self._static[shape]:
+                targets = fresh[places]
+                parameters = tuple(column[targets] for column in self.classes.parameters)
+                self._index.add(targets, self._tests[shape].static, parameters)
+
+    def remove_rows(self, gone: Ints) -> None:
+        """Forgets rows and what waits for them alone."""
+        self.instances.remove_rows(gone)
+        self._readers.remove(gone)
+        emptied = self.classes.remove(gone)
+        self._index.remove(emptied[self._static[self.classes.shape[emptied]]])
+
+    # ------------------------------------------------------------ instances
+
+    def enter(self, flow: Flow, sides: Callable[[Columns], Sequence[Columns]]) -> Batch:
+        """Returns the instances that begin with left events. `sides` makes the sides of an event."""
+        places, rows = self._readers.of(flow.rows)
+        if len(rows) == 0:
+            return _NO_INSTANCES
+        at, classes = flow.at[places], self.classes.of_row[rows]
+        heads = np.ones(len(at), np.bool_)
+        if not self.classes.single:
+            codes = at * self.classes.end + classes
+            if np.any(codes[1:] < codes[:-1]):
+                order = np.argsort(codes, kind="stable")
+                codes, at, classes, rows = codes[order], at[order], classes[order], rows[order]
+            heads[1:] = codes[1:] != codes[:-1]
+        first = np.flatnonzero(heads)
+        sizes = np.diff(first, append=len(at))
+        at, classes = at[first], classes[first]
+        used, event_of = np.unique(at, return_inverse=True)
+        kept = self.instances.kept.put(sides(flow.events.take(used)))
+        origins = self._origins + event_of
+        self._origins += len(used)
+        members = self.instances.members.put(rows, sizes)
+        batch, known = self.awaiting(Batch(kept[event_of], origins, classes, members, _NONE, _NONE))
+        return batch if known.all() else batch.take(known)
+
+    def awaiting(self, batch: Batch) -> tuple[Batch, Mask]:
+        """Returns instances with their keys and marks, and which of them may hold: not those whose key is NULL."""
+        shapes = self.classes.shape[batch.classes]
+        keys, known = np.zeros(len(batch), np.int64), np.ones(len(batch), np.bool_)
+        for shape, places in each_shape(shapes):
+            found = self._tests[shape].key
+            if found is not None:
+                events, classes = batch.events[places], batch.classes[places]
+                keys[places], known[places] = known_keys(
+                    found[0](pairs_of(self.instances, self.classes, events, None, None, classes))
+                )
+        scopes = np.where(self._static[shapes], batch.classes, self.classes.right[batch.classes])
+        marks = mixed([shapes, scopes, keys])
+        self._made.append((batch.events, batch.members))
+        return Batch(batch.events, batch.origins, batch.classes, batch.members, keys, marks), known
+
+    def finish(self, touched: Ints, kept: Batch, until: int) -> None:
+        """Ends an interval: drops the instances at the places `touched`, and keeps others, as long as they can still
+        find a partner. The sets and events of all others go."""
+        dropped = self.instances.drop(touched)
+        if len(kept):
+            ends = self.instances.kept.sides[0].t0[kept.events] + self.classes.within[kept.classes]
+            alive = ends >= until
+            self.instances.add(kept.take(alive), ends[alive])
+        events, members = zip((dropped.events, dropped.members), *self._made, strict=True)
+        self.instances.sweep(np.concatenate(events), np.concatenate(members))
+        self._made = []
+        self.instances.expire(until)
+
+    # ------------------------------------------------------------ partners
+
+    def search(self, right: Flow, new: Ints) -> Search:
+        """Prepares the search among right events for the partners of all that waits, and of new classes."""
+        search = Search(self.classes, self.instances, self._tests, right.compact())
+        if not len(right):
+            return search.finish()
+        active = self.classes.marked(new)
+        active[np.flatnonzero(self.instances.by_class[: self.classes.end])] = True
+        shapes = np.unique(self.classes.shape[: self.classes.end][active])
+        if np.any(self._static[shapes]):
+            search.add_static(*self._index.hits(search.right.events, active))
+        for shape in shapes[~self._static[shapes]].tolist():
+            search.add_all(shape)
+        return search.finish()
+
+    def results(self, members: Ints, at: Ints, spans: Ints) -> tuple[Ints, Ints]:
+        """Returns pairs of the place of a result and a row, sorted by place: results are given by the members of their
+        instances, their places and their spans. A row has those that are in its window."""
+        places, rows = self.instances.members.rows(members)
+        if self._bounded:
+            inside = spans[places] <= self._rows.within[rows]
+            places, rows = places[inside], rows[inside]
+        at = at[places]
+        if np.all(at[1:] >= at[:-1]):
+            return at, rows
+        order = np.argsort(at, kind="stable")
+        return at[order], rows[order]
+
+    # ------------------------------------------------------------ state
+
+    def codes(self) -> Iterable[Ints]:
+        """Returns the codes of all texts that wait."""
+        _, batch = self.instances.all()
+        for side in self.instances.kept.sides:
+            for (_, kind), column in zip(self._left, side.values, strict=True):
+                if kind == "string":
+                    yield column[batch.events].astype(np.int64)
+
+    def state(self) -> pa.Table:
+        """Returns all that waits."""
+        _, batch = self.instances.all()
+        if not len(batch):
+            return pa.table({})
+        places, rows = self.instances.members.rows(batch.members)
+        columns = {
+            "rows": lists(rows, np.bincount(places, minlength=len(batch))),
+            "event": pa.array(batch.events),
+            "origin": pa.array(batch.origins),
+        }
+        for number, side in enumerate(self.instances.kept.sides):
+            columns |= saved(side.take(batch.events), self._left, self._texts, f"{number}_")
+        return pa.table(columns)
+
+    def restore(self, table: pa.Table, renumber: Renumber) -> None:
+        """Takes over what waited."""
+        if not len(table):
+            return
+        rows, sizes = flat(table, "rows")
+        rows = renumber(rows)
+        there = rows >= 0
+        instances, rows = np.repeat(np.arange(len(sizes)), sizes)[there], rows[there]
+        if not len(rows):
+            return
+        # An event that several instances have is kept once.
+        first, event_of = np.unique(ints(table, "event"), return_index=True, return_inverse=True)[1:]
+        sides = [loaded(table, self._left, self._texts, f"{side}_").take(first) for side in range(self._sides)]
+        kept = self.instances.kept.put(sides)
+        origins = ints(table, "origin") + self._origins
+        self._origins = int(origins.max()) + 1
+        self._made.append((kept, _NONE))
+        classes = self.classes.of_row[rows]
+        codes = instances * self.classes.end + classes
+        order = np.argsort(codes, kind="stable")
+        first = np.flatnonzero(np.diff(codes[order], prepend=-1))
+        members = self.instances.members.put(rows[order], np.diff(first, append=len(rows)))
+        of, classes = instances[order][first], classes[order][first]
+        batch, _ = self.awaiting(Batch(kept[event_of[of]], origins[of], classes, members, _NONE, _NONE))
+        self.finish(_NONE, batch, -NO_BOUND)

@@ -1,0 +1,91 @@
+"""Columns whose places are given, freed and given again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from pattern_stage.columns import Column, Columns, Ints
+from pattern_stage.fan_out import grown
+
+
+class Slots:
+    """Which places are in use. Those that were freed are given first."""
+
+    def __init__(self) -> None:
+        self.end = 0
+        """A place past all that are in use."""
+        self._free = np.zeros(16, np.int64)
+        self._free_count = 0
+
+    def __len__(self) -> int:
+        return self.end - self._free_count
+
+    def take(self, count: int) -> Ints:
+        """Returns places that are now in use."""
+        again = min(count, self._free_count)
+        self._free_count -= again
+        fresh = np.arange(self.end, self.end + count - again)
+        self.end += count - again
+        return np.concatenate([self._free[self._free_count : self._free_count + again], fresh])
+
+    def give(self, places: Ints) -> None:
+        """Frees places, each once."""
+        self._free = grown(self._free, self._free_count + len(places))
+        self._free[self._free_count : self._free_count + len(places)] = places
+        self._free_count += len(places)
+        if self._free_count == self.end:
+            self.end = self._free_count = 0
+
+
+class KeptEvents:
+    """Events that are used more than once: each goes with its last use. They may have several sides, as FOLD's do."""
+
+    def __init__(self, sides: int) -> None:
+        self.sides: list[Columns] = []
+        """The columns of each side. They are longer than there are events."""
+        self._count = sides
+        self._slots = Slots()
+        self._uses = np.zeros(16, np.int64)
+
+    def put(self, sides: Sequence[Columns]) -> Ints:
+        """Keeps events, which have no use yet; returns their places."""
+        places = self._slots.take(len(sides[0]))
+        self._uses = grown(self._uses, self._slots.end)
+        self._uses[places] = 0
+        if not self.sides:
+            self.sides = [_room(side) for side in sides]
+        if self._slots.end > len(self.sides[0]):
+            self.sides = [_room(side, len(self._uses)) for side in self.sides]
+        for kept, side in zip(self.sides, sides, strict=True):
+            kept.t0[places], kept.t1[places], kept.parts[places] = side.t0, side.t1, side.parts
+            for column, values in zip(kept.values, side.values, strict=True):
+                column[places] = values
+        return places
+
+    def use(self, places: Ints) -> None:
+        """Counts a use of each of these events."""
+        np.add.at(self._uses, places, 1)
+
+    def leave(self, places: Ints) -> None:
+        """Takes back a use of each of these events."""
+        np.subtract.at(self._uses, places, 1)
+
+    def sweep(self, places: Ints) -> None:
+        """Forgets those of these events that have no use."""
+        unused = places[self._uses[places] == 0]
+        if len(unused):
+            self._slots.give(np.unique(unused))
+
+
+def _room(columns: Columns, size: int = 16) -> Columns:
+    """Returns columns of this size, at least, that begin with these."""
+
+    def longer(column: Column) -> Column:
+        result = np.zeros((max(size, len(column)), *column.shape[1:]), column.dtype)
+        result[: len(column)] = column
+        return result
+
+    values = tuple(longer(column) for column in columns.values)
+    return Columns(longer(columns.t0), longer(columns.t1), values, longer(columns.parts))  # type: ignore[arg-type]  # Ints
