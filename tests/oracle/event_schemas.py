@@ -1,9 +1,8 @@
 """The oracle's schemas of event streams, and the names that NEXT and FOLD give (patterns.md, section 4).
 
 Decided where the definition leaves it open:
-- In FOLD the values of `g` win over those of the right event where both have a name.
-- A bare name in FOLD, which is then in the left schema only, means the latest value, as `$` does; the two differ only
-  for the names of `g`.
+- FOLD may not set an attribute that its right has. A bare name in FOLD is of the left side, and not one that FOLD sets:
+  first and latest values would differ.
 - UNION takes schemas that are equal as sets of names and kinds.
 """
 
@@ -83,8 +82,8 @@ def changing_names(fold: Fold, left: Schema, right: Schema) -> list[str]:
     if missing := [item.label for item in fold.sets if item.label not in left]:
         raise Malformed(f"FOLD's left has no {missing}")
     changed = [item.label for item in fold.sets]
-    if len(set(changed)) < len(changed):
-        raise Malformed("FOLD sets a name twice")
+    if len({*changed, *right}) < len(changed) + len(right):
+        raise Malformed("FOLD sets a name twice, or one that its right has")
     return [name for name in left if name in right or name in changed]
 
 

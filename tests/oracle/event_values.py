@@ -98,11 +98,9 @@ def _look_up(ref: Ref, scope: Scope) -> Value:
         case "$":
             assert scope.latest is not None
             return scope.latest[ref.name]
-    left = scope.first if scope.latest is None else scope.latest
-    if scope.right is not None:
-        assert (ref.name in left) != (ref.name in scope.right), f"{ref.name} is on both sides, or on none"
-        return left[ref.name] if ref.name in left else scope.right[ref.name]
-    return left[ref.name]
+    found = [values for values in (scope.first, scope.right) if values is not None and ref.name in values]
+    assert len(found) == 1, f"{ref.name} is on both sides, or on none"
+    return found[0][ref.name]
 
 
 def _arithmetic(op: str, left: float | None, right: float | None) -> float | None:
