@@ -1,0 +1,195 @@
+"""Runs the plan of all event statements over events, an interval at a time, and keeps what waits for later ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from pattern_stage.columns import Column, Columns, Ints
+from pattern_stage.fan_out import FanOut
+from pattern_stage.flow import Flow, whole
+from pattern_stage.making import make_operator
+from pattern_stage.operators import Lineage as Together
+from pattern_stage.operators import Operator
+from pattern_stage.plan import Changes, MOp, Plan
+from pattern_stage.rules import RULE_NAMES, RuleName
+from pattern_stage.statements import Statements
+from pattern_stage.values import Texts
+from xscl.algebra.events import Schema, Stream
+
+
+class Lineage(Together, Protocol):
+    """Knows what the numbers of parts stand for."""
+
+    def ends(self, numbers: Ints) -> Ints:
+        """Returns the t1 of the events with these numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """Results of statements of one schema: statement `statements[i]` has the event `events[at[i]]`."""
+
+    schema: Schema
+    events: Columns
+    at: Ints
+    statements: Ints
+
+    def __len__(self) -> int:
+        return len(self.at)
+
+
+class Kernel:
+    """All event statements, and the instances that wait for them.
+
+    A statement has a number, and `since`: it sees only events whose first part has a t1 after it. The events of an
+    interval are given stream by stream: an m-op runs as soon as all streams that it depends on are there.
+    """
+
+    def __init__(
+        self,
+        texts: Texts,
+        lineage: Lineage,
+        *,
+        rules: Iterable[RuleName] = RULE_NAMES,
+        hashed: bool = True,
+    ) -> None:
+        """`rules` are those of `pattern_stage.rules` that are on. `hashed`: one dynamic equality of a condition is
+        hashed."""
+        self.texts = texts
+        self.plan = Plan(texts, rules)
+        self.statements = Statements(self.plan)
+        self._lineage, self._hashed = lineage, hashed
+        self._operators: dict[int, Operator] = {}
+        self._new: Changes = {}
+        self._readers: dict[int, FanOut] = {}
+        self._flows: dict[int, Flow] = {}
+        self._ran: set[int] = set()
+        self._order: list[MOp] = []
+
+    # ------------------------------------------------------------ statements
+
+    def add(self, statement: int, stream: Stream, since: int) -> None:
+        """Adds a statement. It sees what comes from the next interval on, and after `since`."""
+        self.statements.add(statement, stream, since)
+
+    def remove(self, statements: Sequence[int]) -> None:
+        """Removes statements, and whatever waits for them alone."""
+        self._settle()
+        removed = self.statements.remove(statements)
+        for number, slots in removed.slots.items():
+            self._readers[number].remove(slots)
+        self._follow_removed(removed.rows)
+        for mop in removed.mops:
+            self._operators.pop(mop.number, None)
+            self._readers.pop(mop.number, None)
+            self._new.pop(mop.number, None)
+
+    def _follow_removed(self, rows: Changes) -> None:
+        for number, arrays in rows.items():
+            gone = np.concatenate(arrays)
+            self._operators[number].remove_rows(gone)
+            self.plan.mops[number].rows.free(gone)
+
+    def _settle(self) -> None:
+        """Brings statements that were added into the plan, and their rows to the operators."""
+        added = self.statements.settle()
+        for number, slots, rows in added.slots:
+            self._readers.setdefault(number, FanOut()).add(slots, rows)
+        for mop in self.plan:
+            if mop.placement is not None and mop.number not in self._operators:
+                self._operators[mop.number] = make_operator(
+                    mop.definitions,
+                    mop.rows,
+                    self.texts,
+                    self._lineage,
+                    hashed=self._hashed,
+                    indexed=mop.placement.hashed,
+                )
+        for number, arrays in added.rows.items():
+            self._operators[number].add_rows(np.concatenate(arrays))
+
+    # ------------------------------------------------------------ running
+
+    def run(self, events: Mapping[str, Columns], until: int) -> list[Results]:
+        """Runs an interval as a whole: `events` has the events of all streams with t1 before `until`, from the last
+        `until` on, sorted by t1. A stream that is not there had none. Returns the results."""
+        self.begin(until)
+        found = self.feed(events)
+        return found + self.end()
+
+    def begin(self, until: int) -> None:
+        """Begins an interval, which ends before `until`."""
+        self._settle()
+        self._until, self._order = until, list(self.plan)
+        self._flows, self._ran = {}, set()
+
+    def feed(self, events: Mapping[str, Columns]) -> list[Results]:
+        """Takes all events of some streams in this interval. Returns the results of all statements that no longer
+        depend on a stream that is lacking."""
+        return self._advance(events, last=False)
+
+    def end(self) -> list[Results]:
+        """Ends the interval: streams that are lacking had no events. Returns the results of what depends on them."""
+        found = self._advance({}, last=True)
+        self._flows, self._order = {}, []
+        return found
+
+    def _advance(self, events: Mapping[str, Columns], *, last: bool) -> list[Results]:
+        found: list[Results] = []
+        for mop in self._order:
+            if mop.number in self._ran:
+                continue
+            if mop.placement is None:
+                if mop.stream not in events and not last:
+                    continue
+                flow = whole(events[mop.stream] if mop.stream in events else no_events(mop.schema))
+            elif all(number in self._ran for number in mop.inputs):
+                inputs = [self._flows[number] for number in mop.inputs]
+                flow = self._operators[mop.number].run(inputs, self._until)
+            else:
+                continue
+            self._flows[mop.number] = flow
+            self._ran.add(mop.number)
+            readers = self._readers.get(mop.number)
+            if readers is not None and len(flow):
+                found += self._results(mop, flow, readers)
+        return found
+
+    def _results(self, mop: MOp, flow: Flow, readers: FanOut) -> list[Results]:
+        places, slots = readers.of(flow.rows)
+        at, since = flow.at[places], self.statements.since[slots]
+        seen = flow.events.t0[at] > since
+        # An event may have begun before, as long as its first part ended after.
+        unclear = np.flatnonzero(~seen & (flow.events.t1[at] > since))
+        if len(unclear):
+            seen[unclear] = self._lineage.ends(flow.events.parts[at[unclear], 0]) > since[unclear]
+        if not seen.all():
+            at, slots = at[seen], slots[seen]
+        return [Results(mop.schema, flow.events, at, self.statements.ids[slots])] if len(at) else []
+
+    # ------------------------------------------------------------ upkeep
+
+    def instances(self) -> tuple[Ints, Ints]:
+        """Returns statements and how many instances wait for each; those for several count for each."""
+        self._settle()
+        return self.statements.sums({number: one.waiting() for number, one in self._operators.items()})
+
+    def codes(self) -> Iterable[Ints]:
+        """Returns the codes of all texts in use here, for `Texts.keep`."""
+        self._settle()
+        for mop in self.plan:
+            for column in mop.rows.parameters:
+                if column.dtype == np.int64:
+                    yield column[mop.rows.numbers()].astype(np.int64)
+        for operator in self._operators.values():
+            yield from operator.codes()
+
+
+def no_events(schema: Schema) -> Columns:
+    """Returns no events of a schema."""
+    none = np.zeros(0, np.int64)
+    values: tuple[Column, ...] = tuple(np.zeros(0, np.int64) if kind == "string" else np.zeros(0) for _, kind in schema)
+    return Columns(none, none, values, np.zeros((0, 1), np.int64))

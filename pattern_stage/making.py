@@ -1,0 +1,40 @@
+"""Makes the operator of an m-op at run time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+from pattern_stage.definition import Operator as Defined
+from pattern_stage.operators import Index, Lineage, Operator
+from pattern_stage.rows import Rows
+from pattern_stage.select import Filtering, Selecting, Uniting
+from pattern_stage.sequence import Sequencing
+from pattern_stage.static_index import StaticIndex
+from pattern_stage.values import Texts
+from xscl.algebra.events import Filter, Next, Schema, Select, Union
+
+
+def make_operator(
+    definitions: Sequence[Any], rows: Rows, texts: Texts, lineage: Lineage, *, hashed: bool, indexed: bool
+) -> Operator:
+    """Makes the operator of definitions of one kind, which may become more, and of rows.
+
+    `hashed`: one dynamic equality of a condition is. `indexed`: static clauses are found by an index.
+    """
+
+    def index(schema: Schema, texts: Texts) -> Index:
+        found: Any = StaticIndex(schema, texts, hashed=indexed)  # the protocol knows no atoms
+        return cast(Index, found)
+
+    first: Defined = definitions[0]
+    match first:
+        case Filter():
+            return Filtering(definitions, rows, texts, index)
+        case Select():
+            return Selecting(definitions, rows, texts)
+        case Union():
+            return Uniting(rows)
+        case Next():
+            return Sequencing(definitions, rows, texts, index, hashed=hashed)
+    raise AssertionError(f"no operator: {first!r}")

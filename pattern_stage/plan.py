@@ -1,0 +1,238 @@
+"""The plan of all statements: a DAG of m-ops, and each statement a row of its last one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pattern_stage.columns import Column, Ints
+from pattern_stage.definition import Definition, Form, Node, Operator
+from pattern_stage.formula import rewritten, rewritten_condition
+from pattern_stage.rows import NO_BOUND, Rows
+from pattern_stage.rules import RULE_NAMES, Key, Placement, RuleName, placed
+from pattern_stage.values import Texts
+from xscl.algebra.events import Aggregate, Filter, Fold, Kind, Next, Parameter, Schema, Select, Value
+
+_NONE = np.zeros(0, np.int64)
+
+
+@dataclass(slots=True, eq=False)
+class MOp:
+    """An operator of many statements at once. A source has none: it is `stream`, and its only row is 0."""
+
+    number: int
+    """Greater than those of its inputs."""
+    key: Key
+    inputs: tuple[int, ...]
+    schema: Schema
+    stream: str = ""
+    placement: Placement | None = None
+    definitions: list[Operator] = field(default_factory=list)
+    """One for each shape of its rows. Their parameters are columns of the rows."""
+    rows: Rows = field(default_factory=Rows)
+    users: int = 0
+    """How many forms use it."""
+    shapes: dict[Definition, tuple[int, list[int]]] = field(default_factory=dict)
+    """For each definition: its shape, and the columns of its parameters and of what keeps instances apart."""
+
+
+@dataclass(slots=True)
+class Bound:
+    """A form in the plan: the m-op of each of its nodes, and the columns of the parameters there."""
+
+    form: Form
+    mops: list[MOp]
+    shapes: list[int]
+    places: list[list[int]]
+    apart: list[bool]
+    """Which nodes AGGREGATE depends on, or are one: their rows are shared by those who began at one time alone."""
+    statements: int = 0
+
+
+Changes = dict[int, list[Ints]]
+"""For m-ops, by number: rows."""
+
+
+class Plan:
+    """The m-ops, and which rows they have. Statements with one form are added and removed together."""
+
+    def __init__(self, texts: Texts, rules: Iterable[RuleName] = RULE_NAMES) -> None:
+        self.texts = texts
+        self.rules = frozenset(rules)
+        self.mops: dict[int, MOp] = {}
+        """By number, inputs before those that read them."""
+        self._by_key: dict[Key, MOp] = {}
+        self._next = 0
+
+    def __iter__(self) -> Iterator[MOp]:
+        return iter(self.mops.values())
+
+    def bind(self, form: Form) -> Bound:
+        """Finds or makes the m-ops of a form."""
+        bound = Bound(form, [], [], [], _apart(form))
+        for node in form.nodes:
+            inputs = tuple(bound.mops[place].number for place in node.inputs)
+            mop, shape, places = self._place(node, inputs)
+            bound.mops.append(mop)
+            bound.shapes.append(shape)
+            bound.places.append(places)
+        for mop in bound.mops:
+            mop.users += 1
+        return bound
+
+    def unbind(self, bound: Bound) -> list[MOp]:
+        """Lets go of the m-ops of a form without statements. Returns those that nobody uses any more."""
+        for mop in bound.mops:
+            mop.users -= 1
+        gone = [mop for mop in dict.fromkeys(bound.mops) if mop.users == 0]
+        for mop in gone:
+            del self.mops[mop.number]
+            del self._by_key[mop.key]
+        return gone
+
+    def _place(self, node: Node, inputs: tuple[int, ...]) -> tuple[MOp, int, list[int]]:
+        definition = node.definition
+        if definition is None:
+            key: Key = ("source", node.stream, node.schema)
+            return self._by_key.get(key) or self._make(MOp(self._next, key, (), node.schema, node.stream)), 0, []
+        placement = placed(definition, inputs, self.rules)
+        mop = self._by_key.get(placement.key)
+        if mop is None:
+            mop = self._make(MOp(self._next, placement.key, inputs, node.schema, placement=placement))
+        found = mop.shapes.get(definition)
+        if found is None:
+            places = mop.rows.places([*definition.kinds, *_extras(placement)])
+            mop.definitions.append(_with_columns(definition.operator, places))
+            found = mop.shapes[definition] = (len(mop.definitions) - 1, places)
+        return mop, *found
+
+    def _make(self, mop: MOp) -> MOp:
+        self._next += 1
+        self.mops[mop.number] = mop
+        self._by_key[mop.key] = mop
+        return mop
+
+    # ------------------------------------------------------------ rows
+
+    def add(
+        self, bound: Bound, constants: Sequence[Column], windows: Sequence[Ints], ids: Ints, since: Ints, new: Changes
+    ) -> Ints:
+        """Adds statements of a form. Returns the row of each in its last m-op, and puts new rows into `new`.
+
+        `constants` has a column for each constant of the form, `windows` one for each window.
+        """
+        found: list[Ints] = []
+        zeros = np.zeros(len(ids), np.int64)
+        for place, node in enumerate(bound.form.nodes):
+            mop = bound.mops[place]
+            if mop.placement is None:
+                found.append(zeros)
+                continue
+            vectors = [found[at] for at in node.inputs]
+            left, right = vectors[0], vectors[1] if len(vectors) > 1 else zeros
+            within = windows[node.window] if node.window >= 0 else zeros + NO_BOUND
+            apart = ids if mop.placement.own_rows else since if bound.apart[place] else zeros
+            parameters = self._parameters(node, constants)
+            columns = (*parameters, *_apart_columns(mop.placement, left, within))
+            rows, made = mop.rows.add((left, right, columns, within, apart), bound.shapes[place], bound.places[place])
+            if len(made):
+                new.setdefault(mop.number, []).append(made)
+            found.append(rows)
+        bound.statements += len(ids)
+        return found[-1]
+
+    def remove(self, bound: Bound, rows: Ints) -> Changes:
+        """Removes statements of a form, given by their rows. Returns the rows that nobody uses any more.
+
+        Their numbers are not given to others before `Rows.free`.
+        """
+        gone: Changes = {}
+        for place, of in self.rows_of(bound, rows):
+            mop = bound.mops[place]
+            if mop.placement is None:
+                continue
+            emptied = mop.rows.remove(of, bound.places[place])
+            if len(emptied):
+                gone.setdefault(mop.number, []).append(emptied)
+        bound.statements -= len(rows)
+        return gone
+
+    def rows_of(self, bound: Bound, rows: Ints) -> list[tuple[int, Ints]]:
+        """Returns the rows of statements in each node of their form, the last node first."""
+        nodes = bound.form.nodes
+        found: list[Ints] = [_NONE] * len(nodes)
+        found[-1] = rows
+        for place in range(len(nodes) - 1, -1, -1):
+            mop = bound.mops[place]
+            for side, at in enumerate(nodes[place].inputs):
+                column = mop.rows.right if side else mop.rows.left
+                found[at] = column[found[place]]
+        return [(place, found[place]) for place in range(len(nodes) - 1, -1, -1)]
+
+    def _parameters(self, node: Node, constants: Sequence[Column]) -> tuple[Column, ...]:
+        if not node.alike:
+            return tuple(constants[slot] for slot in node.slots)
+        kinds = _kinds(node)
+        columns = [self._plain(constants[slot], kind) for slot, kind in zip(node.slots, kinds, strict=True)]
+        rows = [node.sorted_values(row) for row in zip(*columns, strict=True)]
+        return tuple(self.column(column, kind) for column, kind in zip(zip(*rows, strict=True), kinds, strict=True))
+
+    def column(self, values: Sequence[str | float], kind: Kind) -> Column:
+        """Returns constants as a column."""
+        if kind == "string":
+            return self.texts.codes(str(value) for value in values)
+        return np.array(values, np.float64)
+
+    def _plain(self, column: Column, kind: Kind) -> list[str | float]:
+        if kind == "string":
+            return [text or "" for text in self.texts.texts(column.astype(np.int64))]
+        return column.tolist()  # type: ignore[no-any-return]  # numbers
+
+
+def _kinds(node: Node) -> tuple[Kind, ...]:
+    return node.definition.kinds if node.definition else ()
+
+
+def _extras(placement: Placement) -> list[Kind]:
+    """The kinds of the columns that keep the instances of rows apart."""
+    return ["number"] * (placement.own_left + placement.own_window)
+
+
+def _apart_columns(placement: Placement, left: Ints, within: Ints) -> list[Column]:
+    columns = [left] * placement.own_left + [within] * placement.own_window
+    return [column.astype(np.float64) for column in columns]
+
+
+def _apart(form: Form) -> list[bool]:
+    """Finds the nodes that are an AGGREGATE, or keep what an AGGREGATE reads."""
+    apart = [False] * len(form.nodes)
+    for place in range(len(form.nodes) - 1, -1, -1):
+        definition = form.nodes[place].definition
+        apart[place] = apart[place] or (definition is not None and isinstance(definition.operator, Aggregate))
+        if apart[place]:
+            for at in form.nodes[place].inputs:
+                apart[at] = True
+    return apart
+
+
+def _with_columns(operator: Operator, places: Sequence[int]) -> Operator:
+    """Returns an operator whose parameters are the columns at these places."""
+
+    def leaf(value: Value) -> Value:
+        return Parameter(places[value.index], value.kind) if isinstance(value, Parameter) else value
+
+    match operator:
+        case Select(source, items, schema):
+            return Select(source, tuple((name, rewritten(value, leaf)) for name, value in items), schema)
+        case Filter(source, condition):
+            return Filter(source, rewritten_condition(condition, leaf))
+        case Next(left, right, condition, within, names, schema):
+            return Next(left, right, rewritten_condition(condition, leaf), within, names, schema)
+        case Fold(left, right, chooses, continues, sets, within, names, schema):
+            chooses, continues = rewritten_condition(chooses, leaf), rewritten_condition(continues, leaf)
+            sets = tuple((name, rewritten(value, leaf)) for name, value in sets)
+            return Fold(left, right, chooses, continues, sets, within, names, schema)
+        case Aggregate() | _:
+            return operator

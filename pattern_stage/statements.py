@@ -1,0 +1,159 @@
+"""The statements of a kernel as arrays: of each its number, its form, its row in the last m-op, and since when."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pattern_stage.columns import Ints, Mask
+from pattern_stage.definition import Form, Forms
+from pattern_stage.fan_out import grown
+from pattern_stage.plan import Bound, Changes, MOp, Plan
+from xscl.algebra.events import Stream
+
+_NONE = np.zeros(0, np.int64)
+
+
+@dataclass(slots=True)
+class Added:
+    """What came into the plan: for last m-ops the slots of statements and their rows, and for all m-ops new rows."""
+
+    slots: list[tuple[int, Ints, Ints]] = field(default_factory=list)
+    rows: Changes = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Removed:
+    """What left the plan: slots by last m-op, rows by m-op, and m-ops."""
+
+    slots: dict[int, Ints] = field(default_factory=dict)
+    rows: Changes = field(default_factory=dict)
+    mops: list[MOp] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """Statements of one form that have not come into the plan yet."""
+
+    ids: list[int] = field(default_factory=list)
+    since: list[int] = field(default_factory=list)
+    constants: list[tuple[str | float, ...]] = field(default_factory=list)
+    windows: list[tuple[int, ...]] = field(default_factory=list)
+
+
+class Statements:
+    """All statements. Each has a slot, which is free once it is removed."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.ids, self.since, self.rows, self._of = (np.full(16, -1, np.int64) for _ in range(4))
+        self._plan = plan
+        self._forms = Forms()
+        self._bound: dict[int, Bound] = {}
+        self._numbers: dict[int, int] = {}
+        self._next_form = 0
+        self._slots: dict[int, int] = {}
+        self._free: list[int] = []
+        self._waiting: dict[int, tuple[Form, _Waiting]] = {}
+
+    def __len__(self) -> int:
+        return len(self._slots) + sum(len(waiting.ids) for _, waiting in self._waiting.values())
+
+    def add(self, statement: int, stream: Stream, since: int) -> None:
+        """Adds a statement, which comes into the plan with the next `settle`."""
+        form, constants, windows = self._forms.form(stream)
+        _, waiting = self._waiting.setdefault(id(form), (form, _Waiting()))
+        waiting.ids.append(statement)
+        waiting.since.append(since)
+        waiting.constants.append(constants)
+        waiting.windows.append(windows)
+
+    def settle(self) -> Added:
+        """Brings those that wait into the plan, form by form."""
+        added = Added()
+        for form, waiting in self._waiting.values():
+            number, bound = self._bind(form)
+            constants = [
+                self._plan.column(column, kind)
+                for column, kind in zip(zip(*waiting.constants, strict=True), form.kinds, strict=True)
+            ]
+            windows = [np.array(column, np.int64) for column in zip(*waiting.windows, strict=True)]
+            ids, since = np.array(waiting.ids, np.int64), np.array(waiting.since, np.int64)
+            rows = self._plan.add(bound, constants, windows, ids, since, added.rows)
+            slots = self._take(ids)
+            self.ids[slots], self.since[slots], self.rows[slots], self._of[slots] = ids, since, rows, number
+            added.slots.append((bound.mops[-1].number, slots, rows))
+        self._waiting = {}
+        return added
+
+    def remove(self, statements: Sequence[int]) -> Removed:
+        """Removes statements, all of which have come into the plan."""
+        slots = np.array([self._slots.pop(statement) for statement in statements], np.int64)
+        removed = Removed()
+        of = self._of[slots]
+        for number in np.unique(of).tolist():
+            bound, mine = self._bound[number], slots[of == number]
+            last = bound.mops[-1].number
+            removed.slots[last] = np.concatenate([removed.slots.get(last, _NONE), mine])
+            for mop, rows in self._plan.remove(bound, self.rows[mine]).items():
+                removed.rows.setdefault(mop, []).extend(rows)
+            if bound.statements == 0:
+                removed.mops += self._plan.unbind(bound)
+                del self._bound[number], self._numbers[id(bound.form)]
+                self._forms.forget(bound.form)
+        gone = {mop.number for mop in removed.mops}
+        removed.rows = {mop: rows for mop, rows in removed.rows.items() if mop not in gone}
+        removed.slots = {mop: rows for mop, rows in removed.slots.items() if mop not in gone}
+        self._free.extend(slots.tolist())
+        self._of[slots] = -1
+        return removed
+
+    def sums(self, counts: Mapping[int, Ints]) -> tuple[Ints, Ints]:
+        """Returns statements and for each the sum of the counts of its rows, which are given by m-op; 0 is left out."""
+        found: list[tuple[Ints, Ints]] = [(_NONE, _NONE)]
+        end = self._end()
+        for number, bound in self._bound.items():
+            slots = np.flatnonzero(self._of[:end] == number)
+            total = np.zeros(len(slots), np.int64)
+            for place, rows in self._plan.rows_of(bound, self.rows[slots]):
+                of_row = counts.get(bound.mops[place].number, _NONE)
+                if len(of_row):
+                    there = rows < len(of_row)
+                    total[there] += of_row[rows[there]]
+            found.append((self.ids[slots[total > 0]], total[total > 0]))
+        ids, sums = zip(*found, strict=True)
+        return np.concatenate(ids), np.concatenate(sums)
+
+    def bound(self, statement: int) -> tuple[Bound, int]:
+        """Returns the form of a statement in the plan, and its row in the last m-op."""
+        slot = self._slots[statement]
+        return self._bound[int(self._of[slot])], int(self.rows[slot])
+
+    def of_row(self, mop: int, row: int) -> Ints:
+        """Returns the statements that are a row of a last m-op."""
+        numbers = [number for number, bound in self._bound.items() if bound.mops[-1].number == mop]
+        end = self._end()
+        held: Mask = (self.rows[:end] == row) & np.isin(self._of[:end], numbers)
+        return self.ids[:end][held]
+
+    def _end(self) -> int:
+        return len(self._slots) + len(self._free)
+
+    def _bind(self, form: Form) -> tuple[int, Bound]:
+        number = self._numbers.get(id(form))
+        if number is None:
+            number = self._numbers[id(form)] = self._next_form
+            self._next_form += 1
+            self._bound[number] = self._plan.bind(form)
+        return number, self._bound[number]
+
+    def _take(self, ids: Ints) -> Ints:
+        used = min(len(self._free), len(ids))
+        end = self._end()
+        slots = [self._free.pop() for _ in range(used)]
+        slots += range(end, end + len(ids) - used)
+        self.ids, self.since = grown(self.ids, end + len(ids)), grown(self.since, end + len(ids))
+        self.rows, self._of = grown(self.rows, end + len(ids)), grown(self._of, end + len(ids), -1)
+        self._slots.update(zip(ids.tolist(), slots, strict=True))
+        return np.array(slots, np.int64)
