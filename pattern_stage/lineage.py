@@ -1,0 +1,205 @@
+"""Numbers of events: what the parts of an event are, as long as anything refers to them.
+
+An event of a document is its stream, the document, and nodes. An event that statements PUBLISH is composed: a digest
+that tells it from others, and the numbers of its own parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from common.distinct import distinct
+from pattern_stage.columns import Ints
+
+COMPOSED = -1
+"""The docid of an event that is composed of others."""
+
+DIGEST_NUMBERS = 2
+"""How many numbers a digest of 16 bytes is."""
+
+LINEAGE = pa.schema(
+    [
+        ("number", pa.int64()),
+        ("stream", pa.string()),
+        ("docid", pa.int64()),
+        ("t0", pa.int64()),
+        ("t1", pa.int64()),
+        ("refers", pa.list_(pa.int64())),
+    ]
+)
+"""Numbered events as a table. `refers` has the ids of nodes; or, if it is composed, its digest and its parts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a number stands for: an event of a document, with the ids of its nodes, the root first; or, if `docid` is
+    COMPOSED, an event with a `digest`, made of the events numbered `parts`."""
+
+    stream: str
+    docid: int
+    t0: int
+    t1: int
+    nodes: tuple[int, ...] = ()
+    digest: bytes = b""
+    parts: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Events of one stream, whose numbers ascend and lie between those of other blocks. `refers` has as many columns as
+    one of them needs, -1 where another needs fewer."""
+
+    stream: str
+    numbers: Ints
+    docids: Ints
+    t0: Ints
+    t1: Ints
+    refers: Ints
+
+    def take(self, places: Ints) -> _Block:
+        return replace(
+            self,
+            numbers=self.numbers[places],
+            docids=self.docids[places],
+            t0=self.t0[places],
+            t1=self.t1[places],
+            refers=self.refers[places],
+        )
+
+
+class Lineage:
+    """Numbers events. `next` is the next number."""
+
+    def __init__(self, next: int = 0) -> None:
+        self.next = next
+        self._blocks: list[_Block] = []
+        self._size = self._kept = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    # ------------------------------------------------------------ numbering
+
+    def of_documents(self, stream: str, docids: Ints, t0: Ints, t1: Ints, nodes: Ints) -> Ints:
+        """Numbers events of documents. `nodes` has a row for each."""
+        return self._add(stream, docids, t0, t1, nodes)
+
+    def composed(self, stream: str, digests: Iterable[bytes], t0: Ints, t1: Ints, parts: Ints) -> Ints:
+        """Numbers events that are composed of others, whose numbers `parts` has, -1 for none. A digest has 16 bytes."""
+        numbers = np.frombuffer(b"".join(digests), np.int64).reshape(-1, DIGEST_NUMBERS)
+        docids = np.full(len(t0), COMPOSED, np.int64)
+        return self._add(stream, docids, t0, t1, np.concatenate([numbers, parts], axis=1))
+
+    def _add(self, stream: str, docids: Ints, t0: Ints, t1: Ints, refers: Ints) -> Ints:
+        numbers = np.arange(self.next, self.next + len(docids))
+        if len(numbers):
+            self.next += len(numbers)
+            self._insert(_Block(stream, numbers, docids, t0, t1, refers))
+        return numbers
+
+    def _insert(self, block: _Block) -> None:
+        self._blocks.append(block)
+        self._size += len(block.numbers)
+
+    # ------------------------------------------------------------ looking up
+
+    def origins(self, numbers: Ints) -> dict[int, Origin]:
+        """Returns what numbers stand for. -1 is left out."""
+        found: dict[int, Origin] = {}
+        for block, places in self._places(distinct(numbers.ravel())):
+            columns = block.numbers, block.docids, block.t0, block.t1, block.refers
+            for number, docid, t0, t1, refers in zip(*(column[places].tolist() for column in columns), strict=True):
+                if docid == COMPOSED:
+                    digest = np.array(refers[:DIGEST_NUMBERS], np.int64).tobytes()
+                    parts = tuple([part for part in refers[DIGEST_NUMBERS:] if part >= 0])
+                    found[number] = Origin(block.stream, docid, t0, t1, digest=digest, parts=parts)
+                else:
+                    found[number] = Origin(block.stream, docid, t0, t1, tuple([node for node in refers if node >= 0]))
+        return found
+
+    def with_parts(self, numbers: Iterable[Ints]) -> Ints:
+        """Returns numbers and those of all events behind them, distinct and sorted."""
+        found = waiting = distinct(np.concatenate([np.zeros(0, np.int64), *(part.ravel() for part in numbers)]))
+        while len(waiting):
+            behind = [
+                block.refers[places[block.docids[places] == COMPOSED], DIGEST_NUMBERS:].ravel()
+                for block, places in self._places(waiting)
+                if block.docids[0] == COMPOSED
+            ]
+            waiting = np.setdiff1d(np.concatenate([np.zeros(0, np.int64), *behind]), found)
+            found = np.union1d(found, waiting)
+        return found[found >= 0]
+
+    def _places(self, numbers: Ints) -> Iterable[tuple[_Block, Ints]]:
+        """Yields the blocks that have any of these sorted numbers, and where they are there."""
+        if not self._blocks:
+            return
+        numbers = numbers[numbers >= 0]
+        firsts = np.array([block.numbers[0] for block in self._blocks], np.int64)
+        of = np.searchsorted(firsts, numbers, "right") - 1
+        blocks, starts = np.unique(of, return_index=True)
+        for block_at, begin, end in zip(blocks.tolist(), starts, np.append(starts, len(numbers))[1:], strict=True):
+            block = self._blocks[block_at]
+            yield block, np.searchsorted(block.numbers, numbers[begin:end])
+
+    # ------------------------------------------------------------ forgetting, saving
+
+    @property
+    def crowded(self) -> bool:
+        """Whether there are so many more events than were kept last that it is time to `keep` those in use."""
+        return self._size > 2 * self._kept + 10_000
+
+    def keep(self, used: Iterable[Ints]) -> None:
+        """Forgets all events but those whose numbers are in `used`, and those behind them. Numbers are not reused."""
+        kept = self.with_parts(used)
+        blocks = [block.take(places) for block, places in self._places(kept)]
+        self._blocks, self._size = [], 0
+        for block in blocks:
+            self._insert(block)
+        self._kept = self._size
+
+    def table(self) -> pa.Table:
+        """Returns all events as rows of LINEAGE."""
+        tables = []
+        for block in self._blocks:
+            offsets = np.arange(len(block.numbers) + 1, dtype=np.int32) * block.refers.shape[1]
+            tables.append(
+                pa.table(
+                    [
+                        pa.array(block.numbers),
+                        pa.repeat(block.stream, len(block.numbers)),
+                        *map(pa.array, (block.docids, block.t0, block.t1)),
+                        pa.ListArray.from_arrays(pa.array(offsets), pa.array(block.refers.ravel())),
+                    ],
+                    LINEAGE,
+                )
+            )
+        return pa.concat_tables(tables) if tables else LINEAGE.empty_table()
+
+    def restore(self, rows: pa.Table) -> None:
+        """Adds events as they were numbered before: rows of LINEAGE, in any order, with numbers that it does not
+        have."""
+        if not len(rows):
+            return
+        rows = pa.concat_tables([self.table(), rows]).sort_by("number").combine_chunks()
+        self._blocks, self._size = [], 0
+        streams = rows["stream"].combine_chunks().dictionary_encode()
+        of = streams.indices.to_numpy()
+        lists = rows["refers"].combine_chunks()
+        widths = lists.value_lengths().to_numpy()
+        composed = rows["docid"].to_numpy() == COMPOSED
+        changes = [column[1:] != column[:-1] for column in (of, widths, composed)]
+        starts = np.append(0, np.flatnonzero(np.logical_or.reduce(changes)) + 1)
+        refers = lists.flatten().to_numpy()
+        ends = np.cumsum(widths)
+        names = streams.dictionary.to_pylist()
+        columns = [rows[name].to_numpy() for name in ("number", "docid", "t0", "t1")]
+        for begin, end in zip(starts.tolist(), np.append(starts, len(rows))[1:].tolist(), strict=True):
+            part = refers[ends[begin] - widths[begin] : ends[end - 1]].reshape(end - begin, -1)
+            number, docid, t0, t1 = (column[begin:end] for column in columns)
+            self._insert(_Block(names[of[begin]], number, docid, t0, t1, part))
+        self.next = max(self.next, int(columns[0][-1]) + 1)

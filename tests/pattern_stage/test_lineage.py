@@ -1,0 +1,65 @@
+"""Numbers of events stand for what they were given for, until nothing refers to them."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+import pytest
+
+from pattern_stage.lineage import COMPOSED, Lineage, Origin
+
+
+def ints(*values: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    return np.array(values, np.int64)
+
+
+def some(rng: Random, lineage: Lineage, origins: dict[int, Origin]) -> None:
+    """Adds a few events to a lineage, and what they are to a model."""
+    count, stream = rng.randint(0, 4), rng.choice("EFG")
+    t0 = ints(*(rng.randrange(100) for _ in range(count)))
+    if origins and rng.random() < 0.4:
+        width = rng.randint(1, 3)
+        parts = np.array([[rng.choice([-1, *origins]) for _ in range(width)] for _ in range(count)], np.int64)
+        digests = [rng.randbytes(16) for _ in range(count)]
+        numbers = lineage.composed("P" + stream, digests, t0, t0 + 5, parts.reshape(count, width))
+        for at, number in enumerate(numbers.tolist()):
+            made_of = tuple(part for part in parts[at].tolist() if part >= 0)
+            origins[number] = Origin("P" + stream, COMPOSED, int(t0[at]), int(t0[at]) + 5, (), digests[at], made_of)
+    else:
+        nodes = np.array([[rng.randrange(9), rng.randrange(9)] for _ in range(count)], np.int64).reshape(count, 2)
+        docids = ints(*(rng.randrange(50) for _ in range(count)))
+        for at, number in enumerate(lineage.of_documents(stream, docids, t0, t0 + 1, nodes).tolist()):
+            one = tuple(nodes[at].tolist())
+            origins[number] = Origin(stream, int(docids[at]), int(t0[at]), int(t0[at]) + 1, one)
+
+
+def behind(origins: dict[int, Origin], number: int) -> set[int]:
+    return {number}.union(*(behind(origins, part) for part in origins[number].parts))
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_numbers_stand_for_events(seed: int) -> None:
+    rng = Random(seed)
+    lineage, origins = Lineage(), dict[int, Origin]()
+    for _ in range(30):
+        some(rng, lineage, origins)
+        choice = rng.random()
+        if choice < 0.2:
+            used = rng.sample(sorted(origins), rng.randint(0, len(origins)))
+            lineage.keep([ints(*used[::2]), ints(*used[1::2], -1)])
+            kept = set[int]().union(*(behind(origins, number) for number in used))
+            origins = {number: origin for number, origin in origins.items() if number in kept}
+        elif choice < 0.4:  # saved, and restored in two parts
+            saved, mine = lineage.table(), rng.random() < 0.5
+            halves = [saved.filter(np.array([rng.random() < 0.5 for _ in range(len(saved))], np.bool_))]
+            rest = set(saved["number"].to_pylist()) - set(halves[0]["number"].to_pylist())
+            halves.append(saved.filter(np.array([n in rest for n in saved["number"].to_pylist()], np.bool_)))
+            again = Lineage(lineage.next)
+            for half in halves if mine else reversed(halves):
+                again.restore(half)
+            lineage = again
+        assert len(lineage) == len(origins)
+        assert lineage.origins(ints(-1, *origins)) == origins
+        asked = rng.sample(sorted(origins), min(3, len(origins)))
+        assert lineage.origins(ints(*asked)) == {number: origins[number] for number in asked}
