@@ -2,7 +2,8 @@
 
 Up to format 3, two processes that wrote one store could give the same number to two chains of functions. These numbers
 cannot be resolved, so derived values are computed again from the documents. Up to format 4, outputs had no numbers and
-ids, and positions of sinks were stored as batches. Up to format 5, queries had no forms.
+ids, and positions of sinks were stored as batches. Up to format 5, queries had no forms. What later formats added are
+tables, which a store gets empty.
 """
 
 from __future__ import annotations

@@ -17,16 +17,20 @@ from join_stage.store.protocol import StoreError, TableStore, whole_batch
 from mmqjp.tables import answers, batches, command_answers, dead_letters, deliveries, documents, offsets, settings
 from mmqjp.tables.commit_metadata import CommitMetadata
 
-SCHEMA_VERSION = 8
+SCHEMA_VERSION = 9
 """The format of a store.
 
 Format 2 added pauses of queries and offsets of sources. Format 3 added placements of queries in the catalog. Format 4
 added numbered chains of functions and arrivals of documents. Format 5 added numbers and ids of outputs. Format 6 stores
 answers instead of outputs, and the forms of queries. Format 7 added what was told once. Format 8 added what sinks did
-not get. A version that computes another normal form or another template for a query needs a new format.
+not get. Format 9 added events. A version that computes another normal form or another template for a query needs a new
+format.
 """
 
-BATCH_TABLES = ("batches", "answers", "earlier_outputs", "memberships", "settings", "offsets", "pauses", "commands")
+BATCH_TABLES = (
+    "batches", "answers", "earlier_outputs", "memberships", "settings", "offsets", "pauses", "commands", "events",
+    "pattern_state",
+)  # fmt: skip
 """The tables with a column `batch`: the number of the batch that wrote the row."""
 
 NEXT_IDS = "numbers"

@@ -13,6 +13,7 @@ from mmqjp.tables import (
     dead_letters,
     deliveries,
     documents,
+    events,
     offsets,
     queries,
     settings,
@@ -32,6 +33,7 @@ TABLES = (
     | command_answers.TABLES
     | told.TABLES
     | deliveries.TABLES
+    | events.TABLES
 )
 
 _DOCUMENTED = (
@@ -41,6 +43,7 @@ _DOCUMENTED = (
     "outputs",
     "output_matches",
     "dead_letters",
+    "events",
     "batches",
     "gaps",
     "undelivered",

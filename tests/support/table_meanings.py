@@ -78,6 +78,19 @@ MEANINGS: dict[str, tuple[str, dict[str, str]]] = {
             "noted_at": "when it was refused",
         },
     ),
+    "events": (
+        "A row for each event of a document that event statements may still need.",
+        {
+            "number": "its number",
+            "stream": "the name of its definition",
+            "docid": "the document",
+            "nodes": "its nodes there: the block's root, the variables, and those taken by IN",
+            "t0": "the beginning of its time",
+            "t1": "the end of its time",
+            "attributes": "its attributes, in the order of the definition",
+            "batch": "the batch that found it",
+        },
+    ),
     "batches": (
         "A row for each batch that added something.",
         {

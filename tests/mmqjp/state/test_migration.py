@@ -28,8 +28,8 @@ from tests.support.stores import TABLES, parquet_store
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-RECORDED, CHAINS, UNNUMBERED, WITHOUT_FORMS, TELLING_ALL = (
-    DATA / f"store_v{version}.sql" for version in (1, 3, 4, 5, 6)
+RECORDED, CHAINS, UNNUMBERED, WITHOUT_FORMS, TELLING_ALL, WITHOUT_EVENTS = (
+    DATA / f"store_v{version}.sql" for version in (1, 3, 4, 5, 6, 8)
 )
 TABLE_NAMES = "SELECT table_name FROM duckdb_tables()"
 START = 1_767_225_600_000_000
@@ -83,7 +83,7 @@ def assert_goes_on(engine: Session) -> None:
     assert {o.documents for o in got} == pairs and len(got) == len(pairs)
     engine.pause("pairs")
     assert engine.process([Document("a6", "<a><k>v</k></a>", time=START + 6_000_000)])[0].query == "q2"
-    assert engine.setting("schema_version") == "8"
+    assert engine.setting("schema_version") == "9"
 
 
 @pytest.mark.parametrize("plan", PLANS)
@@ -296,7 +296,32 @@ def test_a_store_of_format_7_gets_the_tables_of_sinks(tmp_path: Path):
         assert [o.documents for o in engine.process([Document("a2", "<a/>", time=START)])] == [("a2",)]
         for table in ("gaps", "undelivered"):
             assert len(engine.sql(f"SELECT * FROM {table}")) == 0
-        assert engine.setting("schema_version") == "8"
+        assert engine.setting("schema_version") == "9"
+
+
+def assert_gets_events(engine: Session) -> None:
+    """What the queries have told, and who is paused, is as it was; the tables of events are empty."""
+    for table in ("events", "pattern_state", "definitions", "removed_definitions"):
+        assert len(engine.sql(f"SELECT * FROM {table}")) == 0
+    assert [o.documents for o in engine.outputs()] == 3 * [("a1", "b2")] + 2 * [("a3", "b4")]
+    got = engine.process([Document("b5", "<b><k>v</k></b>", time=START + 5_000_000)])
+    assert got == [], "pairs has told of v, and q1 is paused"
+    engine.resume("q1")
+    got = engine.process([Document("b6", "<b><k>w</k></b>", time=START + 63_500_000)])
+    assert [(o.query, o.documents) for o in got] == []
+    assert engine.setting("schema_version") == "9"
+
+
+def test_a_store_of_format_8_gets_the_tables_of_events_on_duckdb(tmp_path: Path):
+    write_duckdb(tmp_path / "state", WITHOUT_EVENTS)
+    with Session("duckdb", state=tmp_path / "state") as engine:
+        assert_gets_events(engine)
+
+
+def test_a_store_of_format_8_gets_the_tables_of_events_on_spark(spark: SparkSession, tmp_path: Path):
+    write_spark(tmp_path / "state", WITHOUT_EVENTS)
+    with Session(spark, state=tmp_path / "state") as engine:
+        assert_gets_events(engine)
 
 
 def test_a_migration_that_is_killed_is_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -313,11 +338,11 @@ def test_a_store_of_a_newer_format_is_refused(tmp_path: Path):
     state = tmp_path / "state"
     Session("duckdb", state=state).close()
     with duckdb.connect(str(state / DUCKDB_FILE)) as connection:
-        connection.execute("INSERT INTO settings VALUES ('schema_version', '9', 8)")
-    with pytest.raises(StoreError, match="the store has format 9, and this version of mmqjp reads formats up to 8"):
+        connection.execute("INSERT INTO settings VALUES ('schema_version', '10', 8)")
+    with pytest.raises(StoreError, match="the store has format 10, and this version of mmqjp reads formats up to 9"):
         Session("duckdb", state=state)
     result = mmqjp("list", "--state", state)
-    assert result.exit_code == 1 and result.stderr.startswith("mmqjp: error: the store has format 9")
+    assert result.exit_code == 1 and result.stderr.startswith("mmqjp: error: the store has format 10")
     assert result.stderr.count("\n") == 1
 
 
