@@ -1,0 +1,158 @@
+"""Events from witnesses are those of every match by brute force, whatever else is registered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+import numpy as np
+import pytest
+
+from pattern_stage import assemble as module
+from pattern_stage.assemble import assemble
+from pattern_stage.values import Texts
+from pattern_stage.witnessed import Witnessed, event_chains, nodes_of, places_of, told_apart
+from templates.catalog import Catalog
+from templates.event_places import EventPlacement, place_events
+from templates.witness import Witnesses, node_id, plain_node
+from tests.generate.definitions import random_definition
+from tests.generate.documents import document_xml
+from tests.generate.strategies import random_case
+from tests.pattern_stage.defined import Defined, defined_events
+from tests.support.conjuncts import conjuncts_of
+from xpath_stage.evaluator import XPathStage
+from xpath_stage.parse import StreamDocument, parse_document
+from xscl.event_lower import lower_definition
+from xscl.event_syntax import EventDefinition
+
+
+class Stage:
+    """A stage 1 with definitions."""
+
+    def __init__(self) -> None:
+        self.catalog, self.stage, self.texts = Catalog(), XPathStage(), Texts()
+
+    def add(self, definition: EventDefinition) -> EventPlacement:
+        placement, change = place_events(self.catalog, lower_definition(definition, {}))
+        self.stage.add(change)
+        return placement
+
+    def remove(self, placement: EventPlacement) -> None:
+        self.stage.remove(self.catalog.release(placement.variables, placement.edges, placement.values))
+
+    def evaluate(self, xmls: Sequence[bytes]) -> tuple[Witnesses, Witnessed]:
+        trees = [StreamDocument(i, "S", 10 * i, 10 * i + 1, parse_document(xml)) for i, xml in enumerate(xmls, 5)]
+        joins, events = told_apart(self.stage.evaluate(trees), event_chains(self.catalog.chains))
+        return joins, Witnessed(events, self.stage.edges_of, self.texts)
+
+    def events(self, placement: EventPlacement, witnessed: Witnessed) -> dict[int, list[Defined]]:
+        """The events of a definition, by docid."""
+        found = assemble(placement, witnessed, self.texts)
+        columns = [
+            [None if x != x else x for x in column.tolist()]
+            if column.dtype == np.float64
+            else self.texts.texts(column.astype(np.int64))
+            for column in found.values
+        ]
+        assert [column.dtype == np.float64 for column in found.values] == [k == "number" for _, k in placement.schema]
+        events: dict[int, list[Defined]] = {}
+        for docid, t0, t1, nodes, *values in zip(
+            found.docids.tolist(), found.t0.tolist(), found.t1.tolist(), found.nodes.tolist(), *columns, strict=True
+        ):
+            assert (t0, t1) == (10 * docid, 10 * docid + 1)
+            events.setdefault(docid, []).append((tuple(map(plain_node, nodes)), tuple(values)))
+        return events
+
+
+def check(definitions: Sequence[EventDefinition], xmls: Sequence[bytes], stage: Stage | None = None) -> int:
+    stage = stage or Stage()
+    placements = [stage.add(definition) for definition in definitions]
+    _, witnessed = stage.evaluate(xmls)
+    count = 0
+    for definition, placement in zip(definitions, placements, strict=True):
+        found = stage.events(placement, witnessed)
+        for docid, xml in enumerate(xmls, 5):
+            expected = defined_events(definition, xml)
+            events = found.pop(docid, [])
+            assert len(events) == len(set(events))
+            assert set(events) == expected, (definition, xml)
+            assert events == sorted(events, key=lambda event: event[0])
+            count += len(expected)
+        assert not found
+    return count
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_events_are_those_of_every_match(seed: int) -> None:
+    rng = Random(seed)
+    definitions = [random_definition(rng) for _ in range(12)]
+    assert check(definitions, [document_xml(rng, 12, "a") for _ in range(8)]) > 0
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_events_and_joins_share_a_stage_and_do_not_see_each_other(seed: int) -> None:
+    rng = Random(seed)
+    script, samples = random_case(seed)
+    xmls = [d.xml if isinstance(d.xml, bytes) else d.xml.encode() for d in samples]
+    alone, stage = Stage(), Stage()
+    for one in (alone, stage):
+        for conjunct in conjuncts_of(script):
+            one.stage.add(one.catalog.add(conjunct, 1, True)[1])
+    definitions = [random_definition(rng) for _ in range(6)]
+    check(definitions, xmls, stage)
+    joins, _ = stage.evaluate(xmls)
+    expected, _ = alone.evaluate(xmls)
+    assert rows_of(stage, joins) == rows_of(alone, expected)
+
+
+def rows_of(stage: Stage, witnesses: Witnesses) -> object:
+    groups = stage.stage.edges_of(set(witnesses.r_bin["grp"].to_pylist()))
+    steps = stage.catalog.steps
+
+    def definition(step: int | None) -> str:
+        return "" if step is None else definition(steps[step].parent) + str(steps[step].node)
+
+    bound = {
+        (docid, node1, node2, *map(definition, edge))
+        for docid, grp, node1, node2 in zip(*(c.to_pylist() for c in witnesses.r_bin.columns), strict=True)
+        for edge in groups[grp]
+    }
+    return bound, set(zip(*(column.to_pylist() for column in witnesses.r_doc.columns), strict=True))
+
+
+def test_a_definition_that_goes_leaves_nothing() -> None:
+    rng = Random(1)
+    stage = Stage()
+    placements = [stage.add(random_definition(rng)) for _ in range(20)]
+    rng.shuffle(placements)
+    for placement in placements:
+        stage.remove(placement)
+    assert not stage.catalog.steps and not stage.catalog.edges()
+    joins, witnessed = stage.evaluate([document_xml(rng, 12, "a")])
+    assert not len(joins.r_bin) and not len(witnessed.bound(placements[0].edges[0]).document)
+
+
+def test_a_document_with_too_many_events_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    from xscl import parse_script
+    from xscl.algebra.expressions import NameTest, Step, VarPath
+    from xscl.event_syntax import DefinedAttribute
+
+    block = parse_script("SELECT x FROM S/a->x").queries[0].source
+    each = VarPath("x", (Step("/", NameTest("element", "b")),))
+    attributes = tuple(DefinedAttribute(name, each, False, True) for name in "pqr")
+    stage = Stage()
+    placement = stage.add(EventDefinition("E", block, attributes))  # type: ignore[arg-type]  # it is a block
+    xmls = [b"<a>" + count * b"<b>1</b>" + b"</a>" for count in (2, 21, 3, 22, 2000)]
+    _, witnessed = stage.evaluate(xmls)
+    found = assemble(placement, witnessed, stage.texts)
+    assert np.bincount(found.docids).tolist()[5:] == [8, 9261, 27]
+    assert found.crowded.tolist() == [8, 9]
+    monkeypatch.setattr(module, "MOST_BINDINGS", 10)
+    assert assemble(placement, witnessed, stage.texts).crowded.tolist() == [6, 7, 8, 9]
+
+
+def test_places_are_in_document_order() -> None:
+    nodes = np.array([node_id(0), node_id(0, 1), node_id(0, 2, 3), node_id(1), node_id(7, 4095)], np.int64)
+    places = places_of(nodes)
+    assert places.tolist() == sorted(places.tolist())
+    assert [plain_node(node) for node in nodes_of(places).tolist()] == [plain_node(node) for node in nodes.tolist()]
