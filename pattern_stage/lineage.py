@@ -1,7 +1,7 @@
 """Numbers of events: what the parts of an event are, as long as anything refers to them.
 
 An event of a document is its stream, the document, and nodes. An event that statements PUBLISH is composed: a digest
-that tells it from others, and the numbers of its own parts.
+that tells it from others, and the numbers of its own parts. The events that an aggregate is of are one part together.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import pyarrow as pa
 from common.distinct import distinct
 from pattern_stage.columns import Ints
 
-COMPOSED = -1
-"""The docid of an event that is composed of others."""
+COMPOSED, TOGETHER = -1, -2
+"""The docids of an event that is composed of others, and of a set of events that are one part."""
 
 DIGEST_NUMBERS = 2
 """How many numbers a digest of 16 bytes is."""
@@ -31,13 +31,14 @@ LINEAGE = pa.schema(
         ("refers", pa.list_(pa.int64())),
     ]
 )
-"""Numbered events as a table. `refers` has the ids of nodes; or, if it is composed, its digest and its parts."""
+"""Numbered events as a table. `refers` has the ids of nodes; or, if it is composed, its digest and its parts; or the
+members of a set."""
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
     """What a number stands for: an event of a document, with the ids of its nodes, the root first; or, if `docid` is
-    COMPOSED, an event with a `digest`, made of the events numbered `parts`."""
+    COMPOSED, an event with a `digest`, made of the events numbered `parts`; or, if it is TOGETHER, the set of these."""
 
     stream: str
     docid: int
@@ -78,6 +79,7 @@ class Lineage:
         self.next = next
         self._blocks: list[_Block] = []
         self._size = self._kept = 0
+        self._sets: dict[bytes, int] = {}
 
     def __len__(self) -> int:
         return self._size
@@ -93,6 +95,43 @@ class Lineage:
         numbers = np.frombuffer(b"".join(digests), np.int64).reshape(-1, DIGEST_NUMBERS)
         docids = np.full(len(t0), COMPOSED, np.int64)
         return self._add(stream, docids, t0, t1, np.concatenate([numbers, parts], axis=1))
+
+    def together(self, parts: Ints, groups: Ints) -> Ints:
+        """Returns a number for each group: that of the set of events that are parts of its rows.
+
+        Rows of `parts` are sorted by group, and `groups` counts from 0 without gaps. Equal sets have equal numbers,
+        until `begin`; the number of a set of one event is that event's.
+        """
+        group, member = np.repeat(groups, parts.shape[1]), parts.ravel()
+        order = np.lexsort((member, group))
+        group, member = group[order], member[order]
+        new = np.append(True, (group[1:] != group[:-1]) | (member[1:] != member[:-1]))[: len(group)] & (member >= 0)
+        group, member = group[new], member[new]
+        starts = np.flatnonzero(np.append(True, group[1:] != group[:-1])[: len(group)])
+        numbers = member[starts]
+        counts = np.diff(np.append(starts, len(group)))
+        several = np.flatnonzero(counts > 1)
+        sets: list[Ints] = []
+        for at in several.tolist():
+            members = member[starts[at] : starts[at] + counts[at]]
+            key = members.tobytes()
+            number = self._sets.get(key)
+            if number is None:
+                number = self._sets[key] = self.next + len(sets)
+                sets.append(members)
+            numbers[at] = number
+        if sets:
+            refers = np.full((len(sets), max(map(len, sets))), -1, np.int64)
+            for row, members in zip(refers, sets, strict=True):
+                row[: len(members)] = members
+            t0 = np.array([self._times(members)[0].min() for members in sets])
+            t1 = np.array([self.ends(members).min() for members in sets])
+            self._add("", np.full(len(sets), TOGETHER, np.int64), t0, t1, refers)
+        return numbers
+
+    def begin(self) -> None:
+        """Begins an interval: no set of events in it can be equal to one before."""
+        self._sets.clear()
 
     def _add(self, stream: str, docids: Ints, t0: Ints, t1: Ints, refers: Ints) -> Ints:
         numbers = np.arange(self.next, self.next + len(docids))
@@ -113,7 +152,11 @@ class Lineage:
         for block, places in self._places(distinct(numbers.ravel())):
             columns = block.numbers, block.docids, block.t0, block.t1, block.refers
             for number, docid, t0, t1, refers in zip(*(column[places].tolist() for column in columns), strict=True):
-                if docid == COMPOSED:
+                if docid == TOGETHER:
+                    found[number] = Origin(
+                        block.stream, docid, t0, t1, parts=tuple([part for part in refers if part >= 0])
+                    )
+                elif docid == COMPOSED:
                     digest = np.array(refers[:DIGEST_NUMBERS], np.int64).tobytes()
                     parts = tuple([part for part in refers[DIGEST_NUMBERS:] if part >= 0])
                     found[number] = Origin(block.stream, docid, t0, t1, digest=digest, parts=parts)
@@ -121,14 +164,25 @@ class Lineage:
                     found[number] = Origin(block.stream, docid, t0, t1, tuple([node for node in refers if node >= 0]))
         return found
 
+    def ends(self, numbers: Ints) -> Ints:
+        """Returns the t1 of events; of a set, the least."""
+        return self._times(numbers)[1]
+
+    def _times(self, numbers: Ints) -> tuple[Ints, Ints]:
+        known, at = np.unique(numbers, return_inverse=True)
+        found = [(block.t0[places], block.t1[places]) for block, places in self._places(known)]
+        t0, t1 = zip(*found, strict=True) if found else ((), ())
+        none = np.zeros(0, np.int64)
+        return np.concatenate([none, *t0])[at], np.concatenate([none, *t1])[at]
+
     def with_parts(self, numbers: Iterable[Ints]) -> Ints:
         """Returns numbers and those of all events behind them, distinct and sorted."""
         found = waiting = distinct(np.concatenate([np.zeros(0, np.int64), *(part.ravel() for part in numbers)]))
         while len(waiting):
             behind = [
-                block.refers[places[block.docids[places] == COMPOSED], DIGEST_NUMBERS:].ravel()
+                block.refers[places, DIGEST_NUMBERS if block.docids[0] == COMPOSED else 0 :].ravel()
                 for block, places in self._places(waiting)
-                if block.docids[0] == COMPOSED
+                if block.docids[0] < 0
             ]
             waiting = np.setdiff1d(np.concatenate([np.zeros(0, np.int64), *behind]), found)
             found = np.union1d(found, waiting)
@@ -191,7 +245,7 @@ class Lineage:
         of = streams.indices.to_numpy()
         lists = rows["refers"].combine_chunks()
         widths = lists.value_lengths().to_numpy()
-        composed = rows["docid"].to_numpy() == COMPOSED
+        composed = np.minimum(rows["docid"].to_numpy(), 0)
         changes = [column[1:] != column[:-1] for column in (of, widths, composed)]
         starts = np.append(0, np.flatnonzero(np.logical_or.reduce(changes)) + 1)
         refers = lists.flatten().to_numpy()

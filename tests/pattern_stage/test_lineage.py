@@ -7,7 +7,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from pattern_stage.lineage import COMPOSED, Lineage, Origin
+from pattern_stage.lineage import COMPOSED, TOGETHER, Lineage, Origin
 
 
 def ints(*values: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
@@ -32,6 +32,31 @@ def some(rng: Random, lineage: Lineage, origins: dict[int, Origin]) -> None:
         for at, number in enumerate(lineage.of_documents(stream, docids, t0, t0 + 1, nodes).tolist()):
             one = tuple(nodes[at].tolist())
             origins[number] = Origin(stream, int(docids[at]), int(t0[at]), int(t0[at]) + 1, one)
+
+
+def together(rng: Random, lineage: Lineage, origins: dict[int, Origin]) -> None:
+    """Adds sets of events, some of them equal and some with one event."""
+    groups, rows = list[int](), list[list[int]]()
+    for group in range(rng.randint(1, 4)):
+        for _ in range(rng.randint(1, 3)):
+            groups.append(group)
+            rows.append([rng.choice(list(origins)[:3]), rng.choice([-1, *list(origins)[-2:]])])
+    lineage.begin()
+    numbers = lineage.together(np.array(rows, np.int64), ints(*groups)).tolist()
+    members = [
+        {part for at, row in zip(groups, rows, strict=True) if at == group for part in row if part >= 0}
+        for group in range(len(numbers))
+    ]
+    for number, those in zip(numbers, members, strict=True):
+        if len(those) == 1:
+            assert those == {number}
+        else:
+            times = [(origins[part].t0, origins[part].t1) for part in those]
+            origin = Origin(
+                "", TOGETHER, min(t0 for t0, _ in times), min(t1 for _, t1 in times), parts=tuple(sorted(those))
+            )
+            assert origins.setdefault(number, origin) == origin
+    assert len(set(numbers)) == len({frozenset(those) for those in members})
 
 
 def behind(origins: dict[int, Origin], number: int) -> set[int]:
@@ -59,7 +84,11 @@ def test_numbers_stand_for_events(seed: int) -> None:
             for half in halves if mine else reversed(halves):
                 again.restore(half)
             lineage = again
+        elif choice < 0.6 and origins:
+            together(rng, lineage, origins)
         assert len(lineage) == len(origins)
+        known = ints(*origins)
+        assert lineage.ends(known).tolist() == [origin.t1 for origin in origins.values()]
         assert lineage.origins(ints(-1, *origins)) == origins
         asked = rng.sample(sorted(origins), min(3, len(origins)))
         assert lineage.origins(ints(*asked)) == {number: origins[number] for number in asked}
