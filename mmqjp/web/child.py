@@ -15,6 +15,7 @@ from pathlib import Path
 from threading import Event, Thread
 
 from common.errors import MmqjpError
+from mmqjp.loading import end_without_freeing
 from mmqjp.service.client import Client
 from mmqjp.service.log import SharedLog, standard_log
 from mmqjp.session import Session
@@ -61,6 +62,8 @@ def main(text: str, listening: str, pipe: str) -> int:
 
 if __name__ == "__main__":
     try:
-        sys.exit(main(*sys.argv[1:]))
+        status = main(*sys.argv[1:])
     except (MmqjpError, OSError) as error:
         sys.exit(f"mmqjp: error: the page cannot be served: {printable_line(str(error))}")
+    end_without_freeing(status)  # the service waits for this process, and to free its memory takes half a second
+    sys.exit(status)
