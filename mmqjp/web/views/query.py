@@ -103,8 +103,8 @@ def query_part(site: Site, name: str) -> QueryPart:
     tally = site.tallies.current()
     place = place_in(tally, name)
     paused = bool(tally.paused[place])
-    texts = site.kept.get(("texts", name), id(tally.registered), partial(_texts, site, name, paused=paused))
-    sharing = site.kept.get("sharing", id(tally.registered), partial(_sharing, site))
+    texts = site.kept.get(("texts", name), tally.registered, partial(_texts, site, name, paused=paused))
+    sharing = site.kept.get("sharing", tally.registered, partial(_sharing, site))
     first = EPOCH + timedelta(days=tally.today - len(tally.days) + 1)
     days = (Day(str(first + timedelta(days=n)), int(count)) for n, count in enumerate(tally.days[:, place]))
     return QueryPart(query_row(tally, place), texts, sharing.of(name), tuple(days))
@@ -113,7 +113,7 @@ def query_part(site: Site, name: str) -> QueryPart:
 def match_page(site: Site, name: str, after: str | None, most: int = OUTPUTS, *, numbered: bool = False) -> MatchPage:
     """Returns the newest matches of a registered name from a place on. Raises UnknownQuery, InvalidValue."""
     tally = site.tallies.current()
-    version = id(tally.registered), int(tally.total[place_in(tally, name)])
+    version = tally.registered, int(tally.total[place_in(tally, name)])
     before = places_of(after)
     make = partial(site.matches.newest, name, before, most, numbered=numbered)
     found: Newest = site.kept.get(("matches", name, before, most, numbered), version, make)

@@ -36,7 +36,7 @@ class Tally:
 
     A day and a week are 24 and 168 hours, the present one included in addition. `days` has the outputs of each of the
     last DAYS days of UTC, the present one last; `today` is the number of that day since 1970. `registered` is another
-    object once other queries are registered or paused.
+    value once other queries are registered or paused.
     """
 
     registered: object
@@ -90,7 +90,7 @@ class Tallies:
         codes = np.array([self._code[name] for name in names], np.int64)
         week = self._hours[:, codes].sum(axis=0)
         return Tally(
-            found,
+            self._queries_are,
             self._today,
             self._days[:, codes],
             names,

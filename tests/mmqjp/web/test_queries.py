@@ -8,6 +8,7 @@ import pytest
 from feeds.document import Document
 from mmqjp.present.read import MatchReader
 from mmqjp.session import Session
+from mmqjp.web.views.tallies import Tallies
 from tests.mmqjp.web.conftest import NOW
 from tests.support.web import browser, script, site_of
 
@@ -194,3 +195,16 @@ def test_without_queries_the_page_says_what_to_do():
         assert "/new" in client.get("/").text
         assert client.get("/q/x").status_code == 404
         assert script(site_of(engine)).get("/api/v1/queries").json()["rows"] == []
+
+
+def test_what_is_registered_has_a_version(site, engine):
+    seen = [site.tallies.current().registered]
+    for change in (
+        lambda: engine.pause("nobody"),
+        lambda: engine.resume("nobody"),
+        lambda: engine.unsubscribe("nobody"),
+    ):
+        change()
+        seen.append(site.tallies.current().registered)
+    assert len(set(map(repr, seen))) == 4
+    assert Tallies(site.reader, lambda: NOW).current().registered == seen[-1]
