@@ -283,4 +283,4 @@ def _tested_here(state: Path, wait: float, name: str) -> str:
         return NO_ANSWER.format(wait)
     except (MmqjpError, OSError) as error:
         return secrets.redacted(str(error))
-    return "" if verdict.kind == "acknowledged" else verdict.reason
+    return verdict.reason or ("" if verdict.kind == "acknowledged" else verdict.kind)

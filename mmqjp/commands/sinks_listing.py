@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from feeds.dates import iso_utc
-from mmqjp.commands.console import console
+from mmqjp.commands.console import console, counted
 from mmqjp.text import printable_line
 
 Row = Mapping[str, Any]
@@ -56,8 +56,8 @@ def print_failed(found: Mapping[str, Sequence[Row]]) -> None:
     if not found["undelivered"] and not found["gaps"]:
         click.echo("nothing: the sink got, or will get, all that it wants")
     for row in found["undelivered"]:
-        reason = printable_line(row["reason"])
-        click.echo(f"{_time(row['noted_at'])}  output {row['seq']} ({row['id']}) after {row['tries']} tries: {reason}")
+        reason, tries = printable_line(row["reason"]), counted(row["tries"], "try", "tries")
+        click.echo(f"{_time(row['noted_at'])}  output {row['seq']} ({row['id']}) after {tries}: {reason}")
     for row in found["gaps"]:
         reason = printable_line(row["reason"])
         click.echo(f"{_time(row['noted_at'])}  {row['count']:,} of {row['first']}-{row['last']} given up: {reason}")

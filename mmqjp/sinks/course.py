@@ -152,11 +152,16 @@ class Course:
 
     # ------------------------------------------------------------ what came of it
 
-    def acknowledged(self, last: int) -> None:
-        """Notes that the receiver has all messages up to the output with the number `last`."""
+    def acknowledged(self, last: int, refused: str, now: int) -> None:
+        """Notes that the receiver has all messages up to the output with the number `last`. If some of those that the
+        last one was for have `refused` it, that is noted: it is not sent again, as the others have it."""
         while self.backlog.groups and self.backlog.groups[0].last <= last:
-            self.delivered += self.backlog.pop().count
+            group = self.backlog.pop()
+            self.delivered += group.count
+            if refused and group.last == last:
+                self._miss(group, 1, refused, now)
         self._go_on()
+        self.reason = refused
 
     def written(self, last: int, position: Position) -> None:
         """Notes that a file sink has written all outputs up to the number `last`, and its position."""
@@ -206,18 +211,23 @@ class Course:
 
     def _leave_out(self, now: int) -> None:
         """Makes dead letters of the oldest group, and goes on with the next."""
-        name, tries, reason = self.definition.name, self._tries.refused, self.reason
+        reason = self.reason
         if self.backlog.groups:
             group = self.backlog.pop()
             self.given_up += group.count
-            self.undelivered += [
-                UndeliveredRow(name, output.seq, output.id, tries, reason, now) for output in group.outputs
-            ]
-            if group.more:
-                first = group.outputs[-1].seq + 1
-                self.gaps.append(GapRow(name, first, group.last, group.more, f"refused: {reason}", now))
+            self._miss(group, self._tries.refused, reason, now)
         self._go_on()
         self.reason = reason
+
+    def _miss(self, group: Group, tries: int, reason: str, now: int) -> None:
+        """Makes dead letters of a group."""
+        name = self.definition.name
+        self.undelivered += [
+            UndeliveredRow(name, output.seq, output.id, tries, reason, now) for output in group.outputs
+        ]
+        if group.more:
+            first = group.outputs[-1].seq + 1
+            self.gaps.append(GapRow(name, first, group.last, group.more, f"refused: {reason}", now))
 
     def give_up(self, now: int) -> int:
         """Gives up outputs that are too old or too many, and returns how many. None that a sink of files has written

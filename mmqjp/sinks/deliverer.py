@@ -146,7 +146,7 @@ class Deliverer:
             if verdict.kind != "acknowledged":
                 self._tell(Event(job, "failed", verdict=verdict))
                 return
-            self._tell(Event(job, "acknowledged", message.last))
+            self._tell(Event(job, "acknowledged", message.last, verdict))
             if monotonic() - began > JOB_SECONDS:
                 return
 

@@ -21,7 +21,7 @@ no longer counts."""
 class Event:
     """Something that happened to a job.
 
-    - `acknowledged`: all messages up to `last` are.
+    - `acknowledged`: all messages up to `last` are. The `verdict`, if there is one, says who did not want the last one.
     - `written`: all outputs up to `last` are, and the sink of files has the `position` now.
     - `prepared`: nothing is written before the `position` is stored.
     - `failed`: the next message got the `verdict`.

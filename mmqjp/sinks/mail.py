@@ -69,7 +69,7 @@ class MailReceiver:
         finally:
             client.close()
         # Somebody has it: a second attempt would give it to them twice.
-        return Verdict("acknowledged", self._reason(answers)) if answers else acknowledged()
+        return Verdict("acknowledged", f"{self._reason(answers)}; the others have it") if answers else acknowledged()
 
     def _refused(self, answers: Mapping[str, Answer]) -> Verdict:
         """What comes of a mail that nobody got: servers say with a code below 500 that they may take it later."""

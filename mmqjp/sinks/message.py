@@ -37,7 +37,7 @@ class Message:
 class Verdict:
     """What came of an attempt.
 
-    - `acknowledged`: the receiver has the message.
+    - `acknowledged`: the receiver has the message. If it went to several, a `reason` says who refused it.
     - `refused`: it does not want this message, for the `reason`. It may want the next one.
     - `down`: it cannot take any message now. `retry_after` is for how many microseconds, if it said so.
     - `gone`: it wants no more messages, ever.

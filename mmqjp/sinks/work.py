@@ -281,7 +281,10 @@ class Work:
             return
         was = course.state
         if event.kind == "acknowledged":
-            course.acknowledged(event.last)
+            reason = event.verdict.reason if event.verdict is not None else ""
+            course.acknowledged(event.last, reason, now)
+            if reason:
+                self._tell(name, undelivered=event.last, reason=reason)
         elif event.kind == "written" and event.position is not None:
             course.written(event.last, event.position)
         elif event.kind == "prepared" and event.position is not None:
@@ -294,7 +297,7 @@ class Work:
     def _apply_to_test(self, event: Event) -> None:
         name = self._tests[event.job]
         if event.kind == "acknowledged":
-            self.tested[name] = ""
+            self.tested[name] = event.verdict.reason if event.verdict is not None else ""
         elif event.kind == "failed" and event.verdict is not None:
             self.tested[name] = event.verdict.reason or event.verdict.kind
         elif event.kind == "ended":

@@ -1,6 +1,7 @@
-"""The command line with a clock that runs fast: `python -m tests.processes.hurried SPEED ARGUMENT...`.
+"""The command line with a clock that runs fast: `python -m tests.processes.hurried SPEED SEAM ARGUMENT...`.
 
-Waits of minutes and hours are over soon, and a receiver that is silent is soon given up.
+Waits of minutes and hours are over soon, and a receiver that is silent is soon given up. A SEAM is a place of `seams`
+and a number: the process is killed there, at the call with that number. "" is none.
 """
 
 import sys
@@ -38,10 +39,29 @@ def lose_patience() -> None:
         kind.__init__ = opened  # type: ignore[misc]  # a seam for tests
 
 
-def main(speed: str, *arguments: str) -> None:
+def seams() -> dict[str, tuple[tuple[type, str], bool]]:
+    """Places around the sending of a webhook's message: a call, and whether the process is killed after it."""
+    from mmqjp.sinks.course import Course
+    from mmqjp.sinks.webhook import WebhookReceiver
+
+    return {
+        "before the send": ((WebhookReceiver, "send"), False),
+        "after the send": ((WebhookReceiver, "send"), True),
+        "before the note": ((Course, "acknowledged"), True),
+        "after the note": ((Course, "was_noted"), False),
+    }
+
+
+def main(speed: str, seam: str, *arguments: str) -> None:
     assert not any(name.startswith("mmqjp") for name in sys.modules), "what is imported has the other clock"
     hurry(int(speed))
+    from tests.support.faults import arm, kill
+
     lose_patience()
+    if seam:
+        place, _, calls = seam.rpartition(" ")
+        point, after = seams()[place]
+        arm(point, kill, int(calls), after=after)
     from mmqjp.cli import main as command
 
     command(list(arguments), prog_name="mmqjp")

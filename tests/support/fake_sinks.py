@@ -209,7 +209,7 @@ class FakeJobs:
             verdict = receiver.take(what)
             self._kill("after the send")
             if verdict.kind == "acknowledged":
-                return Event(job, "acknowledged", what.last)
+                return Event(job, "acknowledged", what.last, verdict)
             return Event(job, "failed", verdict=verdict)
         try:
             if receiver.prepare(None):

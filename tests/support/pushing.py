@@ -69,9 +69,10 @@ class Pushing:
         file.with_suffix(".tmp").write_text("".join(json.dumps(row) + "\n" for row in rows))
         file.with_suffix(".tmp").rename(file)
 
-    def start(self, *options: object) -> subprocess.Popen[bytes]:
-        """Starts the service."""
-        command = [sys.executable, "-m", "tests.processes.hurried", self.speed, "--config", self.config, "stream"]
+    def start(self, *options: object, seam: str = "") -> subprocess.Popen[bytes]:
+        """Starts the service, which is killed at a seam of `tests.processes.hurried`, if one is named."""
+        command = [sys.executable, "-m", "tests.processes.hurried", self.speed, seam, "--config", self.config]
+        command += ["stream"]
         command += ["--engine", "duckdb", "--source", self.path / "drops", "--state", self.state]
         command += ["--queries", self.path / "queries.xscl", "--output", self.lines, "--log", "json"]
         command += ["--lateness", "INF", "--idle-after", "INF", "--max-ahead", "INF", "--batch-size", "5", *options]

@@ -326,3 +326,21 @@ def test_positions_are_noted_with_the_next_batch_or_after_five_seconds():
     store.clock.time += SECOND
     turns(sinks)
     assert position(store, "s")["acked"] == 1
+
+
+def test_who_refused_a_message_that_others_have_is_told_and_it_is_not_sent_again():
+    store, refusals = FakeStore(Clock()), iter(["bob refused it", "", ""])
+    endpoint = Endpoint(lambda message: Verdict("acknowledged", next(refusals)))
+    sinks = manager(store, {"s": endpoint}, [definition("s", wait="1s", most=2)])
+    for expected in ("bob refused it", ""):
+        sinks.committed(store.commit(["a", "a", "a"]))
+        for _ in range(3):
+            store.clock.time += 2 * SECOND
+            turns(sinks)
+        state = shown(sinks)
+        assert (state.state, state.behind, state.failed, state.reason) == ("running", 0, 0, expected)
+    assert [message.first for message, _ in endpoint.got] == [0, 3]
+    assert [(row.seq, row.tries, row.reason) for row in store.undelivered] == [
+        (0, 1, "bob refused it"), (1, 1, "bob refused it")
+    ]  # fmt: skip
+    assert [(row.first, row.last, row.count) for row in store.gaps] == [(2, 2, 1)]

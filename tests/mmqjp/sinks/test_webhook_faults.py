@@ -229,6 +229,34 @@ def test_nothing_is_lost_when_the_service_is_killed(more: str, pushing: Pushing)
         assert sum(counted(server).values()) == expected
 
 
+@pytest.mark.parametrize(("more", "number"), [("", 2), ('wait = "30s"\nmost = 3', 1)], ids=["one by one", "in groups"])
+@pytest.mark.parametrize("place", ["before the send", "after the send", "before the note", "after the note"])
+def test_a_service_is_killed_around_a_send_and_its_note(place: str, number: int, more: str, pushing: Pushing):
+    with hook_server() as server:
+        pushing.configure(webhook(server.url, more=more))
+        calls = 2 * number if place == "after the note" else number  # the first note says where the sink begins
+        for _ in range(number):
+            pushing.drop(DOCUMENTS)
+        pushing.start(seam=f"{place} {calls}")
+        pushing.wait_for_kill()
+        before = list(dict.fromkeys(request.id for request in server.taken))
+        if place in ("before the send", "after the send"):  # one job sends one message after the other
+            assert len(before) == number - (place == "before the send")
+        process = pushing.start()
+        server.wait_until(lambda: sum(counted(server).values()) >= number * OUTPUTS)
+        while len(pushing.events("started")) < 2:
+            assert process.poll() is None
+        pushing.stop()
+        again = [request.id for request in server.taken[len(before) :] if request.id in before]
+        assert again == before[len(before) - len(again) :]  # all that came after what was noted
+        if place in ("after the send", "before the note"):
+            assert before[number - 1] in again  # which was sent, and not noted
+        if not more:
+            assert first_times(server.taken_ids()) == pushing.committed()
+        assert_sound(server)
+        assert sum(counted(server).values()) == number * OUTPUTS
+
+
 def counted(server: HookServer) -> dict[str, int]:
     """The number of outputs of each message that was taken."""
     bodies = {request.id: json.loads(request.body) for request in server.taken}
