@@ -10,12 +10,12 @@ from random import Random
 from typing import NamedTuple
 
 import numpy as np
-from pattern_stage.predicates import Pairs, compile_condition
-from pattern_stage.values import Texts
 
 from pattern_stage.columns import Column, Columns, Ints, Mask
 from pattern_stage.flow import Flow, distinct, sorted_flow
 from pattern_stage.operators import NO_BOUND, Operator
+from pattern_stage.predicates import Pairs, compile_condition
+from pattern_stage.values import Texts
 from xscl.algebra.events import (
     AllOf,
     AnyOf,

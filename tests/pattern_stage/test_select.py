@@ -3,9 +3,9 @@
 from random import Random
 
 import pytest
-from pattern_stage.values import Texts
 
 from pattern_stage.select import Filtering, Selecting, Uniting
+from pattern_stage.values import Texts
 from tests.pattern_stage.literal import (
     SCHEMA,
     Bound,
