@@ -45,9 +45,8 @@ def random_atom(chance: random.Random) -> Atom:
     """An atom about one event: of each kind that the index treats in a way of its own."""
     text = chance.choice([attribute("s"), attribute("t"), Function("lower-case", (attribute("s"),), "string")])
     number = chance.choice([attribute("n"), attribute("m"), Arithmetic("+", attribute("n"), attribute("m")), text])
-    given: Value = chance.choice(
-        [Parameter(0, "string"), Parameter(1, "number"), Parameter(2, "number"), Constant(1.0)]
-    )
+    sources: list[Value] = [Parameter(0, "string"), Parameter(1, "number"), Parameter(2, "number"), Constant(1.0)]
+    given = chance.choice(sources)
     number = chance.choice([number, number, Duration()])
     match chance.randrange(8):
         case 0:
