@@ -145,7 +145,7 @@ class Folding:
         return self._joining.instances.counts
 
     def codes(self) -> Iterable[Ints]:
-        """Returns the codes of all texts that wait."""
+        """Returns the codes of all texts that it holds."""
         return self._joining.codes()
 
     def state(self) -> pa.Table:

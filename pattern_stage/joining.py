@@ -160,7 +160,8 @@ class Joining:
     # ------------------------------------------------------------ state
 
     def codes(self) -> Iterable[Ints]:
-        """Returns the codes of all texts that wait."""
+        """Returns the codes of all texts that it holds."""
+        yield from self._index.used()
         _, batch = self.instances.all()
         for side in self.instances.kept.sides:
             for (_, kind), column in zip(self._left, side.values, strict=True):

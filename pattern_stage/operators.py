@@ -7,6 +7,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from pattern_stage.clauses import Clauses
 from pattern_stage.columns import Column, Columns, Ints, Mask
 from pattern_stage.flow import Flow
 
@@ -47,7 +48,7 @@ class RowVectors(Protocol):
 class Index(Protocol):
     """Finds which targets an event satisfies. It is a `pattern_stage.static_index.StaticIndex`."""
 
-    def add(self, targets: Ints, clauses: tuple[tuple[object, ...], ...], parameters: tuple[Column, ...]) -> None:
+    def add(self, targets: Ints, clauses: Clauses, parameters: tuple[Column, ...]) -> None:
         """Adds targets of one shape, with the parameters of each."""
 
     def remove(self, targets: Ints) -> None:
@@ -55,6 +56,9 @@ class Index(Protocol):
 
     def hits(self, events: Columns, active: Mask | None = None) -> tuple[Ints, Ints]:
         """Returns places of events and targets that they satisfy, sorted by place, then by target."""
+
+    def used(self) -> Iterable[Ints]:
+        """Returns the codes of the texts that it holds."""
 
 
 class Lineage(Protocol):
@@ -86,7 +90,7 @@ class Operator(Protocol):
         """Returns how many instances wait for each row. Rows past the end have none."""
 
     def codes(self) -> Iterable[Ints]:
-        """Returns the codes of all texts that wait, for `Texts.keep`."""
+        """Returns the codes of all texts that it holds, but for those of its rows, for `Texts.keep`."""
 
     def state(self) -> pa.Table:
         """Returns what waits. Texts are strings, parts numbers of events, rows as they are numbered now."""

@@ -29,7 +29,7 @@ class _Stateless:
         return np.zeros(0, np.int64)
 
     def codes(self) -> Iterable[Ints]:
-        """Returns that nothing waits."""
+        """Returns none: it holds no texts but those of its rows."""
         return ()
 
     def state(self) -> pa.Table:
@@ -69,6 +69,10 @@ class Filtering(_Stateless):
         emptied = self._classes.remove(gone)
         if self._found is not None:
             self._found.remove(emptied)
+
+    def codes(self) -> Iterable[Ints]:
+        """Returns the codes of the texts that its index holds."""
+        return () if self._found is None else self._found.used()
 
     def run(self, inputs: Sequence[Flow], until: int) -> Flow:
         """Returns the events for which the conditions hold."""

@@ -82,7 +82,7 @@ class Sequencing:
         return Flow(made, *self._joining.results(batch.members[whose], places, spans)).compact()
 
     def codes(self) -> Iterable[Ints]:
-        """Returns the codes of all texts that wait."""
+        """Returns the codes of all texts that it holds."""
         return self._joining.codes()
 
     def state(self) -> pa.Table:

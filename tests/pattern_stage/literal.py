@@ -13,8 +13,9 @@ import numpy as np
 
 from pattern_stage.columns import Column, Columns, Ints, Mask
 from pattern_stage.flow import Flow, distinct, sorted_flow
-from pattern_stage.operators import NO_BOUND, Operator
+from pattern_stage.operators import NO_BOUND, Index, Operator
 from pattern_stage.predicates import Pairs, compile_condition
+from pattern_stage.static_index import StaticIndex
 from pattern_stage.values import Texts
 from xscl.algebra.events import (
     AllOf,
@@ -207,6 +208,9 @@ class TryEach:
         for target in targets.tolist():
             del self._tests[target]
 
+    def used(self) -> Iterable[Ints]:
+        return ()
+
     def hits(self, events: Columns, active: Mask | None = None) -> tuple[Ints, Ints]:
         pairs = set()
         for target, (test, parameters) in self._tests.items():
@@ -217,6 +221,11 @@ class TryEach:
                 pairs |= {(place, target) for place in np.flatnonzero(test(given)).tolist()}
         found = np.array(sorted(pairs), np.int64).reshape(-1, 2)
         return found[:, 0], found[:, 1]
+
+
+def indexes(seed: int) -> Callable[[Schema, Texts], Index]:
+    """The static index, or one that tries every target."""
+    return TryEach if seed % 3 == 0 else StaticIndex
 
 
 def random_events(random: Random, count: int, first_part: int, *, last: int, interval: bool = True) -> set[Event]:

@@ -15,11 +15,11 @@ from tests.pattern_stage.literal import (
     Scalar,
     Streams,
     TestRows,
-    TryEach,
     Vector,
     before,
     cuts,
     holds,
+    indexes,
     random_streams,
     run_in,
     value_of,
@@ -141,7 +141,7 @@ def expected_of(left: Streams, right: Streams, rows: TestRows) -> dict[Vector, s
 
 
 def made(rows: TestRows, texts: Texts, hashed: bool = True) -> Folding:
-    operator = Folding(DEFINITIONS, rows, texts, TryEach, hashed=hashed)
+    operator = Folding(DEFINITIONS, rows, texts, indexes(len(rows.vectors)), hashed=hashed)
     operator.add_rows(rows.all())
     return operator
 

@@ -11,10 +11,10 @@ from tests.pattern_stage.literal import (
     Bound,
     Event,
     TestRows,
-    TryEach,
     Vector,
     cuts,
     holds,
+    indexes,
     random_streams,
     run_in,
     value_of,
@@ -70,7 +70,9 @@ def test_filters(seed):
     lefts = random.choice([1, 1, 3])
     streams = random_streams(random, lefts)
     rows = random_rows(random, texts, random.choice([2, 10, 60]), lefts, len(CONDITIONS))
-    operator = Filtering([Filter(SOURCE, condition) for condition in CONDITIONS], rows, texts, TryEach)
+    operator = Filtering(
+        [Filter(SOURCE, condition) for condition in CONDITIONS], rows, texts, indexes(len(rows.vectors))
+    )
     operator.add_rows(rows.all())
     gone = rows.some(random)
     operator.remove_rows(gone)
@@ -135,7 +137,7 @@ def test_unites(seed):
 def test_an_event_of_many_rows_is_one():
     texts = Texts()
     rows = TestRows([Vector(parameters=("a", float(number))) for number in range(100)], texts, "sn")
-    operator = Filtering([Filter(SOURCE, Comparison("=", NAME, TEXT))], rows, texts, TryEach)
+    operator = Filtering([Filter(SOURCE, Comparison("=", NAME, TEXT))], rows, texts, indexes(len(rows.vectors)))
     operator.add_rows(rows.all())
     streams = {0: {Event(("a", 1.0), 1, 1, (7,)), Event(("b", 1.0), 1, 1, (8,))}}
     assert run_in(operator, [streams], [2], [SCHEMA], texts, [1]) == {

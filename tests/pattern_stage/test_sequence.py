@@ -14,11 +14,11 @@ from tests.pattern_stage.literal import (
     Event,
     Streams,
     TestRows,
-    TryEach,
     Vector,
     before,
     cuts,
     holds,
+    indexes,
     random_streams,
     run_in,
 )
@@ -99,7 +99,7 @@ def expected_of(left: Streams, right: Streams, rows: TestRows) -> Streams:
 
 
 def made(rows: TestRows, texts: Texts, hashed: bool = True) -> Sequencing:
-    operator = Sequencing(DEFINITIONS, rows, texts, TryEach, hashed=hashed)
+    operator = Sequencing(DEFINITIONS, rows, texts, indexes(len(rows.vectors)), hashed=hashed)
     operator.add_rows(rows.all())
     return operator
 
@@ -153,7 +153,7 @@ def test_rows_come_and_go(seed):
     random, texts = Random(seed), Texts()
     left, right = random_streams(random, 3), random_streams(random, 2)
     rows = random_rows(random, texts, 60, 3, 2)
-    operator = Sequencing(DEFINITIONS, rows, texts, TryEach)
+    operator = Sequencing(DEFINITIONS, rows, texts, indexes(len(rows.vectors)))
     born = {row: random.choice([-100, 4, 8]) for row in rows.all().tolist()}
     gone = {row: random.choice([100, 100, 6, 8]) for row in rows.all().tolist()}
     found: Streams = {}
