@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from lark import UnexpectedInput, UnexpectedToken
@@ -46,6 +47,16 @@ _WORDS = {
     "DQUOTED": "text",
     "SQUOTED": "text",
     "$END": "the end of the query",
+    "MINUS": "-",
+    "PLUS": "+",
+    "SLASH": "/",
+    "PERCENT": "%",
+    "SIDE": "$",
+    "ASSIGN": ":=",
+    "ATTRIBUTE": "a name",
+    "DURATION": "a window",
+    "INF": "a window",
+    "PERCENTAGE": "a number",
 }
 _BRACKETS = re.compile(r"\"(?:[^\"\n]|\"\")*\"|(?<![\w.\-'])'(?:[^'\n]|'')*'|[()\[\]{}]")
 _CLOSER = {"(": ")", "[": "]", "{": "}"}
@@ -53,7 +64,7 @@ _COMPARISON = r"(?:!=|<=|>=|=|<|(?<!-)>)"
 
 
 @dataclass(frozen=True, slots=True)
-class _Rule:
+class Rule:
     """A common mistake, how it is recognized, and what to say about it.
 
     `before` and `behind` are regular expressions for the text on either side of the place where the parser stopped.
@@ -74,73 +85,73 @@ _OUTER = "bind the outer node, and write the inner one as its filter"
 
 _RULES = (
     # Element constructors.
-    _Rule("a constructor holds elements and text only", "remove this", r"[!?]", "<", expects="NAME", whole=True),
-    _Rule("a single }} in constructor text", "write }}}} for a brace", r"\}", expects="TEXT"),
-    _Rule("a single }} in an attribute", "write }}}} for a brace", r"\}", expects="DQUOTED"),
-    _Rule("a single }} in an attribute", "write }}}} for a brace", r"\}", expects="SQUOTED"),
-    _Rule("< cannot stand in an attribute", "write &lt;", "<", expects="DQUOTED"),
-    _Rule("< cannot stand in an attribute", "write &lt;", "<", expects="SQUOTED"),
-    _Rule("an attribute's value must be quoted", 'write name="value"', expects="DQUOTE"),
+    Rule("a constructor holds elements and text only", "remove this", r"[!?]", "<", expects="NAME", whole=True),
+    Rule("a single }} in constructor text", "write }}}} for a brace", r"\}", expects="TEXT"),
+    Rule("a single }} in an attribute", "write }}}} for a brace", r"\}", expects="DQUOTED"),
+    Rule("a single }} in an attribute", "write }}}} for a brace", r"\}", expects="SQUOTED"),
+    Rule("< cannot stand in an attribute", "write &lt;", "<", expects="DQUOTED"),
+    Rule("< cannot stand in an attribute", "write &lt;", "<", expects="SQUOTED"),
+    Rule("an attribute's value must be quoted", 'write name="value"', expects="DQUOTE"),
     # Spellings of other languages.
-    _Rule("there is no operator ==", "write =", "=", "=", whole=True),
-    _Rule("there is no operator <>", "write !=", ">", "<", whole=True),
-    _Rule("there is no operator =<", "write <=", "<", "=", whole=True),
-    _Rule("there is no operator =>", "write >=", ">", "=", whole=True),
-    _Rule("there is no operator !", "write != between values, and not(...) around a condition of a filter", "!"),
-    _Rule("there is no operator {0}", "write and", "(&&?)"),
-    _Rule("there is no operator ||", "write or", r"\|\|"),
-    _Rule("unions with | are not supported", "write one query for each path", r"\|"),
-    _Rule("variables are written without $", "write {0}", r"\$([\w.\-]+'*)"),
-    _Rule("strings are written in straight quotes", "write \" or '", "[‘’“”„«»]"),
-    _Rule("a backslash is no escape in a string", "write the quote twice", r"\S", r"\\[\"']"),
-    _Rule("numbers have no exponent", "write the digits out", before=r"[0-9][eE][0-9]*", whole=True),
-    _Rule("there is no WHERE", "write conditions as filters, as in S//item[./price > 5]", r"(?i:where)\b"),
-    _Rule("reverse axes are not supported", _OUTER, r"\.\."),
-    _Rule("reverse axes are not supported", _OUTER, r"\.", r"\.", whole=True),
-    _Rule("the axis child:: is not supported", "write / before the name", ":", r"\bchild\s*:", whole=True),
-    _Rule("the axis {0}:: is not supported", "write // before the name", ":", r"\b(descendant[\w\-]*)\s*:", whole=True),
-    _Rule("the axis attribute:: is not supported", "write @ before the name", ":", r"\battribute\s*:", whole=True),
-    _Rule("the axis self:: is not supported", "write . for the node itself", ":", r"\bself\s*:", whole=True),
-    _Rule(
+    Rule("there is no operator ==", "write =", "=", "=", whole=True),
+    Rule("there is no operator <>", "write !=", ">", "<", whole=True),
+    Rule("there is no operator =<", "write <=", "<", "=", whole=True),
+    Rule("there is no operator =>", "write >=", ">", "=", whole=True),
+    Rule("there is no operator !", "write != between values, and not(...) around a condition of a filter", "!"),
+    Rule("there is no operator {0}", "write and", "(&&?)"),
+    Rule("there is no operator ||", "write or", r"\|\|"),
+    Rule("unions with | are not supported", "write one query for each path", r"\|"),
+    Rule("variables are written without $", "write {0}", r"\$([\w.\-]+'*)"),
+    Rule("strings are written in straight quotes", "write \" or '", "[‘’“”„«»]"),
+    Rule("a backslash is no escape in a string", "write the quote twice", r"\S", r"\\[\"']"),
+    Rule("numbers have no exponent", "write the digits out", before=r"[0-9][eE][0-9]*", whole=True),
+    Rule("there is no WHERE", "write conditions as filters, as in S//item[./price > 5]", r"(?i:where)\b"),
+    Rule("reverse axes are not supported", _OUTER, r"\.\."),
+    Rule("reverse axes are not supported", _OUTER, r"\.", r"\.", whole=True),
+    Rule("the axis child:: is not supported", "write / before the name", ":", r"\bchild\s*:", whole=True),
+    Rule("the axis {0}:: is not supported", "write // before the name", ":", r"\b(descendant[\w\-]*)\s*:", whole=True),
+    Rule("the axis attribute:: is not supported", "write @ before the name", ":", r"\battribute\s*:", whole=True),
+    Rule("the axis self:: is not supported", "write . for the node itself", ":", r"\bself\s*:", whole=True),
+    Rule(
         "reverse axes are not supported: {0}::",
         _OUTER,
         ":",
         r"\b(parent|ancestor|ancestor-or-self|preceding|preceding-sibling)\s*:",
         whole=True,
     ),
-    _Rule("the axis {0}:: is not supported", "the axes are / and // and @", ":", r"([\w\-]+)\s*:", whole=True),
-    _Rule("a path stands for its text", "leave out /text()", r"\(\s*\)?", r"/\s*text", whole=True),
-    _Rule("node() is no step of a path", "write * for any element", r"\(\s*\)?", r"/\s*node", whole=True),
-    _Rule("{0}() is no step of a path", "write the function around the path", r"\(", r"[/@]\s*([\w\-]+)"),
-    _Rule(
+    Rule("the axis {0}:: is not supported", "the axes are / and // and @", ":", r"([\w\-]+)\s*:", whole=True),
+    Rule("a path stands for its text", "leave out /text()", r"\(\s*\)?", r"/\s*text", whole=True),
+    Rule("node() is no step of a path", "write * for any element", r"\(\s*\)?", r"/\s*node", whole=True),
+    Rule("{0}() is no step of a path", "write the function around the path", r"\(", r"[/@]\s*([\w\-]+)"),
+    Rule(
         "{1} is a function",
         "write {1}({0}, {2})",
         r"(contains|starts-with|ends-with|matches)\b\s*(\"[^\"\n]*\"|'[^'\n]*'|[\w./@*:()\-']+)",
         r"([\w./@*:()\-']+)",
         expects="AND",
     ),
-    _Rule(
+    Rule(
         "there is no operator {1}",
         'write contains({0}, "part"), or matches({0}, "pattern")',
         r"((?i:like|ilike|regexp|rlike|contain)\b|~\*?)",
         r"([\w./@*:()\-']+)",
         expects="AND",
     ),
-    _Rule(
+    Rule(
         "there are no types: {0}",
         'write the time alone, as in date(./timestamp) >= "2026-07-16"',
         r"\(",
         r"\b(xs:\w+)",
         whole=True,
     ),
-    _Rule(
+    Rule(
         "times are not subtracted",
         "compare two times; how far apart two documents may be is the window of the join",
         r"[+-](?!>)",
         r"\bdate\([^()]*\)",
         expects="AND",
     ),
-    _Rule(
+    Rule(
         "a time stands in quotes",
         'write "{0}{1}"',
         r"(-[0-9]{2}-[0-9]{2}(?:[Tt][0-9:.]+(?:[Zz]|[+-][0-9:]+)?)?)",
@@ -148,7 +159,7 @@ _RULES = (
         expects="AND",
         whole=True,
     ),
-    _Rule(
+    Rule(
         "there is no {0}()",
         "the window of a join says how far apart two documents are; mmqjp matches --since shows the newest matches",
         r"[+-](?!>)",
@@ -156,7 +167,7 @@ _RULES = (
         expects="AND",
         whole=True,
     ),
-    _Rule(
+    Rule(
         "arithmetic is not supported",
         "compare the values as they are",
         r"(?:[+*]|-(?!>)|div\b|mod\b)",
@@ -164,103 +175,103 @@ _RULES = (
         without="STAR",
     ),
     # Clauses.
-    _Rule("a new query begins here", "write ; between two queries", r"(?i:from|select|declare)\b", expects="$END"),
-    _Rule("UNORDERED stands behind JOIN", "write JOIN UNORDERED", r"(?i:unordered)\b", expects="FOLLOWED"),
-    _Rule("UNORDERED stands behind JOIN", "write JOIN UNORDERED", r"(?i:unordered)\b", "(?i:by)", expects="LBRACE"),
-    _Rule("FOLLOWED without BY", "write FOLLOWED BY", expects="BY"),
-    _Rule("BY without FOLLOWED", "write FOLLOWED BY", r"(?i:by)\b", expects="FOLLOWED"),
-    _Rule(
+    Rule("a new query begins here", "write ; between two queries", r"(?i:from|select|declare)\b", expects="$END"),
+    Rule("UNORDERED stands behind JOIN", "write JOIN UNORDERED", r"(?i:unordered)\b", expects="FOLLOWED"),
+    Rule("UNORDERED stands behind JOIN", "write JOIN UNORDERED", r"(?i:unordered)\b", "(?i:by)", expects="LBRACE"),
+    Rule("FOLLOWED without BY", "write FOLLOWED BY", expects="BY"),
+    Rule("BY without FOLLOWED", "write FOLLOWED BY", r"(?i:by)\b", expects="FOLLOWED"),
+    Rule(
         "{0} without a predicate in braces",
         "write {{x = y, 1 h}} behind it: a condition and a window",
         before=r"(?i:\b(BY|JOIN|UNORDERED))",
         expects="LBRACE",
     ),
-    _Rule(
+    Rule(
         "this join has no window",
         "write a comma and a window before }}, such as , 7 d or , INF",
         r"\}",
         expects="COMMA",
         without="RPAR",
     ),
-    _Rule("this join has no window", "write a window behind the comma, such as 7 d or INF", r"\}", expects="INF"),
-    _Rule("{0} is no window", "write a number and a unit, such as 7 d, or INF", r"([^\s,}]+)", expects="INF"),
-    _Rule("this join has no right input", "write what to join with, such as S//item", "$", r"\}", expects="LPAR"),
-    _Rule("FROM without an input", "write what to read, such as S//item", "$", "(?i:from)", expects="LPAR"),
-    _Rule("SELECT without FROM", "write FROM and what to select from", "$", expects="FROM"),
-    _Rule("FROM is missing", "write FROM before the inputs (or a comma between items)", r"[\w/(]", expects="FROM"),
-    _Rule(
+    Rule("this join has no window", "write a window behind the comma, such as 7 d or INF", r"\}", expects="INF"),
+    Rule("{0} is no window", "write a number and a unit, such as 7 d, or INF", r"([^\s,}]+)", expects="INF"),
+    Rule("this join has no right input", "write what to join with, such as S//item", "$", r"\}", expects="LPAR"),
+    Rule("FROM without an input", "write what to read, such as S//item", "$", "(?i:from)", expects="LPAR"),
+    Rule("SELECT without FROM", "write FROM and what to select from", "$", expects="FROM"),
+    Rule("FROM is missing", "write FROM before the inputs (or a comma between items)", r"[\w/(]", expects="FROM"),
+    Rule(
         "SELECT selects nothing",
         "write *, variables, paths with AS, or an element",
         r"(?i:from)\b|$",
         "(?i:select)",
     ),
-    _Rule("a SELECT item is missing", "write one behind the comma, or remove it", r"(?i:from)\b|$", ",", expects="VAR"),
-    _Rule("an item's name cannot end in primes", "write AS {0}", "'+", r"(?i:as)\s+([\w.\-]+)"),
-    _Rule(
+    Rule("a SELECT item is missing", "write one behind the comma, or remove it", r"(?i:from)\b|$", ",", expects="VAR"),
+    Rule("an item's name cannot end in primes", "write AS {0}", "'+", r"(?i:as)\s+([\w.\-]+)"),
+    Rule(
         "a stream takes no filter",
         "write {0}/*[...] to filter its documents' roots",
         r"\[",
         r"([\w.\-]+)",
         expects="AXIS",
     ),
-    _Rule(
+    Rule(
         "a stream takes no filter",
         "write S//{0}[...] to filter the elements of that name",
         r"\[",
         r"((?<![\w.\-/@:*])[\w.\-]+?\s*(?:->|\b(?i:as)\b)\s*[\w.\-]+'*)",
         expects="FOLLOWED",
     ),
-    _Rule("a number is no input", "write a path, such as S//item", r"-?[.0-9]+", expects="LPAR"),
-    _Rule("a string is no input", "write a path, such as S//item", "[\"']", expects="LPAR"),
+    Rule("a number is no input", "write a path, such as S//item", r"-?[.0-9]+", expects="LPAR"),
+    Rule("a string is no input", "write a path, such as S//item", "[\"']", expects="LPAR"),
     # Bindings.
-    _Rule("a path in a predicate or in SELECT binds no variable", "bind it in the block", "(?i:as)\\b", expects="AND"),
-    _Rule("a variable is missing", "write a name behind the arrow", r"(?!\w)", "->"),
-    _Rule("a variable is missing", "write a name behind AS", r"(?!\w)", r"(?i:\bas)"),
-    _Rule("a step is missing", "write a name behind the /", r"(?!\w)", "/"),
+    Rule("a path in a predicate or in SELECT binds no variable", "bind it in the block", "(?i:as)\\b", expects="AND"),
+    Rule("a variable is missing", "write a name behind the arrow", r"(?!\w)", "->"),
+    Rule("a variable is missing", "write a name behind AS", r"(?!\w)", r"(?i:\bas)"),
+    Rule("a step is missing", "write a name behind the /", r"(?!\w)", "/"),
     # Conditions.
-    _Rule(
+    Rule(
         "{0} has no right side",
         "write a condition behind it, or remove it",
         r"(?:[,\]})]|$)",
         r"(?i:\b(and|or))",
     ),
-    _Rule("{0} has no left side", "write a condition before it, or remove it", r"(?i:(and|or)\b)", expects="FUNCTION"),
-    _Rule(
+    Rule("{0} has no left side", "write a condition before it, or remove it", r"(?i:(and|or)\b)", expects="FUNCTION"),
+    Rule(
         "{0} has no right side",
         "write what to compare with",
         r"(?:[,\]})]|(?i:and|or)\b|$)",
         rf"({_COMPARISON})",
     ),
-    _Rule("{0} has no left side", "write what to compare", rf"({_COMPARISON})", expects="FUNCTION"),
-    _Rule(
+    Rule("{0} has no left side", "write what to compare", rf"({_COMPARISON})", expects="FUNCTION"),
+    Rule(
         "a comparison of a comparison",
         "write and between two comparisons",
         _COMPARISON,
         expects="AND",
         without="COMPARE",
     ),
-    _Rule("an empty filter", "write a condition, or remove the brackets", r"\]", r"\["),
-    _Rule("an empty predicate", "write an equality, such as x = y", "[,}]", r"\{", expects="FUNCTION"),
-    _Rule("ONCE without PER", "write ONCE PER and what to tell once, in parentheses", expects="PER"),
-    _Rule(
+    Rule("an empty filter", "write a condition, or remove the brackets", r"\]", r"\["),
+    Rule("an empty predicate", "write an equality, such as x = y", "[,}]", r"\{", expects="FUNCTION"),
+    Rule("ONCE without PER", "write ONCE PER and what to tell once, in parentheses", expects="PER"),
+    Rule(
         "ONCE PER without what to tell once",
         "write it in parentheses, as in ONCE PER (title)",
         before=r"(?i:\bper)",
         expects="LPAR",
     ),
-    _Rule("ONCE PER without PUBLISH", "write PUBLISH and a name before it", r"(?i:once)\b", expects="PUBLISH"),
-    _Rule("ONCE PER tells nothing once", "write a variable between the parentheses", r"\)", r"(?i:per)\s*\("),
-    _Rule("WITHIN without ONCE PER", "write ONCE PER (...) before it", r"(?i:within)\b", expects="ONCE"),
-    _Rule("WITHIN without a window", "write a number and a unit, such as 7 d", r"(?:\)|$)", "(?i:within)"),
-    _Rule("PUBLISH without a name", "write a name, without quotes", r"\W|$", "(?i:publish)"),
-    _Rule(
+    Rule("ONCE PER without PUBLISH", "write PUBLISH and a name before it", r"(?i:once)\b", expects="PUBLISH"),
+    Rule("ONCE PER tells nothing once", "write a variable between the parentheses", r"\)", r"(?i:per)\s*\("),
+    Rule("WITHIN without ONCE PER", "write ONCE PER (...) before it", r"(?i:within)\b", expects="ONCE"),
+    Rule("WITHIN without a window", "write a number and a unit, such as 7 d", r"(?:\)|$)", "(?i:within)"),
+    Rule("PUBLISH without a name", "write a name, without quotes", r"\W|$", "(?i:publish)"),
+    Rule(
         "a }} is missing",
         "write }} before this (for a brace in constructor text, write {{{{)",
         r"\S",
         expects="RBRACE",
         without="AND",
     ),
-    _Rule("an operator is missing", "write a comparison, and, or or between the two", r"[\w\"'(]", expects="AND"),
+    Rule("an operator is missing", "write a comparison, and, or or between the two", r"[\w\"'(]", expects="AND"),
 )
 
 
@@ -274,7 +285,7 @@ def explain(error: UnexpectedInput, text: str, start: int, lines: Lines) -> Prob
     problem = (
         bracket_problem(text, at, ended, expected, start, lines)
         or foreign_mistake(text[:at], text[at:], at, expected)
-        or _known_mistake(text[:at], text[at:], at, expected)
+        or known_mistake(_RULES, text[:at], text[at:], at, expected)
         or misplaced_word(text[:at], text[at:], at, expected)
         or _keyword_problem(text[at:], at, expected)
         or plain_problem(text[at:], at, expected)
@@ -306,9 +317,10 @@ def bracket_problem(text: str, at: int, ended: bool, expected: set[str], start: 
     return Problem(message, here, f"write {_CLOSER[opener]} first")
 
 
-def _known_mistake(before: str, behind: str, at: int, expected: set[str]) -> Problem | None:
+def known_mistake(rules: Iterable[Rule], before: str, behind: str, at: int, expected: set[str]) -> Problem | None:
+    """The problem of the first rule that recognizes it, with the text `before` and `behind` the place; else None."""
     before = before[-80:]
-    for rule in _RULES:
+    for rule in rules:
         if (rule.expects and rule.expects not in expected) or rule.without in expected:
             continue
         after = re.match(rule.behind, behind)
@@ -330,6 +342,7 @@ def _keyword_problem(behind: str, at: int, expected: set[str]) -> Problem | None
 
 
 def plain_problem(behind: str, at: int, expected: set[str]) -> Problem:
+    """The problem with what stands at a place, where something else is expected."""
     found = re.match(r"(?:[\w.]|-(?!>))+|\S", behind)
     message = f"unexpected {found[0]}" if found else "the query ends too early"
     words = sorted({_WORDS.get(name, name) for name in expected} - {"text"})

@@ -78,7 +78,8 @@ def _definition(definition: EventDefinition, lines: Lines, prefixes: set[str], s
             yield Problem("IN takes a path", attribute.operand.span, hint)
     items = [SelectItem(one.operand, f"{number}", one.span) for number, one in enumerate(attributes)]
     query = Query(definition.block, SelectItems(tuple(items)), None, definition.span)
-    yield from query_problems(query, lines, prefixes, stored=stored)
+    for problem in query_problems(query, lines, prefixes, stored=stored):
+        yield Problem(problem.message.replace("in SELECT", "in a definition"), problem.span, problem.hint)
 
 
 def _name(name: str, span: Span, what: str) -> Iterator[Problem]:

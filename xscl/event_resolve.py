@@ -175,9 +175,9 @@ class _Resolver(Expressions):
         """What FOLD sets in each step."""
         found: dict[str, Value] = {}
         for item in node.sets:
-            value = self.value(item.expr, scope)
             if not self._has_new_name(item, found):
                 continue
+            value = self.value(item.expr, scope) if item.name in first else None
             if item.name not in first:
                 hint = f"give it a first value on the left: (SELECT *, 0 AS {item.name} FROM ...) FOLD"
                 self.problem(f"FOLD's left side has no {item.name}", item.span, hint)
@@ -282,7 +282,7 @@ class _Resolver(Expressions):
         names = [name for name, _ in schema]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
-            hint = f"rename the one that is there before: SELECT {twice} AS another name"
+            hint = f"rename one of them before, as in (SELECT {twice} AS a FROM ...)"
             self.problem(f"{operator} gives two attributes the name {twice}", span, hint)
         elif len(names) > MAX_ATTRIBUTES:
             self.problem(f"more than {MAX_ATTRIBUTES} attributes", span, "SELECT those that are needed")

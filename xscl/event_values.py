@@ -154,14 +154,14 @@ class Expressions:
             return self._attribute(found, part, scope)
         left, right = dict(scope.left), dict(scope.right)
         if name in left and name in right:
-            sides = f"$1.{name}, $2.{name}" + (f" or $.{name}" if operator == "FOLD" else "")
+            sides = f"$1.{name} or $2.{name}" if operator == "NEXT" else f"$1.{name}, $2.{name} or $.{name}"
             self.problem(f"{name} is an attribute of both sides", found.span, f"write {sides}")
         elif name in left:
             return Attribute("latest" if name in scope.changes else "left", name, left[name])
         elif name in right:
             return Attribute("right", name, right[name])
         else:
-            self._unknown(name, [*left, *right], found.span, scope)
+            self._unknown(name, {**left, **right}, found.span, scope)
         return None
 
     def _attribute(self, found: Reference, part: Part, scope: Scope) -> Value | None:
@@ -172,7 +172,7 @@ class Expressions:
         return None
 
     def _unknown(self, name: str, names: Iterable[str], span: Span, scope: Scope) -> None:
-        names = list(names)
+        names = list(dict.fromkeys(names))
         close = get_close_matches(name, names, n=1)
         if name in dict(scope.source):
             message = f"{name} differs within a group"
@@ -192,7 +192,7 @@ class Expressions:
         if name in AGGREGATES:
             if scope.grouped is not None:
                 return scope.grouped(call)
-            hint = "write AGGREGATE{" + name + "(...) AS x BY y OVER 1 d} around the source"
+            hint = "write AGGREGATE{" + name + "(...) AS x BY y OVER 1 d} in front of the source"
             inside = scope.operator == "AGGREGATE"
             message = "an aggregate of an aggregate" if inside else f"{name}() belongs into the braces of AGGREGATE"
             self.problem(

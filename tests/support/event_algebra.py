@@ -187,6 +187,7 @@ def _function(name: str, args: list[Held]) -> Held:
         size = as_number(given[0])
         return None if size is None else abs(size)
     found = apply(name, given[0])
+    assert isinstance(found, str | float)
     return found if isinstance(found, str) else as_finite(float(found))
 
 

@@ -1,0 +1,62 @@
+"""Printing event statements and parsing them again gives the same trees, and no text at all breaks the parser."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from tests.generate.event_worlds import world
+from tests.xscl.test_event_statements import EVENTS, FEED_EXAMPLES
+from xscl import XsclErrors, parse_script, to_xscl
+from xscl.script import EventStreams
+
+STATEMENTS = [
+    "SELECT *, -y AS a, - (y + 1) * 2 AS b, y - (y - y) AS c, 7 % y AS d, 80% * y AS e FROM E",
+    "SELECT 3 h AS a, 1.5 min AS b, DUR / 1 d AS c FROM E",
+    'FROM FILTER{NOT (x = "a" AND y = 1) OR NOT NOT x IS NOT NULL} E',
+    'FROM FILTER{x = \'it\'\'s\' OR x = "a ""b""; (: c :)"} E',
+    "FROM FILTER{(y = 1 OR y = 2) AND (y = 3 OR (y = 4 OR y = 5))} E",
+    "E NEXT (SELECT x AS a FROM E) NEXT ((SELECT x AS b FROM E) NEXT (SELECT x AS c FROM E))",
+    "(E UNION E) NEXT{$1.y < $2.y AND DUR <= 3 h AND GAP > 1} (FROM E WITHIN 2 s) WITHIN INF",
+    "E FOLD{,,} E",
+    "E FOLD{$2.x = $.x, GAP <= 36 h, $.y + 1 AS y} (SELECT x FROM E) PUBLISH p",
+    "FILTER{y = 1} FILTER{y < 2} (E NEXT (SELECT x AS a FROM E))",
+    "AGGREGATE{count() AS n, sum(y) / count(y) AS m, argmax(x, y) AS best BY x OVER 30 d} (E)",
+    "FROM AGGREGATE{coalesce(max(y), 0) AS n} (SELECT y FROM E WITHIN 90 d)",
+    "E NEXT{$1.from = $2.from} E",
+]
+KNOWN = EventStreams({"E": (("x", "string"), ("y", "number"))})
+KEYWORDS = EventStreams({"E": (("from", "string"), ("within", "number"))})
+
+
+@pytest.mark.parametrize("text", STATEMENTS)
+def test_a_statement_is_printed_as_it_is_meant(text: str):
+    known = KEYWORDS if ".from" in text else KNOWN
+    script = parse_script(text, events=known)
+    printed = to_xscl(script)
+    assert parse_script(printed, events=known) == script
+    assert to_xscl(parse_script(printed, events=known)) == printed
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_damaged_script_is_a_script_or_has_errors(seed: int):
+    rng = Random(seed)
+    text = EVENTS + rng.choice(list(FEED_EXAMPLES.values()))
+    if seed % 3 == 0:
+        text = "; ".join(statement.text() for statement in world(seed, most=6).statements)
+    wrong = [*"()[]{}<>=!,;:.*@/|$&-+%'\"#\n\0\ud800", "//", "->", "(:", "--", "SELECT", "FROM", "FOLD{", "NEXT{", "E"]
+    for _ in range(40):
+        damaged = text
+        for _ in range(rng.randint(1, 3)):
+            at = rng.randrange(len(damaged))
+            damaged = damaged[:at] + rng.choice(wrong) + damaged[at + rng.choice((0, 1, 3, 30)) :]
+        try:
+            script = parse_script(damaged)
+        except XsclErrors as errors:
+            for error in errors.errors:
+                assert 0 <= error.span.start <= error.span.end <= len(damaged) + 1
+                assert error.line >= 1 and 1 <= error.column <= len(error.source) + 2
+                error.render("f.xscl").encode()
+        else:
+            assert parse_script(to_xscl(script)) == script
