@@ -10,6 +10,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.conftest import Visit
 from tests.browser.site import Site, served_site, write_story_state
+from tests.browser.test_pages import serves_everybody
 from tests.support.browser import violations
 
 QUERY = "FROM S//item->a[./title->t][contains(./title, 'Seagrass')] PUBLISH seagrass"
@@ -95,6 +96,42 @@ def test_what_is_no_list_of_feeds_is_refused(page, tmp_path: Path):
     expect(page.locator("#opml")).to_have_attribute("aria-invalid", "true")
 
 
+def test_queries_are_tried_on_what_is_kept_before_they_are_subscribed(page):
+    page.get_by_role("link", name="New query").first.click()
+    page.get_by_label("Text in XSCL").fill(QUERY)
+    page.get_by_role("button", name="Try it on what is kept").click()
+    expect(page.locator(".match").first).to_be_visible(timeout=60_000)
+    expect(page.get_by_label("Text in XSCL")).to_have_value(QUERY)
+    page.get_by_role("link", name="Queries", exact=True).click()
+    expect(page.get_by_role("link", name="seagrass", exact=True)).to_have_count(0)
+
+
+def test_a_sink_is_added_paused_tested_and_removed(page):
+    page.get_by_role("link", name="Sinks").click()
+    page.get_by_label("Name").fill("alerts")
+    page.get_by_label("Address").fill("http://user:word@hooks.invalid/")
+    page.get_by_role("button", name="Add", exact=True).click()
+    expect(page.get_by_role("alert")).to_be_visible()
+    expect(page.get_by_label("Name")).to_have_value("alerts")
+    page.get_by_label("Address").fill("https://hooks.invalid/in")
+    page.get_by_label("Queries").fill("same_* other")
+    page.get_by_role("button", name="Add", exact=True).click()
+    expect(page.get_by_role("status")).to_contain_text("It was added")
+    expect(page.get_by_role("heading", level=1)).to_have_text("alerts")
+    page.get_by_role("button", name="Pause").click()
+    expect(page.get_by_role("status")).to_contain_text("It is paused")
+    page.get_by_role("button", name="Resume").click()
+    expect(page.get_by_role("status")).to_contain_text("It tries again now")
+    page.get_by_role("button", name="Send a test").click()  # to a host that nobody has
+    expect(page.get_by_role("alert")).to_contain_text("The test failed")
+    page.get_by_label("From").fill("tomorrow")
+    page.get_by_role("button", name="Deliver again").click()
+    expect(page.get_by_role("alert")).to_be_visible()
+    page.get_by_role("button", name="Remove alerts").click()
+    expect(page.get_by_role("status")).to_have_text("The sink was removed.")
+    expect(page.get_by_role("rowheader")).to_have_count(0)
+
+
 def test_logging_out_and_in_with_the_token(visit, own_site: Site):
     page = own_site.enter(visit, "/", java_script_enabled=False, allowed=("401 (Unauthorized)",))
     page.get_by_role("button", name="Log out").click()
@@ -105,6 +142,15 @@ def test_logging_out_and_in_with_the_token(visit, own_site: Site):
     page.get_by_label("Token").fill((own_site.served.state / "secrets" / "token").read_text().strip())
     page.keyboard.press("Enter")
     expect(page).to_have_url(f"{own_site.url}/feeds")
+
+
+def test_a_sink_and_its_list_serve_everybody(visit, own_site: Site):
+    table = {"kind": "webhook", "url": f"https://hooks.invalid/{'long' * 60}", "queries": ["same_*", "x" * 100]}
+    with own_site.served.client() as client:
+        client.post("/api/v1/sinks", json={"name": "chat", "table": table}).raise_for_status()
+        for path in ("/sinks", "/sinks/chat"):
+            serves_everybody(own_site.enter(visit, path))
+        client.delete("/api/v1/sinks/chat").raise_for_status()
 
 
 def test_errors_serve_everybody(visit, own_site: Site):

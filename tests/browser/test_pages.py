@@ -24,6 +24,7 @@ PAGES = {
     "feeds": "/feeds",
     "sinks": "/sinks",
     "engine": "/engine",
+    "sharing": "/sharing",
     "sql": "/sql",
     "rows": "/sql?sql=SELECT+query,+xml+FROM+outputs",
 }

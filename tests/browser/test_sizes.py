@@ -38,7 +38,7 @@ def crowded(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Itera
         yield site
 
 
-@pytest.mark.parametrize("path", ["/", "/new", "/live", "/feeds", "/sinks", "/engine", "/sql"])
+@pytest.mark.parametrize("path", ["/", "/new", "/live", "/feeds", "/sinks", "/engine", "/sharing", "/sql"])
 def test_pages_without_anything_serve_everybody(visit, empty: Site, path):
     serves_everybody(empty.enter(visit, path))
 
