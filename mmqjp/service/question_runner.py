@@ -18,6 +18,10 @@ from mmqjp.session import Session
 QUERY = "query"
 """The command that is a question in SQL."""
 
+FOR_PAGE = "for_page"
+"""The argument of questions of a page that another process serves. They are not logged: each page asks some, and what
+people ask there is theirs."""
+
 RUN_BESIDE = (QUERY, BACKTEST, *BESIDE)
 """The commands that this runs."""
 
@@ -127,6 +131,8 @@ class QuestionRunner:
             error = {"error": str(failure)}
             with suppress(OSError):
                 self._spool.withdraw(command)
+        if command.arguments.get(FOR_PAGE):
+            return
         asked = {key: value for key, value in command.arguments.items() if key in LOGGED}
         self._log.event("command", do=command.do, **asked, **error)
 

@@ -17,7 +17,7 @@ from common.errors import OperationalError
 from join_stage.duckdb_files import DuckDBFilesReader
 from join_stage.store.protocol import SPARK_MANIFESTS
 from join_stage.store.reading import Bounds, Question, QuestionInterrupted
-from mmqjp.service.question_runner import QUERY
+from mmqjp.service.question_runner import FOR_PAGE, QUERY
 from mmqjp.service.sql_question import MAX_BYTES, MonotonicClock
 from mmqjp.session import Session
 from mmqjp.tables.store_schema import SCHEMA
@@ -228,7 +228,7 @@ class SpoolReader:
         with self._lock:
             if (kept := self._kept.get(key)) is not None and now < kept[0] + KEPT_SECONDS:
                 return kept[1]
-        question = {"sql": sql, "seconds": seconds, "most_rows": limit, "most_bytes": MAX_BYTES}
+        question = {"sql": sql, "seconds": seconds, "most_rows": limit, "most_bytes": MAX_BYTES, FOR_PAGE: True}
         found = self._ask(QUERY, question)
         columns = zip(*found["rows"], strict=True) if found["rows"] else ([] for _ in found["columns"])
         table = pa.Table.from_arrays([_array(list(column)) for column in columns], names=found["columns"])

@@ -13,6 +13,7 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
 from mmqjp.service.log import Log
+from mmqjp.service.records import records_in
 
 if TYPE_CHECKING:
     from mmqjp.web.readers import Ask, StoreReader
@@ -61,7 +62,8 @@ def page_served(
     access = Access(None if options.no_token else token_of(state), f"mmqjp-{port}")
     site = Site(reader, ask, access, url, state, holds)
     app = make_app(site, Hosts(host, port, options.public_url))
-    with closing(reader), Server(app, listening, log, stop), closing(site.hub):
+    said = records_in(log, "uvicorn", "asyncio")
+    with closing(reader), said, Server(app, listening, log, stop), closing(site.hub):
         log.event("serving", url=url, **({} if holds else {"beside": "a running service"}))
         link = access.link(url)
         sys.stderr.write(f"mmqjp: open {link}{'' if access.is_open else ONCE}\n")

@@ -46,6 +46,25 @@ def test_it_holds_the_store_and_another_attaches(tmp_path, queries):
         assert page.stop(signal.SIGINT)[0] == 0
 
 
+def test_the_log_has_one_form_and_no_questions_of_pages(tmp_path, queries):
+    state = tmp_path / "state"
+    with served(state, "--queries", queries, "--log", "json") as page, served(state, "--log", "json") as other:
+        for one in (page, other):
+            with socket.create_connection(("127.0.0.1", int(one.url.rpartition(":")[2]))) as connection:
+                connection.sendall(b"this is not HTTP\r\n\r\n")
+                assert b"400" in connection.recv(1_000)
+        with other.client() as client:
+            assert client.get("/api/v1/queries").json()["names"] == 2
+            assert "of a person" in client.get("/sql", params={"sql": "SELECT 'of a person'"}).text
+        for one in (other, page):
+            status, said = one.stop()
+            events = [json.loads(line) for line in said.splitlines()]
+            (warned,) = [event for event in events if event["event"] == "said"]
+            assert (status, warned["by"], warned["level"]) == (0, "uvicorn.error", "warning")
+            assert "Invalid HTTP request" in warned["text"]
+        assert "SELECT" not in said and "select" not in said
+
+
 def totals(output: Path) -> dict[str, int]:
     names = [json.loads(line)["query"] for line in output.read_text().splitlines()]
     return {name: names.count(name) for name in names}
