@@ -114,6 +114,10 @@ class DuckDBQuestion:
             if self._cut:
                 raise QuestionInterrupted("the question was interrupted") from None
             raise RefusedByDuckDB(str(error)) from error
+        except OSError:  # what Arrow makes of some errors while it reads from DuckDB
+            if self._cut:
+                raise QuestionInterrupted("the question was interrupted") from None
+            raise
         finally:
             with suppress(duckdb.Error):
                 self._cursor.close()

@@ -7,7 +7,7 @@ import pytest
 from tests.oracle.events import event
 from tests.support.event_algebra import run
 from xscl import XsclErrors, parse_script, to_xscl
-from xscl.algebra.events import Events, Filter, Fold, Next, Select
+from xscl.algebra.events import Events, Filter, Fold, Next, Select, Union
 from xscl.event_check import schemas_of
 from xscl.event_normal import lower_event_query
 
@@ -92,7 +92,8 @@ def test_upper_bounds_of_dur_are_windows(condition: str, within: int | None):
 def test_within_bounds_all_inside_its_from():
     text = STOCK + "SELECT Name FROM (Stock NEXT{DUR <= 5} Stock) UNION (Stock NEXT Stock) WITHIN 10 s"
     lowered = lower_event_query(parse_script(text).event_queries[0], SCHEMAS)
-    union = lowered.source  # type: ignore[union-attr]  # a Select
+    assert isinstance(lowered, Select) and isinstance(union := lowered.source, Union)
+    assert isinstance(union.left, Next) and isinstance(union.right, Next)
     assert [union.left.within, union.right.within] == [5_000_000, 10_000_000]
 
 

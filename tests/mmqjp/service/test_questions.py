@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import duckdb
+import pyarrow as pa
 import pytest
 
 from feeds.document import Document
-from join_stage.store.reading import LONGEST, Bounds, QuestionInterrupted, QuestionRefused
+from join_stage.store import duckdb_question
+from join_stage.store.reading import LONGEST, Bounds, QuestionInterrupted, QuestionRefused, measured
 from mmqjp.session import Session
 from mmqjp.tables.settings import save_settings
 from tests.support.service import PAIRS
@@ -367,6 +369,19 @@ def test_an_answer_has_bounds(place: str, request: pytest.FixtureRequest):
 def test_a_question_that_was_interrupted_before_it_began_gives_nothing(place: str, request: pytest.FixtureRequest):
     question = request.getfixturevalue(place).engine.question("SELECT 1 AS a")
     question.interrupt()
+    with pytest.raises(QuestionInterrupted):
+        question.answer()
+
+
+def test_a_question_is_interrupted_while_its_answer_is_read(on_duckdb: Place, monkeypatch: pytest.MonkeyPatch):
+    question = on_duckdb.engine.question("SELECT a.range AS a FROM range(100000) a, range(100000)")
+
+    def interrupted(reader: pa.RecordBatchReader, bounds: Bounds) -> pa.Table:
+        reader.read_next_batch()
+        question.interrupt()
+        return measured(reader, bounds)
+
+    monkeypatch.setattr(duckdb_question, "measured", interrupted)
     with pytest.raises(QuestionInterrupted):
         question.answer()
 
