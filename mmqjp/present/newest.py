@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from threading import Lock
@@ -11,25 +11,22 @@ from typing import Any
 
 from mmqjp.answers.answer import Body
 from mmqjp.answers.output import Output, read_nodes
-from mmqjp.documents.record import Record
-from mmqjp.documents.record_rows import record_of
-from mmqjp.present.item import Item, item_of, missing_item
 from mmqjp.present.match import Match
-from mmqjp.present.output_why import MOST_MATCHES, compiled, parts_of, reason_of
+from mmqjp.present.output_why import MOST_MATCHES, compiled, items_of, parts_of, reason_of
+from mmqjp.present.recent_answers import Place, RecentAnswers, Version
+from mmqjp.present.recipients import Answer, Member
+from mmqjp.present.remembered_documents import RememberedDocuments
 from mmqjp.present.selected import selected
 from mmqjp.queries.compile import CompiledQuery
 from mmqjp.queries.identity import Identity
 from mmqjp.tables import page_sql
-from mmqjp.tables.lookup import Select, documents_by_docid, documents_by_id, texts_of
+from mmqjp.tables.lookup import Select, texts_of
 
 KEPT_QUERIES = 2_000
 """The most queries that are kept compiled."""
 
 KEPT_CHARACTERS = 32 << 20
 """Answers are kept as they are shown until their outputs have so many characters; then the oldest ones go."""
-
-Place = tuple[int, int, int]
-"""Where an output stands among those of its name: the first number of its group, its place there, and the qid."""
 
 Row = Mapping[str, Any]
 
@@ -46,11 +43,12 @@ class Newest:
 @dataclass(frozen=True, slots=True)
 class _Answer:
     """An answer as all queries of its form get it: the match that it is for one of them, the parts of its XML, None if
-    that is too long, and what ids are made of."""
+    that is too long, and what ids are made of. `has_xml` says whether its XML was read."""
 
     match: Match
     body: Body | None
     choice: bytes
+    has_xml: bool = True
 
     @property
     def is_whole(self) -> bool:
@@ -67,8 +65,11 @@ class NewestMatches:
     """Matches of a store. An answer is made once for all queries that get it. Methods may be called in any thread, and
     raise what `select` raises."""
 
-    def __init__(self, select: Select) -> None:
+    def __init__(self, select: Select, version: Version) -> None:
+        """`version` returns something that is another once there is a newer batch."""
         self._select = select
+        self.recent, self.documents = RecentAnswers(select, version), RememberedDocuments(select)
+        self._drops = 0
         self._lock = Lock()
         self._kept: OrderedDict[int, _Answer] = OrderedDict()
         self._size = 0
@@ -76,6 +77,9 @@ class NewestMatches:
     def newest(self, name: str, before: Place | None, most: int, *, numbered: bool = False) -> Newest:
         """Returns the newest outputs of a name before a place. Their `seq` may be -1 unless they are to be `numbered`,
         which looks at the outputs of all other queries that came with them."""
+        self.forget_what_was_dropped()
+        if not numbered and (told := self._told_recently(name, before, most + 1)) is not None:
+            return self._newest_recent(name, told, most)
         told = self._select(page_sql.newest_outputs(name, before, most + 1)).to_pylist()
         shown = told[:most]
         later = [row for row in shown if row["answer"] >= 0]
@@ -99,6 +103,43 @@ class NewestMatches:
                 places.append(place)
         return Newest(tuple(matches), tuple(places), places[-1] if places and len(told) > most else None)
 
+    def forget_what_was_dropped(self) -> int:
+        """Forgets what was read if something was dropped since. Returns how often that was so."""
+        drops = self.recent.drops()
+        with self._lock:
+            if drops != self._drops:
+                self._drops, self._size = drops, 0
+                self._kept.clear()
+                self.documents.forget()
+        return drops
+
+    def _told_recently(self, name: str, before: Place | None, most: int) -> list[tuple[Answer, Member]] | None:
+        """The newest outputs, if they are remembered and their XML is not needed: of queries that select it all."""
+        told = self.recent.newest(name, before, most)
+        queries = [] if told is None else [_query(text) for text in {member.text for _, member in told}]
+        return told if all(query is None or query.normal.star for query in queries) else None
+
+    def _newest_recent(self, name: str, told: list[tuple[Answer, Member]], most: int) -> Newest:
+        shown = told[:most]
+        with self._lock:
+            found = {one.answer: self._kept[one.answer] for one, _ in shown if one.answer in self._kept}
+            for number in found:
+                self._kept.move_to_end(number)
+        missing = {one.answer: (one, member) for one, member in shown if one.answer not in found}
+        outputs = [
+            Told(_output(one._asdict()), one.behind[:MOST_MATCHES], (member.text,)) for one, member in missing.values()
+        ]
+        made = matches_of_told(self._select, outputs, self.documents)
+        for (one, _), match in zip(missing.values(), made, strict=True):
+            found[one.answer] = _Answer(match, None, one.choice.encode(), has_xml=False)
+        self._keep({number: found[number] for number in missing})
+        places = tuple((one.first_seq, one.place, member.qid) for one, member in shown)
+        matches = tuple(
+            _of_query(found[one.answer], name, member.identity, one.first_seq if one.first_seq == one.last_seq else -1)
+            for one, member in shown
+        )
+        return Newest(matches, places, places[-1] if places and len(told) > most else None)
+
     def _queries(self, told: Sequence[Row]) -> list[Row]:
         return self._select(page_sql.identities(row["qid"] for row in told)).to_pylist() if told else []
 
@@ -114,7 +155,7 @@ class NewestMatches:
         """The answers of outputs by number. Those that are gone are left out."""
         texts = {row["answer"]: queries[row["qid"]]["text"] for row in told}
         with self._lock:
-            found = {number: self._kept[number] for number in texts if number in self._kept}
+            found = {number: kept for number in texts if (kept := self._kept.get(number)) is not None and kept.has_xml}
             for number in found:
                 self._kept.move_to_end(number)
         missing = texts.keys() - found.keys()
@@ -128,7 +169,7 @@ class NewestMatches:
             Told(_output(row), tuple(behind.get(row["answer"], ()))[:MOST_MATCHES], (texts[row["answer"]],))
             for row in rows
         ]
-        for row, match in zip(rows, matches_of_told(self._select, untold), strict=True):
+        for row, match in zip(rows, matches_of_told(self._select, untold, self.documents), strict=True):
             body = None if row["tail"] is None else Body(row["head"], row["tail"])
             found[row["answer"]] = _Answer(match, body, row["choice"].encode())
         self._keep({number: found[number] for number in missing if number in found})
@@ -137,9 +178,10 @@ class NewestMatches:
     def _keep(self, answers: Mapping[int, _Answer]) -> None:
         with self._lock:
             for number, answer in answers.items():
-                if number not in self._kept and answer.is_whole:
+                known = self._kept.get(number)
+                if answer.is_whole and (known is None or not known.has_xml):
                     self._kept[number] = answer
-                    self._size += answer.size
+                    self._size += answer.size - (0 if known is None else known.size)
             while self._size > KEPT_CHARACTERS:
                 self._size -= self._kept.popitem(last=False)[1].size
 
@@ -154,7 +196,7 @@ class NewestMatches:
             output = replace(_output(row), query=name, xml=row["xml"], id=row["id"], seq=row["seq"])
             pairs = ({"docid1": one, "docid2": two} for one, two in row["matches"] or ())
             told.append(Told(output, tuple(map(_docids, pairs))[:MOST_MATCHES], texts))
-        return {match.output.seq: match for match in matches_of_told(self._select, told)}
+        return {match.output.seq: match for match in matches_of_told(self._select, told, self.documents)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,14 +209,14 @@ class Told:
     texts: tuple[str, ...]
 
 
-def matches_of_told(select: Select, told: Sequence[Told]) -> Iterator[Match]:
+def matches_of_told(
+    select: Select, told: Sequence[Told], documents: RememberedDocuments | None = None
+) -> Iterator[Match]:
     """Yields outputs as matches, with their items and reasons."""
     docids = {docid for one in told for docids in one.behind for docid in docids}
-    records = {record.docid: record for record in map(record_of, documents_by_docid(select, docids))}
-    parts = {part for record in records.values() for part in record.parts} - records.keys()
-    if parts:
-        records |= {one.docid: one for one in map(record_of, documents_by_docid(select, parts))}
-    items = _items(select, [one.output for one in told], records)
+    records = (documents or RememberedDocuments(select)).with_parts(docids)
+    wanted = (source for one in told for source in zip(one.output.documents, one.output.streams, strict=True))
+    items = items_of(select, wanted, records)
     for one in told:
         queries = {text: query for text in one.texts if (query := _query(text)) is not None}
         sources = list(zip(one.output.documents, one.output.streams, strict=True))
@@ -183,21 +225,6 @@ def matches_of_told(select: Select, told: Sequence[Told]) -> Iterator[Match]:
         selects = any(not query.normal.star for query in queries.values())
         values = selected(one.output.xml) if selects and one.output.xml else ()
         yield Match(one.output, tuple(items[source] for source in sources), reason, values)
-
-
-def _items(select: Select, outputs: Iterable[Output], records: Mapping[int, Record]) -> dict[tuple[str, str], Item]:
-    """The items of the documents behind outputs, by id and stream."""
-    wanted = {source for one in outputs for source in zip(one.documents, one.streams, strict=True)}
-    external = ((one.id, one.stream, one) for one in records.values() if one.kind == "external")
-    found = {
-        (id, stream): item_of(id, stream, one.t0, one.xml) for id, stream, one in external if (id, stream) in wanted
-    }
-    if missing := wanted - found.keys():
-        for row in documents_by_id(select, {id for id, _ in missing}):
-            key = row["id"], row["stream"]
-            if row["kind"] == "external" and key in missing:
-                found[key] = item_of(*key, row["t0"], row["xml"])
-    return {key: found.get(key) or missing_item(*key) for key in wanted}
 
 
 def _of_query(answer: _Answer, name: str, identity: Identity, seq: int) -> Match:

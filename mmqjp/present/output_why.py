@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -12,18 +12,18 @@ from common.errors import InputError
 from join_stage.store.protocol import StoreError
 from mmqjp.answers.output import Output, read_nodes
 from mmqjp.documents.record import Record
-from mmqjp.documents.record_rows import record_of
 from mmqjp.explain.findings import filters_of
 from mmqjp.explain.reasons import Reason, ReasonSearch, TooMuchWork
 from mmqjp.explain.why import MOST_QUERIES, MOST_STEPS
 from mmqjp.present.item import Item, item_of, missing_item
 from mmqjp.present.match import Match
+from mmqjp.present.recent_answers import RecentAnswers
+from mmqjp.present.remembered_documents import RememberedDocuments
 from mmqjp.present.selected import selected
 from mmqjp.queries.compile import CompiledQuery, Compiler
 from mmqjp.tables.lookup import (
     Row,
     Select,
-    documents_by_docid,
     documents_by_id,
     matches_of,
     output_by_id,
@@ -74,25 +74,37 @@ class OutputWhy:
         return OutputWhy(Match.from_dict(found), fed, found["text"])
 
 
-def why_output(select: Select, asked: str, group: int | None = None) -> OutputWhy:
+def why_output(
+    select: Select,
+    asked: str,
+    group: int | None = None,
+    recent: RecentAnswers | None = None,
+    documents: RememberedDocuments | None = None,
+) -> OutputWhy:
     """Returns why an output came about, given its id, a beginning of it that no other has, or its number (`seq`).
 
     `select` answers questions over the store. The output with an id is found faster if it is in `group`, whose first
-    output has this number. Takes at most a few seconds: what is too large to search has no reason.
+    output has this number. `recent` and `documents` are what is remembered of the store. Takes at most a few seconds:
+    what is too large to search has no reason.
     Raises NoOutput, and what `select` raises.
     """
     asked = asked.strip().lower()
-    row = output_by_id(select, asked, group) if group is not None and _ID.fullmatch(asked) else None
+    row, documents = None, documents or RememberedDocuments(select)
+    if group is not None and _ID.fullmatch(asked):
+        row = (recent and recent.output(asked, group)) or output_by_id(select, asked, group)
     row = row or _found(select, asked)
     output = Output(
         row["query"], row["t0"], row["t1"], tuple(row["documents"]), tuple(row["streams"]), read_nodes(row["nodes"]),
         row["xml"], row["id"], row["seq"],
     )  # fmt: skip
-    behind = stored_parts(select, matches_of(select, row)[:MOST_MATCHES])
-    texts = texts_of(select, output.query, row["form"], MOST_QUERIES)
+    docids = (matches_of(select, row) if "behind" not in row else row["behind"])[:MOST_MATCHES]
+    records = documents.with_parts(docid for some in docids for docid in some)
+    behind = [parts_of(some, records) for some in docids]
+    texts = row.get("texts") or texts_of(select, output.query, row["form"], MOST_QUERIES)
     queries = {text: query for text in texts if (query := compiled(text)) is not None}
     sources = list(zip(output.documents, output.streams, strict=True))
-    items = tuple(_items(select, sources))
+    found = items_of(select, sources, records)
+    items = tuple(found[source] for source in sources)
     parts = next(filter(None, behind), ())
     reason, text = reason_of(output, behind, sources, queries)
     shown = selected(output.xml) if any(not query.normal.star for query in queries.values()) else ()
@@ -121,21 +133,25 @@ def _found(select: Select, asked: str) -> Row:
 def stored_parts(select: Select, behind: Sequence[tuple[int, ...]]) -> list[tuple[Record, ...]]:
     """Returns the documents of a query's blocks for each match, which is given by its docids; none for one of which a
     document is no longer stored."""
-    records = _records(select, {docid for docids in behind for docid in docids})
-    records |= _records(select, {part for record in records.values() for part in record.parts} - records.keys())
+    records = RememberedDocuments(select).with_parts(docid for docids in behind for docid in docids)
     return [parts_of(docids, records) for docids in behind]
 
 
-def _records(select: Select, docids: set[int]) -> dict[int, Record]:
-    return {record.docid: record for record in map(record_of, documents_by_docid(select, docids))}
-
-
-def _items(select: Select, sources: Sequence[tuple[str, str]]) -> Iterator[Item]:
-    found = documents_by_id(select, {id for id, _ in sources})
-    stored = {(row["id"], row["stream"]): row for row in found if row["kind"] == "external"}
-    for id, stream in sources:
-        row = stored.get((id, stream))
-        yield missing_item(id, stream) if row is None else item_of(id, stream, row["t0"], row["xml"])
+def items_of(
+    select: Select, sources: Iterable[tuple[str, str]], records: Mapping[int, Record]
+) -> dict[tuple[str, str], Item]:
+    """Returns the items of documents, by id and stream. Those that are not among `records` are asked for."""
+    wanted = set(sources)
+    external = ((one.id, one.stream, one) for one in records.values() if one.kind == "external")
+    found = {
+        (id, stream): item_of(id, stream, one.t0, one.xml) for id, stream, one in external if (id, stream) in wanted
+    }
+    if missing := wanted - found.keys():
+        for row in documents_by_id(select, {id for id, _ in missing}):
+            key = row["id"], row["stream"]
+            if row["kind"] == "external" and key in missing:
+                found[key] = item_of(*key, row["t0"], row["xml"])
+    return {key: found.get(key) or missing_item(*key) for key in wanted}
 
 
 def compiled(text: str) -> CompiledQuery | None:

@@ -26,8 +26,8 @@ from mmqjp.web.deadlines import Deadlines
 Ask = Callable[[str, Mapping[str, Any]], Any]
 """Puts a command to whoever holds the store and returns its result. Raises CommandError, StoreError, OSError."""
 
-RUNNING = 2
-"""So many questions run at the same time: the engine works beside them."""
+RUNNING = 1
+"""So many questions run at the same time: the engine works beside them, and each takes a processor from it."""
 
 KEPT_SECONDS = 1.0
 """For so long an answer of another process serves again, and the newest batch is taken to be the newest."""

@@ -26,7 +26,7 @@ from mmqjp.web.templating import environment, with_query
 from mmqjp.web.told import Told
 from mmqjp.web.views.tallies import Tallies
 
-MOST_ROWS, SECONDS = 100_000, 10.0
+MOST_ROWS, SECONDS = 5_000_000, 10.0
 """The bounds of a question for a page."""
 
 TOLD = "told"
@@ -76,7 +76,7 @@ class Site:
     @cached_property
     def matches(self) -> NewestMatches:
         """Matches as they are shown."""
-        return NewestMatches(lambda sql: self.own.select(sql, MOST_ROWS, SECONDS))
+        return NewestMatches(lambda sql: self.own.select(sql, MOST_ROWS, SECONDS), self.own.version)
 
     @cached_property
     def feeds(self) -> StoreFeeds:

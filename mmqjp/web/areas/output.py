@@ -26,9 +26,12 @@ def router(site: Site) -> APIRouter:
     routes = APIRouter()
 
     def found(id: str, group: int | None) -> OutputWhy:
-        """Why an output came about. Outputs do not change, but their documents may go."""
+        """Why an output came about. Outputs do not change, but they and their documents may go."""
+        matches = site.matches
+        drops = matches.forget_what_was_dropped()
+        make = partial(why_output, partial(select, site), id[:LONGEST], group, matches.recent, matches.documents)
         try:
-            return site.kept.get(("why", id), None, partial(why_output, partial(select, site), id[:LONGEST], group))
+            return site.kept.get(("why", id), drops, make)
         except NoOutput as error:
             raise HTTPException(404, str(error)) from None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from mmqjp.present.match import Match
 from mmqjp.web.site import Site
@@ -26,6 +27,10 @@ class LatestOutputs:
 
 def latest(site: Site, query: str = "", most: int = SHOWN) -> LatestOutputs:
     """Returns the latest outputs; with `query`, those of one name among the LOOKED_THROUGH latest."""
+    return site.kept.get(("latest", query, most), site.reader.version(), partial(_latest, site, query, most))
+
+
+def _latest(site: Site, query: str, most: int) -> LatestOutputs:
     outputs = StoredOutputs(site.own)
     oldest, newest = outputs.span()
     if newest < oldest:

@@ -113,7 +113,8 @@ def query_part(site: Site, name: str) -> QueryPart:
 def match_page(site: Site, name: str, after: str | None, most: int = OUTPUTS, *, numbered: bool = False) -> MatchPage:
     """Returns the newest matches of a registered name from a place on. Raises UnknownQuery, InvalidValue."""
     tally = site.tallies.current()
-    version = tally.registered, int(tally.total[place_in(tally, name)])
+    drops = site.matches.forget_what_was_dropped()
+    version = drops, tally.registered, int(tally.total[place_in(tally, name)])
     before = places_of(after)
     make = partial(site.matches.newest, name, before, most, numbered=numbered)
     found: Newest = site.kept.get(("matches", name, before, most, numbered), version, make)
@@ -146,6 +147,9 @@ def select(site: Site, sql: str) -> pa.Table:
 
 
 def _texts(site: Site, name: str, *, paused: bool) -> tuple[QueryText, ...]:
+    if not paused:
+        some = sorted(one for one in site.matches.recent.members(name) if one.is_registered)[:MOST_TEXTS]
+        return tuple(QueryText(one.qid, one.text, one.added_at, None) for one in some)
     rows = select(site, page_sql.texts(name, MOST_TEXTS, paused=paused)).to_pylist()
     return tuple(QueryText(row["qid"], row["text"], row["added_at"], row["paused"] or None) for row in rows)
 

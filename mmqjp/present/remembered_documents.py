@@ -1,0 +1,68 @@
+"""Remembers documents that pages show, so that each is read once while it is shown."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from threading import Lock
+
+from mmqjp.documents.record import Record
+from mmqjp.documents.record_rows import record_of
+from mmqjp.tables.lookup import Select, documents_by_docid
+
+KEPT_CHARACTERS = 64 << 20
+"""Documents are remembered until they have so many characters; then the oldest ones go."""
+
+LARGEST = 1 << 20
+"""Larger documents are not remembered, in characters."""
+
+OVERHEAD, TREE = 500, 6
+"""A document counts as so many characters more, and as so many times its XML: its tree is kept, too."""
+
+
+class RememberedDocuments:
+    """Documents by docid. Methods may be called in any thread, and raise what `select` raises."""
+
+    def __init__(self, select: Select, most: int = KEPT_CHARACTERS) -> None:
+        self._select, self._most = select, most
+        self._lock = Lock()
+        self._kept: OrderedDict[int, Record] = OrderedDict()
+        self._size = 0
+
+    def records(self, docids: Iterable[int]) -> dict[int, Record]:
+        """Returns those of some documents that are stored, by docid."""
+        wanted = set(docids)
+        with self._lock:
+            found = {docid: self._kept[docid] for docid in wanted if docid in self._kept}
+            for docid in found:
+                self._kept.move_to_end(docid)
+        if missing := wanted - found.keys():
+            read = {record.docid: record for record in map(record_of, documents_by_docid(self._select, missing))}
+            self._keep(read.values())
+            found |= read
+        return found
+
+    def with_parts(self, docids: Iterable[int]) -> dict[int, Record]:
+        """Returns the same, with the documents that they are made of."""
+        found = self.records(docids)
+        parts = {part for record in found.values() for part in record.parts} - found.keys()
+        return found | self.records(parts) if parts else found
+
+    def forget(self) -> None:
+        """Forgets all: some may have been dropped."""
+        with self._lock:
+            self._kept.clear()
+            self._size = 0
+
+    def _keep(self, records: Iterable[Record]) -> None:
+        with self._lock:
+            for record in records:
+                if record.docid not in self._kept and _size(record) <= LARGEST:
+                    self._kept[record.docid] = record
+                    self._size += _size(record)
+            while self._size > self._most:
+                self._size -= _size(self._kept.popitem(last=False)[1])
+
+
+def _size(record: Record) -> int:
+    return OVERHEAD + TREE * len(record.xml)

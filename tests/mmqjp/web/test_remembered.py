@@ -1,0 +1,92 @@
+"""Pages made of what is remembered: after commits, changes of queries, pauses and prunes they are those made anew."""
+
+from itertools import zip_longest
+from random import Random
+
+import pytest
+
+from feeds.document import Document
+from mmqjp.present import recent_answers
+from mmqjp.session import Session
+from tests.mmqjp.web.conftest import NOW
+from tests.support.web import browser, site_of
+
+DAY = 86_400_000_000
+
+
+def queries(rng):
+    """Some queries, of which some share a form, and some a name."""
+    text = ""
+    for _ in range(rng.randint(1, 3)):
+        name, days, key = f"q{rng.randrange(5)}", rng.randint(1, 40), rng.choice("km")
+        select = rng.choice(["", "SELECT x "])
+        text += f"""{select}FROM S//a->x[./{key}->v] FOLLOWED BY {{v = w, {days} d}} S//b->y[./{key}->w]
+PUBLISH {name};"""
+    return text
+
+
+def documents(rng, first):
+    for n in range(first, first + rng.randint(0, 6)):
+        name, k, m = rng.choice("ab"), rng.randrange(3), rng.randrange(2)
+        time = NOW - (400 - n) * DAY // 10
+        yield Document(f"d{n}", f"<{name}><title>Document {n}</title><k>{k}</k><m>{m}</m></{name}>", time=time)
+
+
+def shown(client):
+    """All pages of queries, with those after them, and the pages of the outputs that they lead to."""
+    found, addresses = {}, [f"/q/q{n}" for n in range(5)]
+    while addresses:
+        address = addresses.pop()
+        if address in found:
+            continue
+        page = client.get(address)
+        found[address] = page.status_code, page.text
+        for part in page.text.split('href="')[1:]:
+            linked = part.partition('"')[0].replace("&amp;", "&")
+            if linked.startswith(("/o/", "/q/")) and ("after=" in linked or "group=" in linked):
+                addresses.append(linked.partition("#")[0])
+    return found
+
+
+def differing(one, other):
+    """The pages that are not the same, with the lines that differ."""
+    return [
+        (address, [lines for lines in zip_longest(a.splitlines(), b.splitlines()) if lines[0] != lines[1]], x, y)
+        for address in one.keys() | other.keys()
+        for (x, a), (y, b) in [(one.get(address, (0, "")), other.get(address, (0, "")))]
+        if (x, a) != (y, b)
+    ]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_pages_are_those_of_a_site_that_remembers_nothing(monkeypatch, seed):
+    rng = Random(seed)
+    if seed % 2:  # few are remembered, so that most are read again
+        for name, value in {"OF_FORM": 4, "MOST_ANSWERS": 9, "AT_FIRST": 5, "MOST_NEW": 6}.items():
+            monkeypatch.setattr(recent_answers, name, value)
+    with Session("duckdb", now=lambda: NOW) as engine:
+        engine.subscribe(queries(rng), add=True)
+        client, number, pages = browser(site_of(engine, now=lambda: NOW)), 0, 0
+        for _ in range(8):
+            some = list(documents(rng, number))
+            number += len(some)
+            engine.process(some)
+            match rng.randrange(6):
+                case 0:
+                    engine.subscribe(queries(rng), add=True)
+                case 1 if names := sorted(engine.queries()):
+                    engine.unsubscribe(rng.choice(names))
+                case 2 if names := sorted(engine.queries()):
+                    engine.pause(rng.choice(names))
+                case 3 if names := sorted(engine.queries()):
+                    engine.resume(rng.choice(names))
+                case 4:
+                    engine.prune(rng.randint(36, 40) * DAY)
+            kept, fresh = shown(client), shown(browser(site_of(engine, now=lambda: NOW)))
+            assert differing(kept, fresh) == []
+            pages += len(fresh)
+            without = site_of(engine, now=lambda: NOW)
+            monkeypatch.setattr(without.matches.recent, "newest", lambda *_: None)
+            monkeypatch.setattr(without.matches.recent, "output", lambda *_: None)
+            assert differing(kept, shown(browser(without))) == []
+        assert pages > 8 * 5
