@@ -1,7 +1,10 @@
 """The page of what queries share."""
 
-from mmqjp.explain.sharing import sharing
+import pytest
+
+from mmqjp.explain.sharing import MOST_NAMES, SharedRowUse, SharedTemplate, sharing
 from mmqjp.session import Session
+from mmqjp.web.areas.sharing import has_others, names_of
 from tests.support.web import browser, script, site_of, stranger
 
 
@@ -27,3 +30,23 @@ def test_without_queries_it_says_what_to_do():
 
 def test_strangers_see_nothing(site):
     assert stranger(site).get("/api/v1/sharing").status_code == 401
+
+
+MANY = tuple(f"q{number}" for number in range(MOST_NAMES))
+
+
+@pytest.mark.parametrize(
+    ("rows", "used", "others"),
+    [
+        (2, [(1, ("a",)), (2, ("a", "b"))], False),  # a subscribes to both
+        (1, [(5, ("a",))], False),  # five times
+        (3, [(1, ("a",)), (1, ("b",))], True),
+        (1, [(len(MANY), MANY)], False),
+        (1, [(len(MANY) + 1, MANY)], True),
+        (2, [(len(MANY), MANY), (1, ("a",))], True),
+    ],
+)
+def test_others_are_told_of_only_if_there_may_be_some(rows, used, others):
+    shared = tuple(SharedRowUse(row, *one) for row, one in enumerate(used))
+    template = SharedTemplate(0, "", rows, sum(count for count, _ in used), shared)
+    assert has_others(template) == others and 0 < len(names_of(template)) <= MOST_NAMES

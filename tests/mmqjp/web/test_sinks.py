@@ -73,7 +73,7 @@ def test_a_sink_is_shown_with_its_definition(site):
     found = script(site).get("/api/v1/sinks/alerts").json()
     assert found["definition"]["url"] == "https://hooks.example/in" and found["undelivered"] == found["gaps"] == []
     text = browser(site).get("/sinks/alerts").text
-    assert "hooks.example" in text and "same_*" in text and "It has got all" in text
+    assert "hooks.example" in text and "same_*" in text and "Nothing was refused or given up so far" in text
 
 
 def test_a_sink_is_paused_resumed_replayed_and_removed(site):
@@ -166,3 +166,10 @@ def test_getting_a_page_changes_nothing(site):
         assert browser(site).get(f"/sinks/alerts/{path}").status_code in (404, 405)
     assert stranger(site).post("/sinks/alerts/pause").status_code in (303, 401, 403)
     assert script(site).get("/api/v1/sinks/alerts").json()["sink"]["state"] == "running"
+
+
+def test_a_sink_that_is_behind_is_not_said_to_have_all(site, engine):
+    added(site, **{"from": "start", "queries": ["*"]})
+    assert engine.last_seq >= 0
+    text = browser(site).get("/sinks/alerts").text
+    assert "Nothing was refused or given up so far; what it is behind is still to come." in text
