@@ -17,6 +17,11 @@ def check_publishing(script: Script, in_place: Callable[[int], Query], text: str
     """The problems of the names that a script's statements define and PUBLISH, one for each cycle. `in_place` parses
     the query of a number, counted from 0, again: what follows a name in the script's may be that of another query.
     `text` is that of the script."""
+    published = script.published()
+    if not script.has_events and published.isdisjoint(
+        block.stream for one in script.queries for block in blocks(one.source)
+    ):
+        return  # nothing is made from what a query of the script makes
     makers: dict[str, set[str]] = {}  # what is read for each name
     first_of: dict[str, int | EventDefinition | EventQuery] = {}
     for number, query in enumerate(script.queries):
@@ -34,8 +39,6 @@ def check_publishing(script: Script, in_place: Callable[[int], Query], text: str
             reads = {read.name for read in names_read(event_query.stream)}
             makers.setdefault(event_query.publish, set()).update(reads)
             first_of.setdefault(event_query.publish, event_query)
-    if all(makers.keys().isdisjoint(reads) for reads in makers.values()):
-        return  # nothing is made from what a statement of the script makes
     edges = {name: sorted(reads & makers.keys()) for name, reads in makers.items()}
     order = list(makers)
     for cycle in _cycles(edges):

@@ -9,9 +9,10 @@ from graphlib import CycleError, TopologicalSorter
 from xscl.algebra.events import Schema
 from xscl.algebra.expressions import Span, VarPath
 from xscl.check import query_problems
+from xscl.event_forms import unequal
 from xscl.event_names import RESERVED, event_name_span
 from xscl.event_normal import schema_of
-from xscl.event_resolve import MAX_ATTRIBUTES, resolve, unequal
+from xscl.event_resolve import MAX_ATTRIBUTES, resolve
 from xscl.event_syntax import EventDefinition, EventQuery, names_read
 from xscl.problems import Lines, Problem
 from xscl.scope import blocks, name_span

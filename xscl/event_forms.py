@@ -271,6 +271,17 @@ def in_order(source: Stream, schema: Schema) -> Stream:
     return select_of(source, tuple((name, Attribute("left", name, kinds[name])) for name in kinds), schema)
 
 
+def unequal(one: Schema, other: Schema) -> str:
+    """How the attributes of two streams differ, in words; nothing if they do not."""
+    first, second = dict(one), dict(other)
+    for name in [*first, *second]:
+        if name not in first or name not in second:
+            return f"only one has {name}"
+        if first[name] != second[name]:
+            return f"{name} is a {first[name]} here and a {second[name]} there"
+    return ""
+
+
 def next_of(
     left: Stream, right: Stream, condition: Condition, names: tuple[tuple[Part, str], ...], schema: Schema
 ) -> Stream:

@@ -25,7 +25,7 @@ from xscl.algebra.events import (
 )
 from xscl.algebra.expressions import Span
 from xscl.event_constants import kind_of
-from xscl.event_forms import MAX_CLAUSES, bounded, clauses_of, filter_of, fold_of, in_order, next_of, select_of
+from xscl.event_forms import MAX_CLAUSES, bounded, clauses_of, filter_of, fold_of, in_order, next_of, select_of, unequal
 from xscl.event_syntax import (
     AllAttributes,
     EventCall,
@@ -41,6 +41,7 @@ from xscl.event_syntax import (
     Sequence,
     StreamName,
     Together,
+    names_read,
 )
 from xscl.event_values import AGGREGATES, Expressions, Scope
 from xscl.problems import Problem
@@ -62,6 +63,9 @@ Schemas = Mapping[str, Schema | None]
 def resolve(query: EventQuery, schemas: Schemas, documents: Ordered[str] = ()) -> tuple[Stream | None, list[Problem]]:
     """The events that a query makes, and what is wrong with it, with places in its own text. `documents` are streams of
     documents, for hints."""
+    known = _known.get(id(query))
+    if known is not None and all(schemas.get(name) == schema for name, schema in known[1]):
+        return known[2], []
     if problem := _too_deep(query):
         return None, [problem]
     resolver = _Resolver(schemas, documents)
@@ -69,7 +73,19 @@ def resolve(query: EventQuery, schemas: Schemas, documents: Ordered[str] = ()) -
     if resolver.inputs > MAX_INPUTS:
         message = f"more than {MAX_INPUTS} inputs in one query"
         resolver.problem(message, query.stream.span, "PUBLISH a part of it, and read that stream")
-    return (None if resolver.problems else stream), resolver.problems
+    if stream is None or resolver.problems:
+        return None, resolver.problems
+    if len(_known) >= MOST_KNOWN:
+        _known.clear()
+    _known[id(query)] = query, tuple((read.name, schemas[read.name]) for read in names_read(query.stream)), stream
+    return stream, []
+
+
+MOST_KNOWN = 20_000
+"""How many results are remembered. When there are more, all are forgotten."""
+
+_known: dict[int, tuple[EventQuery, tuple[tuple[str, Schema | None], ...], Stream]] = {}
+"""What queries make of what attributes, by the identity of the query. A query is checked, and then lowered."""
 
 
 class _Resolver(Expressions):
@@ -307,17 +323,6 @@ def _grouped(
     below = groups + tuple((names[name], kind_of(value)) for name, value in found.values())
     aggregate = Aggregate(source, own, tuple(name for name, _ in groups), over, below)
     return aggregate if below == schema else select_of(aggregate, tuple(items.items()), schema)
-
-
-def unequal(one: Schema, other: Schema) -> str:
-    """How the attributes of two streams differ, in words; nothing if they do not."""
-    first, second = dict(one), dict(other)
-    for name in [*first, *second]:
-        if name not in first or name not in second:
-            return f"only one has {name}"
-        if first[name] != second[name]:
-            return f"{name} is a {first[name]} here and a {second[name]} there"
-    return ""
 
 
 def _too_deep(query: EventQuery) -> Problem | None:
