@@ -113,7 +113,7 @@ class Expressions:
                 if scope.operator in ("NEXT", "FOLD"):
                     return Gap()
                 hint = "write it in the braces of NEXT or FOLD; DUR is how long an event takes"
-                self.problem("GAP belongs into NEXT or FOLD", expr.span, hint)
+                self.problem("GAP belongs in NEXT or FOLD", expr.span, hint)
             case Minus(arg=arg):
                 value = self.value(arg, scope)
                 return None if value is None else arithmetic("-", Constant(0.0), value)
@@ -141,11 +141,11 @@ class Expressions:
         if operator not in ("NEXT", "FOLD"):
             if found.side:
                 hint = f"write {name} alone: {operator} reads one source"
-                self.problem(f"{found.side} belongs into the braces of NEXT or FOLD", found.span, hint)
+                self.problem(f"{found.side} belongs in the braces of NEXT or FOLD", found.span, hint)
                 return None
             return self._attribute(found, "left", scope)
         if found.side == "$" and operator != "FOLD":
-            self.problem("$ belongs into FOLD", found.span, f"write $1.{name} for the left event")
+            self.problem("$ belongs in FOLD", found.span, f"write $1.{name} for the left event")
             return None
         if found.side:
             part = _PARTS[found.side]
@@ -194,7 +194,7 @@ class Expressions:
                 return scope.grouped(call)
             hint = "write AGGREGATE{" + name + "(...) AS x BY y OVER 1 d} in front of the source"
             inside = scope.operator == "AGGREGATE"
-            message = "an aggregate of an aggregate" if inside else f"{name}() belongs into the braces of AGGREGATE"
+            message = "an aggregate of an aggregate" if inside else f"{name}() belongs in the braces of AGGREGATE"
             self.problem(
                 message, name_span, "aggregate in two steps: AGGREGATE{...} AGGREGATE{...}" if inside else hint
             )
