@@ -64,15 +64,26 @@ class Iteration:
         return self.latest.t1
 
 
+Life = tuple[int, int]
+"""From when on a statement is there, and until when: it sees the events with `from <= t1 < until`."""
+
+EVER: Life = (-(2**62), 2**62)
+
+
 class World:
-    """Streams that are given, and statements over them."""
+    """Streams that are given, and statements over them. Those that `lives` has, by place, are not there for ever."""
 
     def __init__(
-        self, schemas: Mapping[str, Schema], events: Mapping[str, Iterable[Event]], statements: Sequence[Cel]
+        self,
+        schemas: Mapping[str, Schema],
+        events: Mapping[str, Iterable[Event]],
+        statements: Sequence[Cel],
+        lives: Mapping[int, Life] | None = None,
     ) -> None:
         self.schemas = dict(schemas)
         self.statements = statements
-        self._given = {name: frozenset(found) for name, found in events.items()}
+        self.lives = lives or {}
+        self.given = {name: frozenset(found) for name, found in events.items()}
         self._publishers: dict[str, list[int]] = {}
         self._streams: dict[str, Events] = {}
         for place, statement in enumerate(statements):
@@ -96,9 +107,9 @@ class World:
             for name in done:
                 del waiting[name]
 
-    def results(self, place: int, since: int | None = None) -> Events:
-        """The results of a statement. With `since` it has seen only events that end then or later."""
-        return self._of(self.statements[place], None, since)
+    def results(self, place: int) -> Events:
+        """The results of a statement."""
+        return self._of(self.statements[place], None, self.lives.get(place, EVER))
 
     def stream(self, name: str) -> Events:
         """The events of a stream: those given, or those published."""
@@ -106,24 +117,24 @@ class World:
             published = (
                 Event(made.attributes, made.t0, made.t1, frozenset({(name, place, made)}))
                 for place in self._publishers.get(name, ())
-                for made in self._of(self.statements[place], None, None)
+                for made in self.results(place)
             )
-            self._streams[name] = self._given.get(name, frozenset()) | frozenset(published)
+            self._streams[name] = self.given.get(name, frozenset()) | frozenset(published)
         return self._streams[name]
 
-    def _of(self, stream: Stream, within: int | None, since: int | None) -> Events:
+    def _of(self, stream: Stream, within: int | None, life: Life) -> Events:
         match stream:
             case Name():
-                return frozenset(one for one in self.stream(stream.name) if since is None or one.t1 >= since)
+                return frozenset(one for one in self.stream(stream.name) if life[0] <= one.t1 < life[1])
             case Cel():
-                found = self._of(stream.stream, _least(within, stream), since)
+                found = self._of(stream.stream, _least(within, stream), life)
                 return self._select(stream, found)
             case Filter():
-                source = self._of(stream.source, within, since)
+                source = self._of(stream.source, within, life)
                 return frozenset(one for one in source if holds(stream.cond, Scope(one.values, one.duration)))
             case Aggregate():
-                return frozenset(_aggregated(stream, self._of(stream.source, within, since)))
-        left, right = self._of(stream.left, within, since), self._of(stream.right, within, since)
+                return frozenset(_aggregated(stream, self._of(stream.source, within, life)))
+        left, right = self._of(stream.left, within, life), self._of(stream.right, within, life)
         if isinstance(stream, Union):
             return left | right
         schemas = schema_of(stream.left, self.schemas), schema_of(stream.right, self.schemas)

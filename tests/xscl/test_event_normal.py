@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.generate.event_worlds import world
+from tests.generate.seeds import seeds
 from tests.support.event_algebra import run
 from xscl import parse_script, to_xscl
 from xscl.event_check import schemas_of
@@ -12,7 +13,7 @@ from xscl.event_normal import lower_event_query
 from xscl.script import EventStreams
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", seeds(60, 3_000))
 def test_operators_find_what_statements_mean(seed: int) -> None:
     one = world(seed, most=9)
     given = {name: tuple(schema.items()) for name, schema in one.schemas.items() if name.startswith("E")}
