@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -265,6 +266,7 @@ class _Slots:
 
     def __init__(self) -> None:
         self.slots: dict[int, Kind] = {}
+        self._mentions = Counter[int]()
         self._ordered: list[Ordered] = []
 
     def value(self, value: Value) -> Value:
@@ -276,15 +278,20 @@ class _Slots:
         return rewritten_condition(found.condition, self._leaf)
 
     def alike(self) -> tuple[tuple[tuple[int, ...], ...], ...]:
+        """Returns which parameters may be exchanged: what stands in two places may not."""
         at = {slot: place for place, slot in enumerate(self.slots)}
+        groups = [group for one in self._ordered for group in one.alike]
         return tuple(
-            tuple(tuple(at[slot] for slot in slots) for slots in group) for one in self._ordered for group in one.alike
+            tuple(tuple(at[slot] for slot in slots) for slots in group)
+            for group in groups
+            if all(self._mentions[slot] == 1 for slots in group for slot in slots)
         )
 
     def _leaf(self, leaf: Value) -> Value:
         if not isinstance(leaf, Parameter):
             return leaf
         self.slots.setdefault(leaf.index, leaf.kind)
+        self._mentions[leaf.index] += 1
         return Parameter(list(self.slots).index(leaf.index), leaf.kind)
 
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
+from pattern_stage.aggregate import Aggregating
 from pattern_stage.definition import Operator as Defined
+from pattern_stage.fold import Folding
 from pattern_stage.operators import Index, Lineage, Operator
 from pattern_stage.rows import Rows
 from pattern_stage.select import Filtering, Selecting, Uniting
 from pattern_stage.sequence import Sequencing
 from pattern_stage.static_index import StaticIndex
 from pattern_stage.values import Texts
-from xscl.algebra.events import Filter, Next, Schema, Select, Union
+from xscl.algebra.events import Aggregate, Filter, Fold, Next, Schema, Select, Union
 
 
 def make_operator(
@@ -37,4 +39,7 @@ def make_operator(
             return Uniting(rows)
         case Next():
             return Sequencing(definitions, rows, texts, index, hashed=hashed)
-    raise AssertionError(f"no operator: {first!r}")
+        case Fold():
+            return Folding(definitions, rows, texts, index, hashed=hashed)
+        case Aggregate():
+            return Aggregating(definitions, rows, texts, lineage)

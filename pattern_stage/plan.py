@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -234,5 +234,10 @@ def _with_columns(operator: Operator, places: Sequence[int]) -> Operator:
             chooses, continues = rewritten_condition(chooses, leaf), rewritten_condition(continues, leaf)
             sets = tuple((name, rewritten(value, leaf)) for name, value in sets)
             return Fold(left, right, chooses, continues, sets, within, names, schema)
-        case Aggregate() | _:
+        case Aggregate(source, items, by, over, schema):
+            items = tuple(
+                (name, replace(one, args=tuple(rewritten(arg, leaf) for arg in one.args))) for name, one in items
+            )
+            return Aggregate(source, items, by, over, schema)
+        case _:
             return operator

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from pattern_stage.definition import Definition
-from xscl.algebra.events import Aggregate, Filter, Fold, Next
+from xscl.algebra.events import Filter, Fold, Next
 
-RuleName = Literal["cse", "s_sigma", "s_alpha", "s_window", "channels"]
+RuleName = Literal["cse", "s_sigma", "s_window", "channels"]
 
 RULE_NAMES: tuple[RuleName, ...] = get_args(RuleName)
 """All rules, in the order in which they are applied. What none applies to runs as it stands."""
@@ -55,14 +55,6 @@ def s_sigma(placement: Placement) -> Placement:
     return replace(placement, hashed=True)
 
 
-def s_alpha(placement: Placement) -> Placement:
-    """s_α: AGGREGATE of one stream."""
-    operator = placement.definition.operator
-    if isinstance(operator, Aggregate):
-        return replace(placement, own_window=False)
-    return placement
-
-
 def s_window(placement: Placement) -> Placement:
     """s_W: operators that differ in the upper bound on DUR run at the largest, and results are checked."""
     if isinstance(placement.definition.operator, Next | Fold):
@@ -78,7 +70,6 @@ def channels(placement: Placement) -> Placement:
 RULES: dict[RuleName, Rule] = {
     "cse": cse,
     "s_sigma": s_sigma,
-    "s_alpha": s_alpha,
     "s_window": s_window,
     "channels": channels,
 }

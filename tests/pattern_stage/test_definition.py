@@ -1,0 +1,172 @@
+"""The normal form: means what the statement means, and is one for all that differ in constants and order alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pattern_stage.definition import Form, Forms
+from pattern_stage.formula import rewritten, rewritten_condition
+from tests.support.event_algebra import run
+from tests.support.event_worlds import lowered_world
+from xscl.algebra.events import (
+    ALWAYS,
+    Aggregate,
+    AllOf,
+    AnyOf,
+    Arithmetic,
+    Attribute,
+    Comparison,
+    Condition,
+    Constant,
+    Duration,
+    Events,
+    Filter,
+    Fold,
+    Next,
+    Parameter,
+    Part,
+    Schema,
+    Select,
+    Stream,
+    Union,
+    Value,
+)
+
+STOCK = Events("Stock", (("name", "string"), ("price", "number")))
+NAME, PRICE = Attribute("left", "name", "string"), Attribute("left", "price", "number")
+
+
+def same(value: Value, constant: str | float) -> Condition:
+    return Comparison("=", value, Constant(constant))
+
+
+def more(value: Value, constant: float) -> Condition:
+    return Comparison(">", value, Constant(constant))
+
+
+def whole(form: Form, constants: tuple[str | float, ...], windows: tuple[int, ...]) -> Stream:
+    """The stream that a normal form and its constants stand for."""
+    made: list[Any] = []
+    for node in form.nodes:
+        vector = node.sorted_values([constants[slot] for slot in node.slots])
+
+        def leaf(value: Value, vector: list[str | float] = vector) -> Value:
+            return Constant(vector[value.index]) if isinstance(value, Parameter) else value
+
+        window = windows[node.window] if node.window >= 0 else None
+        inputs: Any = [made[place] for place in node.inputs]
+        match node.definition and node.definition.operator:
+            case None:
+                made.append(Events(node.stream, node.schema))
+            case Select(_, items, schema):
+                made.append(Select(inputs[0], tuple((name, rewritten(value, leaf)) for name, value in items), schema))
+            case Filter(_, condition):
+                made.append(Filter(inputs[0], rewritten_condition(condition, leaf)))
+            case Union():
+                made.append(Union(*inputs))
+            case Next(_, _, condition, _, names, schema):
+                made.append(Next(inputs[0], inputs[1], rewritten_condition(condition, leaf), window, names, schema))
+            case Fold(_, _, chooses, continues, sets, _, names, schema):
+                chooses, continues = rewritten_condition(chooses, leaf), rewritten_condition(continues, leaf)
+                sets = tuple((name, rewritten(value, leaf)) for name, value in sets)
+                made.append(Fold(inputs[0], inputs[1], chooses, continues, sets, window, names, schema))
+            case Aggregate(_, items, by, _, schema):
+                items = tuple(
+                    (name, replace(one, args=tuple(rewritten(arg, leaf) for arg in one.args))) for name, one in items
+                )
+                made.append(Aggregate(inputs[0], items, by, window, schema))
+    result: Stream = made[-1]
+    return result
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_normal_form_means_what_the_statement_means(seed):
+    one, forms = lowered_world(seed), Forms()
+    for place, stream in enumerate(one.statements):
+        assert run(whole(*forms.form(stream)), one.streams) == one.world.results(place)
+
+
+def test_statements_that_differ_in_constants_and_order_have_one_form_and_equal_rows():
+    forms = Forms()
+    ibm = Filter(STOCK, AllOf((same(NAME, "IBM"), more(PRICE, 83))))
+    turned = Filter(STOCK, AllOf((Comparison("<", Constant(83.0), PRICE), same(NAME, "IBM"))))
+    nested = Filter(Filter(STOCK, more(PRICE, 83)), same(NAME, "IBM"))
+    dell = Filter(STOCK, AllOf((same(NAME, "Dell"), more(PRICE, 20))))
+    found = [forms.form(stream) for stream in (ibm, turned, nested, dell)]
+    definitions = {form.nodes[-1].definition for form, _, _ in found}
+    assert len(definitions) == 1
+    vectors = [[constants[slot] for slot in form.nodes[-1].slots] for form, constants, _ in found]
+    assert vectors == [["IBM", 83.0]] * 3 + [["Dell", 20.0]]
+    assert found[0][0] is found[3][0]
+
+
+def test_alternatives_of_one_shape_may_come_in_any_order():
+    forms = Forms()
+
+    def sites(*names: str) -> list[str | float]:
+        form, constants, _ = forms.form(Filter(STOCK, AnyOf(tuple(same(NAME, name) for name in names))))
+        node = form.nodes[-1]
+        return node.sorted_values([constants[slot] for slot in node.slots])
+
+    assert sites("b", "c", "a") == sites("c", "a", "b") == ["a", "b", "c"]
+
+
+def test_a_constant_that_stands_in_two_clauses_is_not_exchanged():
+    forms = Forms()
+    both = AllOf((AnyOf((same(NAME, "p"), same(PRICE, 1.0))), same(NAME, "Q")))
+    form, constants, _ = forms.form(Filter(STOCK, both))
+    node = form.nodes[-1]
+    vector = [constants[slot] for slot in node.slots]
+    assert node.sorted_values(vector) == vector
+
+
+def test_a_chain_becomes_one_selection_and_one_renaming():
+    named = Select(
+        Filter(STOCK, more(PRICE, 83)),
+        (("n", NAME), ("p", Arithmetic("*", PRICE, Constant(2.0)))),
+        (("n", "string"), ("p", "number")),
+    )
+    p = Attribute("left", "p", "number")
+    chain = Select(
+        Filter(
+            named, AllOf((more(Attribute("left", "p", "number"), 200), Comparison(">=", Duration(), Constant(5.0))))
+        ),
+        (("p", p),),
+        (("p", "number"),),
+    )
+    form, constants, _ = Forms().form(chain)
+    assert [type(node.definition.operator).__name__ for node in form.nodes if node.definition] == ["Filter", "Select"]
+    assert constants == (83.0, 2.0, 200.0, 5.0)
+    assert form.nodes[1].slots == (0, 1, 2, 3)  # price > 83, then price * 2 > 200, then DUR
+    assert form.nodes[2].slots == (1,)
+
+
+def test_a_chain_that_would_grow_without_end_stays_in_pieces():
+    stream: Stream = STOCK
+    for _ in range(40):
+        stream = Select(stream, (("name", NAME), ("price", Arithmetic("+", PRICE, PRICE))), STOCK.schema)
+    form, _, _ = Forms().form(stream)
+    assert 2 < len(form.nodes) < 20
+
+
+def test_windows_are_no_part_of_a_definition_and_equal_parts_of_a_statement_are_one():
+    forms = Forms()
+    names: tuple[tuple[Part, str], ...] = (("left", "name"), ("left", "price"), ("right", "name"), ("right", "price"))
+    schema: Schema = (("name_1", "string"), ("price_1", "number"), ("name", "string"), ("price", "number"))
+    one, other = (Next(STOCK, STOCK, ALWAYS, window, names, schema) for window in (5_000_000, 9_000_000))
+    assert forms.form(one)[0] is forms.form(other)[0]
+    assert [forms.form(stream)[2] for stream in (one, other)] == [(5_000_000,), (9_000_000,)]
+    twice, _, windows = forms.form(Union(one, one))
+    assert len(twice.nodes) == 3 and windows == (5_000_000,)
+    assert len(forms.form(Union(one, other))[0].nodes) == 4
+
+
+def test_a_form_that_is_forgotten_is_made_again():
+    forms = Forms()
+    form = forms.form(Filter(STOCK, more(PRICE, 1)))[0]
+    forms.forget(form)
+    again = forms.form(Filter(STOCK, more(PRICE, 2)))[0]
+    assert again == form and again is not form
