@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -75,16 +75,23 @@ def clauses_of(condition: Condition) -> Clauses:
     Raises:
         TooManyClauses: if there are more than MAX_CLAUSES.
     """
+    return _distinct(_clauses(condition))
+
+
+def _clauses(condition: Condition) -> Sequence[Conjunction]:
+    """The clauses; atoms and clauses may be repeated, as looking for equal ones takes long."""
     match condition:
         case AllOf(args=args):
-            found: Clauses = ((),)
+            found: Sequence[Conjunction] = ((),)
             for arg in args:
-                found = _distinct(
-                    tuple(dict.fromkeys((*before, *after))) for before in found for after in clauses_of(arg)
-                )
+                clauses = _clauses(arg)
+                found = [(*before, *after) for before in found for after in clauses]
+                if len(found) > MAX_CLAUSES:
+                    found = _distinct(found)
             return found
         case AnyOf(args=args):
-            return _distinct(clause for arg in args for clause in clauses_of(arg))
+            either = [clause for arg in args for clause in _clauses(arg)]
+            return either if len(either) <= MAX_CLAUSES else _distinct(either)
         case _:
             return ((condition,),)
 
@@ -92,7 +99,7 @@ def clauses_of(condition: Condition) -> Clauses:
 def _distinct(clauses: Iterable[Conjunction]) -> Clauses:
     found: dict[Conjunction, None] = {}
     for clause in clauses:
-        found[clause] = None
+        found[tuple(dict.fromkeys(clause)) if len(clause) > 1 else clause] = None
         if len(found) > MAX_CLAUSES:
             raise TooManyClauses(
                 f"the condition has more than {MAX_CLAUSES} clauses once its ORs stand outside its ANDs: "
