@@ -12,7 +12,7 @@ from pattern_stage.classes import each_shape
 from pattern_stage.columns import Column, Columns, Ints, Mask
 from pattern_stage.flow import Flow, distinct, numbered, same, sorted_flow
 from pattern_stage.instances import Batch, joined_batches
-from pattern_stage.joining import Joining
+from pattern_stage.joining import NO_INSTANCES, Joining
 from pattern_stage.operators import Index, Renumber, RowVectors
 from pattern_stage.predicates import Pairs, compile_condition, compile_value
 from pattern_stage.search import Search
@@ -71,6 +71,8 @@ class Folding:
         """Returns the runs that end in this interval."""
         left, right = inputs
         joining, instances = self._joining, self._joining.instances
+        if joining.idle(left, right, until):
+            return self._results(left.events, right.events, NO_INSTANCES)
         width = right.events.parts.shape[1]
         new = joining.enter(left, lambda events: [events, _begun(events, width)])
         # A class that has no instance now gets none in this interval.

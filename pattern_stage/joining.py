@@ -20,7 +20,7 @@ from pattern_stage.values import Texts
 from xscl.algebra.events import Condition, Schema
 
 _NONE = np.zeros(0, np.int64)
-_NO_INSTANCES = Batch(_NONE, _NONE, _NONE, _NONE, _NONE, _NONE)
+NO_INSTANCES = Batch(_NONE, _NONE, _NONE, _NONE, _NONE, _NONE)
 
 
 class Joining:
@@ -79,7 +79,7 @@ class Joining:
         """Returns the instances that begin with left events. `sides` makes the sides of an event."""
         places, rows = self._readers.of(flow.rows)
         if len(rows) == 0:
-            return _NO_INSTANCES
+            return NO_INSTANCES
         at, classes = flow.at[places], self.classes.of_row[rows]
         heads = np.ones(len(at), np.bool_)
         if not self.classes.single:
@@ -114,6 +114,13 @@ class Joining:
         marks = mixed([shapes, scopes, keys])
         self._made.append((batch.events, batch.members))
         return Batch(batch.events, batch.origins, batch.classes, batch.members, keys, marks), known
+
+    def idle(self, left: Flow, right: Flow, until: int) -> bool:
+        """Ends an interval in which nothing begins and nothing finds a partner; returns whether it is one."""
+        if len(left) or (len(right) and len(self.instances)):
+            return False
+        self.instances.expire(until)
+        return True
 
     def finish(self, touched: Ints, kept: Batch, until: int) -> None:
         """Ends an interval: drops the instances at the places `touched`, and keeps others, as long as they can still

@@ -10,10 +10,12 @@ import pyarrow as pa
 from pattern_stage.columns import Column, Columns, Ints
 from pattern_stage.flow import Flow
 from pattern_stage.instances import Batch, joined_batches
-from pattern_stage.joining import Joining
+from pattern_stage.joining import NO_INSTANCES, Joining
 from pattern_stage.operators import Index, Renumber, RowVectors
 from pattern_stage.values import Texts
 from xscl.algebra.events import Next, Schema
+
+_NONE = np.zeros(0, np.int64)
 
 
 class Sequencing:
@@ -54,6 +56,8 @@ class Sequencing:
         """Returns left events with their partners."""
         left, right = inputs
         joining, instances = self._joining, self._joining.instances
+        if joining.idle(left, right, until):
+            return self._results(left.events, right.events, NO_INSTANCES, _NONE, _NONE)
         new = joining.enter(left, lambda events: [events])
         search = joining.search(right, new.classes)
         places, waiting = instances.touched(search.marks)
