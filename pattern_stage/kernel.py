@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+import pyarrow as pa
 
+from pattern_stage import snapshot
 from pattern_stage.columns import Column, Columns, Ints
 from pattern_stage.fan_out import FanOut
 from pattern_stage.flow import Flow, whole
@@ -171,6 +173,24 @@ class Kernel:
         return [Results(mop.schema, flow.events, at, self.statements.ids[slots])] if len(at) else []
 
     # ------------------------------------------------------------ upkeep
+
+    def state(self) -> dict[str, pa.Table]:
+        """Returns what waits, as tables by name. Between intervals only."""
+        self._settle()
+        return snapshot.save(self.plan, self._operators)
+
+    def restore(self, state: Mapping[str, pa.Table]) -> None:
+        """Takes over what waited for statements that are here too, whatever their numbers.
+
+        Raises:
+            ValueError: if another version has saved it.
+        """
+        self._settle()
+        snapshot.restore(self.plan, self._operators, state)
+
+    def parts(self) -> Iterable[Ints]:
+        """Returns the numbers of all events that something which waits was made of, for `Lineage.keep`."""
+        return snapshot.parts(self._operators)
 
     def instances(self) -> tuple[Ints, Ints]:
         """Returns statements and how many instances wait for each; those for several count for each."""

@@ -5,10 +5,13 @@ from __future__ import annotations
 from itertools import pairwise
 from random import Random
 
+import pyarrow as pa
 import pytest
 
+from pattern_stage.kernel import Kernel
 from pattern_stage.rules import RULE_NAMES
-from tests.support.event_kernel import Trial
+from tests.oracle.events import Event
+from tests.support.event_kernel import Parts, Trial
 from tests.support.event_worlds import Lowered, lowered_world
 
 END = 30_000_000
@@ -44,6 +47,51 @@ def test_no_rule_changes_what_is_found(seed, rule):
     for place, stream in enumerate(one.statements):
         trial.kernel.add(place, stream, -1)
     trial.run_all(one.streams, bounds(rng))
+    check(one, trial)
+
+
+@pytest.mark.parametrize("seed", range(300, 360))
+def test_another_process_takes_over_what_waits(seed):
+    one, rng = lowered_world(seed), Random(seed)
+    places = list(range(len(one.statements)))
+    cuts = bounds(rng)
+    state: dict[str, pa.Table] = {}
+    found: dict[int, list[Event]] = {}
+    parts = Parts()
+    for start, end in pairwise(cuts):
+        trial = Trial(one.schemas)  # with texts and rows that are numbered anew
+        trial.parts, trial.kernel = parts, Kernel(trial.texts, parts)
+        trial.texts.codes(f"text {number}" for number in range(rng.randrange(9)))
+        rng.shuffle(places)
+        for place in places:
+            trial.kernel.add(place, one.statements[place], -1)
+        trial.kernel.restore(state)
+        trial.run(one.streams, start, end)
+        for place, events in trial.found.items():
+            found.setdefault(place, []).extend(events)
+        state = trial.kernel.state()
+        behind = parts.of(number for numbers in trial.kernel.parts() for number in numbers.tolist())
+        assert behind <= parts.of(range(len(parts.numbers)))
+    trial.found = found
+    check(one, trial)
+
+
+def test_a_state_of_another_version_is_refused():
+    trial = Trial({})
+    with pytest.raises(ValueError, match="has format 99; this version reads 1"):
+        trial.kernel.restore({"format": pa.table({"version": [99]})})
+
+
+@pytest.mark.parametrize("seed", range(400, 430))
+def test_texts_that_nothing_holds_are_forgotten(seed):
+    one, rng = lowered_world(seed), Random(seed)
+    trial = Trial(one.schemas)
+    for place, stream in enumerate(one.statements):
+        trial.kernel.add(place, stream, -1)
+    for start, end in pairwise(bounds(rng)):
+        trial.run(one.streams, start, end)
+        trial.texts.keep(trial.kernel.codes())
+        trial.texts.codes(f"text {number}" for number in range(rng.randrange(9)))
     check(one, trial)
 
 

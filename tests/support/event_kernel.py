@@ -6,10 +6,10 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
-from pattern_stage.values import Texts
 
 from pattern_stage.columns import Column, Columns, Ints
 from pattern_stage.kernel import Kernel, Results
+from pattern_stage.values import Texts
 from tests.oracle.events import Event, Events, event
 from xscl.algebra.events import Schema
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from xscl.event_check import schemas_of
-from xscl.event_normal import lower_event_query
-from xscl.script import EventStreams
-
 from tests.generate.event_worlds import world
 from tests.oracle.events import Events, World
 from xscl import parse_script
 from xscl.algebra.events import Aggregate, Filter, Schema, Select, Stream
 from xscl.algebra.events import Events as Source
+from xscl.event_check import schemas_of
+from xscl.event_normal import lower_event_query
+from xscl.script import EventStreams
 
 
 @dataclass(frozen=True)
