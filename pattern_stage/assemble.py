@@ -39,6 +39,17 @@ class Assembled:
     def __len__(self) -> int:
         return len(self.docids)
 
+    def take(self, places: Ints | Mask) -> Assembled:
+        """Returns the events at these places."""
+        return Assembled(
+            self.docids[places],
+            self.t0[places],
+            self.t1[places],
+            self.nodes[places],
+            tuple([column[places] for column in self.values]),
+            self.crowded,
+        )
+
 
 def assemble(placement: EventPlacement, witnessed: Witnessed, texts: Texts) -> Assembled:
     """Returns the events of a definition in a batch."""

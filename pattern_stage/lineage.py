@@ -200,6 +200,10 @@ class Lineage:
             block = self._blocks[block_at]
             yield block, np.searchsorted(block.numbers, numbers[begin:end])
 
+    def oldest(self) -> int | None:
+        """Returns the least t0 of all events; None if there are none."""
+        return min((int(block.t0.min()) for block in self._blocks), default=None)
+
     # ------------------------------------------------------------ forgetting, saving
 
     @property

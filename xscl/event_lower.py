@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from xscl.algebra.comparisons import is_number
 from xscl.algebra.event_pattern import ATTRIBUTE_END, EventAttribute, EventPattern
 from xscl.algebra.events import Kind
 from xscl.algebra.expressions import Call, Expr, VarPath
@@ -29,7 +30,7 @@ def lower_definition(definition: EventDefinition, namespaces: Mapping[str, str])
     ends: list[str] = []
     attributes: list[EventAttribute] = []
     for number, attribute in enumerate(definition.attributes, 1):
-        kind: Kind = "number" if attribute.number else "string"
+        kind: Kind = "number" if attribute.number or is_number(attribute.operand) else "string"
         constant = constant_text(attribute.operand)
         if constant is not None:
             attributes.append(EventAttribute(attribute.name, kind, None, constant=constant))

@@ -145,12 +145,18 @@ def _release_trees(records: Iterable[Record]) -> None:
 
 
 def kept_documents(
-    store: JoinEngine, streams: Collection[str], *, starts: range | None = None, joined: bool = False
+    store: JoinEngine,
+    streams: Collection[str],
+    *,
+    starts: range | None = None,
+    ends_from: int | None = None,
+    joined: bool = False,
 ) -> Iterator[list[int]]:
     """Yields the docids of stored documents of some streams in batches, oldest first.
 
-    With `starts`, only documents that begin in this range of times; with `joined`, only those in the join state.
+    With `starts`, only documents that begin in this range of times; with `ends_from`, only those that end then or
+    later; with `joined`, only those in the join state.
     """
-    rows = document_sizes(store, streams, starts=starts, joined=joined).to_pylist()
+    rows = document_sizes(store, streams, starts=starts, ends_from=ends_from, joined=joined).to_pylist()
     for batch in in_batches(rows, READ_DOCUMENTS, READ_CHARACTERS, itemgetter("size")):
         yield [row["docid"] for row in batch]

@@ -75,13 +75,21 @@ JOIN asked a ON d.stream = a.stream AND d.id = a.id WHERE d.kind = 'external'"""
 
 
 def document_sizes(
-    store: TableStore, streams: Collection[str], *, starts: range | None = None, joined: bool = False
+    store: TableStore,
+    streams: Collection[str],
+    *,
+    starts: range | None = None,
+    ends_from: int | None = None,
+    joined: bool = False,
 ) -> pa.Table:
     """Returns the documents of some streams in the order of their docids: `docid`, and `size` in characters.
 
-    With `starts`, only documents that begin in this range of times; with `joined`, only those in the join state.
+    With `starts`, only documents that begin in this range of times; with `ends_from`, only those that end then or
+    later; with `joined`, only those in the join state.
     """
     conditions = ["true"]
+    if ends_from is not None:
+        conditions.append(f"d.t1 >= {ends_from}")
     if starts is not None:
         conditions.append(f"t0 >= {starts.start} AND t0 < {starts.stop}")
     if joined:

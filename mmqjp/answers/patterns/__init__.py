@@ -1,0 +1,1 @@
+"""Event patterns within batches: events from documents, their time, and the results of event statements."""

@@ -1,0 +1,132 @@
+"""The event statements that are registered, as far as running them asks; and what has to come before what."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from templates.event_places import EventPlacement
+from xscl.algebra.events import Aggregate, Events, Filter, Fold, Next, Select, Stream, Union
+
+
+class Publisher(NamedTuple):
+    """A statement that publishes its results as events of a `stream`: those whose first part ended after `since`.
+    `identity` is the same for the same statement in every store."""
+
+    stream: str
+    identity: str
+    since: int
+
+
+class EventForm(Protocol):
+    """Event statements that differ in name only, which are run as one."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def stream(self) -> Stream: ...
+
+    @property
+    def since(self) -> int:
+        """The least time after which the first part of a result ended that any of them gets."""
+
+    @property
+    def publishers(self) -> Sequence[Publisher]:
+        """Those of them that publish."""
+
+
+class EventStatements(Protocol):
+    """All registered event statements. `version` changes with each change of them."""
+
+    version: int
+
+    @property
+    def forms(self) -> Mapping[str, EventForm]:
+        """Those that are run, by id."""
+
+    @property
+    def placements(self) -> Mapping[str, EventPlacement]:
+        """The definitions that they read, by name."""
+
+
+def names_of(stream: Stream) -> frozenset[str]:
+    """Returns the names of the event streams that a stream is made of.
+
+    >>> names_of(Union(Events("A", ()), Filter(Events("B", ()), AllOf()))) == {"A", "B"}
+    True
+    """
+    match stream:
+        case Events(stream=name):
+            return frozenset((name,))
+        case Select(source=source) | Filter(source=source) | Aggregate(source=source):
+            return names_of(source)
+        case Union(left=left, right=right) | Next(left=left, right=right) | Fold(left=left, right=right):
+            return names_of(left) | names_of(right)
+
+
+class _Shape(NamedTuple):
+    """What forms read, and where they publish."""
+
+    reads: frozenset[str]
+    publishes: frozenset[str]
+
+
+class Order:
+    """What has to come before what: which names of events are complete once which others are.
+
+    Forms that read and publish the same names are one here, so that many forms cost no more than one.
+    """
+
+    def __init__(self, made_of: Callable[[str], Collection[str]]) -> None:
+        """`made_of` returns the streams of documents that XSCL queries make a stream of."""
+        self._made_of = made_of
+        self._shapes: Counter[_Shape] = Counter()
+        self._shape_of: dict[str, _Shape] = {}
+
+    def add(self, form: EventForm) -> None:
+        """Adds a form, or follows a change of its publishers."""
+        self.remove(form.id)
+        shape = _Shape(names_of(form.stream), frozenset(publisher.stream for publisher in form.publishers))
+        self._shape_of[form.id] = shape
+        self._shapes[shape] += 1
+
+    def remove(self, form_id: str) -> None:
+        """Removes a form, if it is there."""
+        shape = self._shape_of.pop(form_id, None)
+        if shape is not None:
+            self._shapes[shape] -= 1
+            if not self._shapes[shape]:
+                del self._shapes[shape]
+
+    def names(self) -> set[str]:
+        """Returns the names of all events that are read."""
+        return set().union(*(shape.reads for shape in self._shapes))
+
+    def outside(self, placements: Mapping[str, EventPlacement]) -> set[str]:
+        """Returns the external streams behind any form."""
+        streams = (placements[name].stream for name in self.names() if name in placements)
+        return {stream for stream in self._behind(streams) if not self._made_of(stream) and not self._makers(stream)}
+
+    def ready(self, fed: Collection[str], placements: Mapping[str, EventPlacement]) -> list[str]:
+        """Returns the names, not `fed` yet, whose events are complete once those that are fed have been answered."""
+        return [name for name in sorted(self.names().difference(fed)) if self._is_complete(name, fed, placements)]
+
+    def _is_complete(self, name: str, fed: Collection[str], placements: Mapping[str, EventPlacement]) -> bool:
+        streams = self._behind([placements[name].stream]) if name in placements else {name}
+        return all(shape.reads.issubset(fed) for stream in streams for shape in self._makers(stream))
+
+    def _makers(self, stream: str) -> list[_Shape]:
+        return [shape for shape in self._shapes if stream in shape.publishes]
+
+    def _behind(self, streams: Iterable[str]) -> set[str]:
+        """Returns streams of documents, and those that they are made of, up to those that forms publish."""
+        found: set[str] = set()
+        waiting = list(streams)
+        while waiting:
+            stream = waiting.pop()
+            if stream not in found:
+                found.add(stream)
+                waiting += self._made_of(stream)
+        return found
