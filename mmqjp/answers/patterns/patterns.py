@@ -231,16 +231,12 @@ class Patterns:
             for name in ready:
                 if composed := published.pop(name, None):
                     events[name] = _in_order(composed)
-            found = self._kernel.feed({name: events.get(name, no_events(self._schema(name))) for name in ready})
+            found = self._kernel.feed({name: events.get(name, no_events(self._order.schema(name))) for name in ready})
             fed.update(ready)
             results = self._by_form(found)
             self._publish(results, published)
             yield results
         yield self._by_form(self._kernel.end())
-
-    def _schema(self, name: str) -> Schema:
-        placement = self._statements.placements.get(name)
-        return () if placement is None else placement.schema
 
     def _by_form(self, found: Sequence[Results]) -> list[FormResults]:
         results = []

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from templates.event_places import EventPlacement
-from xscl.algebra.events import Aggregate, Events, Filter, Fold, Next, Select, Stream, Union
+from xscl.algebra.events import Aggregate, Events, Filter, Fold, Next, Schema, Select, Stream, Union
 
 
 class Publisher(NamedTuple):
@@ -51,19 +51,19 @@ class EventStatements(Protocol):
         """The definitions that they read, by name."""
 
 
-def names_of(stream: Stream) -> frozenset[str]:
-    """Returns the names of the event streams that a stream is made of.
+def read_by(stream: Stream) -> dict[str, Schema]:
+    """Returns the event streams that a stream is made of, by name, with their attributes.
 
-    >>> names_of(Union(Events("A", ()), Filter(Events("B", ()), AllOf()))) == {"A", "B"}
-    True
+    >>> sorted(read_by(Union(Events("A", ()), Select(Events("B", ()), (), ()))))
+    ['A', 'B']
     """
     match stream:
-        case Events(stream=name):
-            return frozenset((name,))
+        case Events(stream=name, schema=schema):
+            return {name: schema}
         case Select(source=source) | Filter(source=source) | Aggregate(source=source):
-            return names_of(source)
+            return read_by(source)
         case Union(left=left, right=right) | Next(left=left, right=right) | Fold(left=left, right=right):
-            return names_of(left) | names_of(right)
+            return read_by(left) | read_by(right)
 
 
 class _Shape(NamedTuple):
@@ -84,11 +84,14 @@ class Order:
         self._made_of = made_of
         self._shapes: Counter[_Shape] = Counter()
         self._shape_of: dict[str, _Shape] = {}
+        self._schemas: dict[str, Schema] = {}
 
     def add(self, form: EventForm) -> None:
         """Adds a form, or follows a change of its publishers."""
         self.remove(form.id)
-        shape = _Shape(names_of(form.stream), frozenset(publisher.stream for publisher in form.publishers))
+        read = read_by(form.stream)
+        self._schemas |= read
+        shape = _Shape(frozenset(read), frozenset(publisher.stream for publisher in form.publishers))
         self._shape_of[form.id] = shape
         self._shapes[shape] += 1
 
@@ -103,6 +106,10 @@ class Order:
     def names(self) -> set[str]:
         """Returns the names of all events that are read."""
         return set().union(*(shape.reads for shape in self._shapes))
+
+    def schema(self, name: str) -> Schema:
+        """Returns the attributes of events that are read."""
+        return self._schemas[name]
 
     def outside(self, placements: Mapping[str, EventPlacement]) -> set[str]:
         """Returns the external streams behind any form."""

@@ -24,6 +24,7 @@ from mmqjp.tables.ledger import Ledger
 from mmqjp.tables.store_schema import SCHEMA
 from pattern_stage.columns import Column, Columns, Ints
 from pattern_stage.horizon import Settle
+from pattern_stage.kernel import Kernel as RunsStatements
 from pattern_stage.lineage import Lineage
 from pattern_stage.values import Texts
 from templates.event_places import EventPlacement
@@ -196,6 +197,24 @@ class OracleKernel:
                 self._events.setdefault(row["stream"], []).append(event(values, row["t0"], row["t1"], row["parts"]))
 
 
+class RealKernel(RunsStatements):
+    """The kernel, which cannot be saved: a store with it takes no snapshots."""
+
+    def __init__(
+        self, texts: Texts, lineage: Lineage, cels: Mapping[Stream, Cel], schemas: Mapping[str, Schema]
+    ) -> None:
+        super().__init__(texts, lineage)
+
+    def parts(self) -> Iterable[Ints]:
+        raise AssertionError("nothing is forgotten")
+
+    def state(self) -> dict[str, pa.Table]:
+        raise AssertionError("there are no snapshots")
+
+    def restore(self, state: Mapping[str, pa.Table]) -> None:
+        assert not state
+
+
 class _Results(NamedTuple):
     schema: Schema
     events: Columns
@@ -207,8 +226,15 @@ class Store:
     """A store with statements, which may be closed and opened again."""
 
     def __init__(
-        self, directory: Path, definitions: Sequence[EventDefinition], *, settle: Settle, snapshot_every: int
+        self,
+        directory: Path,
+        definitions: Sequence[EventDefinition],
+        *,
+        settle: Settle,
+        snapshot_every: int,
+        kernel: type[OracleKernel] | type[RealKernel] = OracleKernel,
     ) -> None:
+        self._kernel = kernel
         self._directory, self._definitions = directory, {one.name: one for one in definitions}
         self._settle, self._every = settle, snapshot_every
         self.schemas: dict[str, Schema] = {one.name: lower_definition(one, {}).schema for one in definitions}
@@ -231,7 +257,7 @@ class Store:
             self._stage1.edges_of,
             StoredEvents(self.store, self.ledger),
             self._records,
-            lambda texts, lineage: OracleKernel(texts, lineage, self._cels, self.schemas),
+            lambda texts, lineage: self._kernel(texts, lineage, self._cels, self.schemas),
             KeptDocuments(self.store, self._records, self._statements.defined.needs_of).events,
             lambda stream: (),
             settle=self._settle,

@@ -1,6 +1,6 @@
 """Events of documents reach statements in the order of time, whatever their arrival, batches, faults and restarts.
 
-The statements are run by the oracle, so that this is about all that is around them.
+The statements are run by the oracle, so that this is about all that is around them, and by the kernel.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from random import Random
 import pytest
 
 from tests.generate.documents import chance
-from tests.mmqjp.answers.event_world import Doc, Store, expected
+from tests.mmqjp.answers.event_world import Doc, OracleKernel, RealKernel, Store, expected
 from tests.oracle.bindings import Stored
 from tests.oracle.event_documents import in_time as in_time_of
 from tests.oracle.event_syntax import Cel, Cmp, Filter, Name, Next, Ref
@@ -81,11 +81,15 @@ def check(store: Store, given: dict[str, tuple[Cel, int]], documents: Sequence[D
     assert set(store.results) == wanted
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_results_are_those_of_all_events(seed: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kernel", [OracleKernel, RealKernel])
+@pytest.mark.parametrize("seed", range(8))
+def test_results_are_those_of_all_events(
+    seed: int, kernel: type[OracleKernel] | type[RealKernel], tmp_path: Path
+) -> None:
     rng = Random(seed)
     settle = rng.choice((None, 4 * SECOND))
-    store = Store(tmp_path, definitions(), settle=settle, snapshot_every=rng.choice((1, 3, 50)))
+    every = rng.choice((1, 3, 50)) if kernel is OracleKernel else 10**9
+    store = Store(tmp_path, definitions(), settle=settle, snapshot_every=every, kernel=kernel)
     given = {name: (cel, store.add(name, cel, {})) for name, cel in statements(rng).items()}
     arrived = documents(rng, 25)
     for batch in batches(rng, arrived, settle or 100 * SECOND):
@@ -105,7 +109,7 @@ def test_results_are_those_of_all_events(seed: int, tmp_path: Path) -> None:
     store.close()
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 def test_late_documents_are_told_and_the_rest_counts(seed: int, tmp_path: Path) -> None:
     rng = Random(100 + seed)
     settle = {"S": 2 * SECOND, "*": 5 * SECOND}
