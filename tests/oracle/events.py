@@ -107,9 +107,10 @@ class World:
             for name in done:
                 del waiting[name]
 
-    def results(self, place: int) -> Events:
-        """The results of a statement."""
-        return self._of(self.statements[place], None, self.lives.get(place, EVER))
+    def results(self, place: int, since: int | None = None) -> Events:
+        """The results of a statement, during its life, or as if it were there from `since` on."""
+        life = self.lives.get(place, EVER) if since is None else (since, EVER[1])
+        return self._of(self.statements[place], None, life)
 
     def stream(self, name: str) -> Events:
         """The events of a stream: those given, or those published."""
