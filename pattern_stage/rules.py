@@ -48,11 +48,18 @@ def cse(placement: Placement) -> Placement:
 
 
 def s_sigma(placement: Placement) -> Placement:
-    """s_σ: all selections of a stream are one m-op, and a static index finds those that an event satisfies. So do the
-    conditions of NEXT and FOLD on their right events."""
-    if isinstance(placement.definition.operator, Filter):
-        return replace(placement, key=("σ", placement.inputs), hashed=True)
-    return replace(placement, hashed=True)
+    """s_σ: all selections of a stream are one m-op, and a static index finds those that an event satisfies. So are all
+    NEXT and all FOLD over the same inputs with results of one schema: their conditions on right events are indexed."""
+    match placement.definition.operator:
+        case Filter():
+            kind: Key = ("σ",)
+        case Next(names=names, schema=schema):
+            kind = (";", names, schema)
+        case Fold(names=names, schema=schema):
+            kind = ("μ", names, schema)
+        case _:
+            kind = (placement.definition,)
+    return replace(placement, key=(*kind, placement.inputs), hashed=True)
 
 
 def s_window(placement: Placement) -> Placement:

@@ -95,9 +95,7 @@ class Keys:
     def _kind(self, mop: MOp) -> str:
         if mop.placement is None:
             return "source"
-        # The selections of a stream are one m-op, whatever there is among them.
-        single = mop.placement.key == (mop.placement.definition, mop.inputs)
-        return mop.placement.definition.name if single else type(mop.definitions[0]).__name__
+        return repr(mop.placement.key[:-1])
 
     def of(self, mop: MOp, rows: Ints) -> list[bytes]:
         """Returns the keys of rows of an m-op."""
