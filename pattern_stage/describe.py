@@ -1,0 +1,79 @@
+"""A plan for people: its m-ops with what they do, how many rows they have, and what they read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pattern_stage.definition import Operator
+from pattern_stage.formula import condition_text, value_text
+from pattern_stage.plan import MOp, Plan
+from xscl.algebra.events import Aggregate, Condition, Filter, Fold, Next, Parameter, Select, Union
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """An m-op: a node of the plan, whose edges are `reads`."""
+
+    number: int
+    title: str
+    """The stream of a source, or the operators, each shape once, with `?1` for the first parameter."""
+    shapes: tuple[str, ...]
+    rows: int
+    forms: int
+    """How many forms of statements share it."""
+    reads: tuple[int, ...]
+
+
+def described(plan: Plan) -> list[Described]:
+    """Returns the m-ops of a plan, inputs before those that read them."""
+    return [_described(mop) for mop in plan]
+
+
+def plan_text(plan: Plan) -> str:
+    """Returns a plan as lines of text, one for an m-op and one for each of its shapes."""
+    lines = []
+    for one in described(plan):
+        reads = "".join(f" {'and' if at else 'of'} {number}" for at, number in enumerate(one.reads))
+        rows = f": {one.rows} row{'s' * (one.rows != 1)}" if one.reads else ""
+        lines.append(f"{one.number}  {one.title}{reads}{rows}, in {one.forms} form{'s' * (one.forms != 1)}")
+        lines += [f"     {shape}" for shape in one.shapes]
+    return "\n".join(lines)
+
+
+def _described(mop: MOp) -> Described:
+    if mop.placement is None:
+        return Described(mop.number, mop.stream, (), 1, mop.users, ())
+    shapes = tuple(operator_text(one) for one in mop.definitions)
+    title = type(mop.definitions[0]).__name__.upper()
+    return Described(mop.number, title, shapes, len(mop.rows), mop.users, mop.inputs)
+
+
+def operator_text(operator: Operator) -> str:
+    """Returns an operator as it is written in a statement, without its inputs."""
+    match operator:
+        case Select(_, items):
+            return "SELECT " + ", ".join(f"{value_text(value, _parameter, True)} AS {name}" for name, value in items)
+        case Filter(_, condition):
+            return f"FILTER{{{condition_text(condition, _parameter, True)}}}"
+        case Union():
+            return "UNION"
+        case Next(condition=condition):
+            return f"NEXT{{{_condition(condition)}}}"
+        case Fold(chooses=chooses, continues=continues, sets=sets):
+            new = ", ".join(f"{value_text(value, _parameter)} AS {name}" for name, value in sets)
+            return f"FOLD{{{_condition(chooses)}, {_condition(continues)}, {new}}}"
+        case Aggregate(_, items, by, over):
+            functions = (
+                f"{one.name}({', '.join(value_text(arg, _parameter, True) for arg in one.args)}) AS {name}"
+                for name, one in items
+            )
+            groups = f" BY {', '.join(by)}" if by else ""
+            return f"AGGREGATE{{{', '.join(functions)}{groups}{'' if over is None else ' OVER ?'}}}"
+
+
+def _condition(condition: Condition) -> str:
+    return condition_text(condition, _parameter)
+
+
+def _parameter(parameter: Parameter) -> str:
+    return f"?{parameter.index + 1}"
