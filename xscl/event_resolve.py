@@ -5,9 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Ordered
-from dataclasses import is_dataclass
 from difflib import get_close_matches
-from typing import Any
 
 from xscl.algebra.events import (
     ALWAYS,
@@ -25,6 +23,7 @@ from xscl.algebra.events import (
 )
 from xscl.algebra.expressions import Span
 from xscl.event_constants import kind_of
+from xscl.event_depth import too_deep
 from xscl.event_forms import MAX_CLAUSES, bounded, clauses_of, filter_of, fold_of, in_order, next_of, select_of, unequal
 from xscl.event_syntax import (
     AllAttributes,
@@ -37,7 +36,6 @@ from xscl.event_syntax import (
     Inner,
     Iteration,
     Named,
-    Reference,
     Sequence,
     StreamName,
     Together,
@@ -49,9 +47,6 @@ from xscl.syntax import Window
 
 MAX_ATTRIBUTES = 100
 """How many attributes an event may have."""
-
-MAX_TREE_DEPTH = 100
-"""How deep operators, and the operations of an expression, may be nested."""
 
 MAX_INPUTS = 50
 """How many streams a query may read."""
@@ -66,7 +61,7 @@ def resolve(query: EventQuery, schemas: Schemas, documents: Ordered[str] = ()) -
     known = _known.get(id(query))
     if known is not None and all(schemas.get(name) == schema for name, schema in known[1]):
         return known[2], []
-    if problem := _too_deep(query):
+    if problem := too_deep(query):
         return None, [problem]
     resolver = _Resolver(schemas, documents)
     stream = resolver.query(query.select, query.stream, query.within)
@@ -323,19 +318,3 @@ def _grouped(
     below = groups + tuple((names[name], kind_of(value)) for name, value in found.values())
     aggregate = Aggregate(source, own, tuple(name for name, _ in groups), over, below)
     return aggregate if below == schema else select_of(aggregate, tuple(items.items()), schema)
-
-
-def _too_deep(query: EventQuery) -> Problem | None:
-    """The problem of a tree that would exhaust the stack."""
-    waiting: list[tuple[Any, int]] = [(query, 0)]
-    while waiting:
-        node, depth = waiting.pop()
-        if depth > MAX_TREE_DEPTH:
-            message = f"nested more than {MAX_TREE_DEPTH} levels deep"
-            return Problem(message, node.span, "PUBLISH a part of it, and read that stream")
-        for name in node.__slots__:
-            child = getattr(node, name)
-            for one in child if isinstance(child, tuple) else (child,):
-                if is_dataclass(one) and not isinstance(one, Span | Reference):
-                    waiting.append((one, depth + 1))
-    return None

@@ -59,6 +59,7 @@ AGGREGATES = {"count": (0, 1), "sum": (1, 1), "avg": (1, 1), "min": (1, 1), "max
 """The aggregates, with the least and the greatest number of their arguments."""
 
 MOST_ARGUMENTS = 100
+MOST_DIGITS = 300
 FUNCTIONS = {
     **dict.fromkeys(DERIVED, (1, 1)),
     "coalesce": (2, MOST_ARGUMENTS),
@@ -130,11 +131,11 @@ class Expressions:
         return None
 
     def _number(self, text: str, expr: Number | Percentage) -> Value | None:
-        number = Fraction(text.rstrip(".")) if len(text) <= 30 else Fraction(float(text)) if len(text) < 300 else None
-        if number is None:
+        number = float(text) if len(text) < MOST_DIGITS else math.inf
+        if not math.isfinite(number):
             self.problem("this number is too long", expr.span, "write fewer digits")
             return None
-        return Constant(float(number / 100 if isinstance(expr, Percentage) else number))
+        return Constant(float(Fraction(text.rstrip(".")) / 100) if isinstance(expr, Percentage) else number)
 
     def _reference(self, found: Reference, scope: Scope) -> Value | None:
         name, operator = found.name, scope.operator

@@ -22,6 +22,8 @@ _FIRST = re.compile(r"(define\s+event|pattern\s+seq)(?![\w.\-])", re.IGNORECASE)
 _TOKEN = re.compile(r"""("(?:[^"\n]|"")*"|(?<![\w.\-])'(?:[^'\n]|'')*')|([^\W\d](?:[\w.']|-(?!>))*)|(\S)""")
 _CONSTRUCTOR = re.compile(r"[\s(]*select\s*<(?=[^\W\d])", re.IGNORECASE)
 _CONSTRUCTOR_END = re.compile(r">\s*from(?![\w.\-])", re.IGNORECASE)
+_PLAIN = re.compile(r"[^\"'/@:<>\-\[{]*(?<!\S)(?:filter|fold|aggregate|next)\s*\{", re.IGNORECASE)
+"""What begins like an event query, without a string, a path, a binding or a constructor in front of an operator."""
 _BARE = re.compile(
     r"(?:^|\(|\bfrom\b)\s*[A-Za-z_][A-Za-z0-9_]*[\s)]*(?:within[\s\w.∞)]{0,200})?(?:publish\s+\S+\s*)?$",
     re.IGNORECASE,
@@ -57,6 +59,11 @@ def kinds_of(text: str, statements: Sequence[Statement], known: Container[str] =
             else:
                 kinds[number] = "pattern"
             continue
+        if _PLAIN.match(part):
+            kinds[number] = "event query"
+            ending = part.rsplit(None, 2)
+            streams.add(ending[2] if len(ending) == 3 and ending[1].lower() == "publish" else "")
+            continue
         tokens = _tokens(part) if _may_tell(part) else []
         bare = _bare_name(tokens)
         publishes = tokens[-1][0] if len(tokens) > 1 and tokens[-2][1] == "publish" else ""
@@ -71,11 +78,6 @@ def kinds_of(text: str, statements: Sequence[Statement], known: Container[str] =
             kinds[number] = "event query"
             waiting.append(publishes)
     return kinds if any(kind != "xscl" for kind in kinds) else None
-
-
-def bare_name(text: str) -> str:
-    """The name that a statement reads if, parentheses aside, it reads a bare name and no more; else nothing."""
-    return _bare_name(_tokens(text)) if _may_tell(text) else ""
 
 
 def _may_tell(text: str) -> bool:
