@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +20,9 @@ from xscl.algebra.events import Filter, Schema, Select
 
 _DEAR = 16
 """Where an event of one row is for more rows than this, the static index finds those that it satisfies."""
+
+_BLOCK = 1 << 20
+"""How many pairs of an event and a row are tried at once, about."""
 
 _NOTHING: pa.Table = pa.table({})
 
@@ -88,14 +92,21 @@ class Filtering(_Stateless):
         return self._tested(flow)
 
     def _tested(self, flow: Flow) -> Flow:
-        """By trying each row."""
+        """By trying each row, a block at a time."""
+        blocks = np.cumsum(self._readers.counts(flow.rows)) // _BLOCK
+        bounds = [0, *(np.flatnonzero(np.diff(blocks)) + 1).tolist(), len(flow)]
+        found = [self._held(flow.only(np.arange(*ends))) for ends in pairwise(bounds)]
+        at, rows = (np.concatenate(column) for column in zip(*found, strict=True))
+        return Flow(flow.events, at, rows).compact()
+
+    def _held(self, flow: Flow) -> tuple[Ints, Ints]:
         places, rows = self._readers.of(flow.rows)
         at, classes = flow.at[places], self._classes.of_row[rows]
         held = np.zeros(len(at), np.bool_)
         for shape, chosen in each_shape(self._classes.shape[classes]):
             pairs = single_events(flow.events, at[chosen], classes[chosen], self._classes.parameters)
             held[chosen] = self._conditions[shape](pairs)
-        return Flow(flow.events, at[held], rows[held]).compact()
+        return at[held], rows[held]
 
     def _indexed(self, flow: Flow, at: Ints, classes: Ints) -> Flow:
         """By the static index."""

@@ -4,6 +4,7 @@ from random import Random
 
 import pytest
 
+from pattern_stage import select
 from pattern_stage.select import Filtering, Selecting, Uniting
 from pattern_stage.values import Texts
 from tests.pattern_stage.literal import (
@@ -65,8 +66,9 @@ def of(event: Event, vector: Vector) -> Bound:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_filters(seed):
+def test_filters(seed, monkeypatch):
     random, texts = Random(seed), Texts()
+    monkeypatch.setattr(select, "_BLOCK", random.choice([1, 5, 1000]))
     lefts = random.choice([1, 1, 3])
     streams = random_streams(random, lefts)
     rows = random_rows(random, texts, random.choice([2, 10, 60]), lefts, len(CONDITIONS))
