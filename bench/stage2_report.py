@@ -126,11 +126,16 @@ def plain_parser(name: str, description: str) -> argparse.ArgumentParser:
     """These options without those that choose an engine or a plan."""
     made = argparse.ArgumentParser(prog=f"mmqjp bench {name}", description=description)
     made.add_argument("--queries", type=numbers, metavar="N,N", help="numbers of queries, separated by commas")
+    add_outputs(made)
+    made.add_argument("--plot", type=file, metavar="PREFIX", help="draw PREFIX.svg and PREFIX.png")
+    return made
+
+
+def add_outputs(made: argparse.ArgumentParser) -> None:
+    """The options for less, and for files."""
     made.add_argument("--quick", action="store_true", help="fewer cases, in about two minutes")
     made.add_argument("--csv", type=file, metavar="FILE", help="write the table")
     made.add_argument("--json", type=file, metavar="FILE", help="write JSON lines, one for each measurement")
-    made.add_argument("--plot", type=file, metavar="PREFIX", help="draw PREFIX.svg and PREFIX.png")
-    return made
 
 
 def parsed(made: argparse.ArgumentParser) -> argparse.Namespace:

@@ -25,6 +25,7 @@ MODULES = {
     "latency": "bench.latency",
     "serve": "bench.serve",
     "feeds": "bench.feeds",
+    "patterns": "bench.patterns",
     "flat-state": "bench.flat_state",
 }
 """The modules of the benchmarks. Only the one that is run is imported; it has a `main`."""
@@ -52,6 +53,7 @@ def bench(name: str, arguments: tuple[str, ...]) -> None:
     latency       from the appearance of a file to its output line, of a running service
     serve         the page of a running service: what visitors cost the engine, and how long they wait
     feeds         feeds to documents, and which library takes the time
+    patterns      event patterns: many statements over one stream, as the thesis measures them
     flat-state    a long run on DuckDB, to check that it stays small
 
     \b

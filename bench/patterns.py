@@ -1,0 +1,221 @@
+"""Event patterns: many statements over one stream of synthetic events, as the thesis measures them (4.4).
+
+    mmqjp bench patterns NAME [--queries N,N] [--events N] [--quick] [--json FILE] [--csv FILE]
+
+`technical` is Figure 4.13: five templates, and for one of them other Zipf powers and selectivities. `indexes` is Figure
+4.14: one template with parts of the optimiser switched off. Beside them stand one statement at a time, by a kernel of
+its own over the same intervals and by hand in NumPy over all events, both for a sample, scaled up; and the floor: a
+dictionary probe for each attribute of each event. Before a time is reported, the results of the sample are compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+
+import numpy as np
+
+from bench.command import with_progress
+from bench.patterns_alone import Found, alone
+from bench.patterns_workload import (
+    SECOND,
+    STREAM,
+    TEMPLATES,
+    Steps,
+    Stocks,
+    Template,
+    events,
+    planted,
+    statements,
+    stream_of,
+)
+from bench.stage2_report import Column, Line, add_outputs, keep, marked, numbers, show
+from pattern_stage.columns import Columns, Ints
+from pattern_stage.kernel import Kernel
+from pattern_stage.rules import RULE_NAMES, RuleName
+from pattern_stage.values import Texts
+
+INTERVAL = 1000
+"""How many events an interval has."""
+
+SAMPLE, QUICK_SAMPLE = 30, 10
+
+
+@dataclass(frozen=True)
+class Case:
+    template: Template
+    queries: int
+    events: int
+    zipf: float = 1.0
+    selectivity: float = 0.7
+    without: str = ""
+    """What is switched off."""
+
+
+SWITCHES: dict[str, tuple[tuple[RuleName, ...], bool]] = {
+    "": ((), True),
+    "merging": (("cse",), True),
+    "static index": (("s_sigma",), True),
+    "dynamic index": ((), False),
+    "all": (RULE_NAMES, False),
+}
+"""What is switched off: rules, and whether dynamic equalities are hashed."""
+
+
+class Numbered:
+    """The lineage of events whose parts are their numbers."""
+
+    def ends(self, numbers: Ints) -> Ints:
+        """Returns the times of events."""
+        return (numbers + 1) * SECOND
+
+    def together(self, parts: Ints, groups: Ints) -> Ints:
+        """Only AGGREGATE makes sets of events."""
+        raise AssertionError("no statement has an AGGREGATE")
+
+
+@dataclass(frozen=True)
+class Run:
+    """Seconds of registration and of all intervals, CPU time of this thread, and results by statement."""
+
+    registering: float
+    seconds: float
+    results: int
+    found: dict[int, Found]
+
+
+def run(case: Case, asked: Sequence[Steps], given: Stocks, sample: Iterable[int]) -> Run:
+    """Runs statements together. Of those in the sample it keeps the results."""
+    off, hashed = SWITCHES[case.without]
+    kernel = Kernel(Texts(), Numbered(), rules=[rule for rule in RULE_NAMES if rule not in off], hashed=hashed)
+    columns = given.columns(kernel.texts)
+    streams = [stream_of(case.template, steps) for steps in asked]
+    begin = time.thread_time()
+    for place, stream in enumerate(streams):
+        kernel.add(place, stream, -1)
+    kernel.run({STREAM: columns.take(np.zeros(0, np.int64))}, 0)
+    registering = time.thread_time() - begin
+    wanted = np.array(sorted(sample), np.int64)
+    found: dict[int, Found] = {place: set() for place in wanted.tolist()}
+    count = 0
+    seconds = 0.0
+    for interval in _intervals(columns):
+        begin = time.thread_time()
+        results = kernel.run({STREAM: interval}, int(interval.t1[-1]) + 1)
+        seconds += time.thread_time() - begin
+        for one in results:
+            count += len(one)
+            for place in np.flatnonzero(np.isin(one.statements, wanted)).tolist():
+                parts = tuple(one.events.parts[one.at[place]].tolist())
+                assert len(parts) == 3
+                found[int(one.statements[place])].add(parts)
+    return Run(registering, seconds, count, found)
+
+
+def _intervals(columns: Columns) -> Iterator[Columns]:
+    for begin in range(0, len(columns), INTERVAL):
+        yield columns.take(np.arange(begin, min(begin + INTERVAL, len(columns))))
+
+
+def floor(given: Stocks) -> float:
+    """Seconds for a dictionary probe for each attribute of each event."""
+    rows = [column.tolist() for column in (*given.discrete, *given.continuous)]
+    known = [dict.fromkeys(column, 1) for column in rows]
+    begin = time.thread_time()
+    for probed, column in zip(known, rows, strict=True):
+        get = probed.get
+        for value in column:
+            get(value)
+    return time.thread_time() - begin
+
+
+def measure(case: Case, sample_size: int) -> Iterator[Line]:
+    """Lines of a case. Raises AssertionError if a statement of the sample has other results alone."""
+    asked = statements(case.queries, (case.zipf, 1, 0.8), case.selectivity)
+    chance = np.random.default_rng(3)
+    sample = chance.choice(case.queries, min(sample_size, case.queries), replace=False).tolist()
+    given = planted(events(case.events), [asked[place] for place in sample])
+    together = run(case, asked, given, sample)
+    by_hand = by_kernel = 0.0
+    for place in sample:
+        begin = time.thread_time()
+        expected = alone(case.template, asked[place], given)
+        by_hand += time.thread_time() - begin
+        assert together.found[place] == expected, f"statement {place} of {case} has something else alone"
+        single = run(replace(case, queries=1), [asked[place]], given, [0])
+        assert single.found[0] == expected, f"statement {place} of {case} has something else in a kernel of its own"
+        by_kernel += single.seconds
+    scale = case.queries / len(sample)
+    lowest = floor(given)
+
+    def line(plan: str, seconds: float, rows: int, extrapolated: bool, **details: object) -> Line:
+        baseline = None if plan.startswith("one") else "one at a time"
+        speedup = by_kernel * scale / seconds if baseline else None
+        return Line(
+            "patterns", asdict(case), None, plan, seconds, rows, baseline, speedup, lowest, extrapolated, details
+        )
+
+    scaled = len(sample) < case.queries
+    registered = case.queries / together.registering
+    by_hand_times = by_hand * scale / together.seconds
+    yield line("together", together.seconds, together.results, scaled, registered=registered, over_hand=by_hand_times)
+    if not case.without:
+        rows = sum(map(len, together.found.values()))
+        yield line("one at a time", by_kernel * scale, rows, scaled)
+        yield line("one by hand", by_hand * scale, rows, scaled)
+
+
+def technical(queries: Sequence[int], count: int, *, sweeps: bool) -> list[Case]:
+    """Figure 4.13: the number of statements, and with `sweeps` Zipf's power and the selectivity."""
+    cases = [Case(template, number, count) for template in TEMPLATES for number in queries]
+    if sweeps:
+        base = Case("LinearStat", queries[0], count)
+        cases += [replace(base, zipf=zipf) for zipf in (0.8, 1.2, 1.4)]
+        cases += [replace(base, selectivity=selectivity) for selectivity in (0.5, 0.6, 0.8, 0.9)]
+    return cases
+
+
+def indexes(queries: Sequence[int], count: int) -> list[Case]:
+    """Figure 4.14."""
+    return [Case("Filter", number, count, without=without) for number in queries for without in SWITCHES]
+
+
+COLUMNS: tuple[Column, ...] = (
+    ("template", lambda line: line.case["template"]),
+    ("", lambda line: line.plan),
+    ("without", lambda line: line.case["without"]),
+    ("statements", lambda line: line.case["queries"]),
+    ("zipf", lambda line: line.case["zipf"]),
+    ("selectivity", lambda line: line.case["selectivity"]),
+    ("events/s", lambda line: float(str(line.case["events"])) / line.seconds),
+    ("results", lambda line: line.rows),
+    ("over floor", lambda line: line.over_floor),
+    ("times faster", marked),
+    ("than by hand", lambda line: line.details.get("over_hand")),
+    ("registered/s", lambda line: line.details.get("registered")),
+)
+
+
+def main() -> None:
+    made = argparse.ArgumentParser(prog="mmqjp bench patterns", description="event patterns, as the thesis measures")
+    made.add_argument("name", choices=["technical", "indexes"], help="what to measure")
+    made.add_argument("--queries", type=numbers, metavar="N,N", help="numbers of statements, separated by commas")
+    made.add_argument("--events", type=int, metavar="N", help="how many events")
+    add_outputs(made)
+    options = made.parse_args()
+    quick = options.quick
+    if options.name == "technical":
+        asked = options.queries or ([20_000] if quick else [100_000, 400_000])
+        cases = technical(asked, options.events or (5_000 if quick else 20_000), sweeps=not quick)
+    else:
+        asked = options.queries or ([2_000] if quick else [10_000, 20_000, 40_000])
+        cases = indexes(asked, options.events or (1_000 if quick else 5_000))
+    lines = [line for case in with_progress(cases, str) for line in measure(case, QUICK_SAMPLE if quick else SAMPLE)]
+    show(lines, f"event patterns, {options.name}", COLUMNS)
+    keep(lines, options)
+
+
+if __name__ == "__main__":
+    main()
