@@ -14,10 +14,11 @@ import numpy as np
 import pyarrow as pa
 
 from mmqjp.answers.patterns.kernels import Kernel, MakeKernel, Results, no_events
+from mmqjp.answers.patterns.order import Order
 from mmqjp.answers.patterns.parts import Parts
-from mmqjp.answers.patterns.statements import EventForm, EventStatements, Order
 from mmqjp.answers.patterns.stored import Snapshot, StoredEvents, events_of, rows_of
 from mmqjp.documents.record import Record
+from mmqjp.queries.event_registry import EventForm, EventRegistry
 from pattern_stage.assemble import MOST_EVENTS, Assembled, assemble
 from pattern_stage.columns import Columns, Ints, joined
 from pattern_stage.horizon import START, Buffer, Settle, last_horizon, next_horizon
@@ -58,7 +59,7 @@ class Patterns:
 
     def __init__(
         self,
-        statements: EventStatements,
+        statements: EventRegistry,
         catalog: Catalog,
         edges_of: EdgesOf,
         stored: StoredEvents,

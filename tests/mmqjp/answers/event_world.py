@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,11 +13,10 @@ import pyarrow as pa
 from join_stage.duckdb_engine import DuckDBEngine
 from mmqjp.answers.patterns.kept import KeptDocuments
 from mmqjp.answers.patterns.patterns import FormResults, Patterns
-from mmqjp.answers.patterns.statements import Publisher
 from mmqjp.answers.patterns.stored import StoredEvents
 from mmqjp.documents.record import Record, own_part_id
 from mmqjp.documents.records import Records
-from mmqjp.queries.defined_events import DefinedEvents
+from mmqjp.queries.event_registry import EventForm, EventRegistry, Publisher
 from mmqjp.queries.stored import StoredQueries
 from mmqjp.tables.ledger import Ledger
 from mmqjp.tables.store_schema import SCHEMA
@@ -27,7 +25,6 @@ from pattern_stage.horizon import Settle
 from pattern_stage.kernel import Kernel as RunsStatements
 from pattern_stage.lineage import Lineage
 from pattern_stage.values import Texts
-from templates.event_places import EventPlacement
 from templates.witness import plain_node
 from tests.oracle.event_schemas import schema_of
 from tests.oracle.event_syntax import Cel, reads
@@ -58,31 +55,6 @@ class Result(NamedTuple):
     t0: int
     t1: int
     documents: frozenset[tuple[object, ...]]
-
-
-@dataclass(frozen=True)
-class Form:
-    id: str
-    cel: Cel
-    stream: Stream
-    since: int
-
-    @property
-    def publishers(self) -> Sequence[Publisher]:
-        return [Publisher(self.cel.publish, self.id, self.since)] if self.cel.publish else []
-
-
-@dataclass
-class Statements:
-    """The registered statements of a world."""
-
-    defined: DefinedEvents
-    forms: dict[str, Form] = field(default_factory=dict)
-    version: int = 0
-
-    @property
-    def placements(self) -> Mapping[str, EventPlacement]:
-        return self.defined.placements
 
 
 class OracleKernel:
@@ -250,7 +222,9 @@ class Store:
         self._stored = StoredQueries(self.store)
         self._catalog, self._stage1 = self._stored.catalog(), XPathStage()
         self._records = Records(self.store)
-        self._statements = Statements(DefinedEvents(self._catalog, self._stage1))
+        self._statements = EventRegistry(self._catalog, self._stage1)
+        for name, definition in self._definitions.items():
+            self._statements.define(name, lower_definition(definition, {}))
         self.patterns = Patterns(
             self._statements,
             self._catalog,
@@ -258,7 +232,7 @@ class Store:
             StoredEvents(self.store, self.ledger),
             self._records,
             lambda texts, lineage: self._kernel(texts, lineage, self._cels, self.schemas),
-            KeptDocuments(self.store, self._records, self._statements.defined.needs_of).events,
+            KeptDocuments(self.store, self._records, self._statements.needs_of).events,
             lambda stream: (),
             settle=self._settle,
             snapshot_every=self._every,
@@ -287,11 +261,8 @@ class Store:
         (query,) = parse_script(cel.text(), events=self._streams(cel.publish)).event_queries
         stream = lower_event_query(query, self.schemas)
         self._cels[stream] = cel
-        for source in reads(cel):
-            if source in self._definitions:
-                self._statements.defined.use(source, lower_definition(self._definitions[source], {}))
-        self._statements.forms[name] = Form(name, cel, stream, since)
-        self._statements.version += 1
+        publishers = (Publisher(cel.publish, name, since),) if cel.publish else ()
+        self._statements.put(EventForm(name, stream, since, publishers))
 
     def _streams(self, without: str | None) -> EventStreams:
         """The event streams that a statement may read which publishes as `without`."""

@@ -1,69 +1,14 @@
-"""The event statements that are registered, as far as running them asks; and what has to come before what."""
+"""What has to come before what: which names of events are complete once which others are."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import NamedTuple
 
+from mmqjp.queries.event_registry import EventForm, read_by
 from templates.event_places import EventPlacement
-from xscl.algebra.events import Aggregate, Events, Filter, Fold, Next, Schema, Select, Stream, Union
-
-
-class Publisher(NamedTuple):
-    """A statement that publishes its results as events of a `stream`: those whose first part ended after `since`.
-    `identity` is the same for the same statement in every store."""
-
-    stream: str
-    identity: str
-    since: int
-
-
-class EventForm(Protocol):
-    """Event statements that differ in name only, which are run as one."""
-
-    @property
-    def id(self) -> str: ...
-
-    @property
-    def stream(self) -> Stream: ...
-
-    @property
-    def since(self) -> int:
-        """The least time after which the first part of a result ended that any of them gets."""
-
-    @property
-    def publishers(self) -> Sequence[Publisher]:
-        """Those of them that publish."""
-
-
-class EventStatements(Protocol):
-    """All registered event statements. `version` changes with each change of them."""
-
-    version: int
-
-    @property
-    def forms(self) -> Mapping[str, EventForm]:
-        """Those that are run, by id."""
-
-    @property
-    def placements(self) -> Mapping[str, EventPlacement]:
-        """The definitions that they read, by name."""
-
-
-def read_by(stream: Stream) -> dict[str, Schema]:
-    """Returns the event streams that a stream is made of, by name, with their attributes.
-
-    >>> sorted(read_by(Union(Events("A", ()), Select(Events("B", ()), (), ()))))
-    ['A', 'B']
-    """
-    match stream:
-        case Events(stream=name, schema=schema):
-            return {name: schema}
-        case Select(source=source) | Filter(source=source) | Aggregate(source=source):
-            return read_by(source)
-        case Union(left=left, right=right) | Next(left=left, right=right) | Fold(left=left, right=right):
-            return read_by(left) | read_by(right)
+from xscl.algebra.events import Schema
 
 
 class _Shape(NamedTuple):
@@ -74,7 +19,7 @@ class _Shape(NamedTuple):
 
 
 class Order:
-    """What has to come before what: which names of events are complete once which others are.
+    """The forms by what they read and where they publish.
 
     Forms that read and publish the same names are one here, so that many forms cost no more than one.
     """
