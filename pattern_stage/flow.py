@@ -123,10 +123,18 @@ def distinct(flow: Flow) -> Flow:
     if len(events) == 0:
         return flow
     keys = [events.t1, events.t0, *(same(column) for column in events.values)]
-    heads, numbers = numbered([*keys, *(np.ascontiguousarray(place) for place in events.parts.T)])
+    heads, numbers = numbered([*keys, *(np.ascontiguousarray(place) for place in _in_front(events.parts).T)])
     if len(heads) == len(events):
         return flow
     return Flow(events.take(heads), *pairs_once(numbers[flow.at], flow.rows))
+
+
+def _in_front(parts: Ints) -> Ints:
+    """Returns parts with their -1 behind all others: where they stand makes no difference."""
+    lacking = parts < 0
+    if not (lacking[:, :-1] & ~lacking[:, 1:]).any():
+        return parts
+    return np.take_along_axis(parts, np.argsort(lacking, axis=1, kind="stable"), 1)
 
 
 def pairs_once(at: Ints, rows: Ints) -> tuple[Ints, Ints]:

@@ -99,10 +99,11 @@ class Lineage:
     def together(self, parts: Ints, groups: Ints) -> Ints:
         """Returns a number for each group: that of the set of events that are parts of its rows.
 
-        Rows of `parts` are sorted by group, and `groups` counts from 0 without gaps. Equal sets have equal numbers,
+        Rows of `parts` are sorted by group, and `groups` counts from 0 without gaps. A set among the parts stands for
+        its members. Equal sets have equal numbers,
         until `begin`; the number of a set of one event is that event's.
         """
-        group, member = np.repeat(groups, parts.shape[1]), parts.ravel()
+        group, member = self._flat(np.repeat(groups, parts.shape[1]), parts.ravel())
         order = np.lexsort((member, group))
         group, member = group[order], member[order]
         new = np.append(True, (group[1:] != group[:-1]) | (member[1:] != member[:-1]))[: len(group)] & (member >= 0)
@@ -128,6 +129,18 @@ class Lineage:
             t1 = np.array([self.ends(members).min() for members in sets])
             self._add("", np.full(len(sets), TOGETHER, np.int64), t0, t1, refers)
         return numbers
+
+    def _flat(self, groups: Ints, members: Ints) -> tuple[Ints, Ints]:
+        """Returns members of groups with the members of sets in place of the sets."""
+        for block, places in self._places(distinct(members)):
+            if block.docids[0] == TOGETHER:
+                sets = block.numbers[places]
+                at = np.minimum(np.searchsorted(sets, members), len(sets) - 1)
+                is_set = sets[at] == members
+                inner = block.refers[places[at[is_set]]]
+                groups = np.append(groups[~is_set], np.repeat(groups[is_set], inner.shape[1]))
+                members = np.append(members[~is_set], inner)
+        return groups, members
 
     def begin(self) -> None:
         """Begins an interval: no set of events in it can be equal to one before."""

@@ -29,6 +29,13 @@ class Event:
     t1: int
     parts: frozenset[Hashable]
 
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.attributes, self.t0, self.t1, self.parts))  # parts may be events of events
+
     @cached_property
     def values(self) -> Values:
         return dict(self.attributes)

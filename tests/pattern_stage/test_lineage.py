@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from random import Random
 
 import numpy as np
@@ -34,6 +35,13 @@ def some(rng: Random, lineage: Lineage, origins: dict[int, Origin]) -> None:
             origins[number] = Origin(stream, int(docids[at]), int(t0[at]), int(t0[at]) + 1, one)
 
 
+def singles(origins: dict[int, Origin], numbers: list[int]) -> Iterator[int]:
+    """The events that numbers stand for, sets as their members."""
+    for number in numbers:
+        if number >= 0:
+            yield from origins[number].parts if origins[number].docid == TOGETHER else (number,)
+
+
 def together(rng: Random, lineage: Lineage, origins: dict[int, Origin]) -> None:
     """Adds sets of events, some of them equal and some with one event."""
     groups, rows = list[int](), list[list[int]]()
@@ -44,7 +52,7 @@ def together(rng: Random, lineage: Lineage, origins: dict[int, Origin]) -> None:
     lineage.begin()
     numbers = lineage.together(np.array(rows, np.int64), ints(*groups)).tolist()
     members = [
-        {part for at, row in zip(groups, rows, strict=True) if at == group for part in row if part >= 0}
+        {single for at, row in zip(groups, rows, strict=True) if at == group for single in singles(origins, row)}
         for group in range(len(numbers))
     ]
     for number, those in zip(numbers, members, strict=True):
