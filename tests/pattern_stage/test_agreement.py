@@ -1,4 +1,4 @@
-"""The kernel finds what the oracle does, however its events are cut, whatever comes and goes, and by any m-rules."""
+"""The kernel finds what the oracle does, whatever the intervals, what comes and goes, the m-rules, and restarts."""
 
 from __future__ import annotations
 

@@ -64,6 +64,8 @@ class Run:
     lives: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     rules: tuple[RuleName, ...] = RULE_NAMES
     hashed: bool = True
+    restarts: frozenset[int] = frozenset()
+    """The cuts after which a new kernel takes over what the one before has saved."""
 
 
 def random_run(rng: Random, statements: int, last: int) -> Run:
@@ -76,7 +78,8 @@ def random_run(rng: Random, statements: int, last: int) -> Run:
             begin, end = sorted(rng.choices((-SECOND, *cuts), k=2))
             lives[place] = (begin, end if rng.randrange(2) else last * SECOND * 2)
     rules = RULE_NAMES if rng.randrange(2) else tuple(name for name in RULE_NAMES if rng.randrange(2))
-    return Run(cuts, lives, rules, rng.randrange(4) > 0)
+    restarts = frozenset(cut for cut in cuts if rng.randrange(3) == 0)
+    return Run(cuts, lives, rules, rng.randrange(4) > 0, restarts)
 
 
 class Runner:
@@ -85,15 +88,28 @@ class Runner:
     def __init__(self, world: World, run: Run) -> None:
         self._world, self._run = world, run
         self._streams, self._names = lowered(world)
-        self._texts, self._numbers = Texts(), Numbers()
-        self._kernel = Kernel(self._texts, self._numbers.lineage, rules=run.rules, hashed=run.hashed)
-        self._there: set[int] = set()
+        self._numbers = Numbers()
+        self._there: dict[int, int] = {}
+        self._begin()
         self._found: list[set[Event]] = [set() for _ in world.statements]
+
+    def _begin(self) -> None:
+        self._texts = Texts()
+        self._kernel = Kernel(self._texts, self._numbers.lineage, rules=self._run.rules, hashed=self._run.hashed)
+
+    def _restart(self) -> None:
+        state = self._kernel.state()
+        self._begin()
+        for place, since in sorted(self._there.items(), reverse=True):
+            self._kernel.add(place, self._streams[place], since)
+        self._kernel.restore(state)
 
     def results(self) -> list[Events]:
         """What each statement finds."""
         begin = -SECOND
         for end in self._run.cuts:
+            if begin in self._run.restarts:
+                self._restart()
             self._come_and_go(begin)
             self._interval(begin, end)
             begin = end
@@ -101,11 +117,12 @@ class Runner:
 
     def _come_and_go(self, now: int) -> None:
         living = {place for place in range(len(self._streams)) if self._is_there(place, now)}
-        if gone := self._there - living:
+        if gone := self._there.keys() - living:
             self._kernel.remove(sorted(gone))
-        for place in sorted(living - self._there):
+            self._there = {place: since for place, since in self._there.items() if place in living}
+        for place in sorted(living - self._there.keys()):
             self._kernel.add(place, self._streams[place], now - 1)
-        self._there = living
+            self._there[place] = now - 1
 
     def _is_there(self, place: int, now: int) -> bool:
         begin, end = self._run.lives.get(place, (-SECOND, now + 1))
