@@ -39,6 +39,20 @@ Version = Callable[[], object]
 """Returns something that is another once there is a newer batch."""
 
 
+@dataclass(frozen=True, slots=True)
+class OfFeed:
+    """What a feed shows as of a version: the newest outputs of a name, the newest first; the greatest number of an
+    output of any name, -1 if there is none; the `numbers` that the ledger notes; how often something was dropped; and
+    when the first query of the name was added, None if there never was one."""
+
+    version: object
+    told: list[tuple[Answer, Member]]
+    greatest: int
+    numbers: str | None
+    drops: int
+    since: int | None
+
+
 @dataclass(slots=True)
 class _Form:
     """The newest answers of a form, the newest last. `is_whole` says that there are no others, and `is_deep` that there
@@ -59,6 +73,9 @@ class RecentAnswers:
         self._forms: OrderedDict[str, _Form] = OrderedDict()
         self._count = self._drops = 0
         self._members, self._registered = Members(), -1
+        self._added: dict[str, int] = {}
+        self._greatest = -1
+        self._numbers: str | None = None
         self._made_for: object = object()
         self._batch = self._docid = -1
         self._answers = self._documents = 0
@@ -90,6 +107,16 @@ class RecentAnswers:
                 found += got
         found.sort(key=lambda one: one[0], reverse=True)
         return [(answer, member) for _, answer, member in found[:most]]
+
+    def of_feed(self, name: str, most: int) -> OfFeed | None:
+        """Returns the newest outputs of a name with the numbers of the same batch. None if they are not all
+        remembered."""
+        with self._lock:
+            told = self.newest(name, None, most)
+            since = self._added.get(name)
+            if told is None:
+                return None
+            return OfFeed(self._made_for, told, self._greatest, self._numbers, self._drops, since)
 
     def members(self, name: str) -> list[Member]:
         """Returns the members of a name: also those that have ended."""
@@ -165,6 +192,7 @@ class RecentAnswers:
             self._forget()
         if told["registered"] != self._registered:
             self._members = Members(self._select(recent_sql.MEMBERS).to_pylist())
+            self._added = {row["name"]: row["added_at"] for row in self._select(recent_sql.ADDED).to_pylist()}
             self._registered = told["registered"]
         batch = -1 if told["batch"] is None else told["batch"]
         self._are_withheld = told["withheld"] > 0
@@ -178,6 +206,7 @@ class RecentAnswers:
         self._answers = told["answers"] + told["new"]
         self._documents = told["documents"] + told["arrived"]
         self._has_earlier = told["earlier"] > 0
+        self._greatest, self._numbers = -1 if told["seq"] is None else told["seq"], told["numbers"]
         self._made_for = version
 
     def _forget(self) -> None:

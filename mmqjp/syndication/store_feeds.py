@@ -10,6 +10,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from mmqjp.present.recent_answers import RecentAnswers
 from mmqjp.syndication.archives import NEWEST, SIZE, archive_of, numbers_of, unarchived_from
 from mmqjp.syndication.entries import Entry
 from mmqjp.syndication.links import SETTING, Kind, setting_of
@@ -71,7 +72,8 @@ class Gone:
 @dataclass(frozen=True, slots=True)
 class _Heading:
     """What holds for all feeds at a version: the number of the last output that was ever committed, and the greatest
-    that is stored. `drops` counts how often something was dropped, and `stored` what is there."""
+    that is stored. `drops` is another number once something was dropped: it is negative if the outputs were remembered.
+    `stored` counts what is there, if it was asked for."""
 
     version: object
     last_seq: int
@@ -95,8 +97,9 @@ class _Kept:
 class StoreFeeds:
     """The feeds of the queries of a store. Methods may be called in any thread, and raise what the reader raises."""
 
-    def __init__(self, reader: Reader) -> None:
-        self._reader = reader
+    def __init__(self, reader: Reader, recent: RecentAnswers | None = None) -> None:
+        """What is `recent` is not asked for."""
+        self._reader, self._recent = reader, recent
         self._entries = EntryReader(lambda sql: reader.select(sql, MOST_ROWS, SECONDS))
         self._lock = Lock()
         self._heading = _Heading(None, -1, -1, 0, 0)
@@ -106,7 +109,7 @@ class StoreFeeds:
     def newest(self, name: str) -> Newest | None:
         """Returns what stands in the feed of a query: the newest NEWEST outputs, and all that are in no archive. None
         if no query ever had the name."""
-        if (kept := self._as_of(name, self._current())) is None:
+        if (kept := self._remembered(name) or self._as_of(name, self._current())) is None:
             return None
         entries, _ = self._entries.of(kept.told[: kept.count])
         return Newest(entries, kept.archive, kept.since)
@@ -139,6 +142,20 @@ class StoreFeeds:
 
     # ------------------------------------------------------------ outputs
 
+    def _remembered(self, name: str) -> _Kept | None:
+        """Returns the outputs in a feed if they are all remembered."""
+        found = None if self._recent is None else self._recent.of_feed(name, _MOST)
+        if found is None or found.since is None:
+            return None
+        last_seq = _last_seq(found.greatest, found.numbers)
+        heading = _Heading(found.version, last_seq, found.greatest, -1 - found.drops, 0)
+        with self._lock:
+            known = self._kept.get(name)
+        if known is not None and known.heading == heading:
+            return known
+        told = [Told(one.answer, member.qid, one.first_seq, one.last_seq) for one, member in found.told]
+        return self._made(name, heading, told, found.since, known)
+
     def _as_of(self, name: str, heading: _Heading) -> _Kept | None:
         """Returns the outputs in a feed. Reads those that are new since it was asked for."""
         with self._lock:
@@ -151,9 +168,14 @@ class StoreFeeds:
             known = None  # what was read may have gone
         before, after = ([], -1) if known is None else (known.told, known.heading.greatest)
         told = [*self._told(feed_sql.newest(name, after, heading.greatest + 1, _MOST)), *before][:_MOST]
+        return self._made(name, heading, told, since, known)
+
+    def _made(self, name: str, heading: _Heading, told: list[Told], since: int, known: _Kept | None) -> _Kept:
+        """Returns and keeps a feed with its newest outputs, given what was known of it."""
         begin = unarchived_from(heading.last_seq)
         count = self._count(name, told, begin, heading.greatest + 1)
-        if known is not None and unarchived_from(known.heading.last_seq) == begin:
+        is_same = known is not None and known.heading.drops == heading.drops
+        if known is not None and is_same and unarchived_from(known.heading.last_seq) == begin:
             archive = known.archive
         else:
             archive = self._archive_before(name, told, begin)
@@ -204,12 +226,9 @@ class StoreFeeds:
             if known.version == version:
                 return known
         (row,) = self._reader.select(feed_sql.heading(known.greatest), 1, SECONDS).to_pylist()
-        noted = json.loads(row["numbers"] or "[]")
         greatest = max(-1 if row[key] is None else row[key] for key in ("seq", "earlier"))
         drops = known.drops + (row["known"] != known.stored)
-        found = _Heading(
-            version, max([greatest, *(number - 1 for number in noted[3:4])]), greatest, drops, row["stored"]
-        )
+        found = _Heading(version, _last_seq(greatest, row["numbers"]), greatest, drops, row["stored"])
         with self._lock:
             if self._heading is known:
                 self._heading = found
@@ -226,3 +245,9 @@ class StoreFeeds:
     def _told(self, sql: str) -> list[Told]:
         found = self._reader.select(sql, MOST_ROWS, SECONDS)
         return [Told(*row) for row in zip(*(column.to_pylist() for column in found.columns), strict=True)]
+
+
+def _last_seq(greatest: int, numbers: str | None) -> int:
+    """The number of the last output that was ever committed, given the greatest one that is stored."""
+    noted: list[int] = json.loads(numbers or "[]")
+    return max([greatest, *(number - 1 for number in noted[3:4])])

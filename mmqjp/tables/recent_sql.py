@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mmqjp.tables.feed_sql import NUMBERS
 from mmqjp.tables.page_sql import quoted
 
 _COLUMNS = """answer, form, t0, t1, documents, streams, nodes, choice, width, appeared, first_qid, arrival, batch,
@@ -11,17 +12,20 @@ MEMBERS = """SELECT m.qid, m.name, m.form, m.identity, m.widest, m.since, m.begu
 q.text, q.added_at FROM members m JOIN added_queries q ON q.qid = m.qid ORDER BY m.name, m.qid, m.begun"""
 """Who gets the answers of which form, and since when: also those that have ended."""
 
+ADDED = "SELECT name, min(added_at) AS added_at FROM added_queries GROUP BY name"
+"""When the first query of each name was added."""
+
 
 def heading(batch: int, docid: int) -> str:
     """Returns SQL for one row: how many answers and documents there are up to a batch and a docid, `answers` and
-    `documents`; the newest `batch` and `docid`; how many answers are `new`, and documents have `arrived`, since; what
-    is another number when other queries are `registered`; how many outputs are `earlier`, of former formats, and how
-    many are `withheld`."""
-    return f"""SELECT a.*, d.*, (SELECT count(*) FROM earlier_outputs) AS earlier,
+    `documents`; the newest `batch` and `docid`, the greatest `seq` of an output, and the `numbers` of the ledger; how
+    many answers are `new`, and documents have `arrived`, since; what is another number when other queries are
+    `registered`; how many outputs are `earlier`, of former formats, and how many are `withheld`."""
+    return f"""SELECT a.*, d.*, {NUMBERS}, (SELECT count(*) FROM earlier_outputs) AS earlier,
 (SELECT count(*) FROM withheld) AS withheld,
 (SELECT count(*) FROM memberships) + (SELECT count(*) FROM added_queries) AS registered FROM (
   SELECT count(*) FILTER (WHERE batch <= {batch}) AS answers, count(*) FILTER (WHERE batch > {batch}) AS new,
-  max(batch) AS batch FROM answers
+  max(batch) AS batch, max(last_seq) AS seq FROM answers
 ) AS a, (
   SELECT count(*) FILTER (WHERE docid <= {docid}) AS documents, count(*) FILTER (WHERE docid > {docid}) AS arrived,
   max(docid) AS docid FROM documents

@@ -81,7 +81,7 @@ class Site:
     @cached_property
     def feeds(self) -> StoreFeeds:
         """The Atom feeds of queries."""
-        return StoreFeeds(self.own)
+        return StoreFeeds(self.own, self.matches.recent)
 
     @cached_property
     def feed_links(self) -> Links:
