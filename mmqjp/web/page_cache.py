@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from starlette.concurrency import run_in_threadpool
@@ -45,8 +46,15 @@ class PageCache:
     kept that was made before.
     """
 
-    def __init__(self, app: ASGIApp, reader: StoreReader, clock: MonotonicClock = time.monotonic) -> None:
-        self._app, self._reader, self._clock = app, reader, clock
+    def __init__(
+        self,
+        app: ASGIApp,
+        reader: StoreReader,
+        clock: MonotonicClock = time.monotonic,
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_change` is called when a request has changed something, before it is answered."""
+        self._app, self._reader, self._clock, self._on_change = app, reader, clock, on_change
         self._pages: OrderedDict[tuple[str, bytes], _Page] = OrderedDict()
         self._size = self._changes = 0
         self._making: dict[tuple[str, bytes], asyncio.Event] = {}
@@ -123,6 +131,7 @@ class PageCache:
         async def changed(message: Message) -> None:
             if message["type"] == "http.response.start":
                 await run_in_threadpool(self._reader.refresh)
+                self._on_change()
                 self._changes += 1
             await send(message)
 

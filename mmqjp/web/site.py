@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment
 from starlette.requests import Request
@@ -21,6 +22,7 @@ from mmqjp.web.assets import Assets
 from mmqjp.web.hub import Hub
 from mmqjp.web.kept import Kept
 from mmqjp.web.readers import Ask, OwnQuestions, StoreReader
+from mmqjp.web.recently_told import RecentlyTold
 from mmqjp.web.stored_outputs import StoredOutputs
 from mmqjp.web.templating import environment, with_query
 from mmqjp.web.told import Told
@@ -92,6 +94,19 @@ class Site:
     def kept(self) -> Kept:
         """What views have made of the store."""
         return Kept()
+
+    @cached_property
+    def _recently(self) -> RecentlyTold:
+        return RecentlyTold(self.ask)
+
+    def look(self, do: str, arguments: Mapping[str, Any]) -> Any:
+        """Asks what `ask` does by a command that changes nothing. The answer may be a second old, unless this site has
+        changed something since."""
+        return self._recently.ask(do, arguments)
+
+    def forget_what_was_told(self) -> None:
+        """Is told that this site has changed something: what is shown from now on must show that."""
+        self._recently.forget()
 
     @cached_property
     def hub(self) -> Hub:

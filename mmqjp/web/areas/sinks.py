@@ -65,16 +65,17 @@ def router(site: Site) -> APIRouter:
     routes = APIRouter()
 
     def listed(request: Request, status: int = 200, **form: str) -> Response:
+        ask = site.look if status == 200 else site.ask
         empty = {"name": "", "url": "", "queries": "", "wait": "", "secret": "", "error": ""}
         response = site.render(
-            request, "sinks.html", status, sinks=sink_rows(site),
-            secrets=site.ask("sinks-secrets", {}), **empty | form,
+            request, "sinks.html", status, sinks=sink_rows(ask),
+            secrets=ask("sinks-secrets", {}), **empty | form,
         )  # fmt: skip
         response.headers.update(FRESH)
         return response
 
     def shown(request: Request, name: str, status: int = 200, error: str = "") -> Response:
-        found = sink_view(site, name)
+        found = sink_view(site.ask if error else site.look, name)
         response = site.render(request, "sink.html", status, found=found, sink=found.sink, error=error)
         response.headers.update(FRESH)
         return response
@@ -144,27 +145,27 @@ def router(site: Site) -> APIRouter:
 def _add_api(routes: APIRouter, site: Site) -> None:
     def change(do: str, arguments: Mapping[str, Any]) -> SinkRow:
         site.ask(do, arguments)
-        return sink_view(site, arguments["name"]).sink
+        return sink_view(site.ask, arguments["name"]).sink
 
     @routes.get("/api/v1/sinks", tags=["sinks"], summary="List the sinks")
     def sinks(response: Response) -> list[SinkRow]:
         response.headers.update(FRESH)
-        return sink_rows(site)
+        return sink_rows(site.look)
 
     @routes.post("/api/v1/sinks", tags=["sinks"], summary="Add a sink")
     def add(new: NewSink) -> SinkRow:
         add_sink(site.ask, site.state, new.name, new.table)
-        return sink_view(site, new.name).sink
+        return sink_view(site.ask, new.name).sink
 
     @routes.get("/api/v1/sinks/{name}", tags=["sinks"], summary="Show a sink, and what it did not get")
     def sink(name: str, response: Response) -> SinkView:
         response.headers.update(FRESH)
-        return sink_view(site, name)
+        return sink_view(site.look, name)
 
     @routes.patch("/api/v1/sinks/{name}", tags=["sinks"], summary="Change keys of a sink; null is the default")
     def set_keys(name: str, table: dict[str, Any]) -> SinkRow:
         set_sink(site.ask, site.state, name, table)
-        return sink_view(site, name).sink
+        return sink_view(site.ask, name).sink
 
     @routes.post("/api/v1/sinks/{name}/pause", tags=["sinks"], summary="Pause a sink")
     def pause(name: str) -> SinkRow:

@@ -50,10 +50,10 @@ class EngineView:
 
 def engine_view(site: Site) -> EngineView:
     """Returns how the engine does. Raises what asking and reading raise."""
-    found = site.ask("status", {})
+    found = site.look("status", {})
     streams = tuple(StreamStatus(**one) for one in found["streams"])
     status = Status(**found | {"streams": streams, "ties_at_least": tuple(found["ties_at_least"])})
-    counters = site.ask("counters", {})
+    counters = site.look("counters", {})
     latest = [stream.latest for stream in streams if stream.latest is not None]
     recent = site.own.select(
         f"SELECT taken_at, committed_at, documents FROM batches ORDER BY batch DESC LIMIT {RECENT}", RECENT, SECONDS

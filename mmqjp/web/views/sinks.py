@@ -8,7 +8,7 @@ from typing import Any
 
 from mmqjp.service.sink_commands import SINKS
 from mmqjp.sinks.control import SinkState
-from mmqjp.web.site import Site
+from mmqjp.web.readers import Ask
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +54,15 @@ class SinkView:
     gaps: Sequence[MissedOutputs]
 
 
-def sink_rows(site: Site) -> list[SinkRow]:
+def sink_rows(ask: Ask) -> list[SinkRow]:
     """Returns all sinks. Raises what asking raises."""
-    return [_row(one) for one in site.ask(SINKS, {})]
+    return [_row(one) for one in ask(SINKS, {})]
 
 
-def sink_view(site: Site, name: str) -> SinkView:
+def sink_view(ask: Ask, name: str) -> SinkView:
     """Returns a sink. Raises CommandError if there is none of the name."""
-    found = site.ask(SINKS, {"name": name})
-    missed = site.ask("sinks-failed", {"name": name})
+    found = ask(SINKS, {"name": name})
+    missed = ask("sinks-failed", {"name": name})
     return SinkView(
         _row(found),
         found["file"],

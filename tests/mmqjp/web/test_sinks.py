@@ -13,6 +13,7 @@ from mmqjp.service.offline_sinks import run_offline
 from mmqjp.service.spool import Command
 from mmqjp.sinks.tables import SinkTables, read_tables
 from mmqjp.web.areas import sinks as areas
+from mmqjp.web.recently_told import RecentlyTold
 from tests.support.web import browser, script, site_of, stranger
 
 HOOK = {"kind": "webhook", "url": "https://hooks.example/in", "queries": ["same_*"]}
@@ -173,3 +174,17 @@ def test_a_sink_that_is_behind_is_not_said_to_have_all(site, engine):
     assert engine.last_seq >= 0
     text = browser(site).get("/sinks/alerts").text
     assert "Nothing was refused or given up so far; what it is behind is still to come." in text
+
+
+def test_visitors_within_a_second_cost_one_question_and_see_own_changes(site):
+    added(site)
+    asked, inner = [], site.ask
+    shown = replace(site, ask=lambda do, given: asked.append(do) or inner(do, given))  # type: ignore[func-returns-value]
+    vars(shown)["_recently"] = RecentlyTold(shown.ask, lambda: 0.0)
+    asked.clear()
+    client = browser(shown)
+    for _ in range(3):
+        assert client.get("/sinks/alerts").status_code == 200
+    assert sorted(asked) == ["sinks", "sinks-failed"]
+    client.post("/sinks/alerts/pause")
+    assert "Resume" in client.get("/sinks/alerts").text and asked.count("sinks") == 2

@@ -1,0 +1,57 @@
+"""What the service answered is kept for a second, and no longer than until something changes."""
+
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from threading import Event
+
+import pytest
+
+from mmqjp.web.recently_told import MOST, SECONDS, RecentlyTold
+
+
+def test_an_answer_serves_for_a_second_and_until_a_change():
+    now, numbers = [0.0], count(1)
+    told = RecentlyTold(lambda do, given: next(numbers), lambda: now[0])
+    assert [told.ask("status", {}), told.ask("status", {}), told.ask("sinks", {"name": "a"})] == [1, 1, 2]
+    now[0] = SECONDS
+    assert told.ask("status", {}) == 3
+    told.forget()
+    assert told.ask("status", {}) == 4
+    for number in range(MOST):
+        told.ask("sinks", {"name": str(number)})
+    assert told.ask("status", {}) == MOST + 5, "a bounded number is kept"
+
+
+def test_an_error_is_not_kept():
+    asked = []
+
+    def ask(do, given):
+        asked.append(do)
+        raise OSError("gone")
+
+    told = RecentlyTold(ask, lambda: 0.0)
+    for _ in range(2):
+        with pytest.raises(OSError, match="gone"):
+            told.ask("status", {})
+    assert len(asked) == 2
+
+
+def test_what_was_asked_before_a_change_is_not_shown_after_it():
+    begun, goes_on, asked = Event(), Event(), []
+
+    def ask(do, given):
+        asked.append(do)
+        if len(asked) == 1:
+            begun.set()
+            goes_on.wait(60)
+        return len(asked)
+
+    told = RecentlyTold(ask, lambda: 0.0)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(told.ask, "status", {})
+        begun.wait(60)
+        told.forget()  # what is under way may be of before
+        assert told.ask("status", {}) == 2
+        goes_on.set()
+        first.result(60)
+    assert told.ask("status", {}) == 2 and len(asked) == 2
