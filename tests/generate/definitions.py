@@ -6,6 +6,7 @@ from random import Random
 
 from tests.generate.documents import INNER_TAGS, chance
 from tests.generate.documents import value as random_value
+from xscl.algebra.comparisons import is_number
 from xscl.algebra.expressions import Axis, Call, Compare, Expr, NameTest, Number, Rel, Step, String, VarPath
 from xscl.event_syntax import DefinedAttribute, EventDefinition
 from xscl.syntax import Block
@@ -69,7 +70,7 @@ class _Grower:
             operand = VarPath(var, self._path() if chance(rng, 70) else ())
         for _ in range(rng.choice((0, 0, 0, 1, 2))):
             operand = Call(rng.choice(FUNCTIONS), (operand,))
-        return DefinedAttribute(name, operand, chance(rng, 25), False)
+        return DefinedAttribute(name, operand, chance(rng, 25) or is_number(operand), False)
 
     def _path(self) -> tuple[Step, ...]:
         rng = self._rng
