@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from threading import RLock
 from typing import Any
 
+from join_stage.store.reading import QuestionRefused
 from mmqjp.explain.why import MOST_QUERIES
 from mmqjp.present.recipients import Answer, Member, Members, recipients
 from mmqjp.tables import page_sql, recent_sql
@@ -28,6 +30,9 @@ AT_FIRST = 20_000
 
 MOST_NEW = 20_000
 """If there are more new answers, all are forgotten instead."""
+
+MOST_MEMBERS = 50_000
+"""The most members that are remembered; if there were ever more, none is, and pages ask instead."""
 
 MOST_RECIPIENTS = 20_000
 """The largest group of outputs among which one is looked for here."""
@@ -72,7 +77,8 @@ class RecentAnswers:
         self._lock = RLock()
         self._forms: OrderedDict[str, _Form] = OrderedDict()
         self._count = self._drops = 0
-        self._members, self._registered = Members(), -1
+        self._members: Members | None = Members()
+        self._registered = -1
         self._added: dict[str, int] = {}
         self._greatest = -1
         self._numbers: str | None = None
@@ -92,7 +98,7 @@ class RecentAnswers:
         `place` of its answer, and its qid. None if they are not all remembered."""
         with self._lock:
             self._look()
-            if self._has_earlier:
+            if self._has_earlier or self._members is None:
                 return None
             members = self._members.named(name)
             found: list[tuple[Place, Answer, Member]] = []
@@ -118,22 +124,25 @@ class RecentAnswers:
                 return None
             return OfFeed(self._made_for, told, self._greatest, self._numbers, self._drops, since)
 
-    def members(self, name: str) -> list[Member]:
-        """Returns the members of a name: also those that have ended."""
+    def members(self, name: str) -> list[Member] | None:
+        """Returns the members of a name: also those that have ended. None if they are not remembered."""
         with self._lock:
             self._look()
-            return self._members.named(name)
+            return None if self._members is None else self._members.named(name)
 
     def output(self, id: str, group: int) -> Row | None:
         """Returns the output with an id in a group, as `mmqjp.tables.lookup.output_by_id` does. None if it is to be
         asked for there."""
         with self._lock:
             self._look()
+            known_members = self._members
+            if known_members is None:
+                return None
             rows = self._select(recent_sql.answers_of_group(group)).to_pylist()
             if any(row["batch"] > self._batch for row in rows):
                 return None  # there may be members that are not known yet
             answers = self._whole(rows)
-            members = {answer.form: self._members.of_form(answer.form) for answer in answers}
+            members = {answer.form: known_members.of_form(answer.form) for answer in answers}
         if sum(len(members[answer.form]) for answer in answers) > MOST_RECIPIENTS:
             return None
         got = [
@@ -145,7 +154,7 @@ class RecentAnswers:
         for place, (name, _, qid, member, answer, row) in enumerate(got):
             if member.identity.id(answer.choice.encode()) == id:
                 xml = row["tail"] if row["head"] == "" else row["head"] + name + row["tail"]
-                texts = sorted({one.text for one in self._members.named(name) if one.form == answer.form})
+                texts = sorted({one.text for one in known_members.named(name) if one.form == answer.form})
                 found = {"behind": answer.behind, "texts": texts[:MOST_QUERIES], "seq": answer.first_seq + place}
                 known: Row = row | found | {"qid": qid, "query": name, "xml": xml, "id": id}
                 return known
@@ -191,23 +200,32 @@ class RecentAnswers:
             self._drops += 1
             self._forget()
         if told["registered"] != self._registered:
-            self._members = Members(self._select(recent_sql.MEMBERS).to_pylist())
-            self._added = {row["name"]: row["added_at"] for row in self._select(recent_sql.ADDED).to_pylist()}
-            self._registered = told["registered"]
+            self._look_who_is_there(told["registered"])
         batch = -1 if told["batch"] is None else told["batch"]
         self._are_withheld = told["withheld"] > 0
         if told["new"] > MOST_NEW:
             self._forget()
-        if not self._forms:
-            self._read_first(batch, told["answers"] + told["new"])
-        elif told["new"]:
-            self._add(self._batch, batch)
+        try:
+            if self._members is not None and not self._forms:
+                self._read_first(batch, told["answers"] + told["new"])
+            elif told["new"]:
+                self._add(self._batch, batch)
+        except QuestionRefused:  # they are too large together
+            self._forget()
         self._batch, self._docid = batch, -1 if told["docid"] is None else told["docid"]
         self._answers = told["answers"] + told["new"]
         self._documents = told["documents"] + told["arrived"]
         self._has_earlier = told["earlier"] > 0
         self._greatest, self._numbers = -1 if told["seq"] is None else told["seq"], told["numbers"]
         self._made_for = version
+
+    def _look_who_is_there(self, registered: int) -> None:
+        """Reads the members, unless they are too many, or their texts too long."""
+        self._members, self._added, self._registered = None, {}, registered
+        if registered <= 2 * MOST_MEMBERS:  # a query and its membership
+            with suppress(QuestionRefused):
+                self._members = Members(self._select(recent_sql.MEMBERS).to_pylist())
+                self._added = {row["name"]: row["added_at"] for row in self._select(recent_sql.ADDED).to_pylist()}
 
     def _forget(self) -> None:
         self._forms.clear()

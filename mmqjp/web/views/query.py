@@ -147,8 +147,9 @@ def select(site: Site, sql: str) -> pa.Table:
 
 
 def _texts(site: Site, name: str, *, paused: bool) -> tuple[QueryText, ...]:
-    if not paused:
-        some = sorted(one for one in site.matches.recent.members(name) if one.is_registered)[:MOST_TEXTS]
+    members = None if paused else site.matches.recent.members(name)
+    if members is not None:
+        some = sorted(one for one in members if one.is_registered)[:MOST_TEXTS]
         return tuple(QueryText(one.qid, one.text, one.added_at, None) for one in some)
     rows = select(site, page_sql.texts(name, MOST_TEXTS, paused=paused)).to_pylist()
     return tuple(QueryText(row["qid"], row["text"], row["added_at"], row["paused"] or None) for row in rows)

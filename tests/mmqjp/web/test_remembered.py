@@ -6,8 +6,10 @@ from random import Random
 import pytest
 
 from feeds.document import Document
+from join_stage.store.reading import QuestionRefused
 from mmqjp.present import recent_answers
 from mmqjp.session import Session
+from mmqjp.tables import recent_sql
 from tests.mmqjp.web.conftest import NOW
 from tests.support.web import browser, site_of
 
@@ -58,9 +60,11 @@ def differing(one, other):
     ]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, 1, 2, 3, 4, 6])
 def test_pages_are_those_of_a_site_that_remembers_nothing(monkeypatch, seed):
     rng = Random(seed)
+    if seed >= 4:  # members are remembered at first, and then they are too many
+        monkeypatch.setattr(recent_answers, "MOST_MEMBERS", 3)
     if seed % 2:  # few are remembered, so that most are read again
         for name, value in {"OF_FORM": 4, "MOST_ANSWERS": 9, "AT_FIRST": 5, "MOST_NEW": 6}.items():
             monkeypatch.setattr(recent_answers, name, value)
@@ -90,3 +94,21 @@ def test_pages_are_those_of_a_site_that_remembers_nothing(monkeypatch, seed):
             monkeypatch.setattr(without.matches.recent, "output", lambda *_: None)
             assert differing(kept, shown(browser(without))) == []
         assert pages > 8 * 5
+
+
+@pytest.mark.parametrize("large", [recent_sql.MEMBERS, "max(answer)"], ids=["members", "answers"])
+def test_what_is_too_large_to_be_remembered_is_asked_for(monkeypatch, large):
+    with Session("duckdb", now=lambda: NOW) as engine:
+        engine.subscribe("FROM S//a->x[./k->v] JOIN {v = w, INF} S//b->y[./k->w] PUBLISH q0")
+        engine.process(list(documents(Random(1), 0)) + list(documents(Random(2), 100)))
+        site, small = site_of(engine, now=lambda: NOW), site_of(engine, now=lambda: NOW)
+        ask = small.matches.recent._select
+
+        def refusing(sql):
+            if large in sql:
+                raise QuestionRefused("the answer has too many bytes")
+            return ask(sql)
+
+        monkeypatch.setattr(small.matches.recent, "_select", refusing)
+        expected = shown(browser(site))
+        assert len(expected) > 5 and differing(expected, shown(browser(small))) == []
