@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from mmqjp.answers.output import Output
     from mmqjp.present.output_why import NoOutput
     from mmqjp.queries.changes import NameTaken, PublishCycle, UnknownQuery
+    from mmqjp.queries.event_changes import InvalidEvents
     from mmqjp.shown_engine import Engine
     from mmqjp.state.ownership import InUse
     from templates.catalog import TooManyChains
@@ -27,6 +28,7 @@ __all__ = [
     "Engine",
     "InUse",
     "InputError",
+    "InvalidEvents",
     "InvalidValue",
     "JavaNotFound",
     "Limits",
@@ -55,6 +57,7 @@ _MODULES = {
     "Engine": "mmqjp.shown_engine",
     "InUse": "mmqjp.state.ownership",
     "InputError": "common.errors",
+    "InvalidEvents": "mmqjp.queries.event_changes",
     "InvalidValue": "common.errors",
     "JavaNotFound": "join_stage.store.spark.java",
     "Limits": "xpath_stage.limits",

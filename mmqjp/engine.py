@@ -23,7 +23,7 @@ from mmqjp.answers.operators import MakeOperators
 from mmqjp.answers.outputs import Outputs, OutputStream
 from mmqjp.answers.quota import MAX_MATCHES, MAX_OUTPUTS, MAX_WORK, Quota
 from mmqjp.documents.admission import EvaluatedBatch, warn_of
-from mmqjp.documents.watermarks import Lateness, Timing
+from mmqjp.documents.watermarks import SETTLE, Lateness, Timing
 from mmqjp.garbage import gc_paused
 from mmqjp.queries.changes import MetadataFor, SubscribeMode, no_metadata
 from mmqjp.state.choice import AUTO, DUCKDB, choose, stored_engine
@@ -70,7 +70,9 @@ class Engine:
 
     `lateness`, `idle_after` and `max_ahead`, in microseconds, say when a document is late, when a silent stream follows
     the clock, and when a document is from the future (see `mmqjp.documents.watermarks.Timing`). `lateness` may map
-    streams to their own values; "*" stands for all others. `now` is the clock, in microseconds.
+    streams to their own values; "*" stands for all others. `settle`, in microseconds, is how long events wait for
+    earlier ones before event queries are answered, for all streams or by stream; None means until `finish`. `now` is
+    the clock, in microseconds.
 
     A document with more than `max_document` bytes, or more than `max_nodes` elements and attributes, becomes a dead
     letter. A query is paused if it would have more than `max_matches` outputs for one document that arrives or more
@@ -104,6 +106,7 @@ class Engine:
         cache_bytes: int = CACHE_BYTES,
         master: str | None = None,
         limits: Limits = DEFAULT,
+        settle: Lateness = SETTLE,
         quiet: bool = False,
         now: Now = now_us,
         read_only: bool = False,
@@ -133,7 +136,7 @@ class Engine:
             if read_only and not ledger.is_current:
                 raise Outdated(f"the store in {directory} is of an older format: open it once with write access")
             stage1 = _stage1(session, self._store, limits, max_nodes)
-            timing = Timing(lateness, idle_after, max_ahead)
+            timing = Timing(lateness, idle_after, max_ahead, settle)
             quota = Quota(max_matches, max_outputs, max_work)
             self._components = assemble(
                 self._store,
@@ -220,7 +223,8 @@ class Engine:
         self, script: str | Script, mode: SubscribeMode, metadata_for: MetadataFor, *, backfill: bool = False
     ) -> list[str]:
         with gc_paused(lasting=True):
-            parsed = parse_script(script) if isinstance(script, str) else script
+            known = self._components.registry.events.streams()
+            parsed = parse_script(script, events=known) if isinstance(script, str) else script
             names, outputs, paused = self._batches.subscribe(parsed, mode, metadata_for, backfill=backfill)
         self._paused |= paused
         self._counters = replace(self._counters, outputs=self._counters.outputs + outputs)
@@ -265,14 +269,24 @@ class Engine:
         """
         return self._process(documents)
 
+    def finish(self) -> Outputs:
+        """Ends a finite run that began without `settle`: answers event queries over all events that wait, and returns
+        the outputs. Without a state, no event can follow; with one, those that follow are later than all before.
+        Raises StoreError."""
+        if not self._components.registry.events.running.forms:
+            return Outputs()
+        return self._process((), lasts=self._directory is not None)
+
     def _process(
         self,
         documents: Iterable[Document | Reject],
         metadata: CommitMetadata | MetadataOf = NO_METADATA,
         evaluated: EvaluatedBatch | None = None,
+        *,
+        lasts: bool | None = None,
     ) -> Outputs:
         with gc_paused():
-            batch = self._batches.process(documents, metadata, evaluated)
+            batch = self._batches.process(documents, metadata, evaluated, lasts=lasts)
         self._record(batch)
         return batch.outputs
 

@@ -17,7 +17,7 @@ from mmqjp.answers.outputs import Outputs, OutputStream
 from mmqjp.documents.admission import EvaluatedBatch
 from mmqjp.documents.evaluated import EvaluatedRows
 from mmqjp.documents.records import Records
-from mmqjp.documents.watermarks import EARLIEST, by_stream, is_bounded, saved_watermarks
+from mmqjp.documents.watermarks import EARLIEST, EVENT_TIME, by_stream, is_bounded, saved_watermarks
 from mmqjp.engine import Counters, Engine
 from mmqjp.garbage import gc_paused
 from mmqjp.queries.changes import MetadataFor, SubscribeMode, no_metadata
@@ -256,7 +256,10 @@ class Session(Engine):
         """Returns the least watermark of the streams that queries read, and the time before which no document can match
         any more. Each is None if there is none."""
         known = self.watermarks()
-        horizon = min((known.get(stream, EARLIEST) for stream in self._components.registry.outside()), default=EARLIEST)
+        horizon = min(
+            (known.get(stream, EARLIEST) for stream in self._components.registry.outside() - {EVENT_TIME}),
+            default=EARLIEST,
+        )
         evictable = self._components.eviction.before(horizon)
         return None if horizon <= EARLIEST else horizon, None if evictable <= EARLIEST else evictable
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import pyarrow as pa
+
 from feeds.document import Document, Reject
 from join_stage.store.protocol import whole_batch
 from mmqjp.answers.components import Components
@@ -76,9 +78,11 @@ class Batches:
         documents: Iterable[Document | Reject],
         metadata: CommitMetadata | MetadataOf,
         evaluated: EvaluatedBatch | None,
+        *,
+        lasts: bool | None = None,
     ) -> BatchResult:
         """Processes documents and commits `metadata` with them. `evaluated` has their results of stage 1 if they were
-        evaluated elsewhere."""
+        evaluated elsewhere. At the end of a finite run, `lasts` says whether its state does."""
         components = self._components
         components.registry.flush()
         taken_at = components.now()
@@ -94,21 +98,25 @@ class Batches:
             witnesses = None if evaluated is None else partial(evaluated.witnesses, admitted.indexes)
             arrived = admitted.greatest()
             greatest = components.watermarks.after(arrived, components.registry.outside(), taken_at)
-            answered = components.pipeline.answer(admitted.records, witnesses, greatest, begin_again)
+            clock = None if components.watermarks.timing.max_ahead is None else taken_at
+            answered = components.pipeline.answer(
+                admitted.records, witnesses, greatest, begin_again, clock, lasts=lasts
+            )
+            late = components.pipeline.late_for_patterns(taken_at)
             components.records.flush()
             self._save_pauses(answered.pauses)
-            components.store.append("dead_letters", admitted.dead_letters)
+            components.store.append("dead_letters", dead := pa.concat_tables([admitted.dead_letters, late]))
             outputs = components.outbox.save_answers(answered.answers, answered.members)
             components.ledger.save_metadata(metadata(admitted.refused()) if callable(metadata) else metadata)
             components.eviction.evict(greatest)
             if components.stage1.crowded:
                 self._drop_groups()
             components.state.save_reach()
-            components.ledger.save_batch(taken_at, len(admitted.records), len(admitted.dead_letters), len(outputs))
+            components.ledger.save_batch(taken_at, len(admitted.records), len(dead), len(outputs))
         components.watermarks.advance(greatest, arrived, components.now())
         return BatchResult(
             outputs,
-            admitted.dead_letters.to_pylist() if len(admitted.dead_letters) else [],
+            dead.to_pylist() if len(dead) else [],
             len(admitted.records),
             admitted.duplicates,
             self._set_paused(answered.pauses),
@@ -122,7 +130,7 @@ class Batches:
         if timing.idle_after is None or not is_bounded(timing.lateness):
             return None
         greatest = components.watermarks.after({}, components.registry.outside(), now)
-        if components.pipeline.is_due(greatest) or components.eviction.is_due(greatest):
+        if components.pipeline.is_due(greatest, now) or components.eviction.is_due(greatest):
             return self.process((), NO_METADATA, None)
         components.watermarks.advance(greatest, {}, now)
         return None
@@ -202,6 +210,8 @@ class Batches:
         horizon = components.watermarks.of(components.registry.outside())
         with self.whole(), whole_batch(components.store):
             evictable, now = components.eviction.before(horizon), components.now()
+            if (waiting := components.pipeline.patterns.oldest()) is not None:
+                evictable = min(evictable, waiting)
             dropped = prune(
                 components.store,
                 components.ledger,

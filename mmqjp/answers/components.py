@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from feeds.times import Now
 from join_stage.joiner import JoinEngine
+from mmqjp.answers.event_output import EventOutput
 from mmqjp.answers.inner_join_operator import InnerJoinOperator
 from mmqjp.answers.operators import MakeOperators, Operators
 from mmqjp.answers.outbox import Outbox
 from mmqjp.answers.output_migration import number_outputs
+from mmqjp.answers.patterns.kept import KeptDocuments
+from mmqjp.answers.patterns.patterns import Patterns
+from mmqjp.answers.patterns.stored import StoredEvents
 from mmqjp.answers.pipeline import Pipeline
 from mmqjp.answers.query_operator import QueryOperator
 from mmqjp.answers.quota import Quota
@@ -31,6 +35,7 @@ from mmqjp.state.join_state import JoinState
 from mmqjp.state.migration import migrate
 from mmqjp.state.told import Told
 from mmqjp.tables.ledger import Ledger
+from pattern_stage.kernel import Kernel
 from xpath_stage.evaluator import XPathStage
 from xpath_stage.spark import SparkStage
 
@@ -89,9 +94,26 @@ def assemble(
         registry = Registry(stored_queries.catalog(), stage1, store)
         if not migrate(store, ledger, stored_queries, registry, compiler, partial(number_outputs, store, ledger)):
             stored_queries.restore(registry, compiler)
-        changes = QueryChanges(store, ledger, stored_queries, registry, compiler, now)
     greatest: Mapping[str, int] = greatest_times(store, ledger) if is_bounded(timing.lateness) else {}
     watermarks, records = Watermarks(timing, greatest, now()), Records(store)
+    running = registry.events.running
+    patterns = Patterns(
+        running,
+        registry.catalog,
+        stage1.edges_of,
+        StoredEvents(store, ledger),
+        records,
+        Kernel,
+        KeptDocuments(store, records, running.needs_of).events,
+        registry.joined_of,
+        settle=timing.settle,
+    )
+    watermarks.released = lambda: patterns.horizon
+
+    def event_time(streams: Collection[str]) -> int:
+        return patterns.first_since({} if patterns.is_begun else greatest_times(store, ledger), streams)
+
+    changes = QueryChanges(store, ledger, stored_queries, registry, compiler, now, event_time)
     state = JoinState(store, ledger, registry, stage1, records)
     admission = Admission(records.ids, watermarks, registry.sources, state.late_by, now, max_document, max_nodes)
     told = Told(store)
@@ -100,7 +122,11 @@ def assemble(
     outbox = Outbox(store, ledger, spread)
     operators = make_operators(registry, records, ledger, watermarks, quota)
     telling = Telling(registry, told)
-    pipeline = Pipeline(stage1, store, ledger, registry, records, state, outbox, operators, quota, telling, spread)
+    event_output = EventOutput(patterns, registry, records, ledger)
+    pipeline = Pipeline(
+        stage1, store, ledger, registry, records, state, outbox, operators, quota, telling, patterns,
+        event_output.answers, spread,
+    )  # fmt: skip
     return Components(
         store, ledger, watermarks, records, stage1, stored_queries, registry, changes, state, eviction, admission,
         outbox, pipeline, now,

@@ -20,6 +20,8 @@ from mmqjp.answers.expand import Expansion
 from mmqjp.answers.match_reader import MatchReader
 from mmqjp.answers.operators import Expanded, Operators, StepContext
 from mmqjp.answers.outbox import Outbox
+from mmqjp.answers.patterns.patterns import Patterns
+from mmqjp.answers.patterns.results import FormResults
 from mmqjp.answers.quota import Quota
 from mmqjp.answers.stored_ties import StoredTies
 from mmqjp.answers.stored_usage import Before, StoredUsage
@@ -31,7 +33,9 @@ from mmqjp.queries.members import Members
 from mmqjp.queries.model import Owner, Subscription
 from mmqjp.queries.registry import Registry
 from mmqjp.state.join_state import JoinState
+from mmqjp.tables.dead_letters import DEAD_LETTERS
 from mmqjp.tables.ledger import Ledger
+from mmqjp.tables.table_rows import rows_table
 from templates.witness import R_DOCTS, Witnesses
 from xpath_stage.evaluator import XPathStage
 
@@ -40,6 +44,10 @@ if TYPE_CHECKING:
 
 WitnessSource = Callable[[int], Witnesses]
 """Returns the witnesses of documents that get consecutive docids, given the first one."""
+
+
+EventAnswers = Callable[[list[FormResults]], tuple[list[Answer], list[Record]]]
+"""Returns the answers to results of event statements, and the documents that XSCL queries read."""
 
 
 class QuotaExceeded(Exception):
@@ -86,12 +94,16 @@ class Pipeline:
         operators: Operators,
         quota: Quota,
         telling: Telling,
+        patterns: Patterns,
+        event_answers: EventAnswers,
         spread: SpreadAnswers | None = None,
     ) -> None:
-        """`spread` answers large batches on executors, if there are any."""
+        """`event_answers` makes answers and documents of the results of event statements. `spread` answers large
+        batches on executors, if there are any."""
         self._stage1, self._store, self._ledger, self._state = stage1, store, ledger, state
         self._registry, self._records, self._outbox, self._operators = registry, records, outbox, operators
         self._quota, self._telling, self._spread = quota, telling, spread
+        self.patterns, self._event_answers = patterns, event_answers
         self._usage = StoredUsage(store, ledger.next_arrival)
         self.ties = StoredTies(ledger)
         self._arrivals = Arrivals()
@@ -104,12 +116,16 @@ class Pipeline:
         found: WitnessSource | None,
         greatest: Mapping[str, int],
         begin_again: Callable[[], None],
+        clock: int | None = None,
+        *,
+        lasts: bool | None = None,
     ) -> Answered:
         """Returns the answers that new documents complete, and the queries to pause.
 
         This includes outputs over documents published on the way, and what is decided at the `greatest` times, by
         stream. `found` returns the witnesses of the new documents if they were evaluated elsewhere. `begin_again` rolls
-        the batch back and begins a new one.
+        the batch back and begins a new one. `clock` is that of live streams. `lasts` says, at the end of a finite run,
+        whether its state does: then events that wait are released.
         """
         first = self._ledger.next_docid
         witnesses: Witnesses | None = None
@@ -120,6 +136,7 @@ class Pipeline:
             )
             self._arrivals = Arrivals()
             self._state.recall(records)
+            self.patterns.follow()
             self._enter(records)
             if witnesses is None:
                 witnesses = self._witnesses(records, found)
@@ -127,8 +144,14 @@ class Pipeline:
                 witnesses = replace(witnesses, r_group=self._stage1.new_groups())
             context = StepContext(accounts)
             reader = self._reader(context)
-            answers, spread = self._first_round(reader, records, witnesses, accounts, cutoffs)
+            joins = self.patterns.step(witnesses)
+            answers, spread = self._first_round(reader, records, joins, accounts, cutoffs)
             answers += self._decided(context, reader, greatest) + self._told(context, reader)
+            for results in self.patterns.release(greatest, clock, lasts=lasts):
+                found_answers, documents = self._event_answers(results)
+                answers += found_answers
+                if documents:
+                    answers += self._rounds(reader, documents, self._published(documents)) + self._told(context, reader)
             exceeded = accounts.exceeded()
             if not exceeded:
                 break
@@ -154,17 +177,25 @@ class Pipeline:
         """Writes, within the batch, the state of operators and what queries have used of their quotas up to the last
         arrival, also if what was decided needed no new document."""
         self._operators.save()
+        self.patterns.save()
         if self._ledger.next_arrival:
             self._usage.save(accounts, self._ledger.next_arrival - 1, self._ledger.batch)
             self.ties.save(accounts.ties(), lambda id: tuple(self._registry.form(id) or ()))
 
-    def is_due(self, greatest: Mapping[str, int]) -> bool:
+    def late_for_patterns(self, now: int) -> pa.Table:
+        """Returns the dead letters of documents of the batch whose events came too late or are too many. Published
+        ones, which nobody sent, are among them."""
+        late = [(self._records[one.docid], one.reason) for one in self.patterns.late()]
+        return rows_table([(r.id, r.stream, r.t0, why, r.xml.encode(), now) for r, why in late], DEAD_LETTERS)
+
+    def is_due(self, greatest: Mapping[str, int], clock: int | None = None) -> bool:
         """Returns whether operators would decide anything at these greatest times without a new document."""
-        return self._operators.is_due(greatest)
+        return self._operators.is_due(greatest) or self.patterns.is_due(greatest, clock)
 
     def finish_batch(self, *, committed: bool) -> None:
         """Ends the batch. If it was not committed, discards what the step wrote."""
         self._operators.finish_batch(committed=committed)
+        self.patterns.finish_batch(committed=committed)
         if self._spread is not None:
             self._spread.discard()
         if committed:
@@ -295,7 +326,7 @@ class Pipeline:
         """Enters documents that were published in this step. Returns their witnesses."""
         self._state.recall(records)
         self._enter(records)
-        return self._witnesses(records, None)
+        return self.patterns.step(self._witnesses(records, None))
 
 
 def _new_answers(found: Iterable[Expanded]) -> list[Answer]:

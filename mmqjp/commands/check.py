@@ -87,16 +87,17 @@ def check(
     failed = False
     for path in files:
         try:
-            text, script = read_script(path)
+            text, script = read_script(path, events=True)
             summary = summarise(script)
         except Failure as failure:
             failure.show()
             failed = True
             continue
-        click.echo(f"{path}: {counted(len(script.queries), 'query', 'queries')}, no mistakes")
+        defined = f", {counted(len(script.definitions), 'event')} defined" if script.definitions else ""
+        click.echo(f"{path}: {counted(len(script.all_queries), 'query', 'queries')}{defined}, no mistakes")
         if sample is None:
             console().print(summary)
-            if more := len(script.queries) - summary.row_count:
+            if more := len(script.all_queries) - summary.row_count:
                 click.echo(f"and {counted(more, 'query', 'queries')} more")
         else:
             _show_trial(path, text, script, sample)
@@ -133,7 +134,7 @@ def summarise(script: Script) -> Table:
     """A table with a row for each query of a script, but at most MOST_LISTED. All are registered in a new, empty
     engine."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    longest = max(map(len, script.names()[:MOST_LISTED]))
+    longest = max(map(len, script.names()[:MOST_LISTED]), default=0)
     for name in COLUMNS:
         width = min(longest, NAME_WIDTH) if name == "query" else None
         table.add_column(name, overflow="fold", min_width=width)
@@ -146,6 +147,8 @@ def summarise(script: Script) -> Table:
 
 
 def _row(registry: Registry, subscription: Subscription) -> tuple[str, ...]:
+    if subscription.is_events:
+        return _event_row(registry, subscription)
     normal = subscription.normal
     owners: list[Subscription | HiddenStream] = [subscription, *registry.inner_joins(subscription)]
     blocks = list(leaf_sides(normal.conjuncts[0]))
@@ -162,3 +165,10 @@ def _row(registry: Registry, subscription: Subscription) -> tuple[str, ...]:
         ", ".join(map(str, templates)),
         names_of_others(sharers, owners) or "-",
     )
+
+
+def _event_row(registry: Registry, subscription: Subscription) -> tuple[str, ...]:
+    reads = ", ".join(registry.events.reads(subscription))
+    form = registry.form(subscription.form_id)
+    others = [query.name for query in form or () if query is not subscription]
+    return subscription.name, "events", reads, "-", "-", "-", ", ".join(others[:3]) or "-"

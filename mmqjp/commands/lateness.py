@@ -1,4 +1,4 @@
-"""The option --lateness: one value for all streams, and others for single streams."""
+"""The options --lateness and --settle: one value for all streams, and others for single streams."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from mmqjp.commands.options import duration
 from mmqjp.documents.watermarks import OTHER_STREAMS, Lateness
@@ -32,7 +33,33 @@ class LatenessType(click.ParamType):  # type: ignore[type-arg]  # generic in the
 
 def lateness_option(default: str) -> Callable[[Decorated], Decorated]:
     """The option --lateness. `default` applies to streams that are not named."""
+    return _option(
+        "--lateness",
+        default,
+        f"How late a document may arrive, like 1h, or on one stream, like news=2h. INF: no limit. {_REPEATED}",
+    )
 
+
+def settle_option(default: str) -> Callable[[Decorated], Decorated]:
+    """The option --settle. `default` applies to streams that are not named."""
+    return _option(
+        "--settle",
+        default,
+        "How long events wait for earlier ones before event queries are answered, like 10min, or on one stream, like "
+        f"news=2h. INF: to the end of the run. {_REPEATED}",
+    )
+
+
+def settle_is_given() -> bool:
+    """Whether the command that runs was given --settle, also in a configuration file."""
+    source = click.get_current_context().get_parameter_source("settle")
+    return source is not None and source is not ParameterSource.DEFAULT
+
+
+_REPEATED = "May be repeated."
+
+
+def _option(name: str, default: str, help: str) -> Callable[[Decorated], Decorated]:
     def together(
         context: click.Context, parameter: click.Parameter, values: tuple[tuple[str, int | None], ...]
     ) -> Lateness:
@@ -45,11 +72,10 @@ def lateness_option(default: str) -> Callable[[Decorated], Decorated]:
         return {OTHER_STREAMS: others, **found} if found else others
 
     return click.option(
-        "--lateness",
+        name,
         metavar="[STREAM=]DURATION",
         multiple=True,
         type=LatenessType(),
         callback=together,
-        help="How late a document may arrive, like 1h, or on one stream, like news=2h. INF: no limit. "
-        f"May be repeated.  [default: {default}]",
+        help=f"{help}  [default: {default}]",
     )

@@ -124,8 +124,9 @@ def time_xpath_option(command: Decorated) -> Decorated:
     return click.option("--time-xpath", metavar="XPATH", help="Where an XML document has its time.")(command)
 
 
-def read_script(path: Path) -> tuple[str, Script]:
-    """The text of a query file, and the script parsed from it. Raises Failure."""
+def read_script(path: Path, *, events: bool = False) -> tuple[str, Script]:
+    """The text of a query file, and the script parsed from it. Raises Failure, also if it has event statements, but
+    with `events`."""
     try:
         text = path.read_bytes().decode("utf-8")
     except UnicodeDecodeError as error:
@@ -134,7 +135,8 @@ def read_script(path: Path) -> tuple[str, Script]:
     try:
         with gc_paused(lasting=True), progress_shown():
             script = parse_script(text)
-            refuse_events(script)
+            if not events:
+                refuse_events(script)
             return text, script
     except XsclErrors as errors:
         raise ScriptFailure(path, errors) from None

@@ -38,7 +38,7 @@ from mmqjp.commands.formats import (
     utc_option,
 )
 from mmqjp.commands.interrupts import interruptible
-from mmqjp.commands.lateness import lateness_option
+from mmqjp.commands.lateness import lateness_option, settle_is_given, settle_option
 from mmqjp.commands.open import chosen_engine, open_engine, subscribe
 from mmqjp.commands.options import (
     AtLeast,
@@ -56,7 +56,7 @@ from mmqjp.commands.progress import live_line
 from mmqjp.commands.run_reports import report_dead_letters, report_future, report_paused, report_ties
 from mmqjp.commands.sinks import DeadLetters, check_output
 from mmqjp.documents.batching import BATCH_BYTES, BATCH_DOCUMENTS, batches
-from mmqjp.documents.watermarks import Lateness, Timing, lateness_of
+from mmqjp.documents.watermarks import SETTLE, Lateness, Timing, lateness_of
 from mmqjp.garbage import gc_frozen
 from mmqjp.present.read import MatchReader
 from mmqjp.service.drops import DropDirectory
@@ -126,6 +126,7 @@ Batch = tuple[Sequence[Document | Reject], CommitMetadata | MetadataOf]
     help="How many documents to process and commit together.",
 )  # fmt: skip
 @lateness_option("INF")
+@settle_option("INF")
 @bounds_options
 @shared_option
 @plan_option
@@ -149,6 +150,7 @@ def run(
     state: Path | None,
     batch_size: int,
     lateness: Lateness,
+    settle: Lateness,
     max_matches: int,
     max_outputs: int,
     max_work: int,
@@ -176,8 +178,10 @@ def run(
         raise click.UsageError("name documents with --documents, or feeds with --fetch")
     if queries_path is None and (state is None or not state.is_dir()):
         raise click.UsageError("name the queries with --queries, or a --state that has queries")
-    script = None if queries_path is None else read_script(queries_path)[1]
+    script = None if queries_path is None else read_script(queries_path, events=True)[1]
     subscribed = feeds_to_fetch(lists, state)
+    if lists and not settle_is_given():
+        settle = SETTLE
     archives = lateness_of(lateness, DEFAULT_STREAM)
     history, fetched_history = (
         History(versions, most_versions, lateness=archives, keep=ID_RETENTION) for _ in ("documents", "fetched")
@@ -188,7 +192,7 @@ def run(
     dead, target, chosen = DeadLetters(dead_letters_path), check_output(output), chosen_format(form, output)
     quota = Quota(max_matches, max_outputs, max_work)
     with (
-        open_engine(engine, master, plan, state, Timing(lateness), quota=quota, shared=shared) as opened,
+        open_engine(engine, master, plan, state, Timing(lateness, settle=settle), quota=quota, shared=shared) as opened,
         ExitStack() as here,
     ):
         growing = state is not None
@@ -225,6 +229,9 @@ def run(
                         intake = Intake(opened, [fetched_tail], fetched_history, batch_size, BATCH_BYTES, unreadable)
                         process(opened, fetched(intake), dead)
                         drops.sweep(opened)
+                    if opened.registry.events.running.forms:
+                        opened.finish()
+                        dead.add(opened.last_dead_letters())
                 if delivery is not None:
                     written = deliver(opened, delivery)
                 else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from feeds.entries import EntryForm
 from feeds.history import Versions
 from mmqjp.answers.quota import Quota
 from mmqjp.commands.fetching import FetchOptions, fetch_source_options
-from mmqjp.commands.lateness import lateness_option
+from mmqjp.commands.lateness import lateness_option, settle_is_given, settle_option
 from mmqjp.commands.options import (
     AtLeast,
     bounds_options,
@@ -30,11 +30,12 @@ from mmqjp.commands.options import (
     versions_option,
 )
 from mmqjp.documents.batching import BATCH_BYTES, BATCH_DOCUMENTS
+from mmqjp.documents.watermarks import SETTLE as LEAST_SETTLE
 from mmqjp.documents.watermarks import Lateness, Timing
 from mmqjp.service.metrics import LOOPBACK
 
 AVAILABLE_NOW = "available-now"
-LATENESS = "1d"
+LATENESS, SETTLE = "1d", "10min"
 
 
 def trigger(context: click.Context, parameter: click.Parameter, value: str) -> float | None:
@@ -67,6 +68,7 @@ class StreamOptions:
     trigger: float | None
     output: Path | None
     lateness: Lateness
+    settle: Lateness
     idle_after: int | None
     max_ahead: int | None
     keep: int | None
@@ -90,7 +92,7 @@ class StreamOptions:
     @property
     def timing(self) -> Timing:
         """When documents are late or from the future."""
-        return Timing(self.lateness, self.idle_after, self.max_ahead)
+        return Timing(self.lateness, self.idle_after, self.max_ahead, self.settle)
 
     @property
     def quota(self) -> Quota:
@@ -163,6 +165,7 @@ _OPTIONS = (
         help="Where to append the output lines. Default, or with -: standard output.",
     ),
     lateness_option(LATENESS),
+    settle_option(SETTLE),
     click.option(
         "--idle-after", callback=duration, metavar="DURATION", default="1h", show_default=True,
         help="How long a stream must be silent before it advances with the clock. INF: never.",
@@ -227,6 +230,8 @@ def stream_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(command)
     def gathered(**values: Any) -> Any:
         given = StreamOptions(**{name: values.pop(name) for name in names})
+        if given.lists and not settle_is_given():
+            given = replace(given, settle=max(LEAST_SETTLE, 2 * given.options.interval))
         return command(**values, given=given)
 
     for option in reversed(_OPTIONS):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from join_stage.joiner import JoinEngine
@@ -18,6 +18,12 @@ WATERMARKS = "watermarks"
 
 OTHER_STREAMS = "*"
 """In a mapping of lateness, stands for all streams that it does not name. No query can read such a stream."""
+
+EVENT_TIME = "\0events"
+"""Stands among the external streams behind what event queries publish: its watermark is the horizon of events."""
+
+SETTLE = 10 * 60 * 1_000_000
+"""How long events wait for earlier ones where nothing else is said, in microseconds."""
 
 Lateness = int | None | Mapping[str, int | None]
 """How late documents may be, in microseconds: for all streams, or by stream. None means unlimited."""
@@ -40,12 +46,14 @@ class Timing:
 
     `lateness` is how far a document may be behind the greatest time of its stream as of the previous batch. A stream
     without documents for `idle_after` follows the clock at that distance. A document may be at most `max_ahead` ahead
-    of the clock.
+    of the clock. `settle` is how long events wait for earlier ones before event queries are answered; None means to the
+    end of a finite run.
     """
 
     lateness: Lateness = None
     idle_after: int | None = None
     max_ahead: int | None = None
+    settle: Lateness = SETTLE
 
 
 class Watermarks:
@@ -55,6 +63,8 @@ class Watermarks:
         self.timing = timing
         self._greatest, self._opened = dict(greatest), opened
         self._arrived: dict[str, int] = {}
+        self.released: Callable[[], int] = lambda: EARLIEST
+        """Returns the horizon of events, which streams wait for that event queries publish."""
         self.newest: int | None = None
         """The greatest time of a document since `opened`."""
 
@@ -67,7 +77,13 @@ class Watermarks:
         if not is_bounded(lateness):
             return EARLIEST
         known = self._greatest if greatest is None else greatest
-        least = min((_watermark(lateness, stream, known.get(stream)) for stream in streams), default=EARLIEST)
+        least = min(
+            (
+                self.released() if stream == EVENT_TIME else _watermark(lateness, stream, known.get(stream))
+                for stream in streams
+            ),
+            default=EARLIEST,
+        )
         return max(least, EARLIEST)
 
     def after(self, arrived: Mapping[str, int], streams: Iterable[str], now: int) -> dict[str, int]:
@@ -80,7 +96,7 @@ class Watermarks:
         for stream, time in arrived.items():
             greatest[stream] = max(greatest.get(stream, EARLIEST), time)
         if self.timing.idle_after is not None:
-            for stream in {*greatest, *streams} - arrived.keys():
+            for stream in {*greatest, *streams} - arrived.keys() - {EVENT_TIME}:
                 if now - self._arrived.get(stream, self._opened) >= self.timing.idle_after:
                     greatest[stream] = max(greatest.get(stream, EARLIEST), now - self.timing.idle_after)
         return greatest

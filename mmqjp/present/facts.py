@@ -15,6 +15,7 @@ MOST_CHARACTERS = 160
 """Longer values are cut short, in characters."""
 
 UNKNOWN = "the reason is not known: a document is no longer stored, or too large to search"
+OF_EVENTS = "the query's conditions hold for these events, in this order"
 FILTERED = "passes the filter"
 
 
@@ -32,11 +33,17 @@ Fact = tuple[Word, ...]
 def why(match: Match) -> list[Fact]:
     """Returns what made a match, each fact once."""
     if match.reason is None:
-        return [(Word("plain", UNKNOWN),)]
+        return [(Word("plain", OF_EVENTS if _is_of_events(match) else UNKNOWN),)]
     found = [*map(_equality, match.reason.joined), *map(_condition, match.reason.conditions)]
     if not found:
         found = [*map(_condition, match.reason.filters)]
     return list(dict.fromkeys(found)) or [(Word("plain", FILTERED),)]
+
+
+def _is_of_events(match: Match) -> bool:
+    """Returns whether an output without a reason names its nodes like that of an event query."""
+    nodes = match.output.nodes
+    return bool(nodes) and list(nodes) == [f"e{place}" for place in range(1, len(nodes) + 1)]
 
 
 def filters(match: Match) -> list[Fact]:

@@ -4,7 +4,7 @@ effect."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Literal
 
 from common.errors import InputError
@@ -12,16 +12,26 @@ from common.progress import followed
 from feeds.times import Now
 from join_stage.joiner import JoinEngine
 from join_stage.store.protocol import whole_batch
-from mmqjp.queries.compile import Compiler
+from mmqjp.queries.compile import CompiledQuery, Compiler
+from mmqjp.queries.event_changes import (
+    DefinitionChanges,
+    EventCompiler,
+    EventTime,
+    InvalidEvents,
+    definition_changes,
+    refuse_misfits,
+    unused,
+)
+from mmqjp.queries.event_compile import CompiledEvents
 from mmqjp.queries.lineage import cycle_of
 from mmqjp.queries.model import Subscription, number_of
-from mmqjp.queries.refuse_events import refuse_events
 from mmqjp.queries.registry import Registry
 from mmqjp.queries.stored import NO_ARRIVAL, StoredQueries
 from mmqjp.tables.commit_metadata import CommitMetadata
 from mmqjp.tables.ledger import Ledger
 from templates.witness import NO_WITNESSES
 from xscl import Script
+from xscl.event_syntax import EventQuery, names_read
 from xscl.script import free_number
 
 SubscribeMode = Literal["ensure", "add", "replace", "renew", "exact"]
@@ -86,8 +96,10 @@ class QueryChanges:
         registry: Registry,
         compiler: Compiler,
         now: Now,
+        event_time: EventTime,
     ) -> None:
         """Takes over a registry with the store's queries."""
+        self._event_time = event_time
         self._store, self._ledger, self._stored, self._registry, self._now = store, ledger, stored, registry, now
         self._compiler = compiler
         for subscription in registry.subscriptions.values():
@@ -112,25 +124,44 @@ class QueryChanges:
         """Registers the queries of a script and returns their names.
 
         They see documents with ids greater than `since`; by default, those that arrive from now on. Raises PublishCycle
-        for a cycle of PUBLISHed names, NameTaken for the name of a query without PUBLISH, and InvalidValue for event
-        statements; then nothing is registered.
+        for a cycle of PUBLISHed names, NameTaken for the name of a query without PUBLISH, and InvalidEvents for event
+        statements that do not fit those that are registered; then nothing is registered.
         """
-        refuse_events(script)
-        names, fresh, kept = self._diff(script, mode, since)
+        definitions = definition_changes(script, self._registry, self._stored.definitions.next_id)
+        names, fresh, kept = self._diff(script, mode, since, definitions.concerns(script))
         gone = list(self._removed_by(script, mode, kept))
-        self._refuse_taken_names(fresh, frozenset(gone))
-        self._register(fresh, gone, lambda: self._ledger.save_metadata(metadata_for(names)), within)
+        without = frozenset(gone)
+        self._refuse_taken_names(fresh, without)
+        refuse_misfits(definitions, fresh, without, self._registry)
+        if mode == "exact":
+            definitions.removed += unused(script, self._registry, without)
+        self._register(fresh, gone, definitions, lambda: self._ledger.save_metadata(metadata_for(names)), within)
         self._highest_number = max([self._highest_number, *(number_of(s.name) for s in fresh)])
         return names
 
     def unsubscribe(self, name: str, metadata_for: MetadataFor = no_metadata) -> None:
-        """Removes all queries of a name. Raises UnknownQuery if there is none."""
+        """Removes all queries of a name, or the definition of an event that nothing reads. Raises UnknownQuery if there
+        is none, and InvalidEvents if what it defines is read."""
+        if name in self._registry.events.definitions:
+            self._undefine(name, metadata_for)
+            return
         gone = self._named(name)
         with whole_batch(self._store):
             self._stored.save_removals(gone, self._now(), self._ledger.batch)
             self._ledger.save_metadata(metadata_for([name]))
         for subscription in gone:
             self._registry.remove(subscription.qid)
+
+    def _undefine(self, name: str, metadata_for: MetadataFor) -> None:
+        events = self._registry.events
+        if readers := list(dict.fromkeys(query.name for query in events.readers(name))):
+            more = f" and {len(readers) - 3} more" if len(readers) > 3 else ""
+            raise InvalidEvents(f"the event {name} is read by {', '.join(readers[:3])}{more}; remove them first")
+        gone = [events.definitions[name]]
+        with whole_batch(self._store):
+            self._stored.definitions.save((), gone, self._now())
+            self._ledger.save_metadata(metadata_for([name]))
+        events.redefine(gone, ())
 
     def pause(self, name: str, reason: str, metadata_for: MetadataFor = no_metadata) -> None:
         """Pauses the queries of a name. Raises UnknownQuery if there is none."""
@@ -150,40 +181,52 @@ class QueryChanges:
     def _set_paused(
         self, subscriptions: Sequence[Subscription], reason: str | None, names: list[str], metadata_for: MetadataFor
     ) -> None:
-        docid = self._ledger.next_docid - 1
+        last = {False: self._ledger.next_docid - 1, True: self._event_time(())}  # of documents, and of events
         with whole_batch(self._store):
             if reason is None:
                 self._store.extend(NO_WITNESSES)  # cached plan state may lack what paused queries need
-            self.save_pauses([s.qid for s in subscriptions], docid, reason)
+            for is_events, at in last.items():
+                self.save_pauses([s.qid for s in subscriptions if s.is_events == is_events], at, reason)
             self._ledger.save_metadata(metadata_for(names))
         for subscription in subscriptions:
+            at = last[subscription.is_events]
             if reason is None:
-                subscription.resume(docid, self._ledger.batch)
+                subscription.resume(at, self._ledger.batch)
                 self._registry.activate(subscription)
             else:
                 self._registry.deactivate(subscription)
-                subscription.pause(docid, reason)
+                subscription.pause(at, reason)
 
     def _diff(
-        self, script: Script, mode: SubscribeMode, since: int | None
+        self, script: Script, mode: SubscribeMode, since: int | None, others: Collection[str]
     ) -> tuple[list[str], list[Subscription], set[Subscription]]:
         """Returns the names of a script's queries, those to register, and those that are already registered.
 
         Unless all are added, the n-th query of a name and text is registered only if fewer than n are. With `since`,
-        "replace" registers all of them again, so that they see older documents.
+        "replace" registers all of them again, so that they see older documents. An event query is another one, too, if
+        it reads any of `others`.
         """
         last = self._ledger.next_docid - 1
+        events = EventCompiler(script, self._registry, self._event_time, backfills=since is not None)
         met: Counter[tuple[str | None, str]] = Counter()
         left: dict[tuple[str | None, str], Iterator[Subscription]] = {}
         names: list[str] = []
         fresh: list[Subscription] = []
         kept: set[Subscription] = set()
         highest, published = self._highest_number, script.published()
-        for position, query in enumerate(followed("compiling", script.queries), 1):
-            compiled = self._compiler.compile(query, script.namespaces)
+        for position, query in enumerate(followed("compiling", script.all_queries), 1):
+            compiled: CompiledQuery | CompiledEvents
+            if isinstance(query, EventQuery):
+                compiled = events.compile(query)
+                form_id, sees_after = compiled.form_since(events.since), events.since
+                is_other = any(name.name in others for name in names_read(query.stream))
+            else:
+                compiled = self._compiler.compile(query, script.namespaces)
+                form_id, sees_after, is_other = "", last if since is None else since, False
             text = compiled.text
             key = query.publish, text
-            known = () if mode == "replace" and since is not None else self._registry.equal(*key)
+            is_other = is_other or (mode == "replace" and since is not None)
+            known = () if is_other else self._registry.equal(*key)
             # Nothing can be replaced without a name, so the query is added.
             joins = mode == "add" or (mode == "replace" and query.publish is None)
             before = met.get(key, 0)
@@ -204,9 +247,9 @@ class QueryChanges:
                     name,
                     text,
                     occurrence,
-                    last if since is None else since,
+                    sees_after,
                     compiled.normal.window,
-                    compiled.form_id,
+                    form_id or compiled.form_id,
                     self._ledger.batch,
                     compiled,
                 )
@@ -226,19 +269,29 @@ class QueryChanges:
             yield from (s for s in self._registry.subscriptions.values() if s not in kept)
         if mode not in ("replace", "renew"):
             return
-        for name in dict.fromkeys(query.publish for query in script.queries if query.publish is not None):
+        for name in dict.fromkeys(query.publish for query in script.all_queries if query.publish is not None):
             yield from (s for s in self._registry.named(name) if s.publishes and s not in kept)
 
     def _register(
-        self, fresh: list[Subscription], gone: list[Subscription], note: Callable[[], None], within: WithinBatch
+        self,
+        fresh: list[Subscription],
+        gone: list[Subscription],
+        definitions: DefinitionChanges,
+        note: Callable[[], None],
+        within: WithinBatch,
     ) -> None:
         # Replacements are added before the old queries go, so that shared patterns keep their ids and join state, even
         # if this fails. The old queries are not answered meanwhile.
         added: list[Subscription] = []
+        events = self._registry.events
         try:
+            # But event queries go first, because what they read may be defined otherwise now.
+            self._mark_removed([subscription for subscription in gone if subscription.is_events])
+            events.redefine(definitions.removed, definitions.added)
             for subscription in followed("registering", fresh):
                 self._registry.add(subscription)
                 added.append(subscription)
+            events.settle()
             without = frozenset(gone)
             for subscription in added:
                 self._refuse_cycle(subscription, without)
@@ -247,15 +300,19 @@ class QueryChanges:
             with whole_batch(self._store):
                 self._stored.save(fresh, self._registry, self._now())
                 self._stored.save_removals(gone, self._now(), self._ledger.batch)
+                self._stored.definitions.save(definitions.added, definitions.removed, self._now())
                 note()
                 self._mark_removed(gone)
                 within(fresh)
         except BaseException:
-            self._unmark_removed(gone)
             for subscription in added:
                 self._registry.remove(subscription.qid)
+            events.redefine(definitions.added, definitions.removed)
+            self._unmark_removed(gone)
+            events.settle()
             raise
         self._stored.committed(fresh, self._registry.catalog)
+        self._stored.definitions.committed(definitions.added)
         for subscription in gone:
             self._registry.remove(subscription.qid)
 

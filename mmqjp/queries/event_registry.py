@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from mmqjp.queries.defined_events import DefinedEvents
+from mmqjp.queries.event_compile import read_by
 from templates.catalog import Catalog, Change
 from templates.event_places import EventPlacement
 from xpath_stage.evaluator import XPathStage
 from xscl.algebra.event_pattern import EventPattern
-from xscl.algebra.events import Aggregate, Events, Filter, Fold, Next, Schema, Select, Stream, Union
+from xscl.algebra.events import Stream
 
 
 class Publisher(NamedTuple):
@@ -37,29 +38,16 @@ class EventForm:
     publishers: tuple[Publisher, ...] = ()
 
 
-def read_by(stream: Stream) -> dict[str, Schema]:
-    """Returns the event streams that a stream is made of, by name, with their attributes.
-
-    >>> sorted(read_by(Union(Events("A", ()), Select(Events("B", ()), (), ()))))
-    ['A', 'B']
-    """
-    match stream:
-        case Events(stream=name, schema=schema):
-            return {name: schema}
-        case Select(source=source) | Filter(source=source) | Aggregate(source=source):
-            return read_by(source)
-        case Union(left=left, right=right) | Next(left=left, right=right) | Fold(left=left, right=right):
-            return read_by(left) | read_by(right)
-
-
 class EventRegistry:
-    """The event statements of a store. `version` changes with every change of them."""
+    """What is run of the event statements of a store. `changed` are the ids of forms that came, changed or went since
+    somebody followed them last."""
 
     def __init__(self, catalog: Catalog, stage1: XPathStage) -> None:
         self._defined = DefinedEvents(catalog, stage1)
         self.definitions: dict[str, EventPattern] = {}
+        self.ids: dict[str, int] = {}
         self.forms: dict[str, EventForm] = {}
-        self.version = 0
+        self.changed: dict[str, None] = {}
 
     @property
     def placements(self) -> Mapping[str, EventPlacement]:
@@ -70,14 +58,15 @@ class EventRegistry:
         """Returns all that a definition that is read needs of stage 1."""
         return self._defined.needs_of(name)
 
-    def define(self, name: str, pattern: EventPattern) -> None:
-        """Adds a definition. It costs nothing until it is read."""
-        self.definitions[name] = pattern
+    def define(self, name: str, pattern: EventPattern, id: int = 0) -> None:
+        """Adds a definition, with an id that no other definition of this name ever gets. It costs nothing until it is
+        read."""
+        self.definitions[name], self.ids[name] = pattern, id
 
     def undefine(self, name: str) -> None:
         """Removes a definition that no form reads."""
         assert name not in self.placements, "a definition in use does not go"
-        del self.definitions[name]
+        del self.definitions[name], self.ids[name]
 
     def put(self, form: EventForm) -> None:
         """Adds a form, whose names are all known, or changes its members. Raises TooManyChains."""
@@ -93,11 +82,11 @@ class EventRegistry:
                     self._defined.release(name)
                 raise
         self.forms[form.id] = form
-        self.version += 1
+        self.changed[form.id] = None
 
     def remove(self, form_id: str) -> None:
         """Removes a form."""
         for name in read_by(self.forms.pop(form_id).stream):
             if name in self.definitions:
                 self._defined.release(name)
-        self.version += 1
+        self.changed[form_id] = None

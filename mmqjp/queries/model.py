@@ -15,6 +15,9 @@ from xscl.algebra.mirror import Mirror, mirror_of
 from xscl.algebra.normal import Conjunct, Hidden, JoinOp, NormalQuery
 from xscl.algebra.system_names import short_name
 
+EVENT_FORM = "events-"
+"""The ids of forms of event queries begin so."""
+
 _NUMBERED = re.compile(r"q[1-9][0-9]{0,999}")
 
 
@@ -129,6 +132,12 @@ class Subscription:
         if not number_of(self.name) or self.text.endswith(f" PUBLISH {self.name}"):
             return True
         return f" PUBLISH {self.name} ONCE PER (" in self.text and self.normal.once is not None
+
+    @property
+    def is_events(self) -> bool:
+        """Whether it is an event query. Its times are then in microseconds, where others have numbers of documents:
+        `since`, and those of pauses and resumptions."""
+        return self.form_id.startswith(EVENT_FORM)
 
     @property
     def active(self) -> bool:

@@ -9,12 +9,15 @@ from typing import Any
 
 from join_stage.batch_sql import TemplateTable
 from join_stage.joiner import JoinEngine, Scope
+from mmqjp.documents.watermarks import EVENT_TIME
 from mmqjp.queries.by_key import ByKey
 from mmqjp.queries.compile import inner_join, place
+from mmqjp.queries.event_statements import EventStatements
 from mmqjp.queries.forms import Form, Forms
 from mmqjp.queries.model import HiddenStream, Owner, StoredTarget, Subscription, Target
 from mmqjp.queries.row_targets import RowPart, RowTargets
-from templates.catalog import Catalog, Change, Row
+from mmqjp.queries.sources import Sources
+from templates.catalog import Catalog, Row
 from xpath_stage.evaluator import XPathStage
 from xscl.algebra.normal import Conjunct, Hidden, JoinOp
 from xscl.algebra.system_names import is_hidden
@@ -25,7 +28,7 @@ class Registry:
 
     def __init__(self, catalog: Catalog, stage1: XPathStage, stage2: JoinEngine) -> None:
         self.catalog = catalog
-        self.stage1, self._stage2 = stage1, stage2
+        self.stage1, self._stage2, self.events = stage1, stage2, EventStatements(catalog, stage1)
         self.subscriptions: dict[int, Subscription] = {}
         self.version = 0  # changes with every change of the queries
         self._by_name, self._by_text = ByKey(), ByKey()
@@ -35,12 +38,10 @@ class Registry:
         self._windows: Counter[int] = Counter()
         self._joined: Counter[tuple[str, str]] = Counter()
         self._readers: Counter[str] = Counter()
-        self._sources: dict[frozenset[str], frozenset[str]] = {}
+        self._sources = Sources(self.made_of)
         self._joined_streams: frozenset[str] | None = None
-        self._outside: frozenset[str] | None = None
         self._read: dict[str, list[Subscription]] | None = None
-        self._pending: dict[int, dict[int, Row]] = {}
-        self._live: set[int] = set()
+        self._pending, self._live = dict[int, dict[int, Row]](), set[int]()
 
     @property
     def window(self) -> int:
@@ -60,34 +61,23 @@ class Registry:
 
     def outside(self) -> frozenset[str]:
         """Returns the external streams behind all streams that queries read."""
-        if self._outside is None:
-            self._outside = self.sources_of(frozenset(self._readers))
-        return self._outside
+        return self._sources.of(frozenset(self._readers))
 
     def sources(self, stream: str) -> frozenset[str]:
         """Returns the external streams behind a stream: itself, unless it is PUBLISHed or hidden."""
         one = frozenset((stream,))
-        if one not in self._sources and stream not in self._readers and not self.made_of(stream):
+        if not self._sources.knows(stream) and stream not in self._readers and not self.made_of(stream):
             return one  # not cached: there may be any number of unknown streams
-        return self.sources_of(one)
+        return self._sources.of(one)
 
     def sources_of(self, streams: frozenset[str]) -> frozenset[str]:
         """Returns the external streams behind any of these streams. Cached until queries change."""
-        if (found := self._sources.get(streams)) is None:
-            made_of: dict[str, set[str]] = {}
-            waiting = list(streams)
-            while waiting:
-                stream = waiting.pop()
-                if stream not in made_of:
-                    made_of[stream] = self.made_of(stream)
-                    waiting += made_of[stream]
-            found = self._sources[streams] = frozenset(stream for stream, made in made_of.items() if not made)
-        return found
+        return self._sources.of(streams)
 
     def _forget_sources(self) -> None:
         self.version += 1
-        self._sources.clear()
-        self._joined_streams = self._outside = self._read = None
+        self._sources.forget()
+        self._joined_streams = self._read = None
 
     def named(self, name: str) -> list[Subscription]:
         """Returns the queries of a name, in the order of their registration."""
@@ -102,9 +92,15 @@ class Registry:
         return stream in self._readers
 
     def made_of(self, stream: str, without: Container[Subscription] = frozenset()) -> set[str]:
-        """Returns the streams that the producers of a stream read. An external stream has none."""
-        named = self._by_name.get(stream)
-        makers: list[Owner] = [s for s in named if s.publishes and s not in without]
+        """Returns the streams that the producers of a stream read. An external stream has none. What event queries
+        publish also waits for the horizon of events."""
+        makers = [s for s in self._by_name.get(stream) if s.is_events and s.publishes and s not in without]
+        made_of_events = {stream for maker in makers for stream in (*self.events.behind(maker), EVENT_TIME)}
+        return made_of_events or self.joined_of(stream, without)
+
+    def joined_of(self, stream: str, without: Container[Subscription] = frozenset()) -> set[str]:
+        """Returns the streams that queries over documents and inner joins make a stream of."""
+        makers: list[Owner] = [s for s in self._by_name.get(stream) if s.publishes and s not in without]
         if stream in self._hidden:
             makers.append(self._hidden[stream])
         return {stream for maker in makers for target in maker.targets for stream in target.streams}
@@ -188,16 +184,14 @@ class Registry:
         add_targets(query, own)
         self._index(query)
 
-    def restored(self, change: Change) -> None:
-        """Adds to stage 1 what rows need that the catalog has restored."""
-        self.stage1.add(change)
-
     def _index(self, subscription: Subscription) -> None:
         self._forget_sources()
         self.subscriptions[subscription.qid] = subscription
         self._by_name.add(subscription.name, subscription)
         self._by_text.add(subscription.key, subscription)
         self._forms.add(subscription)
+        if subscription.is_events:
+            self._readers.update(self.events.add(subscription))
 
     def remove(self, qid: int) -> None:
         """Removes a query."""
@@ -208,10 +202,14 @@ class Registry:
         self._by_text.remove(subscription.key, subscription)
         self._remove_targets(subscription)
         self._forms.forget(subscription)
+        if subscription.is_events:
+            for stream in self.events.remove(subscription):
+                _decrease(self._readers, stream)
 
     def flush(self) -> None:
         """Writes pending rows of R_T to stage 2, and prepares what documents need."""
         self._forms.settle()
+        self.events.settle()
         for number, rows in self._pending.items():
             if rows:
                 self._stage2.put_rows(self._table(number), list(rows.values()))
@@ -263,6 +261,7 @@ class Registry:
         patterns, and their witnesses are stored."""
         self.version += 1
         self._forms.note(owner)
+        self.events.leave(owner)
         for target in owner.targets:
             self._active_targets[target.row] -= 1
             if not self._active_targets[target.row]:
@@ -277,6 +276,7 @@ class Registry:
         """Undoes `deactivate`."""
         self.version += 1
         self._forms.note(owner)
+        self.events.join(owner)
         for target in owner.targets:
             self._active_targets[target.row] += 1
             self._queue_rows((self.catalog.row(target.row),))

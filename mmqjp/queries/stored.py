@@ -5,7 +5,7 @@ A query of an earlier run is registered by its rows of R_T. Its text is parsed w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from typing import Any, TypeVar
@@ -16,8 +16,10 @@ from common.progress import followed
 from join_stage.joiner import JoinEngine
 from join_stage.store.protocol import StoreError
 from mmqjp.queries.compile import CompiledQuery, Compiler, StoredQuery
+from mmqjp.queries.event_compile import StoredEvents, compile_stored, is_event_form
 from mmqjp.queries.model import HasNormalForm, Owner, StoredTarget, Subscription, width_of
 from mmqjp.queries.registry import Registry
+from mmqjp.queries.stored_definitions import StoredDefinitions
 from mmqjp.tables.queries import TABLES, added_at, removed_texts
 from mmqjp.tables.table_rows import TableRows
 from templates.catalog import Catalog, SharedStep
@@ -42,7 +44,7 @@ class StoredQueries:
     """Writes and reads the tables of queries. The caller begins and commits batches."""
 
     def __init__(self, store: JoinEngine) -> None:
-        self._store, self._rows = store, TableRows(store)
+        self._store, self._rows, self.definitions = store, TableRows(store), StoredDefinitions(store)
         self._removed = {qid for (qid,) in self._rows.tuples("removed_queries", "qid")}
         self._all_names = dict(self._rows.tuples("added_queries", "qid name"))
         self.next_qid = max(self._all_names, default=-1) + 1
@@ -83,21 +85,23 @@ class StoredQueries:
         numbers, change = registry.catalog.restore(
             self._steps((variables for _, variables in keys), registry.catalog), keys
         )
-        registry.restored(change)
+        registry.stage1.add(change)
         of_query: dict[int, list[StoredTarget]] = {}
         for qid, *rest in own:
             of_query.setdefault(qid, []).append(_read(numbers, *rest))
         of_inner: dict[int, dict[str, list[StoredTarget]]] = {}
         for qid, stream, *rest in inner:
             of_inner.setdefault(qid, {}).setdefault(stream, []).append(_read(numbers, *rest))
-        subscriptions = list(self._subscriptions(cache(lambda text: StoredQuery(text, compiler))))
+        registry.events.redefine((), self.definitions.definitions())
+        subscriptions = list(self._subscriptions(cache(lambda text: StoredQuery(text, compiler)), registry))
         for subscription in followed("opening", subscriptions):
-            registry.restore(subscription, of_query[subscription.qid], of_inner.get(subscription.qid, {}))
+            registry.restore(subscription, of_query.get(subscription.qid, ()), of_inner.get(subscription.qid, {}))
+        registry.events.settle()
 
     def rebuild_placements(self, registry: Registry, compiler: Compiler) -> None:
         """Registers the queries that were added and not removed from their texts, and writes their placements. For
         stores of formats without valid placements. Call `save_catalog` afterwards."""
-        for subscription in self._subscriptions(compiler.compile_text):
+        for subscription in self._subscriptions(compiler.compile_text, registry):
             registry.add(subscription)
         self._store.drop_before("placements", "qid", self.next_qid)
         self._save_placements(list(registry.subscriptions.values()), registry)
@@ -125,14 +129,14 @@ class StoredQueries:
             found.append((definition, SharedStep(var, stream, parent, pattern, catalog.chain(pattern.functions))))
         return found
 
-    def _subscriptions(self, compiled: Callable[[str], HasNormalForm]) -> Iterator[Subscription]:
+    def _subscriptions(self, compiled: Callable[[str], HasNormalForm], registry: Registry) -> Iterator[Subscription]:
         """Yields the queries that were added and not removed."""
         pauses = self._pauses()
         columns = "qid name text occurrence since window_us form"
-        for qid, name, text, occurrence, since, window, form in self._rows.tuples("added_queries", columns, "qid"):
-            if qid in self._removed:
-                continue
-            query = compiled(text)
+        rows = [row for row in self._rows.tuples("added_queries", columns, "qid") if row[0] not in self._removed]
+        events = self._event_queries({row[2]: row[-1] for row in rows if is_event_form(row[-1] or "")}, registry)
+        for qid, name, text, occurrence, since, window, form in rows:
+            query = events[text] if is_event_form(form or "") else compiled(text)
             begun = self._begun.get(qid, FROM_THE_START)
             subscription = Subscription(qid, name, text, occurrence, since, window, form or query.form_id, begun, query)
             for docid, reason in pauses.get(qid, ()):
@@ -141,6 +145,13 @@ class StoredQueries:
                 else:
                     subscription.pause(docid, reason)
             yield subscription
+
+    @staticmethod
+    def _event_queries(forms: Mapping[str, str], registry: Registry) -> dict[str, HasNormalForm]:
+        """Returns event queries by their texts. They may read each other, so they are compiled together."""
+        defined = registry.events.streams().defined
+        found = compile_stored(list(forms), defined)
+        return {text: StoredEvents(form, one) for (text, form), one in zip(forms.items(), found, strict=True)}
 
     def _pauses(self) -> dict[int, list[tuple[int, str | None]]]:
         """Returns, by qid, the pauses and resumptions in order: the document after which each took effect, and the

@@ -16,6 +16,7 @@ from mmqjp.queries.registry import Registry
 from mmqjp.state.reach import REACH, Gap, Reach, missed_from, with_gap, with_recalled
 from mmqjp.tables.commit_metadata import CommitMetadata
 from mmqjp.tables.ledger import Ledger
+from pattern_stage.witnessed import event_chains, told_apart
 from templates.witness import R_BIN, Witnesses
 from xpath_stage.evaluator import XPathStage
 from xpath_stage.parse import Arriving
@@ -90,8 +91,9 @@ class JoinState:
         self.evicted_before = min(self.evicted_before, low)
 
     def _evaluated(self, docids: Sequence[int]) -> Witnesses:
-        """Returns the witnesses of stored documents."""
-        return self._stage1.evaluate(map(arriving, self._records.parsed(docids)))
+        """Returns the witnesses of stored documents that are for joins."""
+        found = self._stage1.evaluate(map(arriving, self._records.parsed(docids)))
+        return told_apart(found, event_chains(self._registry.catalog.chains))[0]
 
     def kept_documents_of(self, streams: Collection[str]) -> Iterator[list[int]]:
         """Yields the docids of stored documents of some streams in batches, oldest first."""

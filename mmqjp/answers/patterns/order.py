@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from mmqjp.queries.event_registry import EventForm, read_by
+from mmqjp.queries.event_compile import read_by
+from mmqjp.queries.event_registry import EventForm
 from templates.event_places import EventPlacement
 from xscl.algebra.events import Schema
 

@@ -29,6 +29,10 @@ class Parts:
         """Reads what numbers stand for, and all that is behind them."""
         self._origins = self._lineage.origins(self._lineage.with_parts([numbers]))
 
+    def docids(self) -> set[int]:
+        """Returns the documents behind all that was loaded."""
+        return {origin.docid for origin in self._origins.values() if origin.docid >= 0}
+
     def origin(self, number: int) -> Origin:
         """Returns what a number stands for, which was loaded."""
         return self._origins[number]

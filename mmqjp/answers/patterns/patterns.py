@@ -7,20 +7,19 @@ the store again: a snapshot, and the events since.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-import numpy as np
 import pyarrow as pa
 
-from mmqjp.answers.patterns.kernels import Kernel, MakeKernel, Results, no_events
+from mmqjp.answers.patterns.kernels import Kernel, MakeKernel, no_events
 from mmqjp.answers.patterns.order import Order
 from mmqjp.answers.patterns.parts import Parts
-from mmqjp.answers.patterns.stored import Snapshot, StoredEvents, events_of, rows_of
+from mmqjp.answers.patterns.results import FormResults, Late, by_form, in_order
+from mmqjp.answers.patterns.stored import Snapshot, StoredEvents, Taken, events_of, rows_of
 from mmqjp.documents.record import Record
 from mmqjp.queries.event_registry import EventForm, EventRegistry
 from pattern_stage.assemble import MOST_EVENTS, Assembled, assemble
-from pattern_stage.columns import Columns, Ints, joined
+from pattern_stage.columns import Columns, Ints
 from pattern_stage.horizon import START, Buffer, Settle, last_horizon, next_horizon
 from pattern_stage.lineage import Lineage
 from pattern_stage.values import Texts
@@ -28,30 +27,12 @@ from pattern_stage.witnessed import EdgesOf, Witnessed, event_chains, told_apart
 from templates.catalog import Catalog
 from templates.event_places import EventPlacement
 from templates.witness import Witnesses
-from xscl.algebra.events import Schema
 
 SNAPSHOT_EVERY = 50
 """After so many batches there is another snapshot."""
 
 KeptEvents = Callable[[Mapping[str, EventPlacement], int, Texts], Iterator[tuple[str, Assembled]]]
 """Returns the events of definitions in stored documents that end at a time or later, in parts."""
-
-
-@dataclass(frozen=True, slots=True)
-class FormResults:
-    """Results of a form: its id, and its events with their attributes."""
-
-    form_id: str
-    schema: Schema
-    events: Columns
-
-
-@dataclass(frozen=True, slots=True)
-class Late:
-    """A document whose events no statement gets, and why."""
-
-    docid: int
-    reason: str
 
 
 class Patterns:
@@ -90,6 +71,11 @@ class Patterns:
         """The horizon: what ended before has been released."""
         return self._time.horizon
 
+    @property
+    def is_begun(self) -> bool:
+        """Whether there is a horizon: there was an event query before a batch."""
+        return self._time.horizon > START
+
     # ------------------------------------------------------------ statements
 
     def follow(self) -> None:
@@ -98,8 +84,8 @@ class Patterns:
             if not self._statements.forms and self._time.horizon == START:
                 return
             self._open()
-        if self._version != self._statements.version:
-            self._follow_forms()
+        if self._statements.changed:
+            self._follow_forms(self._statements.changed)
         if self._time.horizon == START and self._statements.forms:
             self._time.horizon = min(form.since for form in self._statements.forms.values()) + 1
         self._follow_definitions()
@@ -113,19 +99,20 @@ class Patterns:
         horizon = next_horizon(START, known, known, self._settle)
         return max(horizon, last_horizon(START, known, known, self._settle, lasts=True)) - 1
 
-    def _follow_forms(self) -> None:
+    def _follow_forms(self, changed: Iterable[str]) -> None:
         forms = self._statements.forms
-        gone = [number for form_id, number in self._numbers.items() if form_id not in forms]
-        for number in gone:
-            form_id = self._form_ids.pop(number)
-            del self._numbers[form_id], self._known[form_id]
-            self._order.remove(form_id)
-        if gone:
+        gone = []
+        for form_id in changed:
+            if form_id not in forms and form_id in self._numbers:
+                gone.append(number := self._numbers.pop(form_id))
+                del self._form_ids[number], self._known[form_id]
+                self._order.remove(form_id)
+        if gone:  # first, because what others read may be defined otherwise now
             self._kernel.remove(gone)
-        for form_id, form in forms.items():
-            if self._known.get(form_id) is not form:
-                self._add(form_id, form)
-        self._version = self._statements.version
+        for form_id in changed:
+            if form_id in forms and self._known.get(form_id) is not forms[form_id]:
+                self._add(form_id, forms[form_id])
+        self._statements.changed.clear()
 
     def _add(self, form_id: str, form: EventForm) -> None:
         """Adds a form, or follows a change of its members, which the kernel does not know."""
@@ -139,14 +126,15 @@ class Patterns:
 
     def _follow_definitions(self) -> None:
         """Takes the events of new definitions in kept documents, and drops those that nothing reads any more."""
-        placements, taken = self._statements.placements, self._time.taken
-        if gone := [name for name in taken if name not in placements]:
+        placements, taken, ids = self._statements.placements, self._time.taken, self._statements.ids
+        if gone := [name for name, since in taken.items() if name not in placements or since.id != ids[name]]:
             self._buffer.drop(gone)
-            self._time.taken = [name for name in taken if name in placements]
+            for name in gone:
+                del taken[name]
         if new := {name: placement for name, placement in placements.items() if name not in taken}:
+            taken |= {name: Taken(ids[name], self._lineage.next) for name in new}
             for name, found in self._kept_events(new, self._time.horizon, self._texts):
                 self._take(name, found)
-            self._time.taken = sorted({*taken, *new} & placements.keys())
 
     # ------------------------------------------------------------ events
 
@@ -231,22 +219,13 @@ class Patterns:
             events = release(ready, until)
             for name in ready:
                 if composed := published.pop(name, None):
-                    events[name] = _in_order(composed)
+                    events[name] = in_order(composed)
             found = self._kernel.feed({name: events.get(name, no_events(self._order.schema(name))) for name in ready})
             fed.update(ready)
-            results = self._by_form(found)
+            results = by_form(found, self._form_ids)
             self._publish(results, published)
             yield results
-        yield self._by_form(self._kernel.end())
-
-    def _by_form(self, found: Sequence[Results]) -> list[FormResults]:
-        results = []
-        for one in found:
-            order = np.argsort(one.statements, kind="stable")
-            numbers, starts = np.unique(one.statements[order], return_index=True)
-            for number, places in zip(numbers.tolist(), np.split(order, starts[1:]), strict=True):
-                results.append(FormResults(self._form_ids[number], one.schema, one.events.take(one.at[places])))
-        return results
+        yield by_form(self._kernel.end(), self._form_ids)
 
     def _publish(self, results: Sequence[FormResults], published: dict[str, list[Columns]]) -> None:
         """Adds results as events of the streams that are read."""
@@ -268,6 +247,10 @@ class Patterns:
 
     # ------------------------------------------------------------ lineage
 
+    def appeared(self, events: Columns) -> Ints:
+        """Returns when the first part of each result ended."""
+        return self._lineage.ends(events.parts[:, 0])
+
     def parts(self) -> Parts:
         """Returns what names the parts of results."""
         return Parts(self._lineage, self._records)
@@ -280,6 +263,8 @@ class Patterns:
     def oldest(self) -> int | None:
         """Returns when the earliest event begins that anything waits for; None if nothing does."""
         if not self._is_open:
+            if not self.is_begun:
+                return None
             self._open()
         self._compact()
         return self._lineage.oldest()
@@ -328,20 +313,13 @@ class Patterns:
         self._known: dict[str, EventForm] = {}
         self._next_form = 0
         self._is_open = True
-        self._follow_forms()
+        self._follow_forms(self._statements.forms)
         self._kernel.restore(found.kernel)
         schemas = {name: placement.schema for name, placement in self._statements.placements.items()}
         rows = self._stored.events_from(found.horizon)
-        for name, events in events_of(rows, schemas, self._lineage, self._texts).items():
-            if name in self._time.taken:
-                self._buffer.add(name, events)
+        taken = {name: since for name, since in self._time.taken.items() if self._statements.ids.get(name) == since.id}
+        for name, events in events_of(rows, schemas, self._lineage, self._texts, taken).items():
+            self._buffer.add(name, events)
         if self._time.horizon > found.horizon:
             for _ in self._run(self._time.horizon, self._buffer.release):
                 pass
-
-
-def _in_order(composed: Sequence[Columns]) -> Columns:
-    """Returns events of one schema in the order of t1. Statements may have results with different places of parts."""
-    events = joined(composed)
-    order: Ints = np.argsort(events.t1, kind="stable")
-    return events.take(order)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -27,15 +28,22 @@ _LINEAGE, _HORIZON = "lineage", "horizon"
 """The parts of a snapshot that are not the kernel's."""
 
 
+class Taken(NamedTuple):
+    """The id of a definition whose events are taken, and the number from which on they have theirs."""
+
+    id: int
+    first: int
+
+
 @dataclass(slots=True)
 class PatternTime:
-    """The horizon; the greatest time of each external stream; the next number of an event; and the definitions whose
-    events in kept documents were taken."""
+    """The horizon; the greatest time of each external stream; the next number of an event; and the definitions, by
+    name, whose events are taken, also those in documents that were kept when they were first read."""
 
     horizon: int = START
     greatest: dict[str, int] = field(default_factory=dict)
     next_number: int = 0
-    taken: list[str] = field(default_factory=list)
+    taken: dict[str, Taken] = field(default_factory=dict)
 
     def to_setting(self) -> str:
         """Returns the JSON text to store as a setting."""
@@ -50,7 +58,8 @@ class PatternTime:
         if text is None:
             return PatternTime()
         kept = json.loads(text)
-        return PatternTime(kept["horizon"], kept["greatest"], kept["next"], kept["taken"])
+        taken = {name: Taken(*since) for name, since in kept["taken"].items()}
+        return PatternTime(kept["horizon"], kept["greatest"], kept["next"], taken)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,19 +133,22 @@ def rows_of(name: str, found: Assembled, numbers: Ints, texts: Texts) -> pa.Tabl
     )
 
 
-def events_of(rows: pa.Table, schemas: Mapping[str, Schema], lineage: Lineage, texts: Texts) -> dict[str, Columns]:
+def events_of(
+    rows: pa.Table, schemas: Mapping[str, Schema], lineage: Lineage, texts: Texts, taken: Mapping[str, Taken]
+) -> dict[str, Columns]:
     """Returns rows of the table of events as events, by stream, and adds what their numbers stand for to a lineage.
 
-    Streams without a schema are left out, and rows of which there was another definition then.
+    Only streams that are `taken` are there, and no rows from before: there may have been another definition then.
     """
     found: dict[str, Columns] = {}
     streams = rows["stream"].combine_chunks().dictionary_encode()
     names, at = streams.dictionary.to_pylist(), streams.indices.to_numpy()
     for place, name in enumerate(names):
         schema = schemas.get(name)
-        if schema is None:
+        if schema is None or name not in taken:
             continue
-        own = rows.take(np.flatnonzero(at == place)).combine_chunks()
+        numbers = rows["number"].to_numpy()
+        own = rows.take(np.flatnonzero((at == place) & (numbers >= taken[name].first))).combine_chunks()
         lists = own["attributes"].combine_chunks()
         values = lists.flatten().to_pylist()
         columns = [_column(values[i :: len(schema)], kind, texts) for i, (_, kind) in enumerate(schema)]

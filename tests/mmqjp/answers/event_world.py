@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from join_stage.duckdb_engine import DuckDBEngine
 from mmqjp.answers.patterns.kept import KeptDocuments
-from mmqjp.answers.patterns.patterns import FormResults, Patterns
+from mmqjp.answers.patterns.patterns import Patterns
+from mmqjp.answers.patterns.results import FormResults
 from mmqjp.answers.patterns.stored import StoredEvents
 from mmqjp.documents.record import Record, own_part_id
 from mmqjp.documents.records import Records

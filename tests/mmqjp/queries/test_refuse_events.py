@@ -1,4 +1,4 @@
-"""Event statements are refused where they cannot be run, and nothing of their script is registered."""
+"""Event statements are refused where they cannot be run, so that none is ignored."""
 
 from __future__ import annotations
 
@@ -7,23 +7,24 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from common.errors import InvalidValue
 from mmqjp import Engine
 from mmqjp.cli import main
+from mmqjp.queries.event_changes import InvalidEvents
 
 SCRIPT = "DEFINE EVENT Post FROM S//item->i (title := i/title); FROM Post PUBLISH posts; FROM S//item PUBLISH items"
 
 
-def test_subscribe_refuses_them():
+def test_a_backfill_refuses_them_and_changes_nothing():
     with Engine("duckdb") as engine:
-        with pytest.raises(InvalidValue, match="cannot be run in this version; remove them: Post, posts"):
-            engine.subscribe(SCRIPT)
+        with pytest.raises(InvalidEvents, match="cannot be answered over stored documents"):
+            engine.subscribe(SCRIPT, backfill=True)
         assert engine.queries() == {}
 
 
-def test_check_refuses_them_in_one_line(tmp_path: Path):
+def test_explain_and_backtest_refuse_them_in_one_line(tmp_path: Path):
     path = tmp_path / "posts.xscl"
     path.write_text(SCRIPT)
-    result = CliRunner().invoke(main, ["check", str(path)])
-    assert result.exit_code == 1
-    assert "event statements cannot be run in this version; remove them: Post, posts" in result.output
+    for command in (["explain", str(path)], ["backtest", str(path), "--documents", str(tmp_path)]):
+        result = CliRunner().invoke(main, command)
+        assert result.exit_code == 1, result.output
+        assert "event statements cannot be tried here; leave them out: Post, posts" in result.output

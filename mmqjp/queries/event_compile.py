@@ -1,0 +1,124 @@
+"""Compiles event queries: from the syntax tree to the algebra of events, and the id of their form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+
+from join_stage.store.protocol import StoreError
+from mmqjp.queries.identity import digest
+from mmqjp.queries.model import EVENT_FORM
+from xscl import XsclErrors, parse_script, to_xscl
+from xscl.algebra.events import Aggregate, Events, Filter, Fold, Next, Schema, Select, Stream, Union
+from xscl.algebra.normal import NormalQuery
+from xscl.event_check import schemas_of
+from xscl.event_normal import lower_event_query
+from xscl.event_syntax import EventDefinition, EventQuery
+from xscl.script import EventStreams, Script
+
+NO_JOIN = NormalQuery(None, None, (), (), star=False)
+"""The normal form of an event query, which joins no documents."""
+
+
+class CompiledEvents:
+    """An event query in the algebra of events. What it has of XSCL's normal form is empty."""
+
+    normal = NO_JOIN
+
+    def __init__(self, query: EventQuery, schemas: Mapping[str, Schema]) -> None:
+        """`schemas` are the attributes of the event streams that it reads."""
+        others = {name: schema for name, schema in schemas.items() if name != query.publish}
+        self.publish, self.stream = query.publish, lower_event_query(query, others)
+        self._query = query
+
+    @cached_property
+    def text(self) -> str:
+        """The query as a script of its own."""
+        return to_xscl(self._query)
+
+    @property
+    def form_id(self) -> str:
+        """The id of its form, if it has no AGGREGATE. See `form_since`."""
+        return self.form_since(0)
+
+    def form_since(self, since: int) -> str:
+        """The id of its form if it sees events from after a time on. Stores keep it, and it is made of `repr`: no class
+        or field that a stream is made of can be renamed.
+
+        What an AGGREGATE has seen cannot be told apart afterwards, so queries that have one share a form only if they
+        see the same events.
+        """
+        return EVENT_FORM + digest(repr(self.stream) + (f" since {since}" if has_aggregate(self.stream) else ""))
+
+
+class StoredEvents:
+    """An event query of a store, which `compile_stored` has compiled."""
+
+    normal = NO_JOIN
+
+    def __init__(self, form_id: str, compiled: CompiledEvents) -> None:
+        self.form_id, self.stream = form_id, compiled.stream
+
+
+def is_event_form(form_id: str) -> bool:
+    """Returns whether the queries of a form are event queries."""
+    return form_id.startswith(EVENT_FORM)
+
+
+def has_aggregate(stream: Stream) -> bool:
+    """Returns whether a stream has an AGGREGATE.
+
+    >>> has_aggregate(Filter(Aggregate(Events("A", ()), (), (), None, ()), None))
+    True
+    """
+    match stream:
+        case Aggregate():
+            return True
+        case Select(source=source) | Filter(source=source):
+            return has_aggregate(source)
+        case Union(left=left, right=right) | Next(left=left, right=right) | Fold(left=left, right=right):
+            return has_aggregate(left) or has_aggregate(right)
+        case _:
+            return False
+
+
+def read_by(stream: Stream) -> dict[str, Schema]:
+    """Returns the event streams that a stream is made of, by name, with their attributes.
+
+    >>> sorted(read_by(Union(Events("A", ()), Select(Events("B", ()), (), ()))))
+    ['A', 'B']
+    """
+    match stream:
+        case Events(stream=name, schema=schema):
+            return {name: schema}
+        case Select(source=source) | Filter(source=source) | Aggregate(source=source):
+            return read_by(source)
+        case Union(left=left, right=right) | Next(left=left, right=right) | Fold(left=left, right=right):
+            return read_by(left) | read_by(right)
+
+
+def definition_text(definition: EventDefinition, script: Script) -> str:
+    """Returns a definition of a script as a script of its own."""
+    return to_xscl(Script((), script.namespaces, (definition,), (), ("definition",)))
+
+
+def stored_definition(text: str) -> tuple[EventDefinition, Script]:
+    """Returns a stored definition, and the script that it is. Raises StoreError if it cannot be parsed."""
+    try:
+        script = parse_script(text, stored=True)
+    except XsclErrors as error:
+        raise StoreError(f"the store has a definition that this version cannot read: {error}") from error
+    (definition,) = script.definitions
+    return definition, script
+
+
+def compile_stored(texts: Sequence[str], defined: Mapping[str, Schema]) -> list[CompiledEvents]:
+    """Compiles stored event queries, which may read each other in any order. Raises StoreError if one cannot be
+    parsed."""
+    known = EventStreams(defined)
+    try:
+        script = parse_script(";\n".join(texts), stored=True, events=known) if texts else Script(())
+    except XsclErrors as error:
+        raise StoreError(f"the store has an event query that this version cannot read: {error}") from error
+    schemas = schemas_of(script, known)
+    return [CompiledEvents(query, schemas) for query in script.event_queries]
