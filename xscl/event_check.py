@@ -12,8 +12,9 @@ from xscl.check import query_problems
 from xscl.event_forms import unequal
 from xscl.event_names import RESERVED, event_name_span
 from xscl.event_normal import schema_of
-from xscl.event_resolve import MAX_ATTRIBUTES, resolve
+from xscl.event_resolve import MAX_ATTRIBUTES
 from xscl.event_syntax import EventDefinition, EventQuery, names_read
+from xscl.event_templates import resolve_known
 from xscl.problems import Lines, Problem
 from xscl.scope import blocks, name_span
 from xscl.script import NO_EVENTS, EventStreams, Script
@@ -179,6 +180,6 @@ class _Checker:
     def _resolved(
         self, query: EventQuery, schemas: Mapping[str, Schema | None], problems: list[Problem]
     ) -> Schema | None:
-        stream, found = resolve(query, schemas, self._from_documents)
+        stream, found = resolve_known(query, schemas, self._from_documents)
         problems += [problem.moved(query.span.start) for problem in found]
         return None if stream is None else stream.schema

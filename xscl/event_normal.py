@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from xscl.algebra.comparisons import is_number
 from xscl.algebra.events import Schema, Stream
 from xscl.event_forms import in_order
-from xscl.event_resolve import resolve
 from xscl.event_syntax import EventDefinition, EventQuery
+from xscl.event_templates import resolve_known
 
 
 def schema_of(definition: EventDefinition) -> Schema:
@@ -25,7 +25,7 @@ def lower_event_query(query: EventQuery, schemas: Mapping[str, Schema]) -> Strea
     `xscl.event_check` found no fault with it. `schemas` are the attributes of the streams that it reads; if that which
     it PUBLISHes is among them, its events have their attributes in that order.
     """
-    stream, problems = resolve(query, schemas)
+    stream, problems = resolve_known(query, schemas)
     assert stream is not None, problems
     schema = schemas.get(query.publish or "")
     return stream if schema is None else in_order(stream, schema)

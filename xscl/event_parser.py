@@ -12,15 +12,17 @@ from xscl.algebra.expressions import Span
 from xscl.definition_builder import DefinitionBuilder
 from xscl.event_advice import explain_definition, explain_query
 from xscl.event_builder import EventBuilder
+from xscl.event_skeletons import KnownEventSkeletons
 from xscl.event_syntax import EventDefinition, EventQuery, EventStatement
+from xscl.event_templates import made_of
 from xscl.kinds import Kind
 from xscl.lalr import TableParser, Unparsable
 from xscl.problems import Lines, Problem
 
 
-def parse_event_statement(script: str, kind: Kind, span: Span, lines: Lines) -> EventStatement:
+def parse_event_statement(script: str, kind: Kind, span: Span, lines: Lines, *, reuse: bool = False) -> EventStatement:
     """The tree of a statement of a script, whose comments are blank. The spans inside a query are those in its own
-    text; in a definition they are those in the script.
+    text; in a definition they are those in the script. With `reuse` those inside a query may be those in another one.
 
     Raises Problem, with its place in the script.
     """
@@ -33,8 +35,12 @@ def parse_event_statement(script: str, kind: Kind, span: Span, lines: Lines) -> 
         if kind == "definition":
             definition: EventDefinition = _definition_tables().parse(script, start, end)
             return EventDefinition(definition.name, definition.block, definition.attributes, span)
-        query: EventQuery = _query_tables().parse(text, 0, len(text))
-        return EventQuery(query.stream, query.select, query.within, query.publish, span)
+        known = _skeletons.query(text) if reuse else None
+        query: EventQuery = known[0] if known else _query_tables().parse(text, 0, len(text))
+        found = EventQuery(query.stream, query.select, query.within, query.publish, span)
+        if known:
+            made_of(found, *known[1:])
+        return found
     except Unparsable:
         pass
     except Problem as problem:
@@ -44,6 +50,18 @@ def parse_event_statement(script: str, kind: Kind, span: Span, lines: Lines) -> 
     except UnexpectedInput as error:
         raise (explain_definition if kind == "definition" else explain_query)(error, text, start, lines) from None
     raise AssertionError(f"Lark accepts what its tables reject: {text}")
+
+
+def _in_own_place(text: str) -> EventQuery | None:
+    """The tree of a query, with all spans in it; None if its syntax is wrong."""
+    try:
+        query: EventQuery = _query_tables().parse(text, 0, len(text))
+    except (Unparsable, Problem):
+        return None
+    return query
+
+
+_skeletons = KnownEventSkeletons(_in_own_place)
 
 
 def name_in(text: str) -> frozenset[str]:

@@ -70,10 +70,15 @@ def resolve(query: EventQuery, schemas: Schemas, documents: Ordered[str] = ()) -
         resolver.problem(message, query.stream.span, "PUBLISH a part of it, and read that stream")
     if stream is None or resolver.problems:
         return None, resolver.problems
+    remember(query, schemas, stream)
+    return stream, []
+
+
+def remember(query: EventQuery, schemas: Schemas, stream: Stream) -> None:
+    """Remembers the events that a query makes."""
     if len(_known) >= MOST_KNOWN:
         _known.clear()
     _known[id(query)] = query, tuple((read.name, schemas[read.name]) for read in names_read(query.stream)), stream
-    return stream, []
 
 
 MOST_KNOWN = 20_000

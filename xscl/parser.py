@@ -104,7 +104,7 @@ class _Parser:
         kinds = kinds_of(self._clean, self._statements, self._known_events)
         for number, statement in enumerate(followed("parsing", self._statements)):
             if kinds is not None and kinds[number] != "xscl":
-                self._take_events(statement, kinds[number])
+                self._take_events(statement, kinds[number], reuse)
             else:
                 self._take(statement, reuse)
         problems = self._problems + _check_declarations(self._declarations)
@@ -122,6 +122,8 @@ class _Parser:
             )
         if not script.queries and not script.has_events and not problems:
             problems.append(Problem("there is no query in this script", Span(0, 0), "write one, such as FROM S//item"))
+        if problems and reuse and self._events:  # their places may be those in other queries
+            return _Parser(self._text, self._known_events).script(reuse=False, stored=stored)
         if problems:
             raise XsclErrors(XsclError(problem, self._lines) for problem in problems)
         if not namespaces and not stored:
@@ -136,12 +138,12 @@ class _Parser:
         event_queries = tuple(one for one in self._events if isinstance(one, EventQuery))
         return Script(queries, namespaces, definitions, event_queries, tuple(self._order))
 
-    def _take_events(self, statement: Statement, kind: Kind) -> None:
+    def _take_events(self, statement: Statement, kind: Kind, reuse: bool) -> None:
         """Adds an event statement to the script, or its problem to the problems."""
         try:
             if statement.problem:
                 raise statement.problem
-            node = parse_event_statement(self._clean, kind, statement.span, self._lines)
+            node = parse_event_statement(self._clean, kind, statement.span, self._lines, reuse=reuse)
         except Problem as problem:
             self._problems.append(problem)
             self._failed_events |= name_in(self._clean[statement.span.start : statement.span.end])

@@ -9,15 +9,14 @@ none but windows.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, cast
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import cast
 
-from xscl.algebra.expressions import ElementConstructor, Number, Span, String
-from xscl.builder import unquoted
+from xscl.algebra.expressions import ElementConstructor, Span
 from xscl.problems import Problem
-from xscl.syntax import Join, Query, Window
-from xscl.windows import window_us
+from xscl.recipes import Fill, Recipe
+from xscl.syntax import Join, Query
 
 MAX_SKELETONS = 5_000
 """How many skeletons are remembered. When there are more, all are forgotten."""
@@ -29,8 +28,6 @@ MAX_TREES = 20_000
 _LITERAL = re.compile(
     r"""(?<![\w.\-'"]) (?: ("(?:[^"\n]|"")*"|'(?:[^'\n]|'')*') | (-?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)) )""", re.VERBOSE
 )
-_UNIT = re.compile(r"\s*([^\W\d][\w.\-]*)")
-
 _PUBLISHED = re.compile(
     r"[ \t\r\n]+publish[ \t\r\n]+"
     r"(?!(?:select|from|followed|by|join|publish|as|and|or|not|declare|namespace)[ \t\r\n]*\Z)"
@@ -39,18 +36,15 @@ _PUBLISHED = re.compile(
 )
 """The end of a statement with a simple name, which is no keyword."""
 
-_Fill = Callable[[Sequence[str]], Any]
-"""Makes a part of a tree, given a statement's literals."""
-
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Filled:
     """Makes the trees of statements with one skeleton. If they are joins with a window, `slot` is the place of its
     number among the literals, and `window` makes it."""
 
-    fill: _Fill
+    fill: Fill
     slot: int | None = None
-    window: _Fill | None = None
+    window: Fill | None = None
 
 
 _Skeleton = tuple[object, ...]
@@ -124,7 +118,7 @@ class KnownSkeletons:
 def _fill(text: str, query: Query) -> _Filled | None:
     """What makes the trees of statements with the skeleton of this one."""
     places = [Span(*found.span()) for found in _LITERAL.finditer(text)]
-    recipe = _Recipe({place.start: (slot, place) for slot, place in enumerate(places)}, text)
+    recipe = Recipe({place.start: (slot, place) for slot, place in enumerate(places)}, text)
     fill = recipe.of(query) or (lambda literals: query)
     # If the lexer found other literals than we did, the tree cannot be used for other statements.
     if recipe.met != set(range(len(places))):
@@ -148,64 +142,3 @@ def _split(text: str) -> tuple[_Skeleton, list[str]]:
     strings, numbers = parts[1::3], parts[2::3]
     literals = [number if string is None else string for string, number in zip(strings, numbers, strict=True)]
     return (*parts[::3], *[string is None for string in strings]), literals
-
-
-class _Recipe:
-    """Says how a tree is made again with other literals. `met` are the slots for literals found in it."""
-
-    def __init__(self, slots: dict[int, tuple[int, Span]], text: str) -> None:
-        self._slots, self._text = slots, text
-        self.met: set[int] = set()
-
-    def of(self, node: Any) -> _Fill | None:
-        """What makes a node with other literals; None if it holds none."""
-        match node:
-            case String(span=span) if self._is_slot(span):
-                return self._string(span)
-            case Number(span=span) if self._is_slot(span):
-                return self._number(span)
-            case Window(us=us, span=span) if us is not None and span.start in self._slots:
-                return self._window(span)
-            case tuple():
-                return _rebuilt(lambda *parts: parts, node, list(map(self.of, node)))
-        if is_dataclass(node) and not isinstance(node, Span | type):
-            parts = [getattr(node, field.name) for field in fields(node)]
-            return _rebuilt(type(node), parts, list(map(self.of, parts)))
-        return None
-
-    def _is_slot(self, span: Span) -> bool:
-        return span.start in self._slots and self._slots[span.start][1] == span
-
-    def _slot(self, span: Span) -> int:
-        slot = self._slots[span.start][0]
-        self.met.add(slot)
-        return slot
-
-    def _string(self, span: Span) -> _Fill:
-        slot = self._slot(span)
-        return lambda literals: String(unquoted(literals[slot]))
-
-    def _number(self, span: Span) -> _Fill:
-        slot = self._slot(span)
-        return lambda literals: Number(literals[slot])
-
-    def _window(self, span: Span) -> _Fill:
-        slot = self._slot(span)
-        found = _UNIT.match(self._text, self._slots[span.start][1].end, span.end)
-        unit = found[1] if found else "s"
-        return lambda literals: Window(window_us(literals[slot], unit, span))
-
-
-def _rebuilt(make: Callable[..., Any], parts: Sequence[Any], fills: Sequence[_Fill | None]) -> _Fill | None:
-    """What calls `make` with the parts, those made anew that hold literals; None if none does."""
-    changing = [(place, fill) for place, fill in enumerate(fills) if fill is not None]
-    if not changing:
-        return None
-
-    def fill_in(literals: Sequence[str]) -> Any:
-        values = list(parts)
-        for place, fill in changing:
-            values[place] = fill(literals)
-        return make(*values)
-
-    return fill_in
