@@ -10,6 +10,7 @@ from pattern_stage.columns import NULL_TEXT, Column, Ints, Mask
 from pattern_stage.fan_out import grown
 from pattern_stage.flow import numbered, same
 from pattern_stage.operators import RowVectors
+from pattern_stage.rows import digest
 
 
 class Classes:
@@ -28,8 +29,8 @@ class Classes:
         """The greatest window of the rows that a class has had."""
         self.parameters: tuple[Column, ...] = ()
         self._sizes = np.zeros(16, np.int64)
-        self._numbers: dict[tuple[int, ...], int] = {}
-        self._keys: dict[int, tuple[int, ...]] = {}
+        self._numbers: dict[bytes, int] = {}
+        self._keys: dict[int, bytes] = {}
         self._free: list[int] = []
         self.end = 0
         """A number past that of every class."""
@@ -44,18 +45,13 @@ class Classes:
         heads, numbers = numbered(keys) if len(new) else (new, new)
         classes = np.empty(len(heads), np.int64)
         made: list[int] = []
-        nulls = [None, None, *(same(_nulls(column, 1))[0] for column in rows.parameters)]
-        for place, vector in enumerate(zip(*(key[heads].tolist() for key in keys), strict=True)):
-            # A column that came later is NULL for the rows before.
-            size = len(vector)
-            while vector[size - 1] == nulls[size - 1]:
-                size -= 1
-            number = self._numbers.get(vector[:size])
+        for place, vector in enumerate(self._vectors([key[heads] for key in keys])):
+            number = self._numbers.get(vector)
             if number is None:
                 number = self._free.pop() if self._free else self.end
                 self.end = max(self.end, number + 1)
-                self._numbers[vector[:size]] = number
-                self._keys[number] = vector[:size]
+                self._numbers[vector] = number
+                self._keys[number] = vector
                 made.append(place)
             classes[place] = number
         self._grow(int(new.max(initial=-1)) + 1)
@@ -69,6 +65,18 @@ class Classes:
         self.widen(new)
         np.add.at(self._sizes, self.of_row[new], 1)
         return fresh
+
+    def _vectors(self, keys: list[Ints]) -> list[bytes]:
+        """Returns digests of vectors, without the NULLs at their ends: a column that came later is NULL for the rows
+        before."""
+        packed = np.stack(keys, axis=1)
+        is_value = np.ones(packed.shape, np.bool_)
+        for place, column in enumerate(self._rows.parameters, 2):
+            is_value[:, place] = packed[:, place] != same(_nulls(column, 1))[0]
+        sizes = packed.shape[1] - np.argmax(is_value[:, ::-1], axis=1)
+        data, step = packed.tobytes(), packed.shape[1] * 8
+        ends = (np.arange(len(packed)) * step + sizes * 8).tolist()
+        return [digest(data[place * step : end]) for place, end in enumerate(ends)]
 
     def widen(self, rows: Ints) -> None:
         """Learns that the windows of these rows may have grown."""
