@@ -3,8 +3,9 @@
     mmqjp bench patterns NAME [--queries N,N] [--events N] [--quick] [--json FILE] [--csv FILE]
 
 `technical` is Figure 4.13: five templates, and for one of them other Zipf powers and selectivities. `indexes` is Figure
-4.14: one template with parts of the optimiser switched off. Beside them stand one statement at a time, by a kernel of
-its own over the same intervals and by hand in NumPy over all events, both for a sample, scaled up; and the floor: a
+4.14: one template with parts of the optimiser switched off. `feeds`, `rumor` and `hybrid` are Figures 4.18 and 5.8 to
+5.10: see `bench.patterns_thesis`. Beside them stand one statement at a time, by a kernel of its own over the same
+intervals and, for the first two, by hand in NumPy over all events, both for a sample, scaled up; and the floor: a
 dictionary probe for each attribute of each event. Before a time is reported, the results of the sample are compared.
 """
 
@@ -17,6 +18,7 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
+from bench import patterns_sweeps, patterns_thesis
 from bench.command import with_progress
 from bench.patterns_alone import Found, alone
 from bench.patterns_workload import (
@@ -200,12 +202,22 @@ COLUMNS: tuple[Column, ...] = (
 
 def main() -> None:
     made = argparse.ArgumentParser(prog="mmqjp bench patterns", description="event patterns, as the thesis measures")
-    made.add_argument("name", choices=["technical", "indexes"], help="what to measure")
+    made.add_argument("name", choices=["technical", "indexes", "feeds", "rumor", "hybrid"], help="what to measure")
     made.add_argument("--queries", type=numbers, metavar="N,N", help="numbers of statements, separated by commas")
     made.add_argument("--events", type=int, metavar="N", help="how many events")
     add_outputs(made)
     options = made.parse_args()
     quick = options.quick
+    if options.name in ("feeds", "rumor", "hybrid"):
+        sweeps = patterns_thesis.cases(options.name, options.queries, options.events, quick=quick)
+        lines = [
+            line
+            for one in with_progress(sweeps, str)
+            for line in patterns_sweeps.measure(one, 3 if quick else 5, 1 if quick else 3)
+        ]
+        show(lines, f"event patterns, {options.name}", patterns_sweeps.COLUMNS)
+        keep(lines, options)
+        return
     if options.name == "technical":
         asked = options.queries or ([20_000] if quick else [100_000, 400_000])
         cases = technical(asked, options.events or (5_000 if quick else 20_000), sweeps=not quick)

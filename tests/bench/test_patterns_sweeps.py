@@ -1,0 +1,49 @@
+"""The benchmarks of event patterns over feeds, channels and hybrids, with tiny cases."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+
+import pytest
+
+from bench import patterns, patterns_sweeps
+from bench.patterns_sweeps import measure
+from bench.patterns_thesis import PROCESSES, Workload, cases
+
+
+@pytest.mark.parametrize("template", ["constants", "NEXT", "FOLD", "channel"])
+@pytest.mark.parametrize("channels", [True, False])
+def test_rumor_statements_get_what_they_get_alone(template, channels):
+    one = Workload("5.9", template, 20, 600, domain=5, capacity=3, channels=channels)
+    together, alone = measure(one, 20, 1)
+    assert together.rows == alone.rows > 0 and not together.extrapolated
+
+
+@pytest.mark.parametrize("template", ["Stateless", "Concatenation", "Parameterization", "Iteration"])
+def test_feed_statements_get_what_they_get_alone(template, monkeypatch):
+    monkeypatch.setattr("bench.patterns_thesis.SITES", 4)
+    together, alone = measure(Workload("4.18", template, 12, 400), 12, 1)
+    assert together.rows == alone.rows > 0
+
+
+@pytest.mark.parametrize("channels", [True, False])
+def test_hybrid_statements_get_what_they_get_alone(channels, monkeypatch):
+    monkeypatch.setattr(patterns_sweeps, "INTERVAL", 5 * PROCESSES)
+    one = Workload("5.10a", "hybrid", 4, 12 * PROCESSES, channels=channels)
+    together, alone = measure(one, 4, 1)
+    assert together.rows == alone.rows > 0
+    assert next(measure(replace(one, sel=0.0), 4, 1)).rows == 0
+
+
+def test_cases_are_those_of_the_figures():
+    figures = {one.figure for one in cases("rumor", None, None, quick=False)}
+    assert figures == {"5.8a", "5.8b", "5.8c", "5.8d", "5.9a", "5.9b", "5.9c", "5.9d"}
+    assert {one.figure for one in cases("hybrid", None, None, quick=True)} == {"5.10a", "5.10b"}
+    assert max(one.queries for one in cases("feeds", None, None, quick=False)) == 40_000
+
+
+def test_the_command_prints_a_table(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["bench", "feeds", "--quick", "--queries", "20", "--events", "200"])
+    patterns.main()
+    assert "Iteration" in capsys.readouterr().out
