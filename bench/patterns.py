@@ -1,6 +1,6 @@
 """Event patterns: many statements over one stream of synthetic events, as the thesis measures them (4.4).
 
-    mmqjp bench patterns NAME [--queries N,N] [--events N] [--quick] [--json FILE] [--csv FILE]
+    mmqjp bench patterns NAME [--queries N,N] [--events N] [--quick] [--json FILE] [--csv FILE] [--plot PREFIX]
 
 `technical` is Figure 4.13: five templates, and for one of them other Zipf powers and selectivities. `indexes` is Figure
 4.14: one template with parts of the optimiser switched off. `feeds`, `rumor` and `hybrid` are Figures 4.18 and 5.8 to
@@ -18,8 +18,8 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
-from bench import patterns_sweeps, patterns_thesis
-from bench.command import with_progress
+from bench import patterns_plot, patterns_sweeps, patterns_thesis
+from bench.command import file, with_progress
 from bench.patterns_alone import Found, alone
 from bench.patterns_workload import (
     SECOND,
@@ -33,7 +33,7 @@ from bench.patterns_workload import (
     statements,
     stream_of,
 )
-from bench.stage2_report import Column, Line, add_outputs, keep, marked, numbers, show
+from bench.stage2_report import Column, Line, add_outputs, keep, marked, numbers, parsed, show
 from pattern_stage.columns import Columns, Ints
 from pattern_stage.kernel import Kernel
 from pattern_stage.rules import RULE_NAMES, RuleName
@@ -206,7 +206,12 @@ def main() -> None:
     made.add_argument("--queries", type=numbers, metavar="N,N", help="numbers of statements, separated by commas")
     made.add_argument("--events", type=int, metavar="N", help="how many events")
     add_outputs(made)
-    options = made.parse_args()
+    made.add_argument(
+        "--plot", type=file, metavar="PREFIX", help="feeds, rumor, hybrid: draw PREFIX.svg and PREFIX.png"
+    )
+    options = parsed(made)
+    if options.plot and options.name in ("technical", "indexes"):
+        made.error("--plot draws feeds, rumor and hybrid only")
     quick = options.quick
     if options.name in ("feeds", "rumor", "hybrid"):
         sweeps = patterns_thesis.cases(options.name, options.queries, options.events, quick=quick)
@@ -217,6 +222,8 @@ def main() -> None:
         ]
         show(lines, f"event patterns, {options.name}", patterns_sweeps.COLUMNS)
         keep(lines, options)
+        if options.plot:
+            patterns_plot.draw(lines, options.plot)
         return
     if options.name == "technical":
         asked = options.queries or ([20_000] if quick else [100_000, 400_000])

@@ -47,3 +47,13 @@ def test_the_command_prints_a_table(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["bench", "feeds", "--quick", "--queries", "20", "--events", "200"])
     patterns.main()
     assert "Iteration" in capsys.readouterr().out
+
+
+def test_the_command_draws_every_figure(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    made = [Workload(figure, "NEXT", 3, 300) for figure in ("5.8a", "5.9a")]
+    monkeypatch.setattr(patterns.patterns_thesis, "cases", lambda *rest, **named: made)
+    monkeypatch.setattr(sys, "argv", ["bench", "rumor", "--quick", "--plot", str(tmp_path / "drawn")])
+    patterns.main()
+    drawn = (tmp_path / "drawn.svg").read_text()
+    assert "5.8a" in drawn and "5.9a" in drawn and (tmp_path / "drawn.png").exists()

@@ -1,0 +1,85 @@
+"""Plots the measurements of `mmqjp bench patterns`: events a second, with the axes of the thesis' figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.stage2_report import Line
+
+_AXES = {
+    "4.18": ("queries", "statements"),
+    "5.8a": ("queries", "statements"),
+    "5.8b": ("domain", "values of the constants"),
+    "5.8c": ("window", "longest window, seconds"),
+    "5.8d": ("zipf", "Zipf parameter"),
+    "5.9a": ("queries", "statements, NEXT"),
+    "5.9b": ("queries", "statements, FOLD"),
+    "5.9c": ("queries", "statements"),
+    "5.9d": ("capacity", "streams on the channel"),
+    "5.10a": ("queries", "statements"),
+    "5.10b": ("sel", "selectivity of the start conditions"),
+}
+"""What varies in a figure, and its label."""
+
+_LOG = ("queries", "domain", "window")
+_COLOURS = ("tab:green", "tab:blue", "tab:orange", "tab:red", "tab:purple", "tab:brown", "tab:pink", "dimgrey")
+
+
+def draw(lines: Sequence[Line], prefix: Path) -> None:
+    """Writes PREFIX.svg and PREFIX.png: a panel for each figure that was measured."""
+    from matplotlib.figure import Figure  # installed only for the benchmarks
+
+    figures = list(dict.fromkeys(str(line.case["figure"]) for line in lines))
+    across = min(4, len(figures))
+    down = -(-len(figures) // across)
+    figure = Figure(figsize=(max(6.0, 4.2 * across), 3.4 * down + 0.6), layout="constrained")
+    panels = figure.subplots(down, across, squeeze=False)
+    for axes, name in zip(panels.flat, figures, strict=False):
+        _panel(axes, name, [line for line in lines if line.case["figure"] == name])
+    for axes in panels.flat[len(figures) :]:
+        axes.set_axis_off()
+    shown: dict[str, Any] = {}
+    for axes in panels.flat:
+        handles, labels = axes.get_legend_handles_labels()
+        shown |= dict(zip(labels, handles, strict=True))
+    figure.legend(shown.values(), shown.keys(), loc="outside lower center", ncols=3, frameon=False)
+    for ending in ("svg", "png"):
+        figure.savefig(f"{prefix}.{ending}", dpi=150)
+
+
+def _panel(axes: Any, name: str, lines: Sequence[Line]) -> None:
+    """One figure: a line for each template, for channels on and off, and for one statement at a time."""
+    key, label = _AXES[name]
+    groups: dict[str, list[Line]] = {}
+    for line in lines:
+        groups.setdefault(_series(line, lines), []).append(line)
+    for series, colour in zip(groups, _COLOURS, strict=False):
+        points = sorted((float(str(line.case[key])), _rate(line)) for line in groups[series])
+        style = "s:" if "one at a time" in series else "D-"
+        axes.plot([x for x, _ in points], [rate for _, rate in points], style, color=colour, label=series)
+    axes.set(title=name, xlabel=label, ylabel="events a second", yscale="log")
+    if key in _LOG:
+        axes.set(xscale="log")
+    places = sorted({float(str(line.case[key])) for line in lines})
+    axes.set_xticks(places, [f"{place:,g}" if place < 1000 else f"{place:,.0f}" for place in places])
+    axes.minorticks_off()
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _series(line: Line, lines: Sequence[Line]) -> str:
+    """What a line of a panel is called."""
+    name = str(line.case["template"]) if len({one.case["template"] for one in lines}) > 1 else "together"
+    if not line.case["channels"]:
+        name = f"{name}, no channels"
+    return (
+        name if line.plan == "together" else "one at a time" if name.startswith("together") else f"{name}, {line.plan}"
+    )
+
+
+def _rate(line: Line) -> float:
+    found = line.details["events_a_second"]
+    assert isinstance(found, float)
+    return found
