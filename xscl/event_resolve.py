@@ -63,7 +63,7 @@ def resolve(query: EventQuery, schemas: Schemas, documents: Ordered[str] = ()) -
         return known[2], []
     if problem := too_deep(query):
         return None, [problem]
-    resolver = _Resolver(schemas, documents)
+    resolver = Resolver(schemas, documents)
     stream = resolver.query(query.select, query.stream, query.within)
     if resolver.inputs > MAX_INPUTS:
         message = f"more than {MAX_INPUTS} inputs in one query"
@@ -88,7 +88,7 @@ _known: dict[int, tuple[EventQuery, tuple[tuple[str, Schema | None], ...], Strea
 """What queries make of what attributes, by the identity of the query. A query is checked, and then lowered."""
 
 
-class _Resolver(Expressions):
+class Resolver(Expressions):
     """Resolves one query, and counts its `inputs`."""
 
     def __init__(self, schemas: Schemas, documents: Ordered[str]) -> None:
@@ -117,7 +117,7 @@ class _Resolver(Expressions):
             case Inner():
                 return self.query(node.select, node.stream, node.within)
             case Filtered():
-                return self._filter(node)
+                return self.filter(node)
             case Grouped():
                 return self._aggregate(node)
         left, right = self.stream(node.left), self.stream(node.right)
@@ -148,7 +148,8 @@ class _Resolver(Expressions):
         self.problem(message, node.span, hint)
         return None
 
-    def _filter(self, node: Filtered) -> Stream | None:
+    def filter(self, node: Filtered) -> Stream | None:
+        """The events of a FILTER, or None if something is wrong with it."""
         source = self.stream(node.source)
         if source is None:
             return None

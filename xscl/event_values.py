@@ -253,7 +253,7 @@ class Expressions:
             case Negated(arg=arg):
                 return self.condition(arg, scope, negated=not negated)
             case EventCompare():
-                return self._comparison(expr, scope, negated)
+                return self.comparison(expr, scope, negated)
             case IsNull(value=inner):
                 value = self.value(inner, scope)
                 if value is None:
@@ -267,7 +267,8 @@ class Expressions:
             self.problem("this is a value, not a condition", expr.span, "compare it with something: x = y")
         return None
 
-    def _comparison(self, expr: EventCompare, scope: Scope, negated: bool) -> Condition | None:
+    def comparison(self, expr: EventCompare, scope: Scope, negated: bool) -> Condition | None:
+        """A comparison, or its opposite. None if something is wrong with it."""
         if isinstance(expr.left, Null) or isinstance(expr.right, Null):
             self.problem("a comparison with NULL never holds", expr.span, "write x IS NULL, or x IS NOT NULL")
             return None

@@ -19,6 +19,8 @@ from mmqjp.commands.failure import FAILED, Failure
 from mmqjp.commands.options import AtLeast, FeedsBeforePaths, feeds_option, read_script, time_xpath_option
 from mmqjp.commands.progress import progress_shown
 from mmqjp.explain import trial_text
+from mmqjp.explain.event_program import EventProgram, compiled
+from mmqjp.explain.event_summary import DEFINITION_COLUMNS, QUERY_COLUMNS, definition_row, query_row
 from mmqjp.explain.sample import Sample, in_turns, sample_of
 from mmqjp.explain.terms import leaf_sides, names_of_others
 from mmqjp.explain.trial import MOST_QUERIES, try_queries
@@ -27,7 +29,7 @@ from mmqjp.queries.model import HiddenStream, Subscription
 from mmqjp.queries.registry import Registry
 from mmqjp.session import Session
 from mmqjp.text import printable_line
-from xscl import Script
+from xscl import Query, Script
 from xscl.parser import located_queries
 from xscl.problems import rendered
 
@@ -88,24 +90,59 @@ def check(
     for path in files:
         try:
             text, script = read_script(path, events=True)
-            summary = summarise(script)
+            summary = summarise(script) if script.queries else None
         except Failure as failure:
             failure.show()
             failed = True
             continue
-        defined = f", {counted(len(script.definitions), 'event')} defined" if script.definitions else ""
-        click.echo(f"{path}: {counted(len(script.all_queries), 'query', 'queries')}{defined}, no mistakes")
-        if sample is None:
-            console().print(summary)
-            if more := len(script.all_queries) - summary.row_count:
-                click.echo(f"and {counted(more, 'query', 'queries')} more")
-        else:
-            _show_trial(path, text, script, sample)
+        click.echo(f"{path}: {_counts(script)}, no mistakes")
+        if summary is not None:
+            if sample is None:
+                _show(summary, len(script.queries), "query", "queries")
+            else:
+                _show_trial(path, text, script, sample)
+        _show_events(script)
         if warnings := warnings_of(text, script, feeds):
             click.echo(rendered(warnings, str(path), "warning", "warning"), err=True)
             failed = failed or strict
     if failed:
         raise click.exceptions.Exit(FAILED)
+
+
+def _counts(script: Script) -> str:
+    counts = counted(len(script.all_queries), "query", "queries")
+    return f"{counts}, {counted(len(script.definitions), 'event')} defined" if script.definitions else counts
+
+
+def _show(table: Table, count: int, noun: str, several: str) -> None:
+    """Prints a table, and how many rows it would have besides."""
+    console().print(table)
+    if more := count - table.row_count:
+        click.echo(f"and {counted(more, noun, several)} more")
+
+
+def _show_events(script: Script) -> None:
+    """Prints what the event statements of a script are."""
+    if not script.has_events:
+        return
+    program = EventProgram(compiled(script))
+    if script.definitions:
+        table = _table(DEFINITION_COLUMNS)
+        for definition in script.definitions[:MOST_LISTED]:
+            table.add_row(*map(Text, definition_row(definition, program)))
+        _show(table, len(script.definitions), "event", "events")
+    if program.statements:
+        table = _table(QUERY_COLUMNS)
+        for number in range(min(len(program.statements), MOST_LISTED)):
+            table.add_row(*map(Text, query_row(number, program)))
+        _show(table, len(program.statements), "event query", "event queries")
+
+
+def _table(columns: Iterable[str]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in columns:
+        table.add_column(name, overflow="fold")
+    return table
 
 
 def _spread(paths: Iterable[Path]) -> Iterator[Path]:
@@ -134,21 +171,21 @@ def summarise(script: Script) -> Table:
     """A table with a row for each query of a script, but at most MOST_LISTED. All are registered in a new, empty
     engine."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    longest = max(map(len, script.names()[:MOST_LISTED]), default=0)
+    named = zip(script.all_queries, script.names(), strict=True)
+    names = [name for query, name in named if isinstance(query, Query)]
+    longest = max(map(len, names[:MOST_LISTED]))
     for name in COLUMNS:
         width = min(longest, NAME_WIDTH) if name == "query" else None
         table.add_column(name, overflow="fold", min_width=width)
     with Session("duckdb") as engine:
         with progress_shown():
-            engine.ensure(script)
-        for subscription in islice(engine.registry.subscriptions.values(), MOST_LISTED):
-            table.add_row(*map(Text, _row(engine.registry, subscription)))
+            engine.ensure(Script(script.queries, script.namespaces))
+        for name, subscription in zip(names, islice(engine.registry.subscriptions.values(), MOST_LISTED), strict=False):
+            table.add_row(*map(Text, (name, *_row(engine.registry, subscription))))
     return table
 
 
 def _row(registry: Registry, subscription: Subscription) -> tuple[str, ...]:
-    if subscription.is_events:
-        return _event_row(registry, subscription)
     normal = subscription.normal
     owners: list[Subscription | HiddenStream] = [subscription, *registry.inner_joins(subscription)]
     blocks = list(leaf_sides(normal.conjuncts[0]))
@@ -157,7 +194,6 @@ def _row(registry: Registry, subscription: Subscription) -> tuple[str, ...]:
     templates = sorted({target.template for owner in owners for target in owner.targets})
     sharers = (t for owner in owners for target in owner.targets for t in registry.of_row(target.row))
     return (
-        subscription.name,
         kind,
         ", ".join(dict.fromkeys(block.stream for block in blocks)),
         str(len(normal.conjuncts)),
@@ -165,10 +201,3 @@ def _row(registry: Registry, subscription: Subscription) -> tuple[str, ...]:
         ", ".join(map(str, templates)),
         names_of_others(sharers, owners) or "-",
     )
-
-
-def _event_row(registry: Registry, subscription: Subscription) -> tuple[str, ...]:
-    reads = ", ".join(registry.events.reads(subscription))
-    form = registry.form(subscription.form_id)
-    others = [query.name for query in form or () if query is not subscription]
-    return subscription.name, "events", reads, "-", "-", "-", ", ".join(others[:3]) or "-"

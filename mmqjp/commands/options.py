@@ -125,8 +125,8 @@ def time_xpath_option(command: Decorated) -> Decorated:
 
 
 def read_script(path: Path, *, events: bool = False) -> tuple[str, Script]:
-    """The text of a query file, and the script parsed from it. Raises Failure, also if it has event statements, but
-    with `events`."""
+    """The text of a query file, and the script parsed from it. Raises Failure; also for event statements, unless the
+    caller takes `events`."""
     try:
         text = path.read_bytes().decode("utf-8")
     except UnicodeDecodeError as error:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from feeds.entries import EntryForm
 from mmqjp.explain.condition_warnings import condition_warnings
+from mmqjp.explain.event_warnings import event_warnings
 from mmqjp.explain.item_warnings import item_warnings
 from mmqjp.explain.stream_warnings import stream_warnings
 from xscl import Query, Script, XsclError
@@ -36,8 +37,12 @@ def warnings_of(text: str, script: Script, feeds: EntryForm | None) -> list[Xscl
             warned.append(number)
         else:
             right.add(parts)
-    if not warned:
+    if not warned and not script.has_events:
         return []
     lines = Lines(text)
-    found = [XsclError(problem, lines) for query in located_queries(text, warned) for problem in problems(query)]
+    located = located_queries(text, warned) if warned else ()
+    found = [XsclError(problem, lines) for query in located for problem in problems(query)]
+    if script.has_events:
+        of_events = event_warnings(text, script, feeds=feeds is not None, items=feeds == "item")
+        found += [XsclError(problem, lines) for problem in of_events]
     return sorted(found, key=lambda warning: (warning.span.start, warning.span.end))

@@ -1,0 +1,97 @@
+"""The event statements of a script, compiled: of each its operators in normal form, and the plan of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from pattern_stage.plan import Plan
+from pattern_stage.row_users import RowUsers
+from pattern_stage.rules import RULE_NAMES, RuleName
+from pattern_stage.statements import Statements
+from pattern_stage.values import Texts
+from xscl import Script
+from xscl.algebra.events import Aggregate, Events, Filter, Fold, Next, Schema, Select, Stream, Union
+from xscl.event_check import schemas_of
+from xscl.event_normal import lower_event_query
+from xscl.event_syntax import EventQuery
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """An event query: its name, its syntax tree, and its operators."""
+
+    name: str
+    query: EventQuery
+    stream: Stream
+
+
+class EventProgram:
+    """Event queries, numbered from 0, in a plan of their own that nothing runs."""
+
+    def __init__(self, statements: Sequence[Statement], rules: Iterable[RuleName] = RULE_NAMES) -> None:
+        self.statements = statements
+        self.plan = Plan(Texts(), rules)
+        self._added = Statements(self.plan)
+        for number, one in enumerate(statements):
+            self._added.add(number, one.stream, 0)
+        self._added.settle()
+
+    @cached_property
+    def users(self) -> RowUsers:
+        """Which statements have which rows."""
+        return RowUsers(self.plan, self._added, range(len(self.statements)))
+
+    def sharing(self, number: int) -> list[str]:
+        """Returns the names of the other statements that share operators with one: rows of the same m-ops."""
+        return list(dict.fromkeys(self.statements[other].name for other in self.users.sharing(number)))
+
+    @cached_property
+    def readers(self) -> Mapping[str, Sequence[str]]:
+        """For each event stream the names of the queries that read it."""
+        found: dict[str, dict[str, None]] = {}
+        for one in self.statements:
+            for stream in read_by(one.stream):
+                found.setdefault(stream, {})[one.name] = None
+        return {stream: tuple(names) for stream, names in found.items()}
+
+
+def compiled(script: Script) -> list[Statement]:
+    """Returns the event queries of a correct script."""
+    schemas = schemas_of(script)
+    named = zip(script.all_queries, script.names(), strict=True)
+    return [
+        Statement(name, query, lower_event_query(query, schemas))
+        for query, name in named
+        if isinstance(query, EventQuery)
+    ]
+
+
+def read_by(stream: Stream) -> dict[str, Schema]:
+    """Returns the event streams that a stream is made of, by name, from left to right."""
+    return {one.stream: one.schema for one in operators_of(stream) if isinstance(one, Events)}
+
+
+def operators_of(stream: Stream) -> list[Stream]:
+    """Returns a stream and all that it is made of, inputs first."""
+    match stream:
+        case Events():
+            return [stream]
+        case Select() | Filter() | Aggregate():
+            return [*operators_of(stream.source), stream]
+        case Union() | Next() | Fold():
+            return [*operators_of(stream.left), *operators_of(stream.right), stream]
+
+
+def kept_for(stream: Stream) -> int | None:
+    """Returns how long an event can matter to a stream, in microseconds: 0 if nothing is kept, None for ever."""
+    longest = 0
+    for one in operators_of(stream):
+        if isinstance(one, Next | Fold):
+            if one.within is None:
+                return None
+            longest = max(longest, one.within)
+        elif isinstance(one, Aggregate):
+            longest = max(longest, one.over or 0)
+    return longest
