@@ -68,7 +68,8 @@ class Engine(engine.Engine):
         if not queries:
             raise UnknownQuery(name)
         lines = list(explanation(session.registry, [name], self._plan, CostInfo(estimates(session), session.costs())))
-        picture = join_graphs([(name, query.text) for query in queries])
+        joins = [(name, query.text) for query in queries if not query.is_events]
+        picture = join_graphs(joins) if joins else ""
         return Explanation("\n".join(lines).rstrip(), explanation_html(lines, picture))
 
     def why(self, id: str | int) -> Explanation:

@@ -55,7 +55,7 @@ def explain(file: Path, query: str | None, state: Path | None, svg: Path | None,
     single query. With --state, the queries of the store with the names in the file are explained, and nothing is
     registered.
     """
-    script = read_script(file)[1]
+    script = read_script(file, events=True)[1]
     if state is not None and stored_engine(state) is None:
         raise Failure(f"there is no store in {state}: mmqjp run --state creates one")
     with _opened(state, plan) as engine:
@@ -80,7 +80,7 @@ def _draw(engine: Session, names: Container[str], file: Path) -> None:
     """Draws the join graphs of the queries of some names into a file."""
     chosen = [query for query in engine.registry.subscriptions.values() if query.name in names]
     # Each text is a script of its own. It is parsed once if the picture shows it, and not at all if it does not.
-    drawn = join_graphs([(query.name, query.text) for query in chosen])
+    drawn = join_graphs([(query.name, query.text) for query in chosen if not query.is_events])
     with whole_file(file) as output:
         output.write(as_file(drawn).encode())
 

@@ -13,6 +13,10 @@ from mmqjp.explain.terms import definition_text, names_of_others, structure_text
 from mmqjp.explain.text_layout import aligned, indented, query_lines, tree, wrapped, wrapped_sql
 from mmqjp.queries.model import HiddenStream, Subscription, Target
 from mmqjp.queries.registry import Registry
+from pattern_stage.describe import plan_text
+from pattern_stage.plan import Plan
+from pattern_stage.statements import Statements
+from pattern_stage.values import Texts
 from templates.catalog import INFINITE
 from templates.conjunctive import conjunctive_query
 from templates.minor import Minor
@@ -66,10 +70,25 @@ class _Explanation:
 
     def query(self, subscription: Subscription) -> Iterator[str]:
         yield from _heading(f"query {subscription.name}")
+        if subscription.is_events:
+            yield from self._events(subscription)
+            return
         yield from query_lines(parse_script(subscription.text), 2)
         yield ""
         yield from _normal_form(subscription.normal, subscription.publishes)
         yield from self._targets(subscription, 2)
+
+    def _events(self, query: Subscription) -> Iterator[str]:
+        """Explains an event query by its operators."""
+        events = self._registry.events
+        yield from wrapped(query.text, 2)
+        yield ""
+        yield from wrapped(f"an event query over {', '.join(events.reads(query))}; it joins no documents", 2)
+        plan = Plan(Texts())
+        statements = Statements(plan)
+        statements.add(0, events.stream_of(query.form_id), 0)
+        statements.settle()
+        yield from indented(plan_text(plan).splitlines(), 2)
 
     def _targets(self, owner: Subscription | HiddenStream, indent: int) -> Iterator[str]:
         for number, target in enumerate(owner.targets, 1):

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from xscl import Query, Script, to_xscl
+from xscl import Query, Script, XsclErrors, parse_script, to_xscl
 from xscl.algebra.expressions import And, Or
 from xscl.algebra.pattern import PatternNode
 from xscl.syntax import Input, Join
@@ -67,6 +67,17 @@ def query_lines(script: Script, indent: int) -> Iterator[str]:
         yield from wrapped(f"{to_xscl(declarations)};", indent)
     for query in script.queries:
         yield from _query(query, indent)
+
+
+def text_lines(text: str, indent: int) -> Iterator[str]:
+    """Yields the text of a stored query with one line per clause; that of an event query, which others complete, as it
+    is."""
+    try:
+        script = parse_script(text, stored=True)
+    except XsclErrors:
+        yield from wrapped(text, indent)
+    else:
+        yield from query_lines(script, indent)
 
 
 def _query(query: Query, indent: int) -> Iterator[str]:

@@ -51,6 +51,8 @@ def no_query(select: Select, name: str) -> tuple[str, str]:
     removed = [row for row in queries_named(select, name, 1) if row["removed_at"] is not None]
     if removed:
         return f"the query {name} was removed at {iso_utc(removed[0]['removed_at'])}", "subscribe it again"
+    if queries_named(select, name, 1):
+        return f"{name} is an event query, and why-not knows queries over documents", "mmqjp explain shows what it does"
     names = names_of_queries(select, MOST_NAMES)
     near = get_close_matches(name, names, 1)
     listed = ", ".join(names[:LISTED]) + (" and others" if len(names) > LISTED else "")

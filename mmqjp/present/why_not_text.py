@@ -19,7 +19,7 @@ from mmqjp.present.why_not_result import WhyNot
 from mmqjp.text import printable_line
 
 TITLES = {
-    "query": "there is no such query",
+    "query": "there is no such query over documents",
     "document": "there is no such document",
     "dead letter": "a document was refused",
     "pruned": "a document was dropped",
@@ -69,7 +69,7 @@ def print_why_not(found: WhyNot, clock: Clock, out: Console) -> None:
 def print_funnels(found: QueryFunnels, out: Console) -> None:
     """Prints what the queries of a name find in kept documents."""
     if found.message:
-        print_heading(found.query, "there is no such query", out)
+        print_heading(found.query, "there is no such query over documents", out)
         print_facts("because", _plain(found.message), out)
         print_facts("hint", _plain(found.hint), out)
         return

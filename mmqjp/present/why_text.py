@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.text import Text
 
-from mmqjp.explain.text_layout import query_lines
+from mmqjp.explain.text_layout import text_lines
 from mmqjp.present.facts import Fact, Word, filters, timings, why
 from mmqjp.present.output_why import OutputWhy
 from mmqjp.present.terminal import print_facts, print_heading, print_rows
 from mmqjp.present.times import Clock
-from xscl import parse_script
 
 
 def print_why(found: OutputWhy, clock: Clock, out: Console) -> None:
@@ -24,7 +23,7 @@ def print_why(found: OutputWhy, clock: Clock, out: Console) -> None:
         print_facts(label, facts, out)
     if found.text:
         out.print()
-        for line in query_lines(parse_script(found.text, stored=True), 0):
+        for line in text_lines(found.text, 0):
             out.print(Text(line, style="dim"), soft_wrap=True)
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from mmqjp.explain.explanation import CostInfo, explanation_of
 from mmqjp.explain.join_graph import join_graphs
 from mmqjp.queries.changes import UnknownQuery
+from mmqjp.queries.model import Subscription
 from mmqjp.session import Session
 
 MOST_QUERIES = 10
@@ -60,4 +61,10 @@ def explained(engine: Session, name: str, no_estimates: str = NO_ESTIMATES) -> E
     shown = queries[:MOST_QUERIES]
     known = CostInfo(None, engine.costs(), no_estimates)
     lines = explanation_of(engine.registry, shown, engine.plan, known)
-    return Explained(name, len(queries), "\n".join(lines), join_graphs([(name, query.text) for query in shown]))
+    return Explained(name, len(queries), "\n".join(lines), _drawn(name, shown))
+
+
+def _drawn(name: str, queries: Sequence[Subscription]) -> str:
+    """Returns the join graphs of queries; "" if all are event queries, which have none."""
+    joins = [(name, query.text) for query in queries if not query.is_events]
+    return join_graphs(joins) if joins else ""

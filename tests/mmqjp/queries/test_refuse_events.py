@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -21,10 +22,31 @@ def test_a_backfill_refuses_them_and_changes_nothing():
         assert engine.queries() == {}
 
 
-def test_explain_and_backtest_refuse_them_in_one_line(tmp_path: Path):
+def test_backtest_refuses_them_in_one_line(tmp_path: Path):
     path = tmp_path / "posts.xscl"
     path.write_text(SCRIPT)
-    for command in (["explain", str(path)], ["backtest", str(path), "--documents", str(tmp_path)]):
+    result = CliRunner().invoke(main, ["backtest", str(path), "--documents", str(tmp_path)])
+    assert result.exit_code == 1, result.output
+    assert "event statements cannot be tried here; leave them out: Post, posts" in result.output
+
+
+def test_what_tells_about_queries_takes_them(tmp_path: Path):
+    path, documents, state = tmp_path / "posts.xscl", tmp_path / "items.jsonl", tmp_path / "state"
+    path.write_text(SCRIPT)
+    documents.write_text(json.dumps({"id": "1", "stream": "S", "time": 1, "xml": "<item><title>a</title></item>"}))
+
+    def told(*command: str) -> str:
         result = CliRunner().invoke(main, command)
-        assert result.exit_code == 1, result.output
-        assert "event statements cannot be tried here; leave them out: Post, posts" in result.output
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    assert "an event query over Post" in told("explain", str(path))
+    told("run", "--queries", str(path), "--documents", str(documents), "--state", str(state), "--output", "-")
+    assert "FROM Post PUBLISH posts" in told("list", "--state", str(state))
+    explained = told("explain", str(path), "--state", str(state))
+    assert "an event query over Post; it joins no documents" in explained
+    output = told("query", "SELECT id FROM outputs WHERE query = 'posts'", "--state", str(state))
+    why = told("why", json.loads(output)["id"], "--state", str(state))
+    assert "the query's conditions hold for these events, in this order" in why and "FROM Post PUBLISH posts" in why
+    result = CliRunner().invoke(main, ["why-not", "posts", "--state", str(state)])
+    assert "posts is an event query" in result.output
