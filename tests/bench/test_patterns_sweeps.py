@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from bench import patterns, patterns_sweeps
+from bench import patterns, patterns_sweeps, patterns_thesis
 from bench.patterns_sweeps import measure
 from bench.patterns_thesis import PROCESSES, Workload, cases
 
@@ -52,7 +52,7 @@ def test_the_command_prints_a_table(monkeypatch, capsys):
 def test_the_command_draws_every_figure(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
     made = [Workload(figure, "NEXT", 3, 300) for figure in ("5.8a", "5.9a")]
-    monkeypatch.setattr(patterns.patterns_thesis, "cases", lambda *rest, **named: made)
+    monkeypatch.setattr(patterns_thesis, "cases", lambda *rest, **named: made)
     monkeypatch.setattr(sys, "argv", ["bench", "rumor", "--quick", "--plot", str(tmp_path / "drawn")])
     patterns.main()
     drawn = (tmp_path / "drawn.svg").read_text()
