@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from common.errors import InputError
+from common.errors import InputError, InvalidValue
 from mmqjp.backtest.result import Novelty
 from mmqjp.queries.model import Subscription
 from mmqjp.queries.refuse_events import refuse_events
@@ -49,7 +49,8 @@ class PreparedScript:
 def prepared(text: str, registry: Registry) -> PreparedScript:
     """Prepares a script. `registry` is not changed, and another thread may use it meanwhile.
 
-    Queries that the script PUBLISHes replace the registered ones of their names. Raises XsclErrors, TooManyQueries.
+    Queries that the script PUBLISHes replace the registered ones of their names. Raises XsclErrors, TooManyQueries, and
+    InvalidValue for event statements and for what reads them.
     """
     script = parse_script(text)
     refuse_events(script)
@@ -66,6 +67,8 @@ def prepared(text: str, registry: Registry) -> PreparedScript:
         if stream not in made and not makers:
             outside.add(stream)
         for query in makers:
+            if query.is_events:
+                raise InvalidValue(f"event queries PUBLISH {stream}, and cannot be tried here; leave out what reads it")
             if query.active:
                 publishers[query] = None
                 fresh = _read(parse_script(query.text, stored=True)) - met

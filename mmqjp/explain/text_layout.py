@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from mmqjp.queries.event_compile import is_bare
 from xscl import Query, Script, XsclErrors, parse_script, to_xscl
 from xscl.algebra.expressions import And, Or
 from xscl.algebra.pattern import PatternNode
@@ -73,8 +74,10 @@ def text_lines(text: str, indent: int) -> Iterator[str]:
     """Yields the text of a stored query with one line per clause; that of an event query, which others complete, as it
     is."""
     try:
-        script = parse_script(text, stored=True)
+        script = Script(()) if is_bare(text) else parse_script(text, stored=True)
     except XsclErrors:
+        script = Script(())
+    if not script.queries:
         yield from wrapped(text, indent)
     else:
         yield from query_lines(script, indent)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from mmqjp.explain.readable import ReadableQuery
 from mmqjp.explain.why import MOST_QUERIES
 from mmqjp.queries.compile import Compiler, StoredQuery
+from mmqjp.queries.event_compile import is_event_form
 from mmqjp.queries.model import Subscription
 from mmqjp.tables.lookup import Select, pauses_of, queries_named
 from xscl import XsclErrors
@@ -26,13 +27,14 @@ class Known:
 
 
 def known_queries(select: Select, name: str) -> list[Known]:
-    """Returns the registered queries of a name, at most 100 of them. Those that this version cannot read are left
-    out."""
+    """Returns the registered queries of a name, at most 100 of them. Event queries are left out, and
+    those that this version cannot read."""
     return list(_known(select, name))
 
 
 def _known(select: Select, name: str) -> Iterator[Known]:
-    rows = [row for row in queries_named(select, name, MOST_QUERIES) if row["removed_at"] is None]
+    found = queries_named(select, name, MOST_QUERIES)
+    rows = [row for row in found if row["removed_at"] is None and not is_event_form(row["form"] or "")]
     pauses = pauses_of(select, [row["qid"] for row in rows])
     compiler = Compiler()
     for row in rows:

@@ -21,6 +21,7 @@ from mmqjp.present.recent_answers import RecentAnswers
 from mmqjp.present.remembered_documents import RememberedDocuments
 from mmqjp.present.selected import selected
 from mmqjp.queries.compile import CompiledQuery, Compiler
+from mmqjp.queries.event_compile import is_bare
 from mmqjp.tables.lookup import (
     Row,
     Select,
@@ -155,9 +156,9 @@ def items_of(
 
 
 def compiled(text: str) -> CompiledQuery | None:
-    """Returns a stored query, or None if this version cannot read it."""
+    """Returns a stored query, or None if it is an event query, or if this version cannot read it."""
     with suppress(StoreError):
-        return Compiler().compile_text(text)
+        return None if is_bare(text) else Compiler().compile_text(text)
     return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
@@ -18,6 +19,9 @@ from xscl.script import EventStreams, Script
 
 NO_JOIN = NormalQuery(None, None, (), (), star=False)
 """The normal form of an event query, which joins no documents."""
+
+
+_BARE = re.compile(r"(?:SELECT [^;]+ )?FROM [A-Za-z_]\w*(?: WITHIN [\w ]+)?(?: PUBLISH \S+)?")
 
 
 class CompiledEvents:
@@ -63,6 +67,16 @@ class StoredEvents:
 def is_event_form(form_id: str) -> bool:
     """Returns whether the queries of a form are event queries."""
     return form_id.startswith(EVENT_FORM)
+
+
+def is_bare(text: str) -> bool:
+    """Returns whether the text of a registered query is that of an event query that is the bare name of a stream: of
+    documents, a registered one has a path.
+
+    >>> is_bare("FROM Post PUBLISH posts"), is_bare("FROM S/* PUBLISH posts"), is_bare("FROM A NEXT B")
+    (True, False, False)
+    """
+    return _BARE.fullmatch(text) is not None
 
 
 def has_aggregate(stream: Stream) -> bool:

@@ -21,6 +21,7 @@ from mmqjp.present.item import Item, item_of, missing_item
 from mmqjp.present.match import Match
 from mmqjp.present.selected import selected
 from mmqjp.queries.compile import Compiler
+from mmqjp.queries.event_compile import is_bare
 from mmqjp.queries.identity import Identity
 from mmqjp.syndication.entries import Entry, entry_of
 from mmqjp.tables import feed_sql
@@ -158,6 +159,6 @@ def _item(stream: str, id: str, t0: int, xml: str, is_cut: bool) -> Item:
 def _selects(text: str) -> bool:
     """Whether a query selects values. One that this version cannot read does not."""
     try:
-        return not Compiler().compile_text(text).normal.star
+        return not is_bare(text) and not Compiler().compile_text(text).normal.star
     except (InputError, StoreError):
         return False

@@ -16,6 +16,7 @@ from mmqjp.explain.join_graph import join_graph
 from mmqjp.present.match import Match
 from mmqjp.present.newest import Newest
 from mmqjp.queries.changes import UnknownQuery
+from mmqjp.queries.event_compile import is_bare
 from mmqjp.syndication.links import feed_path
 from mmqjp.tables import page_sql
 from mmqjp.web.cursors import places_of, places_text
@@ -136,7 +137,7 @@ def graph(text: str, name: str) -> str:
 @lru_cache(KEPT_GRAPHS)
 def _graph(text: str, name: str) -> str:
     try:
-        return join_graph(text, name)
+        return "" if is_bare(text) else join_graph(text, name)
     except MmqjpError:
         return ""
 
