@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import pytest
 from lxml import etree
+from pyspark.sql import SparkSession
 
 from feeds.document import Document
 from mmqjp import Engine
@@ -216,3 +217,22 @@ def test_a_finite_run_is_answered_at_its_end() -> None:
         assert not list(engine.process([Document("2", b"<x><k>b</k></x>", "S", 2)]))
         assert not list(engine.process([Document("1", b"<x><k>a</k></x>", "S", 1)]))
         assert [one.documents for one in engine.finish()] == [("1", "2")]
+
+
+def test_spark_tells_what_duckdb_tells(spark: SparkSession, tmp_path: Path) -> None:
+    rng = Random(11)
+    made, arrived = statements(rng), documents(rng, 25)
+    arriving = list(batches(rng, arrived, 6 * SECOND))
+    third = -(-len(arriving) // 3)
+    found = []
+    for kind in ("duckdb", spark):
+        for first in range(0, len(arriving), third):
+            with Session(kind, state=tmp_path / str(kind == "duckdb"), settle=6 * SECOND, quiet=True) as engine:
+                if not first:
+                    engine.subscribe(DEFINITIONS + ";" + "; ".join(cel.text() for cel in made.values()))
+                for batch in arriving[first : first + third]:
+                    process(engine, batch)
+        with Session(kind, state=tmp_path / str(kind == "duckdb"), settle=6 * SECOND, quiet=True) as engine:
+            found.append([(one.seq, one.id, one.xml, one.documents) for one in drained(engine)])
+    assert found[0] == found[1]
+    assert found[0]
