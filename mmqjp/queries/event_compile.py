@@ -14,7 +14,7 @@ from xscl.algebra.events import Aggregate, Events, Filter, Fold, Next, Schema, S
 from xscl.algebra.normal import NormalQuery
 from xscl.event_check import schemas_of
 from xscl.event_normal import lower_event_query
-from xscl.event_syntax import EventDefinition, EventQuery
+from xscl.event_syntax import EventDefinition, EventQuery, names_read
 from xscl.script import EventStreams, Script
 
 NO_JOIN = NormalQuery(None, None, (), (), star=False)
@@ -31,8 +31,8 @@ class CompiledEvents:
 
     def __init__(self, query: EventQuery, schemas: Mapping[str, Schema]) -> None:
         """`schemas` are the attributes of the event streams that it reads."""
-        others = {name: schema for name, schema in schemas.items() if name != query.publish}
-        self.publish, self.stream = query.publish, lower_event_query(query, others)
+        read = {name.name: schemas[name.name] for name in names_read(query.stream)}
+        self.publish, self.stream = query.publish, lower_event_query(query, read)
         self._query = query
 
     @cached_property

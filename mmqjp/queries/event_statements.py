@@ -98,6 +98,8 @@ class EventStatements:
 
     def readers(self, name: str) -> list[Subscription]:
         """Returns the event queries that read the events of a name."""
+        if name not in self._readers:
+            return []
         return [query for form in self._forms.values() if name in form.reads for query in form.queries]
 
     # ------------------------------------------------------------ queries
