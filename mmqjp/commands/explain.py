@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+import json
+from collections.abc import Container, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -15,11 +16,14 @@ from mmqjp.commands.failure import Failure
 from mmqjp.commands.open import open_engine
 from mmqjp.commands.options import plan_option, read_script
 from mmqjp.explain.estimates import estimates
+from mmqjp.explain.event_explanation import explained, plan_explanation
+from mmqjp.explain.event_program import EventProgram, registered
 from mmqjp.explain.explanation import CostInfo, explanation
 from mmqjp.explain.join_graph import join_graphs
 from mmqjp.explain.svg import as_file
 from mmqjp.session import Session
 from mmqjp.state.choice import AUTO, DUCKDB, stored_engine
+from pattern_stage.rules import RULE_NAMES, RuleName
 
 LISTED_NAMES = 10
 """How many query names of a file an error lists."""
@@ -40,9 +44,24 @@ LISTED_NAMES = 10
     type=click.Path(dir_okay=False, path_type=Path),
     help="Draw the join graphs into a file instead: both inputs of each join, and the value joins between them.",
 )
+@click.option("--events-plan", is_flag=True, help="Show the plan of all event queries instead, before and after rules.")
+@click.option(
+    "--without", metavar="RULE", multiple=True, type=click.Choice(RULE_NAMES),
+    help="Switch a rule of the plan of event queries off: cse, s_sigma, s_window or channels. May be repeated.",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print event queries as JSON, one object a line.")
 @plan_option
 @debug_option
-def explain(file: Path, query: str | None, state: Path | None, svg: Path | None, plan: str) -> None:
+def explain(
+    file: Path,
+    query: str | None,
+    state: Path | None,
+    svg: Path | None,
+    events_plan: bool,
+    without: tuple[RuleName, ...],
+    as_json: bool,
+    plan: str,
+) -> None:
     """Explain how queries are run: normal form, join graph, minor, template, Datalog, SQL, cost and what is shared.
 
     \b
@@ -50,6 +69,7 @@ def explain(file: Path, query: str | None, state: Path | None, svg: Path | None,
       mmqjp explain stories.xscl --query same_story
       mmqjp explain stories.xscl --state store/
       mmqjp explain stories.xscl --query same_story --svg same_story.svg
+      mmqjp explain patterns.xscl --events-plan --without cse
 
     The queries of the file are registered together in a temporary engine, so that what they share is shown even for a
     single query. With --state, the queries of the store with the names in the file are explained, and nothing is
@@ -65,15 +85,39 @@ def explain(file: Path, query: str | None, state: Path | None, svg: Path | None,
         if not names:
             raise Failure(f"{state} has none of the queries in {file}: mmqjp run --state registers them")
         if query is not None and query not in names:
-            close = get_close_matches(query, names, 1)
-            known = f"did you mean {close[0]}?" if close else f"it has {', '.join(names[:LISTED_NAMES])}"
-            raise Failure(f"{file} has no query named {query}; {known}")
+            raise _unknown(file, query, names)
         chosen = names if query is None else [query]
+        if events_plan or as_json:
+            rules = [name for name in RULE_NAMES if name not in without]
+            _explain_events(file, engine, chosen, rules, as_json)
+            return
         if svg is not None:
             _draw(engine, chosen, svg)
             return
         known_costs = CostInfo(estimates(engine), engine.costs())
         click.echo("\n".join(explanation(engine.registry, chosen, plan, known_costs)))
+
+
+def _unknown(file: Path, query: str, names: Sequence[str]) -> Failure:
+    close = get_close_matches(query, names, 1)
+    known = f"did you mean {close[0]}?" if close else f"it has {', '.join(names[:LISTED_NAMES])}"
+    return Failure(f"{file} has no query named {query}; {known}")
+
+
+def _explain_events(
+    file: Path, engine: Session, names: Container[str], rules: Sequence[RuleName], as_json: bool
+) -> None:
+    """Prints the plan of the event queries of an engine, or the automata of those of some names as JSON."""
+    statements = registered(engine.registry)
+    if not any(one.name in names for one in statements):
+        raise Failure(f"{file} has no event query: --events-plan and --json are for these")
+    if not as_json:
+        click.echo("\n".join(plan_explanation(statements, rules)))
+        return
+    program = EventProgram(statements, rules)
+    for number, one in enumerate(statements):
+        if one.name in names:
+            click.echo(json.dumps(explained(program, number)))
 
 
 def _draw(engine: Session, names: Container[str], file: Path) -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain, islice
 
+from mmqjp.queries.model import Subscription
+from mmqjp.queries.registry import Registry
 from pattern_stage.plan import Plan
 from pattern_stage.row_users import RowUsers
 from pattern_stage.rules import RULE_NAMES, RuleName
 from pattern_stage.statements import Statements
 from pattern_stage.values import Texts
-from xscl import Script
+from xscl import Script, to_xscl
 from xscl.algebra.events import Aggregate, Events, Filter, Fold, Next, Schema, Select, Stream, Union
 from xscl.event_check import schemas_of
 from xscl.event_normal import lower_event_query
@@ -20,10 +23,10 @@ from xscl.event_syntax import EventQuery
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """An event query: its name, its syntax tree, and its operators."""
+    """An event query: its name, its text, and its operators."""
 
     name: str
-    query: EventQuery
+    text: str
     stream: Stream
 
 
@@ -62,10 +65,17 @@ def compiled(script: Script) -> list[Statement]:
     schemas = schemas_of(script)
     named = zip(script.all_queries, script.names(), strict=True)
     return [
-        Statement(name, query, lower_event_query(query, schemas))
+        Statement(name, to_xscl(query), lower_event_query(query, schemas))
         for query, name in named
         if isinstance(query, EventQuery)
     ]
+
+
+def registered(registry: Registry, first: Iterable[Subscription] = (), most: int | None = None) -> list[Statement]:
+    """Returns the registered event queries: `first` those, and of all `most`, if it is given."""
+    queries = (query for query in registry.subscriptions.values() if query.is_events)
+    chosen = dict.fromkeys(chain(first, islice(queries, most)))
+    return [Statement(query.name, query.text, registry.events.stream_of(query.form_id)) for query in chosen]
 
 
 def read_by(stream: Stream) -> dict[str, Schema]:

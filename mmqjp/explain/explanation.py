@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 
 from join_stage.batch_sql import NEW_LEFT, NEW_RIGHT, TemplateTable, template_statement, value_pairs_statement
 from join_stage.costs import Cost
 from mmqjp.explain.estimates import Estimates
+from mmqjp.explain.event_explanation import automaton_lines
+from mmqjp.explain.event_program import EventProgram, registered
 from mmqjp.explain.terms import definition_text, names_of_others, structure_text, term_text, window_text
 from mmqjp.explain.text_layout import aligned, indented, query_lines, tree, wrapped, wrapped_sql
 from mmqjp.queries.model import HiddenStream, Subscription, Target
 from mmqjp.queries.registry import Registry
-from pattern_stage.describe import plan_text
-from pattern_stage.plan import Plan
-from pattern_stage.statements import Statements
-from pattern_stage.values import Texts
 from templates.catalog import INFINITE
 from templates.conjunctive import conjunctive_query
 from templates.minor import Minor
@@ -29,6 +28,10 @@ from xscl.algebra.system_names import is_system_variable, short_name
 
 ARRAY = "[{}]"
 """DuckDB's array constructor. Spark's is `array({})`; nothing else differs."""
+
+
+MOST_COMPARED = 5_000
+"""With how many registered event queries one is compared."""
 
 
 @dataclass(frozen=True)
@@ -84,11 +87,19 @@ class _Explanation:
         yield from wrapped(query.text, 2)
         yield ""
         yield from wrapped(f"an event query over {', '.join(events.reads(query))}; it joins no documents", 2)
-        plan = Plan(Texts())
-        statements = Statements(plan)
-        statements.add(0, events.stream_of(query.form_id), 0)
-        statements.settle()
-        yield from indented(plan_text(plan).splitlines(), 2)
+        yield ""
+        program, numbers = self._program
+        number = numbers.get(query.qid)
+        if number is None:
+            program, number = EventProgram(registered(self._registry, [query], 0)), 0
+        yield from automaton_lines(program, number)
+
+    @cached_property
+    def _program(self) -> tuple[EventProgram, dict[int, int]]:
+        """The event queries that are compared, and which number those have that are."""
+        compared = [query for query in self._registry.subscriptions.values() if query.is_events][:MOST_COMPARED]
+        program = EventProgram(registered(self._registry, most=MOST_COMPARED))
+        return program, {query.qid: number for number, query in enumerate(compared)}
 
     def _targets(self, owner: Subscription | HiddenStream, indent: int) -> Iterator[str]:
         for number, target in enumerate(owner.targets, 1):

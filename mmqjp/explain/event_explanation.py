@@ -1,0 +1,104 @@
+"""What `explain` says of event statements: the automaton of each, its rows, and the plan of all, before and after the
+optimiser's rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from itertools import chain
+from typing import Any
+
+from mmqjp.explain.automaton import Automaton, Edge, State, automaton
+from mmqjp.explain.event_program import EventProgram, Statement
+from mmqjp.explain.terms import MAX_NAMES
+from mmqjp.explain.text_layout import aligned, indented, wrapped
+from pattern_stage.classes import Classes
+from pattern_stage.describe import plan_text
+from pattern_stage.plan import MOp
+from pattern_stage.rules import RULE_NAMES, RULES, RuleName
+
+
+def automaton_lines(program: EventProgram, number: int) -> Iterator[str]:
+    """Yields the lines that explain an event query by its automaton."""
+    yield "  automaton"
+    yield from _automaton(automaton(program, number))
+    yield from wrapped(f"shares operators with {_listed(program.sharing(number))}", 2)
+
+
+def explained(program: EventProgram, number: int) -> dict[str, Any]:
+    """Returns the same of one query as a JSON object."""
+    one = program.statements[number]
+    return {"query": one.name, "text": one.text, "automaton": asdict(automaton(program, number)),
+            "shares_with": program.sharing(number)}  # fmt: skip
+
+
+def _automaton(found: Automaton) -> Iterator[str]:
+    for state in found.states:
+        yield from wrapped(f"{state.number}  {state.title}{_kept(state)}", 4)
+        for edge in found.edges:
+            if edge.source == state.number:
+                yield from _edge(edge)
+
+
+def _kept(state: State) -> str:
+    if state.operator < 0:
+        return ""
+    shared = _listed(state.shared)
+    row = f"row {state.row} of {state.rows:,} of m-op {state.operator}, shared with {shared}"
+    return f", kept for {state.keeps}; {row}" if state.keeps else f"; {row}"
+
+
+def _edge(edge: Edge) -> Iterator[str]:
+    reads = f"{edge.stream}: " if edge.stream and edge.does else edge.stream
+    yield from wrapped(f"{edge.kind} to {edge.target}  {reads}{', then '.join(edge.does)}", 8)
+    yield from chain.from_iterable(wrapped(text, 12) for text in edge.found_by)
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = list(names[:MAX_NAMES])
+    return ", ".join([*shown, *(["and more"] if len(names) > len(shown) else [])]) or "no other query"
+
+
+# ---------------------------------------------------------------- the plan
+
+
+def plan_explanation(statements: Sequence[Statement], rules: Sequence[RuleName]) -> Iterator[str]:
+    """Yields the lines of the plan of all statements without rules, what each rule does, and the plan after them."""
+    yield from _titled("plan before the rules", plan_text(EventProgram(statements, ()).plan))
+    said = chain.from_iterable(wrapped(f"{name}  {_meaning(name)}", 0) for name in RULE_NAMES)
+    yield from _titled("rules", "\n".join([*aligned(list(_steps(statements, rules))), "", *said]))
+    yield from _titled("plan after the rules", plan_text(EventProgram(statements, rules).plan))
+
+
+def _steps(statements: Sequence[Statement], rules: Sequence[RuleName]) -> Iterator[tuple[str, ...]]:
+    """Yields a row for each rule: the m-ops, rows and stores of instances with it and those before it."""
+    yield "rule", "m-ops", "rows", "stores"
+    yield "none", *_sizes(statements, ())
+    for place, name in enumerate(RULE_NAMES):
+        if name not in rules:
+            yield name, "is off", "", ""
+            continue
+        on = [one for one in RULE_NAMES[: place + 1] if one in rules]
+        yield name, *_sizes(statements, on)
+
+
+def _meaning(name: RuleName) -> str:
+    return " ".join((RULES[name].__doc__ or "").split())
+
+
+def _sizes(statements: Sequence[Statement], rules: Sequence[RuleName]) -> tuple[str, str, str]:
+    mops = [mop for mop in EventProgram(statements, rules).plan if mop.placement is not None]
+    return f"{len(mops):,}", f"{sum(len(mop.rows) for mop in mops):,}", f"{sum(map(_stores, mops)):,}"
+
+
+def _stores(mop: MOp) -> int:
+    """How many sets of rows of an m-op look at an event or keep instances together."""
+    classes = Classes(mop.rows)
+    classes.add(mop.rows.numbers())
+    return len(set(classes.of_row[mop.rows.numbers()].tolist()))
+
+
+def _titled(title: str, text: str) -> Iterator[str]:
+    yield from (title, "=" * len(title))
+    yield from indented(text.splitlines(), 2)
+    yield ""

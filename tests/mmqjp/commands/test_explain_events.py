@@ -1,0 +1,117 @@
+"""`mmqjp explain` on scripts with event statements: automata, what they share, and the plan of all."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+from tests.support.cli import mmqjp as call
+
+SCRIPT = """\
+DEFINE EVENT A FROM S//a->r (k := r/@k, x := number(r/x));
+DEFINE EVENT B FROM S//b->r (l := r/@l, y := number(r/y));
+FROM FILTER{x >= 7} A NEXT{k = l AND y = 5} B WITHIN 1 d PUBLISH first;
+FROM FILTER{y > 3}(FILTER{x >= 7} A NEXT{k = l AND y = 5} B) WITHIN 1 d PUBLISH high;
+FROM FILTER{x >= 8} A NEXT{k = l AND y = 5} B WITHIN 2 d PUBLISH other;
+FROM (SELECT l, y FROM B) FOLD{$2.l = $.l, $2.y > $.y,} B WITHIN 3 d PUBLISH run;
+FROM AGGREGATE{max(y) AS top BY l OVER 2 h} B PUBLISH top
+"""
+
+
+def explain(tmp_path: Path, *options: str, text: str = SCRIPT):
+    path = tmp_path / "events.xscl"
+    path.write_text(text)
+    return call("explain", path, *options)
+
+
+def lines(tmp_path: Path, *options: str, text: str = SCRIPT) -> list[str]:
+    result = explain(tmp_path, *options, text=text)
+    assert (result.exit_code, result.stderr) == (0, "")
+    return [line.strip() for line in result.stdout.splitlines() if line.strip()]
+
+
+def test_the_automaton_of_a_next(tmp_path):
+    found = lines(tmp_path, "--query", "first")
+    assert found[found.index("automaton") + 1 :] == [
+        "0  start",
+        "start to 1  A: FILTER{x >= 7}",
+        "static index: x in order",
+        "1  waits for its first partner, kept for 1 d; row 0 of 2 of m-op 3, shared with high",
+        "forward to 2  B: NEXT{$1.k = $2.l AND $2.y = 5}",
+        "static index: y hashed",
+        "hash: $1.k = $2.l",
+        "2  final",
+        "shares operators with high",
+    ]
+
+
+def test_a_fold_leads_back_to_its_state(tmp_path):
+    found = lines(tmp_path, "--query", "run")
+    assert "1  a run that may go on, kept for 3 d; row 0 of 1 of m-op 5, shared with no other query" in found
+    fold = "B: FOLD{$.l = $2.l, $.y < $2.y, }"
+    assert [line for line in found if fold in line] == [f"rebind to 1  {fold}", f"forward to 2  {fold}"]
+
+
+def test_groups_are_a_state(tmp_path):
+    found = lines(tmp_path, "--query", "top")
+    assert "1  groups of events, kept for 2 h; row 0 of 1 of m-op 6, shared with no other query" in found
+    assert "forward to 2  AGGREGATE{max(y) AS top BY l}" in found
+
+
+def test_a_right_side_with_state_is_read_as_its_results(tmp_path):
+    text = SCRIPT.replace("FROM AGG", "A NEXT (B NEXT A) PUBLISH deep;\nFROM AGG")
+    found = lines(tmp_path, "--query", "deep", text=text)
+    edges = [line for line in found if line.startswith(("start", "forward", "feeds"))]
+    assert sorted(line.split("  ")[1] for line in edges) == ["A", "A: NEXT", "B", "results of state 1: NEXT"]
+
+
+def test_as_json(tmp_path):
+    result = explain(tmp_path, "--json")
+    found = {one["query"]: one for one in map(json.loads, result.stdout.splitlines())}
+    assert list(found) == ["first", "high", "other", "run", "top"]
+    assert found["high"]["shares_with"] == ["first"]
+    states, edges = found["first"]["automaton"]["states"], found["first"]["automaton"]["edges"]
+    assert [state["title"] for state in states] == ["start", "waits for its first partner", "final"]
+    assert [(edge["kind"], edge["source"], edge["target"], edge["stream"]) for edge in edges] == [
+        ("start", 0, 1, "A"), ("forward", 1, 2, "B")
+    ]  # fmt: skip
+
+
+def test_the_plan_before_and_after_each_rule(tmp_path):
+    found = lines(tmp_path, "--events-plan")
+    before, rules, after = (found.index(title) for title in ("plan before the rules", "rules", "plan after the rules"))
+    assert any("FILTER of 0: 3 rows" in line for line in found[before:rules])
+    assert any("FILTER of 0: 2 rows" in line for line in found[after:])
+    steps = [line.split() for line in found[rules + 2 : rules + 8]]
+    assert [step[0] for step in steps] == ["rule", "none", "cse", "s_sigma", "s_window", "channels"]
+    sizes = [[int(size) for size in step[1:]] for step in steps[1:]]
+    assert all(after <= before for one, other in pairwise(sizes) for before, after in zip(one, other, strict=True))
+    assert sizes[1][1] < sizes[0][1], "cse makes equal rows one"
+    assert sizes[4][2] < sizes[3][2], "rows that differ in their left rows alone share instances"
+
+
+def test_a_rule_is_off(tmp_path):
+    found = lines(tmp_path, "--events-plan", "--without", "cse")
+    assert any(line.split() == ["cse", "is", "off"] for line in found)
+    assert any("FILTER of 0: 3 rows" in line for line in found[found.index("plan after the rules") :])
+
+
+def test_many_statements_stay_a_few_lines(tmp_path):
+    text = "DEFINE EVENT A FROM S//a->r (k := r/@k);\n" + ";\n".join(f'FILTER{{k = "{n}"}} A' for n in range(1000))
+    assert len(lines(tmp_path, "--events-plan", text=text)) < 35
+
+
+def test_queries_of_both_kinds_are_explained(tmp_path):
+    found = lines(tmp_path, text=SCRIPT + ";FROM S//c->d PUBLISH plain")
+    assert "query first" in found and "query plain" in found
+
+
+def test_no_event_query(tmp_path):
+    result = explain(tmp_path, "--events-plan", text="FROM S//a")
+    assert result.exit_code == 1 and "has no event query" in result.stderr
+
+
+def test_an_unknown_name(tmp_path):
+    result = explain(tmp_path, "--query", "frist")
+    assert result.exit_code == 1 and "no query named frist; did you mean first?" in result.stderr
