@@ -179,9 +179,10 @@ def summarise(script: Script) -> Table:
         table.add_column(name, overflow="fold", min_width=width)
     with Session("duckdb") as engine:
         with progress_shown():
-            engine.ensure(Script(script.queries, script.namespaces))
-        for name, subscription in zip(names, islice(engine.registry.subscriptions.values(), MOST_LISTED), strict=False):
-            table.add_row(*map(Text, (name, *_row(engine.registry, subscription))))
+            engine.ensure(script)
+        joins = (query for query in engine.registry.subscriptions.values() if not query.is_events)
+        for subscription in islice(joins, MOST_LISTED):
+            table.add_row(*map(Text, _row(engine.registry, subscription)))
     return table
 
 
@@ -194,6 +195,7 @@ def _row(registry: Registry, subscription: Subscription) -> tuple[str, ...]:
     templates = sorted({target.template for owner in owners for target in owner.targets})
     sharers = (t for owner in owners for target in owner.targets for t in registry.of_row(target.row))
     return (
+        subscription.name,
         kind,
         ", ".join(dict.fromkeys(block.stream for block in blocks)),
         str(len(normal.conjuncts)),

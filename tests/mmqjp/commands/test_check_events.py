@@ -54,6 +54,12 @@ FROM FILTER{{y > 4}} high"""
     ]
 
 
+def test_queries_of_both_kinds_are_numbered_together(tmp_path):
+    text = f"{DEFINED};\nFROM S//c->d;\nFROM S//c->e"
+    rows = cells(check(tmp_path, text)[0].stdout)
+    assert [(row[0], row[-1]) for row in rows[1:3]] == [("q2", "q3"), ("q3", "q2")]
+
+
 def test_definitions_alone_are_a_script(tmp_path):
     result, path = check(tmp_path, "DEFINE EVENT A FROM S//a->r (k := r/@k)")
     assert (result.exit_code, result.stderr) == (0, "")
