@@ -11,4 +11,7 @@ def refuse_events(script: Script) -> None:
     if not script.has_events:
         return
     names = [one.name for one in script.definitions] + [one.publish or "a query" for one in script.event_queries]
-    raise InvalidValue(f"event statements cannot be tried here; leave them out: {', '.join(names[:3])}")
+    raise InvalidValue(
+        f"event statements cannot be tried here: {', '.join(names[:3])}; leave them out, or use mmqjp check and mmqjp "
+        "subscribe"
+    )

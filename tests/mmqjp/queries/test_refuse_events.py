@@ -27,7 +27,7 @@ def test_backtest_refuses_them_in_one_line(tmp_path: Path):
     path.write_text(SCRIPT)
     result = CliRunner().invoke(main, ["backtest", str(path), "--documents", str(tmp_path)])
     assert result.exit_code == 1, result.output
-    assert "event statements cannot be tried here; leave them out: Post, posts" in result.output
+    assert "event statements cannot be tried here: Post, posts; leave them out" in result.output
 
 
 def test_what_tells_about_queries_takes_them(tmp_path: Path):
@@ -48,5 +48,11 @@ def test_what_tells_about_queries_takes_them(tmp_path: Path):
     output = told("query", "SELECT id FROM outputs WHERE query = 'posts'", "--state", str(state))
     why = told("why", json.loads(output)["id"], "--state", str(state))
     assert "the query's conditions hold for these events, in this order" in why and "FROM Post PUBLISH posts" in why
+    more = tmp_path / "more.xscl"
+    more.write_text("FROM FILTER{title = 'a'} Post PUBLISH more")
+    assert "more: subscribed" in told("subscribe", str(more), "--state", str(state))
+    more.write_text("FROM FILTER{title = 'a'} Pots PUBLISH more")
+    result = CliRunner().invoke(main, ["subscribe", str(more), "--state", str(state)])
+    assert result.exit_code == 1 and "there are no events Pots" in result.output
     result = CliRunner().invoke(main, ["why-not", "posts", "--state", str(state)])
     assert "posts is an event query" in result.output
