@@ -14,6 +14,7 @@ from join_stage.store.reading import UNBOUNDED, Bounds, Question
 from mmqjp.answers.outbox import Position
 from mmqjp.answers.output import Output
 from mmqjp.answers.outputs import Outputs, OutputStream
+from mmqjp.answers.patterns.results import Waiting
 from mmqjp.documents.admission import EvaluatedBatch
 from mmqjp.documents.evaluated import EvaluatedRows
 from mmqjp.documents.records import Records
@@ -251,6 +252,10 @@ class Session(Engine):
     def _stored_watermarks(self) -> dict[str, int]:
         """The stored watermarks, which do not change while there is no lateness."""
         return by_stream(*saved_watermarks(self._components.ledger))
+
+    def waiting_events(self) -> Waiting | None:
+        """Returns how far event queries have been answered, and what waits; None if there is none."""
+        return self._components.pipeline.patterns.waiting()
 
     def horizon(self) -> tuple[int | None, int | None]:
         """Returns the least watermark of the streams that queries read, and the time before which no document can match

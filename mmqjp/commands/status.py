@@ -14,6 +14,7 @@ from rich.text import Text
 from feeds.dates import iso_utc
 from mmqjp.commands.console import console
 from mmqjp.commands.manage_queries import client, store_options
+from mmqjp.queries.event_statements import NEVER
 from mmqjp.text import printable_line
 
 MOST_LISTED = 10
@@ -42,6 +43,10 @@ def status(state: Path, as_json: bool, wait: float) -> None:
     click.echo(f"dead letters   {found['dead_letters']:,}")
     click.echo(f"state          {found['state_bytes'] or 0:,} bytes")
     click.echo(f"horizon        {_time(found['horizon'])}")
+    if events := found.get("events"):
+        answered = "the end" if events["horizon"] >= NEVER else _time(events["horizon"])
+        waiting = f"waiting: {events['events']:,}; partial matches: {events['partial']:,}"
+        click.echo(f"events         answered to {answered}; {waiting}")
     click.echo(f"evictable till {_time(found['evictable_before'])}")
     for name, count in islice(found.get("ties", {}).items(), MOST_LISTED):
         more = "at least " if name in found.get("ties_at_least", ()) else ""

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 
+from mmqjp.answers.patterns.results import Waiting
 from mmqjp.session import Session
 from mmqjp.sinks.control import SinkState
 from mmqjp.tables.row_counts import ROW_COUNTS
@@ -37,6 +38,7 @@ class Status:
     left out only because of equal times; queries in `ties_at_least` may have more. `horizon` is the lowest watermark
     of the streams that queries read. No join can need documents that begin before `evictable_before` (None: not
     known). `state_bytes` is the size of the files. `sinks` are known while a service delivers to them.
+    `events` says what waits in event queries, if there are any.
     """
 
     queries: int
@@ -52,6 +54,7 @@ class Status:
     ties: dict[str, int]
     ties_at_least: tuple[str, ...]
     sinks: tuple[SinkState, ...] = ()
+    events: Waiting | None = None
 
     def to_dict(self) -> dict[str, object]:
         return asdict(self)
@@ -92,4 +95,5 @@ def status(engine: Session, sinks: Iterable[SinkState] = ()) -> Status:
         ties,
         tuple(sorted(engine.ties_at_least() & ties.keys())),
         tuple(sinks),
+        engine.waiting_events(),
     )

@@ -14,7 +14,7 @@ import pyarrow as pa
 from mmqjp.answers.patterns.kernels import Kernel, MakeKernel, no_events
 from mmqjp.answers.patterns.order import Order
 from mmqjp.answers.patterns.parts import Parts
-from mmqjp.answers.patterns.results import FormResults, Late, by_form, in_order
+from mmqjp.answers.patterns.results import FormResults, Late, Waiting, by_form, in_order
 from mmqjp.answers.patterns.stored import Snapshot, StoredEvents, Taken, events_of, rows_of
 from mmqjp.documents.record import Record
 from mmqjp.queries.event_registry import EventForm, EventRegistry
@@ -259,6 +259,15 @@ class Patterns:
     def texts(self) -> Texts:
         """The texts of the values of results."""
         return self._texts
+
+    def waiting(self) -> Waiting | None:
+        """Returns what waits; None if there is no event query."""
+        if not self.is_begun or not self._statements.forms:
+            return None
+        if not self._is_open:
+            self._open()
+        _, partial = self._kernel.instances()
+        return Waiting(self._time.horizon, len(self._buffer), int(partial.sum()))
 
     def oldest(self) -> int | None:
         """Returns when the earliest event begins that anything waits for; None if nothing does."""

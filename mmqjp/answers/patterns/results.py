@@ -29,6 +29,16 @@ class Late:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What waits in event patterns: `events` that end at the `horizon` or later, and what others wait for a partner,
+    `partial` matches, those of several forms for each."""
+
+    horizon: int
+    events: int
+    partial: int
+
+
 def by_form(found: Sequence[Results], form_ids: Mapping[int, str]) -> list[FormResults]:
     """Returns results by form. `form_ids` has the id of the form behind each number of a statement."""
     results = []

@@ -48,6 +48,7 @@ def test_what_tells_about_queries_takes_them(tmp_path: Path):
     output = told("query", "SELECT id FROM outputs WHERE query = 'posts'", "--state", str(state))
     why = told("why", json.loads(output)["id"], "--state", str(state))
     assert "the query's conditions hold for these events, in this order" in why and "FROM Post PUBLISH posts" in why
+    assert "events         answered to " in told("status", "--state", str(state))
     more = tmp_path / "more.xscl"
     more.write_text("FROM FILTER{title = 'a'} Post PUBLISH more")
     assert "more: subscribed" in told("subscribe", str(more), "--state", str(state))
