@@ -17,12 +17,13 @@ from rich.console import Console
 from feeds.confined import prepare
 from feeds.entries import read_feed
 from feeds.sources import read_documents
-from mmqjp.answers.outputs import Outputs
+from mmqjp.answers.output import Output
 from mmqjp.commands.console import console
 from mmqjp.commands.debug import debug_option
 from mmqjp.commands.failure import Failure
 from mmqjp.commands.open import chosen_engine, open_engine
 from mmqjp.commands.options import engine_option, plan_option, read_script
+from mmqjp.documents.watermarks import Timing
 from mmqjp.present.item import item_of
 from mmqjp.present.match import Match
 from mmqjp.present.read import MatchReader
@@ -61,7 +62,7 @@ def demo(both: bool, serves: bool, engine: str, plan: str, master: str | None) -
     with answered(chosen, None if both else master, plan) as found:
         text, script = found.text, found.script
         entries, feeds = entries_and_feeds(found.session)
-        out.print(f"{len(script.queries)} standing queries, {entries} entries of {feeds} feeds, on {chosen}.")
+        out.print(f"{len(script.all_queries)} standing queries, {entries} entries of {feeds} feeds, on {chosen}.")
         out.print("Times are in UTC.\n")
         show(out, MatchReader(found.session).matches(found.outputs), purposes(text, script))
     count = len(found.outputs)
@@ -91,6 +92,10 @@ def serve_demo(engine: str, master: str | None, plan: str) -> None:
         serve.main(list(map(str, options)), prog_name="mmqjp serve", standalone_mode=False)
 
 
+TO_THE_END = Timing(settle=None)
+"""The order of time is that of all documents."""
+
+
 @dataclass(frozen=True, slots=True)
 class Answered:
     """The packaged example after it has run: its text and queries, the outputs and their lines, and the seconds from
@@ -99,7 +104,7 @@ class Answered:
     session: Session
     text: str
     script: Script
-    outputs: Outputs
+    outputs: list[Output]
     lines: bytes
     seconds: float
 
@@ -108,10 +113,12 @@ class Answered:
 def answered(engine: str, master: str | None, plan: str) -> Iterator[Answered]:
     """Runs the packaged example on an engine, which is open inside."""
     start = perf_counter()
-    with packaged_feeds() as directory, open_engine(engine, master, plan) as opened:
-        text, script = read_script(directory / "demo.xscl")
+    with packaged_feeds() as directory, open_engine(engine, master, plan, timing=TO_THE_END) as opened:
+        text, script = read_script(directory / "demo.xscl", events=True)
         opened.ensure(script)
-        outputs = opened.process(read_documents([directory], feeds="item"))
+        opened.process(read_documents([directory], feeds="item"))
+        opened.finish()
+        outputs = list(opened.lines())
         lines = b"".join(output.to_line() for output in outputs)
         yield Answered(opened, text, script, outputs, lines, perf_counter() - start)
 
@@ -126,7 +133,7 @@ def packaged_feeds() -> Iterator[Path]:
 def purposes(text: str, script: Script) -> dict[str, str]:
     """The comment directly above each query, by its name."""
     found = {}
-    for name, query in zip(script.names(), script.queries, strict=True):
+    for name, query in zip(script.names(), script.all_queries, strict=True):
         comment: list[str] = []
         for line in reversed(text[: query.span.start].splitlines()):
             if not line.startswith("--"):

@@ -20,8 +20,9 @@ def shown():
 
 
 def test_every_query_is_shown_with_what_it_is_for(shown):
-    assert "7 standing queries, 25 entries of 6 feeds, on duckdb." in shown
-    for name in ("same_story", "follow_up", "book_blog", "retitled", "correction", "new_from_author", "bargain"):
+    assert "8 standing queries, 25 entries of 6 feeds, on duckdb." in shown
+    joins = ("same_story", "follow_up", "book_blog", "retitled", "correction", "new_from_author", "bargain")
+    for name in (*joins, "first_mention"):
         assert re.search(rf"^{name}  [A-Z].*", shown, re.MULTILINE)
 
 
@@ -44,7 +45,7 @@ def test_items_have_time_title_site_and_link_and_the_reason_stands_below(shown):
 
 def test_it_ends_with_how_to_go_on(shown):
     *_, count, how, see, serve = shown.rstrip().splitlines()
-    assert count.startswith("13 matches.")
+    assert count.startswith("15 matches.")
     assert how == "  mmqjp run --queries FILE.xscl --documents DIRECTORY --feeds"
     assert (see, serve) == ("See the same in a browser:", "  mmqjp demo --serve")
 
@@ -69,7 +70,7 @@ def test_it_is_served(monkeypatch):
     monkeypatch.setattr("mmqjp.commands.serve.run_service", run)
     result = call("demo", "--serve", "--engine", "duckdb")
     assert result.exit_code == 0, result.stderr
-    assert "outputs=13" in result.stderr
+    assert "outputs=14" in result.stderr  # the last item's event waits for those that may still come
     assert not seen[-1].state.exists()
 
 
