@@ -4,9 +4,11 @@
 
 `technical` is Figure 4.13: five templates, and for one of them other Zipf powers and selectivities. `indexes` is Figure
 4.14: one template with parts of the optimiser switched off. `feeds`, `rumor` and `hybrid` are Figures 4.18 and 5.8 to
-5.10: see `bench.patterns_thesis`. Beside them stand one statement at a time, by a kernel of its own over the same
-intervals and, for the first two, by hand in NumPy over all events, both for a sample, scaled up; and the floor: a
-dictionary probe for each attribute of each event. Before a time is reported, the results of the sample are compared.
+5.10: see `bench.patterns_thesis`. `places` is about executors and SQL: see `bench.patterns_places`.
+
+Beside the others stand one statement at a time, by a kernel of its own over the same intervals and, for the first two,
+by hand in NumPy over all events, both for a sample, scaled up; and the floor: a dictionary probe for each attribute of
+each event. Before a time is reported, the results of the sample are compared.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
-from bench import patterns_plot, patterns_sweeps, patterns_thesis
+from bench import patterns_places, patterns_plot, patterns_sweeps, patterns_thesis
 from bench.command import file, with_progress
 from bench.patterns_alone import Found, alone
 from bench.patterns_workload import (
@@ -43,6 +45,8 @@ INTERVAL = 1000
 """How many events an interval has."""
 
 SAMPLE, QUICK_SAMPLE = 30, 10
+
+NAMES = ("technical", "indexes", "feeds", "rumor", "hybrid", "places")
 
 
 @dataclass(frozen=True)
@@ -202,7 +206,7 @@ COLUMNS: tuple[Column, ...] = (
 
 def main() -> None:
     made = argparse.ArgumentParser(prog="mmqjp bench patterns", description="event patterns, as the thesis measures")
-    made.add_argument("name", choices=["technical", "indexes", "feeds", "rumor", "hybrid"], help="what to measure")
+    made.add_argument("name", choices=NAMES, help="what to measure")
     made.add_argument("--queries", type=numbers, metavar="N,N", help="numbers of statements, separated by commas")
     made.add_argument("--events", type=int, metavar="N", help="how many events")
     add_outputs(made)
@@ -210,9 +214,15 @@ def main() -> None:
         "--plot", type=file, metavar="PREFIX", help="feeds, rumor, hybrid: draw PREFIX.svg and PREFIX.png"
     )
     options = parsed(made)
-    if options.plot and options.name in ("technical", "indexes"):
+    if options.plot and options.name in ("technical", "indexes", "places"):
         made.error("--plot draws feeds, rumor and hybrid only")
     quick = options.quick
+    if options.name == "places":
+        places = with_progress(patterns_places.cases(options.queries, options.events, quick=quick), str)
+        lines = list(patterns_places.measured(places, quick=quick))
+        show(lines, "event patterns, places", patterns_places.COLUMNS)
+        keep(lines, options)
+        return
     if options.name in ("feeds", "rumor", "hybrid"):
         sweeps = patterns_thesis.cases(options.name, options.queries, options.events, quick=quick)
         lines = [

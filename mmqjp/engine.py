@@ -21,6 +21,7 @@ from mmqjp.answers.batch import Batches, BatchResult
 from mmqjp.answers.components import assemble, make_operators
 from mmqjp.answers.operators import MakeOperators
 from mmqjp.answers.outputs import Outputs, OutputStream
+from mmqjp.answers.patterns.places import DRIVER, EXECUTORS, check_place, kernels
 from mmqjp.answers.quota import MAX_MATCHES, MAX_OUTPUTS, MAX_WORK, Quota
 from mmqjp.documents.admission import EvaluatedBatch, warn_of
 from mmqjp.documents.watermarks import SETTLE, Lateness, Timing
@@ -71,8 +72,9 @@ class Engine:
     `lateness`, `idle_after` and `max_ahead`, in microseconds, say when a document is late, when a silent stream follows
     the clock, and when a document is from the future (see `mmqjp.documents.watermarks.Timing`). `lateness` may map
     streams to their own values; "*" stands for all others. `settle`, in microseconds, is how long events wait for
-    earlier ones before event queries are answered, for all streams or by stream; None means until `finish`. `now` is
-    the clock, in microseconds.
+    earlier ones before event queries are answered, for all streams or by stream; None means until `finish`. `patterns`
+    is where these are answered: "driver", "executors" of Spark, or "sql", which takes no `state` and needs
+    `settle=None`. All give the same outputs. `now` is the clock, in microseconds.
 
     A document with more than `max_document` bytes, or more than `max_nodes` elements and attributes, becomes a dead
     letter. A query is paused if it would have more than `max_matches` outputs for one document that arrives or more
@@ -82,11 +84,11 @@ class Engine:
     `plan` is the join plan, one of `join_stage.joiner.PLANS`; a state may be opened with any of them. `cache_bytes`
     bounds the cache of the plan "views". With `quiet`, dead letters are not logged.
 
-    Raises UnknownPlan for an unknown plan, InvalidValue for an unknown engine or for `read_only` without `state`, and
-    StoreError if the state cannot be opened: InUse if another process holds it, Outdated if it is `read_only` and has
-    an older format. Raises OSError if the state cannot be made `shared`, JavaNotFound if Spark cannot start, and
-    OtherSession if a Spark session with another master runs. On Spark, methods that raise StoreError may also raise
-    Spark's own errors.
+    Raises UnknownPlan for an unknown plan, InvalidValue for an unknown engine, for `patterns` that cannot be here, or
+    for `read_only` without `state`, and StoreError if the state cannot be opened: InUse if another process holds it,
+    Outdated if it is `read_only` and has an older format. Raises OSError if the state cannot be made `shared`,
+    JavaNotFound if Spark cannot start, and OtherSession if a Spark session with another master runs. On Spark, methods
+    that raise StoreError may also raise Spark's own errors.
     """
 
     def __init__(
@@ -107,6 +109,7 @@ class Engine:
         master: str | None = None,
         limits: Limits = DEFAULT,
         settle: Lateness = SETTLE,
+        patterns: str = DRIVER,
         quiet: bool = False,
         now: Now = now_us,
         read_only: bool = False,
@@ -117,7 +120,10 @@ class Engine:
         self._plan, self._quiet = plan, quiet
         self._directory = directory = None if state is None else Path(state)
         if engine == AUTO:
-            engine = DUCKDB if read_only else choose(AUTO, directory, None if master is None else "master").engine
+            asked_by = "master" if master is not None else "patterns" if patterns == EXECUTORS else None
+            engine = DUCKDB if read_only else choose(AUTO, directory, asked_by).engine
+        on_spark = engine != DUCKDB and not read_only
+        check_place(patterns, on_spark=on_spark, lasts=directory is not None, settle=settle)
         session = None if engine == DUCKDB else open_session(engine, master)
         if directory is not None and shared:
             share(directory)
@@ -148,7 +154,8 @@ class Engine:
                 max_nodes,
                 self._make_operators,
                 now,
-                has_executors=session is not None and not read_only,
+                has_executors=on_spark,
+                make_kernel=kernels(patterns, session),
             )
         except BaseException:
             self._store.close()

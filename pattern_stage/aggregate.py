@@ -9,13 +9,13 @@ import numpy as np
 import pyarrow as pa
 
 from pattern_stage.classes import Classes
-from pattern_stage.columns import NULL_TEXT, Column, Columns, Floats, Ints
-from pattern_stage.fan_out import FanOut
+from pattern_stage.columns import NULL_TEXT, Column, Columns, Floats, Ints, joined
 from pattern_stage.flow import Flow, distinct, numbered, same, sorted_flow
-from pattern_stage.operators import Lineage, Renumber, RowVectors
+from pattern_stage.operators import NO_BOUND, Lineage, Renumber, RowVectors
 from pattern_stage.predicates import Pairs, compile_value, kind_of, single_events
 from pattern_stage.saved import ints, loaded_values, saved_values
 from pattern_stage.values import Texts
+from pattern_stage.window_groups import WindowGroups
 from pattern_stage.window_store import WindowStore
 from pattern_stage.windows import counts_in, greatest_in, sums_in
 from xscl.algebra.events import Aggregate, AggregateName, Function, Value
@@ -30,16 +30,36 @@ class _Item:
     """Whether the result is a string."""
 
 
-class Aggregating:
-    """AGGREGATE. It has one shape, as other items would give other attributes; rows differ in input and window.
+@dataclass(frozen=True, slots=True)
+class _Sorted:
+    """Events, groups one after the other and each in the order of time, and where runs of simultaneous ones are."""
 
-    Of an event in a window are kept: its time, the attributes of BY, and the arguments of the aggregates.
+    times: Ints
+    columns: list[Column]
+    heads: Ints
+    ends: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrived:
+    """The parts of the events of this interval, and the run of each, ascending."""
+
+    parts: Ints
+    runs: Ints
+
+
+class Aggregating:
+    """AGGREGATE. It has one shape, as other items would give other attributes; rows differ in input, window and since.
+
+    Of an event in a window are kept: its time, the attributes of BY, the arguments of the aggregates, and when its
+    first part ended. A row sees what began after its since. Rows that see the same have one result, computed once.
     """
 
     def __init__(self, definitions: Sequence[Aggregate], rows: RowVectors, texts: Texts, lineage: Lineage) -> None:
         self._definition = definition = definitions[0]
         self._rows, self._texts, self._lineage = rows, texts, lineage
-        self._classes, self._readers = Classes(rows), FanOut()
+        self._classes, self._groups = Classes(rows), WindowGroups(rows)
+        self._last_since = -NO_BOUND
         schema = definition.source.schema
         kinds = dict(schema)
         names = [name for name, _ in schema]
@@ -59,45 +79,54 @@ class Aggregating:
                 self._values.append(compile_value(value, schema, None, texts))
             text = aggregated.name == "argmax" and self._are_texts[places[0]]
             self._items.append(_Item(aggregated.name, tuple(places), text))
-        self._store = WindowStore(self._are_texts)
+        self._store = WindowStore([*self._are_texts, True])
 
     def add_rows(self, new: Ints) -> None:
         """Takes in rows that were added."""
         self._classes.add(new)
-        self._readers.add(new, self._rows.left[new])
+        self._groups.add(new, self._classes.of_row[new])
+        self._last_since = max(self._last_since, int(self._rows.apart[new].max(initial=self._last_since)))
 
     def remove_rows(self, gone: Ints) -> None:
         """Forgets rows and their windows."""
-        self._store.remove_rows(gone)
-        self._readers.remove(gone)
+        self._store.remove_rows(self._groups.remove(gone))
         self._classes.remove(gone)
 
     def run(self, inputs: Sequence[Flow], until: int) -> Flow:
         """Returns the aggregates of all groups and times of this interval."""
         (flow,) = inputs
-        places, rows = self._readers.of(flow.rows)
+        places, groups = self._groups.groups.of(flow.rows)
         at = flow.at[places]
-        events, classes = flow.events, self._classes.of_row[rows]
+        events, classes = flow.events, self._groups.class_of[groups]
         columns: list[Column] = [events.values[place][at] for place in self._by]
         pairs = single_events(events, at, classes, self._classes.parameters)
         columns += [value(pairs) for value in self._values]
-        found = self._aggregated(flow, at, rows, columns)
+        columns.append(self._began(events)[at])
+        found = self._aggregated(flow, at, groups, columns)
         if self._definition.over is not None:
-            self._store.add(rows, events.t1[at], columns, columns[: len(self._by)])
-            self._store.expire(self._rows.within, until)
+            self._store.add(groups, events.t1[at], columns, columns[: len(self._by)])
+            self._store.expire(self._groups.within, until)
         return found
 
-    def _aggregated(self, flow: Flow, at: Ints, rows: Ints, columns: Sequence[Column]) -> Flow:
-        t1 = flow.events.t1[at]
+    def _began(self, events: Columns) -> Ints:
+        """Returns when the first parts of events ended, or, of those that began after all statements, a later time."""
+        began = events.t1.copy()
+        unclear = np.flatnonzero(events.t0 <= self._last_since)
+        if len(unclear):
+            began[unclear] = self._lineage.ends(events.parts[unclear, 0])
+        return began
+
+    def _aggregated(self, flow: Flow, at: Ints, groups: Ints, columns: Sequence[Column]) -> Flow:
         by = len(self._by)
-        kept = self._store.touched(rows, columns[:by])
-        rows, times = np.concatenate([kept.rows, rows]), np.concatenate([kept.times, t1])
+        kept = self._store.touched(groups, columns[:by])
+        groups, times = np.concatenate([kept.rows, groups]), np.concatenate([kept.times, flow.events.t1[at]])
         columns = [_both(*pair) for pair in zip(kept.columns, columns, strict=True)]
-        is_new = np.arange(len(rows)) >= len(kept.rows)
+        is_new = np.arange(len(groups)) >= len(kept.rows)
         # Groups one after the other, each in the order of time. A run is what is simultaneous in a group.
-        groups = numbered([rows, *(same(column) for column in columns[:by])])[1] if len(rows) else rows
-        distinct_times, ranks = np.unique(times, return_inverse=True)
-        codes = groups * (len(distinct_times) + 1) + ranks
+        keys = numbered([groups, *(same(column) for column in columns[:by])])[1] if len(groups) else groups
+        moments, ranks = np.unique(times, return_inverse=True)
+        step = len(moments) + 1
+        codes = keys * step + ranks
         order = np.argsort(codes, kind="stable")
         codes, times, is_new = codes[order], times[order], is_new[order]
         heads = np.flatnonzero(np.diff(codes, prepend=-1))
@@ -105,20 +134,79 @@ class Aggregating:
         run_of = np.cumsum(np.diff(codes, prepend=-1) != 0) - 1
         current = is_new[heads] if len(heads) else is_new
         heads, ends = heads[current], ends[current]
-        rows, columns = rows[order], [column[order] for column in columns]
-        over = self._rows.within[rows[heads]] if self._definition.over is not None else np.ones(len(heads), np.int64)
-        after = np.searchsorted(distinct_times, times[heads] - over, "right")
-        starts = np.searchsorted(codes, groups[order][heads] * (len(distinct_times) + 1) + after)
-        values = tuple(column[heads] for column in columns[:by])
-        values += tuple(self._computed(item, columns, starts, ends) for item in self._items)
-        # The parts are those of the events that are simultaneous.
-        of_run = np.cumsum(current) - 1
+        sorted_columns = [column[order] for column in columns]
+        began: Ints = sorted_columns.pop().astype(np.int64)
+        # Windows: of each run one for each OVER, and of each window the rows that have it.
+        run, spans = self._groups.spans.of(groups[order][heads])
+        over = self._groups.over[spans] if self._definition.over is not None else np.ones(len(run), np.int64)
+        first = codes[heads][run] - codes[heads][run] % step
+        starts = np.searchsorted(codes, first + np.searchsorted(moments, times[heads][run] - over, "right"))
+        window, rows = self._groups.members.of(spans)
+        since = self._rows.apart[rows]
+        whole = (-greatest_in(-began, starts, ends[run]))[window] > since
         mine = np.flatnonzero(is_new)
-        sources = at[order[mine] - (len(order) - len(at))]
-        parts = self._lineage.together(flow.events.parts[sources], of_run[run_of[mine]])
-        t = times[heads]
-        events = Columns(t, t, values, parts.reshape(-1, 1))
-        return distinct(sorted_flow(events, np.arange(len(heads)), rows[heads]))
+        arrived = _Arrived(flow.events.parts[at[order[mine] - len(kept.rows)]], (np.cumsum(current) - 1)[run_of[mine]])
+        data = _Sorted(times, sorted_columns, heads, ends)
+        if whole.all():
+            made, numbers = self._windows(data, run, starts, arrived), window
+        elif np.array_equal(began, times):
+            # What a row has not seen yet is at the begin of its windows.
+            seen = np.flatnonzero(times[heads][run[window]] > since)
+            window, rows, since = window[seen], rows[seen], since[seen]
+            begins = np.maximum(
+                starts[window], np.searchsorted(codes, first[window] + np.searchsorted(moments, since, "right"))
+            )
+            distinct_windows, numbers = numbered([run[window], begins]) if len(window) else (window, window)
+            made = self._windows(data, run[window][distinct_windows], begins[distinct_windows], arrived)
+        else:
+            return self._one_by_one(data, run, starts, began, (window, rows, since), arrived, mine)
+        return distinct(sorted_flow(made, numbers, rows))
+
+    def _one_by_one(
+        self,
+        data: _Sorted,
+        run: Ints,
+        starts: Ints,
+        began: Ints,
+        asked: tuple[Ints, Ints, Ints],
+        arrived: _Arrived,
+        mine: Ints,
+    ) -> Flow:
+        """The same, with what each `since` has not seen taken out of everything."""
+        made, pairs, size = [], list[tuple[Ints, Ints]](), 0
+        for since in np.unique(asked[2]).tolist():
+            window, rows = (part[asked[2] == since] for part in asked[:2])
+            seen = began > since
+            before = np.append(0, np.cumsum(seen))
+            there = before[data.ends] > before[data.heads]
+            runs = np.cumsum(there) - 1
+            part = _Sorted(
+                data.times[seen],
+                [column[seen] for column in data.columns],
+                before[data.heads[there]],
+                before[data.ends[there]],
+            )
+            kept = there[run[window]]
+            window, rows = window[kept], rows[kept]
+            here = seen[mine]
+            come = _Arrived(arrived.parts[here], runs[arrived.runs[here]])
+            windows, numbers = np.unique(window, return_inverse=True)
+            made.append(self._windows(part, runs[run[windows]], before[starts[windows]], come))
+            pairs.append((numbers + size, rows))
+            size += len(windows)
+        at, rows = (np.concatenate(column) for column in zip(*pairs, strict=True))
+        return distinct(sorted_flow(joined(made), at, rows))
+
+    def _windows(self, data: _Sorted, run: Ints, starts: Ints, arrived: _Arrived) -> Columns:
+        """Returns the aggregates of windows, each of which begins at a place and ends with a run."""
+        heads, ends = data.heads[run], data.ends[run]
+        by = len(self._by)
+        values = tuple(column[heads] for column in data.columns[:by])
+        values += tuple(self._computed(item, data.columns, starts, ends) for item in self._items)
+        # The parts are those of the events that are simultaneous.
+        parts = self._lineage.together(arrived.parts, arrived.runs) if len(data.heads) else run
+        t = data.times[heads]
+        return Columns(t, t, values, parts[run].reshape(-1, 1))
 
     def _computed(self, item: _Item, columns: Sequence[Column], starts: Ints, ends: Ints) -> Column:
         """Returns an aggregate of each of these ranges of rows."""
@@ -162,18 +250,28 @@ class Aggregating:
 
     def waiting(self) -> Ints:
         """Returns how many events are in the windows of each row."""
-        return self._store.counts
+        groups, counts = self._groups.of_row, self._store.counts
+        there = (groups >= 0) & (groups < len(counts))
+        return np.where(there, counts[np.where(there, groups, 0)], 0)
 
     def codes(self) -> Iterable[Ints]:
         """Returns the codes of all texts in windows."""
-        kept = self._store.all()
-        return [column.astype(np.int64) for column, text in zip(kept.columns, self._are_texts, strict=True) if text]
+        columns = self._store.all().columns[:-1]
+        return [column.astype(np.int64) for column, text in zip(columns, self._are_texts, strict=True) if text]
+
+    def parts(self) -> Iterable[Ints]:
+        """Returns none: the parts of a result are those of its own time."""
+        return ()
 
     def state(self) -> pa.Table:
         """Returns the windows."""
         kept = self._store.all()
-        columns = {"row": pa.array(kept.rows), "t1": pa.array(kept.times)}
-        for place, (column, text) in enumerate(zip(kept.columns, self._are_texts, strict=True)):
+        # A row of a group stands for it.
+        row_of = np.zeros(int(self._groups.of_row.max(initial=0)) + 1, np.int64)
+        held = np.flatnonzero(self._groups.of_row >= 0)
+        row_of[self._groups.of_row[held]] = held
+        columns = {"row": pa.array(row_of[kept.rows]), "t1": pa.array(kept.times), "began": pa.array(kept.columns[-1])}
+        for place, (column, text) in enumerate(zip(kept.columns[:-1], self._are_texts, strict=True)):
             columns[str(place)] = saved_values(column, text, self._texts)
         return pa.table(columns)
 
@@ -184,7 +282,8 @@ class Aggregating:
         columns = [
             loaded_values(table, str(place), text, self._texts)[there] for place, text in enumerate(self._are_texts)
         ]
-        self._store.add(rows[there], ints(table, "t1")[there], columns, columns[: len(self._by)])
+        columns.append(ints(table, "began")[there])
+        self._store.add(self._groups.of_row[rows[there]], ints(table, "t1")[there], columns, columns[: len(self._by)])
 
 
 def _known(column: Column) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:

@@ -30,7 +30,6 @@ class Classes:
         self.parameters: tuple[Column, ...] = ()
         self._sizes = np.zeros(16, np.int64)
         self._numbers: dict[bytes, int] = {}
-        self._keys: dict[int, bytes] = {}
         self._free: list[int] = []
         self.end = 0
         """A number past that of every class."""
@@ -51,7 +50,6 @@ class Classes:
                 number = self._free.pop() if self._free else self.end
                 self.end = max(self.end, number + 1)
                 self._numbers[vector] = number
-                self._keys[number] = vector
                 made.append(place)
             classes[place] = number
         self._grow(int(new.max(initial=-1)) + 1)
@@ -71,7 +69,7 @@ class Classes:
         before."""
         packed = np.stack(keys, axis=1)
         is_value = np.ones(packed.shape, np.bool_)
-        for place, column in enumerate(self._rows.parameters, 2):
+        for place, column in enumerate(self._rows.parameters[: len(keys) - 2], 2):
             is_value[:, place] = packed[:, place] != same(_nulls(column, 1))[0]
         sizes = packed.shape[1] - np.argmax(is_value[:, ::-1], axis=1)
         data, step = packed.tobytes(), packed.shape[1] * 8
@@ -89,9 +87,11 @@ class Classes:
         self._row_count -= len(gone)
         np.subtract.at(self._sizes, classes, 1)
         emptied = np.unique(classes[self._sizes[classes] == 0])
-        for number in emptied.tolist():
-            del self._numbers[self._keys.pop(number)]
-            self._free.append(number)
+        if len(emptied):
+            vectors: list[Column] = [self.right, self.shape, *self.parameters]
+            for vector in self._vectors([same(column[emptied]) for column in vectors]):
+                del self._numbers[vector]
+            self._free.extend(emptied.tolist())
         return emptied
 
     @property

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from common.quick import quick
 from pattern_stage.canonical import Ordered, ordered
-from pattern_stage.formula import rewritten, rewritten_condition, size
+from pattern_stage.chains import chain
+from pattern_stage.formula import rewritten, rewritten_condition
+from pattern_stage.taking import Taken
 from xscl.algebra.events import (
     Aggregate,
     AllOf,
     Attribute,
     Condition,
-    Constant,
     Events,
     Filter,
     Fold,
@@ -32,9 +33,6 @@ from xscl.algebra.events import (
 
 T = TypeVar("T")
 
-MOST = 400
-"""A chain of selections is made one as long as its expressions have at most so many leaves."""
-
 Operator = Select | Filter | Union | Next | Fold | Aggregate
 
 
@@ -48,6 +46,17 @@ class Definition:
 
     operator: Operator
     kinds: tuple[Kind, ...]
+    _hash: int = field(default=0, init=False, repr=False, compare=False)
+
+    def __hash__(self) -> int:
+        """As often as a definition is looked up, that of its expressions is computed once."""
+        if not self._hash:
+            object.__setattr__(self, "_hash", hash((self.operator, self.kinds)) or 1)
+        return self._hash
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Another process has other hashes."""
+        return Definition, (self.operator, self.kinds)
 
     @property
     def schema(self) -> Schema:
@@ -99,87 +108,111 @@ class Form:
     """How many windows a statement has."""
 
 
+@dataclass(slots=True, eq=False)
+class _Unit:
+    """The nodes of a piece, which the forms that have it share. Its first nodes are the inputs."""
+
+    number: int
+    template: Stream
+    nodes: tuple[Node, ...]
+    users: int = 0
+    placed: dict[tuple[object, ...], Node] = field(default_factory=dict)
+    """The nodes as they stand in forms."""
+
+    def node(self, at: int, inputs: tuple[int, ...], first: int, window: int) -> Node:
+        """Returns a node as it stands in a form: over these inputs, from this constant on, with this window."""
+        key = at, inputs, first, window
+        found = self.placed.get(key)
+        if found is None:
+            node = self.nodes[at]
+            slots = tuple(slot + first for slot in node.slots)
+            mine = window if node.window >= 0 else -1
+            found = self.placed[key] = Node(node.definition, "", node.schema, inputs, slots, node.alike, mine)
+        return found
+
+
 class Forms:
-    """The normal forms of the shapes of statements, each made once."""
+    """The normal forms of the shapes of statements, each made once, of pieces that are made once."""
 
     def __init__(self) -> None:
-        self._forms: dict[Stream, Form] = {}
-        self._templates: dict[int, Stream] = {}
+        self._units: dict[Stream, _Unit] = {}
+        self._next = 0
+        self._forms: dict[tuple[int, ...], Form] = {}
+        self._made_of: dict[int, tuple[tuple[int, ...], tuple[_Unit, ...]]] = {}
+        """By the identity of a form: its key, and its units."""
 
     def form(self, stream: Stream) -> tuple[Form, tuple[str | float, ...], tuple[int, ...]]:
         """Returns the normal form of a stream, and its constants and windows, in microseconds."""
         taken = Taken()
-        template = taken.template(stream)
-        form = self._forms.get(template)
+        taken.add(stream)
+        units, numbers = [], list[int]()
+        for piece in taken.pieces:
+            unit = self._units.get(piece.template)
+            if unit is None:
+                unit = self._units[piece.template] = _Unit(self._next, piece.template, normal(piece.template))
+                self._next += 1
+            units.append(unit)
+            numbers += (unit.number, *piece.inputs, piece.window)
+        key = tuple(numbers)
+        form = self._forms.get(key)
         if form is None:
-            kinds: tuple[Kind, ...] = tuple("string" if isinstance(one, str) else "number" for one in taken.constants)
-            form = self._forms[template] = normal(template, kinds, len(taken.windows))
-            self._templates[id(form)] = template
+            form = self._forms[key] = _form(taken, units)
+            self._made_of[id(form)] = key, tuple(units)
+            for unit in units:
+                unit.users += 1
         return form, tuple(taken.constants), tuple(taken.windows)
 
     def forget(self, form: Form) -> None:
         """Forgets a form, of which there is no statement any more."""
-        del self._forms[self._templates.pop(id(form))]
+        key, units = self._made_of.pop(id(form))
+        del self._forms[key]
+        for unit in units:
+            unit.users -= 1
+            if unit.users == 0:
+                del self._units[unit.template]
 
 
-@dataclass(slots=True)
-class Taken:
-    """The constants and windows that were taken out of a stream, in their order."""
-
-    constants: list[str | float] = field(default_factory=list)
-    windows: list[int] = field(default_factory=list)
-
-    def template(self, stream: Stream) -> Stream:
-        """Returns a stream with parameters for its constants, and with windows that are numbered."""
-        match stream:
-            case Events():
-                return stream
-            case Select(source, items, schema):
-                source = self.template(source)
-                return Select(source, tuple((name, rewritten(value, self._leaf)) for name, value in items), schema)
-            case Filter(source, condition):
-                source = self.template(source)
-                return Filter(source, rewritten_condition(condition, self._leaf))
-            case Union(left, right):
-                return Union(self.template(left), self.template(right))
-            case Next(left, right, condition, within, names, schema):
-                left, right = self.template(left), self.template(right)
-                condition = rewritten_condition(condition, self._leaf)
-                return Next(left, right, condition, self._window(within), names, schema)
-            case Fold(left, right, chooses, continues, sets, within, names, schema):
-                left, right = self.template(left), self.template(right)
-                chooses = rewritten_condition(chooses, self._leaf)
-                continues = rewritten_condition(continues, self._leaf)
-                sets = tuple((name, rewritten(value, self._leaf)) for name, value in sets)
-                return Fold(left, right, chooses, continues, sets, self._window(within), names, schema)
-            case Aggregate(source, items, by, over, schema):
-                source = self.template(source)
-                items = tuple(
-                    (name, replace(one, args=tuple(rewritten(arg, self._leaf) for arg in one.args)))
-                    for name, one in items
-                )
-                return Aggregate(source, items, by, self._window(over), schema)
-
-    def _leaf(self, value: Value) -> Value:
-        if not isinstance(value, Constant):
-            return value
-        constant = value.value if isinstance(value.value, str) else float(value.value)
-        self.constants.append(constant)
-        return Parameter(len(self.constants) - 1, "string" if isinstance(constant, str) else "number")
-
-    def _window(self, window: int | None) -> int | None:
-        if window is None:
-            return None
-        if window not in self.windows:
-            self.windows.append(window)
-        return self.windows.index(window)
-
-
-def normal(template: Stream, kinds: tuple[Kind, ...], windows: int) -> Form:
-    """Returns the normal form of a stream whose constants are parameters and whose windows are numbers."""
+def _form(taken: Taken, units: Sequence[_Unit]) -> Form:
+    """Puts the nodes of pieces together. Equal ones are one."""
     nodes: list[Node] = []
+    last: list[int] = []
+    for piece, unit in zip(taken.pieces, units, strict=True):
+        if not piece.inputs:
+            last.append(_place(unit.nodes[0], nodes))
+            continue
+        places = [last[place] for place in piece.inputs]
+        for at in range(len(places), len(unit.nodes)):
+            node = unit.nodes[at]
+            inputs = tuple(places[place] for place in node.inputs)
+            if node.definition is not None and isinstance(node.definition.operator, Union):
+                inputs = (min(inputs), max(inputs))
+            places.append(_place(unit.node(at, inputs, piece.first, piece.window), nodes))
+        last.append(places[-1])
+    kinds: tuple[Kind, ...] = tuple("string" if isinstance(one, str) else "number" for one in taken.constants)
+    return Form(tuple(nodes), nodes[-1].schema, kinds, len(taken.windows))
+
+
+def normal(template: Stream) -> tuple[Node, ...]:
+    """Returns the nodes of a piece, its inputs first."""
+    if isinstance(template, Events):
+        return (Node(None, template.stream, template.schema, (), ()),)
+    nodes: list[Node] = []
+    for name, stream in zip(("left", "right"), _sources(template), strict=False):
+        nodes.append(Node(None, name, stream.schema, (), ()))
     _add(template, nodes)
-    return Form(tuple(nodes), template.schema, kinds, windows)
+    return tuple(nodes)
+
+
+def _sources(template: Stream) -> tuple[Stream, ...]:
+    """Returns the streams that a piece is over; a source's is itself."""
+    match template:
+        case Union(left, right) | Next(left, right) | Fold(left, right):
+            return left, right
+        case Aggregate(source):
+            return (source,)
+        case Select(source) | Filter(source):
+            return _sources(source)
+    return (template,)
 
 
 def _add(stream: Stream, nodes: list[Node]) -> int:
@@ -217,7 +250,7 @@ def _add(stream: Stream, nodes: list[Node]) -> int:
 
 def _add_chain(stream: Select | Filter, nodes: list[Node]) -> int:
     """Adds a chain of selections and renamings as one selection, and one renaming of its results."""
-    source, condition, items = _chain(stream)
+    source, condition, items = chain(stream)
     place = _add(source, nodes)
     if condition != AllOf():
         slots = _Slots()
@@ -227,34 +260,6 @@ def _add_chain(stream: Select | Filter, nodes: list[Node]) -> int:
         values = tuple((name, slots.value(value)) for name, value in items)
         place = _node(Select(_input(source, "left"), values, stream.schema), (place,), slots, nodes)
     return place
-
-
-def _chain(stream: Stream) -> tuple[Stream, Condition, tuple[tuple[str, Value], ...] | None]:
-    """Takes a chain apart: what it is over, the condition there, and the items, None for all as they are."""
-    match stream:
-        case Select(source, items):
-            base, condition, inner = _chain(source)
-            if inner is None:
-                return base, condition, items
-            over = _over(inner)
-            composed = tuple((name, rewritten(value, over)) for name, value in items)
-            if sum(size(value) for _, value in composed) > MOST:
-                return source, AllOf(), items
-            return base, condition, composed
-        case Filter(source, condition):
-            base, below, inner = _chain(source)
-            if inner is not None:
-                condition = rewritten_condition(condition, _over(inner))
-            if size(condition) > MOST:
-                return source, stream.condition, None
-            return base, AllOf((below, condition)), inner
-        case _:
-            return stream, AllOf(), None
-
-
-def _over(items: tuple[tuple[str, Value], ...]) -> Callable[[Value], Value]:
-    values = dict(items)
-    return lambda leaf: values[leaf.name] if isinstance(leaf, Attribute) else leaf
 
 
 def _is_identity(items: tuple[tuple[str, Value], ...], schema: Schema) -> bool:
@@ -309,6 +314,8 @@ def _node(
 
 
 def _place(node: Node, nodes: list[Node]) -> int:
-    if node not in nodes:
-        nodes.append(node)
-    return nodes.index(node)
+    for place, other in enumerate(nodes):
+        if other is node or (other.inputs == node.inputs and other.slots == node.slots and other == node):
+            return place
+    nodes.append(node)
+    return len(nodes) - 1

@@ -147,12 +147,13 @@ def pairs_once(at: Ints, rows: Ints) -> tuple[Ints, Ints]:
 def merged(first: Flow, second: Flow) -> Flow:
     """Returns the flow of the events of two of one schema. Where one has fewer places of parts, others are -1."""
     places = max(first.events.parts.shape[1], second.events.parts.shape[1])
-    events = joined([_padded(first.events, places), _padded(second.events, places)])
+    events = joined([padded(first.events, places), padded(second.events, places)])
     at = np.concatenate([first.at, second.at + len(first.events)])
     return distinct(sorted_flow(events, at, np.concatenate([first.rows, second.rows])))
 
 
-def _padded(events: Columns, places: int) -> Columns:
+def padded(events: Columns, places: int) -> Columns:
+    """Returns events with so many places of parts: those that are added are -1."""
     lacking = places - events.parts.shape[1]
     if not lacking:
         return events

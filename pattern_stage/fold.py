@@ -81,19 +81,35 @@ class Folding:
         batch = joined_batches([waiting, new])
         old, touched, unresolved, made = len(places), places[:0], [batch.take(places[:0])], [batch.take(places[:0])]
         while len(batch):
-            whose, at = search.partners(batch)
-            resolved = np.zeros(len(batch), np.bool_)
-            resolved[whose] = True
+            runs, going_on, resolved = self._generation(search, batch)
             if old:
                 touched = places[resolved[:old]]
             unresolved.append(batch.take(np.flatnonzero(~resolved[old:]) + old))
             old = 0
-            runs, going_on = self._next(search, batch, whose, at)
             made.append(runs)
             batch = runs.take(going_on)
         found = self._results(left.events, right.events, joined_batches(made))
         joining.finish(touched, self._once(joined_batches(unresolved)), until)
         return found
+
+    def _generation(self, search: Search, batch: Batch) -> tuple[Batch, Mask, Mask]:
+        """Returns the next generation, which of it can go on, and which of this one it came from.
+
+        Runs that met in one are many where many events are simultaneous, so a part of them is looked at at once.
+        """
+        resolved = np.zeros(len(batch), np.bool_)
+        found: list[tuple[Batch, Mask]] = []
+        size = search.candidates.share(len(batch))
+        for begin in range(0, len(batch), size):
+            part = batch if size == len(batch) else batch.take(slice(begin, begin + size))
+            whose, at = search.partners(part)
+            resolved[whose + begin] = True
+            found.append(self._next(search, part, whose, at))
+        if len(found) == 1:
+            return *found[0], resolved
+        runs = joined_batches([one for one, _ in found])
+        once = self._distinct(runs)
+        return runs.take(once), np.concatenate([going_on for _, going_on in found])[once], resolved
 
     def _next(self, search: Search, batch: Batch, whose: Ints, at: Ints) -> tuple[Batch, Mask]:
         """Returns the next generation, and which of it can go on."""
@@ -125,11 +141,15 @@ class Folding:
 
     def _once(self, batch: Batch) -> Batch:
         """Returns instances without those that are equal to others, to which other paths have led."""
+        return batch.take(self._distinct(batch)) if len(batch) else batch
+
+    def _distinct(self, batch: Batch) -> Ints:
+        """Returns where the instances are that are equal to none before them."""
         if not len(batch):
-            return batch
+            return batch.events
         latest = self._joining.instances.kept.sides[1].take(batch.events)
         keys = [batch.origins, batch.classes, latest.t1, *(same(column) for column in latest.values)]
-        return batch.take(numbered([*keys, *(np.ascontiguousarray(place) for place in latest.parts.T)])[0])
+        return numbered([*keys, *(np.ascontiguousarray(place) for place in latest.parts.T)])[0]
 
     def _results(self, left: Columns, right: Columns, runs: Batch) -> Flow:
         """Returns runs as events."""
@@ -149,6 +169,10 @@ class Folding:
     def codes(self) -> Iterable[Ints]:
         """Returns the codes of all texts that it holds."""
         return self._joining.codes()
+
+    def parts(self) -> Iterable[Ints]:
+        """Returns the numbers of the events that what waits was made of."""
+        return self._joining.parts()
 
     def state(self) -> pa.Table:
         """Returns what waits."""

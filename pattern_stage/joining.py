@@ -175,6 +175,11 @@ class Joining:
                 if kind == "string":
                     yield column[batch.events].astype(np.int64)
 
+    def parts(self) -> Iterable[Ints]:
+        """Returns the numbers of the events that what waits was made of."""
+        _, batch = self.instances.all()
+        return [side.parts[batch.events] for side in self.instances.kept.sides]
+
     def state(self) -> pa.Table:
         """Returns all that waits."""
         _, batch = self.instances.all()

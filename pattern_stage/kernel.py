@@ -16,6 +16,7 @@ from pattern_stage.flow import Flow, whole
 from pattern_stage.making import make_operator
 from pattern_stage.operators import Lineage as Together
 from pattern_stage.operators import Operator
+from pattern_stage.partition.apart import states
 from pattern_stage.plan import Changes, MOp, Plan
 from pattern_stage.rules import RULE_NAMES, RuleName
 from pattern_stage.statements import Statements
@@ -100,6 +101,11 @@ class Kernel:
         added = self.statements.settle()
         for number, slots, rows in added.slots:
             self._readers.setdefault(number, FanOut()).add(slots, rows)
+        self._make_operators()
+        for number, arrays in added.rows.items():
+            self._operators[number].add_rows(np.concatenate(arrays))
+
+    def _make_operators(self) -> None:
         for mop in self.plan:
             if mop.placement is not None and mop.number not in self._operators:
                 self._operators[mop.number] = make_operator(
@@ -110,8 +116,6 @@ class Kernel:
                     hashed=self._hashed,
                     indexed=mop.placement.hashed,
                 )
-        for number, arrays in added.rows.items():
-            self._operators[number].add_rows(np.concatenate(arrays))
 
     # ------------------------------------------------------------ running
 
@@ -180,13 +184,29 @@ class Kernel:
         return snapshot.save(self.plan, self._operators)
 
     def restore(self, state: Mapping[str, pa.Table]) -> None:
-        """Takes over what waited for statements that are here too, whatever their numbers.
+        """Takes over what waited for statements that are here too, whatever their numbers, in a kernel or in the parts
+        of one.
 
         Raises:
             ValueError: if another version has saved it.
         """
         self._settle()
-        snapshot.restore(self.plan, self._operators, state)
+        for one in states(state):
+            snapshot.restore(self.plan, self._operators, one)
+
+    def forget(self) -> None:
+        """Forgets all that waits. Between intervals only."""
+        self._settle()
+        self._operators.clear()
+        self._make_operators()
+        for number, operator in self._operators.items():
+            operator.add_rows(self.plan.mops[number].rows.numbers())
+
+    def names(self) -> dict[int, str]:
+        """Returns the names of the m-ops in a state, by their numbers."""
+        self._settle()
+        keys = snapshot.Keys(self.plan)
+        return {mop.number: keys.name(mop) for mop in self.plan}
 
     def parts(self) -> Iterable[Ints]:
         """Returns the numbers of all events that something which waits was made of, for `Lineage.keep`."""

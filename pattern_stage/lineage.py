@@ -6,14 +6,16 @@ that tells it from others, and the numbers of its own parts. The events that an 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 
 from common.distinct import distinct
 from pattern_stage.columns import Ints
+from pattern_stage.flow import numbered, spread
 
 COMPOSED, TOGETHER = -1, -2
 """The docids of an event that is composed of others, and of a set of events that are one part."""
@@ -51,7 +53,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Events of one stream, whose numbers ascend and lie between those of other blocks. `refers` has as many columns as
+    """Events of one stream and of one kind, whose numbers ascend. `refers` has as many columns as
     one of them needs, -1 where another needs fewer."""
 
     stream: str
@@ -77,7 +79,10 @@ class Lineage:
 
     def __init__(self, next: int = 0) -> None:
         self.next = next
-        self._blocks: list[_Block] = []
+        self._kept_blocks: list[_Block] = []
+        """One for each kind of event that was kept, by `_merged`."""
+        self._recent: list[_Block] = []
+        """Those since then. The numbers of one come before those of the next."""
         self._size = self._kept = 0
         self._sets: dict[bytes, int] = {}
 
@@ -112,23 +117,32 @@ class Lineage:
         numbers = member[starts]
         counts = np.diff(np.append(starts, len(group)))
         several = np.flatnonzero(counts > 1)
-        sets: list[Ints] = []
-        for at in several.tolist():
-            members = member[starts[at] : starts[at] + counts[at]]
-            key = members.tobytes()
+        fresh: list[int] = []
+        # Small ones first, so that those of about one size are numbered together.
+        for at in several[np.argsort(counts[several], kind="stable")].tolist():
+            key = member[starts[at] : starts[at] + counts[at]].tobytes()
             number = self._sets.get(key)
             if number is None:
-                number = self._sets[key] = self.next + len(sets)
-                sets.append(members)
+                number = self._sets[key] = self.next + len(fresh)
+                fresh.append(at)
             numbers[at] = number
-        if sets:
-            refers = np.full((len(sets), max(map(len, sets))), -1, np.int64)
-            for row, members in zip(refers, sets, strict=True):
-                row[: len(members)] = members
-            t0 = np.array([self._times(members)[0].min() for members in sets])
-            t1 = np.array([self.ends(members).min() for members in sets])
-            self._add("", np.full(len(sets), TOGETHER, np.int64), t0, t1, refers)
+        self._add_sets(member, starts[fresh], counts[fresh])
         return numbers
+
+    def _add_sets(self, members: Ints, starts: Ints, counts: Ints) -> None:
+        """Numbers sets, ranges of these members, the small ones first."""
+        sizes = np.frexp(counts - 1.0)[1]  # no set is more than twice as long as another of its block
+        bounds = [0, *(np.flatnonzero(np.diff(sizes)) + 1).tolist(), len(counts)]
+        for begin, end in pairwise(bounds):
+            if begin == end:
+                continue
+            count = counts[begin:end]
+            places, _ = spread(starts[begin:end], count)
+            here = members[places]
+            t0, t1 = (np.minimum.reduceat(times, np.cumsum(count) - count) for times in self._times(here))
+            refers = np.full((end - begin, 1 << int(sizes[begin])), -1, np.int64)
+            refers[np.arange(refers.shape[1]) < count[:, np.newaxis]] = here
+            self._add("", np.full(end - begin, TOGETHER, np.int64), t0, t1, refers)
 
     def _flat(self, groups: Ints, members: Ints) -> tuple[Ints, Ints]:
         """Returns members of groups with the members of sets in place of the sets."""
@@ -150,12 +164,9 @@ class Lineage:
         numbers = np.arange(self.next, self.next + len(docids))
         if len(numbers):
             self.next += len(numbers)
-            self._insert(_Block(stream, numbers, docids, t0, t1, refers))
+            self._recent.append(_Block(stream, numbers, docids, t0, t1, refers))
+            self._size += len(numbers)
         return numbers
-
-    def _insert(self, block: _Block) -> None:
-        self._blocks.append(block)
-        self._size += len(block.numbers)
 
     # ------------------------------------------------------------ looking up
 
@@ -183,10 +194,11 @@ class Lineage:
 
     def _times(self, numbers: Ints) -> tuple[Ints, Ints]:
         known, at = np.unique(numbers, return_inverse=True)
-        found = [(block.t0[places], block.t1[places]) for block, places in self._places(known)]
-        t0, t1 = zip(*found, strict=True) if found else ((), ())
-        none = np.zeros(0, np.int64)
-        return np.concatenate([none, *t0])[at], np.concatenate([none, *t1])[at]
+        t0, t1 = np.zeros(len(known), np.int64), np.zeros(len(known), np.int64)
+        for block, places in self._places(known):
+            here = np.searchsorted(known, block.numbers[places])
+            t0[here], t1[here] = block.t0[places], block.t1[places]
+        return t0[at], t1[at]
 
     def with_parts(self, numbers: Iterable[Ints]) -> Ints:
         """Returns numbers and those of all events behind them, distinct and sorted."""
@@ -203,19 +215,29 @@ class Lineage:
 
     def _places(self, numbers: Ints) -> Iterable[tuple[_Block, Ints]]:
         """Yields the blocks that have any of these sorted numbers, and where they are there."""
-        if not self._blocks:
-            return
         numbers = numbers[numbers >= 0]
-        firsts = np.array([block.numbers[0] for block in self._blocks], np.int64)
+        recent = np.searchsorted(numbers, self._recent[0].numbers[0]) if self._recent else len(numbers)
+        old, numbers = numbers[:recent], numbers[recent:]
+        for block in self._kept_blocks:
+            places = np.minimum(np.searchsorted(block.numbers, old), len(block.numbers) - 1)
+            places = places[block.numbers[places] == old]
+            if len(places):
+                yield block, places
+        if not len(numbers):
+            return
+        firsts = np.array([block.numbers[0] for block in self._recent], np.int64)
         of = np.searchsorted(firsts, numbers, "right") - 1
         blocks, starts = np.unique(of, return_index=True)
         for block_at, begin, end in zip(blocks.tolist(), starts, np.append(starts, len(numbers))[1:], strict=True):
-            block = self._blocks[block_at]
+            block = self._recent[block_at]
             yield block, np.searchsorted(block.numbers, numbers[begin:end])
 
     def oldest(self) -> int | None:
         """Returns the least t0 of all events; None if there are none."""
-        return min((int(block.t0.min()) for block in self._blocks), default=None)
+        return min((int(block.t0.min()) for block in self._blocks()), default=None)
+
+    def _blocks(self) -> list[_Block]:
+        return [*self._kept_blocks, *self._recent]
 
     # ------------------------------------------------------------ forgetting, saving
 
@@ -227,29 +249,17 @@ class Lineage:
     def keep(self, used: Iterable[Ints]) -> None:
         """Forgets all events but those whose numbers are in `used`, and those behind them. Numbers are not reused."""
         kept = self.with_parts(used)
-        blocks = [block.take(places) for block, places in self._places(kept)]
-        self._blocks, self._size = [], 0
-        for block in blocks:
-            self._insert(block)
-        self._kept = self._size
+        self._kept_blocks = _merged([block.take(places) for block, places in self._places(kept)])
+        self._recent = []
+        self._kept = self._size = sum(len(block.numbers) for block in self._kept_blocks)
 
     def table(self) -> pa.Table:
         """Returns all events as rows of LINEAGE."""
-        tables = []
-        for block in self._blocks:
-            offsets = np.arange(len(block.numbers) + 1, dtype=np.int32) * block.refers.shape[1]
-            tables.append(
-                pa.table(
-                    [
-                        pa.array(block.numbers),
-                        pa.repeat(block.stream, len(block.numbers)),
-                        *map(pa.array, (block.docids, block.t0, block.t1)),
-                        pa.ListArray.from_arrays(pa.array(offsets), pa.array(block.refers.ravel())),
-                    ],
-                    LINEAGE,
-                )
-            )
-        return pa.concat_tables(tables) if tables else LINEAGE.empty_table()
+        return _table(self._blocks())
+
+    def rows(self, used: Iterable[Ints]) -> pa.Table:
+        """Returns the events whose numbers are in `used`, and those behind them, as rows of LINEAGE."""
+        return _table(block.take(places) for block, places in self._places(self.with_parts(used)))
 
     def restore(self, rows: pa.Table) -> None:
         """Adds events as they were numbered before: rows of LINEAGE, in any order, with numbers that it does not
@@ -257,20 +267,53 @@ class Lineage:
         if not len(rows):
             return
         rows = pa.concat_tables([self.table(), rows]).sort_by("number").combine_chunks()
-        self._blocks, self._size = [], 0
         streams = rows["stream"].combine_chunks().dictionary_encode()
-        of = streams.indices.to_numpy()
         lists = rows["refers"].combine_chunks()
-        widths = lists.value_lengths().to_numpy()
-        composed = np.minimum(rows["docid"].to_numpy(), 0)
-        changes = [column[1:] != column[:-1] for column in (of, widths, composed)]
-        starts = np.append(0, np.flatnonzero(np.logical_or.reduce(changes)) + 1)
-        refers = lists.flatten().to_numpy()
-        ends = np.cumsum(widths)
-        names = streams.dictionary.to_pylist()
+        widths = lists.value_lengths().to_numpy().astype(np.int64)
+        refers, starts = lists.flatten().to_numpy(), np.cumsum(widths) - widths
         columns = [rows[name].to_numpy() for name in ("number", "docid", "t0", "t1")]
-        for begin, end in zip(starts.tolist(), np.append(starts, len(rows))[1:].tolist(), strict=True):
-            part = refers[ends[begin] - widths[begin] : ends[end - 1]].reshape(end - begin, -1)
-            number, docid, t0, t1 = (column[begin:end] for column in columns)
-            self._insert(_Block(names[of[begin]], number, docid, t0, t1, part))
+        kinds = [streams.indices.to_numpy().astype(np.int64), widths, np.minimum(columns[1], 0)]
+        heads, kind_of = numbered(kinds)
+        blocks = []
+        for kind, head in enumerate(heads.tolist()):
+            places = np.flatnonzero(kind_of == kind)
+            part = refers[starts[places, np.newaxis] + np.arange(widths[head])]
+            number, docid, t0, t1 = (column[places] for column in columns)
+            blocks.append(_Block(streams[head].as_py(), number, docid, t0, t1, part))
+        self._kept_blocks, self._recent = _merged(blocks), []
+        self._size = len(rows)
         self.next = max(self.next, int(columns[0][-1]) + 1)
+
+
+def _merged(blocks: Iterable[_Block]) -> list[_Block]:
+    """Returns blocks, in the order of their numbers where they are of one kind, with one for each kind: those of one
+    stream and width."""
+    kinds: dict[tuple[str, int, int], list[_Block]] = {}
+    for block in blocks:
+        kinds.setdefault((block.stream, min(int(block.docids[0]), 0), block.refers.shape[1]), []).append(block)
+    return [_joined(parts) if len(parts) > 1 else parts[0] for parts in kinds.values()]
+
+
+def _joined(parts: Sequence[_Block]) -> _Block:
+    def column(name: str) -> Ints:
+        return np.concatenate([getattr(part, name) for part in parts])
+
+    return _Block(parts[0].stream, column("numbers"), column("docids"), column("t0"), column("t1"), column("refers"))
+
+
+def _table(blocks: Iterable[_Block]) -> pa.Table:
+    tables = []
+    for block in blocks:
+        offsets = np.arange(len(block.numbers) + 1, dtype=np.int32) * block.refers.shape[1]
+        tables.append(
+            pa.table(
+                [
+                    pa.array(block.numbers),
+                    pa.repeat(block.stream, len(block.numbers)),
+                    *map(pa.array, (block.docids, block.t0, block.t1)),
+                    pa.ListArray.from_arrays(pa.array(offsets), pa.array(block.refers.ravel())),
+                ],
+                LINEAGE,
+            )
+        )
+    return pa.concat_tables(tables) if tables else LINEAGE.empty_table()

@@ -41,6 +41,10 @@ class RowVectors(Protocol):
         """The WITHIN of NEXT and FOLD and the OVER of AGGREGATE in microseconds; NO_BOUND for none. It may grow."""
 
     @property
+    def apart(self) -> Ints:
+        """Of AGGREGATE since when each row sees events: those whose first part ends after that."""
+
+    @property
     def parameters(self) -> tuple[Column, ...]:
         """The values of the parameters. A shape that has fewer than the m-op leaves the others NULL."""
 
@@ -70,6 +74,9 @@ class Lineage(Protocol):
         Rows of `parts` are sorted by group, `groups` counts from 0 without gaps, and equal sets have equal numbers.
         """
 
+    def ends(self, numbers: Ints) -> Ints:
+        """Returns the t1 of the events with these numbers."""
+
 
 class Operator(Protocol):
     """An m-op. Its result is a function of the events, however they are cut into intervals."""
@@ -91,6 +98,9 @@ class Operator(Protocol):
 
     def codes(self) -> Iterable[Ints]:
         """Returns the codes of all texts that it holds, but for those of its rows, for `Texts.keep`."""
+
+    def parts(self) -> Iterable[Ints]:
+        """Returns the numbers of the events that what waits was made of; -1 for none."""
 
     def state(self) -> pa.Table:
         """Returns what waits. Texts are strings, parts numbers of events, rows as they are numbered now."""

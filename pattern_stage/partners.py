@@ -77,6 +77,13 @@ class Candidates:
             instances, events = instances[order], events[order]
         return instances, events
 
+    def share(self, count: int) -> int:
+        """Returns how many of so many instances have few enough ties to be looked at together."""
+        if count * len(self.events) <= _PAIRS:
+            return count
+        bounds = np.flatnonzero(np.diff(self._codes, prepend=-1, append=-1))
+        return min(count, max(1, _PAIRS // int(np.diff(bounds).max(initial=1))))
+
     def _share(self, sizes: Ints) -> int:
         """How many of these are taken at once."""
         return max(1, int(np.searchsorted(np.cumsum(sizes), _PAIRS, "right")))

@@ -43,11 +43,9 @@ class Bound:
     """A form in the plan: the m-op of each of its nodes, and the columns of the parameters there."""
 
     form: Form
-    mops: list[MOp]
-    shapes: list[int]
-    places: list[list[int]]
-    apart: list[bool]
-    """Which nodes AGGREGATE depends on, or are one: their rows are shared by those who began at one time alone."""
+    mops: tuple[MOp, ...]
+    shapes: tuple[int, ...]
+    places: tuple[Sequence[int], ...]
     statements: int = 0
 
 
@@ -64,6 +62,7 @@ class Plan:
         self.mops: dict[int, MOp] = {}
         """By number, inputs before those that read them."""
         self._by_key: dict[Key, MOp] = {}
+        self._by_definition: dict[tuple[Definition, tuple[int, ...]], MOp] = {}
         self._next = 0
 
     def __iter__(self) -> Iterator[MOp]:
@@ -71,16 +70,13 @@ class Plan:
 
     def bind(self, form: Form) -> Bound:
         """Finds or makes the m-ops of a form."""
-        bound = Bound(form, [], [], [], _apart(form))
+        found: list[tuple[MOp, int, Sequence[int]]] = []
         for node in form.nodes:
-            inputs = tuple(bound.mops[place].number for place in node.inputs)
-            mop, shape, places = self._place(node, inputs)
-            bound.mops.append(mop)
-            bound.shapes.append(shape)
-            bound.places.append(places)
-        for mop in bound.mops:
+            found.append(self._place(node, tuple([found[place][0].number for place in node.inputs])))
+        for mop, _, _ in found:
             mop.users += 1
-        return bound
+        mops, shapes, places = zip(*found, strict=True)
+        return Bound(form, mops, shapes, places)
 
     def unbind(self, bound: Bound) -> list[MOp]:
         """Lets go of the m-ops of a form without statements. Returns those that nobody uses any more."""
@@ -90,20 +86,27 @@ class Plan:
         for mop in gone:
             del self.mops[mop.number]
             del self._by_key[mop.key]
+            for definition in mop.shapes:
+                del self._by_definition[definition, mop.inputs]
         return gone
 
-    def _place(self, node: Node, inputs: tuple[int, ...]) -> tuple[MOp, int, list[int]]:
+    def _place(self, node: Node, inputs: tuple[int, ...]) -> tuple[MOp, int, Sequence[int]]:
         definition = node.definition
         if definition is None:
             key: Key = ("source", node.stream, node.schema)
             return self._by_key.get(key) or self._make(MOp(self._next, key, (), node.schema, node.stream)), 0, []
+        known = self._by_definition.get((definition, inputs))
+        if known is not None:
+            return known, *known.shapes[definition]
         placement = placed(definition, inputs, self.rules)
         mop = self._by_key.get(placement.key)
         if mop is None:
             mop = self._make(MOp(self._next, placement.key, inputs, node.schema, placement=placement))
+        self._by_definition[definition, inputs] = mop
         found = mop.shapes.get(definition)
         if found is None:
-            places = mop.rows.places([*definition.kinds, *_extras(placement)])
+            extra: list[Kind] = ["number"] * extra_columns(placement)
+            places = mop.rows.places([*definition.kinds, *extra])
             mop.definitions.append(_with_columns(definition.operator, places))
             found = mop.shapes[definition] = (len(mop.definitions) - 1, places)
         return mop, *found
@@ -133,9 +136,9 @@ class Plan:
             vectors = [found[at] for at in node.inputs]
             left, right = vectors[0], vectors[1] if len(vectors) > 1 else zeros
             within = windows[node.window] if node.window >= 0 else zeros + NO_BOUND
-            apart = ids if mop.placement.own_rows else since if bound.apart[place] else zeros
+            apart = since if is_aggregate(mop.placement) else ids if mop.placement.own_rows else zeros
             parameters = self._parameters(node, constants)
-            columns = (*parameters, *_apart_columns(mop.placement, left, within))
+            columns = (*parameters, *_apart_columns(mop.placement, left, within, since, ids))
             rows, made = mop.rows.add((left, right, columns, within, apart), bound.shapes[place], bound.places[place])
             if len(made):
                 new.setdefault(mop.number, []).append(made)
@@ -195,26 +198,23 @@ def _kinds(node: Node) -> tuple[Kind, ...]:
     return node.definition.kinds if node.definition else ()
 
 
-def _extras(placement: Placement) -> list[Kind]:
-    """The kinds of the columns that keep the instances of rows apart."""
-    return ["number"] * (placement.own_left + placement.own_window)
+def is_aggregate(placement: Placement) -> bool:
+    """Returns whether a placement is of AGGREGATE, whose rows tell apart since when they see events."""
+    return isinstance(placement.definition.operator, Aggregate)
 
 
-def _apart_columns(placement: Placement, left: Ints, within: Ints) -> list[Column]:
+def extra_columns(placement: Placement) -> int:
+    """Returns how many columns keep what rows have apart, after those of the parameters."""
+    aggregates = is_aggregate(placement)
+    own_since, own_rows = aggregates and placement.own_since, aggregates and placement.own_rows
+    return placement.own_left + placement.own_window + own_since + own_rows
+
+
+def _apart_columns(placement: Placement, left: Ints, within: Ints, since: Ints, ids: Ints) -> list[Column]:
     columns = [left] * placement.own_left + [within] * placement.own_window
+    if is_aggregate(placement):
+        columns += [since] * placement.own_since + [ids] * placement.own_rows
     return [column.astype(np.float64) for column in columns]
-
-
-def _apart(form: Form) -> list[bool]:
-    """Finds the nodes that are an AGGREGATE, or keep what an AGGREGATE reads."""
-    apart = [False] * len(form.nodes)
-    for place in range(len(form.nodes) - 1, -1, -1):
-        definition = form.nodes[place].definition
-        apart[place] = apart[place] or (definition is not None and isinstance(definition.operator, Aggregate))
-        if apart[place]:
-            for at in form.nodes[place].inputs:
-                apart[at] = True
-    return apart
 
 
 def _with_columns(operator: Operator, places: Sequence[int]) -> Operator:

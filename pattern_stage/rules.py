@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from pattern_stage.definition import Definition
-from xscl.algebra.events import Filter, Fold, Next
+from xscl.algebra.events import Aggregate, Filter, Fold, Next
 
-RuleName = Literal["cse", "s_sigma", "s_window", "channels"]
+RuleName = Literal["cse", "s_sigma", "s_window", "channels", "c_alpha"]
 
 RULE_NAMES: tuple[RuleName, ...] = get_args(RuleName)
 """All rules, in the order in which they are applied. What none applies to runs as it stands."""
@@ -35,6 +35,8 @@ class Placement:
     """Rows that differ in their left rows keep instances of their own."""
     own_window: bool = True
     """Rows that differ in their windows keep instances of their own."""
+    own_since: bool = True
+    """Rows of AGGREGATE that differ in since when they see events keep windows of their own."""
     hashed: bool = False
     """A static index finds the rows that an event satisfies."""
 
@@ -74,11 +76,20 @@ def channels(placement: Placement) -> Placement:
     return replace(placement, own_left=False)
 
 
+def c_alpha(placement: Placement) -> Placement:
+    """c_α: AGGREGATE of one definition over one input keeps each event once, whatever OVER and since when. Queries that
+    began at different times have the same results as soon as their windows have the same events: once all are full."""
+    if isinstance(placement.definition.operator, Aggregate):
+        return replace(placement, own_window=False, own_since=False)
+    return placement
+
+
 RULES: dict[RuleName, Rule] = {
     "cse": cse,
     "s_sigma": s_sigma,
     "s_window": s_window,
     "channels": channels,
+    "c_alpha": c_alpha,
 }
 
 

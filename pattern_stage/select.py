@@ -36,6 +36,10 @@ class _Stateless:
         """Returns none: it holds no texts but those of its rows."""
         return ()
 
+    def parts(self) -> Iterable[Ints]:
+        """Returns none."""
+        return ()
+
     def state(self) -> pa.Table:
         """Returns an empty table."""
         return _NOTHING

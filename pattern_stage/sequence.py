@@ -89,6 +89,10 @@ class Sequencing:
         """Returns the codes of all texts that it holds."""
         return self._joining.codes()
 
+    def parts(self) -> Iterable[Ints]:
+        """Returns the numbers of the events that what waits was made of."""
+        return self._joining.parts()
+
     def state(self) -> pa.Table:
         """Returns what waits."""
         return self._joining.state()

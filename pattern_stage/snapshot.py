@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from pattern_stage.columns import Ints
 from pattern_stage.operators import Operator
-from pattern_stage.plan import MOp, Plan
+from pattern_stage.plan import MOp, Plan, extra_columns, is_aggregate
 from pattern_stage.saved import flat, ints
 
 FORMAT = 1
@@ -30,7 +30,9 @@ def save(plan: Plan, operators: Mapping[int, Operator]) -> dict[str, pa.Table]:
         rows = np.unique(flat(state, "rows")[0] if "rows" in state.column_names else ints(state, "row"))
         mop = plan.mops[number]
         saved[keys.name(mop)] = state
-        saved[keys.name(mop) + _ROWS] = pa.table({"row": rows, "key": pa.array(keys.of(mop, rows), pa.binary())})
+        saved[keys.name(mop) + _ROWS] = pa.table(
+            {"row": rows, "key": pa.array(keys.of(mop, rows, stored=True), pa.binary())}
+        )
     return saved
 
 
@@ -53,7 +55,7 @@ def restore(plan: Plan, operators: Mapping[int, Operator], saved: Mapping[str, p
             continue
         table = saved[keys.name(mop) + _ROWS]
         there = mop.rows.numbers()
-        row_of = dict(zip(keys.of(mop, there), there.tolist(), strict=True))
+        row_of = dict(zip(keys.of(mop, there, stored=True), there.tolist(), strict=True))
         before = ints(table, "row")
         now = np.array([row_of.get(key, -1) for key in table["key"].to_pylist()], np.int64)
 
@@ -65,11 +67,7 @@ def restore(plan: Plan, operators: Mapping[int, Operator], saved: Mapping[str, p
 
 def parts(operators: Mapping[int, Operator]) -> list[Ints]:
     """Returns the numbers of all events that something which waits was made of."""
-    found = []
-    for operator in operators.values():
-        state = operator.state()
-        found += [flat(state, name)[0] for name in state.column_names if name.endswith("parts")]
-    return found
+    return [numbers.ravel() for operator in operators.values() for numbers in operator.parts()]
 
 
 class Keys:
@@ -97,8 +95,8 @@ class Keys:
             return "source"
         return repr(mop.placement.key[:-1])
 
-    def of(self, mop: MOp, rows: Ints) -> list[bytes]:
-        """Returns the keys of rows of an m-op."""
+    def of(self, mop: MOp, rows: Ints, *, stored: bool = False) -> list[bytes]:
+        """Returns the keys of rows of an m-op. `stored`: those of rows that have one store are the same."""
         if mop.placement is None:
             return [mop.stream.encode()] * len(rows)
         sides = []
@@ -112,13 +110,16 @@ class Keys:
             for column in mop.rows.parameters
         ]
         windows = zip(mop.rows.within[rows].tolist(), mop.rows.apart[rows].tolist(), strict=True)
+        together = stored and is_aggregate(mop.placement) and not mop.placement.own_since
+        own = is_aggregate(mop.placement) and mop.placement.own_rows
         shapes = mop.rows.shape[rows].tolist()
         found = []
         for row, (shape, window) in enumerate(zip(shapes, windows, strict=True)):
             name, places = self._definitions[mop.number][shape]
-            kinds = len(places) - mop.placement.own_left - mop.placement.own_window
-            vector = [columns[place][row] for place in places[:kinds]]
-            found.append(_digest(repr((name, [side[row] for side in sides], vector, window)).encode()))
+            kinds = len(places) - extra_columns(mop.placement)
+            vector = [columns[place][row] for place in (*places[:kinds], *places[-1:] * own)]
+            apart = None if together else window
+            found.append(_digest(repr((name, [side[row] for side in sides], vector, apart)).encode()))
         return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -129,6 +129,10 @@ class Statements:
         """Returns the form of a statement in the plan, and its row in the last m-op."""
         slot = self._slots[statement]
         return self._bound[int(self._of[slot])], int(self.rows[slot])
+
+    def bound_forms(self) -> Iterable[Bound]:
+        """Returns the forms of all statements in the plan."""
+        return self._bound.values()
 
     def of_row(self, mop: int, row: int) -> Ints:
         """Returns the statements that are a row of a last m-op."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from common.distinct import distinct
 from pattern_stage.columns import NULL_TEXT, Column, Floats, Ints
-from xscl.algebra.functions import DERIVED, NUMERIC, TESTS, number_text
+from xscl.algebra.functions import DERIVED, MOST_TEXT, NUMERIC, TESTS, number_text
 from xscl.algebra.regex.search import PatternLimit
 from xscl.algebra.regex.syntax import PatternError
 
@@ -33,7 +33,7 @@ class Texts:
 
     def __init__(self) -> None:
         self._code_of = _Codes()
-        self._kept = 0
+        self._kept = self._kept_size = 0
         self._forget_derived()
 
     def __len__(self) -> int:
@@ -84,10 +84,11 @@ class Texts:
         return self.codes(None if math.isnan(number) else number_text(number) for number in found.tolist())[at]
 
     def concatenated(self, parts: Sequence[Ints]) -> Ints:
-        """Returns the codes of texts that are concatenated, row by row; that of NULL if one is NULL."""
+        """Returns the codes of texts that are concatenated, row by row; that of NULL if one is NULL, or if the
+        result is longer than MOST_TEXT."""
         rows, at = _distinct_rows(parts, len(self._code_of.texts))
         texts = zip(*map(self.texts, rows), strict=True)
-        return self.codes(None if None in row else "".join(filter(None, row)) for row in texts)[at]
+        return self.codes(map(_concatenated, texts))[at]
 
     def tested(self, name: str, args: Sequence[Ints]) -> np.ndarray[tuple[int], np.dtype[np.int8]]:
         """Returns whether `name(*args)` holds, row by row: TRUE, FALSE or UNDECIDED. `name` is one of TESTS."""
@@ -99,8 +100,9 @@ class Texts:
 
     @property
     def crowded(self) -> bool:
-        """Whether there are so many more texts than were kept last that it is time to `keep` those in use."""
-        return len(self) > 2 * self._kept + 10_000
+        """Whether there are so many more texts, or so much longer ones, than were kept last that it is time to `keep`
+        those in use."""
+        return len(self) > 2 * self._kept + 10_000 or self._code_of.size > 2 * self._kept_size + 16_000_000
 
     def keep(self, used: Iterable[Ints]) -> None:
         """Forgets all texts but those with a code in one of `used`. Those keep their codes; others get the free ones.
@@ -115,7 +117,7 @@ class Texts:
         count = int(kept[:-1].nonzero()[0].max(initial=-1)) + 1
         self._code_of.forget((~kept[:-1]).nonzero()[0].tolist(), count)
         self._forget_derived()
-        self._kept = len(self)
+        self._kept, self._kept_size = len(self), self._code_of.size
 
     def _forget_derived(self) -> None:
         self._numbers: dict[str, _Cache[Floats]] = {}
@@ -131,6 +133,8 @@ class _Codes(dict[str | None, int]):
     def __init__(self) -> None:
         super().__init__({None: NULL_TEXT})
         self.texts: list[str] = []
+        self.size = 0
+        """How many characters there are."""
         self._free: list[int] = []
 
     def __missing__(self, text: str) -> int:
@@ -141,6 +145,7 @@ class _Codes(dict[str | None, int]):
             code = len(self.texts)
             self.texts.append(text)
         self[text] = code
+        self.size += len(text)
         return code
 
     def forget(self, codes: list[int], count: int) -> None:
@@ -149,6 +154,7 @@ class _Codes(dict[str | None, int]):
         for code in codes:
             if code not in free:
                 del self[self.texts[code]]
+                self.size -= len(self.texts[code])
                 self.texts[code] = ""
         del self.texts[count:]
         self._free = [code for code in reversed(codes) if code < count]
@@ -188,6 +194,11 @@ def _distinct_rows(columns: Sequence[Ints], size: int) -> tuple[list[Ints], Ints
         key = at * (size + 1) + column
         first, at = np.unique(key, return_index=True, return_inverse=True)[1:]
     return [column[first] for column in columns], at
+
+
+def _concatenated(texts: tuple[str | None, ...]) -> str | None:
+    known = [text for text in texts if text is not None]
+    return "".join(known) if len(known) == len(texts) and sum(map(len, known)) <= MOST_TEXT else None
 
 
 def _outcome(test: Callable[..., bool], args: tuple[str | None, ...]) -> int:

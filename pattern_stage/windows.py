@@ -37,6 +37,7 @@ def sums_in(numbers: Floats, starts: Ints, ends: Ints) -> Floats:
     rest = mantissas >> (np.uint64(_BITS) - inside)  # inside is below 32, so that no bit is lost
     pieces = (low, rest & np.uint64(_LOW), rest >> np.uint64(_BITS))
     limbs: list[list[float]] = []
+    exact: list[tuple[Ints, int]] = []
     for limb in range(int(first.max(initial=0)) + 3):
         values = np.zeros(len(numbers), np.int64)
         for place, piece in enumerate(pieces):
@@ -46,18 +47,35 @@ def sums_in(numbers: Floats, starts: Ints, ends: Ints) -> Floats:
         totals = np.append(0, np.cumsum(values * signs))
         found = totals[ends] - totals[starts]
         scale = least - 53 + limb * _BITS
+        exact.append((found, scale))
         # Each half has few enough bits for a double.
-        limbs.append(np.ldexp((found >> _BITS).astype(np.float64), scale + _BITS).tolist())
-        limbs.append(np.ldexp((found & _LOW).astype(np.float64), scale).tolist())
+        with np.errstate(over="ignore"):
+            limbs.append(np.ldexp((found >> _BITS).astype(np.float64), scale + _BITS).tolist())
+            limbs.append(np.ldexp((found & _LOW).astype(np.float64), scale).tolist())
     if not limbs:
         return np.zeros(len(starts))
-    return np.array([_sum(row) for row in zip(*limbs, strict=True)])
+    sums = np.array(list(map(_sum, zip(*limbs, strict=True))))
+    for place in np.flatnonzero(np.isnan(sums)).tolist():
+        sums[place] = _exact_sum([(int(found[place]), scale) for found, scale in exact])
+    return sums
 
 
 def _sum(limbs: Sequence[float]) -> float:
     try:
-        return math.fsum(limbs)
+        found = math.fsum(limbs)
     except (OverflowError, ValueError):
+        return math.nan
+    return found if math.isfinite(found) else math.nan
+
+
+def _exact_sum(limbs: Sequence[tuple[int, int]]) -> float:
+    """Returns the sum of integers times powers of two, by integers; NaN if no double is as great. A limb may be too
+    great for a double where the sum is not."""
+    least = min(scale for _, scale in limbs)
+    total = sum(limb << (scale - least) for limb, scale in limbs)
+    try:
+        return total / (1 << -least) if least < 0 else float(total << least)
+    except OverflowError:
         return math.nan
 
 

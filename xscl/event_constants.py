@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 from xscl.algebra.events import Arithmetic, ArithmeticOp, Attribute, Constant, Function, Kind, Value
-from xscl.algebra.functions import derive, number_text, xpath_number
+from xscl.algebra.functions import MOST_TEXT, derive, number_text, xpath_number
 
 
 def kind_of(value: Value) -> Kind:
@@ -51,7 +51,8 @@ def function_of(name: str, args: tuple[Value, ...], kind: Kind) -> Value:
     if len(constants) < len(args):
         return Function(name, args, kind)
     if name == "concat":
-        return Constant("".join(map(text_of, constants)))
+        text = "".join(map(text_of, constants))
+        return Constant(text) if len(text) <= MOST_TEXT else Function(name, args, kind)
     if name == "abs":
         number = abs(_as_number(constants[0]))
     elif kind == "number":

@@ -15,6 +15,7 @@ from mmqjp.answers.operators import MakeOperators, Operators
 from mmqjp.answers.outbox import Outbox
 from mmqjp.answers.output_migration import number_outputs
 from mmqjp.answers.patterns.kept import KeptDocuments
+from mmqjp.answers.patterns.kernels import MakeKernel
 from mmqjp.answers.patterns.patterns import Patterns
 from mmqjp.answers.patterns.stored import StoredEvents
 from mmqjp.answers.pipeline import Pipeline
@@ -83,11 +84,13 @@ def assemble(
     now: Now,
     *,
     has_executors: bool,
+    make_kernel: MakeKernel = Kernel,
 ) -> Components:
     """Opens the components over a store and registers its queries. A store of an older format is migrated.
 
     A document may have at most `max_document` bytes, and at most `max_nodes` elements and attributes; None means
-    unlimited. `has_executors` says whether the store is one on Spark. Raises StoreError if the store cannot be read.
+    unlimited. `has_executors` says whether the store is one on Spark. `make_kernel` makes what runs event queries.
+    Raises StoreError if the store cannot be read.
     """
     with gc_paused(lasting=True):
         stored_queries, compiler = StoredQueries(store), Compiler()
@@ -103,7 +106,7 @@ def assemble(
         stage1.edges_of,
         StoredEvents(store, ledger),
         records,
-        Kernel,
+        make_kernel,
         KeptDocuments(store, records, running.needs_of).events,
         registry.joined_of,
         settle=timing.settle,

@@ -47,7 +47,7 @@ LISTED_NAMES = 10
 @click.option("--events-plan", is_flag=True, help="Show the plan of all event queries instead, before and after rules.")
 @click.option(
     "--without", metavar="RULE", multiple=True, type=click.Choice(RULE_NAMES),
-    help="Switch a rule of the plan of event queries off: cse, s_sigma, s_window or channels. May be repeated.",
+    help="Switch a rule of the event queries' plan off: cse, s_sigma, s_window, channels or c_alpha. May be repeated.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print event queries as JSON, one object a line.")
 @plan_option

@@ -13,6 +13,7 @@ import click
 
 from common.private import is_shared, umask_of
 from feeds.size import input_bytes
+from mmqjp.answers.patterns.places import DRIVER
 from mmqjp.answers.quota import DEFAULT_QUOTA, Quota
 from mmqjp.commands.console import counted
 from mmqjp.commands.failure import Failure
@@ -78,6 +79,7 @@ def open_engine(
     quota: Quota = DEFAULT_QUOTA,
     max_document: int | None = None,
     max_nodes: int | None = None,
+    patterns: str = DRIVER,
     read_only: bool = False,
     shared: bool = False,
 ) -> Session:
@@ -97,6 +99,7 @@ def open_engine(
             max_matches=quota.matches,
             max_outputs=quota.outputs,
             max_work=quota.work,
+            patterns=patterns,
             quiet=True,
             read_only=read_only,
             shared=shared,

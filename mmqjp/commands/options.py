@@ -11,6 +11,7 @@ import click
 from common.errors import InvalidValue
 from feeds.history import MOST_VERSIONS
 from join_stage.joiner import DEFAULT_PLAN, PLANS
+from mmqjp.answers.patterns.places import DRIVER, EXECUTORS, SQL
 from mmqjp.answers.quota import BLOCK, MAX_MATCHES, MAX_OUTPUTS, MAX_WORK
 from mmqjp.commands.failure import Failure, ScriptFailure
 from mmqjp.commands.progress import progress_shown
@@ -63,6 +64,24 @@ def plan_option(command: Decorated) -> Decorated:
         show_default=True,
         help="How joins are computed. All plans give the same matches.",
     )(command)
+
+
+def patterns_option(*places: str) -> Callable[[Decorated], Decorated]:
+    """The option --patterns, which takes these places."""
+    sql = " sql: in a database, where their operators allow it; without --state only." if SQL in places else ""
+    return click.option(
+        "--patterns",
+        type=click.Choice(places),
+        default=DRIVER,
+        show_default=True,
+        help="Where event queries are answered, with the same matches. executors: on those of Spark, parted by a value "
+        f"that all events of a match have in common.{sql}",
+    )
+
+
+def only_on_spark(patterns: str) -> dict[str, object]:
+    """What --patterns asks of Spark, for `chosen_engine`."""
+    return {"--patterns executors": True} if patterns == EXECUTORS else {}
 
 
 class FeedsBeforePaths(click.Command):

@@ -15,6 +15,7 @@ from feeds.document import DEFAULT_STREAM, Document, Reject
 from feeds.entries import EntryForm
 from feeds.history import History, Versions
 from feeds.sources import settled, tails_of
+from mmqjp.answers.patterns.places import PLACES
 from mmqjp.answers.quota import Quota
 from mmqjp.commands.console import counted
 from mmqjp.commands.debug import debug_option
@@ -46,6 +47,8 @@ from mmqjp.commands.options import (
     engine_option,
     feeds_option,
     most_versions_option,
+    only_on_spark,
+    patterns_option,
     plan_option,
     read_script,
     shared_option,
@@ -127,6 +130,7 @@ Batch = tuple[Sequence[Document | Reject], CommitMetadata | MetadataOf]
 )  # fmt: skip
 @lateness_option("INF")
 @settle_option("INF")
+@patterns_option(*PLACES)
 @bounds_options
 @shared_option
 @plan_option
@@ -151,6 +155,7 @@ def run(
     batch_size: int,
     lateness: Lateness,
     settle: Lateness,
+    patterns: str,
     max_matches: int,
     max_outputs: int,
     max_work: int,
@@ -188,11 +193,14 @@ def run(
     )
     reading = reading_of(feeds, time_xpath, versions, most_versions)
     tails = tails_of(paths, feeds=feeds, time_xpath=time_xpath, prefix=FILES + reading)
-    engine = chosen_engine(engine, state, master, paths, feeds=feeds is not None).engine
+    only_spark = only_on_spark(patterns)
+    engine = chosen_engine(engine, state, master, paths, only_spark, feeds=feeds is not None).engine
     dead, target, chosen = DeadLetters(dead_letters_path), check_output(output), chosen_format(form, output)
     quota = Quota(max_matches, max_outputs, max_work)
     with (
-        open_engine(engine, master, plan, state, Timing(lateness, settle=settle), quota=quota, shared=shared) as opened,
+        open_engine(
+            engine, master, plan, state, Timing(lateness, settle=settle), quota=quota, patterns=patterns, shared=shared
+        ) as opened,
         ExitStack() as here,
     ):
         growing = state is not None

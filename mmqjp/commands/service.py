@@ -21,7 +21,7 @@ from mmqjp.commands.failure import Failure
 from mmqjp.commands.fetching import feeds_to_fetch
 from mmqjp.commands.interrupts import hangups, stopping
 from mmqjp.commands.open import chosen_engine, open_engine, start_session, subscribe
-from mmqjp.commands.options import read_script
+from mmqjp.commands.options import only_on_spark, read_script
 from mmqjp.commands.sinks import check_output
 from mmqjp.commands.stream_options import StreamOptions
 from mmqjp.documents.watermarks import lateness_of
@@ -67,7 +67,11 @@ Beside = Callable[[Session, Log, Event], AbstractContextManager[FreeMemory]]
 def run_service(given: StreamOptions, beside: Beside | None = None) -> None:
     """Runs a service until Ctrl-C or SIGTERM, or until its sources are read. With `beside`, sources and `--output` are
     optional, and feeds that are added later are fetched too."""
-    only_spark = {"--checkpoint": given.checkpoint, "--source-format": given.source_format}
+    only_spark = {
+        "--checkpoint": given.checkpoint,
+        "--source-format": given.source_format,
+        **only_on_spark(given.patterns),
+    }
     choice = chosen_engine(given.engine, given.state, given.master, only_spark=only_spark)
     if (beside is None or given.source_format) and bool(given.paths or given.lists) == bool(given.source_format):
         raise click.UsageError("name what to read, with --source and --fetch, or with --source-format")
@@ -92,7 +96,7 @@ def run_service(given: StreamOptions, beside: Beside | None = None) -> None:
         session = start_session(given.master, shared=given.shared or is_shared(given.state))
     limited = open_engine(
         session or choice.engine, None, given.plan, given.state, given.timing, quota=given.quota,
-        max_document=given.max_document, max_nodes=given.max_nodes, shared=given.shared,
+        max_document=given.max_document, max_nodes=given.max_nodes, patterns=given.patterns, shared=given.shared,
     )  # fmt: skip
     with limited as opened, stopping() as stop, hangups(stop) as should_reopen, ExitStack() as around:
         running = _Running(prepared, opened, session, stop, should_reopen, around)

@@ -12,6 +12,7 @@ import click
 
 from feeds.entries import EntryForm
 from feeds.history import Versions
+from mmqjp.answers.patterns.places import DRIVER, EXECUTORS
 from mmqjp.answers.quota import Quota
 from mmqjp.commands.fetching import FetchOptions, fetch_source_options
 from mmqjp.commands.lateness import lateness_option, settle_is_given, settle_option
@@ -23,6 +24,7 @@ from mmqjp.commands.options import (
     feeds_option,
     key_values,
     most_versions_option,
+    patterns_option,
     plan_option,
     seconds,
     shared_option,
@@ -69,6 +71,7 @@ class StreamOptions:
     output: Path | None
     lateness: Lateness
     settle: Lateness
+    patterns: str
     idle_after: int | None
     max_ahead: int | None
     keep: int | None
@@ -166,6 +169,7 @@ _OPTIONS = (
     ),
     lateness_option(LATENESS),
     settle_option(SETTLE),
+    patterns_option(DRIVER, EXECUTORS),
     click.option(
         "--idle-after", callback=duration, metavar="DURATION", default="1h", show_default=True,
         help="How long a stream must be silent before it advances with the clock. INF: never.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from threading import Lock
@@ -68,7 +68,8 @@ class NewestMatches:
     def __init__(self, select: Select, version: Version) -> None:
         """`version` returns something that is another once there is a newer batch."""
         self._select = select
-        self.recent, self.documents = RecentAnswers(select, version), RememberedDocuments(select)
+        self.recent = RecentAnswers(select, version)
+        self.documents = self.recent.documents
         self._drops = 0
         self._lock = Lock()
         self._kept: OrderedDict[int, _Answer] = OrderedDict()
@@ -103,6 +104,18 @@ class NewestMatches:
                 places.append(place)
         return Newest(tuple(matches), tuple(places), places[-1] if places and len(told) > most else None)
 
+    def latest(self, most: int) -> tuple[Match, ...] | None:
+        """Returns the newest outputs of all queries, numbered, the newest first. None if they are not all
+        remembered."""
+        self.forget_what_was_dropped()
+        told = self.recent.latest(most)
+        if told is None or not _are_whole({one.member.text for one in told}):
+            return None
+        answers = self._of_recent([(one.answer, one.member) for one in told])
+        return tuple(
+            _of_query(answers[one.answer.answer], one.member.name, one.member.identity, one.seq) for one in told
+        )
+
     def forget_what_was_dropped(self) -> int:
         """Forgets what was read if something was dropped since. Returns how often that was so."""
         drops = self.recent.drops()
@@ -110,17 +123,25 @@ class NewestMatches:
             if drops != self._drops:
                 self._drops, self._size = drops, 0
                 self._kept.clear()
-                self.documents.forget()
         return drops
 
     def _told_recently(self, name: str, before: Place | None, most: int) -> list[tuple[Answer, Member]] | None:
         """The newest outputs, if they are remembered and their XML is not needed: of queries that select it all."""
         told = self.recent.newest(name, before, most)
-        queries = [] if told is None else [_query(text) for text in {member.text for _, member in told}]
-        return told if all(query is None or query.normal.star for query in queries) else None
+        return told if told is not None and _are_whole({member.text for _, member in told}) else None
 
     def _newest_recent(self, name: str, told: list[tuple[Answer, Member]], most: int) -> Newest:
         shown = told[:most]
+        found = self._of_recent(shown)
+        places = tuple((one.first_seq, one.place, member.qid) for one, member in shown)
+        matches = tuple(
+            _of_query(found[one.answer], name, member.identity, one.first_seq if one.first_seq == one.last_seq else -1)
+            for one, member in shown
+        )
+        return Newest(matches, places, places[-1] if places and len(told) > most else None)
+
+    def _of_recent(self, shown: Sequence[tuple[Answer, Member]]) -> dict[int, _Answer]:
+        """Remembered answers by number, without their XML."""
         with self._lock:
             found = {one.answer: self._kept[one.answer] for one, _ in shown if one.answer in self._kept}
             for number in found:
@@ -133,12 +154,7 @@ class NewestMatches:
         for (one, _), match in zip(missing.values(), made, strict=True):
             found[one.answer] = _Answer(match, None, one.choice.encode(), has_xml=False)
         self._keep({number: found[number] for number in missing})
-        places = tuple((one.first_seq, one.place, member.qid) for one, member in shown)
-        matches = tuple(
-            _of_query(found[one.answer], name, member.identity, one.first_seq if one.first_seq == one.last_seq else -1)
-            for one, member in shown
-        )
-        return Newest(matches, places, places[-1] if places and len(told) > most else None)
+        return found
 
     def _queries(self, told: Sequence[Row]) -> list[Row]:
         return self._select(page_sql.identities(row["qid"] for row in told)).to_pylist() if told else []
@@ -225,6 +241,11 @@ def matches_of_told(
         selects = any(not query.normal.star for query in queries.values())
         values = selected(one.output.xml) if selects and one.output.xml else ()
         yield Match(one.output, tuple(items[source] for source in sources), reason, values)
+
+
+def _are_whole(texts: Iterable[str]) -> bool:
+    """Whether all of some queries select whole documents: then their matches can be shown without their XML."""
+    return all(query is None or query.normal.star for query in map(_query, texts))
 
 
 def _of_query(answer: _Answer, name: str, identity: Identity, seq: int) -> Match:

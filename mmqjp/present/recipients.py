@@ -31,7 +31,8 @@ class Member(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """A row of the table `answers`, with the docids of the matches behind it and who does not get it."""
+    """A row of the table `answers`, with when it was committed, None if that was dropped; the docids of the matches
+    behind it; and who does not get it."""
 
     answer: int
     form: str
@@ -49,6 +50,7 @@ class Answer(NamedTuple):
     first_seq: int
     last_seq: int
     place: int
+    committed_at: int | None
     behind: tuple[tuple[int, ...], ...]
     withheld: frozenset[int]
 

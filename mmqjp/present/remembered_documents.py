@@ -1,4 +1,4 @@
-"""Remembers documents that pages show, so that each is read once while it is shown."""
+"""Remembers documents that pages show, so that each is read once while it is shown, and the newest documents."""
 
 from __future__ import annotations
 
@@ -6,12 +6,18 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from threading import Lock
 
+import pyarrow as pa
+
 from mmqjp.documents.record import Record
 from mmqjp.documents.record_rows import record_of
+from mmqjp.present.recent_rows import RecentRows
 from mmqjp.tables.lookup import Select, documents_by_docid
 
 KEPT_CHARACTERS = 64 << 20
 """Documents are remembered until they have so many characters; then the oldest ones go."""
+
+NEWEST_BYTES = 64 << 20
+"""So much is kept of the newest documents before anybody wants to see them."""
 
 LARGEST = 1 << 20
 """Larger documents are not remembered, in characters."""
@@ -28,6 +34,12 @@ class RememberedDocuments:
         self._lock = Lock()
         self._kept: OrderedDict[int, Record] = OrderedDict()
         self._size = 0
+        self._newest = RecentRows("docid", NEWEST_BYTES)
+
+    def add(self, rows: pa.Table) -> None:
+        """Adds rows of newer documents, which need not be asked for then."""
+        with self._lock:
+            self._newest.add(rows)
 
     def records(self, docids: Iterable[int]) -> dict[int, Record]:
         """Returns those of some documents that are stored, by docid."""
@@ -36,6 +48,9 @@ class RememberedDocuments:
             found = {docid: self._kept[docid] for docid in wanted if docid in self._kept}
             for docid in found:
                 self._kept.move_to_end(docid)
+            read = {docid: record_of(row) for docid, row in self._newest.rows(wanted - found.keys()).items()}
+        self._keep(read.values())
+        found |= read
         if missing := wanted - found.keys():
             read = {record.docid: record for record in map(record_of, documents_by_docid(self._select, missing))}
             self._keep(read.values())
@@ -53,6 +68,7 @@ class RememberedDocuments:
         with self._lock:
             self._kept.clear()
             self._size = 0
+            self._newest.clear()
 
     def _keep(self, records: Iterable[Record]) -> None:
         with self._lock:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from threading import Lock
 from typing import Any, NamedTuple
@@ -19,6 +19,9 @@ from mmqjp.answers.answer import Body
 from mmqjp.answers.output import Output
 from mmqjp.present.item import Item, item_of, missing_item
 from mmqjp.present.match import Match
+from mmqjp.present.output_why import items_of
+from mmqjp.present.recipients import Answer, Member
+from mmqjp.present.remembered_documents import RememberedDocuments
 from mmqjp.present.selected import selected
 from mmqjp.queries.compile import Compiler
 from mmqjp.queries.event_compile import is_bare
@@ -58,17 +61,26 @@ class Told(NamedTuple):
 class EntryReader:
     """Reads entries. Methods may be called in any thread."""
 
-    def __init__(self, select: Select) -> None:
-        self._select = select
+    def __init__(self, select: Select, documents: RememberedDocuments | None = None) -> None:
+        """Those `documents` that are remembered are not asked for."""
+        self._select, self._documents = select, documents or RememberedDocuments(select)
         self._lock = Lock()
         self._kept: OrderedDict[_Output, tuple[Entry, bool]] = OrderedDict()
         self._characters = 0
         self._has_select: dict[int, bool] = {}
 
-    def of(self, told: Sequence[Told]) -> tuple[tuple[Entry, ...], bool]:
+    def of(
+        self, told: Sequence[Told], remembered: Mapping[tuple[int, int], tuple[Answer, Member]] | None = None
+    ) -> tuple[tuple[Entry, ...], bool]:
         """Returns the entries of outputs in their order, and whether they show all: documents, and when
-        outputs were committed, may be dropped."""
+        outputs were committed, may be dropped. Outputs that are `remembered`, by answer and qid, are not asked for."""
         found = {key: kept for key in map(_key, told) if (kept := self._known(key)) is not None}
+        known = {} if remembered is None else remembered
+        new = [known[key[:2]] for key in map(_key, told) if key not in found and key[:2] in known]
+        for answer, member, entry, is_whole in self._of_remembered(new):
+            key = answer.answer, member.qid, -1
+            found[key] = entry, is_whole
+            self._keep(key, entry, is_whole)
         if wanted := [one for one in told if _key(one) not in found]:
             matches = list(self._matches(wanted))
             items = self._items(match.output for _, match, _ in matches)
@@ -84,6 +96,28 @@ class EntryReader:
         return tuple(entry for entry, _ in there), len(there) == len(told) and all(is_whole for _, is_whole in there)
 
     # ------------------------------------------------------------ outputs
+
+    def _of_remembered(
+        self, remembered: Sequence[tuple[Answer, Member]]
+    ) -> Iterator[tuple[Answer, Member, Entry, bool]]:
+        """Yields the entries of those outputs that are of queries without values, and whether they show all."""
+        some = [(answer, member) for answer, member in remembered if not self._selects(member)]
+        records = self._documents.with_parts(
+            docid for answer, _ in some for docids in answer.behind for docid in docids
+        )
+        sources = {answer.answer: list(zip(answer.documents, answer.streams, strict=True)) for answer, _ in some}
+        items = items_of(self._select, (source for few in sources.values() for source in few), records)
+        for answer, member in some:
+            id, shown = member.identity.id(answer.choice.encode()), tuple(items[one] for one in sources[answer.answer])
+            output = Output(member.name, answer.t0, answer.t1, answer.documents, answer.streams, {}, "", id)
+            committed_at = answer.t1 if answer.committed_at is None else answer.committed_at
+            is_whole = answer.committed_at is not None and all(item.is_kept for item in shown)
+            yield answer, member, entry_of(Match(output, shown), committed_at), is_whole
+
+    def _selects(self, member: Member) -> bool:
+        if (known := self._has_select.get(member.qid)) is None:
+            known = self._has_select[member.qid] = _selects(member.text)
+        return known
 
     def _matches(self, told: Sequence[Told]) -> Iterator[tuple[Told, Match, int | None]]:
         """Yields outputs without their items, and when they were committed; None if that is not stored any more."""

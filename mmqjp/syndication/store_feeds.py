@@ -10,7 +10,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from mmqjp.present.recent_answers import RecentAnswers
+from mmqjp.present.recent_answers import OfFeed, RecentAnswers, is_newer
 from mmqjp.syndication.archives import NEWEST, SIZE, archive_of, numbers_of, unarchived_from
 from mmqjp.syndication.entries import Entry
 from mmqjp.syndication.links import SETTING, Kind, setting_of
@@ -100,7 +100,8 @@ class StoreFeeds:
     def __init__(self, reader: Reader, recent: RecentAnswers | None = None) -> None:
         """What is `recent` is not asked for."""
         self._reader, self._recent = reader, recent
-        self._entries = EntryReader(lambda sql: reader.select(sql, MOST_ROWS, SECONDS))
+        documents = None if recent is None else recent.documents
+        self._entries = EntryReader(lambda sql: reader.select(sql, MOST_ROWS, SECONDS), documents)
         self._lock = Lock()
         self._heading = _Heading(None, -1, -1, 0, 0)
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
@@ -109,9 +110,12 @@ class StoreFeeds:
     def newest(self, name: str) -> Newest | None:
         """Returns what stands in the feed of a query: the newest NEWEST outputs, and all that are in no archive. None
         if no query ever had the name."""
-        if (kept := self._remembered(name) or self._as_of(name, self._current())) is None:
+        found = None if self._recent is None else self._recent.of_feed(name, _MOST)
+        kept = self._remembered(name, found) or self._as_of(name, self._current())
+        if kept is None:
             return None
-        entries, _ = self._entries.of(kept.told[: kept.count])
+        known = {} if found is None else {(one.answer, member.qid): (one, member) for one, member in found.told}
+        entries, _ = self._entries.of(kept.told[: kept.count], known)
         return Newest(entries, kept.archive, kept.since)
 
     def archive(self, name: str, number: int) -> Archived | Earlier | Gone | None:
@@ -128,23 +132,29 @@ class StoreFeeds:
         entries, is_whole = self._entries.of(told)
         return Archived(entries, number > 0, since) if is_whole else Gone()
 
+    def look(self) -> None:
+        """Reads which links were revoked, unless there is nothing newer."""
+        self._revoked_links()
+
     def revoked(self, kind: Kind, name: str) -> int:
         """Returns how often the link of a feed was revoked."""
+        return self._revoked_links().get(setting_of(kind, name), 0)
+
+    def _revoked_links(self) -> dict[str, int]:
         version = self._reader.version()
         with self._lock:
             known = self._revoked
-        if known is None or known[0] != version:
+        if known is None or is_newer(version, known[0]):
             rows = self._reader.select(feed_sql.settings(SETTING), MOST_ROWS, SECONDS).to_pylist()
             known = version, {row["key"]: int(row["value"]) for row in rows}
             with self._lock:
                 self._revoked = known
-        return known[1].get(setting_of(kind, name), 0)
+        return known[1]
 
     # ------------------------------------------------------------ outputs
 
-    def _remembered(self, name: str) -> _Kept | None:
+    def _remembered(self, name: str, found: OfFeed | None) -> _Kept | None:
         """Returns the outputs in a feed if they are all remembered."""
-        found = None if self._recent is None else self._recent.of_feed(name, _MOST)
         if found is None or found.since is None:
             return None
         last_seq = _last_seq(found.greatest, found.numbers)
@@ -189,20 +199,32 @@ class StoreFeeds:
 
     def _count(self, name: str, told: list[Told], begin: int, end: int) -> int:
         """Returns how many of the newest outputs stand in a feed: NEWEST, or all with `begin` <= seq < `end`."""
-        if any(one.first < begin <= one.last for one in told[NEWEST:]):
-            # A group that is archived in part: its outputs are numbered.
-            return max(NEWEST, len(self._told(feed_sql.between(name, begin, end))))
-        return max(NEWEST, sum(one.first >= begin for one in told))
+        later = sum(one.first >= begin for one in told)
+        parted = next((one.first for one in told[NEWEST:] if one.first < begin <= one.last), None)
+        if parted is not None:  # a group that is archived in part: its outputs are numbered
+            if (numbers := self._numbers(name, parted)) is None:
+                return max(NEWEST, len(self._told(feed_sql.between(name, begin, end))))
+            later += sum(number >= begin for number in numbers)
+        return max(NEWEST, later)
 
     def _archive_before(self, name: str, told: list[Told], begin: int) -> int | None:
         """Returns the number of the newest archive that is not empty."""
         newest = next((one for one in told if one.first < begin), None)
         if newest is None:
             return None  # there are fewer new outputs than were looked for, so that is all
-        if newest.last < begin and archive_of(newest.first) == archive_of(newest.last):
-            return archive_of(newest.first)
+        for first, last in dict.fromkeys((one.first, one.last) for one in told if one.first < begin):
+            if last < begin and archive_of(first) == archive_of(last):
+                return archive_of(first)
+            if (numbers := self._numbers(name, first)) is None:
+                break
+            if before := [number for number in numbers if number < begin]:
+                return archive_of(before[-1])
         seq = self._seq_before(name, begin)
         return None if seq is None else archive_of(seq)
+
+    def _numbers(self, name: str, group: int) -> list[int] | None:
+        """Returns the numbers of the outputs of a name in a group, if they are remembered."""
+        return None if self._recent is None else self._recent.numbers(name, group)
 
     def _seq_before(self, name: str, before: int) -> int | None:
         """Returns the greatest number of an output of a query below a number, or another of the same archive."""

@@ -23,8 +23,9 @@ from mmqjp.state.choice import SPARK, stored_engine
 from mmqjp.text import printable_line
 from mmqjp.web.asking import asking
 from mmqjp.web.questions import Gone, PipeReader
-from mmqjp.web.readers import FilesReader, StoreReader
+from mmqjp.web.readers import FilesReader
 from mmqjp.web.serve_page import PageOptions, page_served
+from mmqjp.web.steady import SteadyReader
 
 NICE = 5
 """How much the engine goes first, where both want the same processor."""
@@ -49,7 +50,7 @@ def main(text: str, listening: str, pipe: str) -> int:
     def nobody() -> Session:
         raise Gone
 
-    reader: StoreReader = FilesReader(state) if stored_engine(state) == SPARK else questions
+    reader = SteadyReader(FilesReader(state) if stored_engine(state) == SPARK else questions)
     log = SharedLog(standard_log(options.log_form))
     asks = asking(lambda wait: Client(state, nobody, wait))
     with (

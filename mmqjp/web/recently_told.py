@@ -1,4 +1,4 @@
-"""Keeps for a second what the service answered, so that many visitors cost it one question."""
+"""Keeps for a moment what the service answered, so that many visitors cost it one question."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from threading import Lock
+from threading import Lock, Thread
 from typing import Any
 
 from mmqjp.service.sql_question import MonotonicClock
 from mmqjp.web.readers import Ask
 
-SECONDS = 1.0
-"""So long an answer serves again."""
+SECONDS, LATE = 1.0, 5.0
+"""So long an answer serves again, and so long while a newer one is under way."""
 
 MOST = 100
 """The most answers that are kept."""
@@ -23,10 +23,11 @@ MOST = 100
 
 @dataclass(slots=True)
 class _Told:
-    """An answer, or who asks for it, and when that was."""
+    """An answer, or who asks for it, and when that was; and whether it is being asked for again."""
 
     asked_at: float
     answer: Future[Any] = field(default_factory=Future)
+    is_renewed: bool = False
 
 
 class RecentlyTold:
@@ -39,24 +40,43 @@ class RecentlyTold:
         self._kept: OrderedDict[str, _Told] = OrderedDict()
 
     def ask(self, do: str, arguments: Mapping[str, Any]) -> Any:
-        """Returns what the service answers, or answered within the last second: nobody may change it. Raises what
-        asking raises, each time anew."""
+        """Returns what the service answers, or answered within the last second, or within LATE if it is asked again
+        meanwhile: nobody may change it. Raises what asking raises, each time anew."""
         key, now = json.dumps([do, arguments], sort_keys=True), self._clock()
         with self._lock:
             told = self._kept.get(key)
-            if is_asked := told is None or (told.answer.done() and now >= told.asked_at + SECONDS):
+            age = 0.0 if told is None or not told.answer.done() else now - told.asked_at
+            is_asked = told is None or age >= LATE
+            if told is None or is_asked:
                 told = self._kept[key] = _Told(now)
                 self._kept.move_to_end(key)
                 while len(self._kept) > MOST:
                     self._kept.popitem(last=False)
-        assert told is not None
+            is_renewed = age >= SECONDS and not is_asked and not told.is_renewed
+            told.is_renewed = told.is_renewed or is_renewed
         if is_asked:
-            try:
-                told.answer.set_result(self._ask(do, arguments))
-            except BaseException as error:  # whoever waits must learn of any error
-                self._let_go(key, told)
-                told.answer.set_exception(error)
+            self._put(key, told, do, arguments)
+        elif is_renewed:
+            Thread(target=self._renew, args=(key, told, now, do, arguments), name="mmqjp told", daemon=True).start()
         return told.answer.result()
+
+    def _renew(self, key: str, before: _Told, now: float, do: str, arguments: Mapping[str, Any]) -> None:
+        new = _Told(now)
+        self._put(key, new, do, arguments)
+        with self._lock:
+            if self._kept.get(key) is not before:
+                return  # it was forgotten
+            if new.answer.exception() is None:
+                self._kept[key] = new
+            else:
+                before.is_renewed = False
+
+    def _put(self, key: str, new: _Told, do: str, arguments: Mapping[str, Any]) -> None:
+        try:
+            new.answer.set_result(self._ask(do, arguments))
+        except BaseException as error:  # whoever waits must learn of any error
+            self._let_go(key, new)
+            new.answer.set_exception(error)
 
     def forget(self) -> None:
         """Forgets all: something has changed. What is under way is not waited for any more."""

@@ -56,11 +56,14 @@ def page_served(
     from mmqjp.web.hosts import Hosts
     from mmqjp.web.server import Server
     from mmqjp.web.site import Site
+    from mmqjp.web.steady import SteadyReader
 
     host, port, state = options.host, listening.getsockname()[1], Path(options.state)
     url = options.public_url or f"http://{f'[{host}]' if ':' in host else host}:{port}"
     access = Access(None if options.no_token else token_of(state), f"mmqjp-{port}")
     site = Site(reader, ask, access, url, state, holds)
+    if isinstance(reader, SteadyReader):
+        reader.prepare_by(site.prepare)
     app = make_app(site, Hosts(host, port, options.public_url))
     said = records_in(log, "uvicorn", "asyncio")
     with closing(reader), said, Server(app, listening, log, stop), closing(site.hub):

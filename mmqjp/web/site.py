@@ -85,6 +85,12 @@ class Site:
         """The Atom feeds of queries."""
         return StoreFeeds(self.own, self.matches.recent)
 
+    def prepare(self) -> None:
+        """Reads what is new, which most pages need."""
+        self.tallies.current()
+        self.matches.forget_what_was_dropped()
+        self.feeds.look()
+
     @cached_property
     def feed_links(self) -> Links:
         """The keys in the addresses of these feeds."""

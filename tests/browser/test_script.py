@@ -125,5 +125,11 @@ def test_a_page_can_be_served_beside_a_service(visit, living, browser: Browser):
         page = beside.enter(visit)
         page.get_by_role("button", name="Pause books").click()
         expect(page.get_by_role("status")).to_have_text("books: paused")
+    other = site.enter(visit, "/queries?state=paused")
+    for _ in range(60):  # whoever changes something sees it at once, and the other pages some seconds later
+        if other.get_by_role("link", name="books", exact=True).count():
+            break
+        other.wait_for_timeout(500)
+        other.reload()
     assert site.api("/queries", state="paused")["found"] == 1
     assert mmqjp("resume", "books", "--state", site.served.state).exit_code == 0

@@ -120,7 +120,8 @@ def _function(name: str, args: list[Value]) -> Value:
         return None
     match name:
         case "concat":
-            return "".join(text_of(arg) for arg in given)
+            joined = "".join(text_of(arg) for arg in given)
+            return joined if len(joined) <= 1_000_000 else None
         case "abs":
             size = as_number(given[0])
             return None if size is None else abs(size)

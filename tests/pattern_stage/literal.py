@@ -176,6 +176,7 @@ class TestRows:
         self.left, self.right, self.shape, self.within = (
             np.array([vector[place] for vector in self.vectors], np.int64) for place in range(4)
         )
+        self.apart = np.full(len(self.vectors), -NO_BOUND, np.int64)
         self.parameters = tuple(
             self.texts.codes(None if value is None else str(value) for value in column)
             if kind == "s"

@@ -61,6 +61,9 @@ class Sets:
         sets = [frozenset(parts[groups == group].ravel().tolist()) for group in range(len(set(groups.tolist())))]
         return np.array([self.numbers.setdefault(one, len(self.numbers)) for one in sets], np.int64)
 
+    def ends(self, numbers):
+        raise AssertionError("all events began after all statements")
+
 
 def aggregate(aggregated: Aggregated, window: list[Event], vector: Vector) -> Any:
     rows: list[list[Any]] = [

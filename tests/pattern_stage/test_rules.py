@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from statistics import fmean
+
 from pattern_stage.plan import MOp
 from pattern_stage.rules import RULE_NAMES, RuleName
+from tests.oracle.events import event
 from tests.support.event_kernel import Trial
 from xscl import parse_script
 from xscl.algebra.events import Schema
@@ -11,6 +14,7 @@ from xscl.event_check import schemas_of
 from xscl.event_normal import lower_event_query
 from xscl.script import EventStreams
 
+SECOND = 10**6
 SCHEMAS: dict[str, Schema] = {
     "CPU": (("pid", "string"), ("load", "number")),
     "S": (("a", "number"),),
@@ -69,3 +73,23 @@ def test_without_rules_nothing_is_shared():
     assert plan_of(one, one, wider, off=("cse",)) == [("Filter", 1, 3), ("Next", 1, 3)]
     apart = plan_of("FROM FILTER{a = 1} S", "FROM FILTER{a > 1} S", off=("s_sigma",))
     assert apart == [("Filter", 1, 1), ("Filter", 1, 1)]
+
+
+def test_c_alpha_queries_that_began_at_different_times_keep_events_once_and_agree_when_windows_are_full():
+    known = EventStreams(SCHEMAS)
+    script = parse_script("FROM AGGREGATE{avg(load) AS mean BY pid OVER 5 s} CPU", events=known)
+    stream = lower_event_query(script.event_queries[0], SCHEMAS)
+    events = frozenset(event({"pid": "p", "load": float(t * t)}, t * SECOND, t * SECOND, {t}) for t in range(20))
+    kept: dict[bool, int] = {}
+    for on in (True, False):
+        trial = Trial(SCHEMAS, rules=[name for name in RULE_NAMES if on or name != "c_alpha"])
+        for t in range(20):
+            if t < 10:
+                trial.kernel.add(t, stream, t * SECOND - 1)
+            trial.run({"CPU": events}, t * SECOND, (t + 1) * SECOND)
+        (name,) = (name for name in trial.kernel.state() if "/" not in name and name != "format")
+        kept[on] = len(trial.kernel.state()[name])
+        for begun in range(10):
+            found = {one.t1 // SECOND: one.values["mean"] for one in trial.results(begun)}
+            assert found == {t: fmean(i * i for i in range(max(begun, t - 4), t + 1)) for t in range(begun, 20)}
+    assert kept == {True: 4, False: 40}

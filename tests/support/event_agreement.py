@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
+from typing import Protocol
 
 import numpy as np
+import pyarrow as pa
 
 from pattern_stage.columns import Column, Columns, Ints
 from pattern_stage.kernel import Kernel, Results
@@ -82,11 +84,31 @@ def random_run(rng: Random, statements: int, last: int) -> Run:
     return Run(cuts, lives, rules, rng.randrange(4) > 0, restarts)
 
 
-class Runner:
-    """Runs a world in a kernel."""
+class AnyKernel(Protocol):
+    """What a runner asks of a kernel."""
 
-    def __init__(self, world: World, run: Run) -> None:
+    def add(self, statement: int, stream: Stream, since: int) -> None: ...
+    def remove(self, statements: Sequence[int]) -> None: ...
+    def begin(self, until: int) -> None: ...
+    def feed(self, events: Mapping[str, Columns]) -> Sequence[Results]: ...
+    def end(self) -> Sequence[Results]: ...
+    def state(self) -> dict[str, pa.Table]: ...
+    def restore(self, state: Mapping[str, pa.Table]) -> None: ...
+
+
+MakeKernel = Callable[[Texts, Lineage, Run], AnyKernel]
+
+
+def _kernel(texts: Texts, lineage: Lineage, run: Run) -> AnyKernel:
+    return Kernel(texts, lineage, rules=run.rules, hashed=run.hashed)
+
+
+class Runner:
+    """Runs a world in a kernel, or in what `make` makes for a run, which has the methods of one."""
+
+    def __init__(self, world: World, run: Run, make: MakeKernel | None = None) -> None:
         self._world, self._run = world, run
+        self._make = make or _kernel
         self._streams, self._names = lowered(world)
         self._numbers = Numbers()
         self._there: dict[int, int] = {}
@@ -95,7 +117,7 @@ class Runner:
 
     def _begin(self) -> None:
         self._texts = Texts()
-        self._kernel = Kernel(self._texts, self._numbers.lineage, rules=self._run.rules, hashed=self._run.hashed)
+        self._kernel = self._make(self._texts, self._numbers.lineage, self._run)
 
     def _restart(self) -> None:
         state = self._kernel.state()

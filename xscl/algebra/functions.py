@@ -18,6 +18,10 @@ from xscl.algebra.times import time_text
 
 _NUMBER = re.compile(r"[ \t\r\n]*(-?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))[ \t\r\n]*")
 _SPACE = " \t\r\n"
+
+MOST_TEXT = 1_000_000
+"""How many characters concat() makes at most. A run of FOLD could double a text with each step; NULL has no length."""
+
 _SPACES = re.compile(r"[ \t\r\n]+")
 
 

@@ -31,6 +31,8 @@ def latest(site: Site, query: str = "", most: int = SHOWN) -> LatestOutputs:
 
 
 def _latest(site: Site, query: str, most: int) -> LatestOutputs:
+    if not query and (remembered := site.matches.latest(most)) is not None:
+        return LatestOutputs(remembered, remembered[0].output.seq)
     outputs = StoredOutputs(site.own)
     oldest, newest = outputs.span()
     if newest < oldest:

@@ -11,6 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from feeds.times import Now
+from mmqjp.present.recent_answers import is_newer
 from mmqjp.tables.page_sql import DAY, HOUR, QUERIES, tally
 from mmqjp.web.readers import Selects
 
@@ -58,21 +59,26 @@ class Tallies:
     def __init__(self, reader: Selects, now: Now) -> None:
         self._reader, self._now = reader, now
         self._lock = Lock()
-        self._made_for: object = None
-        self._tally: Tally | None = None
+        self._made_for: tuple[Tally, object, int] | None = None
         self._queries_are: object = None
         self._registered = pa.table({"name": pa.array([], pa.string())})
         self._clear(0)
 
     def current(self) -> Tally:
         """Returns the tally as of the newest batch. Raises what `StoreReader.select` raises."""
+        version, hour = self._reader.version(), self._now() // HOUR
+        if (found := self._kept_for(version, hour)) is not None:
+            return found  # even while another thread counts for a newer version
         with self._lock:
-            hour = self._now() // HOUR
-            version = self._reader.version(), hour
-            if self._tally is None or version != self._made_for:
-                self._tally = self._made(hour)
-                self._made_for = version
-            return self._tally
+            if (found := self._kept_for(version, hour)) is None:
+                found = self._made(hour)
+                self._made_for = found, version, hour
+            return found
+
+    def _kept_for(self, version: object, hour: int) -> Tally | None:
+        if (made := self._made_for) is None or made[2] != hour or is_newer(version, made[1]):
+            return None
+        return made[0]
 
     def _clear(self, hour: int) -> None:
         self._batch, self._kept, self._hour = -1, 0, hour

@@ -213,7 +213,7 @@ def command_of(names: tuple[str, ...]) -> click.Command:
 OPTIONS = [one for one in options_of(main) if one[0][0] != "sinks"]
 """Below `sinks` a configuration has sinks, not options of commands."""
 
-VALUES = ["2h", "7", "spark", "basic", "cse", "raw", "ignore", "json", "stories.xml", "T=1h", "a=b"]
+VALUES = ["2h", "7", "spark", "basic", "cse", "driver", "raw", "ignore", "json", "stories.xml", "T=1h", "a=b"]
 
 
 @pytest.mark.parametrize(("names", "key", "valued"), OPTIONS, ids=str)

@@ -83,8 +83,8 @@ def test_the_plan_before_and_after_each_rule(tmp_path):
     before, rules, after = (found.index(title) for title in ("plan before the rules", "rules", "plan after the rules"))
     assert any("FILTER of 0: 3 rows" in line for line in found[before:rules])
     assert any("FILTER of 0: 2 rows" in line for line in found[after:])
-    steps = [line.split() for line in found[rules + 2 : rules + 8]]
-    assert [step[0] for step in steps] == ["rule", "none", "cse", "s_sigma", "s_window", "channels"]
+    steps = [line.split() for line in found[rules + 2 : rules + 9]]
+    assert [step[0] for step in steps] == ["rule", "none", "cse", "s_sigma", "s_window", "channels", "c_alpha"]
     sizes = [[int(size) for size in step[1:]] for step in steps[1:]]
     assert all(after <= before for one, other in pairwise(sizes) for before, after in zip(one, other, strict=True))
     assert sizes[1][1] < sizes[0][1], "cse makes equal rows one"

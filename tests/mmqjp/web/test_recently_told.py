@@ -1,25 +1,50 @@
-"""What the service answered is kept for a second, and no longer than until something changes."""
+"""What the service answered is kept for a moment, and no longer than until something changes."""
 
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
-from threading import Event
+from queue import Queue
+from threading import Event, Thread, current_thread
 
 import pytest
 
-from mmqjp.web.recently_told import MOST, SECONDS, RecentlyTold
+from mmqjp.web.recently_told import LATE, MOST, SECONDS, RecentlyTold
 
 
-def test_an_answer_serves_for_a_second_and_until_a_change():
+def test_an_answer_serves_for_a_moment_and_until_a_change():
     now, numbers = [0.0], count(1)
     told = RecentlyTold(lambda do, given: next(numbers), lambda: now[0])
     assert [told.ask("status", {}), told.ask("status", {}), told.ask("sinks", {"name": "a"})] == [1, 1, 2]
-    now[0] = SECONDS
+    now[0] = LATE
     assert told.ask("status", {}) == 3
     told.forget()
     assert told.ask("status", {}) == 4
     for number in range(MOST):
         told.ask("sinks", {"name": str(number)})
     assert told.ask("status", {}) == MOST + 5, "a bounded number is kept"
+
+
+def test_after_a_second_an_answer_serves_while_it_is_asked_for_again():
+    now, asked, goes_on = [0.0], Queue[Thread | None](), Event()
+
+    def ask(do, given):
+        number = asked.qsize()
+        if number:
+            goes_on.wait(60)
+        asked.put(current_thread())
+        return number
+
+    told = RecentlyTold(ask, lambda: now[0])
+    assert told.ask("status", {}) == 0
+    asked.get()
+    asked.put(None)
+    now[0] = SECONDS
+    assert [told.ask("status", {}), told.ask("status", {})] == [0, 0], "nobody waits"
+    goes_on.set()
+    asked.get(timeout=60)
+    asking = asked.get(timeout=60)
+    assert asking is not None
+    asking.join(60)
+    assert told.ask("status", {}) == 1
 
 
 def test_an_error_is_not_kept():

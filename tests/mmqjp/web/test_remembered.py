@@ -7,7 +7,7 @@ import pytest
 
 from feeds.document import Document
 from join_stage.store.reading import QuestionRefused
-from mmqjp.present import recent_answers
+from mmqjp.present import recent_answers, recent_groups, recent_news
 from mmqjp.session import Session
 from mmqjp.tables import recent_sql
 from tests.mmqjp.web.conftest import NOW
@@ -36,7 +36,7 @@ def documents(rng, first):
 
 def shown(client):
     """All pages of queries, with those after them, and the pages of the outputs that they lead to."""
-    found, addresses = {}, [f"/q/q{n}" for n in range(5)]
+    found, addresses = {}, ["/live", *(f"/q/q{n}" for n in range(5))]
     while addresses:
         address = addresses.pop()
         if address in found:
@@ -64,10 +64,21 @@ def differing(one, other):
 def test_pages_are_those_of_a_site_that_remembers_nothing(monkeypatch, seed):
     rng = Random(seed)
     if seed >= 4:  # members are remembered at first, and then they are too many
-        monkeypatch.setattr(recent_answers, "MOST_MEMBERS", 3)
+        monkeypatch.setattr(recent_news, "MOST_MEMBERS", 3)
     if seed % 2:  # few are remembered, so that most are read again
-        for name, value in {"OF_FORM": 4, "MOST_ANSWERS": 9, "AT_FIRST": 5, "MOST_NEW": 6}.items():
+        for name, value in {"OF_FORM": 4, "MOST_ANSWERS": 9}.items():
             monkeypatch.setattr(recent_answers, name, value)
+        few = {
+            "AT_FIRST": 5,
+            "MOST_NEW": 6,
+            "FEW": 2,
+            "DOCUMENTS_AT_FIRST": 3,
+            "MOST_NEW_DOCUMENTS": 2,
+            "MOST_NEW_TEXTS": 4,
+        }
+        for name, value in few.items():
+            monkeypatch.setattr(recent_news, name, value)
+        monkeypatch.setattr(recent_groups, "MOST_ANSWERS", 7)
     with Session("duckdb", now=lambda: NOW) as engine:
         engine.subscribe(queries(rng), add=True)
         client, number, pages = browser(site_of(engine, now=lambda: NOW)), 0, 0
@@ -92,11 +103,12 @@ def test_pages_are_those_of_a_site_that_remembers_nothing(monkeypatch, seed):
             without = site_of(engine, now=lambda: NOW)
             monkeypatch.setattr(without.matches.recent, "newest", lambda *_: None)
             monkeypatch.setattr(without.matches.recent, "output", lambda *_: None)
+            monkeypatch.setattr(without.matches.recent, "latest", lambda *_: None)
             assert differing(kept, shown(browser(without))) == []
         assert pages > 8 * 5
 
 
-@pytest.mark.parametrize("large", [recent_sql.MEMBERS, "max(answer)"], ids=["members", "answers"])
+@pytest.mark.parametrize("large", [recent_sql.MEMBERS, "(SELECT max(answer)"], ids=["members", "answers"])
 def test_what_is_too_large_to_be_remembered_is_asked_for(monkeypatch, large):
     with Session("duckdb", now=lambda: NOW) as engine:
         engine.subscribe("FROM S//a->x[./k->v] JOIN {v = w, INF} S//b->y[./k->w] PUBLISH q0")
@@ -109,6 +121,7 @@ def test_what_is_too_large_to_be_remembered_is_asked_for(monkeypatch, large):
                 raise QuestionRefused("the answer has too many bytes")
             return ask(sql)
 
-        monkeypatch.setattr(small.matches.recent, "_select", refusing)
+        for part in (small.matches.recent, small.matches.recent._news):
+            monkeypatch.setattr(part, "_select", refusing)
         expected = shown(browser(site))
         assert len(expected) > 5 and differing(expected, shown(browser(small))) == []

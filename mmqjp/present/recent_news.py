@@ -1,0 +1,176 @@
+"""Reads what is new in a store since a batch, to remember it: answers, who gets them, their XML, and documents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from join_stage.store.reading import QuestionRefused
+from mmqjp.present.recipients import Answer, Members
+from mmqjp.tables import page_sql, recent_sql
+from mmqjp.tables.lookup import Row, Select
+
+AT_FIRST = 60_000
+"""So many of the newest answers are read at first, of whatever form: that takes no longer than to read some forms."""
+
+MOST_NEW = 20_000
+"""If there are more new answers, or some were dropped, so many of the newest are read instead."""
+
+DOCUMENTS_AT_FIRST, MOST_NEW_DOCUMENTS = 50_000, 20_000
+"""So many of the newest documents are read at first, and later; the others when they are shown."""
+
+MOST_NEW_TEXTS = 20_000
+"""The XML of so many of the newest answers is read."""
+
+MOST_MEMBERS = 50_000
+"""The most members that are remembered; if there were ever more, none is, and pages ask instead."""
+
+FEW = 200
+"""What is behind so many answers is asked for by their numbers."""
+
+
+class Known(NamedTuple):
+    """Up to where a store is known: its newest batch, and the greatest numbers of a document and an answer; how many
+    answers and documents there were; and a number that is another one when there are other members."""
+
+    batch: int = -1
+    docid: int = -1
+    answer: int = -1
+    answers: int = 0
+    documents: int = 0
+    registered: int = -1
+
+
+@dataclass(slots=True)
+class News:
+    """What is new, and up to where the store is `known` with it.
+
+    - Something `is_dropped` of what was known.
+    - `members` are there if they are others than before, and have names that were first `added` at some time. None of
+      them are remembered if they `are_many`.
+    - `answers` are the new ones, the oldest first; None if they are too large together. With `is_first`, they are the
+      newest, of which the first batch may be there in part unless they are all: `is_all`.
+    - `documents` and `texts` are rows of new documents, and the XML of new answers; None if they are too large.
+    - `greatest` is the greatest number of an output, -1 if there is none, and `numbers` is what the ledger notes. There
+      are outputs of former formats if it `has_earlier`, and some are withheld if `are_withheld`.
+    """
+
+    known: Known
+    is_dropped: bool
+    greatest: int
+    numbers: str | None
+    has_earlier: bool
+    are_withheld: bool
+    is_first: bool
+    are_many: bool = False
+    members: Members | None = None
+    added: dict[str, int] = field(default_factory=dict)
+    answers: list[Answer] | None = None
+    is_all: bool = False
+    documents: pa.Table | None = None
+    texts: pa.Table | None = None
+
+
+class NewsReader:
+    """Asks what is new. Raises what `select` raises."""
+
+    def __init__(self, select: Select) -> None:
+        self._select = select
+
+    def read(self, before: Known, *, is_first: bool, are_many: bool) -> News:
+        """Returns what is new since what was known `before`. The newest answers are to be read if it `is_first`;
+        members are not remembered if they `are_many`."""
+        (told,) = self._select(recent_sql.heading(before.batch, before.docid)).to_pylist()
+        batch, docid, answer, greatest = (_number(told[name]) for name in ("batch", "docid", "answer", "seq"))
+        answers, documents = told["answers"] + told["new"], told["documents"] + told["arrived"]
+        is_dropped = (told["answers"], told["documents"]) != (before.answers, before.documents)
+        news = News(
+            Known(batch, docid, answer, answers, documents, told["registered"]),
+            is_dropped,
+            greatest,
+            told["numbers"],
+            has_earlier=told["earlier"] > 0,
+            are_withheld=told["withheld"] > 0,
+            is_first=is_first or is_dropped or told["new"] > MOST_NEW,
+            are_many=are_many,
+        )
+        if told["registered"] != before.registered:
+            self._read_members(news)
+        if not news.are_many:
+            self._read_answers(news, before)
+        self._read_rows(news, before)
+        return news
+
+    def whole(self, rows: Sequence[Row], *, are_withheld: bool) -> list[Answer]:
+        """Returns rows of `answers` with what is behind them, and who does not get them."""
+        if not rows:
+            return []
+        numbers = {row["answer"] for row in rows}
+        behind: dict[int, list[tuple[int, ...]]] = {}
+        withheld: dict[int, set[int]] = {}
+        are_many = len(numbers) > FEW
+        sql = recent_sql.matches_since(min(numbers)) if are_many else page_sql.matches_behind(numbers)
+        for row in _among(self._select(sql).to_pylist(), numbers):
+            docids = (row["docid1"],) if row["docid2"] is None else (row["docid1"], row["docid2"])
+            behind.setdefault(row["answer"], []).append(docids)
+        if are_withheld:  # most stores have none
+            listed = page_sql.listed(numbers)
+            sql = recent_sql.withheld_since(min(numbers)) if are_many else recent_sql.withheld_from(listed)
+            for row in _among(self._select(sql).to_pylist(), numbers):
+                withheld.setdefault(row["answer"], set()).add(row["qid"])
+        return [_answer(row, behind, withheld) for row in rows]
+
+    def _read_members(self, news: News) -> None:
+        """Reads the members, unless they are too many, or their texts too long."""
+        news.are_many = True
+        if news.known.registered <= 2 * MOST_MEMBERS:  # a query and its membership
+            with suppress(QuestionRefused):
+                news.members = Members(self._select(recent_sql.MEMBERS).to_pylist())
+                news.added = {row["name"]: row["added_at"] for row in self._select(recent_sql.ADDED).to_pylist()}
+                news.are_many = False
+
+    def _read_answers(self, news: News, before: Known) -> None:
+        batch = news.known.batch
+        if news.is_first:
+            most = AT_FIRST if before.batch < 0 else MOST_NEW
+            sql = recent_sql.newest_answers(batch, most)
+        else:
+            sql = recent_sql.answers_between(before.batch, batch)
+        if not news.is_first and batch == before.batch:
+            news.answers = []
+            return
+        with suppress(QuestionRefused):  # they are too large together
+            rows = self._select(sql).to_pylist()
+            news.is_all = len(rows) == news.known.answers
+            news.answers = self.whole(rows, are_withheld=news.are_withheld)
+
+    def _read_rows(self, news: News, before: Known) -> None:
+        """Reads new documents, and the XML of new answers: as they are, for nobody may want to see them."""
+        known = news.known
+        after = max(before.docid, known.docid - (DOCUMENTS_AT_FIRST if before.docid < 0 else MOST_NEW_DOCUMENTS))
+        if known.docid > after:
+            with suppress(QuestionRefused):
+                news.documents = self._select(recent_sql.documents_between(after, known.docid))
+        after = max(before.answer, known.answer - MOST_NEW_TEXTS)
+        if known.answer > after and news.answers is not None:
+            with suppress(QuestionRefused):
+                news.texts = self._select(recent_sql.texts_between(after, known.answer))
+
+
+def _among(rows: Iterable[Row], numbers: set[int]) -> Iterable[Row]:
+    return (row for row in rows if row["answer"] in numbers)
+
+
+def _number(value: int | None) -> int:
+    return -1 if value is None else value
+
+
+def _answer(row: Row, behind: Mapping[int, list[tuple[int, ...]]], withheld: Mapping[int, set[int]]) -> Answer:
+    given: dict[str, Any] = {name: row[name] for name in Answer._fields[:-2]}
+    given |= {"documents": tuple(row["documents"]), "streams": tuple(row["streams"])}
+    number = row["answer"]
+    return Answer(**given, behind=tuple(behind.get(number, ())), withheld=frozenset(withheld.get(number, ())))

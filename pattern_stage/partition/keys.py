@@ -1,0 +1,240 @@
+"""By which values events can be parted, so that no result has events of two parts.
+
+NEXT and FOLD with an equality of both sides part both by its values, and AGGREGATE by an attribute of BY. What an
+operator is parted by is asked of its inputs, from the last operator on, until it is asked of the streams.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pattern_stage.clauses import TooManyClauses, clauses_of
+from pattern_stage.columns import Columns, Ints
+from pattern_stage.definition import Form
+from pattern_stage.flow import mixed, same
+from pattern_stage.formula import leaves, rewritten
+from pattern_stage.predicates import compile_value, kind_of, single_events
+from pattern_stage.values import Texts
+from xscl.algebra.events import (
+    Aggregate,
+    Attribute,
+    Comparison,
+    Condition,
+    Filter,
+    Fold,
+    Function,
+    Kind,
+    Next,
+    Part,
+    Schema,
+    Select,
+    Union,
+    Value,
+)
+
+MOST_TRIES = 1_000
+"""So many ways to part a statement are tried."""
+
+Key = Value | None
+"""A value of an event, as the left one. Without one, events may be parted in any way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The keys of the nodes of a form, by their places, and of the streams that it reads, by name."""
+
+    of: tuple[Key, ...]
+    streams: tuple[tuple[str, Schema, Key], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """An equality of a value of the left input with one of the right input, both as of an event alone."""
+
+    left: Value
+    right: Value
+
+
+def keys_of(form: Form) -> Keys | None:
+    """Returns keys for a form; None if it cannot be parted.
+
+    Strings are compared as strings if all equalities are, else all values as numbers: then strings that are no numbers
+    are in one part.
+    """
+    kinds: tuple[Kind, Kind] = ("string", "number")
+    for kind in kinds:
+        found = _Search(form, kind).found()
+        if found is not None:
+            streams = [
+                (node.stream, node.schema, key)
+                for node, key in zip(form.nodes, found, strict=True)
+                if node.definition is None
+            ]
+            return Keys(tuple(found), tuple(sorted(streams, key=lambda one: one[0])))
+    return None
+
+
+class _Search:
+    def __init__(self, form: Form, kind: Kind) -> None:
+        self._nodes, self._kind = form.nodes, kind
+        self._tries = 0
+
+    def found(self) -> list[Key] | None:
+        keys: list[Key] = [None] * len(self._nodes)
+        found = self._from(len(keys) - 1, keys)
+        if found is None or all(key is None for key in found):
+            return None
+        return [None if key is None else self._typed(key) for key in found]
+
+    def _typed(self, key: Value) -> Value:
+        return key if kind_of(key) == self._kind else Function("number", (key,), "number")
+
+    def _from(self, place: int, keys: list[Key]) -> list[Key] | None:
+        """Returns the keys of all nodes, of which those from a place on, down to the first, are still to be found."""
+        if place < 0:
+            return keys
+        self._tries += 1
+        if self._tries > MOST_TRIES:
+            return None
+        node = self._nodes[place]
+        for asked in self._ways(place, keys[place]):
+            mine = list(keys)
+            for at, key in zip(node.inputs, asked, strict=True):
+                if key is not None and mine[at] is not None and mine[at] != key:
+                    break
+                mine[at] = key if mine[at] is None else mine[at]
+            else:
+                if (found := self._from(place - 1, mine)) is not None:
+                    return found
+        return None
+
+    def _ways(self, place: int, key: Key) -> Iterator[Sequence[Key]]:
+        """Yields keys of the inputs of a node with a key."""
+        node = self._nodes[place]
+        if node.definition is None:
+            yield ()
+            return
+        match node.definition.operator:
+            case Filter():
+                yield (key,)
+            case Union():
+                yield (key, key)
+            case Select(items=items):
+                values = dict(items)
+                under = None if key is None else rewritten(key, lambda leaf: values.get(_name(leaf), leaf))
+                if under is None or _is_key(under):
+                    yield (under,)
+            case Aggregate(by=by, source=source):
+                kinds = dict(source.schema)
+                one_of = [Attribute("left", name, kinds[name]) for name in by] if key is None else [key]
+                for one in one_of:
+                    if self._fits(one) and all(_name(leaf) in by for leaf in leaves(one)):
+                        yield (one,)
+            case Next(condition=condition, names=names, schema=schema):
+                of = {name: source for source, (name, _) in zip(names, schema, strict=True)}
+                for pair in self._pairs(condition):
+                    if key is None or _meant(key, of) in (("left", pair.left), ("right", pair.right)):
+                        yield (pair.left, pair.right)
+            case Fold() as fold:
+                yield from self._of_fold(fold, key)
+
+    def _of_fold(self, fold: Fold, key: Key) -> Iterator[Sequence[Key]]:
+        changing = {name for name, _ in fold.right.schema}
+        computed = {name for name, _ in fold.sets}
+        of = {name: source for source, (name, _) in zip(fold.names, fold.schema, strict=True)}
+        for one, right in self._equalities(fold.chooses):
+            parts = {leaf.part for leaf in leaves(one) if isinstance(leaf, Attribute)}
+            names = {leaf.name for leaf in leaves(one) if isinstance(leaf, Attribute)}
+            left, other = _alone(one), _alone(right)
+            changes = "latest" in parts and not names.isdisjoint(changing | computed)
+            if changes and not (parts == {"latest"} and names <= changing - computed and left == other):
+                continue  # its next value may be another
+            if key is not None:
+                sides = {of[_name(leaf)][0] for leaf in leaves(key)}
+                meant = _alone(rewritten(key, lambda leaf: _renamed(leaf, of)))
+                stays = changes or names.isdisjoint(changing | computed)
+                if meant != left or not (sides == {"left"} or stays):
+                    continue
+            yield (left, other)
+
+    def _pairs(self, condition: Condition) -> Iterator[_Pair]:
+        for left, right in self._equalities(condition):
+            yield _Pair(_alone(left), _alone(right))
+
+    def _equalities(self, condition: Condition) -> list[tuple[Value, Value]]:
+        """Returns the equalities of the left side with the right one that hold wherever a condition does."""
+        try:
+            clauses = clauses_of(condition)
+        except TooManyClauses:
+            return []
+        found: list[tuple[Value, Value]] | None = None
+        for clause in clauses:
+            own = [pair for atom in clause if isinstance(atom, Comparison) for pair in self._of_atom(atom)]
+            found = own if found is None else [pair for pair in found if pair in own]
+        return found or []
+
+    def _of_atom(self, atom: Comparison) -> Iterator[tuple[Value, Value]]:
+        if atom.op == "=" and _is_key(atom.left) and _is_key(atom.right):
+            if self._kind == "string" and not (self._fits(atom.left) and self._fits(atom.right)):
+                return
+            for left, right in ((atom.left, atom.right), (atom.right, atom.left)):
+                if "right" not in _parts(left) and _parts(right) == {"right"}:
+                    yield left, right
+
+    def _fits(self, value: Value) -> bool:
+        return self._kind == "number" or kind_of(value) == "string"
+
+
+def _parts(value: Value) -> set[str]:
+    return {leaf.part for leaf in leaves(value) if isinstance(leaf, Attribute)}
+
+
+def _is_key(value: Value) -> bool:
+    """Whether a value is made of attributes alone: with constants there could be as many keys as statements."""
+    return all(isinstance(leaf, Attribute) for leaf in leaves(value))
+
+
+def _name(leaf: Value) -> str:
+    return leaf.name if isinstance(leaf, Attribute) else ""
+
+
+def _alone(value: Value) -> Value:
+    """Returns a value of one side as of an event alone."""
+    return rewritten(
+        value, lambda leaf: Attribute("left", leaf.name, leaf.kind) if isinstance(leaf, Attribute) else leaf
+    )
+
+
+def _renamed(leaf: Value, of: Mapping[str, tuple[Part, str]]) -> Value:
+    return Attribute("left", of[leaf.name][1], leaf.kind) if isinstance(leaf, Attribute) else leaf
+
+
+def _meant(key: Value, of: Mapping[str, tuple[Part, str]]) -> tuple[Part | None, Value]:
+    """Returns which input a key of results is of, None if it is of both, and the key there."""
+    sides = {of[_name(leaf)][0] for leaf in leaves(key)}
+    return sides.pop() if len(sides) == 1 else None, rewritten(key, lambda leaf: _renamed(leaf, of))
+
+
+# ---------------------------------------------------------------- parts
+
+
+def part_of(key: Key, events: Columns, schema: Schema, texts: Texts, parts: int) -> Ints:
+    """Returns the part of each event, of so many. It is the same in every process."""
+    if key is None:
+        return _spread(events.parts[:, 0], parts)
+    every = np.arange(len(events))
+    column = compile_value(key, schema, None, texts)(single_events(events, every, every, ()))
+    if kind_of(key) == "number":
+        return _spread(same(column), parts)
+    codes, at = np.unique(column.astype(np.int64), return_inverse=True)
+    hashes = [0 if text is None else zlib.crc32(text.encode("utf-8", "surrogatepass")) for text in texts.texts(codes)]
+    found: Ints = np.array(hashes, np.int64)[at] % parts
+    return found
+
+
+def _spread(numbers: Ints, parts: int) -> Ints:
+    return (mixed([np.ascontiguousarray(numbers)]).view(np.uint64) % np.uint64(parts)).astype(np.int64)

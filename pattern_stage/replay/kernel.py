@@ -1,0 +1,101 @@
+"""A kernel for one interval, which has all events: a database runs the statements that it can, a kernel the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import pyarrow as pa
+
+from pattern_stage.columns import Columns, Ints
+from pattern_stage.kernel import Kernel, Results
+from pattern_stage.reads import streams_of
+from pattern_stage.replay.database import Database
+from pattern_stage.replay.replay import Replay, runs_as_sql
+from pattern_stage.values import Texts
+from xscl.algebra.events import Stream
+
+
+class ReplayKernel:
+    """Has the methods of `pattern_stage.kernel.Kernel`, but ends with its first interval that has events, and keeps
+    nothing then.
+
+    What a database runs begins as soon as all streams that it reads are there: statements that read the same streams
+    are asked together.
+    """
+
+    def __init__(self, texts: Texts, database: Database, others: Kernel) -> None:
+        """`others` runs what the database cannot."""
+        self._texts, self._database, self._others = texts, database, others
+        self._statements: dict[int, tuple[Stream, int]] = {}
+        self._events: dict[str, Columns] = {}
+        self._ended = False
+
+    def add(self, statement: int, stream: Stream, since: int) -> None:
+        """Adds a statement, before the interval. It sees events whose first part has a t1 after `since`."""
+        if runs_as_sql(stream):
+            self._statements[statement] = stream, since
+        else:
+            self._others.add(statement, stream, since)
+
+    def remove(self, statements: Sequence[int]) -> None:
+        """Removes statements."""
+        others = [number for number in statements if self._statements.pop(number, None) is None]
+        if others:
+            self._others.remove(others)
+
+    def begin(self, until: int) -> None:
+        """Begins an interval, which ends before `until`.
+
+        Raises:
+            RuntimeError: if there were events before.
+        """
+        if self._ended:
+            raise RuntimeError("a replay has one interval with events, which has all of them")
+        self._events = {}
+        self._waiting = dict(self._statements)
+        self._others.begin(until)
+
+    def feed(self, events: Mapping[str, Columns]) -> list[Results]:
+        """Takes all events of some streams. Returns the results of all statements that no longer depend on a stream
+        that is lacking."""
+        self._events |= events
+        found = self._others.feed(events)
+        ready = [number for number, (stream, _) in self._waiting.items() if streams_of(stream) <= self._events.keys()]
+        return found + self._run(ready)
+
+    def end(self) -> list[Results]:
+        """Ends the interval: streams that are lacking had no events."""
+        found = self._others.end() + self._run(list(self._waiting))
+        self._ended = any(map(len, self._events.values()))
+        self._events = {}
+        return found
+
+    def _run(self, numbers: Sequence[int]) -> list[Results]:
+        if not numbers:
+            return []
+        replay = Replay(self._texts, self._database)
+        for number in numbers:
+            replay.add(number, *self._waiting.pop(number))
+        return replay.run(self._events)
+
+    # ------------------------------------------------------------ upkeep
+
+    def parts(self) -> Iterable[Ints]:
+        """Returns the numbers of the events that wait, before the interval and after it."""
+        return self._others.parts()
+
+    def codes(self) -> Iterable[Ints]:
+        """Returns the codes of all texts in use here."""
+        return self._others.codes()
+
+    def instances(self) -> tuple[Ints, Ints]:
+        """Returns statements and how many instances wait for each."""
+        return self._others.instances()
+
+    def state(self) -> dict[str, pa.Table]:
+        """Returns what waits: before the interval nothing, and after it nothing that could find anything."""
+        return self._others.state()
+
+    def restore(self, state: Mapping[str, pa.Table]) -> None:
+        """Takes over what waited before the interval, which is nothing."""
+        self._others.restore(state)

@@ -1,0 +1,183 @@
+"""A kernel in parts finds what the oracle does, in any number of parts and intervals, through restarts and changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from pattern_stage.columns import Columns
+from pattern_stage.definition import Forms
+from pattern_stage.formula import value_text
+from pattern_stage.kernel import Kernel, Results
+from pattern_stage.lineage import Lineage
+from pattern_stage.partition.kernel import MOST_REST, PartitionedKernel
+from pattern_stage.partition.keys import keys_of
+from pattern_stage.partition.on_spark import SparkRunner
+from pattern_stage.partition.runner import HereRunner, Runner
+from pattern_stage.values import Texts
+from tests.generate.documents import SECOND
+from tests.generate.event_worlds import world
+from tests.generate.events import LENGTH
+from tests.generate.seeds import seeds
+from tests.oracle.events import World
+from tests.support.event_agreement import AnyKernel, MakeKernel, Run, random_run, with_lives
+from tests.support.event_agreement import Runner as Runs
+from xscl import parse_script
+from xscl.algebra.events import Schema, Stream
+from xscl.event_normal import lower_event_query
+from xscl.script import EventStreams
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NONE = np.zeros(0, np.int64)
+STREAMS: dict[str, Schema] = {
+    "A": (("a", "string"), ("x", "number")),
+    "B": (("b", "string"), ("y", "number")),
+    "C": (("c", "string"), ("a", "string")),
+}
+
+
+def in_parts(runner: Runner) -> MakeKernel:
+    def make(texts: Texts, lineage: Lineage, run: Run) -> AnyKernel:
+        return PartitionedKernel(texts, lineage, runner, rules=run.rules, hashed=run.hashed)
+
+    return make
+
+
+def check(made: World, run: Run, make: MakeKernel) -> None:
+    found, judge = Runs(made, run, make).results(), with_lives(made, run)
+    for place, statement in enumerate(made.statements):
+        expected = judge.results(place)
+        shown = f"{statement.text()}\n{run}\nmissing: {expected - found[place]}\ntoo many: {found[place] - expected}"
+        assert found[place] == expected, shown
+
+
+class Counted:
+    """A kernel in parts and one that is whole: both say the same of what waits."""
+
+    def __init__(self, texts: Texts, lineage: Lineage, run: Run) -> None:
+        self._both = Kernel(texts, lineage), PartitionedKernel(texts, lineage, HereRunner(3))
+        self.restore, self.state = self._both[1].restore, self._both[1].state
+
+    def add(self, statement: int, stream: Stream, since: int) -> None:
+        for one in self._both:
+            one.add(statement, stream, since)
+
+    def remove(self, statements: Sequence[int]) -> None:
+        for one in self._both:
+            one.remove(statements)
+
+    def begin(self, until: int) -> None:
+        for one in self._both:
+            one.begin(until)
+
+    def feed(self, events: Mapping[str, Columns]) -> Sequence[Results]:
+        return [one.feed(events) for one in self._both][1]
+
+    def end(self) -> Sequence[Results]:
+        found = [one.end() for one in self._both][1]
+        whole, parted = (dict(zip(*(column.tolist() for column in one.instances()), strict=True)) for one in self._both)
+        # A part expires what waits there with its next events.
+        assert whole.keys() <= parted.keys()
+        assert all(parted[statement] >= count for statement, count in whole.items())
+        wholes, parts = ({*np.concatenate([NONE, *one.parts()]).tolist()} for one in self._both)
+        assert wholes <= parts
+        return found
+
+
+@pytest.mark.parametrize("seed", seeds(60, 600, first=60_000))
+def test_statements_that_come_and_go(seed: int):
+    rng, made = Random(seed), world(seed)
+    run = random_run(rng, len(made.statements), LENGTH)
+    check(made, run, in_parts(HereRunner(rng.choice((1, 2, 3, 7)), rng.choice((1, 2)))))
+
+
+@pytest.mark.parametrize("seed", seeds(30, 250, first=70_000))
+def test_after_a_restart_there_may_be_other_parts_or_none(seed: int):
+    rng, made = Random(seed), world(seed)
+
+    def make(texts: Texts, lineage: Lineage, run: Run) -> AnyKernel:
+        if rng.randrange(3) == 0:
+            return Kernel(texts, lineage, rules=run.rules, hashed=run.hashed)
+        return in_parts(HereRunner(rng.choice((1, 2, 5))))(texts, lineage, run)
+
+    cuts = random_run(rng, 0, LENGTH).cuts
+    check(made, Run(cuts, restarts=frozenset(cut for cut in cuts if rng.randrange(3))), make)
+
+
+@pytest.mark.parametrize("seed", seeds(20, 150, first=80_000))
+def test_what_waits_is_counted(seed: int):
+    rng, made = Random(seed), world(seed)
+    check(made, Run(random_run(rng, 0, LENGTH).cuts), Counted)
+
+
+@pytest.mark.parametrize("seed", seeds(4, 20, first=90_000))
+def test_parts_on_spark(seed: int, spark: SparkSession):
+    rng, made = Random(seed), world(seed)
+    runner = SparkRunner(spark.sparkContext, rng.choice((1, 3)), least=rng.choice((0, 0, 10)))
+    check(made, random_run(rng, len(made.statements), LENGTH), in_parts(runner))
+    runner.close()
+
+
+def test_a_part_without_events_lets_go_of_what_is_too_old():
+    texts, lineage = Texts(), Lineage()
+    kernel = PartitionedKernel(texts, lineage, HereRunner(3))
+    (query,) = parse_script("FROM A NEXT{a = b} B WITHIN 2 s", events=EventStreams(STREAMS)).event_queries
+    kernel.add(0, lower_event_query(query, STREAMS), -1)
+    one = np.array([SECOND], np.int64)
+    number = lineage.of_documents("A", one, one, one, one.reshape(-1, 1))
+    kernel.begin(SECOND + 1)
+    kernel.feed({"A": Columns(one, one, (texts.codes(["k"]), np.zeros(1)), number.reshape(-1, 1))})
+    kernel.end()
+    for interval in range(2, MOST_REST + 2):
+        assert [part.tolist() for part in kernel.parts() if len(part)] and kernel.instances()[1].tolist() == [1]
+        kernel.begin(interval * 10 * SECOND)
+        kernel.end()
+    assert not [part for part in kernel.parts() if len(part)] and not len(kernel.instances()[1])
+
+
+@pytest.mark.parametrize(
+    ("statement", "expected"),
+    [
+        ("FROM A NEXT{a = b} B", "A.a B.b"),
+        ("FROM A NEXT{a = b AND x < y OR y = 3 AND b = a} B", "A.a B.b"),
+        ("FROM A NEXT{a = b OR x < y} B", None),
+        ("FROM A NEXT{x = b} B", "A.x number(B.b)"),
+        ("FROM A NEXT{lower-case(a) = lower-case(b)} B", "lower-case(A.a) lower-case(B.b)"),
+        ('FROM A NEXT{concat(a, "x") = b} B', None),
+        ("FROM A NEXT{a = b} B NEXT{b = c} (SELECT c FROM C)", "A.a B.b C.c"),
+        ("FROM A NEXT{a = b} B NEXT{$1.x = $2.w} (SELECT x AS w FROM A)", None),
+        ("FROM A NEXT{a = b} B NEXT{y = w} (SELECT number(c) AS w FROM C)", None),
+        ("FROM A NEXT{a = b AND x = y} B NEXT{y = w} (SELECT number(c) AS w FROM C)", "A.x B.y number(C.c)"),
+        ("FROM C NEXT{$1.c = $2.a} C", None),
+        ("FROM A FOLD{$.a = $2.a, , } (SELECT b AS a FROM B)", "A.a B.b"),
+        ("FROM A FOLD{$1.a = $2.a, , } (SELECT b AS a FROM B)", "A.a B.b"),
+        ("FROM A FOLD{$.x = $2.x, , $.x + 1 AS x} (SELECT y AS x FROM B)", None),
+        ("FROM A FOLD{$1.x = $2.x, , $.x + 1 AS x} (SELECT y AS x FROM B)", "A.x B.y"),
+        ("FROM A FOLD{, $.a = $2.a, } (SELECT b AS a FROM B)", None),
+        ("FROM AGGREGATE{count() AS n BY a} A", "A.a"),
+        ("FROM AGGREGATE{count() AS n BY b} (A NEXT{a = b} B)", "A.a B.b"),
+        ("FROM AGGREGATE{count() AS n BY y} (A NEXT{a = b} B)", None),
+        ("FROM AGGREGATE{count() AS n} (A NEXT{a = b} B)", None),
+        ("FROM (SELECT a FROM A) UNION (SELECT b AS a FROM B)", None),
+        ("FROM ((SELECT a FROM A) UNION (SELECT b AS a FROM B)) NEXT{$1.a = $2.c} (SELECT c FROM C)", "A.a B.b C.c"),
+        ("FROM A", None),
+    ],
+)
+def test_by_what_events_are_parted(statement: str, expected: str | None):
+    (query,) = parse_script(statement, events=EventStreams(STREAMS)).event_queries
+    found = keys_of(Forms().form(lower_event_query(query, STREAMS))[0])
+    if found is None:
+        assert expected is None
+        return
+    shown = []
+    for name, _, key in found.streams:
+        assert key is not None
+        shown.append(value_text(key, lambda parameter: "", bare=True).replace("(", f"({name}.", 1))
+    shown = [one if "(" in one else f"{name}.{one}" for one, (name, _, _) in zip(shown, found.streams, strict=True)]
+    assert " ".join(shown) == expected

@@ -1,0 +1,1 @@
+"""Tests of `pattern_stage.replay`."""
