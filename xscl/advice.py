@@ -178,6 +178,18 @@ _RULES = (
     Rule("a new query begins here", "write ; between two queries", r"(?i:from|select|declare)\b", expects="$END"),
     Rule("UNORDERED stands behind JOIN", "write JOIN UNORDERED", r"(?i:unordered)\b", expects="FOLLOWED"),
     Rule("UNORDERED stands behind JOIN", "write JOIN UNORDERED", r"(?i:unordered)\b", "(?i:by)", expects="LBRACE"),
+    Rule(
+        "NOT JOIN has no UNORDERED", "leave it out: NOT JOIN looks both ways", r"(?i:unordered)\b", r"(?i:not\s+join)"
+    ),
+    Rule(
+        "PRECEDED BY without NOT",
+        "write FOLLOWED BY with the inputs the other way round, or NOT PRECEDED BY",
+        r"(?i:preceded)\b",
+        expects="FOLLOWED",
+        without="PRECEDED",
+    ),
+    Rule("PRECEDED without BY", "write NOT PRECEDED BY", before="(?i:preceded)", expects="BY"),
+    Rule("NOT without an operator", "write NOT FOLLOWED BY, NOT JOIN or NOT PRECEDED BY", expects="PRECEDED"),
     Rule("FOLLOWED without BY", "write FOLLOWED BY", expects="BY"),
     Rule("BY without FOLLOWED", "write FOLLOWED BY", r"(?i:by)\b", expects="FOLLOWED"),
     Rule(

@@ -85,6 +85,17 @@ class _Published:
     span: Span
 
 
+_OPERATORS: dict[str, JoinOp] = {
+    "FOLLOWED BY": "FOLLOWED BY",
+    "JOIN": "JOIN",
+    "JOIN UNORDERED": "JOIN UNORDERED",
+    "NOT FOLLOWED BY": "NOT FOLLOWED BY",
+    "NOT JOIN": "NOT JOIN",
+    "NOT PRECEDED BY": "NOT PRECEDED BY",
+}
+"""The operators by the terminals that they are written with."""
+
+
 def _query(source: Input, select: Any, publish: list[_Published], span: Span) -> Query:
     if not publish:
         return Query(source, select, None, span)
@@ -155,11 +166,11 @@ class Builder(Transformer[Token, Any]):
         return SubQuery(query.select, query.source, _span(children[0], children[2]))
 
     def join(self, children: list[Any]) -> Join:
-        left, operator, second = children[:3]
-        right, window, pred = children[-1], children[-3], children[-5]
-        op: JoinOp = "JOIN" if operator.type == "JOIN" else "FOLLOWED BY"
-        if second.type == "UNORDERED":
-            op = "JOIN UNORDERED"
+        left, right, window, pred = children[0], children[-1], children[-3], children[-5]
+        op = _OPERATORS[" ".join(word.type for word in children[1:-6])]
+        if window.us is None and op in ("NOT FOLLOWED BY", "NOT JOIN"):
+            hint = "write how long to wait, such as 7 d; only what came before needs no end: NOT PRECEDED BY {.., INF}"
+            raise Problem(f"{op} without end would never be decided", window.span, hint)
         return Join(op, left, right, pred, window, _span(left, right))
 
     def window(self, children: list[Token]) -> Window:

@@ -22,6 +22,7 @@ from xscl.algebra.expressions import (
     Step,
     VarPath,
 )
+from xscl.algebra.normal import NEGATED, JoinOp
 from xscl.check_comparisons import check_comparisons, check_constant
 from xscl.check_expressions import FILTER, PREDICATE, SELECT, Place, check_condition, check_operand
 from xscl.check_once import check_once
@@ -85,6 +86,8 @@ class _QueryChecker:
         self.prefixes = prefixes
         self.problems: list[Problem] = []
         self.bound: dict[str, Span] = {}
+        self.unseen: dict[str, JoinOp] = {}
+        """The variables of what did not come, with the operators that say so."""
 
     def problem(self, message: str, span: Span, hint: str) -> None:
         self.problems.append(Problem(message, span, hint))
@@ -125,7 +128,10 @@ class _QueryChecker:
             case Join():
                 left, right = self.source(source.left), self.source(source.right)
                 self.predicate(source, left, right)
-                return left | right
+                if source.op not in NEGATED:
+                    return left | right
+                self.unseen |= dict.fromkeys(right, source.op)
+                return left
             case SubQuery():
                 names = self.source(source.source)
                 if isinstance(source.select, SelectItems):
@@ -285,7 +291,11 @@ class _QueryChecker:
 
     def unknown_variable(self, var: str, names: Iterable[str], span: Span) -> None:
         close = get_close_matches(var, names, n=1)
-        if var in self.bound:
+        if var in self.unseen:
+            op = self.unseen[var]
+            message = f"variable {var} has no value here: it is of what did not come"
+            hint = f"the variables on the right of {op} can be used in its braces only"
+        elif var in self.bound:
             message = f"variable {var} is bound, but cannot be seen here"
             hint = "add it to the inner SELECT, or move this behind the block that binds it"
         elif var.lower() in ("true", "false"):

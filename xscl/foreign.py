@@ -89,7 +89,7 @@ _HABITS = (
     _Habit("comments are written otherwise", "write -- for the rest of the line, or (: and :)", "#"),
     _Habit("comments are written otherwise", "write -- for the rest of the line, or (: and :)",
            r"(?s)[^*]*\*/", r"/\*"),
-    _Habit("not is a function", "write not(./title)", r"[./@\w]", r"(?i:\bnot)\s*"),
+    _Habit("not is a function", "write not(./title)", r"[./@\w]", r"(?i:\bnot)\s*", "RSQB"),
     _Habit("a path begins with ./", "write ./{0}", r"([\w\-]+)", r"(?<![.\w])\."),
     _Habit("a function stands in front of what it is applied to", "write {0}(./title, ...)", r"\(",
            r"\.(contains|matches|starts-with|ends-with|lower-case|upper-case)\s*"),

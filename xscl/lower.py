@@ -7,7 +7,7 @@ join, a condition of a pattern, or a residual predicate. A join that is an input
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
@@ -17,7 +17,10 @@ from xscl.algebra.comparisons import canonical, is_number
 from xscl.algebra.expressions import Call, Compare, ElementConstructor, Expr, Rel, String, VarPath, holes_of
 from xscl.algebra.mirror import UNORDERED
 from xscl.algebra.normal import (
+    NEGATED,
     TUPLE_TEST,
+    Absent,
+    Branch,
     Conjunct,
     Hidden,
     JoinOp,
@@ -37,7 +40,7 @@ from xscl.algebra.system_names import block_of, block_root, is_system_variable, 
 from xscl.disjuncts import disjuncts
 from xscl.lower_paths import PatternBuilder
 from xscl.syntax import Block, Input, Join, Query, SelectItems, SubQuery
-from xscl.tuple_names import canonical_names, with_canonical_names
+from xscl.tuple_names import canonical_absent, canonical_names, with_canonical_names
 
 
 @quick
@@ -67,6 +70,8 @@ class _Node:
 _Tree = _Leaf | _Node
 _Scope = Mapping[str, Term | str]
 """What each visible name stands for. A str is a constant's text."""
+_Attach = Callable[[str, PatternNode], None]
+"""Takes a path on a variable: the variable, and the pattern below its node."""
 _Roots = tuple[tuple[str | None, Term | str], ...]
 """What `SELECT *` selects: names, None for unnamed block roots, and what they stand for."""
 
@@ -101,6 +106,8 @@ class _Normalizer:
         self._patterns: list[PatternNode] = []
         self._block_of: dict[str, int] = {}
         self._fresh = 0
+        self._unseen: set[int] = set()
+        """The blocks of what did not come."""
 
     def query(self, query: Query) -> NormalQuery:
         tree, scope, roots = self._input(query.source)
@@ -122,19 +129,17 @@ class _Normalizer:
             entries = tuple(SelectEntry(key, value) for key, value in by_key.items() if isinstance(value, Term))
         else:
             star = True
-            count = len(self._patterns)
-            entries = tuple(SelectEntry(name or _root_name(value, 0, count), value) for name, value in roots)
+            entries = tuple(SelectEntry(name or self._root_name(value, 0), value) for name, value in roots)
         needed = frozenset(entry.value.var for entry in entries if isinstance(entry.value, Term))
         once = None
         if query.once is not None:
             keys = tuple(self._attached(operand, scope) for operand in query.once.keys)
             once = OncePer(keys, query.once.window.us if query.once.window else None)
             needed |= {var for key in keys for var in variables_of(key)}
-        conjuncts = _distinct(self._conjuncts(tree, tuple(self._patterns), needed))
+        conjuncts, absent = self._parts(tree, tuple(self._patterns), needed)
         op, window = (tree.op, tree.window) if isinstance(tree, _Node) else (None, None)
-        return NormalQuery(
-            op, window, conjuncts, entries, star, constructor, holes, tuple(sorted(self._namespaces.items())), once
-        )
+        namespaces = tuple(sorted(self._namespaces.items()))
+        return NormalQuery(op, window, conjuncts, entries, star, constructor, holes, namespaces, once, absent)
 
     # ------------------------------------------------------------ names and blocks
 
@@ -148,6 +153,9 @@ class _Normalizer:
                 right_tree, right_scope, right_roots = self._input(right)
                 both = {**left_scope, **right_scope}
                 node = _Node(op, window.us, pred, both, tuple(self._patterns), left_tree, right_tree)
+                if op in NEGATED:
+                    self._unseen.update(_blocks(right_tree))
+                    return node, left_scope, left_roots
                 return node, both, left_roots + right_roots
             case SubQuery(select=select, source=inner):
                 first = len(self._patterns)
@@ -155,9 +163,15 @@ class _Normalizer:
                 if isinstance(select, SelectItems):
                     roots = tuple((item.name, self._select(item.operand, scope)) for item in select.items)
                 else:
-                    count = len(self._patterns) - first
-                    roots = tuple((name or _root_name(value, first, count), value) for name, value in roots)
+                    roots = tuple((name or self._root_name(value, first), value) for name, value in roots)
                 return tree, {str(name): value for name, value in roots}, roots
+
+    def _root_name(self, root: Term | str, first: int) -> str:
+        """What an unnamed block root is called in the output, among the blocks from number `first` on."""
+        assert isinstance(root, Term), "only block roots are unnamed"
+        seen = [block for block in range(first, len(self._patterns)) if block not in self._unseen]
+        index = seen.index(block_of(root.var))
+        return ("left", "right")[index] if len(seen) <= 2 else f"b{index + 1}"
 
     def _block(self, block: Block) -> tuple[_Leaf, _Scope, _Roots]:
         index = len(self._patterns)
@@ -185,12 +199,21 @@ class _Normalizer:
         """An operand over variables of the patterns. A path on a variable becomes a branch that every match must
         have."""
         patterns = list(self._patterns)
-        expr = self._resolve(operand, scope, patterns)
+        expr = self._resolve(operand, scope, self._attaching(patterns))
         self._patterns = patterns
         return expr
 
-    def _resolve(self, expr: Expr, scope: _Scope, patterns: list[PatternNode]) -> Expr:
-        """The expression over variables of the patterns only. Paths on variables are attached to `patterns`."""
+    def _attaching(self, patterns: list[PatternNode]) -> _Attach:
+        """What attaches paths on variables to `patterns`."""
+
+        def attach_path(var: str, path: PatternNode) -> None:
+            block = self._block_of[var]
+            patterns[block] = attach(patterns[block], var, path)
+
+        return attach_path
+
+    def _resolve(self, expr: Expr, scope: _Scope, attach_path: _Attach) -> Expr:
+        """The expression over variables of the patterns only. `attach_path` takes the paths on variables."""
         match expr:
             case VarPath(var=name, steps=steps):
                 term = scope[name]
@@ -202,18 +225,67 @@ class _Normalizer:
                 fresh = path_end(self._fresh)
                 if not self._canonical:
                     self.paths[fresh] = expr
-                block = self._block_of[fresh] = self._block_of[term.var]
-                patterns[block] = attach(patterns[block], term.var, self._build.path(steps, last_var=fresh))
+                self._block_of[fresh] = self._block_of[term.var]
+                attach_path(term.var, self._build.path(steps, last_var=fresh))
                 return VarPath(fresh)
             case Call(name=name, args=args):
-                found = tuple(self._resolve(a, scope, patterns) for a in args)
+                found = tuple(self._resolve(a, scope, attach_path) for a in args)
                 return found[0] if name == "number" and is_number(found[0]) else Call(name, found)
             case Compare(op=op, left=left, right=right):
-                one, two = self._resolve(left, scope, patterns), self._resolve(right, scope, patterns)
+                one, two = self._resolve(left, scope, attach_path), self._resolve(right, scope, attach_path)
                 return canonical(expr if one is left and two is right else Compare(op, one, two))
         return expr
 
     # ------------------------------------------------------------ conjunctive queries
+
+    def _parts(
+        self, tree: _Tree, patterns: tuple[PatternNode, ...], needed: frozenset[str]
+    ) -> tuple[tuple[Conjunct, ...], tuple[Absent, ...]]:
+        """The conjunctive queries of a join tree, and what must not be."""
+        if not isinstance(tree, _Node) or tree.op not in NEGATED:
+            return _distinct(self._conjuncts(tree, patterns, needed)), ()
+        absent = tuple(dict.fromkeys(self._absent(tree, patterns)))
+        left_blocks = frozenset(_blocks(tree.left))
+        used = needed.union(*(one.variables() for one in absent))
+        left = self._side(tree.left, patterns, frozenset(v for v in used if self._block_of[v] in left_blocks), "left")
+        return (Conjunct(left, None), *(Conjunct(one.right, None) for one in absent)), absent
+
+    def _absent(self, tree: _Node, patterns: tuple[PatternNode, ...]) -> Iterator[Absent]:
+        """What must not be, a disjunct at a time."""
+        left_blocks = frozenset(_blocks(tree.left))
+        for literals in disjuncts(tree.pred):
+            own, branches = list(patterns), dict[Branch, None]()
+            attach_right = self._attaching(own)
+
+            def attach_path(
+                var: str,
+                path: PatternNode,
+                attach_right: _Attach = attach_right,
+                branches: dict[Branch, None] = branches,
+            ) -> None:
+                if self._block_of[var] in left_blocks:
+                    branches[Branch(var, path)] = None
+                else:
+                    attach_right(var, path)
+
+            joins: dict[tuple[Term, Term], None] = {}
+            residual: dict[Expr, None] = {}
+            for literal in literals:
+                expr = self._resolve(literal, tree.scope, attach_path)
+                pair = self._value_join(expr, left_blocks)
+                pushed = None if pair else _constant_equality(expr)
+                if pair:
+                    joins[pair] = None
+                    self._require_value(pair[1], own)
+                elif pushed and self._block_of[pushed[0]] not in left_blocks:
+                    block = self._block_of[pushed[0]]
+                    own[block] = _require(own[block], pushed[0], Condition(literal=pushed[1]))
+                else:
+                    residual[expr] = None
+            used = {term.var for pair in joins for term in pair}
+            used |= {var for expr in residual for var in variables_of(expr)}
+            right = self._side(tree.right, tuple(own), frozenset(used), "right")
+            yield Absent(right, tuple(joins), tuple(residual), tuple(branches))
 
     def _conjuncts(self, tree: _Tree, patterns: tuple[PatternNode, ...], needed: frozenset[str]) -> Iterator[Conjunct]:
         if isinstance(tree, _Leaf):
@@ -225,7 +297,7 @@ class _Normalizer:
             joins: dict[tuple[Term, Term], None] = {}
             residual: dict[Expr, None] = {}
             for literal in literals:
-                expr = self._resolve(literal, tree.scope, own)
+                expr = self._resolve(literal, tree.scope, self._attaching(own))
                 pair = self._value_join(expr, left_blocks)
                 pushed = None if pair else _constant_equality(expr)
                 if pair:
@@ -270,15 +342,16 @@ class _Normalizer:
             return Side(tree.stream, naming(pattern, used) if self._canonical else pattern)
         blocks = sorted(_blocks(tree))
         carried = tuple(var for b in blocks for var in patterns[b].variables() if var in used)
-        inner = _distinct(self._conjuncts(tree, patterns, frozenset(carried)))
+        inner, absent = self._parts(tree, patterns, frozenset(carried))
         children = tuple(PatternNode("/", Test("element", "", f"v{i}"), var=var) for i, var in enumerate(carried))
         if not self._canonical:
-            hidden = Hidden(tree.op, tree.window, inner, carried, which, self._alone(tree))
+            hidden = Hidden(tree.op, tree.window, inner, carried, which, self._alone(tree), absent)
             return Side(hidden.stream, PatternNode("/", TUPLE_TEST, children=children), hidden)
-        names = canonical_names(inner)
+        names = canonical_names(inner, absent)
         alone = with_canonical_names(self._alone(tree))
         variables = tuple(names[var] for var in carried)
-        hidden = Hidden(tree.op, tree.window, with_canonical_names(inner), variables, which, alone)
+        named, named_absent = with_canonical_names(inner, absent), canonical_absent(absent, names)
+        hidden = Hidden(tree.op, tree.window, named, variables, which, alone, named_absent)
         return Side(hidden.stream, PatternNode("/", TUPLE_TEST, children=children), hidden)
 
     def _alone(self, tree: _Node) -> tuple[Conjunct, ...]:
@@ -320,13 +393,6 @@ def _require(pattern: PatternNode, var: str, condition: Condition) -> PatternNod
             replace(n, conditions=(*n.conditions, condition)) if n.var == var and condition not in n.conditions else n
         ),
     )
-
-
-def _root_name(root: Term | str, first: int, blocks: int) -> str:
-    """What an unnamed block root is called in the output: its block is one of `blocks`, numbered from `first` on."""
-    assert isinstance(root, Term), "only block roots are unnamed"
-    index = block_of(root.var) - first
-    return ("left", "right")[index] if blocks <= 2 else f"b{index + 1}"
 
 
 def _blocks(tree: _Tree) -> Iterator[int]:

@@ -7,6 +7,7 @@ from typing import Literal
 from common.remembered import Remembered
 from xscl.algebra.comparisons import is_number, is_time
 from xscl.algebra.expressions import And, Call, Compare, Expr, Rel, Span, Step, String, VarPath
+from xscl.algebra.normal import NEGATED
 from xscl.syntax import Block, Input, Join, Query, SelectItems, SubQuery
 
 MOST_PLAIN = 10
@@ -47,20 +48,32 @@ def blocks(source: Input) -> list[Block]:
     return found
 
 
+def _shown(source: Input) -> list[Block | SubQuery]:
+    """The leaves of a source that `SELECT *` selects: all but those of what did not come."""
+    if isinstance(source, Join):
+        return _shown(source.left) + ([] if source.op in NEGATED else _shown(source.right))
+    return [source]
+
+
+def _count_shown(source: Input) -> int:
+    """How many blocks of a source are in its outputs, those inside parentheses included."""
+    return sum(_count_shown(one.source) if isinstance(one, SubQuery) else 1 for one in _shown(source))
+
+
 def star_items(source: Input) -> list[tuple[str, NameKind]]:
     """What `SELECT *` over the source selects, left to right: block roots, and the items of SELECTs in parentheses.
 
     Unnamed roots are called `left` and `right` if the source has no more than two blocks, those in parentheses
-    included, and else `b1`, `b2`, ... by their position among these.
+    included, and else `b1`, `b2`, ... by their position among these. What did not come does not count.
     """
     defaults = ["left", "right"]
-    if (count := len(blocks(source))) > 2:
+    if (count := _count_shown(source)) > 2:
         defaults = [f"b{position}" for position in range(1, count + 1)]
     found: list[tuple[str, NameKind]] = []
-    for leaf in leaves(source):
+    for leaf in _shown(source):
         if isinstance(leaf, SubQuery):
             found += visible_names(leaf).items()
-            del defaults[: len(blocks(leaf))]
+            del defaults[: _count_shown(leaf.source)]
         else:
             root = leaf.steps[-1]
             found.append((root.var or defaults[0], root.test.kind))
@@ -74,7 +87,8 @@ def visible_names(source: Input) -> dict[str, NameKind]:
         case Block():
             return dict(_bound_by(source.steps))
         case Join():
-            return visible_names(source.left) | visible_names(source.right)
+            left = visible_names(source.left)
+            return left if source.op in NEGATED else left | visible_names(source.right)
         case SubQuery():
             if isinstance(source.select, SelectItems):
                 inner = visible_names(source.source)

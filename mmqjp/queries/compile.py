@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 
+from common.errors import InvalidValue
 from join_stage.store.protocol import StoreError
 from mmqjp.queries.identity import digest
 from mmqjp.queries.model import Owner, Target, width_of
 from templates.catalog import Catalog, Change
 from xscl import Query, Script, XsclErrors, parse_script, to_xscl
-from xscl.algebra.normal import Conjunct, Hidden, JoinOp, NormalQuery
+from xscl.algebra.normal import NEGATED, Conjunct, Hidden, JoinOp, NormalQuery
 from xscl.lower import normalize
 from xscl.printer import around_window
 from xscl.syntax import Join, Window
@@ -201,6 +202,8 @@ def place(
 ) -> Iterator[tuple[Target, Change]]:
     """Places conjunctive queries of a plan node in the catalog, in their order. Yields for each its target, and what
     the stages must take up for it. Raises TooManyChains."""
+    if op in NEGATED:
+        raise InvalidValue(f"{op} is not answered yet")
     width = width_of(op, window)
     for disjunct, conjunct in enumerate(conjuncts):
         placement, change = catalog.add(conjunct, width, op == "FOLLOWED BY")

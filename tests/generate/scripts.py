@@ -23,7 +23,7 @@ from xscl.algebra.expressions import (
     String,
     VarPath,
 )
-from xscl.algebra.normal import JoinOp
+from xscl.algebra.normal import NEGATED, JoinOp
 from xscl.script import Script
 from xscl.syntax import (
     Block,
@@ -40,6 +40,8 @@ from xscl.syntax import (
 )
 
 Draw = st.DrawFn
+NEEDS_END = ("NOT FOLLOWED BY", "NOT JOIN")
+"""The operators whose windows have an end."""
 
 NAMES = (
     "once",
@@ -253,8 +255,11 @@ def _join(draw: Draw, left: Source, right: Source) -> Source:
             if isinstance(pred, Or)
             else And((*arms, *(pred.args if isinstance(pred, And) else (pred,))))
         )
-    op: JoinOp = draw(st.sampled_from(("FOLLOWED BY", "JOIN", "JOIN UNORDERED")))
-    tree = Join(op, left.tree, right.tree, pred, Window(draw(windows)))
+    op: JoinOp = draw(st.sampled_from(("FOLLOWED BY", "JOIN", "JOIN UNORDERED", *NEGATED)))
+    us = draw(windows)
+    tree = Join(op, left.tree, right.tree, pred, Window(1 if us is None and op in NEEDS_END else us))
+    if op in NEGATED:
+        return Source(tree, left.nodes, left.attributes, left.values)
     return Source(tree, both.nodes, both.attributes, both.values)
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.support.places import DATA
 from xscl import parse_script, to_xscl
 from xscl.algebra.expressions import ElementConstructor
-from xscl.algebra.normal import Conjunct, Hidden, NormalQuery, Term
+from xscl.algebra.normal import Absent, Conjunct, Hidden, NormalQuery, Term
 from xscl.lower import normalize
 from xscl.script import Script
 from xscl.syntax import Window
@@ -40,7 +40,7 @@ class Describer:
             stream, hidden = list(self.hidden.items())[done]
             blocks.append(f"{self.name(stream)}: {hidden.op} {window(hidden.window)}, {hidden.side}")
             blocks.append(f"  tuple {', '.join(hidden.variables)}")
-            blocks += self.conjuncts(hidden.conjuncts)
+            blocks += self.conjuncts(hidden.conjuncts, hidden.absent)
             done += 1
         return "\n".join(blocks)
 
@@ -56,9 +56,22 @@ class Describer:
         if normal.once is not None:
             within = "for ever" if normal.once.window is None else f"within {window(normal.once.window)}"
             yield f"  once per {', '.join(map(to_xscl, normal.once.keys))} {within}"
-        yield from self.conjuncts(normal.conjuncts)
+        yield from self.conjuncts(normal.conjuncts, normal.absent)
 
-    def conjuncts(self, conjuncts: tuple[Conjunct, ...]) -> Iterator[str]:
+    def conjuncts(self, conjuncts: tuple[Conjunct, ...], absent: tuple[Absent, ...]) -> Iterator[str]:
+        if absent:
+            assert conjuncts[1:] == tuple(Conjunct(one.right, None) for one in absent)
+            yield from self.conjuncts(conjuncts[:1], ())
+        for one in absent:
+            yield "  without"
+            if one.right.hidden:
+                self.hidden.setdefault(one.right.stream, one.right.hidden)
+            yield f"    right {self.name(one.right.stream)} {one.right.pattern}"
+            yield from (f"    path {branch.var}{branch.path}" for branch in one.branches)
+            yield from (f"    join {text(left)} = {text(right)}" for left, right in one.joins)
+            yield from (f"    where {to_xscl(residual)}" for residual in one.residual)
+        if absent:
+            return
         for number, conjunct in enumerate(conjuncts):
             if number:
                 yield "  or"
@@ -92,6 +105,6 @@ def test_normal_form(script: str, expected: str):
 
 def test_every_rule_has_a_fixture():
     assert {file.stem for file in FILES} == {
-        "chains", "constants", "disjuncts", "filters", "functions", "inner_nodes", "namespaces", "once", "paths",
-        "residuals", "select", "subqueries",
+        "absences", "chains", "constants", "disjuncts", "filters", "functions", "inner_nodes", "namespaces", "once",
+        "paths", "residuals", "select", "subqueries",
     }  # fmt: skip

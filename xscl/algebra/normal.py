@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal
@@ -25,7 +25,15 @@ from xscl.algebra.functions import DERIVED, derive, number_string
 from xscl.algebra.pattern import PatternNode, Test
 from xscl.algebra.system_names import hidden_stream
 
-JoinOp = Literal["FOLLOWED BY", "JOIN", "JOIN UNORDERED"]
+JoinOp = Literal["FOLLOWED BY", "JOIN", "JOIN UNORDERED", "NOT FOLLOWED BY", "NOT JOIN", "NOT PRECEDED BY"]
+
+NEGATED: Mapping[JoinOp | None, JoinOp] = {
+    "NOT FOLLOWED BY": "FOLLOWED BY",
+    "NOT JOIN": "JOIN",
+    "NOT PRECEDED BY": "FOLLOWED BY",
+}
+"""The operators of absences: each takes what has no partner. Partners are what the other operator would join; of NOT
+PRECEDED BY with the right input before the left one."""
 
 TUPLE_TEST = Test("element", "", "tuple")
 """The root of a hidden stream's documents. Its children are v0, v1, ..., one for each variable."""
@@ -74,11 +82,40 @@ class Conjunct:
 
 @quick
 @dataclass(frozen=True, slots=True)
+class Branch:
+    """A path of a predicate on a variable of an absence's left input: the pattern below the variable's node. It is part
+    of what must not be, and asks nothing of the left input itself."""
+
+    var: str
+    path: PatternNode
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """One disjunct of what must not be: a match of `right` that has all `joins`, pairs of a term of the left input and
+    one of the right, and satisfies `residual`. `branches` are the paths that these have on the left input."""
+
+    right: Side
+    joins: tuple[tuple[Term, Term], ...]
+    residual: tuple[Expr, ...] = ()
+    branches: tuple[Branch, ...] = ()
+
+    def variables(self) -> set[str]:
+        """The variables of both inputs that it needs, those with a path on them included, without the paths' ends."""
+        joined = {term.var for pair in self.joins for term in pair}
+        used = joined.union(*map(variables_of, self.residual), (branch.var for branch in self.branches))
+        return used.difference(*(branch.path.variables() for branch in self.branches))
+
+
+@quick
+@dataclass(frozen=True, slots=True)
 class Hidden:
     """An inner join, as a stream of tuples: one for each set of documents and each joint binding of `variables`.
 
     `side` is the input of the outer join that it is. Two equal inputs have different documents as tuples. `alone` has
-    the conjunctive queries of a JOIN UNORDERED without what the outer query asks of its inputs.
+    the conjunctive queries of a JOIN UNORDERED without what the outer query asks of its inputs. `absent` is that of
+    `NormalQuery`.
     """
 
     op: JoinOp
@@ -87,6 +124,7 @@ class Hidden:
     variables: tuple[str, ...]
     side: Literal["left", "right"]
     alone: tuple[Conjunct, ...] = field(default=(), repr=False)
+    absent: tuple[Absent, ...] = field(default=(), repr=False)
 
     @property
     def stream(self) -> str:
@@ -94,7 +132,8 @@ class Hidden:
 
         Stores keep it, and it is made of `repr`: no class or field that a Hidden is made of can be renamed.
         """
-        return hidden_stream(repr(self) + (repr(self.alone) if self.alone else ""))
+        beside = "".join(repr(part) for part in (self.alone, self.absent) if part)
+        return hidden_stream(repr(self) + beside)
 
 
 @quick
@@ -123,6 +162,9 @@ class NormalQuery:
 
     `op` is None for a filter. `window` is in microseconds, None for INF. With `star` the output is that of `SELECT *`,
     in which roots keep their own names. `holes` has what stands in the holes of `constructor`, in their order.
+
+    An absence (see NEGATED) has `absent`, and its `conjuncts` are filters: the first one finds its left input, the
+    others the right one, one for each disjunct of `absent`.
     """
 
     op: JoinOp | None
@@ -134,6 +176,7 @@ class NormalQuery:
     holes: tuple[Term | str, ...] = ()
     namespaces: tuple[tuple[str, str], ...] = ()
     once: OncePer | None = field(default=None, repr=False)  # stores keep what was made of `repr` before there was one
+    absent: tuple[Absent, ...] = field(default=(), repr=False)
 
 
 shared_term = lru_cache(maxsize=10_000)(Term)
