@@ -21,7 +21,7 @@ from mmqjp.answers.batch import Batches, BatchResult
 from mmqjp.answers.components import assemble, make_operators
 from mmqjp.answers.operators import MakeOperators
 from mmqjp.answers.outputs import Outputs, OutputStream
-from mmqjp.answers.patterns.places import DRIVER, EXECUTORS, check_place, kernels
+from mmqjp.answers.patterns.places import DRIVER, EXECUTORS, check_backfill, check_place, kernels
 from mmqjp.answers.quota import MAX_MATCHES, MAX_OUTPUTS, MAX_WORK, Quota
 from mmqjp.documents.admission import EvaluatedBatch, warn_of
 from mmqjp.documents.watermarks import SETTLE, Lateness, Timing
@@ -123,6 +123,7 @@ class Engine:
             asked_by = "master" if master is not None else "patterns" if patterns == EXECUTORS else None
             engine = DUCKDB if read_only else choose(AUTO, directory, asked_by).engine
         on_spark = engine != DUCKDB and not read_only
+        self._place = patterns
         check_place(patterns, on_spark=on_spark, lasts=directory is not None, settle=settle)
         session = None if engine == DUCKDB else open_session(engine, master)
         if directory is not None and shared:
@@ -232,6 +233,7 @@ class Engine:
         with gc_paused(lasting=True):
             known = self._components.registry.events.streams()
             parsed = parse_script(script, events=known) if isinstance(script, str) else script
+            check_backfill(self._place, parsed, backfill=backfill)
             names, outputs, paused = self._batches.subscribe(parsed, mode, metadata_for, backfill=backfill)
         self._paused |= paused
         self._counters = replace(self._counters, outputs=self._counters.outputs + outputs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +17,7 @@ from mmqjp.answers.outputs import Outputs
 from mmqjp.answers.pipeline import Pause, QuotaExceeded
 from mmqjp.answers.usage import Cutoff
 from mmqjp.documents.admission import EvaluatedBatch
-from mmqjp.documents.watermarks import is_bounded
+from mmqjp.documents.watermarks import greatest_times, is_bounded
 from mmqjp.queries.changes import MetadataFor, SubscribeMode
 from mmqjp.queries.model import Subscription
 from mmqjp.state.retention import prune, prune_offsets
@@ -157,10 +157,15 @@ class Batches:
         pauses: list[Pause] = []
         count = 0
 
+        def greatest() -> Mapping[str, int]:
+            return greatest_times(components.store, components.ledger)
+
         def backfill(subscriptions: list[Subscription]) -> None:
             nonlocal count
+            if not subscriptions:
+                return
             taken_at = components.now()
-            answered = components.pipeline.backfill(subscriptions, components.admission.fresh, cutoffs)
+            answered = components.pipeline.backfill(subscriptions, components.admission.fresh, cutoffs, greatest)
             pauses[:] = answered.pauses
             components.records.flush()
             self._save_pauses(pauses)

@@ -107,7 +107,7 @@ def assemble(
         StoredEvents(store, ledger),
         records,
         make_kernel,
-        KeptDocuments(store, records, running.needs_of).events,
+        KeptDocuments(store, records),
         registry.joined_of,
         settle=timing.settle,
     )
@@ -125,10 +125,10 @@ def assemble(
     outbox = Outbox(store, ledger, spread)
     operators = make_operators(registry, records, ledger, watermarks, quota)
     telling = Telling(registry, told)
-    event_output = EventOutput(patterns, registry, records, ledger)
+    event_output = EventOutput(registry, records, ledger)
     pipeline = Pipeline(
         stage1, store, ledger, registry, records, state, outbox, operators, quota, telling, patterns,
-        event_output.answers, spread,
+        event_output, spread,
     )  # fmt: skip
     return Components(
         store, ledger, watermarks, records, stage1, stored_queries, registry, changes, state, eviction, admission,

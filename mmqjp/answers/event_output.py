@@ -11,8 +11,8 @@ import numpy as np
 from mmqjp.answers.answer import Answer, Body
 from mmqjp.answers.output import json_nodes
 from mmqjp.answers.patterns.parts import Parts, written
-from mmqjp.answers.patterns.patterns import Patterns
 from mmqjp.answers.patterns.results import FormResults
+from mmqjp.answers.patterns.running import Running
 from mmqjp.documents.record import Record, own_part_id
 from mmqjp.documents.records import Records
 from mmqjp.queries.event_statements import form_of, since_of
@@ -31,29 +31,32 @@ _RETURN = {"\r": "&#13;"}
 class EventOutput:
     """Makes answers and documents of the results of event queries."""
 
-    def __init__(self, patterns: Patterns, registry: Registry, records: Records, ledger: Ledger) -> None:
-        self._patterns, self._registry, self._records, self._ledger = patterns, registry, records, ledger
+    def __init__(self, registry: Registry, records: Records, ledger: Ledger) -> None:
+        self._registry, self._records, self._ledger = registry, records, ledger
 
-    def answers(self, results: Sequence[FormResults]) -> tuple[list[Answer], list[Record]]:
-        """Returns the answers that results are, and as documents those that queries over documents read."""
+    def answers(
+        self, results: Sequence[FormResults], running: Running, first_qid: int = 0
+    ) -> tuple[list[Answer], list[Record]]:
+        """Returns the answers that results are, and as documents those that queries over documents read. Only queries
+        with at least `first_qid` get them. `running` found them."""
         answers: list[Answer] = []
         documents: list[Record] = []
         for found in results:
-            made = self._answers(found)
+            made = self._answers(found, running, first_qid)
             answers += made
-            documents += self._published(found.form_id, made)
+            documents += self._published(found.form_id, made, first_qid)
         return answers, documents
 
-    def _answers(self, found: FormResults) -> list[Answer]:
+    def _answers(self, found: FormResults, running: Running, first_qid: int) -> list[Answer]:
         """Returns the answers of one form."""
-        events, parts = found.events, self._patterns.parts()
+        events, parts = found.events, running.parts()
         parts.load(events.parts)
         self._records.load(parts.docids())
         form, withheld = form_of(found.form_id), self._registry.events.withheld(found.form_id)
-        appeared = self._patterns.appeared(events)
+        appeared = running.appeared(events)
         arrival, names = self._ledger.next_arrival - 1, [name for name, _ in found.schema]
-        values = [written(column, self._patterns.texts) for column in events.values]
-        shown = [_shown(column, self._patterns.texts) for column in events.values]
+        values = [written(column, running.texts) for column in events.values]
+        shown = [_shown(column, running.texts) for column in events.values]
         answers = []
         rows = zip(
             events.t0.tolist(),
@@ -79,7 +82,7 @@ class EventOutput:
                     form,
                     0,
                     first,
-                    0,
+                    first_qid,
                     arrival,
                     tuple([qid for qid, since in withheld if since >= first]),
                 )
@@ -116,10 +119,10 @@ class EventOutput:
             return element
         return f"{element}/@{self._records[origin.docid].tree.attribute(element, place)[0]}"
 
-    def _published(self, running_id: str, answers: Sequence[Answer]) -> list[Record]:
+    def _published(self, running_id: str, answers: Sequence[Answer], first_qid: int) -> list[Record]:
         """Returns answers as documents of the streams that their queries PUBLISH, if any query reads them."""
         events = self._registry.events
-        publishers = [query for query in events.members(running_id) if query.publishes]
+        publishers = [query for query in events.members(running_id) if query.publishes and query.qid >= first_qid]
         return [
             _document(query.name, query.identity.id(answer.choice.encode()), answer)
             for query in sorted(publishers, key=lambda query: (query.name, query.qid))

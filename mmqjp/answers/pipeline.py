@@ -16,12 +16,12 @@ from join_stage.joiner import JoinEngine
 from mmqjp.answers.answer import Answer
 from mmqjp.answers.arrivals import Arrivals
 from mmqjp.answers.backfill import Backfill, known_tuples
+from mmqjp.answers.event_output import EventOutput
 from mmqjp.answers.expand import Expansion
 from mmqjp.answers.match_reader import MatchReader
 from mmqjp.answers.operators import Expanded, Operators, StepContext
 from mmqjp.answers.outbox import Outbox
 from mmqjp.answers.patterns.patterns import Patterns
-from mmqjp.answers.patterns.results import FormResults
 from mmqjp.answers.quota import Quota
 from mmqjp.answers.stored_ties import StoredTies
 from mmqjp.answers.stored_usage import Before, StoredUsage
@@ -29,6 +29,7 @@ from mmqjp.answers.telling import Telling
 from mmqjp.answers.usage import Accounts, Cutoff, Cutoffs
 from mmqjp.documents.record import Record
 from mmqjp.documents.records import Records
+from mmqjp.queries.event_backfill import forms_to_backfill
 from mmqjp.queries.members import Members
 from mmqjp.queries.model import Owner, Subscription
 from mmqjp.queries.registry import Registry
@@ -44,10 +45,6 @@ if TYPE_CHECKING:
 
 WitnessSource = Callable[[int], Witnesses]
 """Returns the witnesses of documents that get consecutive docids, given the first one."""
-
-
-EventAnswers = Callable[[list[FormResults]], tuple[list[Answer], list[Record]]]
-"""Returns the answers to results of event statements, and the documents that XSCL queries read."""
 
 
 class QuotaExceeded(Exception):
@@ -95,15 +92,14 @@ class Pipeline:
         quota: Quota,
         telling: Telling,
         patterns: Patterns,
-        event_answers: EventAnswers,
+        event_output: EventOutput,
         spread: SpreadAnswers | None = None,
     ) -> None:
-        """`event_answers` makes answers and documents of the results of event statements. `spread` answers large
-        batches on executors, if there are any."""
+        """`spread` answers large batches on executors, if there are any."""
         self._stage1, self._store, self._ledger, self._state = stage1, store, ledger, state
         self._registry, self._records, self._outbox, self._operators = registry, records, outbox, operators
         self._quota, self._telling, self._spread = quota, telling, spread
-        self.patterns, self._event_answers = patterns, event_answers
+        self.patterns, self._event_output = patterns, event_output
         self._usage = StoredUsage(store, ledger.next_arrival)
         self.ties = StoredTies(ledger)
         self._arrivals = Arrivals()
@@ -148,7 +144,7 @@ class Pipeline:
             answers, spread = self._first_round(reader, records, joins, accounts, cutoffs)
             answers += self._decided(context, reader, greatest) + self._told(context, reader)
             for results in self.patterns.release(greatest, clock, lasts=lasts):
-                found_answers, documents = self._event_answers(results)
+                found_answers, documents = self._event_output.answers(results, self.patterns.running)
                 answers += found_answers
                 if documents:
                     answers += self._rounds(reader, documents, self._published(documents)) + self._told(context, reader)
@@ -208,13 +204,19 @@ class Pipeline:
     # ------------------------------------------------------------ backfills
 
     def backfill(
-        self, subscriptions: list[Subscription], fresh: Callable[[list[Record]], list[Record]], cutoffs: Cutoffs
+        self,
+        subscriptions: list[Subscription],
+        fresh: Callable[[list[Record]], list[Record]],
+        cutoffs: Cutoffs,
+        greatest: Callable[[], Mapping[str, int]],
     ) -> Answered:
         """Returns the answers of new queries over the stored documents, and the queries to pause: those with `cutoffs`.
 
-        `fresh` filters published documents down to those that the store does not have. Raises QuotaExceeded if other
-        queries exceed their quotas.
+        `fresh` filters published documents down to those that the store does not have. `greatest` returns the greatest
+        time of each external stream. Raises QuotaExceeded if other queries exceed their quotas.
         """
+        if events := [query for query in subscriptions if query.is_events]:
+            self.patterns.begin_backfill(*forms_to_backfill(events, self._registry), greatest())
         hidden = {stream for s in subscriptions for stream in self._registry.inner_joins(s)}
         owners: set[Owner] = {*subscriptions, *hidden}
         known = set(known_tuples(self._store, {stream.stream for stream in hidden}))
@@ -234,6 +236,12 @@ class Pipeline:
         if records := fresh(records):
             answers += self._rounds(reader, records, self._published(records))
         answers += self._told(later, reader, fresh)
+        for results, running in self.patterns.backfill() if events else ():
+            found, documents = self._event_output.answers(results, running, first_new)
+            answers += found
+            if documents := fresh(documents):
+                answers += self._rounds(reader, documents, self._published(documents))
+                answers += self._told(later, reader, fresh)
         if exceeded := accounts.exceeded():
             raise QuotaExceeded({query.qid: cutoff for query, cutoff in exceeded.items()})
         new = {s.qid for s in subscriptions}

@@ -14,7 +14,7 @@ from rich.text import Text
 from feeds.dates import iso_utc
 from mmqjp.commands.console import console
 from mmqjp.commands.manage_queries import client, store_options
-from mmqjp.queries.event_statements import NEVER
+from mmqjp.queries.event_registry import NEVER
 from mmqjp.text import printable_line
 
 MOST_LISTED = 10

@@ -149,14 +149,12 @@ def kept_documents(
     streams: Collection[str],
     *,
     starts: range | None = None,
-    ends_from: int | None = None,
+    ends: range | None = None,
     joined: bool = False,
+    refused: str = "",
 ) -> Iterator[list[int]]:
-    """Yields the docids of stored documents of some streams in batches, oldest first.
-
-    With `starts`, only documents that begin in this range of times; with `ends_from`, only those that end then or
-    later; with `joined`, only those in the join state.
-    """
-    rows = document_sizes(store, streams, starts=starts, ends_from=ends_from, joined=joined).to_pylist()
+    """Yields the docids of stored documents of some streams in batches, oldest first: all, or those that
+    `mmqjp.tables.documents.document_sizes` chooses."""
+    rows = document_sizes(store, streams, starts=starts, ends=ends, joined=joined, refused=refused).to_pylist()
     for batch in in_batches(rows, READ_DOCUMENTS, READ_CHARACTERS, itemgetter("size")):
         yield [row["docid"] for row in batch]

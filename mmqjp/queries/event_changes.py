@@ -49,15 +49,14 @@ class DefinitionChanges:
 
 class EventCompiler:
     """Compiles the event queries of a script, which read what it defines and what is registered. `since` is the time
-    after which they see events."""
+    after which they see events: before all, if they are answered over stored documents: `backfills`."""
 
     def __init__(self, script: Script, registry: Registry, event_time: EventTime, *, backfills: bool) -> None:
-        """Raises InvalidEvents if event queries are to be answered over stored documents: `backfills`."""
         self.since, self._schemas = BEGINNING, dict[str, Schema]()
         if script.event_queries:
-            if backfills:
-                raise InvalidEvents("event queries cannot be answered over stored documents; leave --backfill out")
             self._schemas = schemas_of(script, registry.events.streams())
+            if backfills:
+                return
             streams = {name: one.pattern.stream for name, one in registry.events.definitions.items()}
             streams |= {one.name: one.block.stream for one in script.definitions}
             read = {name.name for query in script.event_queries for name in names_read(query.stream)}

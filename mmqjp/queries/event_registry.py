@@ -14,14 +14,18 @@ from xpath_stage.evaluator import XPathStage
 from xscl.algebra.event_pattern import EventPattern
 from xscl.algebra.events import Stream
 
+NEVER = 2**62
+"""A time after all others."""
+
 
 class Publisher(NamedTuple):
-    """A statement that publishes its results as events of a `stream`: those whose first part ended after `since`.
-    `identity` is the same for the same statement in every store."""
+    """A statement that publishes its results as events of a `stream`: those whose first part ended after `since`, and
+    that end at `until` or before. `identity` is the same for the same statement in every store."""
 
     stream: str
     identity: str
     since: int
+    until: int = NEVER
 
 
 @dataclass(frozen=True, slots=True)

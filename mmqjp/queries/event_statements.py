@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from mmqjp.queries.event_compile import has_aggregate, read_by
-from mmqjp.queries.event_registry import EventForm, EventRegistry, Publisher
+from mmqjp.queries.event_registry import NEVER, EventForm, EventRegistry, Publisher
 from mmqjp.queries.few import Few
 from mmqjp.queries.model import Owner, Subscription
 from templates.catalog import Catalog
@@ -22,9 +22,6 @@ from xscl.script import EventStreams
 
 BEGINNING = -(2**62)
 """A time before all others."""
-
-NEVER = 2**62
-"""A time after all others."""
 
 _RESUMED = "@"
 

@@ -79,17 +79,24 @@ def document_sizes(
     streams: Collection[str],
     *,
     starts: range | None = None,
-    ends_from: int | None = None,
+    ends: range | None = None,
     joined: bool = False,
+    refused: str = "",
 ) -> pa.Table:
     """Returns the documents of some streams in the order of their docids: `docid`, and `size` in characters.
 
-    With `starts`, only documents that begin in this range of times; with `ends_from`, only those that end then or
-    later; with `joined`, only those in the join state.
+    With `starts`, only documents that begin in this range of times; with `ends`, only those that end in it; with
+    `joined`, only those in the join state; with `refused`, none for which there is a dead letter whose reason begins
+    so.
     """
     conditions = ["true"]
-    if ends_from is not None:
-        conditions.append(f"d.t1 >= {ends_from}")
+    if ends is not None:
+        conditions.append(f"d.t1 >= {ends.start} AND d.t1 < {ends.stop}")
+    if refused:
+        conditions.append(
+            "NOT EXISTS (SELECT 1 FROM dead_letters l WHERE l.stream = d.stream AND l.id = d.id "
+            f"AND l.reason LIKE '{refused}%')"
+        )
     if starts is not None:
         conditions.append(f"t0 >= {starts.start} AND t0 < {starts.stop}")
     if joined:

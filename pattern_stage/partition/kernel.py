@@ -18,7 +18,7 @@ from pattern_stage.lineage import Lineage
 from pattern_stage.partition.apart import named
 from pattern_stage.partition.keys import Keys, keys_of, part_of
 from pattern_stage.partition.runner import Runner
-from pattern_stage.partition.sets import SetNumbers
+from pattern_stage.partition.sets import set_numbers
 from pattern_stage.partition.split import split
 from pattern_stage.partition.work import Done, GroupWork, State, Statement, Told, Work, as_columns, as_table
 from pattern_stage.rules import RULE_NAMES, RuleName
@@ -181,7 +181,7 @@ class PartitionedKernel:
         found: dict[Schema, list[tuple[Columns, Ints, Ints]]] = {}
         for done in sorted(all_done, key=lambda one: one.part):
             for one in done.groups:
-                numbers, group = SetNumbers(one.sets, self._lineage), self._groups[one.group]
+                numbers, group = set_numbers(one.sets, self._lineage), self._groups[one.group]
                 group.states[done.part], group.waiting[done.part] = numbers.in_state(one.state), one.waiting
                 for schema, table, at, statements in one.found:
                     events = as_columns(schema, table, self._texts)

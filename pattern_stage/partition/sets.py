@@ -14,6 +14,8 @@ from pattern_stage.saved import flat, ints, lists
 FIRST = 1 << 61
 """The first number of a set in a part: the driver gives none as great."""
 
+_NONE = np.zeros(0, np.int64)
+
 
 def new_sets(lineage: Lineage) -> pa.Table | None:
     """Returns the sets of a part: `number`, and `refers`, their members. None if there are none."""
@@ -22,29 +24,22 @@ def new_sets(lineage: Lineage) -> pa.Table | None:
     return new.select(["number", "refers"]).combine_chunks() if len(new) else None
 
 
-class SetNumbers:
-    """The numbers of sets, in a part and in the driver."""
+class Numbers:
+    """Numbers of events that others have given, and ours for them. Those that they do not give are left alone."""
 
-    def __init__(self, sets: pa.Table | None, lineage: Lineage) -> None:
-        self._theirs = self._ours = np.zeros(0, np.int64)
-        if sets is None:
-            return
-        members, sizes = flat(sets, "refers")
-        groups = np.repeat(np.arange(len(sizes)), sizes)
-        known = members >= 0
-        ours = lineage.together(members[known].reshape(-1, 1), groups[known])
-        order = np.argsort(theirs := ints(sets, "number"))
-        self._theirs, self._ours = theirs[order], ours[order]
+    def __init__(self, theirs: Ints, ours: Ints) -> None:
+        """`theirs` ascend."""
+        self._theirs, self._ours = theirs, ours
 
     def of(self, parts: Ints) -> Ints:
-        """Returns parts with the driver's numbers."""
+        """Returns parts with our numbers."""
         if not len(self._theirs):
             return parts
         at = np.minimum(np.searchsorted(self._theirs, parts), len(self._theirs) - 1)
         return np.where(self._theirs[at] == parts, self._ours[at], parts)
 
     def in_state(self, state: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
-        """Returns a saved state with the driver's numbers."""
+        """Returns a saved state with our numbers."""
         if not len(self._theirs):
             return dict(state)
         return {name: self._in_table(table) for name, table in state.items()}
@@ -55,3 +50,15 @@ class SetNumbers:
                 numbers, sizes = flat(table, name)
                 table = table.set_column(place, name, lists(self.of(numbers), sizes))
         return table
+
+
+def set_numbers(sets: pa.Table | None, lineage: Lineage) -> Numbers:
+    """Returns the driver's numbers for the sets of a part."""
+    if sets is None:
+        return Numbers(_NONE, _NONE)
+    members, sizes = flat(sets, "refers")
+    groups = np.repeat(np.arange(len(sizes)), sizes)
+    known = members >= 0
+    ours = lineage.together(members[known].reshape(-1, 1), groups[known])
+    order = np.argsort(theirs := ints(sets, "number"))
+    return Numbers(theirs[order], ours[order])

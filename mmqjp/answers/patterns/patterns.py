@@ -7,32 +7,27 @@ the store again: a snapshot, and the events since.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 import pyarrow as pa
 
-from mmqjp.answers.patterns.kernels import Kernel, MakeKernel, no_events
-from mmqjp.answers.patterns.order import Order
-from mmqjp.answers.patterns.parts import Parts
-from mmqjp.answers.patterns.results import FormResults, Late, Waiting, by_form, in_order
+from mmqjp.answers.patterns.backfill import EventBackfill
+from mmqjp.answers.patterns.kept import KeptDocuments
+from mmqjp.answers.patterns.kernels import MakeKernel
+from mmqjp.answers.patterns.results import LATE, FormResults, Late, Waiting
+from mmqjp.answers.patterns.running import Running
 from mmqjp.answers.patterns.stored import Snapshot, StoredEvents, Taken, events_of, rows_of
 from mmqjp.documents.record import Record
 from mmqjp.queries.event_registry import EventForm, EventRegistry
 from pattern_stage.assemble import MOST_EVENTS, Assembled, assemble
-from pattern_stage.columns import Columns, Ints
-from pattern_stage.horizon import START, Buffer, Settle, last_horizon, next_horizon
+from pattern_stage.horizon import END, START, Settle, last_horizon, next_horizon
 from pattern_stage.lineage import Lineage
-from pattern_stage.values import Texts
 from pattern_stage.witnessed import EdgesOf, Witnessed, event_chains, told_apart
 from templates.catalog import Catalog
-from templates.event_places import EventPlacement
 from templates.witness import Witnesses
 
 SNAPSHOT_EVERY = 50
 """After so many batches there is another snapshot."""
-
-KeptEvents = Callable[[Mapping[str, EventPlacement], int, Texts], Iterator[tuple[str, Assembled]]]
-"""Returns the events of definitions in stored documents that end at a time or later, in parts."""
 
 
 class Patterns:
@@ -46,7 +41,7 @@ class Patterns:
         stored: StoredEvents,
         records: Mapping[int, Record] | object,
         make_kernel: MakeKernel,
-        kept_events: KeptEvents,
+        kept: KeptDocuments,
         made_of: Callable[[str], Collection[str]],
         *,
         settle: Settle = None,
@@ -54,7 +49,7 @@ class Patterns:
     ) -> None:
         """`made_of` returns the streams that XSCL queries make a stream of."""
         self._statements, self._catalog, self._edges_of, self._stored = statements, catalog, edges_of, stored
-        self._records, self._make_kernel, self._kept_events, self._made_of = records, make_kernel, kept_events, made_of
+        self._records, self._make_kernel, self._kept, self._made_of = records, make_kernel, kept, made_of
         self._settle, self._every = settle, snapshot_every
         self._since_snapshot = 0
         self._forget()
@@ -65,6 +60,7 @@ class Patterns:
         self._time = self._stored.time()
         self._rows: list[pa.Table] = []
         self._late: dict[int, Late] = {}
+        self._backfill: EventBackfill | None = None
 
     @property
     def horizon(self) -> int:
@@ -80,60 +76,45 @@ class Patterns:
 
     def follow(self) -> None:
         """Brings the kernel in step with the registered statements, before the documents of a batch enter."""
-        if not self._is_open:
-            if not self._statements.forms and self._time.horizon == START:
-                return
-            self._open()
-        if self._statements.changed:
-            self._follow_forms(self._statements.changed)
+        if not self._is_open and not self._statements.forms and self._time.horizon == START:
+            return
+        self._follow_forms()
         if self._time.horizon == START and self._statements.forms:
             self._time.horizon = min(form.since for form in self._statements.forms.values()) + 1
         self._follow_definitions()
+
+    def _follow_forms(self) -> None:
+        """Brings the forms in the kernel in step."""
+        if not self._is_open:
+            self._open()
+        if self._statements.changed:
+            self.running.follow(self._statements.forms, self._statements.changed)
+            self._statements.changed.clear()
 
     def first_since(self, greatest: Mapping[str, int], streams: Collection[str]) -> int:
         """Returns since when a new statement over some external streams sees events: from the horizon on. If there is
         none yet, documents that were there before are not for it."""
         if self._time.horizon > START:
             return self._time.horizon - 1
+        return self._first_horizon(greatest, streams) - 1
+
+    def _first_horizon(self, greatest: Mapping[str, int], streams: Collection[str]) -> int:
+        """Returns the first horizon: what the documents of some streams that are there have passed."""
         known = {stream: greatest[stream] for stream in streams if stream in greatest}
         horizon = next_horizon(START, known, known, self._settle)
-        return max(horizon, last_horizon(START, known, known, self._settle, lasts=True)) - 1
-
-    def _follow_forms(self, changed: Iterable[str]) -> None:
-        forms = self._statements.forms
-        gone = []
-        for form_id in changed:
-            if form_id not in forms and form_id in self._numbers:
-                gone.append(number := self._numbers.pop(form_id))
-                del self._form_ids[number], self._known[form_id]
-                self._order.remove(form_id)
-        if gone:  # first, because what others read may be defined otherwise now
-            self._kernel.remove(gone)
-        for form_id in changed:
-            if form_id in forms and self._known.get(form_id) is not forms[form_id]:
-                self._add(form_id, forms[form_id])
-        self._statements.changed.clear()
-
-    def _add(self, form_id: str, form: EventForm) -> None:
-        """Adds a form, or follows a change of its members, which the kernel does not know."""
-        if form_id not in self._numbers:
-            number = self._numbers[form_id] = self._next_form
-            self._next_form += 1
-            self._form_ids[number] = form_id
-            self._kernel.add(number, form.stream, form.since)
-        self._known[form_id] = form
-        self._order.add(form)
+        return max(horizon, last_horizon(START, known, known, self._settle, lasts=True))
 
     def _follow_definitions(self) -> None:
         """Takes the events of new definitions in kept documents, and drops those that nothing reads any more."""
         placements, taken, ids = self._statements.placements, self._time.taken, self._statements.ids
         if gone := [name for name, since in taken.items() if name not in placements or since.id != ids[name]]:
-            self._buffer.drop(gone)
+            self.running.buffer.drop(gone)
             for name in gone:
                 del taken[name]
         if new := {name: placement for name, placement in placements.items() if name not in taken}:
-            taken |= {name: Taken(ids[name], self._lineage.next) for name in new}
-            for name, found in self._kept_events(new, self._time.horizon, self._texts):
+            taken |= {name: Taken(ids[name], self.running.lineage.next) for name in new}
+            ends = range(self._time.horizon, END)
+            for name, found in self._kept.events(new, self._statements.needs_of, ends, self.running.texts):
                 self._take(name, found)
 
     # ------------------------------------------------------------ events
@@ -146,9 +127,12 @@ class Patterns:
         if not self._is_open:
             self.follow()
         joins, events = told_apart(witnesses, event_chains(self._catalog.chains))
-        witnessed = Witnessed(events, self._edges_of, self._texts)
+        witnessed = Witnessed(events, self._edges_of, self.running.texts)
         for name, placement in placements.items():
-            self._take(name, assemble(placement, witnessed, self._texts))
+            found = assemble(placement, witnessed, self.running.texts)
+            if self._backfill is not None:
+                self._backfill.take(name, found)
+            self._take(name, found)
         return joins
 
     def _take(self, name: str, found: Assembled) -> None:
@@ -159,13 +143,12 @@ class Patterns:
         if late.any():
             for docid, t1 in dict(zip(found.docids[late].tolist(), found.t1[late].tolist(), strict=True)).items():
                 behind = self._time.horizon - t1
-                self._refuse(docid, f"late for patterns: {behind} µs behind what has been released")
+                self._refuse(docid, f"{LATE}: {behind} µs behind what has been released")
             found = found.take(~late)
         if not len(found):
             return
-        numbers = self._lineage.of_documents(name, found.docids, found.t0, found.t1, found.nodes)
-        self._buffer.add(name, Columns(found.t0, found.t1, found.values, numbers.reshape(-1, 1)))
-        self._rows.append(rows_of(name, found, numbers, self._texts))
+        numbers = self.running.take(name, found)
+        self._rows.append(rows_of(name, found, numbers, self.running.texts))
 
     def _refuse(self, docid: int, reason: str) -> None:
         self._late.setdefault(docid, Late(docid, reason))
@@ -178,7 +161,7 @@ class Patterns:
 
     def is_due(self, greatest: Mapping[str, int], clock: int | None = None) -> bool:
         """Returns whether anything would be released at these greatest times."""
-        return self._is_open and self._buffer.is_due(self._next(greatest, clock))
+        return self._is_open and self.running.buffer.is_due(self._next(greatest, clock))
 
     def release(
         self, greatest: Mapping[str, int], clock: int | None = None, *, lasts: bool | None = None
@@ -194,7 +177,7 @@ class Patterns:
             until = last_horizon(until, self._time.greatest, self._outside(), self._settle, lasts=lasts)
         if until > self._time.horizon:
             # What comes of this stratum is compared with the horizon before, so that moves last.
-            yield from self._run(until, self._buffer.release)
+            yield from self.running.run(until, self._statements.placements)
             self._time.horizon = until
 
     def _next(self, greatest: Mapping[str, int], clock: int | None) -> int:
@@ -204,61 +187,33 @@ class Patterns:
         return next_horizon(self._time.horizon, known, self._outside(), self._settle, clock)
 
     def _outside(self) -> set[str]:
-        return self._order.outside(self._statements.placements)
+        return self.running.outside(self._statements.placements)
 
-    def _run(
-        self, until: int, release: Callable[[Sequence[str], int], dict[str, Columns]]
-    ) -> Iterator[list[FormResults]]:
-        """Runs the statements up to a time, over events that `release` returns."""
-        placements = self._statements.placements
-        published: dict[str, list[Columns]] = {}
-        fed: set[str] = set()
-        self._lineage.begin()
-        self._kernel.begin(until)
-        while ready := self._order.ready(fed, placements):
-            events = release(ready, until)
-            for name in ready:
-                if composed := published.pop(name, None):
-                    events[name] = in_order(composed)
-            found = self._kernel.feed({name: events.get(name, no_events(self._order.schema(name))) for name in ready})
-            fed.update(ready)
-            results = by_form(found, self._form_ids)
-            self._publish(results, published)
-            yield results
-        yield by_form(self._kernel.end(), self._form_ids)
+    # ------------------------------------------------------------ backfill
 
-    def _publish(self, results: Sequence[FormResults], published: dict[str, list[Columns]]) -> None:
-        """Adds results as events of the streams that are read."""
-        read = self._order.names()
-        parts = Parts(self._lineage, self._records)
-        for one in results:
-            for publisher in self._known[one.form_id].publishers:
-                if publisher.stream in read:
-                    events = one.events.take(self._lineage.ends(one.events.parts[:, 0]) > publisher.since)
-                    numbers = self._lineage.composed(
-                        publisher.stream,
-                        parts.digests(publisher.identity, events, self._texts),
-                        events.t0,
-                        events.t1,
-                        events.parts,
-                    )
-                    composed = Columns(events.t0, events.t1, events.values, numbers.reshape(-1, 1))
-                    published.setdefault(publisher.stream, []).append(composed)
+    def begin_backfill(
+        self, forms: Mapping[str, EventForm], told: Collection[str], greatest: Mapping[str, int]
+    ) -> None:
+        """Prepares a backfill of new forms, `told`, and of those behind them. Until `backfill`, it takes the events of
+        documents that are published. `greatest` has the greatest time of each external stream."""
+        self._follow_forms()
+        if self._time.horizon == START:
+            self._time.horizon = self._first_horizon(greatest, self._outside())
+        self.follow()
+        own = Running(self._make_kernel, Lineage(), self._records, self._made_of, self.running.texts)
+        self._backfill = EventBackfill(forms, told, self._statements.definitions, own, self._kept, self._time.horizon)
 
-    # ------------------------------------------------------------ lineage
+    def backfill(self) -> Iterator[tuple[list[FormResults], Running]]:
+        """Yields the results of new forms up to the horizon, of a stratum each, and what found them. The caller answers
+        them before it goes on. Then what waits for new forms joins what waits for others."""
+        assert self._backfill is not None, "it has begun"
+        for results in self._backfill.release():
+            yield results, self._backfill.running
+        self._backfill.join(self.running)
+        self._backfill = None
+        self._since_snapshot = self._every  # nothing else has what has joined
 
-    def appeared(self, events: Columns) -> Ints:
-        """Returns when the first part of each result ended."""
-        return self._lineage.ends(events.parts[:, 0])
-
-    def parts(self) -> Parts:
-        """Returns what names the parts of results."""
-        return Parts(self._lineage, self._records)
-
-    @property
-    def texts(self) -> Texts:
-        """The texts of the values of results."""
-        return self._texts
+    # ------------------------------------------------------------ what waits
 
     def waiting(self) -> Waiting | None:
         """Returns what waits; None if there is no event query."""
@@ -266,8 +221,7 @@ class Patterns:
             return None
         if not self._is_open:
             self._open()
-        _, partial = self._kernel.instances()
-        return Waiting(self._time.horizon, len(self._buffer), int(partial.sum()))
+        return Waiting(self._time.horizon, len(self.running.buffer), self.running.waiting())
 
     def oldest(self) -> int | None:
         """Returns when the earliest event begins that anything waits for; None if nothing does."""
@@ -275,12 +229,8 @@ class Patterns:
             if not self.is_begun:
                 return None
             self._open()
-        self._compact()
-        return self._lineage.oldest()
-
-    def _compact(self) -> None:
-        self._lineage.keep([*self._kernel.parts(), *self._buffer.parts()])
-        self._texts.keep([*self._kernel.codes(), *self._buffer.codes()])
+        self.running.compact()
+        return self.running.lineage.oldest()
 
     # ------------------------------------------------------------ state
 
@@ -290,13 +240,13 @@ class Patterns:
             return
         self._stored.save_events(self._rows)
         self._rows = []
-        self._time.next_number = self._lineage.next
+        self._time.next_number = self.running.lineage.next
         self._stored.save_time(self._time)
         self._since_snapshot += 1
         if self._since_snapshot >= self._every:
-            self._compact()
-            kernel = self._kernel.state()
-            self._stored.save_snapshot(Snapshot(self._time.horizon, kernel, self._lineage.table()))
+            self.running.compact()
+            kernel = self.running.kernel.state()
+            self._stored.save_snapshot(Snapshot(self._time.horizon, kernel, self.running.lineage.table()))
 
     def finish_batch(self, *, committed: bool) -> None:
         """Ends the batch. If it was not committed, all is read from the store again when it is next needed."""
@@ -306,29 +256,24 @@ class Patterns:
         self._late = {}
         if self._since_snapshot >= self._every:
             self._since_snapshot = 0
-        if self._is_open and (self._lineage.crowded or self._texts.crowded):
-            self._compact()
+        if self._is_open and self.running.is_crowded:
+            self.running.compact()
 
     def _open(self) -> None:
         """Reads the last snapshot, and runs the statements again over the events from there on."""
-        self._texts, self._buffer = Texts(), Buffer()
         found = self._stored.snapshot()
-        self._lineage = Lineage(self._time.next_number)
-        self._lineage.restore(found.lineage)
-        self._kernel: Kernel = self._make_kernel(self._texts, self._lineage)
-        self._order = Order(self._made_of)
-        self._numbers: dict[str, int] = {}
-        self._form_ids: dict[int, str] = {}
-        self._known: dict[str, EventForm] = {}
-        self._next_form = 0
+        lineage = Lineage(self._time.next_number)
+        lineage.restore(found.lineage)
+        self.running = running = Running(self._make_kernel, lineage, self._records, self._made_of)
         self._is_open = True
-        self._follow_forms(self._statements.forms)
-        self._kernel.restore(found.kernel)
+        running.follow(self._statements.forms, self._statements.forms)
+        self._statements.changed.clear()
+        running.kernel.restore(found.kernel)
         schemas = {name: placement.schema for name, placement in self._statements.placements.items()}
         rows = self._stored.events_from(found.horizon)
         taken = {name: since for name, since in self._time.taken.items() if self._statements.ids.get(name) == since.id}
-        for name, events in events_of(rows, schemas, self._lineage, self._texts, taken).items():
-            self._buffer.add(name, events)
+        for name, events in events_of(rows, schemas, lineage, running.texts, taken).items():
+            running.buffer.add(name, events)
         if self._time.horizon > found.horizon:
-            for _ in self._run(self._time.horizon, self._buffer.release):
+            for _ in running.run(self._time.horizon, self._statements.placements):
                 pass

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pattern_stage.lineage import Lineage
     from pattern_stage.replay.database import Database
     from pattern_stage.values import Texts
+    from xscl import Script
 
 DRIVER, EXECUTORS, SQL = "driver", "executors", "sql"
 
@@ -37,6 +38,18 @@ def check_place(place: str, *, on_spark: bool, lasts: bool, settle: Settle) -> N
         raise InvalidValue(
             "SQL answers event queries once, at the end of a run that keeps no state: leave out the state, and let "
             "settle be INF"
+        )
+
+
+def check_backfill(place: str, script: Script, *, backfill: bool) -> None:
+    """Checks that a script can be registered in a place, with a `backfill` or without.
+
+    Raises:
+        InvalidValue: if it has event queries, and these have no backfill there.
+    """
+    if backfill and script.event_queries and place == SQL:
+        raise InvalidValue(
+            "SQL answers event queries at the end of a run, and has no backfill: answer them in the driver"
         )
 
 

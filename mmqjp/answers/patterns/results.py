@@ -11,6 +11,9 @@ from mmqjp.answers.patterns.kernels import Results
 from pattern_stage.columns import Columns, Ints, joined
 from xscl.algebra.events import Schema
 
+LATE = "late for patterns"
+"""How the reason begins why no statement gets the events of a document that came too late."""
+
 
 @dataclass(frozen=True, slots=True)
 class FormResults:

@@ -236,7 +236,7 @@ class Store:
             StoredEvents(self.store, self.ledger),
             self._records,
             lambda texts, lineage: self._kernel(texts, lineage, self._cels, self.schemas),
-            KeptDocuments(self.store, self._records, self._statements.needs_of).events,
+            KeptDocuments(self.store, self._records),
             lambda stream: (),
             settle=self._settle,
             snapshot_every=self._every,
@@ -313,9 +313,9 @@ class Store:
         self.patterns.finish_batch(committed=not fails)
 
     def _named(self, found: FormResults) -> Iterable[Result]:
-        parts = self.patterns.parts()
+        parts = self.patterns.running.parts()
         parts.load(found.events.parts)
-        texts = self.patterns.texts
+        texts = self.patterns.running.texts
         values = [
             [None if math.isnan(x) else x for x in column.tolist()]
             if column.dtype == np.float64

@@ -74,11 +74,13 @@ def told(output: Output) -> Told:
 
 
 def wanted(names: Sequence[str], found: World) -> set[Told]:
-    return {
-        Told(name, frozenset(_values(one)), one.t0, one.t1, frozenset(_documents(one.parts)))
-        for place, name in enumerate(names)
-        for one in found.results(place)
-    }
+    return {one for place, name in enumerate(names) for one in results_of(name, found.results(place))}
+
+
+def results_of(name: str, events: Iterable[Event]) -> Iterator[Told]:
+    """Results of a statement, by values."""
+    for one in events:
+        yield Told(name, frozenset(_values(one)), one.t0, one.t1, frozenset(_documents(one.parts)))
 
 
 def _values(one: Event) -> Iterator[tuple[str, str]]:

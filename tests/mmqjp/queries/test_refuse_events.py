@@ -5,21 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
 from click.testing import CliRunner
 
-from mmqjp import Engine
 from mmqjp.cli import main
-from mmqjp.queries.event_changes import InvalidEvents
 
 SCRIPT = "DEFINE EVENT Post FROM S//item->i (title := i/title); FROM Post PUBLISH posts; FROM S//item PUBLISH items"
-
-
-def test_a_backfill_refuses_them_and_changes_nothing():
-    with Engine("duckdb") as engine:
-        with pytest.raises(InvalidEvents, match="cannot be answered over stored documents"):
-            engine.subscribe(SCRIPT, backfill=True)
-        assert engine.queries() == {}
 
 
 def test_backtest_refuses_them_in_one_line(tmp_path: Path):

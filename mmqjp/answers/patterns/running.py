@@ -1,0 +1,161 @@
+"""Event queries at work: a kernel with their forms, the events that wait for it, and a run over these in strata.
+
+A stratum is what becomes complete with the documents of the one before: XSCL answers these in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+
+import pyarrow as pa
+
+from mmqjp.answers.patterns.kernels import Kernel, MakeKernel, no_events
+from mmqjp.answers.patterns.order import Order
+from mmqjp.answers.patterns.parts import Parts
+from mmqjp.answers.patterns.results import FormResults, by_form, in_order
+from mmqjp.documents.record import Record
+from mmqjp.queries.event_registry import EventForm
+from pattern_stage.assemble import Assembled
+from pattern_stage.columns import Columns, Ints
+from pattern_stage.horizon import Buffer
+from pattern_stage.lineage import Lineage
+from pattern_stage.values import Texts
+from templates.event_places import EventPlacement
+
+
+class Running:
+    """Forms of event queries in a kernel. `lineage` and `texts` say what its numbers and codes stand for."""
+
+    def __init__(
+        self,
+        make_kernel: MakeKernel,
+        lineage: Lineage,
+        records: Mapping[int, Record] | object,
+        made_of: Callable[[str], Collection[str]],
+        texts: Texts | None = None,
+    ) -> None:
+        """`made_of` returns the streams that XSCL queries make a stream of. With `texts`, others use them, too."""
+        self.lineage, self.texts, self.buffer = lineage, Texts() if texts is None else texts, Buffer()
+        self._make_kernel, self._records = make_kernel, records
+        self.kernel: Kernel = make_kernel(self.texts, lineage)
+        self._order = Order(made_of)
+        self._numbers: dict[str, int] = {}
+        self._form_ids: dict[int, str] = {}
+        self._known: dict[str, EventForm] = {}
+        self._next_form = 0
+
+    # ------------------------------------------------------------ forms
+
+    def follow(self, forms: Mapping[str, EventForm], changed: Iterable[str]) -> None:
+        """Brings the kernel in step with forms, of which some have come, changed or gone."""
+        gone = []
+        for form_id in changed:
+            if form_id not in forms and form_id in self._numbers:
+                gone.append(number := self._numbers.pop(form_id))
+                del self._form_ids[number], self._known[form_id]
+                self._order.remove(form_id)
+        if gone:  # first, because what others read may be defined otherwise now
+            self.kernel.remove(gone)
+        for form_id in changed:
+            if form_id in forms and self._known.get(form_id) is not forms[form_id]:
+                self._put(form_id, forms[form_id])
+
+    def _put(self, form_id: str, form: EventForm) -> None:
+        """Adds a form, or follows a change of its members. The kernel knows nothing of these but the least `since`."""
+        known = self._known.get(form_id)
+        if known is None or form.since < known.since:
+            before = self._numbers.get(form_id)
+            number = self._numbers[form_id] = self._next_form
+            self._next_form += 1
+            self._form_ids[number] = form_id
+            self.kernel.add(number, form.stream, form.since)
+            if before is not None:  # only now, so that what waits for its rows stays
+                del self._form_ids[before]
+                self.kernel.remove([before])
+        self._known[form_id] = form
+        self._order.add(form)
+
+    def take_over(self, state: Mapping[str, pa.Table]) -> None:
+        """Puts a state in the place of all that waits in the kernel, in a new one."""
+        self.kernel = self._make_kernel(self.texts, self.lineage)
+        for form_id, number in self._numbers.items():
+            form = self._known[form_id]
+            self.kernel.add(number, form.stream, form.since)
+        self.kernel.restore(state)
+
+    def outside(self, placements: Mapping[str, EventPlacement]) -> set[str]:
+        """Returns the external streams behind any form."""
+        return self._order.outside(placements)
+
+    # ------------------------------------------------------------ events
+
+    def take(self, name: str, found: Assembled) -> Ints:
+        """Takes events of a definition, which wait from now on. Returns their numbers."""
+        numbers = self.lineage.of_documents(name, found.docids, found.t0, found.t1, found.nodes)
+        self.buffer.add(name, Columns(found.t0, found.t1, found.values, numbers.reshape(-1, 1)))
+        return numbers
+
+    def run(self, until: int, placements: Mapping[str, EventPlacement]) -> Iterator[list[FormResults]]:
+        """Runs the forms over the events that wait and end before a time. Yields the results of each stratum, which
+        the caller answers before it goes on."""
+        published: dict[str, list[Columns]] = {}
+        fed: set[str] = set()
+        self.lineage.begin()
+        self.kernel.begin(until)
+        while ready := self._order.ready(fed, placements):
+            events = self.buffer.release(ready, until)
+            for name in ready:
+                if composed := published.pop(name, None):
+                    events[name] = in_order(composed)
+            found = self.kernel.feed({name: events.get(name, no_events(self._order.schema(name))) for name in ready})
+            fed.update(ready)
+            results = by_form(found, self._form_ids)
+            self._publish(results, published)
+            yield results
+        yield by_form(self.kernel.end(), self._form_ids)
+
+    def _publish(self, results: Sequence[FormResults], published: dict[str, list[Columns]]) -> None:
+        """Adds results as events of the streams that are read."""
+        read = self._order.names()
+        parts = self.parts()
+        for one in results:
+            for publisher in self._known[one.form_id].publishers:
+                if publisher.stream in read:
+                    began = self.lineage.ends(one.events.parts[:, 0])
+                    events = one.events.take((began > publisher.since) & (one.events.t1 <= publisher.until))
+                    numbers = self.lineage.composed(
+                        publisher.stream,
+                        parts.digests(publisher.identity, events, self.texts),
+                        events.t0,
+                        events.t1,
+                        events.parts,
+                    )
+                    composed = Columns(events.t0, events.t1, events.values, numbers.reshape(-1, 1))
+                    published.setdefault(publisher.stream, []).append(composed)
+
+    # ------------------------------------------------------------ what results are made of
+
+    def appeared(self, events: Columns) -> Ints:
+        """Returns when the first part of each result ended."""
+        return self.lineage.ends(events.parts[:, 0])
+
+    def parts(self) -> Parts:
+        """Returns what names the parts of results."""
+        return Parts(self.lineage, self._records)
+
+    # ------------------------------------------------------------ upkeep
+
+    def waiting(self) -> int:
+        """Returns how many partial matches wait for a partner, those of several forms for each."""
+        _, partial = self.kernel.instances()
+        return int(partial.sum())
+
+    def compact(self) -> None:
+        """Forgets the numbers and texts that nothing which waits has."""
+        self.lineage.keep([*self.kernel.parts(), *self.buffer.parts()])
+        self.texts.keep([*self.kernel.codes(), *self.buffer.codes()])
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether it is time for that."""
+        return self.lineage.crowded or self.texts.crowded
