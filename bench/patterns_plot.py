@@ -50,7 +50,7 @@ def draw(lines: Sequence[Line], prefix: Path) -> None:
 
 
 def _panel(axes: Any, name: str, lines: Sequence[Line]) -> None:
-    """One figure: a line for each template, for channels on and off, and for one statement at a time."""
+    """One figure: a line for each template, with and without channels, and for one statement at a time."""
     key, label = _AXES[name]
     groups: dict[str, list[Line]] = {}
     for line in lines:
@@ -71,12 +71,9 @@ def _panel(axes: Any, name: str, lines: Sequence[Line]) -> None:
 
 def _series(line: Line, lines: Sequence[Line]) -> str:
     """What a line of a panel is called."""
-    name = str(line.case["template"]) if len({one.case["template"] for one in lines}) > 1 else "together"
-    if not line.case["channels"]:
-        name = f"{name}, no channels"
-    return (
-        name if line.plan == "together" else "one at a time" if name.startswith("together") else f"{name}, {line.plan}"
-    )
+    template = str(line.case["template"])
+    several = len({one.case["template"] for one in lines}) > 1
+    return line.plan if not several else template if line.plan == "together" else f"{template}, {line.plan}"
 
 
 def _rate(line: Line) -> float:

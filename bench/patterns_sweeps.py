@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from statistics import median
 
 import numpy as np
@@ -18,7 +18,7 @@ from pattern_stage.values import Texts
 from xscl.algebra.events import Stream
 
 INTERVAL = 1000
-"""How many events an interval has."""
+"""How many events an interval has, those of streams that are copies not counted."""
 
 Found = set[tuple[int, ...]]
 """Results of a statement: t0, t1 and the numbers of their events."""
@@ -62,8 +62,7 @@ def run(one: Workload, asked: Sequence[Stream], given: Mapping[str, Given], samp
     found: dict[int, Found] = {place: set() for place in wanted.tolist()}
     count, seconds = 0, 0.0
     last = max(int(events.t1[-1]) for events in columns.values())
-    total = sum(map(len, columns.values()))
-    step = max(1, last * INTERVAL // total // SECOND) * SECOND
+    step = max(1, last * INTERVAL // one.events // SECOND) * SECOND
     for low in range(0, last + 1, step):
         part = {}
         for name, events in columns.items():
@@ -94,53 +93,66 @@ def floor(given: Mapping[str, Given]) -> float:
 
 
 def measure(one: Workload, sample_size: int, turns: int) -> Iterator[Line]:
-    """Lines of a case: medians of turns, in each of which both ways and the floor run.
+    """Lines of a case: medians of turns, in each of which all ways and the floor run.
 
-    Raises AssertionError if a statement of the sample has other results alone.
+    Raises AssertionError if a statement of the sample has other results without channels, or alone.
     """
-    given = streams(one)
-    asked = lowered(list(statements(one)), given)
-    sample = np.random.default_rng(3).choice(len(asked), min(sample_size, len(asked)), replace=False).tolist()
-    together, alone, floors = [], [], []
+    made = [Way("together", one)]
+    if one.has_channels:
+        made.append(Way("without channels", replace(one, channels=False)))
+    sample = np.random.default_rng(3).choice(one.queries, min(sample_size, one.queries), replace=False).tolist()
+    alone, alone_rows, floors = [], 0, []
     for _ in range(turns):
-        ours = run(one, asked, given, sample)
-        seconds, rows = 0.0, 0
+        for way in made:
+            way.runs.append(run(way.case, way.asked, way.given, sample))
+        seconds, alone_rows = 0.0, 0
         for place in sample:
-            single = run(replace(one, queries=1), [asked[place]], given, [0])
-            assert single.found[0] == ours.found[place], f"statement {place} of {one} has something else alone"
-            seconds, rows = seconds + single.seconds, rows + single.results
-        together.append(ours)
-        alone.append(seconds * len(asked) / len(sample))
-        floors.append(floor(given))
-    seconds, lowest = median(ours.seconds for ours in together), median(floors)
-    speedup = median(other / ours.seconds for other, ours in zip(alone, together, strict=True))
-    registered = len(asked) / median(ours.registering for ours in together)
-    scaled, case = len(sample) < len(asked), asdict(one)
-    count = sum(len(events.seconds) for events in given.values())
-    details = {"events_a_second": count / seconds, "registered": registered}
-    results = together[0].results
-    yield Line("patterns", case, None, "together", seconds, results, "one at a time", speedup, lowest, scaled, details)
-    slow = median(alone)
-    yield Line(
-        "patterns",
-        case,
-        None,
-        "one at a time",
-        slow,
-        rows,
-        None,
-        None,
-        lowest,
-        scaled,
-        {"events_a_second": count / slow},
-    )
+            single = run(replace(one, queries=1), [made[0].asked[place]], made[0].given, [0])
+            for way in made:
+                found = way.runs[-1].found[place]
+                assert single.found[0] == found, f"statement {place} of {one} has something else alone than {way.plan}"
+            seconds, alone_rows = seconds + single.seconds, alone_rows + single.results
+        alone.append(seconds * one.queries / len(sample))
+        floors.append(floor(made[0].given))
+    count = sum(len(events.seconds) for events in made[0].given.values())
+    lowest, scaled = median(floors), len(sample) < one.queries
+
+    def line(plan: str, seconds: float, rows: int, speedup: float | None, **details: object) -> Line:
+        baseline = None if speedup is None else "one at a time"
+        details = {"events_a_second": count / seconds, **details}
+        return Line("patterns", asdict(one), None, plan, seconds, rows, baseline, speedup, lowest, scaled, details)
+
+    for way in made:
+        taken = [ours.seconds for ours in way.runs]
+        details: dict[str, object] = {"registered": one.queries / median(ours.registering for ours in way.runs)}
+        if way is made[0] and len(made) > 1:
+            details["over_channels"] = _ratio([ours.seconds for ours in made[1].runs], taken)
+        yield line(way.plan, median(taken), way.runs[0].results, _ratio(alone, taken), **details)
+    yield line("one at a time", median(alone), alone_rows, None)
+
+
+@dataclass
+class Way:
+    """A way to run the statements of a case, and its runs, one a turn."""
+
+    plan: str
+    case: Workload
+    runs: list[Run] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.given = streams(self.case)
+        self.asked = lowered(list(statements(self.case)), self.given)
+
+
+def _ratio(slower: Sequence[float], faster: Sequence[float]) -> float:
+    """The median of the ratios of the turns."""
+    return median(one / other for one, other in zip(slower, faster, strict=True))
 
 
 COLUMNS: tuple[Column, ...] = (
     ("figure", lambda line: line.case["figure"]),
     ("template", lambda line: line.case["template"]),
     ("", lambda line: line.plan),
-    ("channels", lambda line: "on" if line.case["channels"] else "off"),
     ("statements", lambda line: line.case["queries"]),
     ("domain", lambda line: line.case["domain"]),
     ("window", lambda line: line.case["window"]),
@@ -151,5 +163,6 @@ COLUMNS: tuple[Column, ...] = (
     ("results", lambda line: line.rows),
     ("over floor", lambda line: line.over_floor),
     ("times faster", marked),
+    ("than without channels", lambda line: line.details.get("over_channels")),
     ("registered/s", lambda line: line.details.get("registered")),
 )

@@ -144,6 +144,23 @@ def pairs_once(at: Ints, rows: Ints) -> tuple[Ints, Ints]:
     return pairs // width, pairs % width
 
 
+def sets_of(flow: Flow) -> tuple[Ints, Ints, Ints, Ints]:
+    """Returns the events that have rows, the number of the set of rows of each, and these sets: pairs of the number of
+    a set, ascending, and a row. Equal sets are one, if their rows stand in the same order."""
+    heads = np.append(True, flow.at[1:] != flow.at[:-1])
+    starts = np.flatnonzero(heads)
+    if len(starts) == len(flow):
+        rows, numbers = np.unique(flow.rows, return_inverse=True)
+        return flow.at, numbers, np.arange(len(rows)), rows
+    sizes = np.diff(starts, append=len(flow))
+    places = np.arange(len(flow)) - np.repeat(starts, sizes)
+    firsts, numbers = numbered([np.add.reduceat(mixed([flow.rows, places]), starts), sizes])
+    if not np.array_equal(flow.rows, flow.rows[np.repeat(starts[firsts][numbers], sizes) + places]):
+        firsts = numbers = np.arange(len(starts))  # two sets have one hash
+    taken, of = spread(starts[firsts], sizes[firsts])
+    return flow.at[starts], numbers, of, flow.rows[taken]
+
+
 def merged(first: Flow, second: Flow) -> Flow:
     """Returns the flow of the events of two of one schema. Where one has fewer places of parts, others are -1."""
     places = max(first.events.parts.shape[1], second.events.parts.shape[1])

@@ -164,7 +164,7 @@ class Folding:
 
     def waiting(self) -> Ints:
         """Returns how many instances wait for each row."""
-        return self._joining.instances.counts
+        return self._joining.instances.counts()
 
     def codes(self) -> Iterable[Ints]:
         """Returns the codes of all texts that it holds."""

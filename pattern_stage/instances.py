@@ -51,8 +51,6 @@ class Instances:
     def __init__(self, sides: int) -> None:
         self.kept = KeptEvents(sides)
         self.members = Members()
-        self.counts = np.zeros(16, np.int64)
-        """How many instances wait for each row."""
         self.by_class = np.zeros(16, np.int64)
         """How many instances there are of each class."""
         self._slots = Slots()
@@ -67,6 +65,13 @@ class Instances:
         """Returns all instances, with their places."""
         places = np.flatnonzero(self._alive[: self._slots.end])
         return places, self._batch.take(places)
+
+    def counts(self) -> Ints:
+        """Returns how many instances wait for each row. Rows past the end have none."""
+        _, batch = self.all()
+        codes, uses = np.unique(batch.members, return_counts=True)
+        places, rows = self.members.rows(codes)
+        return np.bincount(rows, uses[places]).astype(np.int64)
 
     def touched(self, marks: Ints) -> tuple[Ints, Batch]:
         """Returns, with their places, the instances with these marks, and perhaps a few more."""
@@ -90,17 +95,12 @@ class Instances:
         self._ends[places], self._alive[places] = ends, True
         self.kept.use(batch.events)
         self.members.use(batch.members)
-        _, rows = self.members.rows(batch.members)
-        self.counts = grown(self.counts, int(rows.max(initial=-1)) + 1)
-        np.add.at(self.counts, rows, 1)
         self.by_class = grown(self.by_class, int(batch.classes.max(initial=-1)) + 1)
         np.add.at(self.by_class, batch.classes, 1)
 
     def drop(self, places: Ints) -> Batch:
         """Forgets instances, and returns them. Their events and sets stay until they are swept."""
         batch = self._batch.take(places)
-        _, rows = self.members.rows(batch.members)
-        np.subtract.at(self.counts, rows, 1)
         self._forget(places, batch)
         return batch
 
@@ -125,7 +125,6 @@ class Instances:
         lonely = batch.take(empty)
         self._forget(places[empty], lonely)
         self.sweep(lonely.events, lonely.members)
-        self.counts[gone[gone < len(self.counts)]] = 0
 
     def _forget(self, places: Ints, batch: Batch) -> None:
         self._alive[places] = False

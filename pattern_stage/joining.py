@@ -10,7 +10,7 @@ import pyarrow as pa
 from pattern_stage.classes import Classes, each_shape
 from pattern_stage.columns import Columns, Ints, Mask
 from pattern_stage.fan_out import FanOut
-from pattern_stage.flow import Flow, mixed
+from pattern_stage.flow import Flow, mixed, sets_of, spread
 from pattern_stage.instances import Batch, Instances
 from pattern_stage.operators import NO_BOUND, Index, Renumber, RowVectors
 from pattern_stage.pair_tests import PairTests, known_keys, take_apart
@@ -77,27 +77,37 @@ class Joining:
 
     def enter(self, flow: Flow, sides: Callable[[Columns], Sequence[Columns]]) -> Batch:
         """Returns the instances that begin with left events. `sides` makes the sides of an event."""
-        places, rows = self._readers.of(flow.rows)
-        if len(rows) == 0:
+        if len(flow) == 0:
             return NO_INSTANCES
-        at, classes = flow.at[places], self.classes.of_row[rows]
-        heads = np.ones(len(at), np.bool_)
-        if not self.classes.single:
-            codes = at * self.classes.end + classes
-            if np.any(codes[1:] < codes[:-1]):
-                order = np.argsort(codes, kind="stable")
-                codes, at, classes, rows = codes[order], at[order], classes[order], rows[order]
-            heads[1:] = codes[1:] != codes[:-1]
-        first = np.flatnonzero(heads)
-        sizes = np.diff(first, append=len(at))
-        at, classes = at[first], classes[first]
+        at, classes, members = self._alone(flow) if self.classes.single else self._in_sets(flow)
+        if len(at) == 0:
+            return NO_INSTANCES
         used, event_of = np.unique(at, return_inverse=True)
         kept = self.instances.kept.put(sides(flow.events.take(used)))
         origins = self._origins + event_of
         self._origins += len(used)
-        members = self.instances.members.put(rows, sizes)
         batch, known = self.awaiting(Batch(kept[event_of], origins, classes, members, _NONE, _NONE))
         return batch if known.all() else batch.take(known)
+
+    def _alone(self, flow: Flow) -> tuple[Ints, Ints, Ints]:
+        """Returns events of left events with their classes and members, where each class has one row."""
+        places, rows = self._readers.of(flow.rows)
+        ones = np.ones(len(rows), np.int64)
+        return flow.at[places], self.classes.of_row[rows], self.instances.members.put(rows, ones)
+
+    def _in_sets(self, flow: Flow) -> tuple[Ints, Ints, Ints]:
+        """Returns the same where classes have several rows. Events of the same left rows have the same members."""
+        at, numbers, of, left = sets_of(flow)
+        places, rows = self._readers.of(left)
+        of, classes = of[places], self.classes.of_row[rows]
+        codes = of * self.classes.end + classes
+        order = np.argsort(codes, kind="stable")
+        first = np.flatnonzero(np.diff(codes[order], prepend=-1))
+        members = self.instances.members.put(rows[order], np.diff(first, append=len(rows)))
+        of, classes = of[order][first], classes[order][first]
+        counts = np.bincount(of, minlength=int(numbers.max()) + 1)
+        taken, place = spread((np.cumsum(counts) - counts)[numbers], counts[numbers])
+        return at[place], classes[taken], members[taken]
 
     def awaiting(self, batch: Batch) -> tuple[Batch, Mask]:
         """Returns instances with their keys and marks, and which of them may hold: not those whose key is NULL."""
@@ -154,15 +164,30 @@ class Joining:
     def results(self, members: Ints, at: Ints, spans: Ints) -> tuple[Ints, Ints]:
         """Returns pairs of the place of a result and a row, sorted by place: results are given by the members of their
         instances, their places and their spans. A row has those that are in its window."""
-        places, rows = self.instances.members.rows(members)
+        if np.any(at[1:] < at[:-1]):
+            order = np.argsort(at, kind="stable")
+            members, at, spans = members[order], at[order], spans[order]
+        if np.all(members >= 0):
+            if self._bounded:
+                inside = spans <= self._rows.within[members]
+                return at[inside], members[inside]
+            return at, members
+        codes, which = np.unique(members, return_inverse=True)
+        of, rows = self.instances.members.rows(codes)
+        counts = np.bincount(of, minlength=len(codes))
+        starts = np.cumsum(counts) - counts
+        sizes = counts[which]
         if self._bounded:
-            inside = spans[places] <= self._rows.within[rows]
-            places, rows = places[inside], rows[inside]
-        at = at[places]
-        if np.all(at[1:] >= at[:-1]):
-            return at, rows
-        order = np.argsort(at, kind="stable")
-        return at[order], rows[order]
+            # The rows of a set by their windows, the widest first: an event is in those of a beginning.
+            windows = self._rows.within[rows]
+            levels = np.unique(windows)
+            keys = of * (len(levels) + 1) - np.searchsorted(levels, windows)
+            order = np.argsort(keys, kind="stable")
+            rows, keys = rows[order], keys[order]
+            least = which * (len(levels) + 1) - np.searchsorted(levels, spans)
+            sizes = np.searchsorted(keys, least, "right") - starts[which]
+        taken, place = spread(starts[which], sizes)
+        return at[place], rows[taken]
 
     # ------------------------------------------------------------ state
 

@@ -166,7 +166,10 @@ class Kernel:
 
     def _results(self, mop: MOp, flow: Flow, readers: FanOut) -> list[Results]:
         places, slots = readers.of(flow.rows)
-        at, since = flow.at[places], self.statements.since[slots]
+        at = flow.at[places]
+        if self.statements.newest < int(flow.events.t0.min()):
+            return [Results(mop.schema, flow.events, at, self.statements.ids[slots])] if len(at) else []
+        since = self.statements.since[slots]
         seen = flow.events.t0[at] > since
         # An event may have begun before, as long as its first part ended after.
         unclear = np.flatnonzero(~seen & (flow.events.t1[at] > since))

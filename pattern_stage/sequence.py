@@ -50,7 +50,7 @@ class Sequencing:
 
     def waiting(self) -> Ints:
         """Returns how many instances wait for each row."""
-        return self._joining.instances.counts
+        return self._joining.instances.counts()
 
     def run(self, inputs: Sequence[Flow], until: int) -> Flow:
         """Returns left events with their partners."""

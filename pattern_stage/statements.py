@@ -48,6 +48,8 @@ class Statements:
 
     def __init__(self, plan: Plan) -> None:
         self.ids, self.since, self.rows, self._of = (np.full(16, -1, np.int64) for _ in range(4))
+        self.newest = -(1 << 62)
+        """The greatest `since` that any has had."""
         self._plan = plan
         self._forms = Forms()
         self._bound: dict[int, Bound] = {}
@@ -81,6 +83,7 @@ class Statements:
             windows = [np.array(column, np.int64) for column in zip(*waiting.windows, strict=True)]
             ids, since = np.array(waiting.ids, np.int64), np.array(waiting.since, np.int64)
             rows = self._plan.add(bound, constants, windows, ids, since, added.rows)
+            self.newest = max(self.newest, int(since.max()))
             slots = self._take(ids)
             self.ids[slots], self.since[slots], self.rows[slots], self._of[slots] = ids, since, rows, number
             added.slots.append((bound.mops[-1].number, slots, rows))

@@ -9,15 +9,22 @@ import pytest
 
 from bench import patterns, patterns_sweeps, patterns_thesis
 from bench.patterns_sweeps import measure
-from bench.patterns_thesis import PROCESSES, Workload, cases
+from bench.patterns_thesis import PROCESSES, Workload, cases, statements, streams
+from pattern_stage.rules import RULE_NAMES
 
 
 @pytest.mark.parametrize("template", ["constants", "NEXT", "FOLD", "channel"])
-@pytest.mark.parametrize("channels", [True, False])
-def test_rumor_statements_get_what_they_get_alone(template, channels):
-    one = Workload("5.9", template, 20, 600, domain=5, capacity=3, channels=channels)
-    together, alone = measure(one, 20, 1)
-    assert together.rows == alone.rows > 0 and not together.extrapolated
+def test_rumor_statements_get_what_they_get_alone(template):
+    one = Workload("5.9", template, 20, 600, domain=5, capacity=3)
+    together, *apart, alone = measure(one, 20, 1)
+    assert [line.plan for line in apart] == ["without channels"] * (template == "channel")
+    assert {line.rows for line in (together, *apart)} == {alone.rows} != {0} and not together.extrapolated
+
+
+def test_without_a_channel_each_stream_comes_for_itself():
+    one = Workload("5.9d", "channel", 6, 40, capacity=3, channels=False)
+    assert list(streams(one)) == ["S0", "S1", "S2", "T"] and one.rules == RULE_NAMES
+    assert [text.split("}")[1].split()[0] for text in statements(one)] == ["S0", "S1", "S2"] * 2
 
 
 @pytest.mark.parametrize("template", ["Stateless", "Concatenation", "Parameterization", "Iteration"])
@@ -27,12 +34,11 @@ def test_feed_statements_get_what_they_get_alone(template, monkeypatch):
     assert together.rows == alone.rows > 0
 
 
-@pytest.mark.parametrize("channels", [True, False])
-def test_hybrid_statements_get_what_they_get_alone(channels, monkeypatch):
+def test_hybrid_statements_get_what_they_get_alone(monkeypatch):
     monkeypatch.setattr(patterns_sweeps, "INTERVAL", 5 * PROCESSES)
-    one = Workload("5.10a", "hybrid", 4, 12 * PROCESSES, channels=channels)
-    together, alone = measure(one, 4, 1)
-    assert together.rows == alone.rows > 0
+    one = Workload("5.10a", "hybrid", 4, 12 * PROCESSES)
+    together, apart, alone = measure(one, 4, 1)
+    assert together.rows == apart.rows == alone.rows > 0 and together.details["over_channels"]
     assert next(measure(replace(one, sel=0.0), 4, 1)).rows == 0
 
 

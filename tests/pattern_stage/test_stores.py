@@ -5,7 +5,9 @@ from random import Random
 import numpy as np
 import pytest
 
+from pattern_stage.columns import Columns
 from pattern_stage.fan_out import FanOut
+from pattern_stage.flow import Flow, mixed, sets_of
 from pattern_stage.members import Members
 from pattern_stage.slots import Slots
 
@@ -80,3 +82,18 @@ def test_slots_are_given_again():
     assert sorted(again.tolist()) == [1, 2, 5, 6] and len(slots) == 7
     slots.give(np.arange(7))
     assert slots.end == 0 and slots.take(1).tolist() == [0]
+
+
+@pytest.mark.parametrize("most", [1, 3])
+@pytest.mark.parametrize("mix", [mixed, lambda keys: np.zeros(len(keys[0]), np.int64)])
+def test_equal_sets_of_rows_are_one(most, mix, monkeypatch):
+    monkeypatch.setattr("pattern_stage.flow.mixed", mix)
+    chance = np.random.default_rng(1)
+    sizes = chance.integers(0, most + 1, 50)
+    at = np.repeat(np.arange(50), sizes)
+    rows = np.concatenate([chance.choice(3, size, replace=False) for size in sizes])
+    used, numbers, of, of_rows = sets_of(Flow(Columns(at, at, (), at.reshape(-1, 1)), at, rows))
+    assert used.tolist() == np.unique(at).tolist() and np.all(np.diff(of) >= 0)
+    assert len(np.unique(of)) < len(used) or mix is not mixed
+    for event, number in zip(used.tolist(), numbers.tolist(), strict=True):
+        assert of_rows[of == number].tolist() == rows[at == event].tolist()
