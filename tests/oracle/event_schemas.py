@@ -21,6 +21,7 @@ from tests.oracle.event_syntax import (
     Item,
     Name,
     Next,
+    Of,
     Ref,
     Str,
     Stream,
@@ -115,6 +116,8 @@ def kind_of(expr: Expr, source: Schema) -> Kind:
             return "string"
         case Ref():
             return source[expr.name]
+        case Of():
+            return source[f"{expr.variable}.{expr.name}"]
         case Fn("coalesce" | "argmax"):
             return kind_of(expr.args[0], source)
         case Fn():

@@ -109,7 +109,34 @@ class Fn:
         return f"{self.name}({', '.join(arg.text() for arg in self.args)})"
 
 
-Expr = Num | Str | Window | Ref | Time | Op | Fn
+Place = Literal["", "1", "i", "i-1", "LEN", "[]", "..i-1"]
+"""Which event of a pattern's variable: `v`, `v[1]`, `v[i]`, `v[i-1]`, `v[v.LEN]`; each of `v[]`, or of `v[..i-1]`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Of:
+    """An attribute of an event of a pattern's variable; without a name the events themselves, for `count`."""
+
+    variable: str
+    name: str
+    place: Place = ""
+
+    def text(self) -> str:
+        inside = {"": "", "LEN": f"[{self.variable}.LEN]", "[]": "[]"}.get(self.place, f"[{self.place}]")
+        return self.variable + inside + (f".{self.name}" if self.name else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Len:
+    """How many events a pattern's variable has."""
+
+    variable: str
+
+    def text(self) -> str:
+        return f"{self.variable}.LEN"
+
+
+Expr = Num | Str | Window | Ref | Time | Op | Fn | Of | Len
 
 # ---------------------------------------------------------------- conditions
 

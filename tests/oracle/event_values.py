@@ -15,7 +15,24 @@ import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from tests.oracle.event_syntax import Both, Cmp, Cond, Expr, Fn, IsNull, Not, Num, Op, Ref, Str, Test, Time, Window
+from tests.oracle.event_syntax import (
+    Both,
+    Cmp,
+    Cond,
+    Expr,
+    Fn,
+    IsNull,
+    Len,
+    Not,
+    Num,
+    Of,
+    Op,
+    Ref,
+    Str,
+    Test,
+    Time,
+    Window,
+)
 from tests.oracle.values import STRING_TESTS, apply, number, text_of
 
 Value = str | float | None
@@ -44,7 +61,7 @@ _ARITHMETIC: dict[str, Callable[[float, float], float]] = {
 @dataclass(frozen=True, slots=True)
 class Scope:
     """What references mean: `first` is $1, or the only event; `latest` is FOLD's $; `right` is $2. Times in
-    microseconds. `group` has the events that aggregates are of."""
+    microseconds. `group` has the events that aggregates are of. `bound` is what a pattern's variables have."""
 
     first: Values
     duration: int
@@ -52,6 +69,50 @@ class Scope:
     latest: Values | None = None
     gap: int | None = None
     group: tuple[Scope, ...] | None = None
+    bound: Bound | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The events of each variable of a pattern, and the place of the one among them that `v[i]` or `v[]` is."""
+
+    events: Mapping[str, tuple[Values, ...]]
+    chosen: Mapping[str, int]
+
+    def value(self, of: Of) -> Value:
+        """An attribute of one event; without a name, what is not NULL."""
+        events = self.events[of.variable]
+        match of.place:
+            case "" | "1":
+                place = 0
+            case "LEN":
+                place = len(events) - 1
+            case "i-1":
+                place = self.chosen[of.variable] - 1
+            case _:
+                place = self.chosen[of.variable]
+        return events[place][of.name] if of.name else 0.0
+
+    def group(self, call: Fn) -> tuple[Scope, ...]:
+        """The events that an aggregate is of."""
+        (variable, place), *more = {(of.variable, of.place) for of in of_items(call)}
+        assert not more and place in ("[]", "..i-1"), "an aggregate is of one v[], or of one v[..i-1]"
+        count = len(self.events[variable]) if place == "[]" else self.chosen[variable]
+        return tuple(
+            Scope({}, 0, bound=Bound(self.events, {**self.chosen, variable: number})) for number in range(count)
+        )
+
+
+def of_items(expr: Expr) -> list[Of]:
+    """The attributes of a pattern's events in an expression, those in aggregates included."""
+    match expr:
+        case Of():
+            return [expr]
+        case Op():
+            return of_items(expr.left) + of_items(expr.right)
+        case Fn():
+            return [of for arg in expr.args for of in of_items(arg)]
+    return []
 
 
 def finite(value: float) -> float | None:
@@ -79,11 +140,18 @@ def evaluate(expr: Expr, scope: Scope) -> Value:
             return scope.gap / _SECOND
         case Ref():
             return _look_up(expr, scope)
+        case Of():
+            assert scope.bound is not None
+            return scope.bound.value(expr)
+        case Len():
+            assert scope.bound is not None
+            return float(len(scope.bound.events[expr.variable]))
         case Op():
             return _arithmetic(expr.op, as_number(evaluate(expr.left, scope)), as_number(evaluate(expr.right, scope)))
         case Fn() if expr.name in AGGREGATES:
-            assert scope.group is not None
-            return _aggregate(expr, scope.group)
+            group = scope.group if scope.bound is None else scope.bound.group(expr)
+            assert group is not None
+            return _aggregate(expr, group)
         case Fn():
             return _function(expr.name, [evaluate(arg, scope) for arg in expr.args])
 

@@ -98,7 +98,10 @@ class World:
                 self._publishers.setdefault(statement.publish, []).append(place)
         self._derive_schemas()
         for statement in statements:
-            schema_of(statement, self.schemas)  # refuses what is malformed
+            self._schema(statement)  # refuses what is malformed
+
+    def _schema(self, statement: Cel) -> Schema:
+        return schema_of(statement, self.schemas)
 
     def _derive_schemas(self) -> None:
         waiting = dict(self._publishers)
@@ -106,7 +109,7 @@ class World:
             done = []
             for name, publishers in waiting.items():
                 try:
-                    self.schemas[name] = schema_of(self.statements[publishers[0]], self.schemas)
+                    self.schemas[name] = self._schema(self.statements[publishers[0]])
                 except KeyError:
                     continue
                 done.append(name)
