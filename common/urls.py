@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
+from functools import cache
+from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, quote, unquote, urlsplit
+
+if TYPE_CHECKING:
+    from publicsuffixlist import PublicSuffixList
 
 _WEB = frozenset({"http", "https"})
 _DEFAULT_PORTS = frozenset({80, 443})
 _TRACKING = frozenset({"fbclid", "gclid", "mc_cid", "mc_eid", "igshid", "ref_src"})
 _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
+_MACHINE = re.compile(r"(?:^|\.)(?:[0-9]+|0x[0-9a-f]*)$")
+"""A host whose last label is a number is an address of a machine."""
+
 _ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})?")
 _SAFE = "%/:@!$&'()*+,;=~?"
 
@@ -51,6 +59,33 @@ def url_host(text: str) -> str:
         return _ascii_host(urlsplit(text.strip())).removeprefix("www.")
     except ValueError:
         return ""
+
+
+def url_domain(text: str) -> str:
+    """The registrable domain of a URL: the public suffix of its host and one label more, in lower case and ASCII.
+
+    "" if the host is none, an address of a machine, or a public suffix itself. Public suffixes are those of the list at
+    publicsuffix.org, private ones included, as of the release of the package `publicsuffixlist`. Below an unknown top
+    level, each label is registrable.
+
+    >>> url_domain("https://news.bbc.co.uk/2/hi"), url_domain("https://ida.github.io/notes"), url_domain("https://co.uk")
+    ('bbc.co.uk', 'ida.github.io', '')
+    """
+    try:
+        host = _ascii_host(urlsplit(text.strip()))
+    except ValueError:
+        return ""
+    if ":" in host or _MACHINE.search(host) or not all(host.split(".")):
+        return ""
+    return _suffixes().privatesuffix(host) or ""
+
+
+@cache
+def _suffixes() -> PublicSuffixList:
+    # Imported here because few queries need it, and reading the list takes a while.
+    from publicsuffixlist import PublicSuffixList
+
+    return PublicSuffixList()
 
 
 def _ascii_host(parts: SplitResult) -> str:

@@ -35,7 +35,7 @@ from xscl.algebra.events import (
     TextTest,
     Value,
 )
-from xscl.algebra.functions import DERIVED, NUMERIC, xpath_number
+from xscl.algebra.functions import NUMERIC, xpath_number
 
 MICROSECONDS = 1e6
 """To a second, in which DUR and GAP are."""
@@ -174,7 +174,7 @@ class _Compiler:
             case Function(name="concat", args=args):
                 parts = list(map(self.text, args))
                 return lambda pairs: texts.concatenated([_whole(part(pairs), len(pairs)) for part in parts])
-            case Function(name=name, args=(arg,)) if name in DERIVED:
+            case Function(name=name, args=(arg,)) if name not in ("coalesce", "concat"):
                 of = self.text(arg)
                 return lambda pairs: texts.derived(name, _whole(of(pairs), len(pairs)))
         return self._taken(value)

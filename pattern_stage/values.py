@@ -14,7 +14,7 @@ import numpy as np
 
 from common.distinct import distinct
 from pattern_stage.columns import NULL_TEXT, Column, Floats, Ints
-from xscl.algebra.functions import DERIVED, MOST_TEXT, NUMERIC, TESTS, number_text
+from xscl.algebra.functions import MOST_TEXT, NUMERIC, TESTS, chained, number_text
 from xscl.algebra.regex.search import PatternLimit
 from xscl.algebra.regex.syntax import PatternError
 
@@ -71,11 +71,11 @@ class Texts:
         return cache.of(codes, len(self._code_of.texts), lambda new: list(map(_finite, map(function, self._of(new)))))
 
     def derived(self, name: str, codes: Ints) -> Ints:
-        """Returns the codes of `name(text)` of each text. `name` is one of DERIVED."""
+        """Returns the codes of `name(text)` of each text. `name` is one that chains of functions have."""
         cache = self._derived.get(name)
         if cache is None:
             cache = self._derived[name] = _Cache(np.int64, unknown=NULL_TEXT - 1, null=NULL_TEXT)
-        function = DERIVED[name]
+        function = chained(name)
         return cache.of(codes, len(self._code_of.texts), lambda new: self.codes(map(function, self._of(new))))
 
     def written(self, numbers: Floats) -> Ints:

@@ -28,6 +28,7 @@ from xscl.algebra.expressions import (
     String,
     VarPath,
 )
+from xscl.algebra.functions import WITH_LITERAL
 from xscl.algebra.normal import JoinOp
 from xscl.escapes import unescaped
 from xscl.problems import Problem
@@ -50,7 +51,10 @@ from xscl.windows import UNITS, window_us
 # Functions of a filter that apply to the filtered node when they are written without an argument. As a condition,
 # those whose value is a string stand for `!= ""`.
 _OF_CONTEXT = frozenset({"normalize-space", "string", "string-length", "number"})
-_STRING_VALUED = frozenset({"normalize-space", "string", "lower-case", "upper-case", "canonical-url", "host"})
+_STRING_VALUED = frozenset(
+    {"normalize-space", "string", "lower-case", "upper-case", "canonical-url", "host", "domain", "words", "year-month"}
+    | WITH_LITERAL.keys()
+)
 
 
 @quick

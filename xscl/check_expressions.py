@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from xscl.algebra.expressions import And, Call, Compare, Expr, Not, Number, Or, Rel, Span, String, VarPath
-from xscl.algebra.functions import DERIVED
+from xscl.algebra.functions import DERIVED, WITH_LITERAL
 from xscl.algebra.regex.flags import KNOWN as KNOWN_FLAGS
 from xscl.algebra.regex.search import compile_pattern
 from xscl.algebra.regex.syntax import PatternError
@@ -19,7 +19,7 @@ BOOLEAN_FUNCTIONS = {"contains": 2, "starts-with": 2, "ends-with": 2, "matches":
 MORE_ARGUMENTS = {"matches": 3}
 """How many arguments a function can have, if it can have more."""
 
-_DERIVED_FUNCTIONS = dict.fromkeys(DERIVED, 1)
+_DERIVED_FUNCTIONS = {**dict.fromkeys(DERIVED, 1), **dict.fromkeys(WITH_LITERAL, 2)}
 
 FILTER_FUNCTIONS = {**_DERIVED_FUNCTIONS, "string": 1, "count": 1}
 """The other functions of filters, with the number of their arguments."""
@@ -28,7 +28,7 @@ _NO_CLOCK = (
     'a query asks nothing of the clock: write a time, as in date(./timestamp) >= "2026-07-16"; how far apart two '
     "documents are is the window of a join"
 )
-_TIMES = 'compare whole times, as in date(./timestamp) >= "2026-07-16"'
+_TIMES = 'compare whole times, as in date(./timestamp) >= "2026-07-16", or months: year-month(./timestamp) = "2026-07"'
 
 _KNOWN_ELSEWHERE = {
     "position": "positions in a document cannot be asked for; say what the node holds instead",
@@ -50,10 +50,14 @@ _KNOWN_ELSEWHERE = {
     "string": "a variable or a path stands for its text: leave out string()",
     **dict.fromkeys(("now", "today", "current-date", "current-dateTime", "current-time"), _NO_CLOCK),
     **dict.fromkeys(("dateTime", "datetime", "time", "timestamp", "to_date", "year", "month", "day"), _TIMES),
+    "substring": "write substring-before(text, part) or substring-after(text, part), or matches(text, pattern)",
 }
 
 
-_ARGUMENTS = {"matches": '(text, "pattern") or matches(text, "pattern", "i")'}
+_ARGUMENTS = {
+    "matches": '(text, "pattern") or matches(text, "pattern", "i")',
+    **dict.fromkeys(WITH_LITERAL, '(text, " - ")'),
+}
 _EXAMPLES = {"date": '>= "2026-07-16"'}
 """What values are compared with in examples, if not with a number."""
 
@@ -125,11 +129,7 @@ def _check_call(call: Call, signatures: dict[str, int], place: Place) -> Iterato
         more = f" or {MORE_ARGUMENTS[call.name]}" if call.name in MORE_ARGUMENTS else ""
         message = f"{call.name}() takes {_arguments(wanted, more)}, not {len(call.args)}"
         example = (
-            _ARGUMENTS.get(call.name) or "(text, part)"
-            if wanted == 2
-            else "(path)"
-            if place is FILTER
-            else "(variable)"
+            _ARGUMENTS.get(call.name) or "(text, part)" if wanted > 1 else "(path)" if place is FILTER else "(variable)"
         )
         yield Problem(message, call.span, f"write {call.name}{example}")
         return
@@ -137,8 +137,17 @@ def _check_call(call: Call, signatures: dict[str, int], place: Place) -> Iterato
         yield Problem("count() counts nodes: its argument is a path", call.args[0].span, "write count(./author)")
     if call.name == "matches":
         yield from check_pattern(*call.args[1:])
+    if call.name in WITH_LITERAL:
+        yield from check_literal(call.name, call.args[1])
     for arg in call.args:
         yield from check_operand(arg, place)
+
+
+def check_literal(name: str, part: Expr) -> Iterator[Problem]:
+    """The problem of what one of WITH_LITERAL looks for."""
+    if not isinstance(part, String):
+        hint = f'write it in quotes: {name}(x, " - ")'
+        yield Problem(f"what {name}() looks for must be a string literal", part.span, hint)
 
 
 def check_pattern(pattern: Expr, flags: Expr | None = None) -> Iterator[Problem]:

@@ -12,7 +12,7 @@ from xscl.algebra.comparisons import is_number
 from xscl.algebra.event_pattern import ATTRIBUTE_END, EventAttribute, EventPattern
 from xscl.algebra.events import Kind
 from xscl.algebra.expressions import Call, Expr, VarPath
-from xscl.algebra.functions import DERIVED
+from xscl.algebra.functions import derivation
 from xscl.algebra.normal import constant_text
 from xscl.algebra.pattern import attach
 from xscl.algebra.system_names import block_root, path_end
@@ -52,6 +52,8 @@ def _functions(operand: Expr) -> tuple[tuple[str, ...], VarPath]:
     """The functions of an operand, the innermost first, and what they are applied to."""
     if isinstance(operand, VarPath):
         return (), operand
-    assert isinstance(operand, Call) and operand.name in DERIVED, "an attribute is a path, perhaps in functions"
+    assert isinstance(operand, Call), "an attribute is a path, perhaps in functions"
+    name = derivation(operand)
+    assert name is not None, "its functions derive values"
     inner, path = _functions(operand.args[0])
-    return (*inner, operand.name), path
+    return (*inner, name), path

@@ -31,8 +31,8 @@ from xscl.algebra.events import (
     Value,
 )
 from xscl.algebra.expressions import CompareOp, Number, Span, String
-from xscl.algebra.functions import DERIVED, TESTS, compare, xpath_number
-from xscl.check_expressions import check_pattern
+from xscl.algebra.functions import DERIVED, TESTS, WITH_LITERAL, compare, with_literal, xpath_number
+from xscl.check_expressions import check_literal, check_pattern
 from xscl.event_constants import arithmetic, function_of, kind_of, text_of
 from xscl.event_forms import all_of, any_of
 from xscl.event_syntax import (
@@ -62,6 +62,7 @@ MOST_ARGUMENTS = 100
 MOST_DIGITS = 300
 FUNCTIONS = {
     **dict.fromkeys(DERIVED, (1, 1)),
+    **dict.fromkeys(WITH_LITERAL, (2, 2)),
     "coalesce": (2, MOST_ARGUMENTS),
     "concat": (2, MOST_ARGUMENTS),
     "abs": (1, 1),
@@ -210,9 +211,16 @@ class Expressions:
         args = [self.value(arg, scope) for arg in call.args]
         if not self.counted(call, *FUNCTIONS[name]):
             return None
+        if name in WITH_LITERAL and (found := list(check_literal(name, call.args[1]))):  # type: ignore[arg-type]  # a string or not
+            self.problems += found
+            return None
         values = [value for value in args if value is not None]
         if len(values) < len(args):
             return None
+        if name in WITH_LITERAL:
+            literal = call.args[1]
+            assert isinstance(literal, String), "it has been checked"
+            return function_of(with_literal(name, literal.value), tuple(values[:1]), "string")
         kinds = {kind_of(value) for value in values}
         if name == "coalesce" and len(kinds) > 1:
             hint = 'make them one kind: number(...) is a number, concat(..., "") a text'

@@ -15,6 +15,7 @@ from typing import Literal
 from common.quick import quick
 from xscl.algebra.comparisons import canonical, is_number
 from xscl.algebra.expressions import Call, Compare, ElementConstructor, Expr, Rel, String, VarPath, holes_of
+from xscl.algebra.functions import parted
 from xscl.algebra.mirror import UNORDERED
 from xscl.algebra.normal import (
     NEGATED,
@@ -372,8 +373,9 @@ def _distinct(conjuncts: Iterator[Conjunct]) -> tuple[Conjunct, ...]:
 def _expression(term: Term, of: Expr | None = None) -> Expr:
     """The term as an expression of its variable, or of another operand."""
     expr: Expr = of or VarPath(term.var)
-    for name in term.functions:
-        expr = Call(name, (expr,))
+    for function in term.functions:
+        name, literal = parted(function)
+        expr = Call(name, (expr,) if literal is None else (expr, String(literal)))
     return expr
 
 

@@ -17,7 +17,15 @@ from xscl.algebra.functions import number_string
 from xscl.algebra.pattern import EXTENSION_PREFIX, Condition, PatternNode, Test, quoted
 from xscl.algebra.times import time_text
 
-_STRING_ARGUMENTS = ("contains", "starts-with", "normalize-space", "string-length", "string")
+_STRING_ARGUMENTS = (
+    "contains",
+    "starts-with",
+    "normalize-space",
+    "string-length",
+    "string",
+    "substring-before",
+    "substring-after",
+)
 """The functions of XPath 1.0 whose arguments are strings, and that libxml2 gets right."""
 
 

@@ -103,7 +103,7 @@ def operand_kind(operand: Expr, names: dict[str, NameKind]) -> NameKind:
             return names.get(operand.var, "element")
         case VarPath():
             return operand.steps[-1].test.kind
-        case Call(args=(argument,)):
+        case Call(args=(argument, *_)):
             if operand_kind(argument, names) == "constant":
                 return "constant"
             return "time" if is_time(operand) else "number" if is_number(operand) else "value"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from xscl.algebra.comparisons import is_of_times
 from xscl.algebra.expressions import Call, Compare, Expr, Number, String, VarPath
-from xscl.algebra.functions import DERIVED, NUMERIC, TESTS, compare, derive, number_string
+from xscl.algebra.functions import NUMERIC, TESTS, compare, derivation, derive, number_string
 from xscl.algebra.regex.search import PatternLimit
 from xscl.algebra.regex.syntax import PatternError
 from xscl.algebra.times import compare_times
@@ -48,6 +48,6 @@ def text_of_operand(expr: Expr, text_of: Callable[[str], str]) -> str:
             return value
         case Number(text=text):
             return number_string(text)
-        case Call(name=name, args=(arg,)) if name in DERIVED:
+        case Call(args=(arg, *_)) if name := derivation(expr):
             return derive(name, text_of_operand(arg, text_of))
     raise AssertionError(f"not an operand: {expr!r}")

@@ -14,7 +14,7 @@ from xpath_stage.binder import Part, Take
 from xpath_stage.names import split_name
 from xpath_stage.parse import ParsedDocument
 from xscl.algebra.expressions import And, Call, Compare, Expr, Not, Or, Rel, Step
-from xscl.algebra.functions import DERIVED
+from xscl.algebra.functions import derivation
 from xscl.algebra.pattern import naming
 from xscl.lower_paths import PatternBuilder
 from xscl.syntax import Block
@@ -206,7 +206,7 @@ def _operands(expr: Expr, functions: tuple[str, ...] = ()) -> list[tuple[Rel, tu
             return [(expr, functions)]
         case Compare():
             return [*_operands(expr.left), *_operands(expr.right)]
-        case Call(name=name, args=(arg,)) if name in DERIVED:
+        case Call(args=(arg, *_)) if name := derivation(expr):
             return _operands(arg, (name, *functions))
         case Call() | And() | Or():
             return [found for arg in expr.args for found in _operands(arg)]

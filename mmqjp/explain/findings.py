@@ -12,7 +12,7 @@ from xpath_stage.binder import Node, Part, Path, each_binding
 from xpath_stage.parse import ParsedDocument
 from xscl import parse_script, to_xscl
 from xscl.algebra.expressions import And, Call, Compare, Expr, Not, Number, Or, Rel, Step, String, VarPath
-from xscl.algebra.functions import DERIVED, NUMERIC, TESTS
+from xscl.algebra.functions import TESTS, derivation
 from xscl.algebra.pattern import PatternNode, attach
 from xscl.lower_paths import PatternBuilder
 from xscl.scope import blocks
@@ -104,7 +104,7 @@ def _holds(expr: Expr, rel: Rel, text: str) -> bool:
 
 def _is_value(operand: Expr) -> bool:
     """Whether an operand has a value without the document: it has no other path."""
-    while isinstance(operand, Call) and (operand.name in DERIVED or operand.name in NUMERIC):
+    while isinstance(operand, Call) and derivation(operand):
         operand = operand.args[0]
     return isinstance(operand, VarPath | String | Number)
 
@@ -129,8 +129,8 @@ def _value(operand: Expr, name_of: Callable[[Rel], Expr]) -> Expr:
     match operand:
         case Rel():
             return name_of(operand)
-        case Call(name=name, args=(arg,)) if name in DERIVED or name in NUMERIC:
-            return Call(name, (_value(arg, name_of),))
+        case Call(name=name, args=(arg, *more)) if derivation(operand):
+            return Call(name, (_value(arg, name_of), *more))
     return operand
 
 

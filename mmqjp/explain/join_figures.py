@@ -9,7 +9,7 @@ from mmqjp.explain.outline import Node, Outline, Row
 from mmqjp.explain.terms import applied
 from xscl import Query, to_xscl
 from xscl.algebra.expressions import Call, Compare, Expr, Step, VarPath
-from xscl.algebra.functions import DERIVED
+from xscl.algebra.functions import derivation
 from xscl.disjuncts import disjuncts
 from xscl.syntax import Block, Input, Join, SelectItems, SubQuery
 
@@ -221,7 +221,7 @@ def _ref(operand: Expr, scope: _Scope) -> _Ref | None:
         case VarPath(var=var, steps=steps):
             found = scope[var]
             return found and replace(found, steps=(*found.steps, *steps))
-        case Call(name=name, args=(arg,)) if name in DERIVED:
+        case Call(args=(arg, *_)) if name := derivation(operand):
             found = _ref(arg, scope)
             return found and replace(found, functions=(*found.functions, name))
     return None

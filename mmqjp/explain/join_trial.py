@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from mmqjp.explain.sample import Sample, TooLong, applied, texts
 from xscl.algebra.expressions import And, Call, Compare, Expr, Or, Span, Step, VarPath
-from xscl.algebra.functions import DERIVED
+from xscl.algebra.functions import derivation
 from xscl.algebra.pattern import PatternNode, attach, naming
 from xscl.lower_paths import PatternBuilder
 from xscl.syntax import Block, Input, Join, SelectItems, SubQuery
@@ -153,7 +153,7 @@ def _operand(expr: Expr, names: _Scope) -> _Operand | None:
         case VarPath(var=var, steps=steps) if var in names:
             known = names[var]
             return None if known.functions and steps else replace(known, steps=(*known.steps, *steps))
-        case Call(name=name, args=(arg,)) if name in DERIVED:
+        case Call(args=(arg, *_)) if name := derivation(expr):
             inner = _operand(arg, names)
             return inner and replace(inner, functions=(*inner.functions, name))
     return None

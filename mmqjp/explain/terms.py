@@ -23,8 +23,9 @@ def term_text(term: Term) -> str:
 
 def applied(functions: tuple[str, ...], text: str) -> str:
     """Wraps functions around an operand, the innermost first."""
-    for name in functions:
-        text = f"{name}({text})"
+    for function in functions:
+        name, _, literal = function.partition(" ")
+        text = f"{name}({text}, {literal})" if literal else f"{name}({text})"
     return text
 
 

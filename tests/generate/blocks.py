@@ -8,13 +8,12 @@ from random import Random
 
 from lxml import etree
 
-from tests.generate.comparisons import LITERALS, TEXT_FUNCTIONS, argument, comparison, string_test
+from tests.generate.comparisons import LITERALS, TEXT_FUNCTIONS, argument, comparison, derived, string_test
 from tests.generate.documents import NAMESPACE, chance
 from tests.oracle.match import Matcher, Node, Tree
 from xscl.algebra.expressions import (
     And,
     Axis,
-    Call,
     Compare,
     Expr,
     NameTest,
@@ -186,8 +185,8 @@ class BlockMaker:
         if shape < 58:
             return string_test(rng, argument(rng, path), text)
         if shape < 70:
-            name = rng.choice(("count", "date", "number", "string-length", *TEXT_FUNCTIONS, "string"))
-            value = Call(name, (path if name == "count" else argument(rng, path),))
+            name = rng.choice(("count", "count", "count", "date", "number", "string-length", *TEXT_FUNCTIONS, "string"))
+            value = derived(rng, (name,), path if name == "count" else argument(rng, path))
             return comparison(rng, value, text, None)
         if shape < 80:
             return Not(self._boolean(at, depth + 1))

@@ -2,24 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 
 from tests.generate.documents import TIMES, chance
 from xscl.algebra.expressions import Call, Compare, CompareOp, Expr, Number, String
+from xscl.algebra.functions import WITH_LITERAL
 
 LITERALS = ("1", "2", "u", "10", "")
 NUMBERS = ("1", "2", "10", "1.5", "-1")
 PATTERNS = ("1", "^[0-9]+$", "^u?$", "[a-z]")
 FLAGGED = (("U", "i"), ("^[T-V]$", "i"), ("1.*1", "s"), ("^ 1 $", "x"), ("[^U-Z ]+ $", "ix"))
 OPERATORS: tuple[CompareOp, ...] = ("=", "!=", "<", "<=", ">", ">=")
-TEXT_FUNCTIONS = ("normalize-space", "lower-case", "upper-case", "canonical-url", "host")
+TEXT_FUNCTIONS = (
+    *("normalize-space", "lower-case", "upper-case", "canonical-url", "host") * 2,
+    *("words", *("domain", "year-month", "substring-before", "substring-after") * 2),
+)
+"""The functions of texts. What is mostly empty is there less often: queries that compare it have no outputs."""
 NUMBER_FUNCTIONS = ("number", "string-length", "count")
 
 
 def argument(rng: Random, operand: Expr) -> Expr:
     """The operand, or a function of it."""
-    return Call(rng.choice((*TEXT_FUNCTIONS, "date", "string-length")), (operand,)) if chance(rng, 25) else operand
+    return derived(rng, (*TEXT_FUNCTIONS, "date", "string-length"), operand) if chance(rng, 25) else operand
+
+
+def derived(rng: Random, names: Sequence[str], operand: Expr) -> Call:
+    """A derived value of an operand, of one of these functions."""
+    name = rng.choice(names)
+    return (
+        Call(name, (operand, String(rng.choice(("1", "u", " ", "/")))))
+        if name in WITH_LITERAL
+        else Call(name, (operand,))
+    )
 
 
 def kind_of(operand: Expr) -> str:

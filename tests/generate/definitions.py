@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from random import Random
 
+from tests.generate.comparisons import derived
 from tests.generate.documents import INNER_TAGS, chance
 from tests.generate.documents import value as random_value
 from xscl.algebra.comparisons import is_number
-from xscl.algebra.expressions import Axis, Call, Compare, Expr, NameTest, Number, Rel, Step, String, VarPath
+from xscl.algebra.expressions import Axis, Compare, Expr, NameTest, Number, Rel, Step, String, VarPath
 from xscl.event_syntax import DefinedAttribute, EventDefinition
 from xscl.syntax import Block
 
-FUNCTIONS = ("lower-case", "normalize-space", "string-length", "host", "date")
+FUNCTIONS = ("lower-case", "normalize-space", "string-length", "host", "date", "words", "substring-after")
 
 
 def random_definition(rng: Random, name: str = "E", stream: str = "S", most: int = 4) -> EventDefinition:
@@ -69,7 +70,7 @@ class _Grower:
                 return DefinedAttribute(name, VarPath(var, self._path()), False, True)
             operand = VarPath(var, self._path() if chance(rng, 70) else ())
         for _ in range(rng.choice((0, 0, 0, 1, 2))):
-            operand = Call(rng.choice(FUNCTIONS), (operand,))
+            operand = derived(rng, FUNCTIONS, operand)
         return DefinedAttribute(name, operand, chance(rng, 25) or is_number(operand), False)
 
     def _path(self) -> tuple[Step, ...]:

@@ -250,6 +250,8 @@ class StatementMaker:
             return rng.choice(
                 (
                     (Fn("upper-case", (ref,)), "c"),
+                    (Fn("words", (ref,)), "c"),
+                    (Fn("substring-before", (ref, rng.choice(TEXTS))), "c"),
                     (Fn("string-length", (ref,)), "x_len"),
                     (Fn("coalesce", (ref, rng.choice(TEXTS))), "c"),
                     (Fn("concat", (ref, rng.choice(TEXTS))), "c"),

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
+from tests.generate.comparisons import derived
 from tests.generate.documents import SECOND, chance
 from tests.generate.queries import DERIVED
-from xscl.algebra.expressions import Call, Expr, NameTest, Step, VarPath
+from xscl.algebra.expressions import Expr, NameTest, Step, VarPath
 from xscl.scope import NameKind, visible_names
 from xscl.script import Script
 from xscl.syntax import Once, Query, Window
@@ -32,4 +33,4 @@ def _once(rng: Random, query: Query, number: int, share: int) -> Query:
 def _key(rng: Random, name: str, kind: NameKind) -> Expr:
     steps = (Step(rng.choice(("/", "//")), NameTest("element", "*")),) if kind == "element" and chance(rng, 15) else ()
     key: Expr = VarPath(name, steps)
-    return Call(rng.choice(DERIVED), (key,)) if chance(rng, 25) else key
+    return derived(rng, DERIVED, key) if chance(rng, 25) else key

@@ -8,7 +8,7 @@ from random import Random
 
 from feeds.document import Document
 from tests.generate.blocks import BlockMaker, Name, flat_and, flat_or
-from tests.generate.comparisons import LITERALS, TEXT_FUNCTIONS, alike, comparison, kind_of, string_test
+from tests.generate.comparisons import LITERALS, TEXT_FUNCTIONS, alike, comparison, derived, kind_of, string_test
 from tests.generate.documents import NAMESPACE, PUBLISHED, SECOND, STREAMS, chance, document_xml
 from tests.oracle.evaluation import evaluate
 from xscl.algebra import functions
@@ -42,6 +42,12 @@ class Choice:
 
 MOST_PUBLISHED = 60
 """Documents of a PUBLISHed stream: chains of streams grow beyond what a brute force can evaluate."""
+
+
+def _derive(call: Call, text: str) -> str:
+    name = functions.derivation(call)
+    assert name is not None, "it is a derived value"
+    return functions.derive(name, text)
 
 
 def random_script(rng: Random, n_queries: int, samples: Sequence[Document]) -> Script:
@@ -218,10 +224,10 @@ class QueryMaker:
         if below:
             operand, text = VarPath(name.var, below[0]), below[1]
         if shape % 10 == 9:
-            function = rng.choice(DERIVED)
-            if functions.derive(function, text) in ("", "NaN") and chance(rng, 90):
-                function = "lower-case"  # nothing is equal to what is no time and no number
-            return Choice(Call(function, (operand,)), functions.derive(function, text), name)
+            call = derived(rng, DERIVED, operand)
+            if _derive(call, text) in ("", "NaN") and chance(rng, 90):
+                call = Call("lower-case", (operand,))  # nothing is equal to what is no time and no number
+            return Choice(call, _derive(call, text), name)
         return Choice(operand, text, name)
 
     # ------------------------------------------------------------ SELECT

@@ -23,6 +23,7 @@ from xscl.algebra.expressions import (
     String,
     VarPath,
 )
+from xscl.algebra.functions import WITH_LITERAL
 from xscl.algebra.normal import NEGATED, JoinOp
 from xscl.script import Script
 from xscl.syntax import (
@@ -167,9 +168,12 @@ def _value(draw: Draw, depth: int) -> Expr:
     if kind == "count":
         return Call("count", (_rel(draw, depth - 1, None),))
     if kind == "call" and depth > 0:
-        name = draw(st.sampled_from((*DERIVED, "string")))
-        return Call(name, (_value(draw, depth - 1),))
+        return _call(draw, draw(st.sampled_from((*DERIVED, "string"))), _value(draw, depth - 1))
     return _rel(draw, depth - 1, None)
+
+
+def _call(draw: Draw, name: str, operand: Expr) -> Call:
+    return Call(name, (operand, String(draw(literal_texts))) if name in WITH_LITERAL else (operand,))
 
 
 @dataclass(frozen=True)
@@ -214,7 +218,7 @@ def _operand(draw: Draw, source: Source) -> Expr:
     steps = paths(draw, 1, None, most=2) if var in source.nodes and draw(st.integers(0, 3)) == 0 else ()
     operand: Expr = VarPath(var, steps)
     for _ in range(draw(st.sampled_from((0, 0, 0, 1, 2)))):
-        operand = Call(draw(st.sampled_from(DERIVED)), (operand,))
+        operand = _call(draw, draw(st.sampled_from(DERIVED)), operand)
     return operand
 
 
@@ -274,7 +278,7 @@ def _sub_query(draw: Draw, source: Source, names: Names) -> Source:
             items.append(SelectItem(VarPath(var), name))
             nodes.append(name)
         else:
-            items.append(SelectItem(Call(draw(st.sampled_from(TEXT_FUNCTIONS)), (VarPath(var),)), name))
+            items.append(SelectItem(_call(draw, draw(st.sampled_from(TEXT_FUNCTIONS)), VarPath(var)), name))
             values.append(name)
     return Source(SubQuery(SelectItems(tuple(items)), source.tree), tuple(nodes), (), tuple(values))
 

@@ -63,6 +63,7 @@ CONSTRUCTS = {
     *("hits", "alerts", "news"),
     *("contains", "starts-with", "ends-with", "matches", "count", "string-length", "number", "string"),
     *("normalize-space", "lower-case", "upper-case", "canonical-url", "host", "date"),
+    *("domain", "words", "year-month", "substring-before", "substring-after"),
 }
 
 

@@ -74,6 +74,13 @@ def found(script: str, documents: str = ITEMS) -> list[str]:
         ("number(./n) = 1", "12"),
         ('./n < "2"', "12"),
         ("count(./category) = string-length(host(./link/@href))", ""),
+        ('domain(./link/@href) = "ex.org"', "123"),
+        ("domain(./link/@href)", "123"),
+        ('words(./title) = "a flood"', ""),
+        ('year-month(./time) = "2026-07"', "123"),
+        ('substring-before(date(./time), "T") = "2026-07-16"', "23"),
+        ('string-length(substring-after(./link/@href, "://")) > 0', "123"),
+        ('substring-after(string-length(substring-before(./link/@href, "://")), "x")', ""),
     ],
 )
 def test_filters(condition: str, numbers: str) -> None:

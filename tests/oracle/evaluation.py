@@ -206,7 +206,8 @@ class Evaluation:
                 return [Value(None, None, number_text(number(operand.text)))]
             case Call():
                 arguments = self._values(operand.args[0], visible)
-                return [replace(value, derived=apply(operand.name, value.typed)) for value in arguments]
+                more = [literal.value for literal in operand.args[1:] if isinstance(literal, String)]
+                return [replace(value, derived=apply(operand.name, value.typed, *more)) for value in arguments]
         raise TypeError(f"not an operand: {operand!r}")
 
     # ------------------------------------------------------------ SELECT and output documents

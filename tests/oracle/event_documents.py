@@ -105,7 +105,8 @@ def _value(matcher: Matcher, operand: Expr, nodes: Sequence[Node]) -> Value:
     match operand:
         case Call():
             inner = _value(matcher, operand.args[0], nodes)
-            made = None if inner is None else apply(operand.name, inner)
+            more = [literal.value for literal in operand.args[1:] if isinstance(literal, String)]
+            made = None if inner is None else apply(operand.name, inner, *more)
             assert made is None or isinstance(made, str | float)
             return finite(made) if isinstance(made, float) else made
         case String():

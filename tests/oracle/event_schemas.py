@@ -31,7 +31,20 @@ from tests.oracle.event_syntax import (
 Kind = Literal["string", "number"]
 Schema = dict[str, Kind]
 
-STRING_FUNCTIONS = ("normalize-space", "lower-case", "upper-case", "canonical-url", "host", "concat")
+STRING_FUNCTIONS = (
+    *(
+        "normalize-space",
+        "lower-case",
+        "upper-case",
+        "canonical-url",
+        "host",
+        "domain",
+        "words",
+        "year-month",
+        "concat",
+    ),
+    *("substring-before", "substring-after"),
+)
 
 
 class Malformed(ValueError):

@@ -193,7 +193,7 @@ def _function(name: str, args: list[Value]) -> Value:
         case "abs":
             size = as_number(given[0])
             return None if size is None else abs(size)
-    value = apply(name, given[0])
+    value = apply(name, given[0], *map(text_of, given[1:]))
     assert isinstance(value, str | float)
     return value if isinstance(value, str) else finite(value)
 

@@ -170,8 +170,9 @@ class Matcher:
             return float(len(values[0]))
         if call.name in STRING_TESTS:
             return STRING_TESTS[call.name](*map(self._string, values))
-        value = values[0]
-        return apply(call.name, value if isinstance(value, float | Moment) else self._string(value))
+        value, *more = values
+        given = value if isinstance(value, float | Moment) else self._string(value)
+        return apply(call.name, given, *map(self._string, more))
 
     def _atoms(self, value: FilterValue) -> list[Typed]:
         """The values that a comparison tries: the string value of each node, or the one string, number or time."""

@@ -12,9 +12,14 @@ import unicodedata
 from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
 from urllib.parse import unquote
 
 import ada_url
+import publicsuffixlist
+import regex
 
 from tests.oracle import regex as oracle_regex
 from tests.oracle.times import Moment, moment
@@ -157,6 +162,98 @@ def host(text: str) -> str:
     return ada_url.URL(text.strip()).hostname.strip("[]").rstrip(".").removeprefix("www.")
 
 
+def domain(text: str) -> str:
+    """The registrable domain, by the algorithm that publicsuffix.org gives: the rule that prevails, and one label."""
+    found = ada_url.URL(text.strip()).hostname.rstrip(".") if ada_url.check_url(text.strip()) else ""
+    labels = found.split(".")
+    if not all(labels) or "[" in found or labels[-1].isdigit():
+        return ""
+    matching = [rule for rule in _rules(labels[-1]) if _matches(rule, labels)] or [["*"]]
+    exceptions = [rule for rule in matching if rule[0].startswith("!")]
+    count = len(exceptions[0]) - 1 if exceptions else max(map(len, matching))
+    return ".".join(labels[-count - 1 :]) if len(labels) > count else ""
+
+
+def _matches(rule: list[str], labels: list[str]) -> bool:
+    pairs = zip(reversed(rule), reversed(labels), strict=False)
+    return len(rule) <= len(labels) and all(one.removeprefix("!") in ("*", label) for one, label in pairs)
+
+
+@cache
+def _all_rules() -> dict[str, list[list[str]]]:
+    """The rules of the list by their last label. `*.x` is a rule for x, too, as the test cases of the list have it."""
+    found: dict[str, list[list[str]]] = {}
+    with Path(publicsuffixlist.PSLFILE).open(encoding="utf-8") as lines:
+        for line in lines:
+            if line.strip() and not line.startswith("//"):
+                rule = line.split()[0]
+                for one in {rule, rule.removeprefix("*.")}:
+                    labels = one.removeprefix("!").split(".")
+                    labels = [label if label == "*" else ada_url.idna_to_ascii(label).decode() for label in labels]
+                    labels[0] = "!" * one.startswith("!") + labels[0]
+                    found.setdefault(labels[-1], []).append(labels)
+    return found
+
+
+def _rules(last: str) -> list[list[str]]:
+    return _all_rules().get(last, [])
+
+
+def year_month(text: str) -> str:
+    """The first seven characters of the time of a text."""
+    return moment(text).text()[:7]
+
+
+_UNSPACED = regex.compile(r"[\p{scx=Han}\p{scx=Hira}\p{scx=Kana}\p{scx=Thai}\p{scx=Laoo}\p{scx=Khmr}\p{scx=Mymr}]")
+_EUROPEAN = "\u02bc\u0303\u0305\u0323\u0331"
+
+
+def _counts(char: str) -> bool:
+    category = unicodedata.category(char)
+    return category[0] in "LM" or category == "Nd"
+
+
+def word_list(text: str) -> list[str]:
+    """All words, in the order of the text, character by character."""
+    safe, marks = "", 0
+    for char in text:
+        decomposed = unicodedata.normalize("NFKD", char)
+        marks = marks + 1 if unicodedata.combining(decomposed[0]) else 0
+        if marks > 30:
+            safe, marks = safe + "\u034f", 1
+        safe += char
+    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", safe).casefold())
+    parts: list[tuple[str, str]] = []
+    for char in folded:
+        kind = "" if not _counts(char) else "pairs" if _UNSPACED.match(char) and char not in _EUROPEAN else "whole"
+        if parts and parts[-1][0] == kind:
+            parts[-1] = kind, parts[-1][1] + char
+        else:
+            parts.append((kind, char))
+    found: list[str] = []
+    for kind, part in parts:
+        if kind == "whole" or (kind and len(part) == 1):
+            found.append(part)
+        elif kind:
+            found += [one + other for one, other in pairwise(part)]
+    return found
+
+
+def words(text: str) -> str:
+    """The first 256 words, each once."""
+    return " ".join(sorted(set(word_list(text)[:256])))
+
+
+def substring_before(text: str, part: str) -> str:
+    """XPath 1.0, 4.2."""
+    return next((text[:at] for at in range(len(text)) if text[at:].startswith(part)), "")
+
+
+def substring_after(text: str, part: str) -> str:
+    """XPath 1.0, 4.2."""
+    return next((text[at + len(part) :] for at in range(len(text)) if text[at:].startswith(part)), "")
+
+
 def _tracks(parameter: str) -> bool:
     name = unquote(parameter.split("=")[0]).lower()
     return name[:4] == "utm_" or name in _TRACKING
@@ -179,12 +276,24 @@ DERIVED: dict[str, Callable[[str], str]] = {
     "upper-case": upper_case,
     "canonical-url": canonical_url,
     "host": host,
+    "domain": domain,
+    "words": words,
+    "year-month": year_month,
 }
 """The functions that derive a text."""
 
 
-def apply(name: str, value: Typed) -> Typed:
-    """The value of a function of one value."""
+OF_TWO: dict[str, Callable[[str, str], str]] = {
+    "substring-before": substring_before,
+    "substring-after": substring_after,
+}
+"""The functions that derive a text from two."""
+
+
+def apply(name: str, value: Typed, *more: str) -> Typed:
+    """The value of a function of one value, and perhaps of a text."""
+    if more:
+        return OF_TWO[name](text_of(value), *more)
     match name:
         case "date":
             return value if isinstance(value, Moment) else moment(text_of(value))

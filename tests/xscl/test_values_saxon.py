@@ -81,6 +81,19 @@ def test_derived_texts() -> None:
         check(f"{name}($c(1))", cases, functions.DERIVED[name], oracle_values.DERIVED[name])
 
 
+def test_substrings() -> None:
+    rng = Random(2)
+    alphabet = tuple("aab- \u0301\U00010400")
+    for name in ("substring-before", "substring-after"):
+        cases = list(zip(texts(rng, alphabet, 1000), texts(rng, alphabet[:5], 1000), strict=True))
+        check(
+            f"{name}($c(1), $c(2))",
+            [*cases, ("", ""), ("a", ""), ("", "a")],
+            lambda text, part, name=name: functions.derive(functions.with_literal(name, part), text),
+            oracle_values.OF_TWO[name],
+        )
+
+
 @pytest.mark.parametrize("name", ["lower-case", "upper-case"])
 def test_the_case_mapping_of_each_character(name: str) -> None:
     """Of those that have one, and of some that have none. No mapping ever changes, but a letter may get one."""

@@ -9,12 +9,14 @@ import math
 import re
 from collections.abc import Callable
 from decimal import Decimal
+from functools import lru_cache
 
-from common.urls import canonical_url, url_host
-from xscl.algebra.expressions import CompareOp
+from common.urls import canonical_url, url_domain, url_host
+from xscl.algebra.expressions import Call, CompareOp, String
 from xscl.algebra.order import ORDER
 from xscl.algebra.regex.search import compile_pattern
-from xscl.algebra.times import time_text
+from xscl.algebra.times import month_text, time_text
+from xscl.algebra.words import words_text
 
 _NUMBER = re.compile(r"[ \t\r\n]*(-?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))[ \t\r\n]*")
 _SPACE = " \t\r\n"
@@ -83,7 +85,10 @@ DERIVED: dict[str, Callable[[str], str]] = {
     "normalize-space": normalize_space,
     "canonical-url": canonical_url,
     "host": url_host,
+    "domain": url_domain,
+    "words": words_text,
     "date": time_text,
+    "year-month": month_text,
     "number": lambda text: number_text(xpath_number(text)),
     "string-length": lambda text: str(len(text)),
 }
@@ -95,17 +100,72 @@ itself, and makes no final sigma.)
 """
 
 
+def substring_before(text: str, part: str) -> str:
+    """The text in front of the first occurrence of `part`; "" if there is none."""
+    return text.partition(part)[0] if part and part in text else ""
+
+
+def substring_after(text: str, part: str) -> str:
+    """The text behind the first occurrence of `part`; "" if there is none. Behind nothing, it is all of the text."""
+    return text.partition(part)[2] if part else text
+
+
+WITH_LITERAL: dict[str, Callable[[str, str], str]] = {
+    "substring-before": substring_before,
+    "substring-after": substring_after,
+}
+"""The functions that derive a text from a string value and a literal. They never fail."""
+
+
+def with_literal(name: str, literal: str) -> str:
+    """How a chain of functions names one of WITH_LITERAL together with its literal.
+
+    >>> with_literal("substring-before", ' "x" ')
+    'substring-before " ""x"" "'
+    """
+    quoted = literal.replace('"', '""')
+    return f'{name} "{quoted}"'
+
+
+def parted(function: str) -> tuple[str, str | None]:
+    """The name of a function in a chain, and its literal, None if it has none."""
+    name, _, literal = function.partition(" ")
+    return name, literal[1:-1].replace('""', '"') if literal else None
+
+
 OF_EVENTS = "of-events"
 """Ends the chain of functions of a value that an event's attribute needs. It leaves the value as it is, but tells the
 nodes of events from those of joins by their ids. No query can name it."""
 
-CHAINED: dict[str, Callable[[str], str]] = {**DERIVED, OF_EVENTS: str}
-"""The functions that a chain of functions may have."""
+_CHAINED: dict[str, Callable[[str], str]] = {**DERIVED, OF_EVENTS: str}
+
+
+@lru_cache(maxsize=10_000)
+def chained(function: str) -> Callable[[str], str]:
+    """The function of one value that a chain of functions names: one of DERIVED, OF_EVENTS, or one `with_literal`.
+    Raises KeyError for others."""
+    if function in _CHAINED:
+        return _CHAINED[function]
+    name, literal = parted(function)
+    if literal is None or with_literal(name, literal) != function:
+        raise KeyError(function)
+    apply = WITH_LITERAL[name]
+    return lambda text: apply(text, literal)
 
 
 def derive(name: str, text: str) -> str:
-    """The derived value `name(text)`: a string, "" if there is none. `name` is one of CHAINED."""
-    return CHAINED[name](text)
+    """The derived value `name(text)`: a string, "" if there is none. `name` is one that chains of functions have."""
+    return chained(name)(text)
+
+
+def derivation(expr: Call) -> str | None:
+    """How a chain names the function that a call is of its first argument; None if it is no derived value."""
+    match expr:
+        case Call(name=name, args=(_,)) if name in DERIVED:
+            return name
+        case Call(name=name, args=(_, String(value=literal))) if name in WITH_LITERAL:
+            return with_literal(name, literal)
+    return None
 
 
 def contains(text: str, part: str) -> bool:

@@ -21,7 +21,7 @@ from xscl.algebra.expressions import (
     String,
     VarPath,
 )
-from xscl.algebra.functions import DERIVED, derive, number_string
+from xscl.algebra.functions import derivation, derive, number_string
 from xscl.algebra.pattern import PatternNode, Test
 from xscl.algebra.system_names import hidden_stream
 
@@ -188,7 +188,7 @@ def as_term(expr: Expr) -> Term | None:
     if isinstance(expr, VarPath):
         return None if expr.steps else shared_term(expr.var)
     match expr:
-        case Call(name=name, args=(arg,)) if name in DERIVED:
+        case Call(args=(arg, *_)) if name := derivation(expr):
             term = as_term(arg)
             return term and shared_term(term.var, (*term.functions, name))
     return None
@@ -199,7 +199,7 @@ def constant_text(expr: Expr) -> str | None:
     match expr:
         case String(value=value):
             return value
-        case Call(name=name, args=(arg,)) if name in DERIVED:
+        case Call(args=(arg, *_)) if name := derivation(expr):
             inner = constant_text(arg)
             return None if inner is None else derive(name, inner)
         case Number(text=text):

@@ -12,7 +12,7 @@ from typing import Any
 
 from common.errors import InvalidValue
 from common.remembered import Remembered
-from xscl.algebra.functions import CHAINED
+from xscl.algebra.functions import chained
 from xscl.algebra.pattern import Condition, PatternNode, Test
 
 _AXES = ("/", "//", ".")
@@ -55,7 +55,7 @@ def _condition_json(condition: Condition) -> str:
 def _node(plain: Any) -> PatternNode:
     axis, kind, uri, local, conditions, children, functions = plain
     known = axis in _AXES and kind in _KINDS and isinstance(uri, str) and isinstance(local, str)
-    if not known or not CHAINED.keys() >= set(functions):
+    if not known or not all(map(_is_function, functions)):
         raise InvalidValue(f"{str(plain)[:80]!r} is no tree pattern")
     return PatternNode(
         axis,
@@ -64,6 +64,14 @@ def _node(plain: Any) -> PatternNode:
         tuple(map(_node, children)),
         functions=tuple(functions),
     )
+
+
+def _is_function(name: str) -> bool:
+    try:
+        chained(name)
+    except KeyError:
+        return False
+    return True
 
 
 def _condition(plain: Any) -> Condition:

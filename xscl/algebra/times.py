@@ -56,6 +56,15 @@ def time_text(text: str) -> str:
     return (_EPOCH + time * _MICROSECOND).isoformat().removesuffix("+00:00") + "Z"
 
 
+def month_text(text: str) -> str:
+    """The year and the month, in UTC, of the time of a text; "" if it says none.
+
+    >>> month_text("Sat, 1 Aug 2026 01:00:00 +0200")
+    '2026-07'
+    """
+    return time_text(text)[:7]
+
+
 def compare_times(op: CompareOp, left: str, right: str) -> bool:
     """Whether a comparison of the times of two texts holds. With a text that says no time only `!=` does.
 

@@ -1,0 +1,131 @@
+"""The words of a text, and how many words two texts have in common."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator
+from functools import cache
+from itertools import islice
+
+from xscl.algebra.regex.charsets import CharSet, named, union
+
+MOST_WORDS = 256
+"""How many words of a text count: the first ones."""
+
+MOST_MARKS = 30
+"""How many combining characters may follow one another, as in Unicode's Stream-Safe Text Format (UAX 15, 13): to sort
+more of them would take quadratic time."""
+
+_JOINER = "\u034f"
+"""The combining grapheme joiner, which that format puts between them. It is a mark itself."""
+
+_UNSPACED: CharSet = (
+    (0x0E00, 0x0EFF),  # Thai, Lao
+    (0x1000, 0x109F),  # Myanmar
+    (0x1780, 0x17FF),  # Khmer
+    (0x2E80, 0x2FDF),  # Han
+    (0x3005, 0x3007),
+    (0x3021, 0x302D),
+    (0x3031, 0x3035),  # Kana
+    (0x3038, 0x303C),
+    (0x3041, 0x3096),
+    (0x3099, 0x309F),
+    (0x30A1, 0x30FA),
+    (0x30FC, 0x30FF),
+    (0x31F0, 0x31FF),
+    (0x3400, 0x4DBF),
+    (0x4E00, 0x9FFF),
+    (0xA9E0, 0xA9FF),
+    (0xAA60, 0xAA7F),
+    (0xF900, 0xFAFF),
+    (0xFF66, 0xFF9F),
+    (0x116D0, 0x116FF),
+    (0x16FE2, 0x16FE3),
+    (0x16FF0, 0x16FF6),
+    (0x1AFF0, 0x1B16F),
+    (0x20000, 0x3FFFF),
+)
+"""The letters, marks and digits of Han, Hiragana, Katakana, Thai, Lao, Khmer and Myanmar, scripts that put no space
+between words: those with one of them in Unicode's Script_Extensions, but for accents that European scripts use, too."""
+
+_ASCII = re.compile("[0-9a-z]+")
+
+
+def words(text: str) -> frozenset[str]:
+    """The set of the first MOST_WORDS words of a text, in the order in which they stand there, repetitions counted.
+
+    Words are the longest runs of letters, marks and digits (the categories L, M and Nd) in the text after NFKC, case
+    folding, and NFKC again. A run is cut where the scripts begin or end that put no space between words; of a part in
+    such a script, each two consecutive characters are a word. One character alone is a word itself. Takes time linear
+    in the text.
+
+    >>> sorted(words("The ﬁre, and THE Fire — 京都市"))
+    ['and', 'fire', 'the', '京都', '都市']
+    """
+    return frozenset(islice(_words(text), MOST_WORDS))
+
+
+def words_text(text: str) -> str:
+    """The words of a text in the order of their code points, with a blank between each two.
+
+    >>> words_text("Storm hits the coast - the storm")
+    'coast hits storm the'
+    """
+    return " ".join(sorted(words(text)))
+
+
+def _words(text: str) -> Iterator[str]:
+    if text.isascii():
+        for found in _ASCII.finditer(text.lower()):
+            yield found[0]
+        return
+    patterns = _patterns()
+    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", _stream_safe(text)).casefold())
+    for found in patterns.run.finditer(folded):
+        run = found[0]
+        if patterns.unspaced.search(run) is None:
+            yield run
+            continue
+        for part in patterns.parts.finditer(run):
+            word = part[0]
+            if part[1] is None or len(word) == 1:
+                yield word
+            else:
+                yield from (word[at : at + 2] for at in range(len(word) - 1))
+
+
+def _stream_safe(text: str) -> str:
+    """The text with a joiner after every MOST_MARKS combining characters in a row."""
+    return _patterns().marks.sub(r"\g<0>" + _JOINER, text)
+
+
+class _Patterns:
+    """`run` finds a run of letters, marks and digits; `parts` its parts, the group being one without spaces between
+    words, for which `unspaced` looks; `marks` finds as many combining characters as may be, where one more follows."""
+
+    def __init__(self) -> None:
+        chars = _class(union(named(category) or () for category in ("L", "M", "Nd")))
+        unspaced = _class(_UNSPACED)
+        marks = union(named(category) or () for category in ("M", "Lm"))  # no others are reordered
+        codes = (code for first, last in marks for code in range(first, last + 1))
+        combining = _class(tuple((code, code) for code in codes if is_combining(chr(code))))
+        self.run = re.compile(f"[{chars}]+")
+        self.unspaced = re.compile(f"[{unspaced}]")
+        self.parts = re.compile(f"([{unspaced}]+)|[^{unspaced}]+")
+        self.marks = re.compile(f"[{combining}]{{{MOST_MARKS}}}(?=[{combining}])")
+
+
+@cache
+def _patterns() -> _Patterns:
+    """The patterns, which take a quarter of a second to make. Most texts in English do without."""
+    return _Patterns()
+
+
+def is_combining(char: str) -> bool:
+    """Whether normalization puts a character in order with others: itself, or what it is decomposed into."""
+    return unicodedata.combining(unicodedata.normalize("NFKD", char)[0]) > 0
+
+
+def _class(chars: CharSet) -> str:
+    return "".join(f"\\U{first:08x}-\\U{last:08x}" for first, last in chars)
