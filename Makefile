@@ -7,6 +7,9 @@ BIN := .venv/bin
 READY := .venv/.ready
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
 
+# Tests start many programs: each would compile its modules anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo serve test lint docs bench bench-stage1 feedparser-tests soak clean
 
 demo: $(READY)
