@@ -45,6 +45,7 @@ def test_a_missing_line_is_an_error(tmp_path: Path):
 
 
 @pytest.mark.spark
+@pytest.mark.soak  # it starts two clusters, one after the other
 def test_a_small_case_is_measured(monkeypatch: pytest.MonkeyPatch):
     """Two workers join a batch of a state, and the driver another one; the lines of both are those of the values."""
     monkeypatch.setattr("bench.cluster_feeder.QUIET", QUIET / 4)

@@ -15,7 +15,7 @@ from bench.patterns_workload import TEMPLATES
 def test_each_statement_gets_what_it_gets_alone(template, monkeypatch):
     monkeypatch.setattr(patterns, "INTERVAL", 70)
     monkeypatch.setattr("bench.patterns_workload.DOMAIN", 2)
-    together, one, by_hand = measure(Case(template, 40, 400, selectivity=0.9), 40)
+    together, one, by_hand = measure(Case(template, 40, 200, selectivity=0.9), 40)
     assert together.rows == one.rows == by_hand.rows > 0
     assert together.baseline == "one at a time" and not together.extrapolated
 

@@ -60,7 +60,7 @@ def spent() -> float:
     """The processor seconds of this process and of those that came of it, also of those that ended."""
     parents: dict[int, int] = {}
     ticks: dict[int, int] = {}
-    for name in filter(str.isdigit, os.listdir("/proc")):
+    for name in filter(str.isdigit, (path.name for path in Path("/proc").iterdir())):
         try:
             fields = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
         except OSError:
