@@ -42,7 +42,7 @@ from xscl.event_syntax import (
     names_read,
 )
 from xscl.event_values import AGGREGATES, Expressions, Scope
-from xscl.problems import Problem
+from xscl.problems import LACKS_EVENTS, Problem
 from xscl.syntax import Window
 
 MAX_ATTRIBUTES = 100
@@ -142,7 +142,7 @@ class Resolver(Expressions):
             message = f"{name} is a stream of documents, not of events"
             hint = f"write DEFINE EVENT and a name, FROM {name}/match->m (x := m/x)"
         else:
-            message = f"there are no events {name}"
+            message = f"{LACKS_EVENTS}{name}"
             example = f"define them: DEFINE EVENT {name} FROM S//item->i (title := i/title)"
             hint = f"did you mean {close[0]}?" if close else example
         self.problem(message, node.span, hint)

@@ -100,6 +100,10 @@ class XsclError(InputError, ValueError):
         return self.render()
 
 
+LACKS_EVENTS = "there are no events "
+"""So begins what is said of events that a script does not have."""
+
+
 class XsclErrors(InputError, ValueError):
     """All mistakes of a script, as `errors`, in the order of their places. `str()` renders them one after another, the
     first 100 of very many."""
@@ -107,6 +111,11 @@ class XsclErrors(InputError, ValueError):
     def __init__(self, errors: Iterable[XsclError]) -> None:
         self.errors = tuple(sorted(errors, key=lambda error: (error.span.start, error.span.end)))
         super().__init__(self.errors)
+
+    @property
+    def lacks_events(self) -> bool:
+        """Whether a script only reads events that it does not have: a store may have them."""
+        return all(error.message.startswith(LACKS_EVENTS) for error in self.errors)
 
     def render(self, file: str | None = None) -> str:
         """The renderings of the errors, as `rendered` gives them."""

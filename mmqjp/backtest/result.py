@@ -45,7 +45,7 @@ class QueryResult:
 @dataclass(frozen=True, slots=True)
 class Novelty:
     """What a script needs, and how much of that no registered query needs yet: patterns of stage 1, templates, and rows
-    of R_T."""
+    of R_T; definitions of events, and event queries, but once of those that differ in name only."""
 
     patterns: int = 0
     new_patterns: int = 0
@@ -53,11 +53,16 @@ class Novelty:
     new_templates: int = 0
     rows: int = 0
     new_rows: int = 0
+    definitions: int = 0
+    new_definitions: int = 0
+    event_queries: int = 0
+    new_event_queries: int = 0
 
     @property
     def is_shared(self) -> bool:
         """Whether everything is there already, so that the script costs its outputs only."""
-        return not (self.new_patterns or self.new_templates or self.new_rows)
+        joins = self.new_patterns or self.new_templates or self.new_rows
+        return not (joins or self.new_definitions or self.new_event_queries)
 
 
 @dataclass(frozen=True, slots=True)

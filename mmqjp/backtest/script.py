@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from common.errors import InputError, InvalidValue
+from common.errors import InputError
 from mmqjp.backtest.result import Novelty
+from mmqjp.queries.event_compile import CompiledEvents, definition_text
 from mmqjp.queries.model import Subscription
-from mmqjp.queries.refuse_events import refuse_events
 from mmqjp.queries.registry import Registry
 from templates.novelty import needs_of
 from xscl import Script, parse_script
 from xscl.algebra.normal import Conjunct
+from xscl.event_check import schemas_of
+from xscl.event_syntax import names_read
 from xscl.lower import normalize
 from xscl.scope import blocks
 
@@ -49,39 +51,66 @@ class PreparedScript:
 def prepared(text: str, registry: Registry) -> PreparedScript:
     """Prepares a script. `registry` is not changed, and another thread may use it meanwhile.
 
-    Queries that the script PUBLISHes replace the registered ones of their names. Raises XsclErrors, TooManyQueries, and
-    InvalidValue for event statements and for what reads them.
+    Queries that the script PUBLISHes replace the registered ones of their names. Raises XsclErrors, TooManyQueries.
     """
-    script = parse_script(text)
-    refuse_events(script)
-    if len(script.queries) > MOST_QUERIES:
+    script = parse_script(text, events=registry.events.streams())
+    count = len(script.queries) + len(script.event_queries)
+    if count > MOST_QUERIES:
         raise TooManyQueries(
-            f"the script has {len(script.queries):,} queries, and a back-test tries {MOST_QUERIES:,}: leave some out"
+            f"the script has {count:,} queries, and a back-test tries {MOST_QUERIES:,}: leave some out"
         )
     publishers: dict[Subscription, None] = {}
-    made, waiting, outside = script.published(), _read(script), set[str]()
+    definitions: dict[str, str] = {}
+    made = script.published() | {definition.name for definition in script.definitions}
+    waiting, outside = _read(script), set[str]()
     met = set(waiting)
+
+    def read(streams: set[str]) -> None:
+        nonlocal met, waiting
+        waiting |= streams - met
+        met |= streams
+
     while waiting:
         stream = waiting.pop()
-        makers = [] if stream in made else [query for query in registry.named(stream) if query.publishes]
-        if stream not in made and not makers:
+        if stream in made:
+            continue
+        if (definition := registry.events.definitions.get(stream)) is not None:
+            definitions[definition.name] = definition.text
+            read({definition.pattern.stream})
+            continue
+        makers = [query for query in registry.named(stream) if query.publishes]
+        if not makers:
             outside.add(stream)
         for query in makers:
-            if query.is_events:
-                raise InvalidValue(f"event queries PUBLISH {stream}, and cannot be tried here; leave out what reads it")
             if query.active:
                 publishers[query] = None
-                fresh = _read(parse_script(query.text, stored=True)) - met
-                met |= fresh
-                waiting |= fresh
+                read(set(registry.events.reads(query)) if query.is_events else _read_by_text(query.text))
     return PreparedScript(
-        text, tuple((one.name, one.text) for one in publishers), frozenset(outside), _novelty(script, registry)
+        text,
+        tuple(_texts(publishers, definitions)),
+        frozenset(outside),
+        _novelty(script, registry),
     )
 
 
+def _texts(publishers: Iterable[Subscription], definitions: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yields names and texts of what is registered, definitions before event queries, and these as one script each."""
+    yield from definitions.items()
+    yield from ((one.name, one.text) for one in publishers if not one.is_events)
+    if events := [one for one in publishers if one.is_events]:
+        names = ", ".join(dict.fromkeys(one.name for one in events))
+        yield names, ";\n".join(one.text for one in events)
+
+
+def _read_by_text(text: str) -> set[str]:
+    return _read(parse_script(text, stored=True))
+
+
 def _read(script: Script) -> set[str]:
-    """The streams that a script reads."""
-    return {block.stream for query in script.queries for block in blocks(query.source)}
+    """The streams that a script reads, and events by their names."""
+    read = {block.stream for query in script.queries for block in blocks(query.source)}
+    read |= {definition.block.stream for definition in script.definitions}
+    return read | {name.name for query in script.event_queries for name in names_read(query.stream)}
 
 
 def _novelty(script: Script, registry: Registry) -> Novelty:
@@ -95,7 +124,24 @@ def _novelty(script: Script, registry: Registry) -> Novelty:
         sum(needs.templates.values()),
         len(needs.rows),
         sum(needs.rows.values()),
+        *_new_events(script, registry),
     )
+
+
+def _new_events(script: Script, registry: Registry) -> tuple[int, int, int, int]:
+    """How many definitions a script has, and how many of them are new; and the same of the forms of its event queries:
+    those of one form differ in name only."""
+    if not script.has_events:
+        return 0, 0, 0, 0
+    known = registry.events.definitions
+    new = [
+        one
+        for one in script.definitions
+        if one.name not in known or known[one.name].text != definition_text(one, script)
+    ]
+    schemas = schemas_of(script, registry.events.streams())
+    forms = {CompiledEvents(query, schemas).form_id for query in script.event_queries}
+    return len(script.definitions), len(new), len(forms), sum(registry.form(form) is None for form in forms)
 
 
 def _all(conjuncts: tuple[Conjunct, ...]) -> Iterator[Conjunct]:

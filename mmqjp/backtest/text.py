@@ -8,6 +8,9 @@ from mmqjp.backtest.result import Backtest, Novelty
 from mmqjp.present.times import Clock
 
 
+_PLURAL = {"event query": "event queries"}
+
+
 def summary(result: Backtest, clock: Clock) -> Iterator[str]:
     """Yields lines that say what was tried and found, and what the script would cost."""
     of = f" of {result.kept:,}" if result.kept > result.documents else ""
@@ -35,13 +38,19 @@ def novelty(found: Novelty) -> str:
     """Returns what is new with a script, in words."""
     if found.is_shared:
         return "nothing new: registered queries have the same patterns and joins, and it costs only its outputs"
-    parts = (
+    joins = (
         (found.new_patterns, found.patterns, "pattern"),
         (found.new_templates, found.templates, "template"),
         (found.new_rows, found.rows, "row"),
     )
+    events = (
+        (found.new_definitions, found.definitions, "definition"),
+        (found.new_event_queries, found.event_queries, "event query"),
+    )
+    has_events = found.definitions or found.event_queries
+    parts = joins * bool(found.rows or not has_events) + events * bool(has_events)
     return "new: " + ", ".join(f"{new:,} of {_counted(all, noun)}" for new, all, noun in parts)
 
 
 def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    return f"{number:,} {noun if number == 1 else _PLURAL.get(noun, noun + 's')}"

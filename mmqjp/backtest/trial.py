@@ -59,7 +59,7 @@ def try_script(
     `clock` returns seconds, and `memory` the bytes in use. Raises what `Engine.subscribe` does.
     """
     start = told = clock()
-    with Session("duckdb", quiet=True) as engine:
+    with Session("duckdb", quiet=True, settle=None) as engine:
         trial = _Trial(engine, request)
         for batch in _in_parts(batches, trial):
             begun = clock()
@@ -68,16 +68,19 @@ def try_script(
             trial.took = now - begun
             trial.seconds += trial.took
             if now - start >= request.seconds:
-                yield trial.report(f"it took more than {request.seconds:g} s", final=True)
+                yield trial.last_report(f"it took more than {request.seconds:g} s")
                 return
             if memory() > request.memory:
-                yield trial.report(f"it needed more than {request.memory >> 20:,} MiB of memory", final=True)
+                yield trial.last_report(f"it needed more than {request.memory >> 20:,} MiB of memory")
                 return
             if now - told >= BETWEEN and now - told >= 10 * trial.report_seconds:
                 found = trial.report(None)
                 told = clock()
                 trial.report_seconds = told - now
                 yield found
+        begun = clock()
+        trial.finish()
+        trial.seconds += clock() - begun
         yield trial.report(None, final=True)
 
 
@@ -120,6 +123,16 @@ class _Trial:
         for _, _, t0, t1, _ in rows:
             self._since = t0 if self._since is None else min(self._since, t0)
             self._until = t1 if self._until is None else max(self._until, t1)
+
+    def finish(self) -> None:
+        """Answers event queries, over all documents."""
+        self._engine.finish()
+        self._paused |= self._engine.take_paused()
+
+    def last_report(self, cut_short: str) -> Backtest:
+        """What was found when it ended too soon. Event queries are answered over what was tried."""
+        self.finish()
+        return self.report(cut_short, final=True)
 
     def report(self, cut_short: str | None, *, final: bool = False) -> Backtest:
         """What was found so far. Estimates are made at the end only."""

@@ -28,6 +28,7 @@ from mmqjp.commands.options import (
     feeds_option,
     most_versions_option,
     read_script,
+    text_for_store,
     time_xpath_option,
     versions_option,
 )
@@ -79,7 +80,7 @@ def backtest(
     """
     if state is None and not paths:
         raise click.UsageError("name a store with --state, or documents with --documents")
-    text = read_script(file)[0]
+    text = read_script(file)[0] if state is None else text_for_store(file)
     with live_line() as show:
         show("running the back-test ...")
         try:

@@ -89,7 +89,7 @@ def check(
     failed = False
     for path in files:
         try:
-            text, script = read_script(path, events=True)
+            text, script = read_script(path)
             summary = summarise(script) if script.queries else None
         except Failure as failure:
             failure.show()

@@ -114,7 +114,7 @@ def answered(engine: str, master: str | None, plan: str) -> Iterator[Answered]:
     """Runs the packaged example on an engine, which is open inside."""
     start = perf_counter()
     with packaged_feeds() as directory, open_engine(engine, master, plan, timing=TO_THE_END) as opened:
-        text, script = read_script(directory / "demo.xscl", events=True)
+        text, script = read_script(directory / "demo.xscl")
         opened.ensure(script)
         opened.process(read_documents([directory], feeds="item"))
         opened.finish()

@@ -75,7 +75,7 @@ def explain(
     single query. With --state, the queries of the store with the names in the file are explained, and nothing is
     registered.
     """
-    script = read_script(file, events=True)[1]
+    script = read_script(file)[1]
     if state is not None and stored_engine(state) is None:
         raise Failure(f"there is no store in {state}: mmqjp run --state creates one")
     with _opened(state, plan) as engine:

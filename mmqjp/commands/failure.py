@@ -44,17 +44,13 @@ class Failure(click.ClickException):
         click.echo(f"mmqjp: error: {printable_line(self.message)}", file=file, err=file is None)
 
 
-NO_EVENTS = "there are no events "
-"""So begins what is said of events that a script does not have."""
-
-
 class ScriptFailure(Failure):
     """A script has mistakes. Each is shown in its place. `lacks_events` if it only reads events that it does not
     have."""
 
     def __init__(self, path: Path, errors: XsclErrors) -> None:
         super().__init__(errors.render(str(path)))
-        self.lacks_events = all(error.message.startswith(NO_EVENTS) for error in errors.errors)
+        self.lacks_events = errors.lacks_events
 
     def show(self, file: Any = None) -> None:
         click.echo(self.message, file=file, err=file is None)

@@ -18,9 +18,9 @@ from feeds.dates import iso_utc
 from join_stage.joiner import DEFAULT_PLAN
 from mmqjp.commands.console import console
 from mmqjp.commands.debug import debug_option
-from mmqjp.commands.failure import Failure, ScriptFailure
+from mmqjp.commands.failure import Failure
 from mmqjp.commands.open import open_engine
-from mmqjp.commands.options import engine_option, read_script, shared_option
+from mmqjp.commands.options import engine_option, shared_option, text_for_store
 from mmqjp.commands.progress import progress_shown
 from mmqjp.service.client import Client
 from mmqjp.service.commands import RunSinks, no_sinks
@@ -94,21 +94,11 @@ def subscribe(file: Path, add: bool, backfill: bool, shared: bool, state: Path, 
     They are answered from the next batch on, for documents that arrive from then on. A running service keeps running.
     --engine is used only if the store does not exist yet.
     """
-    text = _text_of(file)
+    text = text_for_store(file)
     arguments = {"text": text, "add": add, "backfill": backfill}
     with progress_shown():  # if no service runs, this process registers them
         changed = client(state, wait, engine, shared=shared).ask("subscribe", arguments)
     print_changed(changed, "subscribed")
-
-
-def _text_of(file: Path) -> str:
-    """The text of a query file. What it lacks may be in the store, which judges that then. Raises Failure."""
-    try:
-        return read_script(file, events=True)[0]
-    except ScriptFailure as failure:
-        if not failure.lacks_events:
-            raise
-        return file.read_text("utf-8")
 
 
 @click.command()

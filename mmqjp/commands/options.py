@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 import click
 
-from common.errors import InvalidValue
 from feeds.history import MOST_VERSIONS
 from join_stage.joiner import DEFAULT_PLAN, PLANS
 from mmqjp.answers.patterns.places import DRIVER, EXECUTORS, SQL
@@ -16,7 +15,6 @@ from mmqjp.answers.quota import BLOCK, MAX_MATCHES, MAX_OUTPUTS, MAX_WORK
 from mmqjp.commands.failure import Failure, ScriptFailure
 from mmqjp.commands.progress import progress_shown
 from mmqjp.garbage import gc_paused
-from mmqjp.queries.refuse_events import refuse_events
 from mmqjp.state.choice import AUTO, ENGINES
 from xscl import Script, XsclErrors, parse_script
 from xscl.windows import duration_us
@@ -143,9 +141,8 @@ def time_xpath_option(command: Decorated) -> Decorated:
     return click.option("--time-xpath", metavar="XPATH", help="Where an XML document has its time.")(command)
 
 
-def read_script(path: Path, *, events: bool = False) -> tuple[str, Script]:
-    """The text of a query file, and the script parsed from it. Raises Failure; also for event statements, unless the
-    caller takes `events`."""
+def read_script(path: Path) -> tuple[str, Script]:
+    """The text of a query file, and the script parsed from it. Raises Failure."""
     try:
         text = path.read_bytes().decode("utf-8")
     except UnicodeDecodeError as error:
@@ -153,14 +150,19 @@ def read_script(path: Path, *, events: bool = False) -> tuple[str, Script]:
         raise Failure(f"{path}:{line}: the file is not UTF-8 text ({error.reason}); save it as UTF-8") from None
     try:
         with gc_paused(lasting=True), progress_shown():
-            script = parse_script(text)
-            if not events:
-                refuse_events(script)
-            return text, script
+            return text, parse_script(text)
     except XsclErrors as errors:
         raise ScriptFailure(path, errors) from None
-    except InvalidValue as error:
-        raise Failure(f"{path}: {error}") from None
+
+
+def text_for_store(path: Path) -> str:
+    """The text of a query file for a store. What it lacks may be there, which judges that then. Raises Failure."""
+    try:
+        return read_script(path)[0]
+    except ScriptFailure as failure:
+        if not failure.lacks_events:
+            raise
+        return path.read_text("utf-8")
 
 
 def duration(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:

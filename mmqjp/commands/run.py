@@ -183,7 +183,7 @@ def run(
         raise click.UsageError("name documents with --documents, or feeds with --fetch")
     if queries_path is None and (state is None or not state.is_dir()):
         raise click.UsageError("name the queries with --queries, or a --state that has queries")
-    script = None if queries_path is None else read_script(queries_path, events=True)[1]
+    script = None if queries_path is None else read_script(queries_path)[1]
     subscribed = feeds_to_fetch(lists, state)
     if lists and not settle_is_given():
         settle = SETTLE

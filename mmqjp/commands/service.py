@@ -77,7 +77,7 @@ def run_service(given: StreamOptions, beside: Beside | None = None) -> None:
         raise click.UsageError("name what to read, with --source and --fetch, or with --source-format")
     if given.source_options and given.source_format is None:
         raise click.UsageError("--source-option is for the source that --source-format names")
-    script = None if given.queries_path is None else read_script(given.queries_path, events=True)[1]
+    script = None if given.queries_path is None else read_script(given.queries_path)[1]
     fetches = bool(given.lists) or (beside is not None and given.source_format is None)
     prepared = _Prepared(
         given,

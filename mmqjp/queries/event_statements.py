@@ -78,10 +78,10 @@ class EventStatements:
             self.running.define(definition.name, definition.pattern, definition.id)
 
     def streams(self) -> EventStreams:
-        """Returns the event streams that queries can read, with their attributes."""
+        """Returns the event streams that queries can read, with their attributes. Another thread may ask."""
         return EventStreams(
-            {name: definition.schema for name, definition in self.definitions.items()},
-            {name: schema for name, (schema, _) in self._published.items()},
+            {name: definition.schema for name, definition in self.definitions.copy().items()},
+            {name: schema for name, (schema, _) in self._published.copy().items()},
         )
 
     def published(self, name: str) -> Schema | None:

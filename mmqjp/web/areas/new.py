@@ -12,14 +12,12 @@ from pydantic import Field
 from common.errors import InputError
 from mmqjp.backtest.result import Backtest
 from mmqjp.backtest.text import a_day, novelty
-from mmqjp.queries.refuse_events import refuse_events
 from mmqjp.service.backtest_question import BACKTEST
 from mmqjp.web.site import Site
 from mmqjp.web.templating import segment
-from mmqjp.web.views.check import LONGEST, Checked, check
+from mmqjp.web.views.check import LONGEST, Checked, check, parsed
 from mmqjp.web.views.starters import starters
 from mmqjp.web.views.trial import days_of
-from xscl import parse_script
 
 Do = Literal["check", "try", "subscribe"]
 Text = Annotated[str, Field(max_length=LONGEST)]
@@ -58,7 +56,7 @@ def router(site: Site) -> APIRouter:
         return site.render(request, "new.html", status, starters=starters(), **empty | context)
 
     def subscribed(text: str, *, add: bool, backfill: bool) -> list[str]:
-        refuse_events(parse_script(text))  # here, so that mistakes come with their places
+        parsed(site, text)  # here, so that mistakes come with their places
         found: list[str] = site.ask("subscribe", {"text": text, "add": add, "backfill": backfill})
         return list(dict.fromkeys(found))
 
@@ -109,7 +107,7 @@ def router(site: Site) -> APIRouter:
 
     @routes.post("/api/v1/backtest", tags=["queries"], summary="Try queries on the documents that are kept")
     def backtest(given: QueryText) -> dict[str, Any]:
-        refuse_events(parse_script(given.text))
+        parsed(site, given.text)
         found: dict[str, Any] = site.ask(BACKTEST, {"text": given.text})
         return found
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from common.errors import InvalidValue
 from mmqjp.explain.warnings import warnings_of
-from mmqjp.queries.refuse_events import refuse_events
+from mmqjp.present.known_events import event_streams
 from mmqjp.service.fetched_feeds import DROPS
-from mmqjp.web.site import Site
-from xscl import XsclError, XsclErrors, parse_script
+from mmqjp.web.site import MOST_ROWS, SECONDS, Site
+from xscl import Script, XsclError, XsclErrors, parse_script
+from xscl.problems import LACKS_EVENTS
 
 LONGEST = 200_000
 """The most characters of a text that is checked."""
@@ -70,17 +70,25 @@ def check(site: Site, text: str) -> Checked:
     if not text.strip():
         return Checked()
     try:
-        script = parse_script(text)
-        refuse_events(script)
+        script = parsed(site, text)
     except XsclErrors as found:
         return Checked(mistakes=len(found.errors), errors=_remarks(found.errors, "error"))
-    except InvalidValue as error:
-        return Checked(mistakes=1, errors=(Remark(1, 1, str(error), None, ""),))
     warnings = warnings_of(text, script, "item" if (site.state / DROPS).is_dir() else None)
     names = tuple(dict.fromkeys(script.names()))
     return Checked(
-        len(script.queries), names[:MOST_NAMES], warnings=len(warnings), remarks=_remarks(warnings, "warning")
+        len(script.all_queries), names[:MOST_NAMES], warnings=len(warnings), remarks=_remarks(warnings, "warning")
     )
+
+
+def parsed(site: Site, text: str) -> Script:
+    """Returns the script of a text, which may read the events of the store. Raises XsclErrors."""
+    try:
+        return parse_script(text)
+    except XsclErrors as found:
+        if not any(error.message.startswith(LACKS_EVENTS) for error in found.errors):
+            raise
+    known = event_streams(lambda sql: site.own.select(sql, MOST_ROWS, SECONDS))
+    return parse_script(text, events=known)
 
 
 def _remarks(found: Iterable[XsclError], kind: str) -> tuple[Remark, ...]:

@@ -65,6 +65,26 @@ def test_the_documents_of_a_store_are_tried_and_nothing_is_written(tmp_path: Pat
     assert mmqjp("list", "--state", state, "--json").stdout.count("\n") == 1
 
 
+def test_events_of_the_store_are_tried_with_what_makes_them(tmp_path: Path, engine: Any):
+    state = tmp_path / "state"
+    text = "DEFINE EVENT A FROM S//a->a (k := a); FROM A NEXT A PUBLISH pairs; FROM pairs//match->m PUBLISH told"
+    with Session(engine, state=state) as opened:
+        opened.subscribe(text)
+        opened.process(documents(4))
+    before = digest(state)
+    script = "FROM pairs NEXT A PUBLISH threes; FROM A NEXT A PUBLISH again; FROM told/match->m PUBLISH documents"
+    found = asked(state, write_queries(tmp_path, script))
+    assert digest(state) == before
+    counts = {query.name: query.outputs for query in found.queries}
+    assert counts == {"threes": 2, "again": 3, "documents": 3}
+    assert set(found.publishers) == {"A", "pairs", "told"} and (found.documents, found.kept) == (4, 4)
+    assert (found.novelty.definitions, found.novelty.event_queries, found.novelty.new_event_queries) == (0, 2, 1)
+    changed = asked(state, write_queries(tmp_path, "DEFINE EVENT A FROM S//a->x (k := x); FROM A NEXT A PUBLISH pairs"))
+    assert (changed.outputs, changed.novelty.new_definitions, changed.publishers) == (3, 1, ())
+    refused = mmqjp("backtest", write_queries(tmp_path, "FROM Pots PUBLISH p"), "--state", state)
+    assert refused.exit_code == 1 and "there are no events Pots" in refused.output
+
+
 def test_a_shared_script_costs_its_outputs_only(tmp_path: Path):
     mine = PAIRS.replace("pairs", "mine")
     with Session("duckdb", state=tmp_path) as opened:

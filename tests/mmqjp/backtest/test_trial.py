@@ -19,8 +19,11 @@ from mmqjp.backtest.text import summary
 from mmqjp.backtest.trial import LATEST, LONGEST_XML, Request, try_script
 from mmqjp.present.times import IN_UTC
 from mmqjp.session import Session
+from tests.generate.event_worlds import world
 from tests.generate.seeds import seeds
 from tests.generate.strategies import random_case
+from tests.mmqjp.answers.test_event_worlds import documents as made_of
+from tests.mmqjp.answers.test_event_worlds import script as event_script
 from tests.support.cli import mmqjp, write_queries
 from xscl import to_xscl
 
@@ -217,3 +220,23 @@ def test_a_file_with_mistakes_and_no_documents_are_plain_errors(tmp_path: Path):
 
 def test_few_documents_do_not_tell_what_a_thousand_take():
     assert (Backtest(19, seconds=1.0).milliseconds, Backtest(20, seconds=1.0).milliseconds) == (None, 50_000.0)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_event_queries_are_answered_at_the_end_over_all_documents(seed: int):
+    rng, found = Random(seed), world(seed)
+    given = [document for _, document in made_of(found)]
+    result = tried(event_script(found), rng.sample(given, len(given)), rng.randint(1, 12))
+    with Session("duckdb", settle=None) as engine:
+        engine.subscribe(event_script(found))
+        engine.process(given)
+        names = Counter(output.query for output in engine.finish())
+    assert {query.name: query.outputs for query in result.queries if query.outputs} == dict(names)
+    assert result.outputs == sum(names.values())
+
+
+def test_event_queries_are_answered_over_what_was_tried_in_time():
+    text = "DEFINE EVENT A FROM S//a->a (k := a); FROM A NEXT A PUBLISH pairs"
+    clock = iter([0.0, 0.0, 20.0]).__next__
+    (result,) = try_script(Request(text, (), 10.0, 1 << 60), batches(numbered(9)), clock, lambda: 0)
+    assert result.cut_short == "it took more than 10 s" and (result.documents, result.outputs) == (3, 2)

@@ -12,14 +12,6 @@ from mmqjp.cli import main
 SCRIPT = "DEFINE EVENT Post FROM S//item->i (title := i/title); FROM Post PUBLISH posts; FROM S//item PUBLISH items"
 
 
-def test_backtest_refuses_them_in_one_line(tmp_path: Path):
-    path = tmp_path / "posts.xscl"
-    path.write_text(SCRIPT)
-    result = CliRunner().invoke(main, ["backtest", str(path), "--documents", str(tmp_path)])
-    assert result.exit_code == 1, result.output
-    assert "event statements cannot be tried here: Post, posts; leave them out" in result.output
-
-
 def test_what_tells_about_queries_takes_them(tmp_path: Path):
     path, documents, state = tmp_path / "posts.xscl", tmp_path / "items.jsonl", tmp_path / "state"
     path.write_text(SCRIPT)
