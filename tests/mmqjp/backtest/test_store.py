@@ -81,7 +81,7 @@ def test_events_of_the_store_are_tried_with_what_makes_them(tmp_path: Path, engi
     assert (found.novelty.definitions, found.novelty.event_queries, found.novelty.new_event_queries) == (0, 2, 1)
     changed = asked(state, write_queries(tmp_path, "DEFINE EVENT A FROM S//a->x (k := x); FROM A NEXT A PUBLISH pairs"))
     assert (changed.outputs, changed.novelty.new_definitions, changed.publishers) == (3, 1, ())
-    refused = mmqjp("backtest", write_queries(tmp_path, "FROM Pots PUBLISH p"), "--state", state)
+    refused = mmqjp("backtest", write_queries(tmp_path, "FROM FILTER {k = 'v'} Pots"), "--state", state)
     assert refused.exit_code == 1 and "there are no events Pots" in refused.output
 
 
