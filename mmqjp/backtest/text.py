@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from mmqjp.backtest.result import Backtest, Novelty
 from mmqjp.present.times import Clock
 
-
 _PLURAL = {"event query": "event queries"}
 
 
