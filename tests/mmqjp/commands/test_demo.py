@@ -20,9 +20,9 @@ def shown():
 
 
 def test_every_query_is_shown_with_what_it_is_for(shown):
-    assert "8 standing queries, 25 entries of 6 feeds, on duckdb." in shown
+    assert "8 standing queries, 31 entries of 7 feeds, on duckdb." in shown
     joins = ("same_story", "follow_up", "book_blog", "retitled", "correction", "new_from_author", "bargain")
-    for name in (*joins, "first_mention"):
+    for name in (*joins, "first_release"):
         assert re.search(rf"^{name}  [A-Z].*", shown, re.MULTILINE)
 
 
@@ -41,6 +41,17 @@ def test_items_have_time_title_site_and_link_and_the_reason_stands_below(shown):
     flat = " ".join(shown.split())
     assert '"Old observatory to reopen in spring" = "Old Observatory to Reopen in Spring" by lower-case' in flat
     assert flat.count('because author = "Ines Okafor"') == 3
+
+
+def test_the_first_release_after_an_advisory_is_shown(shown):
+    (part,) = re.findall(r"^first_release  .*?(?=^\S+  [A-Z]|^\d+ matches)", shown, re.MULTILINE | re.DOTALL)
+    titles = re.findall(r"^2026-11-\d\d \d\d:\d\d  (.*)", part, re.MULTILINE)
+    assert titles == [
+        "Tidewatch takes any certificate",
+        "Tidewatch 4.0.1",
+        "Logbook shows drafts to strangers",
+        "Logbook 2.2",
+    ]
 
 
 def test_it_ends_with_how_to_go_on(shown):
@@ -70,7 +81,7 @@ def test_it_is_served(monkeypatch):
     monkeypatch.setattr("mmqjp.commands.serve.run_service", run)
     result = call("demo", "--serve", "--engine", "duckdb")
     assert result.exit_code == 0, result.stderr
-    assert "outputs=14" in result.stderr  # the last item's event waits for those that may still come
+    assert "outputs=15" in result.stderr
     assert not seen[-1].state.exists()
 
 

@@ -19,6 +19,7 @@ FEEDS = {
     "https://marginalia.example/feed.json": 4,
     "https://tinkervale.example/shop.rss": 4,
     "https://workbench.example/reviews.atom": 2,
+    "https://gatehouse.example/notices.atom": 6,
 }
 
 
