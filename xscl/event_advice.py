@@ -15,6 +15,46 @@ _UNITS = "the units are us, ms, s, min, h, d and w; without one it is seconds"
 _LONG_UNITS = "(?:micro|milli)?sec(?:ond)?s?|mins|minutes?|hrs?|hours?|days?|weeks?|months?|years?"
 _COMPARISON = r"(?:!=|<=|>=|=|<|>)"
 
+SPELLING_RULES = (
+    # Spellings of other languages, in expressions and windows.
+    Rule("there is no operator ==", "write =", "=", "=", whole=True),
+    Rule("there is no operator <>", "write !=", ">", "<", whole=True),
+    Rule("there is no operator =<", "write <=", "<", "=", whole=True),
+    Rule("there is no operator =>", "write >=", ">", "=", whole=True),
+    Rule("there is no operator !", "write != between values, and NOT in front of a condition", "!"),
+    Rule("there is no operator {0}", "write AND", "(&&?)"),
+    Rule("there is no operator ||", "write OR, or concat(x, y)", r"\|\|"),
+    Rule("there is no operator {0}", "write /", r"(?i:(div)\b)", expects="AND"),
+    Rule("there is no operator {0}", "write %", r"(?i:(mod)\b)", expects="AND"),
+    Rule("there is no operator {0}", 'write contains(x, "part"), or matches(x, "pattern")',
+         r"(?i:(like|ilike|regexp|rlike)\b)", expects="AND"),
+    Rule("there is no IN", 'write x = "a" OR x = "b"', r"(?i:in)\b", expects="AND"),
+    Rule("there is no BETWEEN", "write x >= 1 AND x <= 2", r"(?i:between)\b", expects="AND"),
+    Rule("there is no {0} BY", "events come in the order of time", r"(?i:(order)\b)"),
+    Rule("strings are written in straight quotes", "write \" or '", "[‘’“”„«»]"),
+    Rule("numbers have no exponent", "write the digits out", r"[0-9.]+[eE][0-9+-]"),
+    Rule("unknown unit of time {0}", _UNITS, r"(?:[0-9][0-9.]*|\.[0-9]+)([A-Za-z]\w*)"),
+    Rule("unknown unit of time {0}", _UNITS, rf"((?i:{_LONG_UNITS})\b)", r"(?<![\w.])[0-9.]+"),
+    Rule("unknown unit of time {0}", _UNITS, rf"((?!(?i:{'|'.join(sorted(RESERVED))})\b)[A-Za-z]\w*)",
+         r"(?i:\b(?:within|over))\s+[0-9.]+"),
+    Rule("IS asks for NULL only", "write IS NULL or IS NOT NULL", before=r"(?i:\bis)", expects="NULL"),
+)  # fmt: skip
+"""The mistakes that are the same in all statements over events."""
+
+PART_RULES = (
+    Rule("PUBLISH without a name", "write a name of letters, digits and _", r"\W|$", r"(?i:\bpublish)"),
+    Rule("{0} without a window", "write a number and a unit, such as 7 d", before=r"(?i:\b(within|over))"),
+    Rule("{0} has no right side", "write a condition behind it, or remove it", r"(?:[,})]|$)", r"(?i:\b(and|or))"),
+    Rule("{0} has no left side", "write a condition before it, or remove it", r"(?i:(and|or)\b)", expects="FUNCTION"),
+    Rule("{0} has no right side", "write what to compare with", r"(?:[,})]|(?i:and|or)\b|$)", rf"({_COMPARISON})"),
+    Rule("{0} has no left side", "write what to compare", rf"({_COMPARISON})", expects="FUNCTION"),
+    Rule("a comparison of a comparison", "write AND between two comparisons", _COMPARISON, expects="AND"),
+    Rule("a name is missing", "write one behind AS", r"(?!\w)", before=r"(?i:\bas)"),
+    Rule("a new statement begins here", "write ; between two statements", r"(?i:from|select|define)\b", expects="$END"),
+    Rule("an operator is missing", "write a comparison, AND or OR between the two", r"[\w\"'($]", expects="AND"),
+)  # fmt: skip
+"""The parts that may be missing from all statements over events."""
+
 _QUERY_RULES = (
     # What belongs to queries over documents.
     Rule(
@@ -45,35 +85,14 @@ _QUERY_RULES = (
     ),
     Rule("ONCE PER belongs to queries over documents", "remove it", r"(?i:once)\b", expects="$END"),
     Rule("WITHIN stands in front of PUBLISH", "write WITHIN 7 d PUBLISH name", r"(?i:within)\b", r"(?i:publish)\s+\w+"),
-    # Spellings of other languages.
-    Rule("there is no operator ==", "write =", "=", "=", whole=True),
-    Rule("there is no operator <>", "write !=", ">", "<", whole=True),
-    Rule("there is no operator =<", "write <=", "<", "=", whole=True),
-    Rule("there is no operator =>", "write >=", ">", "=", whole=True),
-    Rule("there is no operator !", "write != between values, and NOT in front of a condition", "!"),
-    Rule("there is no operator {0}", "write AND", "(&&?)"),
-    Rule("there is no operator ||", "write OR, or concat(x, y)", r"\|\|"),
-    Rule("there is no operator {0}", "write /", r"(?i:(div)\b)", expects="AND"),
-    Rule("there is no operator {0}", "write %", r"(?i:(mod)\b)", expects="AND"),
-    Rule("there is no operator {0}", 'write contains(x, "part"), or matches(x, "pattern")',
-         r"(?i:(like|ilike|regexp|rlike)\b)", expects="AND"),
-    Rule("there is no IN", 'write x = "a" OR x = "b"', r"(?i:in)\b", expects="AND"),
-    Rule("there is no BETWEEN", "write x >= 1 AND x <= 2", r"(?i:between)\b", expects="AND"),
+    *SPELLING_RULES,
     Rule("there is no {0}", "write FILTER{{...}} in front of the source", r"(?i:(where|having)\b)"),
     Rule("there is no GROUP BY", "write AGGREGATE{{count() AS n BY x OVER 1 d}} in front of the source",
          r"(?i:group)\b"),
-    Rule("there is no {0} BY", "events come in the order of time", r"(?i:(order)\b)"),
-    Rule("strings are written in straight quotes", "write \" or '", "[‘’“”„«»]"),
-    Rule("numbers have no exponent", "write the digits out", r"[0-9.]+[eE][0-9+-]"),
-    Rule("unknown unit of time {0}", _UNITS, r"(?:[0-9][0-9.]*|\.[0-9]+)([A-Za-z]\w*)"),
-    Rule("unknown unit of time {0}", _UNITS, rf"((?i:{_LONG_UNITS})\b)", r"(?<![\w.])[0-9.]+"),
-    Rule("unknown unit of time {0}", _UNITS, rf"((?!(?i:{'|'.join(sorted(RESERVED))})\b)[A-Za-z]\w*)",
-         r"(?i:\b(?:within|over))\s+[0-9.]+"),
     # References.
     Rule("{0}.{1} is no reference", "write $1.{1} for the left event, $2.{1} for the right one, $.{1} for FOLD's last",
          r"\.\s*(\w*)", r"(\w+)", whole=True),
     Rule("{0} without an attribute", "write a dot and a name behind it, as in {0}.x", before=r"(\$\w*)", expects="DOT"),
-    Rule("IS asks for NULL only", "write IS NULL or IS NOT NULL", before=r"(?i:\bis)", expects="NULL"),
     # Parts that are missing, or too many.
     Rule("FOLD has three parts in its braces", "write FOLD{{which, while, x + 1 AS x}}; each part may be empty",
          r"\}", expects="COMMA", without="RBRACE"),
@@ -82,8 +101,6 @@ _QUERY_RULES = (
     Rule("empty braces", "write what to compute, such as count() AS n", r"\}", r"(?i:\baggregate)\s*\{"),
     Rule("{0} has one condition in its braces", "write AND between conditions, and WITHIN with a window at the end",
          ",", r"(?i:\b(next|filter))\s*\{[^{}]*", expects="RBRACE", without="COMMA"),
-    Rule("PUBLISH without a name", "write a name of letters, digits and _", r"\W|$", r"(?i:\bpublish)"),
-    Rule("{0} without a window", "write a number and a unit, such as 7 d", before=r"(?i:\b(within|over))"),
     Rule("SELECT without FROM", "write FROM and what to select from", "$", expects="FROM"),
     Rule("SELECT selects nothing", "write *, or attributes", r"(?i:from)\b|$", "(?i:select)"),
     Rule("FROM is missing", "write FROM before the source", r"(?i:filter|aggregate)\b", expects="FUNCTION"),
@@ -92,14 +109,7 @@ _QUERY_RULES = (
          r"(?:\)|(?i:within|publish)\b|$)", r"(?i:\b(union|next|fold)\b\s*(?:\{[^{}]*\})?)", expects="FILTER"),
     Rule("a source is missing", "write the name of events, or a source in parentheses",
          r"(?:[,)}]|(?i:next|fold|union|within|publish)\b|$)", expects="FILTER"),
-    Rule("{0} has no right side", "write a condition behind it, or remove it", r"(?:[,})]|$)", r"(?i:\b(and|or))"),
-    Rule("{0} has no left side", "write a condition before it, or remove it", r"(?i:(and|or)\b)", expects="FUNCTION"),
-    Rule("{0} has no right side", "write what to compare with", r"(?:[,})]|(?i:and|or)\b|$)", rf"({_COMPARISON})"),
-    Rule("{0} has no left side", "write what to compare", rf"({_COMPARISON})", expects="FUNCTION"),
-    Rule("a comparison of a comparison", "write AND between two comparisons", _COMPARISON, expects="AND"),
-    Rule("a name is missing", "write one behind AS", r"(?!\w)", before=r"(?i:\bas)"),
-    Rule("a new statement begins here", "write ; between two statements", r"(?i:from|select|define)\b", expects="$END"),
-    Rule("an operator is missing", "write a comparison, AND or OR between the two", r"[\w\"'($]", expects="AND"),
+    *PART_RULES,
     Rule("this is no operator of events", "the operators between two sources are NEXT, FOLD and UNION",
          r"[\w(]", expects="NEXT"),
 )  # fmt: skip
@@ -126,7 +136,7 @@ _DEFINITION_RULES = (
 
 def explain_query(error: UnexpectedInput, text: str, start: int, lines: Lines) -> Problem:
     """What is wrong where the parser stopped in the `text` of an event query, which begins at `start` in its script."""
-    at, ended, expected = _place(error, text)
+    at, ended, expected = place_of(error, text)
     problem = (
         bracket_problem(text, at, ended, expected, start, lines)
         or known_mistake(_QUERY_RULES, text[:at], text[at:], at, expected)
@@ -138,14 +148,14 @@ def explain_query(error: UnexpectedInput, text: str, start: int, lines: Lines) -
 
 def explain_definition(error: UnexpectedInput, text: str, start: int, lines: Lines) -> Problem:
     """The same for a definition of events."""
-    at, ended, expected = _place(error, text)
+    at, ended, expected = place_of(error, text)
     problem = bracket_problem(text, at, ended, expected, start, lines) or known_mistake(
         _DEFINITION_RULES, text[:at], text[at:], at, expected
     )
     return problem.moved(start) if problem else explain(error, text, start, lines)
 
 
-def _place(error: UnexpectedInput, text: str) -> tuple[int, bool, set[str]]:
+def place_of(error: UnexpectedInput, text: str) -> tuple[int, bool, set[str]]:
     """Where the parser stopped, whether at the end, and what it expected."""
     if not isinstance(error, UnexpectedToken):
         return error.pos_in_stream or 0, False, set(getattr(error, "allowed", ()))

@@ -110,29 +110,30 @@ def parts_of(value: Value) -> Iterator[Value]:
                 yield from parts_of(arg)
 
 
-def _mapped(value: Value, leaf: _Map) -> Value:
+def mapped(value: Value, leaf: _Map) -> Value:
     """The value with other leaves."""
     match value:
         case Arithmetic(op=op, left=left, right=right):
-            return Arithmetic(op, _mapped(left, leaf), _mapped(right, leaf))
+            return Arithmetic(op, mapped(left, leaf), mapped(right, leaf))
         case Function(name=name, args=args, kind=kind):
-            return Function(name, tuple(_mapped(arg, leaf) for arg in args), kind)
+            return Function(name, tuple(mapped(arg, leaf) for arg in args), kind)
         case Constant() | Parameter() | Attribute() | Duration() | Gap():
             return leaf(value)
 
 
-def _mapped_condition(condition: Condition, leaf: _Map) -> Condition:
+def mapped_condition(condition: Condition, leaf: _Map) -> Condition:
+    """The condition with other leaves in its values."""
     match condition:
         case AllOf(args=args):
-            return AllOf(tuple(_mapped_condition(arg, leaf) for arg in args))
+            return AllOf(tuple(mapped_condition(arg, leaf) for arg in args))
         case AnyOf(args=args):
-            return AnyOf(tuple(_mapped_condition(arg, leaf) for arg in args))
+            return AnyOf(tuple(mapped_condition(arg, leaf) for arg in args))
         case Comparison(op=op, left=left, right=right):
-            return Comparison(op, _mapped(left, leaf), _mapped(right, leaf))
+            return Comparison(op, mapped(left, leaf), mapped(right, leaf))
         case TextTest(name=name, args=texts, negated=negated):
-            return TextTest(name, tuple(_mapped(text, leaf) for text in texts), negated)
+            return TextTest(name, tuple(mapped(text, leaf) for text in texts), negated)
         case NullTest(value=value, negated=negated):
-            return NullTest(_mapped(value, leaf), negated)
+            return NullTest(mapped(value, leaf), negated)
 
 
 def _in_place(part: Part, values: Mapping[str, Value]) -> _Map:
@@ -247,7 +248,7 @@ def filter_of(source: Stream, condition: Condition) -> Stream:
             if clauses_of(both) <= MAX_CLAUSES:
                 return Filter(inner, both)
         case Select(source=inner, items=items):
-            moved = _mapped_condition(condition, _in_place("left", dict(items)))
+            moved = mapped_condition(condition, _in_place("left", dict(items)))
             if _is_small(values_of(moved)):
                 return replace(source, source=filter_of(inner, moved))
     return Filter(source, condition)
@@ -259,7 +260,7 @@ def select_of(source: Stream, items: tuple[tuple[str, Value], ...], schema: Sche
         return source
     if isinstance(source, Select):
         values = _in_place("left", dict(source.items))
-        joined = tuple((name, _mapped(value, values)) for name, value in items)
+        joined = tuple((name, mapped(value, values)) for name, value in items)
         if _is_small(value for _, value in joined):
             return select_of(source.source, joined, schema)
     return Select(source, items, schema)
@@ -291,7 +292,7 @@ def next_of(
         values = {name: value for name, value in right.items if isinstance(value, Attribute)}
         if len(values) == len(right.items):
             renamed = {name: Attribute("right", value.name, value.kind) for name, value in values.items()}
-            condition = _mapped_condition(condition, _in_place("right", renamed))
+            condition = mapped_condition(condition, _in_place("right", renamed))
             names = tuple((part, values[name].name if part == "right" else name) for part, name in names)
             right = right.source
     condition, right = _with_filter(condition, right)
@@ -329,7 +330,7 @@ def _with_filter(condition: Condition, right: Stream) -> tuple[Condition, Stream
         return condition, right
     if any(isinstance(inner, Duration) for value in values_of(right.condition) for inner in parts_of(value)):
         return condition, right  # DUR is that of the right event there
-    moved = _mapped_condition(
+    moved = mapped_condition(
         right.condition,
         lambda leaf: Attribute("right", leaf.name, leaf.kind) if isinstance(leaf, Attribute) else leaf,
     )

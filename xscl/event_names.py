@@ -13,6 +13,15 @@ RESERVED = frozenset(
 )
 """The keywords of event queries, in lower case. Behind a dot they are attributes."""
 
+RESERVED_IN_PATTERNS = frozenset(
+    {
+        *("select", "from", "publish", "as", "and", "or", "not", "is", "null", "within", "dur", "gap", "define"),
+        *("pattern", "seq", "set", "where", "having", "return", "errors", "budget", "all", "non", "overlapping"),
+        *("earliest", "maximal"),
+    }
+)
+"""What cannot be the name of a stream or a variable in PATTERN, in lower case."""
+
 
 def event_name_span(text: str, statement: EventDefinition | EventQuery) -> Span:
     """Where the name of a definition stands in the text of its script, or that which a query PUBLISHes."""

@@ -7,31 +7,46 @@ from typing import Any
 
 from common.errors import InvalidValue
 from xscl.algebra.expressions import Number, String
-from xscl.event_syntax import (
-    AllAttributes,
+from xscl.event_expressions import (
+    Alike,
     Both,
     Either,
     EventCall,
     EventCompare,
     EventExpr,
-    EventQuery,
-    EventStream,
-    Filtered,
-    Grouped,
-    Inner,
     IsNull,
-    Iteration,
+    ItemReference,
     Measure,
     Minus,
-    Named,
     Negated,
     Null,
     Operation,
     Percentage,
     Reference,
-    Sequence,
     StreamName,
+)
+from xscl.event_syntax import (
+    AllAttributes,
+    EventQuery,
+    EventStream,
+    Filtered,
+    Grouped,
+    Inner,
+    Iteration,
+    Named,
+    Sequence,
     Together,
+)
+from xscl.pattern_syntax import (
+    Alternatives,
+    AnyOrder,
+    Component,
+    LetterOf,
+    NoEvent,
+    OneEvent,
+    Repetition,
+    Sequenced,
+    StrategyName,
 )
 from xscl.syntax import Window
 from xscl.windows import window_text
@@ -51,6 +66,8 @@ def event_query_text(query: EventQuery) -> str:
 
 
 def _query(query: EventQuery | Inner) -> str:
+    if isinstance(query.stream, Sequenced):
+        return _pattern(query.stream, query.select, query.within)
     select = "" if query.select is None else f"SELECT {', '.join(map(_item, query.select))} "
     within = "" if query.within is None else f" WITHIN {window_text(query.within.us)}"
     return f"{select}FROM {_stream(query.stream)}{within}"
@@ -60,7 +77,8 @@ def _item(item: Named | AllAttributes) -> str:
     if isinstance(item, AllAttributes):
         return "*"
     text = _expr(item.expr)
-    return text if isinstance(item.expr, Reference) and item.expr.name == item.name else f"{text} AS {item.name}"
+    is_named = isinstance(item.expr, Reference | ItemReference) and item.expr.name == item.name
+    return text if is_named else f"{text} AS {item.name}"
 
 
 # ---------------------------------------------------------------- streams
@@ -95,6 +113,50 @@ def _source(node: EventStream) -> str:
     return f"({_stream(node)})" if isinstance(node, Sequence | Iteration | Together) else _stream(node)
 
 
+# ---------------------------------------------------------------- patterns
+
+
+def _pattern(body: Sequenced, select: tuple[Named | AllAttributes, ...] | None, within: Window | None) -> str:
+    strategy = "" if body.strategy is None else f" {_strategy(body.strategy)}"
+    braces = "" if body.where is None else _expr(body.where)
+    errors = body.errors
+    parts = [f"PATTERN SEQ({_word(body.components)})"]
+    parts += [f"WHERE{strategy} {{{braces}}}"] if strategy or braces else []
+    parts += [f"ERRORS <= {errors.most}"] if errors else []
+    parts += [f"BUDGET {errors.budget}"] if errors and errors.budget is not None else []
+    parts += [f"WITHIN {window_text(within.us)}"] if within else []
+    parts += [f"HAVING {_expr(body.having)}"] if body.having is not None else []
+    parts += [f"RETURN {', '.join(map(_item, select))}"] if select is not None else []
+    parts += ["EARLIEST MAXIMAL"] if body.mode.maximal else []
+    parts += ["NON OVERLAPPING"] if body.mode.apart else []
+    return " ".join(parts)
+
+
+def _strategy(node: StrategyName) -> str:
+    listed = ", ".join(f"{one.name}[]" if one.many else one.name for one in node.variables)
+    return f"{node.name}({listed})" if listed else node.name
+
+
+def _word(components: tuple[Component, ...]) -> str:
+    return ", ".join(map(_component, components))
+
+
+def _component(node: Component) -> str:
+    match node:
+        case OneEvent(stream=stream, variable=variable, many=many):
+            return f"{stream.name}+ {variable}[]" if many else f"{stream.name} {variable}"
+        case NoEvent(component=inner):
+            return f"~({_component(inner)})"
+        case AnyOrder(components=components):
+            return f"SET({_word(components)})"
+        case LetterOf(stream=stream, needed=needed):
+            return f"{stream.name}!" if needed else stream.name
+        case Alternatives(words=words):
+            return f"({' | '.join(map(_word, words))})"
+        case Repetition(part=part, least=least):
+            return _component(part) + {0: "*", 1: "+"}.get(least, f"{{{least},}}")
+
+
 # ---------------------------------------------------------------- expressions
 
 
@@ -123,6 +185,11 @@ def _reference(node: Reference) -> str:
     return f"{node.side}.{node.name}" if node.side else node.name
 
 
+def _event_of(node: ItemReference) -> str:
+    place = {"": "", "LEN": f"[{node.variable}.LEN]", "[]": "[]"}.get(node.place, f"[{node.place}]")
+    return f"{node.variable}{place}.{node.name}" if node.name else f"{node.variable}{place}"
+
+
 def _string(node: String) -> str:
     if "\n" in node.value:
         raise InvalidValue(f"a string literal cannot hold a line break: {node.value!r}")
@@ -131,6 +198,8 @@ def _string(node: String) -> str:
 
 _PRINTERS: dict[type, Callable[[Any], str]] = {
     Reference: _reference,
+    ItemReference: _event_of,
+    Alike: lambda node: f"[{', '.join(one.name for one in node.names)}]",
     Measure: lambda node: node.name,
     String: _string,
     Number: lambda node: node.text,

@@ -11,23 +11,13 @@ from xscl.algebra.comparisons import ORDERS
 from xscl.algebra.events import Condition, Constant, Fold, Next, Schema, Select, Stream, Value
 from xscl.algebra.expressions import Span
 from xscl.event_constants import kind_of
+from xscl.event_expressions import Both, EventCompare, EventExpr, Reference
 from xscl.event_forms import is_bounded
 from xscl.event_resolve import Resolver
-from xscl.event_syntax import (
-    Both,
-    EventCompare,
-    EventExpr,
-    EventQuery,
-    EventStream,
-    Filtered,
-    Grouped,
-    Inner,
-    Iteration,
-    Reference,
-    Sequence,
-    Together,
-)
+from xscl.event_syntax import EventQuery, EventStream, Filtered, Grouped, Inner, Iteration, Sequence, Together
 from xscl.event_values import Scope
+from xscl.pattern_resolve import PatternResolver
+from xscl.pattern_syntax import Sequenced
 from xscl.problems import Problem
 from xscl.syntax import Window
 
@@ -37,31 +27,31 @@ _NUMBER_HINT = "make it a number where the event is defined, with number(...)"
 
 def remarks(query: EventQuery, schemas: Mapping[str, Schema]) -> list[Problem]:
     """The remarks on a query that `xscl.event_check` found no fault with, in the order of their places."""
-    remarking = _Remarking(schemas)
-    remarking.query(query.select, query.stream, query.within)
-    found = remarking.remarks
-    place = _without_end(query, schemas)
-    if place is not None:
+    body = query.stream
+    if isinstance(body, Sequenced):
+        of_pattern = _PatternRemarking(schemas)
+        of_pattern.pattern(query, body)
+        found, place = of_pattern.remarks, None
+        if query.within is not None and query.within.us is None:
+            place, hint = query.within.span, "write a window, such as WITHIN 30 d"
+    else:
+        remarking = _Remarking(schemas)
+        remarking.query(query.select, body, query.within)
+        found, place = remarking.remarks, _without_end(query, body, schemas)
         hint = "write WITHIN and a window at the end of the query, such as WITHIN 30 d"
+    if place is not None:
         found.append(Problem(f"{_FOREVER}: nothing says how long a result may take", place, hint))
     # A part of the tree may have been resolved more than once.
     distinct = {(problem.span.start, problem.span.end, problem.message): problem for problem in found}
     return [problem for _, problem in sorted(distinct.items())]
 
 
-class _Remarking(Resolver):
-    """Resolves a query again, and collects `remarks` on the way."""
+class _TextRemarks(Resolver):
+    """Collects `remarks` on comparisons on the way."""
 
     def __init__(self, schemas: Mapping[str, Schema]) -> None:
         super().__init__(schemas, ())
         self.remarks: list[Problem] = []
-
-    def query(self, select: object, source: EventStream, within: Window | None) -> Stream | None:
-        """A SELECT over a stream. WITHIN has a meaning for NEXT and FOLD only."""
-        if within is not None and within.us is not None and not any(_joins(source)):
-            hint = "remove it; OVER in the braces of AGGREGATE says how far back it looks"
-            self.remarks.append(Problem("WITHIN changes nothing without NEXT or FOLD", within.span, hint))
-        return super().query(select, source, within)  # type: ignore[arg-type]  # the items, which are passed on
 
     def comparison(self, expr: EventCompare, scope: Scope, negated: bool) -> Condition | None:
         """A comparison: texts count as numbers in all but = and !=, and beside a number."""
@@ -83,6 +73,21 @@ class _Remarking(Resolver):
         elif len(texts) == 1 and (expr.op in ORDERS or "number" in (kind_of(left), kind_of(right))):
             message = "a text is compared with a number: this never holds for a text that is none"
             self.remarks.append(Problem(message, texts[0].span, _NUMBER_HINT))
+
+
+class _PatternRemarking(_TextRemarks, PatternResolver):
+    """Resolves a pattern again."""
+
+
+class _Remarking(_TextRemarks):
+    """Resolves a query again."""
+
+    def query(self, select: object, source: EventStream, within: Window | None) -> Stream | None:
+        """A SELECT over a stream. WITHIN has a meaning for NEXT and FOLD only."""
+        if within is not None and within.us is not None and not any(_joins(source)):
+            hint = "remove it; OVER in the braces of AGGREGATE says how far back it looks"
+            self.remarks.append(Problem("WITHIN changes nothing without NEXT or FOLD", within.span, hint))
+        return super().query(select, source, within)  # type: ignore[arg-type]  # the items, which are passed on
 
     def filter(self, node: Filtered) -> Stream | None:
         """A FILTER: behind a NEXT without a condition it looks at the first event only, whichever it is."""
@@ -124,12 +129,11 @@ def _joins(stream: EventStream) -> Iterator[EventStream]:
                 waiting += node.left, node.right
 
 
-def _without_end(query: EventQuery, schemas: Mapping[str, Schema]) -> Span | None:
+def _without_end(query: EventQuery, node: EventStream, schemas: Mapping[str, Schema]) -> Span | None:
     """The place of the outermost NEXT or FOLD whose state has no end, of the whole query."""
-    stream = Resolver(schemas, ()).query(query.select, query.stream, query.within)
+    stream = Resolver(schemas, ()).query(query.select, node, query.within)
     if stream is None or is_bounded(stream):
         return None
-    node = query.stream
     while True:
         match node:
             case Inner():
@@ -145,7 +149,7 @@ def _without_end(query: EventQuery, schemas: Mapping[str, Schema]) -> Span | Non
                 left = Resolver(schemas, ()).stream(node.left)
                 node = node.right if left is not None and is_bounded(left) else node.left
             case _:
-                return query.stream.span
+                return node.span
 
 
 def _is_endless(stream: Stream | None) -> bool:

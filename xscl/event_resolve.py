@@ -23,13 +23,10 @@ from xscl.algebra.events import (
 )
 from xscl.algebra.expressions import Span
 from xscl.event_constants import kind_of
-from xscl.event_depth import too_deep
+from xscl.event_expressions import EventCall, EventExpr, StreamName
 from xscl.event_forms import MAX_CLAUSES, bounded, clauses_of, filter_of, fold_of, in_order, next_of, select_of, unequal
 from xscl.event_syntax import (
     AllAttributes,
-    EventCall,
-    EventExpr,
-    EventQuery,
     EventStream,
     Filtered,
     Grouped,
@@ -37,12 +34,10 @@ from xscl.event_syntax import (
     Iteration,
     Named,
     Sequence,
-    StreamName,
     Together,
-    names_read,
 )
 from xscl.event_values import AGGREGATES, Expressions, Scope
-from xscl.problems import LACKS_EVENTS, Problem
+from xscl.problems import LACKS_EVENTS
 from xscl.syntax import Window
 
 MAX_ATTRIBUTES = 100
@@ -53,39 +48,6 @@ MAX_INPUTS = 50
 
 Schemas = Mapping[str, Schema | None]
 """The attributes of event streams. None if its statement has mistakes of its own."""
-
-
-def resolve(query: EventQuery, schemas: Schemas, documents: Ordered[str] = ()) -> tuple[Stream | None, list[Problem]]:
-    """The events that a query makes, and what is wrong with it, with places in its own text. `documents` are streams of
-    documents, for hints."""
-    known = _known.get(id(query))
-    if known is not None and all(schemas.get(name) == schema for name, schema in known[1]):
-        return known[2], []
-    if problem := too_deep(query):
-        return None, [problem]
-    resolver = Resolver(schemas, documents)
-    stream = resolver.query(query.select, query.stream, query.within)
-    if resolver.inputs > MAX_INPUTS:
-        message = f"more than {MAX_INPUTS} inputs in one query"
-        resolver.problem(message, query.stream.span, "PUBLISH a part of it, and read that stream")
-    if stream is None or resolver.problems:
-        return None, resolver.problems
-    remember(query, schemas, stream)
-    return stream, []
-
-
-def remember(query: EventQuery, schemas: Schemas, stream: Stream) -> None:
-    """Remembers the events that a query makes."""
-    if len(_known) >= MOST_KNOWN:
-        _known.clear()
-    _known[id(query)] = query, tuple((read.name, schemas[read.name]) for read in names_read(query.stream)), stream
-
-
-MOST_KNOWN = 20_000
-"""How many results are remembered. When there are more, all are forgotten."""
-
-_known: dict[int, tuple[EventQuery, tuple[tuple[str, Schema | None], ...], Stream]] = {}
-"""What queries make of what attributes, by the identity of the query. A query is checked, and then lowered."""
 
 
 class Resolver(Expressions):
@@ -113,7 +75,7 @@ class Resolver(Expressions):
         """The events of a part of the tree, or None if something is wrong with it."""
         match node:
             case StreamName():
-                return self._named(node)
+                return self.named(node)
             case Inner():
                 return self.query(node.select, node.stream, node.within)
             case Filtered():
@@ -131,7 +93,8 @@ class Resolver(Expressions):
             case Together():
                 return self._union(node, left, right)
 
-    def _named(self, node: StreamName) -> Stream | None:
+    def named(self, node: StreamName) -> Events | None:
+        """The events of a name, or None if there are none."""
         self.inputs += 1
         name = node.name
         if name in self._schemas:
@@ -153,16 +116,16 @@ class Resolver(Expressions):
         source = self.stream(node.source)
         if source is None:
             return None
-        condition = self._condition(node.condition, Scope("FILTER", source.schema))
+        condition = self.tested(node.condition, Scope("FILTER", source.schema))
         return None if condition is None else filter_of(source, condition)
 
     def _next(self, node: Sequence, left: Stream, right: Stream) -> Stream | None:
-        condition = self._condition(node.condition, Scope("NEXT", left.schema, right.schema))
+        condition = self.tested(node.condition, Scope("NEXT", left.schema, right.schema))
         clash = {name for name, _ in left.schema} & {name for name, _ in right.schema}
         names: list[tuple[Part, str]] = [("left", name) for name, _ in left.schema]
         names += [("right", name) for name, _ in right.schema]
         schema = tuple((f"{name}_1" if clash else name, kind) for name, kind in left.schema) + right.schema
-        if not self._is_schema(schema, "NEXT", node.span) or condition is None:
+        if not self.is_schema(schema, "NEXT", node.span) or condition is None:
             return None
         return next_of(left, right, condition, tuple(names), schema)
 
@@ -178,13 +141,13 @@ class Resolver(Expressions):
                 self.problem(message, node.span, 'make them one kind in a SELECT: number(...), or concat(..., "")')
         changes = frozenset(latest) | {item.name for item in node.sets}
         scope = Scope("FOLD", left.schema, right.schema, changes)
-        chooses, continues = self._condition(node.chooses, scope), self._condition(node.continues, scope)
+        chooses, continues = self.tested(node.chooses, scope), self.tested(node.continues, scope)
         sets = self._sets(node, scope, first)
         names: list[tuple[Part, str]] = [("left", name) for name in first]
         names += [("latest", name) for name in first if name in changes]
         schema = tuple((f"{name}_1" if name in changes else name, kind) for name, kind in left.schema)
         schema += tuple((name, kind) for name, kind in left.schema if name in changes)
-        if missing or not self._is_schema(schema, "FOLD", node.span) or chooses is None or continues is None:
+        if missing or not self.is_schema(schema, "FOLD", node.span) or chooses is None or continues is None:
             return None
         return fold_of(left, right, chooses, continues, sets, tuple(names), schema)
 
@@ -192,7 +155,7 @@ class Resolver(Expressions):
         """What FOLD sets in each step."""
         found: dict[str, Value] = {}
         for item in node.sets:
-            if not self._has_new_name(item, found):
+            if not self.has_new_name(item, found):
                 continue
             value = self.value(item.expr, scope) if item.name in first else None
             if item.name not in first:
@@ -246,10 +209,10 @@ class Resolver(Expressions):
         items: dict[str, Value] = {name: Attribute("left", name, kind) for name, kind in groups}
         for item in node.items:
             value = self.value(item.expr, scope)
-            if self._has_new_name(item, items) and value is not None:
+            if self.has_new_name(item, items) and value is not None:
                 items[item.name] = value
         schema = tuple((name, kind_of(value)) for name, value in items.items())
-        if not self._is_schema(schema, "AGGREGATE", node.span) or self.problems:
+        if not self.is_schema(schema, "AGGREGATE", node.span) or self.problems:
             return None
         return _grouped(source, groups, found, items, over, schema)
 
@@ -266,14 +229,15 @@ class Resolver(Expressions):
                     items[name] = Attribute("left", name, kind)
                 continue
             value = self.value(item.expr, scope)
-            if self._has_new_name(item, items) and value is not None:
+            if self.has_new_name(item, items) and value is not None:
                 items[item.name] = value
         schema = tuple((name, kind_of(value)) for name, value in items.items())
-        if not self._is_schema(schema, "SELECT", select[0].span) or len(self.problems) > before:
+        if not self.is_schema(schema, "SELECT", select[0].span) or len(self.problems) > before:
             return None
         return select_of(source, tuple(items.items()), schema)
 
-    def _has_new_name(self, item: Named, taken: Mapping[str, object]) -> bool:
+    def has_new_name(self, item: Named, taken: Mapping[str, object]) -> bool:
+        """Whether an item has a name that no other one has."""
         if not item.name:
             self.problem("this value needs a name", item.span, "write AS and a name behind it")
         elif item.name in taken:
@@ -285,7 +249,8 @@ class Resolver(Expressions):
 
     # ------------------------------------------------------------ conditions and schemas
 
-    def _condition(self, expr: EventExpr | None, scope: Scope) -> Condition | None:
+    def tested(self, expr: EventExpr | None, scope: Scope) -> Condition | None:
+        """A condition that is not too large; one that is left out holds."""
         if expr is None:
             return ALWAYS
         condition = self.condition(expr, scope)
@@ -295,7 +260,8 @@ class Resolver(Expressions):
             return None
         return condition
 
-    def _is_schema(self, schema: Schema, operator: str, span: Span) -> bool:
+    def is_schema(self, schema: Schema, operator: str, span: Span) -> bool:
+        """Whether an operator can give events these attributes."""
         names = [name for name, _ in schema]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:

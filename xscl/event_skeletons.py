@@ -21,7 +21,8 @@ MAX_SKELETONS = 5_000
 """How many skeletons are remembered. When there are more, all are forgotten."""
 
 _LITERAL = re.compile(
-    r"""(?<![\w.'"$]) (?: ("(?:[^"\n]|"")*"|'(?:[^'\n]|'')*') | ((?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)) )""", re.VERBOSE
+    r"""(?<![\w.'"$]) (?: ("(?:[^"\n]|"")*"|'(?:[^'\n]|'')*') | ((?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)) (?!\s*\]) )""",
+    re.VERBOSE,
 )
 _PUBLISHED = re.compile(r"publish\s+([A-Za-z_][A-Za-z0-9_]*)\Z", re.IGNORECASE)
 _KEYWORDS = re.compile(

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 from common.quick import quick
-from xscl.algebra.events import ArithmeticOp
-from xscl.algebra.expressions import CompareOp, Expr, Number, Span, String, nowhere
+from xscl.algebra.expressions import Expr, Span, nowhere
+from xscl.event_expressions import EventExpr, Reference, StreamName
+from xscl.pattern_syntax import Sequenced, streams_of
 from xscl.syntax import Block, Window
 
 # ---------------------------------------------------------------- definitions
@@ -45,145 +45,6 @@ class EventDefinition:
     span: Span = nowhere()
 
 
-# ---------------------------------------------------------------- expressions
-
-Side = Literal["", "$1", "$2", "$"]
-"""What stands before the dot of a reference: of NEXT and FOLD the left event, the right one, or FOLD's latest."""
-
-
-@quick
-@dataclass(frozen=True, slots=True)
-class Reference:
-    """An attribute: `name`, `$1.name`, `$2.name` or `$.name`."""
-
-    side: Side
-    name: str
-    span: Span = nowhere()
-
-
-@quick
-@dataclass(frozen=True, slots=True)
-class Measure:
-    """DUR or GAP."""
-
-    name: Literal["DUR", "GAP"]
-    span: Span = nowhere()
-
-
-@quick
-@dataclass(frozen=True, slots=True)
-class Percentage:
-    """`80%`: a number of hundredths, as it is written, without the sign."""
-
-    text: str
-    span: Span = nowhere()
-
-
-@quick
-@dataclass(frozen=True, slots=True)
-class Null:
-    """NULL, which no expression may be."""
-
-    span: Span = nowhere()
-
-
-@quick
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """An operation on two numbers."""
-
-    op: ArithmeticOp
-    left: EventExpr
-    right: EventExpr
-    span: Span = nowhere()
-
-
-@quick
-@dataclass(frozen=True, slots=True)
-class Minus:
-    """`-x`."""
-
-    arg: EventExpr
-    span: Span = nowhere()
-
-
-@quick
-@dataclass(frozen=True, slots=True)
-class EventCall:
-    """A function of values, a test of texts, or an aggregate."""
-
-    name: str
-    args: tuple[EventExpr, ...]
-    span: Span = nowhere()
-
-
-@quick
-@dataclass(frozen=True, slots=True)
-class EventCompare:
-    """A comparison of two values."""
-
-    op: CompareOp
-    left: EventExpr
-    right: EventExpr
-    span: Span = nowhere()
-
-
-@quick
-@dataclass(frozen=True, slots=True)
-class IsNull:
-    """`value IS NULL`, or, `negated`, `value IS NOT NULL`."""
-
-    value: EventExpr
-    negated: bool = False
-    span: Span = nowhere()
-
-
-@quick
-@dataclass(frozen=True, slots=True)
-class Both:
-    """A condition that holds if all of `args` do."""
-
-    args: tuple[EventExpr, ...]
-    span: Span = nowhere()
-
-
-@quick
-@dataclass(frozen=True, slots=True)
-class Either:
-    """A condition that holds if any of `args` does."""
-
-    args: tuple[EventExpr, ...]
-    span: Span = nowhere()
-
-
-@quick
-@dataclass(frozen=True, slots=True)
-class Negated:
-    """`NOT condition`."""
-
-    arg: EventExpr
-    span: Span = nowhere()
-
-
-EventExpr = (
-    Reference
-    | Measure
-    | String
-    | Number
-    | Percentage
-    | Window
-    | Null
-    | Operation
-    | Minus
-    | EventCall
-    | EventCompare
-    | IsNull
-    | Both
-    | Either
-    | Negated
-)
-"""A Window among them is a number of seconds."""
-
 # ---------------------------------------------------------------- streams
 
 
@@ -202,15 +63,6 @@ class Named:
 class AllAttributes:
     """`*` among the items of a SELECT."""
 
-    span: Span = nowhere()
-
-
-@quick
-@dataclass(frozen=True, slots=True)
-class StreamName:
-    """The events of a name."""
-
-    name: str
     span: Span = nowhere()
 
 
@@ -288,9 +140,12 @@ EventStream = StreamName | Filtered | Grouped | Sequence | Iteration | Together 
 @dataclass(frozen=True, slots=True)
 class EventQuery:
     """A standing query over events. `select` is None if none is written, which means all attributes. The name that it
-    PUBLISHes ends the statement."""
+    PUBLISHes ends the statement.
 
-    stream: EventStream
+    It may be a PATTERN statement: then `stream` is what it looks for, and `select` what it RETURNs.
+    """
+
+    stream: EventStream | Sequenced
     select: tuple[Named | AllAttributes, ...] | None = None
     within: Window | None = None
     publish: str | None = None
@@ -300,8 +155,11 @@ class EventQuery:
 EventStatement = EventDefinition | EventQuery
 
 
-def names_read(stream: EventStream) -> Iterator[StreamName]:
+def names_read(stream: EventStream | Sequenced) -> Iterator[StreamName]:
     """The names of streams that a part of the tree reads, from left to right."""
+    if isinstance(stream, Sequenced):
+        yield from streams_of(stream.components)
+        return
     waiting = [stream]
     while waiting:
         node = waiting.pop()

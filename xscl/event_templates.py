@@ -15,12 +15,14 @@ from fractions import Fraction
 from typing import Any
 
 from xscl.algebra.comparisons import ORDERS
-from xscl.algebra.events import Aggregate, AllOf, AnyOf, Comparison, Constant, Schema, Stream, TextTest
+from xscl.algebra.event_sequences import OfItems, Pattern, Statement
+from xscl.algebra.events import Aggregate, AllOf, AnyOf, Comparison, Constant, Schema, TextTest
 from xscl.algebra.expressions import NOWHERE
 from xscl.algebra.functions import xpath_number
 from xscl.builder import unquoted
 from xscl.event_constants import kind_of
-from xscl.event_resolve import MOST_KNOWN, Schemas, remember, resolve
+from xscl.event_known import MOST_KNOWN, remember, resolve
+from xscl.event_resolve import Schemas
 from xscl.event_skeletons import EventSkeleton
 from xscl.event_syntax import EventQuery, names_read
 from xscl.event_values import MOST_DIGITS
@@ -47,7 +49,7 @@ def made_of(query: EventQuery, skeleton: EventSkeleton, literals: list[str]) -> 
 
 def resolve_known(
     query: EventQuery, schemas: Schemas, documents: Sequence[str] = ()
-) -> tuple[Stream | None, list[Problem]]:
+) -> tuple[Statement | None, list[Problem]]:
     """What `xscl.event_resolve.resolve` returns. If a query was made of a skeleton, the places of problems are those in
     another one."""
     made = _made.pop(id(query), None)
@@ -57,7 +59,7 @@ def resolve_known(
     return resolve(query, schemas, documents)
 
 
-def _stream(query: EventQuery, skeleton: EventSkeleton, literals: list[str], schemas: Schemas) -> Stream | None:
+def _stream(query: EventQuery, skeleton: EventSkeleton, literals: list[str], schemas: Schemas) -> Statement | None:
     read: dict[str, Schema] = {}
     for name in names_read(query.stream):
         schema = schemas.get(name.name)
@@ -83,7 +85,7 @@ class _Template:
     numeric: frozenset[int]
     apart: tuple[tuple[Make, ...], ...]
 
-    def stream(self, literals: Sequence[str]) -> Stream | None:
+    def stream(self, literals: Sequence[str]) -> Statement | None:
         """The stream of a query with these literals; None if the template does not say what it means."""
         values: list[Literal] = []
         for slot, (kind, text) in enumerate(zip(self.kinds, literals, strict=True)):
@@ -94,7 +96,7 @@ class _Template:
         for group in self.apart:
             if len({make(values) for make in group}) < len(group):
                 return None
-        stream: Stream = self.make(values)
+        stream: Statement = self.make(values)
         return stream
 
 
@@ -184,6 +186,11 @@ class _Maker:
                 self._keep_apart(args)
             case Aggregate(items=items):
                 self.depends = self.depends or self._holds(items)  # equal ones are one
+            case OfItems(aggregated=aggregated):
+                self.depends = self.depends or self._holds(aggregated)  # the same
+            case Pattern(conjuncts=conjuncts, kills=kills):
+                self._keep_apart(conjuncts)
+                self._keep_apart(kills)
         if isinstance(node, tuple):
             return _made_anew(lambda *parts: parts, node, list(map(self.of, node)))
         if is_dataclass(node) and not isinstance(node, type):

@@ -34,14 +34,15 @@ from xscl.algebra.expressions import CompareOp, Number, Span, String
 from xscl.algebra.functions import DERIVED, TESTS, WITH_LITERAL, compare, with_literal, xpath_number
 from xscl.check_expressions import check_literal, check_pattern
 from xscl.event_constants import arithmetic, function_of, kind_of, text_of
-from xscl.event_forms import all_of, any_of
-from xscl.event_syntax import (
+from xscl.event_expressions import (
+    Alike,
     Both,
     Either,
     EventCall,
     EventCompare,
     EventExpr,
     IsNull,
+    ItemReference,
     Measure,
     Minus,
     Negated,
@@ -50,10 +51,11 @@ from xscl.event_syntax import (
     Percentage,
     Reference,
 )
+from xscl.event_forms import all_of, any_of
 from xscl.problems import Problem
 from xscl.syntax import Window
 
-Operator = Literal["SELECT", "FILTER", "AGGREGATE", "NEXT", "FOLD"]
+Operator = Literal["SELECT", "FILTER", "AGGREGATE", "NEXT", "FOLD", "WHERE", "HAVING", "RETURN"]
 
 AGGREGATES = {"count": (0, 1), "sum": (1, 1), "avg": (1, 1), "min": (1, 1), "max": (1, 1), "argmax": (2, 2)}
 """The aggregates, with the least and the greatest number of their arguments."""
@@ -100,7 +102,11 @@ class Expressions:
         """The value of an expression, or None if something is wrong with it."""
         match expr:
             case Reference():
-                return self._reference(expr, scope)
+                return self.reference(expr, scope)
+            case ItemReference():
+                return self.item(expr, scope)
+            case Alike():
+                self.alike(expr)
             case String(value=text):
                 return Constant(text)
             case Number(text=text) | Percentage(text=text):
@@ -109,6 +115,9 @@ class Expressions:
                 if us is not None:
                     return Constant(us / 1e6)
                 self.problem("INF is no number", expr.span, "leave the condition out")
+            case Measure(name=name) if scope.operator in ("WHERE", "HAVING", "RETURN"):
+                hint = "WITHIN bounds how long a match takes; a reader of what is PUBLISHed has DUR"
+                self.problem(f"{name} does not belong in a pattern", expr.span, hint)
             case Measure(name="DUR"):
                 return Duration()
             case Measure():
@@ -138,14 +147,27 @@ class Expressions:
             return None
         return Constant(float(Fraction(text.rstrip(".")) / 100) if isinstance(expr, Percentage) else number)
 
-    def _reference(self, found: Reference, scope: Scope) -> Value | None:
+    def item(self, found: ItemReference, scope: Scope) -> Value | None:
+        """An attribute of an event of a pattern's variable, which is none of what queries read."""
+        name = found.name
+        hint = f"write $1.{name} for the left event, $2.{name} for the right one, $.{name} for FOLD's last"
+        self.problem(f"{found.variable}.{name} is no reference", found.span, hint)
+        return None
+
+    def alike(self, found: Alike) -> None:
+        """`[x]`, which patterns have."""
+        start = found.span.start
+        self.problem("there are no brackets here", Span(start, start + 1), "write $1.x = $2.x")
+
+    def reference(self, found: Reference, scope: Scope) -> Value | None:
+        """An attribute of an event."""
         name, operator = found.name, scope.operator
         if operator not in ("NEXT", "FOLD"):
             if found.side:
                 hint = f"write {name} alone: {operator} reads one source"
                 self.problem(f"{found.side} belongs in the braces of NEXT or FOLD", found.span, hint)
                 return None
-            return self._attribute(found, "left", scope)
+            return self.attribute(found, "left", scope)
         if found.side == "$" and operator != "FOLD":
             self.problem("$ belongs in FOLD", found.span, f"write $1.{name} for the left event")
             return None
@@ -153,7 +175,7 @@ class Expressions:
             part = _PARTS[found.side]
             if part == "latest" and name in dict(scope.left) and name not in scope.changes:
                 part = "left"  # it has its first value throughout
-            return self._attribute(found, part, scope)
+            return self.attribute(found, part, scope)
         left, right = dict(scope.left), dict(scope.right)
         if name in left and name in right:
             sides = f"$1.{name} or $2.{name}" if operator == "NEXT" else f"$1.{name}, $2.{name} or $.{name}"
@@ -163,17 +185,19 @@ class Expressions:
         elif name in right:
             return Attribute("right", name, right[name])
         else:
-            self._unknown(name, {**left, **right}, found.span, scope)
+            self.unknown(name, {**left, **right}, found.span, scope)
         return None
 
-    def _attribute(self, found: Reference, part: Part, scope: Scope) -> Value | None:
+    def attribute(self, found: Reference | ItemReference, part: Part, scope: Scope) -> Value | None:
+        """An attribute of a part's event."""
         schema = dict(scope.right if part == "right" else scope.left)
         if found.name in schema:
             return Attribute(part, found.name, schema[found.name])
-        self._unknown(found.name, schema, found.span, scope)
+        self.unknown(found.name, schema, found.span, scope)
         return None
 
-    def _unknown(self, name: str, names: Iterable[str], span: Span, scope: Scope) -> None:
+    def unknown(self, name: str, names: Iterable[str], span: Span, scope: Scope) -> None:
+        """Says that there is no attribute of a name among those that there are."""
         names = list(dict.fromkeys(names))
         close = get_close_matches(name, names, n=1)
         if name in dict(scope.source):

@@ -9,7 +9,7 @@ from typing import Any
 
 from xscl.algebra.expressions import Number, Span, String
 from xscl.builder import unquoted
-from xscl.event_syntax import Percentage
+from xscl.event_expressions import Percentage
 from xscl.syntax import Window
 from xscl.windows import window_us
 

@@ -72,10 +72,10 @@ def run(stream: Stream, given: Mapping[str, Events]) -> Events:
         case algebra.Events(stream=name):
             return given[name]
         case Filter(source=source, condition=condition):
-            return frozenset(one for one in run(source, given) if _holds(condition, _alone(one)))
+            return frozenset(one for one in run(source, given) if holds(condition, _alone(one)))
         case Select(source=source, items=items):
             return frozenset(
-                event({name: _value(value, _alone(one)) for name, value in items}, one.t0, one.t1, one.parts)
+                event({name: value_of(value, _alone(one)) for name, value in items}, one.t0, one.t1, one.parts)
                 for one in run(source, given)
             )
         case Union(left=left, right=right):
@@ -92,7 +92,7 @@ def run(stream: Stream, given: Mapping[str, Events]) -> Events:
 def _nexts(stream: Next, left: Events, right: Events) -> Iterator[Event]:
     for a in left:
         pairs = {b: Pair({"left": a.values, "right": b.values}, b.t1 - a.t0, b.t0 - a.t1) for b in right}
-        partners = [b for b in right if before(a, b) and _holds(stream.condition, pairs[b])]
+        partners = [b for b in right if before(a, b) and holds(stream.condition, pairs[b])]
         for b in partners:
             if b.t1 == min(one.t1 for one in partners):
                 yield event(_named(stream, pairs[b]), a.t0, b.t1, a.parts | b.parts)
@@ -106,10 +106,10 @@ def _folds(stream: Fold, left: Events, right: Events) -> Iterator[Event]:
         for first, latest, values in runs:
             known: dict[Part, Mapping[str, Held]] = {"left": first.values, "latest": dict(values)}
             pairs = {b: Pair({**known, "right": b.values}, b.t1 - first.t0, b.t0 - latest.t1) for b in right}
-            chosen = [b for b in right if before(latest, b) and _holds(stream.chooses, pairs[b])]
+            chosen = [b for b in right if before(latest, b) and holds(stream.chooses, pairs[b])]
             for b in chosen:
-                if b.t1 == min(one.t1 for one in chosen) and _holds(stream.continues, pairs[b]):
-                    sets = {name: _value(value, pairs[b]) for name, value in stream.sets}
+                if b.t1 == min(one.t1 for one in chosen) and holds(stream.continues, pairs[b]):
+                    sets = {name: value_of(value, pairs[b]) for name, value in stream.sets}
                     longer.add((first, b, frozenset({**dict(values), **b.values, **sets}.items())))
         runs = longer
         for first, latest, values in runs:
@@ -130,13 +130,13 @@ def _aggregates(stream: Aggregate, source: Events) -> Iterator[Event]:
         for t in {one.t1 for one in events}:
             now = [one for one in events if one.t1 == t]
             seen = [one for one in events if t - (stream.over or 0) < one.t1 <= t] if stream.over else now
-            values = {name: _aggregated(aggregated, seen) for name, aggregated in stream.items}
+            values = {name: aggregate_of(aggregated, seen) for name, aggregated in stream.items}
             parts = frozenset(part for one in now for part in one.parts)
             yield event({**dict(zip(stream.by, key, strict=True)), **values}, t, t, parts)
 
 
-def _aggregated(aggregated: Aggregated, events: Iterable[Event]) -> Held:
-    rows = [[_value(arg, _alone(one)) for arg in aggregated.args] for one in events]
+def aggregate_of(aggregated: Aggregated, events: Iterable[Event]) -> Held:
+    rows = [[value_of(arg, _alone(one)) for arg in aggregated.args] for one in events]
     if aggregated.name == "argmax":
         known = [(as_number(size), chosen) for chosen, size in rows if as_number(size) is not None]
         chosen = [value for size, value in known if value is not None]
@@ -155,7 +155,7 @@ def _alone(one: Event) -> Pair:
     return Pair({"left": one.values}, one.duration)
 
 
-def _value(value: Value, pair: Pair) -> Held:
+def value_of(value: Value, pair: Pair) -> Held:
     match value:
         case Constant(value=constant):
             return constant
@@ -166,12 +166,12 @@ def _value(value: Value, pair: Pair) -> Held:
         case Gap():
             return pair.gap / 10**6
         case Arithmetic(op=op, left=left, right=right):
-            one, two = as_number(_value(left, pair)), as_number(_value(right, pair))
+            one, two = as_number(value_of(left, pair)), as_number(value_of(right, pair))
             if one is None or two is None or (op in "/%" and two == 0):
                 return None
             return as_finite(_ARITHMETIC[op](one, two))
         case Function(name=name, args=args):
-            return _function(name, [_value(arg, pair) for arg in args])
+            return _function(name, [value_of(arg, pair) for arg in args])
     raise AssertionError(f"no value: {value}")
 
 
@@ -196,20 +196,20 @@ def as_finite(number: float) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _holds(condition: Condition, pair: Pair) -> bool:
+def holds(condition: Condition, pair: Pair) -> bool:
     match condition:
         case AllOf(args=args):
-            return all(_holds(arg, pair) for arg in args)
+            return all(holds(arg, pair) for arg in args)
         case AnyOf(args=args):
-            return any(_holds(arg, pair) for arg in args)
+            return any(holds(arg, pair) for arg in args)
         case NullTest(value=value, negated=negated):
-            return (_value(value, pair) is None) is not negated
+            return (value_of(value, pair) is None) is not negated
         case TextTest(name=name, args=texts, negated=negated):
-            found = [_value(text, pair) for text in texts]
+            found = [value_of(text, pair) for text in texts]
             given = [text_of(one) for one in found if one is not None]
             return len(given) == len(found) and bool(STRING_TESTS[name](*given)) is not negated
         case Comparison(op=op, left=left, right=right):
-            one, two = _value(left, pair), _value(right, pair)
+            one, two = value_of(left, pair), value_of(right, pair)
             if not (op in ("=", "!=") and isinstance(one, str) and isinstance(two, str)):
                 one, two = as_number(one), as_number(two)
             return one is not None and two is not None and bool(_ORDER[op](one, two))

@@ -8,7 +8,9 @@ import pytest
 from lark import Lark, UnexpectedInput
 
 from tests.generate.event_worlds import world
+from tests.generate.pattern_worlds import pattern_world
 from xscl.event_parser import _definition_tables, _definitions, _queries, _query_tables
+from xscl.kinds import Kind
 from xscl.lalr import TableParser, Unparsable
 from xscl.problems import Problem
 
@@ -59,12 +61,14 @@ def cut_at_random(text: str, rng: Random) -> str:
 @pytest.mark.parametrize("seed", range(20))
 def test_both_find_the_same_trees_and_refuse_the_same_texts(seed: int):
     rng = Random(seed)
-    for statement in world(seed, most=6).statements[:4]:
-        text = statement.text()
-        assert outcome(_query_tables(), text) == outcome(_queries(), text) is not None
+    texts = [statement.text() for statement in world(seed, most=6).statements[:2]]
+    texts += [statement.text() for statement in pattern_world(seed).statements[:3]]
+    for text in texts:
+        kind: Kind = "pattern" if text.startswith("PATTERN") else "event query"
+        assert outcome(_query_tables(kind), text) == outcome(_queries(kind), text) is not None
         for _ in range(10):
             wrong = cut_at_random(text, rng)
-            ours, theirs = outcome(_query_tables(), wrong), outcome(_queries(), wrong)
+            ours, theirs = outcome(_query_tables(kind), wrong), outcome(_queries(kind), wrong)
             assert (ours is None) == (theirs is None), wrong
 
 

@@ -135,7 +135,7 @@ class Pattern:
     with `apart` if it begins after the end of the one told before (NON OVERLAPPING). `returned` is None if there is no
     RETURN.
 
-    The schema has the items of RETURN that have one value.
+    The schema has the items of RETURN that have one value, perhaps in another order.
     """
 
     variables: tuple[Variable, ...]
@@ -224,7 +224,7 @@ class NearPattern:
 
     `keys`, `within` and `apart` are as in Pattern. `budget` bounds how much is kept for each value of the keys, None
     for no bound. In `returned` an Attribute of `left` can only be ERRORS, the number of missing letters. The schema has
-    the items of RETURN, and ERRORS.
+    the items of RETURN and ERRORS, perhaps in another order.
     """
 
     letters: Letters
@@ -274,6 +274,22 @@ def shortest(letters: Letters) -> int:
             return sum(map(shortest, parts))
         case OneOf(parts=parts):
             return min(map(shortest, parts))
+
+
+def spelled_out(letters: Letters) -> int:
+    """Returns how many letters an expression has, those that are repeated as often as they are at least.
+
+    >>> a = Letter(Events("A", ()))
+    >>> spelled_out(Word((OneOf((Word((a, a)), a)), Repeated(a, 0), Repeated(a, 3))))
+    7
+    """
+    match letters:
+        case Letter():
+            return 1
+        case Repeated(part=part, least=least):
+            return spelled_out(part) * max(least, 1)
+        case Word(parts=parts) | OneOf(parts=parts):
+            return sum(map(spelled_out, parts))
 
 
 Statement = Stream | Pattern | NearPattern

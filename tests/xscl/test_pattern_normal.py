@@ -1,0 +1,59 @@
+"""What PATTERN statements mean in the algebra is what the oracle says of their text; printed, they are the same."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.generate.pattern_worlds import pattern_world
+from tests.generate.seeds import seeds
+from tests.oracle.near_matches import near_matches
+from tests.oracle.pattern_matches import Matcher
+from tests.oracle.pattern_syntax import Near, Pattern
+from tests.oracle.pattern_world import PatternWorld, by_parts, pattern_schema
+from tests.oracle.pattern_world import returned as told
+from tests.support import pattern_algebra
+from xscl import to_xscl
+from xscl.algebra import event_sequences as algebra
+from xscl.algebra.events import Schema
+from xscl.algebra.expressions import Span
+from xscl.event_normal import lower_statement
+from xscl.event_parser import parse_event_statement
+from xscl.event_syntax import EventQuery
+from xscl.kinds import Kind
+from xscl.problems import Lines
+
+
+def parsed(text: str, *, reuse: bool = False) -> EventQuery:
+    kind: Kind = "pattern" if text.startswith("PATTERN") else "event query"
+    found = parse_event_statement(text, kind, Span(0, len(text)), Lines(text), reuse=reuse)
+    assert isinstance(found, EventQuery)
+    return found
+
+
+def schemas_of(world: PatternWorld) -> dict[str, Schema]:
+    return {name: tuple(schema.items()) for name, schema in world.schemas.items()}
+
+
+@pytest.mark.parametrize("seed", seeds(60, 3_000))
+def test_patterns_mean_what_the_oracle_says(seed: int):
+    world = pattern_world(seed)
+    schemas = schemas_of(world)
+    for statement in world.statements:
+        text = statement.text()
+        query = parsed(text)
+        assert parsed(to_xscl(query)) == query
+        lowered = lower_statement(query, schemas)
+        assert repr(lower_statement(parsed(text, reuse=True), schemas)) == repr(lowered), text
+        if not isinstance(statement, Pattern | Near):
+            continue
+        assert isinstance(lowered, algebra.Pattern | algebra.NearPattern)
+        assert dict(lowered.schema) == pattern_schema(statement, world.schemas)
+        streams = {name: world.stream(name) for name in lowered.streams}
+        found = pattern_algebra.matches(lowered, streams, by_parts)
+        if isinstance(statement, Near):
+            assert found == near_matches(statement, streams), text
+            continue
+        assert isinstance(lowered, algebra.Pattern)
+        assert found == Matcher(statement, streams, by_parts).matches(), text
+        for match in found:
+            assert pattern_algebra.returned(lowered, match) == told(statement, match)

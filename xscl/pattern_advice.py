@@ -1,0 +1,66 @@
+"""Explains a syntax error in a PATTERN statement in the words of the language."""
+
+from __future__ import annotations
+
+import re
+
+from lark import UnexpectedInput
+
+from xscl.advice import Rule, bracket_problem, known_mistake, plain_problem
+from xscl.algebra.expressions import Span
+from xscl.event_advice import PART_RULES, SPELLING_RULES, place_of
+from xscl.event_names import RESERVED, RESERVED_IN_PATTERNS
+from xscl.problems import Lines, Problem
+
+_RULES = (
+    # Components.
+    Rule("PATTERN SEQ without its components", "write them in parentheses: PATTERN SEQ(A a, B b)",
+         before=r"(?i:\bseq)", expects="LPAR"),
+    Rule("a component is missing", "write a stream and a variable, such as Post p", r"[,)]|$", expects="TILDE"),
+    Rule("there is no {0} in front of a component", "write ~(A a) for no event of A", r"(!|(?i:not\b))",
+         expects="TILDE"),
+    Rule("{0} in front of a component", "write the name of events, and a variable", r"(?i:(filter|from|select)\b)",
+         expects="TILDE"),
+    Rule("{1}[] is of a component with +", "write {0}+ {1}[]", r"\[", r"(\w+)\s+(\w+)", expects="COMMA"),
+    Rule("a component with + has a variable with brackets", "write {0}[]", r"[,)]", r"\+\s*(\w+)", expects="LSQB"),
+    Rule("{0}* is no component with a variable", "write {0}+ {1}[]: one event or more", r"(\w+)", r"(\w+)\s*\*"),
+    # Clauses.
+    Rule("the conditions of WHERE stand in braces", "write WHERE {{a.x = b.x}}", r"[\w(\[\"'.]",
+         r"(?i:\bwhere)(?:\s+\w+(?:\s*\([^()]*\))?)?", expects="LBRACE"),
+    Rule("BUDGET belongs to ERRORS", "write ERRORS <= 1 BUDGET 100", r"(?i:budget)\b"),
+    Rule("ERRORS has an upper bound", "write ERRORS <= 1", before=r"(?i:\berrors)", expects="COMPARE"),
+    Rule("there is no {0} in a pattern", "write RETURN a.x AS x behind WITHIN", r"(?i:(select)\b)"),
+    Rule("there is no {0} in a pattern", "write NON OVERLAPPING for one of those that overlap", r"(?i:(once)\b)"),
+    Rule("there is no OR between patterns", "write two patterns that PUBLISH one name", r"(?i:or|union)\b",
+         expects="WHERE"),
+    # References.
+    Rule("there is no such event of a variable", "write v[1], v[i], v[i-1], v[v.LEN] or v[]", r"[\w.+\- ]+\]",
+         expects="CURRENT"),
+    Rule("there is no such event of a variable", "write v[1], v[i], v[i-1], v[v.LEN] or v[]", r"\.\.[^\]]*\]",
+         expects="CURRENT"),
+    Rule("{0}[...] without an attribute", "write {0}[1].x", before=r"(\w+)\[[^\[\]]*\]", expects="DOT", without="AND"),
+    *SPELLING_RULES,
+    *PART_RULES,
+)  # fmt: skip
+
+
+def explain_pattern(error: UnexpectedInput, text: str, start: int, lines: Lines) -> Problem:
+    """What is wrong where the parser stopped in the `text` of a PATTERN, which begins at `start` in its script."""
+    at, ended, expected = place_of(error, text)
+    problem = (
+        bracket_problem(text, at, ended, expected, start, lines)
+        or known_mistake(_RULES, text[:at], text[at:], at, expected)
+        or _keyword_problem(text[at:], at, expected)
+        or plain_problem(text[at:], at, expected)
+    )
+    return problem.moved(start)
+
+
+def _keyword_problem(behind: str, at: int, expected: set[str]) -> Problem | None:
+    found = re.match(r"[A-Za-z]+(?!\w)", behind)
+    if found is None or not expected & {"NAME", "VARIABLE"}:
+        return None
+    if found[0].lower() not in (RESERVED_IN_PATTERNS if "VARIABLE" in expected else RESERVED):
+        return None
+    message = f"{found[0]} is a keyword, and a name is needed here"
+    return Problem(message, Span(at, at + len(found[0])), "choose another name (behind a dot any name will do)")
