@@ -12,6 +12,17 @@ from xscl.event_advice import PART_RULES, SPELLING_RULES, place_of
 from xscl.event_names import RESERVED, RESERVED_IN_PATTERNS
 from xscl.problems import Lines, Problem
 
+_WORDS = {
+    "VARIABLE": "a name",
+    "TILDE": "~",
+    "BANG": "!",
+    "BAR": "|",
+    "CURRENT": "i",
+    "PREVIOUS": "i-1",
+    "LAST": "v.LEN",
+    "EARLIER": "..i-1",
+}
+
 _RULES = (
     # Components.
     Rule("PATTERN SEQ without its components", "write them in parentheses: PATTERN SEQ(A a, B b)",
@@ -51,7 +62,7 @@ def explain_pattern(error: UnexpectedInput, text: str, start: int, lines: Lines)
         bracket_problem(text, at, ended, expected, start, lines)
         or known_mistake(_RULES, text[:at], text[at:], at, expected)
         or _keyword_problem(text[at:], at, expected)
-        or plain_problem(text[at:], at, expected)
+        or plain_problem(text[at:], at, {_WORDS.get(name, name) for name in expected})
     )
     return problem.moved(start)
 
