@@ -9,15 +9,16 @@ import numpy as np
 import pyarrow as pa
 
 from pattern_stage.classes import Classes
-from pattern_stage.columns import NULL_TEXT, Column, Columns, Floats, Ints, joined
+from pattern_stage.columns import Column, Columns, Ints, joined
 from pattern_stage.flow import Flow, distinct, numbered, same, sorted_flow
 from pattern_stage.operators import NO_BOUND, Lineage, Renumber, RowVectors
 from pattern_stage.predicates import Pairs, compile_value, kind_of, single_events
+from pattern_stage.range_aggregates import aggregated
 from pattern_stage.saved import ints, loaded_values, saved_values
 from pattern_stage.values import Texts
 from pattern_stage.window_groups import WindowGroups
 from pattern_stage.window_store import WindowStore
-from pattern_stage.windows import counts_in, greatest_in, sums_in
+from pattern_stage.windows import greatest_in
 from xscl.algebra.events import Aggregate, AggregateName, Function, Value
 
 
@@ -26,8 +27,6 @@ class _Item:
     name: AggregateName
     arguments: tuple[int, ...]
     """Places among the columns of what is kept of an event."""
-    text: bool
-    """Whether the result is a string."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,18 +66,17 @@ class Aggregating:
         self._are_texts = [kinds[name] == "string" for name in definition.by]
         self._values: list[Callable[[Pairs], Column]] = []
         self._items: list[_Item] = []
-        for _, aggregated in definition.items:
+        for _, one in definition.items:
             places = []
-            for place, argument in enumerate(aggregated.args):
-                as_is = aggregated.name == "count" or (aggregated.name == "argmax" and place == 0)
+            for place, argument in enumerate(one.args):
+                as_is = one.name == "count" or (one.name == "argmax" and place == 0)
                 value: Value = argument
                 if kind_of(argument) == "string" and not as_is:
                     value = Function("number", (argument,), "number")
                 places.append(len(self._by) + len(self._values))
                 self._are_texts.append(kind_of(value) == "string")
                 self._values.append(compile_value(value, schema, None, texts))
-            text = aggregated.name == "argmax" and self._are_texts[places[0]]
-            self._items.append(_Item(aggregated.name, tuple(places), text))
+            self._items.append(_Item(one.name, tuple(places)))
         self._store = WindowStore([*self._are_texts, True])
 
     def add_rows(self, new: Ints) -> None:
@@ -213,38 +211,7 @@ class Aggregating:
         if not item.arguments:
             return (ends - starts).astype(np.float64)
         arguments = [columns[place] for place in item.arguments]
-        known = np.logical_and.reduce([_known(argument) for argument in arguments])
-        counts = counts_in(known, starts, ends)
-        if item.name == "count":
-            return counts.astype(np.float64)
-        if item.name in ("sum", "avg"):
-            sums = sums_in(arguments[0], starts, ends)  # type: ignore[arg-type]  # numbers
-            sums[counts == 0] = np.nan
-            result: Floats = sums / np.maximum(counts, 1) if item.name == "avg" else sums
-            result[~np.isfinite(result)] = np.nan
-            return result
-        # The greatest by a rank that is different for all rows.
-        if item.name == "argmax":
-            order = np.lexsort((self._falling(arguments[0]), arguments[1]))
-        else:
-            order = np.argsort(arguments[0] if item.name == "max" else -arguments[0], kind="stable")
-        ranks = np.empty(len(order), np.int64)
-        ranks[order] = np.arange(len(order))
-        ranks[~known] = -1
-        best = greatest_in(ranks, starts, ends)
-        found = arguments[0][order[np.maximum(best, 0)]] if len(order) else arguments[0][:0]
-        null = NULL_TEXT if item.text else np.nan
-        return np.where(best >= 0, found, null) if item.text else np.where(best >= 0, found, null) + 0.0
-
-    def _falling(self, column: Column) -> Column:
-        """Returns keys that are the greater, the less a value is: strings go by code points."""
-        if column.dtype == np.float64:
-            return -column
-        codes, numbers = np.unique(column, return_inverse=True)
-        texts = self._texts.texts(codes.astype(np.int64))
-        ranks = np.empty(len(codes), np.int64)
-        ranks[sorted(range(len(codes)), key=lambda place: texts[place] or "")] = np.arange(len(codes))
-        return -ranks[numbers]
+        return aggregated(item.name, arguments, starts, ends, self._texts)
 
     # ------------------------------------------------------------ state
 
@@ -284,10 +251,6 @@ class Aggregating:
         ]
         columns.append(ints(table, "began")[there])
         self._store.add(self._groups.of_row[rows[there]], ints(table, "t1")[there], columns, columns[: len(self._by)])
-
-
-def _known(column: Column) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    return column >= 0 if column.dtype == np.int64 else ~np.isnan(column)
 
 
 def _both(one: Column, other: Column) -> Column:

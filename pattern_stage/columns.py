@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,11 @@ number attribute float64, NaN for NULL."""
 
 NULL_TEXT = -1
 """The code of a string attribute that is NULL."""
+
+
+def column_of(values: Sequence[Any], *, are_texts: bool) -> Column:
+    """Returns codes of texts, or numbers, as a column."""
+    return np.array(values, np.int64) if are_texts else np.array(values, np.float64)
 
 
 @dataclass(frozen=True, slots=True)

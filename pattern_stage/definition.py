@@ -12,7 +12,10 @@ from common.quick import quick
 from pattern_stage.canonical import Ordered, ordered
 from pattern_stage.chains import chain
 from pattern_stage.formula import rewritten, rewritten_condition
+from pattern_stage.matching.template import inputs as inputs_of
+from pattern_stage.matching.template import with_leaves
 from pattern_stage.taking import Taken
+from xscl.algebra.event_sequences import NearPattern, Pattern, Statement
 from xscl.algebra.events import (
     Aggregate,
     AllOf,
@@ -33,7 +36,7 @@ from xscl.algebra.events import (
 
 T = TypeVar("T")
 
-Operator = Select | Filter | Union | Next | Fold | Aggregate
+Operator = Select | Filter | Union | Next | Fold | Aggregate | Pattern | NearPattern
 
 
 @quick
@@ -113,7 +116,7 @@ class _Unit:
     """The nodes of a piece, which the forms that have it share. Its first nodes are the inputs."""
 
     number: int
-    template: Stream
+    template: Statement
     nodes: tuple[Node, ...]
     users: int = 0
     placed: dict[tuple[object, ...], Node] = field(default_factory=dict)
@@ -135,13 +138,13 @@ class Forms:
     """The normal forms of the shapes of statements, each made once, of pieces that are made once."""
 
     def __init__(self) -> None:
-        self._units: dict[Stream, _Unit] = {}
+        self._units: dict[Statement, _Unit] = {}
         self._next = 0
         self._forms: dict[tuple[int, ...], Form] = {}
         self._made_of: dict[int, tuple[tuple[int, ...], tuple[_Unit, ...]]] = {}
         """By the identity of a form: its key, and its units."""
 
-    def form(self, stream: Stream) -> tuple[Form, tuple[str | float, ...], tuple[int, ...]]:
+    def form(self, stream: Statement) -> tuple[Form, tuple[str | float, ...], tuple[int, ...]]:
         """Returns the normal form of a stream, and its constants and windows, in microseconds."""
         taken = Taken()
         taken.add(stream)
@@ -192,8 +195,10 @@ def _form(taken: Taken, units: Sequence[_Unit]) -> Form:
     return Form(tuple(nodes), nodes[-1].schema, kinds, len(taken.windows))
 
 
-def normal(template: Stream) -> tuple[Node, ...]:
+def normal(template: Statement) -> tuple[Node, ...]:
     """Returns the nodes of a piece, its inputs first."""
+    if isinstance(template, Pattern | NearPattern):
+        return _normal_pattern(template)
     if isinstance(template, Events):
         return (Node(None, template.stream, template.schema, (), ()),)
     nodes: list[Node] = []
@@ -201,6 +206,23 @@ def normal(template: Stream) -> tuple[Node, ...]:
         nodes.append(Node(None, name, stream.schema, (), ()))
     _add(template, nodes)
     return tuple(nodes)
+
+
+def _normal_pattern(template: Pattern | NearPattern) -> tuple[Node, ...]:
+    sources = sorted(inputs_of(template), key=lambda one: int(one[0]))
+    nodes = [Node(None, name, schema, (), ()) for name, schema in sources]
+    slots = _Slots()
+    bare = with_leaves(template, slots.value)
+    window = -1 if template.within is None else template.within
+    node = Node(
+        Definition(bare, tuple(slots.slots.values())),
+        "",
+        template.schema,
+        tuple(range(len(sources))),
+        tuple(slots.slots),
+        window=window,
+    )
+    return (*nodes, node)
 
 
 def _sources(template: Stream) -> tuple[Stream, ...]:

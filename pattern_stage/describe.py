@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pattern_stage.definition import Operator
 from pattern_stage.formula import condition_text, value_text
 from pattern_stage.plan import MOp, Plan
+from xscl.algebra.event_sequences import NearPattern, Pattern
 from xscl.algebra.events import Aggregate, Condition, Filter, Fold, Next, Parameter, Select, Union
 
 
@@ -69,6 +70,14 @@ def operator_text(operator: Operator) -> str:
             )
             groups = f" BY {', '.join(by)}" if by else ""
             return f"AGGREGATE{{{', '.join(functions)}{groups}{'' if over is None else ' OVER ?'}}}"
+
+        case Pattern(variables=variables, strategy=strategy, keys=keys):
+            names = ", ".join(
+                f"~({one.name})" if one.negated else f"{one.name}[]" if one.kleene else one.name for one in variables
+            )
+            return f"SEQ({names}) {strategy} [{', '.join(keys)}]"
+        case NearPattern(errors=errors, keys=keys):
+            return f"SEQ ERRORS <= {errors} [{', '.join(keys)}]"
 
 
 def _condition(condition: Condition) -> str:

@@ -21,7 +21,8 @@ from pattern_stage.plan import Changes, MOp, Plan
 from pattern_stage.rules import RULE_NAMES, RuleName
 from pattern_stage.statements import Statements
 from pattern_stage.values import Texts
-from xscl.algebra.events import Schema, Stream
+from xscl.algebra.event_sequences import Statement
+from xscl.algebra.events import Schema
 
 
 class Lineage(Together, Protocol):
@@ -74,7 +75,7 @@ class Kernel:
 
     # ------------------------------------------------------------ statements
 
-    def add(self, statement: int, stream: Stream, since: int) -> None:
+    def add(self, statement: int, stream: Statement, since: int) -> None:
         """Adds a statement. It sees what comes from the next interval on, and after `since`."""
         self.statements.add(statement, stream, since)
 

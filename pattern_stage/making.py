@@ -8,12 +8,14 @@ from typing import Any, cast
 from pattern_stage.aggregate import Aggregating
 from pattern_stage.definition import Operator as Defined
 from pattern_stage.fold import Folding
-from pattern_stage.operators import Index, Lineage, Operator
+from pattern_stage.matching.runs import Running
+from pattern_stage.operators import Index, Lineage, Operator, Origins
 from pattern_stage.rows import Rows
 from pattern_stage.select import Filtering, Selecting, Uniting
 from pattern_stage.sequence import Sequencing
 from pattern_stage.static_index import StaticIndex
 from pattern_stage.values import Texts
+from xscl.algebra.event_sequences import NearPattern, Pattern
 from xscl.algebra.events import Aggregate, Filter, Fold, Next, Schema, Select, Union
 
 
@@ -43,3 +45,7 @@ def make_operator(
             return Folding(definitions, rows, texts, index, hashed=hashed)
         case Aggregate():
             return Aggregating(definitions, rows, texts, lineage)
+        case Pattern():
+            return Running(definitions, rows, texts, cast(Origins, lineage), index)
+        case NearPattern():
+            raise NotImplementedError

@@ -10,6 +10,7 @@ import pyarrow as pa
 from pattern_stage.clauses import Clauses
 from pattern_stage.columns import Column, Columns, Ints, Mask
 from pattern_stage.flow import Flow
+from pattern_stage.lineage import Origin
 
 NO_BOUND = 1 << 62
 """A row's `within` if it has no bound."""
@@ -76,6 +77,13 @@ class Lineage(Protocol):
 
     def ends(self, numbers: Ints) -> Ints:
         """Returns the t1 of the events with these numbers."""
+
+
+class Origins(Lineage, Protocol):
+    """Knows the events that numbers stand for, too: it is a `pattern_stage.lineage.Lineage`."""
+
+    def origins(self, numbers: Ints) -> dict[int, Origin]:
+        """Returns what numbers stand for."""
 
 
 class Operator(Protocol):

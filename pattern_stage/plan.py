@@ -10,9 +10,11 @@ import numpy as np
 from pattern_stage.columns import Column, Ints
 from pattern_stage.definition import Definition, Form, Node, Operator
 from pattern_stage.formula import rewritten, rewritten_condition
+from pattern_stage.matching.template import sees_before, with_leaves
 from pattern_stage.rows import NO_BOUND, Rows
 from pattern_stage.rules import RULE_NAMES, Key, Placement, RuleName, placed
 from pattern_stage.values import Texts
+from xscl.algebra.event_sequences import NearPattern, Pattern
 from xscl.algebra.events import Aggregate, Filter, Fold, Kind, Next, Parameter, Schema, Select, Value
 
 _NONE = np.zeros(0, np.int64)
@@ -136,7 +138,7 @@ class Plan:
             vectors = [found[at] for at in node.inputs]
             left, right = vectors[0], vectors[1] if len(vectors) > 1 else zeros
             within = windows[node.window] if node.window >= 0 else zeros + NO_BOUND
-            apart = since if is_aggregate(mop.placement) else ids if mop.placement.own_rows else zeros
+            apart = since if _tells_since(mop.placement) else ids if mop.placement.own_rows else zeros
             parameters = self._parameters(node, constants)
             columns = (*parameters, *_apart_columns(mop.placement, left, within, since, ids))
             rows, made = mop.rows.add((left, right, columns, within, apart), bound.shapes[place], bound.places[place])
@@ -203,6 +205,12 @@ def is_aggregate(placement: Placement) -> bool:
     return isinstance(placement.definition.operator, Aggregate)
 
 
+def _tells_since(placement: Placement) -> bool:
+    """Returns whether rows are told apart by since when they see events."""
+    operator = placement.definition.operator
+    return is_aggregate(placement) or (isinstance(operator, Pattern | NearPattern) and sees_before(operator))
+
+
 def extra_columns(placement: Placement) -> int:
     """Returns how many columns keep what rows have apart, after those of the parameters."""
     aggregates = is_aggregate(placement)
@@ -239,5 +247,7 @@ def _with_columns(operator: Operator, places: Sequence[int]) -> Operator:
                 (name, replace(one, args=tuple(rewritten(arg, leaf) for arg in one.args))) for name, one in items
             )
             return Aggregate(source, items, by, over, schema)
+        case Pattern() | NearPattern():
+            return with_leaves(operator, leaf)
         case _:
             return operator

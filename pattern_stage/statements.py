@@ -11,7 +11,7 @@ from pattern_stage.columns import Ints, Mask
 from pattern_stage.definition import Form, Forms
 from pattern_stage.fan_out import grown
 from pattern_stage.plan import Bound, Changes, MOp, Plan
-from xscl.algebra.events import Stream
+from xscl.algebra.event_sequences import Statement
 
 _NONE = np.zeros(0, np.int64)
 
@@ -62,7 +62,7 @@ class Statements:
     def __len__(self) -> int:
         return len(self._slots) + sum(len(waiting.ids) for _, waiting in self._waiting.values())
 
-    def add(self, statement: int, stream: Stream, since: int) -> None:
+    def add(self, statement: int, stream: Statement, since: int) -> None:
         """Adds a statement, which comes into the plan with the next `settle`."""
         form, constants, windows = self._forms.form(stream)
         _, waiting = self._waiting.setdefault(id(form), (form, _Waiting()))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from pattern_stage.formula import rewritten, rewritten_condition
+from pattern_stage.matching.template import AnyPattern, inputs, template
+from xscl.algebra.event_sequences import NearPattern, Pattern, Statement
 from xscl.algebra.events import (
     Aggregate,
     Constant,
@@ -24,9 +26,9 @@ from xscl.algebra.events import (
 class Piece:
     """A source, an operator, or a chain of selections and renamings."""
 
-    template: Stream
-    """Over streams `left` and `right`, which stand for its inputs. It has parameters for its constants, which are
-    numbered from 0, and 0 for its window."""
+    template: Statement
+    """Over streams that stand for its inputs: `left` and `right`, or, of a PATTERN, `0`, `1`, ... It has parameters for
+    its constants, which are numbered from 0, and 0 for its window."""
     inputs: tuple[int, ...]
     """The places of the pieces that it is over."""
     first: int
@@ -44,8 +46,10 @@ class Taken:
     windows: list[int] = field(default_factory=list)
     _first: int = 0
 
-    def add(self, stream: Stream) -> int:
+    def add(self, stream: Statement) -> int:
         """Takes a stream apart; returns the place of the piece that has its events."""
+        if isinstance(stream, Pattern | NearPattern):
+            return self._pattern(stream)
         inputs: tuple[int, ...]
         match stream:
             case Events():
@@ -88,6 +92,11 @@ class Taken:
                 )
                 return self._piece(Aggregate(_input("left", source), items, by, _numbered(over), schema), inputs, over)
 
+    def _pattern(self, pattern: AnyPattern) -> int:
+        places = tuple([self.add(Events(name, schema)) for name, schema in inputs(pattern)])
+        self._first = len(self.constants)
+        return self._piece(template(pattern, self._leaf), places, pattern.within)
+
     def _chain(self, base: Stream, chain: list[Select | Filter]) -> Stream:
         self._first = len(self.constants)
         for link in reversed(chain):
@@ -98,7 +107,7 @@ class Taken:
                 base = Select(base, items, link.schema)
         return base
 
-    def _piece(self, template: Stream, inputs: tuple[int, ...], window: int | None = None) -> int:
+    def _piece(self, template: Statement, inputs: tuple[int, ...], window: int | None = None) -> int:
         if window is not None and window not in self.windows:
             self.windows.append(window)
         place = -1 if window is None else self.windows.index(window)

@@ -24,7 +24,8 @@ from pattern_stage.partition.work import Done, GroupWork, State, Statement, Told
 from pattern_stage.rules import RULE_NAMES, RuleName
 from pattern_stage.saved import flat
 from pattern_stage.values import Texts
-from xscl.algebra.events import Schema, Stream
+from xscl.algebra.event_sequences import Statement as AnyStatement
+from xscl.algebra.events import Schema
 
 MOST_REST = 20
 """After so many intervals without an event for it, a part with anything that waits has work: to let go of what is too
@@ -86,7 +87,7 @@ class PartitionedKernel:
 
     # ------------------------------------------------------------ statements
 
-    def add(self, statement: int, stream: Stream, since: int) -> None:
+    def add(self, statement: int, stream: AnyStatement, since: int) -> None:
         """Adds a statement. It sees what comes from the next interval on, and after `since`."""
         keys = self._keys_of(stream)
         if keys is None:
@@ -97,7 +98,7 @@ class PartitionedKernel:
         self._group_of[statement] = name
         self._told = None
 
-    def _keys_of(self, stream: Stream) -> Keys | None:
+    def _keys_of(self, stream: AnyStatement) -> Keys | None:
         form = self._forms.form(stream)[0]
         if id(form) not in self._keys:
             self._keys[id(form)] = form, keys_of(form)

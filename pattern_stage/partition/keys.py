@@ -19,6 +19,7 @@ from pattern_stage.flow import mixed, same
 from pattern_stage.formula import leaves, rewritten
 from pattern_stage.predicates import compile_value, kind_of, single_events
 from pattern_stage.values import Texts
+from xscl.algebra.event_sequences import NearPattern, Pattern
 from xscl.algebra.events import (
     Aggregate,
     Attribute,
@@ -141,6 +142,13 @@ class _Search:
                         yield (pair.left, pair.right)
             case Fold() as fold:
                 yield from self._of_fold(fold, key)
+            case Pattern() | NearPattern() as pattern:
+                whole = isinstance(pattern, Pattern) and pattern.strategy == "strict"
+                kinds = dict(next(iter(pattern.streams.values())))
+                for name in () if whole or key is not None else pattern.keys:
+                    one = Attribute("left", name, kinds[name])
+                    if self._fits(one):
+                        yield [one] * len(node.inputs)
 
     def _of_fold(self, fold: Fold, key: Key) -> Iterator[Sequence[Key]]:
         changing = {name for name, _ in fold.right.schema}

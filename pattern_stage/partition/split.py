@@ -12,7 +12,11 @@ from pattern_stage.partition.keys import Key, keys_of, part_of
 from pattern_stage.partition.work import State
 from pattern_stage.saved import ints, loaded, loaded_values
 from pattern_stage.values import Texts
+from xscl.algebra.event_sequences import NearPattern, Pattern
 from xscl.algebra.events import Aggregate, Fold, Next, Schema
+
+_Keeping = Next | Fold | Aggregate | Pattern | NearPattern
+"""The operators in which anything may wait."""
 
 
 def split(kernel: Kernel, texts: Texts, parts: int) -> list[State]:
@@ -34,7 +38,7 @@ def _keeping(kernel: Kernel) -> list[tuple[str, Operator, Key]]:
         keys = keys_of(bound.form)
         assert keys is not None, "only what can be parted is in such a kernel"
         for node, mop in zip(bound.form.nodes, bound.mops, strict=True):
-            if node.definition is not None and isinstance(node.definition.operator, Next | Fold | Aggregate):
+            if node.definition is not None and isinstance(node.definition.operator, _Keeping):
                 name = names[mop.number]
                 found[name] = name, node.definition.operator, keys.of[node.inputs[0]]
     return list(found.values())
@@ -42,6 +46,14 @@ def _keeping(kernel: Kernel) -> list[tuple[str, Operator, Key]]:
 
 def _kept(operator: Operator, table: pa.Table, texts: Texts) -> tuple[Columns, Schema]:
     """Returns what waits as events: the first ones of NEXT and FOLD, and the groups of AGGREGATE."""
+    if isinstance(operator, Pattern | NearPattern):
+        kinds = dict(next(iter(operator.streams.values())))
+        schema = tuple((name, kinds[name]) for name in operator.keys)
+        values = tuple(
+            loaded_values(table, f"key_{at}", kind == "string", texts) for at, (_, kind) in enumerate(schema)
+        )
+        none: Ints = np.zeros(len(table), np.int64)
+        return Columns(none, none, values, none.reshape(-1, 1)), schema
     if isinstance(operator, Next | Fold):
         schema = operator.left.schema
         return loaded(table, schema, texts, "0_"), schema

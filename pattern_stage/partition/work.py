@@ -15,7 +15,8 @@ from pattern_stage.partition.sets import FIRST, new_sets
 from pattern_stage.rules import RULE_NAMES, RuleName
 from pattern_stage.saved import loaded, saved
 from pattern_stage.values import Texts
-from xscl.algebra.events import Schema, Stream
+from xscl.algebra.event_sequences import Statement as AnyStatement
+from xscl.algebra.events import Schema
 
 State = Mapping[str, pa.Table]
 """What waits, as `Kernel.state` returns it."""
@@ -25,7 +26,7 @@ class Statement(NamedTuple):
     """A statement: see `Kernel.add`."""
 
     number: int
-    stream: Stream
+    stream: AnyStatement
     since: int
 
 

@@ -12,6 +12,7 @@ from pattern_stage.reads import streams_of
 from pattern_stage.replay.database import Database
 from pattern_stage.replay.replay import Replay, runs_as_sql
 from pattern_stage.values import Texts
+from xscl.algebra.event_sequences import Statement as AnyStatement
 from xscl.algebra.events import Stream
 
 
@@ -30,7 +31,7 @@ class ReplayKernel:
         self._events: dict[str, Columns] = {}
         self._ended = False
 
-    def add(self, statement: int, stream: Stream, since: int) -> None:
+    def add(self, statement: int, stream: AnyStatement, since: int) -> None:
         """Adds a statement, before the interval. It sees events whose first part has a t1 after `since`."""
         if runs_as_sql(stream):
             self._statements[statement] = stream, since

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeGuard
 
 import numpy as np
 
@@ -15,12 +16,13 @@ from pattern_stage.replay.database import Database
 from pattern_stage.replay.question import fixed_constants, is_askable, question
 from pattern_stage.replay.tables import events_table, parameters_table, results_of
 from pattern_stage.values import Texts
+from xscl.algebra.event_sequences import NearPattern, Pattern, Statement
 from xscl.algebra.events import Stream
 
 
-def runs_as_sql(stream: Stream) -> bool:
+def runs_as_sql(stream: Statement) -> TypeGuard[Stream]:
     """Returns whether a statement can be asked of a database (see `pattern_stage.replay.question.is_askable`)."""
-    return is_askable(Forms().form(stream)[0])
+    return not isinstance(stream, Pattern | NearPattern) and is_askable(Forms().form(stream)[0])
 
 
 @dataclass(slots=True)

@@ -19,6 +19,7 @@ from tests.generate.documents import SECOND
 from tests.oracle.event_values import Value
 from tests.oracle.events import Event, Events, World, event
 from xscl import parse_script
+from xscl.algebra.event_sequences import Statement
 from xscl.algebra.events import Schema, Stream
 from xscl.event_check import schemas_of
 from xscl.event_normal import lower_event_query
@@ -87,7 +88,7 @@ def random_run(rng: Random, statements: int, last: int) -> Run:
 class AnyKernel(Protocol):
     """What a runner asks of a kernel."""
 
-    def add(self, statement: int, stream: Stream, since: int) -> None: ...
+    def add(self, statement: int, stream: Statement, since: int) -> None: ...
     def remove(self, statements: Sequence[int]) -> None: ...
     def begin(self, until: int) -> None: ...
     def feed(self, events: Mapping[str, Columns]) -> Sequence[Results]: ...
@@ -109,11 +110,17 @@ class Runner:
     def __init__(self, world: World, run: Run, make: MakeKernel | None = None) -> None:
         self._world, self._run = world, run
         self._make = make or _kernel
-        self._streams, self._names = lowered(world)
-        self._numbers = Numbers()
+        self._streams, self._names = self._lowered()
+        self._numbers = self._made_numbers()
         self._there: dict[int, int] = {}
         self._begin()
         self._found: list[set[Event]] = [set() for _ in world.statements]
+
+    def _lowered(self) -> tuple[Sequence[Statement], dict[str, Schema]]:
+        return lowered(self._world)
+
+    def _made_numbers(self) -> Numbers:
+        return Numbers()
 
     def _begin(self) -> None:
         self._texts = Texts()

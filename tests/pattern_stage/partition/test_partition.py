@@ -27,7 +27,8 @@ from tests.oracle.events import World
 from tests.support.event_agreement import AnyKernel, MakeKernel, Run, random_run, with_lives
 from tests.support.event_agreement import Runner as Runs
 from xscl import parse_script
-from xscl.algebra.events import Schema, Stream
+from xscl.algebra.event_sequences import Statement
+from xscl.algebra.events import Schema
 from xscl.event_normal import lower_event_query
 from xscl.script import EventStreams
 
@@ -64,7 +65,7 @@ class Counted:
         self._both = Kernel(texts, lineage), PartitionedKernel(texts, lineage, HereRunner(3))
         self.restore, self.state = self._both[1].restore, self._both[1].state
 
-    def add(self, statement: int, stream: Stream, since: int) -> None:
+    def add(self, statement: int, stream: Statement, since: int) -> None:
         for one in self._both:
             one.add(statement, stream, since)
 

@@ -26,7 +26,7 @@ from tests.oracle.event_cases import events, schema
 from tests.oracle.event_schemas import Schema
 from tests.oracle.events import Event, Events, World
 from tests.support.event_agreement import AnyKernel, Run, Runner, lowered
-from xscl.algebra.events import Stream
+from xscl.algebra.event_sequences import Statement
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -127,7 +127,7 @@ class Since:
         self.remove, self.begin, self.feed, self.end = kernel.remove, kernel.begin, kernel.feed, kernel.end
         self.state, self.restore = kernel.state, kernel.restore
 
-    def add(self, statement: int, stream: Stream, since: int) -> None:
+    def add(self, statement: int, stream: Statement, since: int) -> None:
         self._kernel.add(statement, stream, self._since)
 
 

@@ -1,0 +1,1 @@
+"""PATTERN statements: what looks for sequences, sets and nearly matching sequences of events."""

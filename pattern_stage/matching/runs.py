@@ -1,0 +1,363 @@
+"""PATTERN without SET: the runs of all statements of one shape, each of them a row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pattern_stage.columns import Ints, column_of
+from pattern_stage.flow import Flow, distinct, sorted_flow
+from pattern_stage.matching import saved_parts
+from pattern_stage.matching.arrivals import Arrivals, Key, MakeIndex, Role
+from pattern_stage.matching.choose import Apart
+from pattern_stage.matching.found import Conditions, Found, table_of
+from pattern_stage.matching.late import LateKills
+from pattern_stage.matching.masks import expanded, mask_of, rows_of
+from pattern_stage.matching.order import event_order
+from pattern_stage.matching.program import Edge, Program, Slots
+from pattern_stage.matching.saved_parts import PartReader, PartWriter
+from pattern_stage.matching.store import Match, Part, Roles, Store
+from pattern_stage.matching.template import inputs as inputs_of
+from pattern_stage.matching.template import sees_before
+from pattern_stage.operators import Origins, Renumber, RowVectors
+from pattern_stage.predicates import kind_of
+from pattern_stage.saved import flat, lists, loaded_values, saved_values
+from pattern_stage.values import Texts
+from xscl.algebra.event_sequences import Pattern
+
+_NONE = np.zeros(0, np.int64)
+
+
+class Running:
+    """A pattern without SET and EARLIEST MAXIMAL. It has one shape.
+
+    Rows that differ in their constants and windows alone share runs. A match does not depend on the window but by its
+    span, so runs go by the greatest; but where something is known at a window's end, or depends on what was there
+    before, each window has runs of its own.
+    """
+
+    def __init__(
+        self,
+        definitions: Sequence[Pattern],
+        rows: RowVectors,
+        texts: Texts,
+        lineage: Origins,
+        index: MakeIndex,
+        *,
+        merged: bool = True,
+    ) -> None:
+        """Without `merged`, runs that remember the same go on apart: the paper's basic algorithm."""
+        self._pattern = pattern = definitions[0]
+        self._rows, self._texts, self._lineage, self._merged = rows, texts, lineage, merged
+        self._schemas = [schema for _, schema in sorted(inputs_of(pattern), key=lambda one: int(one[0]))]
+        slots = Slots()
+        self._program = Program(pattern, texts, slots)
+        self._roles, self._role_places = _roles(self._program, self._schemas, texts, index)
+        conditions = Conditions(pattern, texts, slots)
+        self._found = Found(pattern, texts, slots, lineage)
+        self._late = LateKills(self._program, conditions)
+        self._arrivals = Arrivals(
+            self._schemas,
+            pattern.keys,
+            self._roles,
+            texts,
+            all_events=pattern.strategy in ("strict", "partition"),
+        )
+        self._arrivals.compute(slots.values)
+        self._kinds = {stream: [kind_of(one) for one in some] for stream, some in slots.values.items()}
+        trailing = any(one.group > self._program.last for one in self._program.negations)
+        self._by_window = sees_before(pattern) or trailing
+        self._stores: dict[int, Store] = {}
+        self._apart: dict[int, Apart] = {}
+        self._numbers: set[int] = set()
+        self._since: list[tuple[int, int]] = []
+
+    # ------------------------------------------------------------ rows
+
+    def add_rows(self, new: Ints) -> None:
+        """Takes in rows that were added."""
+        self._numbers.update(new.tolist())
+        for role in self._roles:
+            role.add_rows(new, self._rows)
+        windows = self._rows.within[new] if self._by_window else np.zeros(len(new), np.int64)
+        for window in np.unique(windows).tolist():
+            mine = new[windows == window]
+            store = self._stores.get(window)
+            if store is None:
+                store = self._stores[window] = Store(self._program, self._role_places, 0, merged=self._merged)
+                if self._pattern.apart:
+                    self._apart[window] = Apart(self._order, whole=self._pattern.strategy == "strict")
+            store.rows |= mask_of(mine)
+            store.window = max(store.window, int(self._rows.within[mine].max()))
+        if sees_before(self._pattern):
+            for time in np.unique(self._rows.apart[new]).tolist():
+                self._since.append((time, mask_of(new[self._rows.apart[new] == time])))
+        self._follow()
+
+    def remove_rows(self, gone: Ints) -> None:
+        """Forgets rows and what waits for them alone."""
+        self._numbers.difference_update(gone.tolist())
+        mask = mask_of(gone)
+        for role in self._roles:
+            role.remove_rows(gone)
+        for window, store in list(self._stores.items()):
+            store.remove_rows(mask)
+            if window in self._apart:
+                self._apart[window].without(mask)
+            if not store.rows:
+                del self._stores[window]
+                self._apart.pop(window, None)
+        self._since = [(time, rows & ~mask) for time, rows in self._since if rows & ~mask]
+        self._follow()
+
+    def _follow(self) -> None:
+        numbers = np.array(sorted(self._numbers), np.int64)
+        for edge in self._edges():
+            for test in edge.by_row:
+                test.follow(self._rows, numbers)
+
+    def _edges(self) -> Iterator[Edge]:
+        program = self._program
+        yield from (*program.begins, *program.takes, *program.completes)
+        yield from (one.edge for one in program.negations)
+
+    # ------------------------------------------------------------ running
+
+    def run(self, inputs: Sequence[Flow], until: int) -> Flow:
+        """Returns the matches that become known before `until`."""
+        every = mask_of(np.array(sorted(self._numbers), np.int64))
+        epochs = list(self._arrivals.epochs(inputs, every, self._since))
+        self._since = [(time, rows) for time, rows in self._since if time >= until]
+        told: list[Match] = []
+        for window, store in self._stores.items():
+            mine: list[Match] = []
+            if not self._late and window not in self._apart:
+                for time, arrivals in epochs:
+                    store.step(time, arrivals, mine.append)
+                store.pass_until(until, mine.append)
+            else:
+                for time, arrivals in epochs:
+                    some: list[Match] = []
+                    store.step(time, arrivals, some.append)
+                    mine += self._settled(window, store, some)
+                some = []
+                store.pass_until(until, some.append)
+                mine += self._settled(window, store, some)
+            told += mine
+        return self._results(told)
+
+    def _settled(self, window: int, store: Store, matches: list[Match]) -> list[Match]:
+        """Returns what is left of matches, as far as that is to be known before the next epoch."""
+        if not matches:
+            return matches
+        if self._late:
+            matches = self._late.left(store.window, matches, self._rows.parameters)
+        apart = self._apart.get(window)
+        if apart is None or not matches:
+            return matches
+        if self._found.has_having:
+            matches = self._with_having(matches)
+        if not matches:
+            return matches
+        apart.forget_before(matches[-1].known - store.window)
+        found = [match._replace(rows=rows) for match, rows in apart.chosen(matches)]
+        for match in found:
+            if not store.trailing:
+                store.drop_rows(match.key, match.rows)
+        return found
+
+    def _with_having(self, matches: list[Match]) -> list[Match]:
+        table = table_of(matches, self._program.last + 1)
+        at, rows = expanded([match.rows for match in matches])
+        held = self._found.having(table, at, rows, self._rows.parameters)
+        at, rows = at[held], rows[held]
+        return [matches[place]._replace(rows=mask_of(rows[at == place])) for place in np.unique(at).tolist()]
+
+    def _order(self, numbers: Iterable[int]) -> dict[int, Any]:
+        return event_order(self._lineage, numbers)
+
+    def _results(self, told: list[Match]) -> Flow:
+        table = table_of(told, self._program.last + 1)
+        at, rows = expanded([match.rows for match in told])
+        t0 = np.array([match.t0 for match in told], np.int64)
+        known = np.array([match.known for match in told], np.int64)
+        if not self._by_window and len(at):
+            spans = np.array([match.t1 for match in told], np.int64) - t0
+            inside = spans[at] <= self._rows.within[rows]
+            if not inside.all():
+                at, rows = at[inside], rows[inside]
+        if self._found.has_having and not self._apart and len(at):
+            held = self._found.having(table, at, rows, self._rows.parameters)
+            at, rows = at[held], rows[held]
+        flow = sorted_flow(self._found.events(table, t0, known), at, rows).compact()
+        return distinct(flow) if len(self._stores) > 1 else flow
+
+    # ------------------------------------------------------------ state
+
+    def waiting(self) -> Ints:
+        """Returns how many entries, runs that remember the same and end with one event, wait for each row."""
+        counts = np.zeros(max(self._numbers, default=-1) + 1, np.int64)
+        for store in self._stores.values():
+            for mask, count in store.waiting().items():
+                counts[rows_of(mask)] += count
+        return counts
+
+    def codes(self) -> Iterable[Ints]:
+        """Returns the codes of all texts that it holds."""
+        for role in self._roles:
+            yield from role.codes()
+        found: set[int] = set()
+        texts = {
+            stream: [3 + place for place, kind in enumerate(kinds) if kind == "string"]
+            for stream, kinds in self._kinds.items()
+        }
+        for store in self._stores.values():
+            for node, _ in store.nodes():
+                found.update(node.event[slot] for slot in texts.get(self._program.streams[node.component], ()))
+            for key, part in store.parts.items():
+                found.update(value for value in key if isinstance(value, int))
+                for negation, some in zip(self._program.negations, part.absent, strict=True):
+                    found.update(event[slot] for event, _ in some for slot in texts.get(negation.stream, ()))
+                for layout, cells in self._cells(part):
+                    for cell in cells.values():
+                        for register, value in zip(layout, cell.registers, strict=True):
+                            found.update(saved_parts.codes(register, value))
+        for apart in self._apart.values():
+            found.update(value for key in apart.ends for value in key if isinstance(value, int))
+        found.discard(-1)
+        yield np.array(sorted(found), np.int64)
+
+    def _cells(self, part: Part) -> Iterator[tuple[Any, Any]]:
+        yield from zip(self._program.layouts, part.cells, strict=True)
+        yield self._program.layouts[-1], part.pending
+
+    def parts(self) -> Iterable[Ints]:
+        """Returns the numbers of the events that what waits was made of."""
+        found: list[int] = []
+        for store in self._stores.values():
+            found += [node.event[2] for node, _ in store.nodes()]
+            found += [event[2] for part in store.parts.values() for some in part.absent for event, _ in some]
+        yield np.array(found, np.int64)
+
+    def state(self) -> pa.Table:
+        """Returns what waits: a row of the table for each key, and for ends of matches that were told."""
+        rows: list[list[int]] = []
+        numbers: list[list[int]] = []
+        data: list[str] = []
+        keys: list[Key] = []
+        for window, store in self._stores.items():
+            for key, part in store.parts.items():
+                writer = PartWriter(self._texts, self._kinds, self._program.streams)
+                cells = [writer.cells(some, layout) for layout, some in self._cells(part)]
+                absent = [
+                    [[writer.event(negation.stream, event), writer.mask(of)] for event, of in some]
+                    for negation, some in zip(self._program.negations, part.absent, strict=True)
+                ]
+                saved = writer.done(cells=cells, absent=absent, passed=store.passed)
+                rows.append(saved.rows)
+                numbers.append(saved.numbers)
+                data.append(saved.data)
+                keys.append(key)
+            if window in self._apart:
+                for key, ends in self._apart[window].ends.items():
+                    writer = PartWriter(self._texts, self._kinds, self._program.streams)
+                    saved = writer.done(ends=[[end, writer.mask(of)] for end, of in ends])
+                    rows.append(saved.rows)
+                    numbers.append([])
+                    data.append(saved.data)
+                    keys.append(key)
+        if not data:
+            return pa.table({})
+        return pa.table(
+            {
+                "rows": _lists(rows),
+                "parts": _lists(numbers),
+                "data": pa.array(data, pa.string()),
+                **self._key_columns(keys),
+            }
+        )
+
+    def _key_columns(self, keys: Sequence[Key]) -> dict[str, pa.Array]:
+        found = {}
+        for place, name in enumerate(self._pattern.keys):
+            is_text = dict(self._schemas[0])[name] == "string"
+            null: Any = -1 if is_text else np.nan
+            # Ends of strict contiguity are those of all keys.
+            values = column_of([key[place] if key else null for key in keys], are_texts=is_text)
+            found[f"key_{place}"] = saved_values(values, is_text, self._texts)
+        return found
+
+    def restore(self, table: pa.Table, renumber: Renumber) -> None:
+        """Takes over a state that was saved."""
+        if not len(table):
+            return
+        columns = []
+        for place, name in enumerate(self._pattern.keys):
+            is_text = dict(self._schemas[0])[name] == "string"
+            columns.append(loaded_values(table, f"key_{place}", is_text, self._texts).tolist())
+        keys = list(zip(*columns, strict=True)) if columns else [()] * len(table)
+        rows, row_sizes = flat(table, "rows")
+        numbers, sizes = flat(table, "parts")
+        row_ends, ends = np.cumsum(row_sizes).tolist(), np.cumsum(sizes).tolist()
+        now = renumber(rows)
+        for at, (key, data) in enumerate(zip(keys, table["data"].to_pylist(), strict=True)):
+            here = slice(row_ends[at] - int(row_sizes[at]), row_ends[at])
+            known = {old: new for old, new in zip(rows[here].tolist(), now[here].tolist(), strict=True) if new >= 0}
+            if known:
+                of = numbers[ends[at] - int(sizes[at]) : ends[at]].tolist()
+                self._restore_part(key, data, of, known)
+
+    def _restore_part(self, key: Key, data: str, numbers: list[int], rows: dict[int, int]) -> None:
+        window = int(self._rows.within[next(iter(rows.values()))]) if self._by_window else 0
+        reader = PartReader(
+            data,
+            numbers,
+            rows,
+            self._texts,
+            self._kinds,
+            self._program.streams,
+            [one.stream for one in self._program.negations],
+        )
+        if "ends" in reader.data:
+            ends = [(end, reader.mask(of)) for end, of in reader.data["ends"]]
+            self._apart[window].ends[() if self._pattern.strategy == "strict" else key] = [
+                (end, of) for end, of in ends if of
+            ]
+            return
+        store = self._stores[window]
+        part = Part(self._program.last + 1, len(self._program.negations))
+        *cells, pending = reader.data["cells"]
+        part.cells = [reader.cells(some, layout) for some, layout in zip(cells, self._program.layouts, strict=True)]
+        part.pending = reader.cells(pending, self._program.layouts[-1])
+        part.absent = [
+            [(reader.event(event), mask) for event, of in some if (mask := reader.mask(of))]
+            for some in reader.data["absent"]
+        ]
+        store.adopt(key, part, reader.nodes, reader.data["passed"])
+
+
+def _roles(program: Program, schemas: Sequence[Any], texts: Texts, index: MakeIndex) -> tuple[list[Role], Roles]:
+    """Returns what events may be, and where each of it is among these."""
+    roles: list[Role] = []
+
+    def role(stream: int, edge: Edge) -> int:
+        roles.append(Role(stream, schemas[stream], edge.static, texts, index))
+        return len(roles) - 1
+
+    begins = tuple([role(stream, edge) for stream, edge in zip(program.streams, program.begins, strict=True)])
+    takes = tuple(
+        [
+            role(stream, edge) if kleene else -1
+            for stream, edge, kleene in zip(program.streams, program.takes, program.kleene, strict=True)
+        ]
+    )
+    negations = tuple([role(one.stream, one.edge) for one in program.negations])
+    return roles, Roles(begins, takes, negations)
+
+
+def _lists(values: Sequence[Sequence[int]]) -> pa.Array:
+    sizes = np.array([len(one) for one in values], np.int64)
+    return lists(np.array([one for some in values for one in some], np.int64), sizes)

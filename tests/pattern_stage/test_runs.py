@@ -1,0 +1,77 @@
+"""PATTERN statements in the kernel tell what the oracle says, in any intervals, whatever comes, goes and restarts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from pattern_stage.lineage import Lineage
+from pattern_stage.partition.kernel import PartitionedKernel
+from pattern_stage.partition.runner import HereRunner
+from pattern_stage.values import Texts
+from tests.generate.documents import SECOND
+from tests.generate.events import LENGTH
+from tests.generate.pattern_worlds import pattern_world
+from tests.generate.seeds import seeds
+from tests.oracle.pattern_syntax import Pattern
+from tests.oracle.pattern_world import PatternWorld
+from tests.support.event_agreement import AnyKernel, MakeKernel, Run, random_run
+from tests.support.pattern_agreement import PatternRunner, expected
+
+END = (LENGTH + 30) * SECOND
+"""All windows are over then."""
+
+
+def patterns(seed: int) -> PatternWorld:
+    """The patterns of a random world that read what is given."""
+    made = pattern_world(seed)
+    given = {name: schema for name, schema in made.schemas.items() if name in made.given}
+    statements = [
+        replace(one, publish=None)
+        for one in made.statements
+        if isinstance(one, Pattern) and one.streams <= given.keys() and is_run(one)
+    ]
+    return PatternWorld(given, made.given, statements)
+
+
+def is_run(one: Pattern) -> bool:
+    """Whether a pattern is looked for by runs."""
+    return not one.maximal and all(len(some) == 1 for some in one.sets)
+
+
+def check(world: PatternWorld, run: Run, make: MakeKernel | None = None) -> None:
+    runner = PatternRunner(world, run, make)
+    runner.results()
+    judge = PatternWorld(world.schemas, world.given, world.statements, run.lives, order=runner.order())
+    for place, statement in enumerate(world.statements):
+        found, right = set(runner.told[place]), expected(judge, place)
+        shown = f"{statement.text()}\n{run}\nmissing: {right - found}\ntoo many: {found - right}"
+        assert found == right, shown
+
+
+def to_the_end(run: Run) -> Run:
+    """A run that goes on until all windows are over."""
+    lives = {place: (begin, end if end <= LENGTH * SECOND else END) for place, (begin, end) in run.lives.items()}
+    return replace(run, cuts=(*run.cuts, (LENGTH + 10) * SECOND, END), lives=lives)
+
+
+@pytest.mark.parametrize("seed", seeds(60, 4_000))
+def test_runs_that_come_and_go_in_any_intervals(seed: int):
+    world = patterns(seed)
+    check(world, to_the_end(random_run(Random(seed), len(world.statements), LENGTH)))
+
+
+@pytest.mark.parametrize("seed", seeds(30, 1_000, first=10_000))
+def test_runs_at_once(seed: int):
+    check(patterns(seed), Run((END,)))
+
+
+@pytest.mark.parametrize("seed", seeds(15, 1_000, first=20_000))
+def test_runs_in_parts(seed: int):
+    def make(texts: Texts, lineage: Lineage, run: Run) -> AnyKernel:
+        return PartitionedKernel(texts, lineage, HereRunner(3, 2), rules=run.rules, hashed=run.hashed)
+
+    world = patterns(seed)
+    check(world, to_the_end(random_run(Random(seed), len(world.statements), LENGTH)), make)
