@@ -16,6 +16,7 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -56,9 +57,10 @@ class Case:
     """The documents of a file."""
 
 
-def measure(case: Case) -> list[Line]:
+def measure(case: Case, kept: Path | None = None) -> list[Line]:
     """A line for the engine and one for each kind of page. Raises AssertionError if visitors change what comes out, or
-    if a page does not show what the store has; ServiceFailed."""
+    if a page does not show what the store has; ServiceFailed. The store that is filled is `kept` in a directory for the
+    next time, which begins with it."""
     with TemporaryDirectory(prefix="mmqjp-serve-") as directory:
         place, made = Place(Path(directory)), Path(directory) / "made"
         place.drops.mkdir()
@@ -66,7 +68,13 @@ def measure(case: Case) -> list[Line]:
         place.queries.write_text(script(parameters(case.queries)), encoding="utf-8")
         state, unvisited = place.directory / "state", place.directory / "unvisited"
         documents = items(1 << 40)
-        _fill(case, unvisited, documents)
+        if kept is None or not kept.exists():
+            _fill(case, unvisited, documents)
+            if kept is not None:
+                shutil.copytree(unvisited, kept)
+        else:
+            shutil.copytree(kept, unvisited)
+            _pass_over(case, unvisited, documents)
         shutil.copytree(unvisited, state)
         names = _make_files(case, made, documents)
         address = f"127.0.0.1:{_free_port()}"
@@ -93,6 +101,18 @@ def _fill(case: Case, state: Path, documents: Iterator[Document]) -> None:
         engine.subscribe(script(parameters(case.queries)))
         while count < case.outputs:
             count += len(engine.process([next(documents) for _ in range(STEP)]))
+
+
+def _pass_over(case: Case, state: Path, documents: Iterator[Document]) -> None:
+    """Passes over the documents of a store that was filled before. Raises AssertionError if that was for another
+    case."""
+    with _opened(state) as engine:
+        (told,) = engine.sql(
+            "SELECT (SELECT count(*) FROM documents) AS documents, (SELECT max(last_seq) FROM answers) AS seq",
+            trusted=True,
+        ).to_pylist()
+        assert told["seq"] >= case.outputs - 1 and len(engine.queries()) == case.queries, "the store is another one"
+    next(islice(documents, told["documents"] - 1, None), None)
 
 
 def _opened(state: Path) -> Session:
@@ -218,11 +238,12 @@ COLUMNS: tuple[Column, ...] = (
 def main() -> None:
     made = plain_parser("serve", "what visitors of the page cost the engine, and how long they wait")
     made.add_argument("--rate", type=float, default=RATE, metavar="N", help="pages a second; default: 50")
+    made.add_argument("--keep", type=Path, metavar="DIR", help="keep the filled store in DIR, and begin with it")
     options = made.parse_args()
     turns = QUICK_TURNS if options.quick else TURNS
     cases = [Case(queries, rate=options.rate, turns=turns) for queries in options.queries or [QUERIES]]
     with interruptible():  # so that the service is ended on SIGTERM, too
-        lines = [line for case in with_progress(cases, str) for line in measure(case)]
+        lines = [line for case in with_progress(cases, str) for line in measure(case, options.keep)]
     show(lines, "the page beside the engine", COLUMNS)
     keep(lines, options)
 

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 
 def printable_line(text: str) -> str:
     """Returns the text without line breaks and other control characters."""
-    return "".join(char if char.isprintable() else "\ufffd" for char in " ".join(text.split()))
+    line = " ".join(text.split())
+    return line if line.isprintable() else "".join(char if char.isprintable() else "\ufffd" for char in line)
 
 
 def printable_text(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -61,6 +62,8 @@ def missing_item(id: str, stream: str) -> Item:
     return Item(id, stream, title=clipped(line(id)) or "?")
 
 
+_UNSAFE = re.compile(r'[\s<>"\\`{}|^]')
+
 _FIELDS = frozenset(("title", "item_url", "channel_url", "feed_url", "feed_title"))
 
 
@@ -97,7 +100,7 @@ def clipped(text: str, most: int = MOST_CHARACTERS) -> str:
 
 def is_web_address(text: str) -> bool:
     """Returns whether a text is an http(s) address that is safe to show as a link."""
-    if not text.isprintable() or any(char.isspace() or char in '<>"\\`{}|^' for char in text):
+    if not text.isprintable() or _UNSAFE.search(text):
         return False
     try:
         parts = urlsplit(text)

@@ -11,10 +11,11 @@ from typing import Any
 
 from mmqjp.answers.answer import Body
 from mmqjp.answers.output import Output, read_nodes
+from mmqjp.present.answer_table import Answer, Place
 from mmqjp.present.match import Match
 from mmqjp.present.output_why import MOST_MATCHES, compiled, items_of, parts_of, reason_of
-from mmqjp.present.recent_answers import Place, RecentAnswers, Version
-from mmqjp.present.recipients import Answer, Member
+from mmqjp.present.recent_answers import RecentAnswers, Version
+from mmqjp.present.recipients import Member
 from mmqjp.present.remembered_documents import RememberedDocuments
 from mmqjp.present.selected import selected
 from mmqjp.queries.compile import CompiledQuery
@@ -230,9 +231,10 @@ def matches_of_told(
 ) -> Iterator[Match]:
     """Yields outputs as matches, with their items and reasons."""
     docids = {docid for one in told for docids in one.behind for docid in docids}
-    records = (documents or RememberedDocuments(select)).with_parts(docids)
+    documents = documents or RememberedDocuments(select)
+    records = documents.with_parts(docids)
     wanted = (source for one in told for source in zip(one.output.documents, one.output.streams, strict=True))
-    items = items_of(select, wanted, records)
+    items = items_of(select, wanted, records, documents)
     for one in told:
         queries = {text: query for text in one.texts if (query := _query(text)) is not None}
         sources = list(zip(one.output.documents, one.output.streams, strict=True))

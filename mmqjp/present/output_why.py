@@ -104,7 +104,7 @@ def why_output(
     texts = row.get("texts") or texts_of(select, output.query, row["form"], MOST_QUERIES)
     queries = {text: query for text in texts if (query := compiled(text)) is not None}
     sources = list(zip(output.documents, output.streams, strict=True))
-    found = items_of(select, sources, records)
+    found = items_of(select, sources, records, documents)
     items = tuple(found[source] for source in sources)
     parts = next(filter(None, behind), ())
     reason, text = reason_of(output, behind, sources, queries)
@@ -139,14 +139,13 @@ def stored_parts(select: Select, behind: Sequence[tuple[int, ...]]) -> list[tupl
 
 
 def items_of(
-    select: Select, sources: Iterable[tuple[str, str]], records: Mapping[int, Record]
+    select: Select, sources: Iterable[tuple[str, str]], records: Mapping[int, Record], documents: RememberedDocuments
 ) -> dict[tuple[str, str], Item]:
-    """Returns the items of documents, by id and stream. Those that are not among `records` are asked for."""
+    """Returns the items of documents, by id and stream. Those that are not among `records` are asked for; `documents`
+    remembers those that are."""
     wanted = set(sources)
-    external = ((one.id, one.stream, one) for one in records.values() if one.kind == "external")
-    found = {
-        (id, stream): item_of(id, stream, one.t0, one.xml) for id, stream, one in external if (id, stream) in wanted
-    }
+    external = (((one.id, one.stream), one) for one in records.values() if one.kind == "external")
+    found = {key: documents.item(one) for key, one in external if key in wanted}
     if missing := wanted - found.keys():
         for row in documents_by_id(select, {id for id, _ in missing}):
             key = row["id"], row["stream"]

@@ -1,36 +1,37 @@
-"""Remembers the newest answers of the forms that are looked at, and who gets them, so that pages need not ask.
+"""Remembers the newest answers, and who gets them, so that pages need not ask; of forms that are looked at, older ones.
 
-What was committed never changes, but it may be dropped. So a new batch is read once, for all forms that are remembered;
-and when something was dropped, all is forgotten.
+What was committed never changes, but it may be dropped. So a new batch is read once, for all forms; and when something
+was dropped, all is forgotten.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 from threading import Lock, RLock
 
+import pyarrow as pa
+
 from mmqjp.explain.why import MOST_QUERIES
-from mmqjp.present.recent_groups import Numbered, RecentGroups, number
+from mmqjp.present.answer_table import Answer, AnswerTable, Place, Told
+from mmqjp.present.newest_answers import NewestAnswers, Numbered, number
 from mmqjp.present.recent_news import Known, News, NewsReader
 from mmqjp.present.recent_rows import RecentRows
-from mmqjp.present.recipients import Answer, Member, Members, recipients
+from mmqjp.present.recipients import Member, Members
 from mmqjp.present.remembered_documents import RememberedDocuments
 from mmqjp.tables import recent_sql
 from mmqjp.tables.lookup import Row, Select
 
 OF_FORM = 200
-"""The most answers of a form that are remembered."""
+"""So many of the newest answers of a form are read, if those of the newest batches are too few."""
 
 MOST_ANSWERS = 60_000
-"""The most answers that are remembered; then the forms go that nobody has looked at for longest."""
+"""The most answers that are so remembered; then the forms go that nobody has looked at for longest."""
 
 TEXT_BYTES = 64 << 20
 """So much is kept of the XML of the newest answers."""
-
-Place = tuple[int, int, int]
-"""Where an output stands among those of its name: the first number of its group, its place there, and the qid."""
 
 Version = Callable[[], object]
 """Returns something that is another once there is a newer batch."""
@@ -50,14 +51,13 @@ class OfFeed:
     since: int | None
 
 
-@dataclass(slots=True)
-class _Form:
-    """The newest answers of a form, the newest last. `is_whole` says that there are no others, and `is_deep` that there
-    are as many as are remembered of a form."""
+@dataclass(frozen=True, slots=True)
+class _Older:
+    """The newest answers of a form up to a batch. `is_whole` says that there are no others."""
 
-    answers: list[Answer]
+    answers: AnswerTable
     is_whole: bool
-    is_deep: bool = True
+    batch: int
 
 
 class RecentAnswers:
@@ -69,8 +69,8 @@ class RecentAnswers:
         self.documents = RememberedDocuments(select)
         self._looking, self._lock = Lock(), RLock()  # whoever looks does not hold up those who need nothing newer
         self._news, self._known = NewsReader(select), Known()
-        self._groups, self._texts = RecentGroups(), RecentRows("answer", TEXT_BYTES)
-        self._forms: OrderedDict[str, _Form] = OrderedDict()
+        self._newest, self._texts = NewestAnswers(), RecentRows("answer", TEXT_BYTES)
+        self._older: OrderedDict[str, _Older] = OrderedDict()
         self._count = self._drops = 0
         self._members: Members | None = Members()
         self._added: dict[str, int] = {}
@@ -117,13 +117,13 @@ class RecentAnswers:
             if known_members is None:
                 return None
             texts: dict[int, Row] = {}
-            numbered = self._groups.numbered(group, known_members)
+            numbered = self._newest.numbered(group, known_members)
             if numbered is None:
-                rows = self._select(recent_sql.answers_of_group(group)).to_pylist()
-                if any(row["batch"] > self._known.batch for row in rows):
+                rows = self._select(recent_sql.answers_of_group(group))
+                if any(batch > self._known.batch for batch in rows["batch"].to_pylist()):
                     return None  # there may be members that are not known yet
-                texts = {row["answer"]: row for row in rows}
-                numbered = number(self._whole(rows), known_members) or []
+                texts = {row["answer"]: row for row in rows.select(["answer", "head", "tail"]).to_pylist()}
+                numbered = number(self._table(rows.drop_columns(["head", "tail"])), group, known_members) or []
             found = next((one for one in numbered if one.member.identity.id(one.answer.choice.encode()) == id), None)
             if found is None:
                 return None
@@ -141,7 +141,7 @@ class RecentAnswers:
     def numbers(self, name: str, group: int) -> list[int] | None:
         """Returns the numbers of the outputs of a name in a group, in order. None if they are not remembered."""
         with self._lock:
-            numbered = None if self._members is None else self._groups.numbered(group, self._members)
+            numbered = None if self._members is None else self._newest.numbered(group, self._members)
             return None if numbered is None else [one.seq for one in numbered if one.member.name == name]
 
     def latest(self, most: int) -> list[Numbered] | None:
@@ -151,10 +151,10 @@ class RecentAnswers:
             if self._has_earlier or self._members is None:
                 return None
             found: list[Numbered] = []
-            for group in self._groups.newest_first():
+            for group in self._newest.groups():
                 if len(found) >= most:
                     return found[:most]
-                if (numbered := self._groups.numbered(group, self._members)) is None:
+                if (numbered := self._newest.numbered(group, self._members)) is None:
                     return None
                 found += reversed(numbered)
             return found[:most] if len(found) >= most else None
@@ -164,37 +164,31 @@ class RecentAnswers:
     def _newest_of(self, name: str, before: Place | None, most: int) -> list[tuple[Answer, Member]] | None:
         if self._has_earlier or self._members is None:
             return None
-        members = self._members.named(name)
-        found: list[tuple[Place, Answer, Member]] = []
-        for form in {member.form for member in members}:
-            known = self._form(form)
-            got = _newest(known.answers, members, before, most)
-            if len(got) < most and not known.is_deep:
-                known = self._read(form)
-                got = _newest(known.answers, members, before, most)
-            if len(got) < most and not known.is_whole:
-                return None
+        found: list[Told] = []
+        for members in self._members.named_by_form(name):
+            got = list(islice(self._newest.newest(members, before), most))
+            if len(got) < most and not self._newest.is_all:
+                older = self._older_of(members.form)
+                got += islice(older.answers.newest(members, before, self._newest.first_batch), most - len(got))
+                if len(got) < most and not older.is_whole:
+                    return None
             found += got
         found.sort(key=lambda one: one[0], reverse=True)
         return [(answer, member) for _, answer, member in found[:most]]
 
-    def _form(self, form: str) -> _Form:
-        known = self._forms.get(form) or self._read(form)
-        self._forms.move_to_end(form)
+    def _older_of(self, form: str) -> _Older:
+        """The answers of a form, of which those are missing that are newer than some of the newest."""
+        known = self._older.get(form)
+        first = self._newest.first_batch
+        if known is None or known.batch < (self._known.batch if first is None else first - 1):
+            rows = self._select(recent_sql.answers_of_form(form, self._known.batch, OF_FORM))
+            self._count -= 0 if known is None else len(known.answers)
+            known = self._older[form] = _Older(self._table(rows), len(rows) < OF_FORM, self._known.batch)
+            self._count += len(known.answers)
+        self._older.move_to_end(form)
+        while self._count > MOST_ANSWERS and len(self._older) > 1:
+            self._count -= len(self._older.popitem(last=False)[1].answers)
         return known
-
-    def _read(self, form: str) -> _Form:
-        rows = self._select(recent_sql.answers_of_form(form, self._known.batch, OF_FORM)).to_pylist()
-        before = self._forms.pop(form, None)
-        self._count -= 0 if before is None else len(before.answers)
-        self._put(form, _Form(self._whole(rows[::-1]), len(rows) < OF_FORM))
-        return self._forms[form]
-
-    def _put(self, form: str, known: _Form) -> None:
-        self._forms[form] = known
-        self._count += len(known.answers)
-        while self._count > MOST_ANSWERS and len(self._forms) > 1:
-            self._count -= len(self._forms.popitem(last=False)[1].answers)
 
     def _look(self) -> None:
         """Reads what is new, unless there is no newer batch."""
@@ -203,7 +197,7 @@ class RecentAnswers:
             return
         with self._looking:
             if is_newer(version, self._made_for):
-                news = self._news.read(self._known, is_first=not self._forms, are_many=self._members is None)
+                news = self._news.read(self._known, is_first=self._newest.is_empty, are_many=self._members is None)
                 with self._lock:
                     self._take(news)
                     self._made_for = version
@@ -215,15 +209,17 @@ class RecentAnswers:
             self.documents.forget()
         if news.members is not None or news.are_many:
             self._members, self._added = news.members, news.added
-            self._groups.forget_numbers()
-        if news.is_first or news.answers is None:
-            self._forms.clear()
-            self._groups.clear()
+            self._newest.forget_numbers()
+        has_new = news.is_first or news.known.batch != self._known.batch
+        if news.is_first or (has_new and news.answers is None):
+            self._newest.clear()
+            self._older.clear()
             self._count = 0
-        if news.is_first:
-            self._put_first(news)
-        else:
-            self._add(news.answers or [])
+        if news.answers is not None:
+            if news.is_first:
+                self._newest.begin(news.answers, is_all=news.is_all)
+            else:
+                self._newest.add(news.answers)
         if news.documents is not None:
             self.documents.add(news.documents)
         if news.texts is not None:
@@ -232,33 +228,8 @@ class RecentAnswers:
         self._greatest, self._numbers = news.greatest, news.numbers
         self._has_earlier, self._are_withheld = news.has_earlier, news.are_withheld
 
-    def _put_first(self, news: News) -> None:
-        """Remembers the newest answers of all forms."""
-        answers, of_form = news.answers or [], dict[str, list[Answer]]()
-        for answer in answers:
-            of_form.setdefault(answer.form, []).append(answer)
-        for form, some in of_form.items():
-            is_whole = news.is_all and len(some) <= OF_FORM
-            self._put(form, _Form(some[-OF_FORM:], is_whole, is_whole or len(some) >= OF_FORM))
-        # The first batch may be there in part.
-        self._groups.add([one for one in answers if news.is_all or one.batch != answers[0].batch])
-
-    def _add(self, answers: Sequence[Answer]) -> None:
-        """Adds the answers of new batches to the forms that are remembered."""
-        self._groups.add(answers)
-        for answer in answers:
-            known = self._forms.get(answer.form)
-            if known is None:
-                continue
-            known.answers.append(answer)
-            self._count += 1
-            if len(known.answers) > OF_FORM:
-                del known.answers[0]
-                self._count -= 1
-                known.is_whole = False
-
-    def _whole(self, rows: Sequence[Row]) -> list[Answer]:
-        return self._news.whole(rows, are_withheld=self._are_withheld)
+    def _table(self, rows: pa.Table) -> AnswerTable:
+        return self._news.table_of(rows, are_withheld=self._are_withheld)
 
     def _text(self, answer: Answer) -> Row | None:
         """Reads the XML of an answer. None if it is gone."""
@@ -269,18 +240,3 @@ class RecentAnswers:
 def is_newer(version: object, before: object) -> bool:
     """Whether a version is newer than another one, or at least another: numbers grow."""
     return version > before if isinstance(version, int) and isinstance(before, int) else version != before
-
-
-def _newest(
-    answers: Sequence[Answer], members: Sequence[Member], before: Place | None, most: int
-) -> list[tuple[Place, Answer, Member]]:
-    """The newest outputs among some answers, the newest first, for some members: `most` of them, or some more."""
-    found: list[tuple[Place, Answer, Member]] = []
-    for answer in reversed(answers):
-        if len(found) >= most:
-            break
-        for member in recipients(answer, members):
-            place = answer.first_seq, answer.place, member.qid
-            if before is None or place < before:
-                found.append((place, answer, member))
-    return found

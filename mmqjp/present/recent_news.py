@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute
 
 from join_stage.store.reading import QuestionRefused
-from mmqjp.present.recipients import Answer, Members
+from mmqjp.present.answer_table import AnswerTable
+from mmqjp.present.recipients import Members
 from mmqjp.tables import page_sql, recent_sql
-from mmqjp.tables.lookup import Row, Select
+from mmqjp.tables.lookup import Select
 
 AT_FIRST = 60_000
 """So many of the newest answers are read at first, of whatever form: that takes no longer than to read some forms."""
@@ -52,8 +53,8 @@ class News:
     - Something `is_dropped` of what was known.
     - `members` are there if they are others than before, and have names that were first `added` at some time. None of
       them are remembered if they `are_many`.
-    - `answers` are the new ones, the oldest first; None if they are too large together. With `is_first`, they are the
-      newest, of which the first batch may be there in part unless they are all: `is_all`.
+    - `answers` are the new ones; None if there are none, or if they are too large together. With `is_first`, they are
+      the newest, of which the first batch may be there in part unless they are all: `is_all`.
     - `documents` and `texts` are rows of new documents, and the XML of new answers; None if they are too large.
     - `greatest` is the greatest number of an output, -1 if there is none, and `numbers` is what the ledger notes. There
       are outputs of former formats if it `has_earlier`, and some are withheld if `are_withheld`.
@@ -69,7 +70,7 @@ class News:
     are_many: bool = False
     members: Members | None = None
     added: dict[str, int] = field(default_factory=dict)
-    answers: list[Answer] | None = None
+    answers: AnswerTable | None = None
     is_all: bool = False
     documents: pa.Table | None = None
     texts: pa.Table | None = None
@@ -105,24 +106,17 @@ class NewsReader:
         self._read_rows(news, before)
         return news
 
-    def whole(self, rows: Sequence[Row], *, are_withheld: bool) -> list[Answer]:
+    def table_of(self, rows: pa.Table, *, are_withheld: bool) -> AnswerTable:
         """Returns rows of `answers` with what is behind them, and who does not get them."""
-        if not rows:
-            return []
-        numbers = {row["answer"] for row in rows}
-        behind: dict[int, list[tuple[int, ...]]] = {}
-        withheld: dict[int, set[int]] = {}
-        are_many = len(numbers) > FEW
-        sql = recent_sql.matches_since(min(numbers)) if are_many else page_sql.matches_behind(numbers)
-        for row in _among(self._select(sql).to_pylist(), numbers):
-            docids = (row["docid1"],) if row["docid2"] is None else (row["docid1"], row["docid2"])
-            behind.setdefault(row["answer"], []).append(docids)
-        if are_withheld:  # most stores have none
-            listed = page_sql.listed(numbers)
-            sql = recent_sql.withheld_since(min(numbers)) if are_many else recent_sql.withheld_from(listed)
-            for row in _among(self._select(sql).to_pylist(), numbers):
-                withheld.setdefault(row["answer"], set()).add(row["qid"])
-        return [_answer(row, behind, withheld) for row in rows]
+        numbers = rows["answer"].to_pylist() if len(rows) <= FEW else None
+        least = pa.compute.min(rows["answer"]).as_py()
+        behind, withheld = (
+            (page_sql.matches_behind(numbers), recent_sql.withheld_from(numbers))
+            if numbers is not None
+            else (recent_sql.matches_since(least), recent_sql.withheld_since(least))
+        )
+        none = pa.table({name: pa.array([], pa.int64()) for name in ("answer", "qid")})
+        return AnswerTable(rows, self._select(behind), self._select(withheld) if are_withheld else none)
 
     def _read_members(self, news: News) -> None:
         """Reads the members, unless they are too many, or their texts too long."""
@@ -136,17 +130,15 @@ class NewsReader:
     def _read_answers(self, news: News, before: Known) -> None:
         batch = news.known.batch
         if news.is_first:
-            most = AT_FIRST if before.batch < 0 else MOST_NEW
-            sql = recent_sql.newest_answers(batch, most)
-        else:
+            sql = recent_sql.newest_answers(batch, AT_FIRST if before.batch < 0 else MOST_NEW)
+        elif batch > before.batch:
             sql = recent_sql.answers_between(before.batch, batch)
-        if not news.is_first and batch == before.batch:
-            news.answers = []
+        else:
             return
         with suppress(QuestionRefused):  # they are too large together
-            rows = self._select(sql).to_pylist()
+            rows = self._select(sql)
             news.is_all = len(rows) == news.known.answers
-            news.answers = self.whole(rows, are_withheld=news.are_withheld)
+            news.answers = self.table_of(rows, are_withheld=news.are_withheld)
 
     def _read_rows(self, news: News, before: Known) -> None:
         """Reads new documents, and the XML of new answers: as they are, for nobody may want to see them."""
@@ -161,16 +153,5 @@ class NewsReader:
                 news.texts = self._select(recent_sql.texts_between(after, known.answer))
 
 
-def _among(rows: Iterable[Row], numbers: set[int]) -> Iterable[Row]:
-    return (row for row in rows if row["answer"] in numbers)
-
-
 def _number(value: int | None) -> int:
     return -1 if value is None else value
-
-
-def _answer(row: Row, behind: Mapping[int, list[tuple[int, ...]]], withheld: Mapping[int, set[int]]) -> Answer:
-    given: dict[str, Any] = {name: row[name] for name in Answer._fields[:-2]}
-    given |= {"documents": tuple(row["documents"]), "streams": tuple(row["streams"])}
-    number = row["answer"]
-    return Answer(**given, behind=tuple(behind.get(number, ())), withheld=frozenset(withheld.get(number, ())))

@@ -1,12 +1,19 @@
-"""Who gets which answers, as the tables say: the condition `RECEIVES` over members that are remembered."""
+"""Who gets which answers, as the tables say: the condition `RECEIVES`, over many answers and members at once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from mmqjp.queries.identity import Identity
 from templates.catalog import INFINITE
+
+Ints = NDArray[np.int64]
 
 
 class Member(NamedTuple):
@@ -30,29 +37,18 @@ class Member(NamedTuple):
         return self.ended == INFINITE
 
 
-class Answer(NamedTuple):
-    """A row of the table `answers`, with when it was committed, None if that was dropped; the docids of the matches
-    behind it; and who does not get it."""
+@dataclass(frozen=True)
+class SomeMembers:
+    """Members of one form, in the order of names and qids."""
 
-    answer: int
     form: str
-    t0: int
-    t1: int
-    documents: tuple[str, ...]
-    streams: tuple[str, ...]
-    nodes: str
-    choice: str
-    width: int
-    appeared: int
-    first_qid: int
-    arrival: int
-    batch: int
-    first_seq: int
-    last_seq: int
-    place: int
-    committed_at: int | None
-    behind: tuple[tuple[int, ...], ...]
-    withheld: frozenset[int]
+    all: Sequence[Member]
+
+    @cached_property
+    def columns(self) -> Mapping[str, Ints]:
+        """What the condition reads, each as a column."""
+        names = ("qid", "widest", "since", "begun", "ended", "ended_at")
+        return {name: np.array([getattr(one, name) for one in self.all], np.int64) for name in names}
 
 
 class Members:
@@ -60,31 +56,43 @@ class Members:
 
     def __init__(self, rows: Iterable[Mapping[str, Any]] = ()) -> None:
         self._of_name: dict[str, list[Member]] = {}
-        self._of_form: dict[str, list[Member]] = {}
+        self._of_form: dict[str, SomeMembers] = {}
+        of_form: dict[str, list[Member]] = {}
         for row in rows:
             member = Member(**{**row, "identity": Identity(row["identity"])})
             self._of_name.setdefault(member.name, []).append(member)
-            self._of_form.setdefault(member.form, []).append(member)
+            of_form.setdefault(member.form, []).append(member)
+        self._of_form = {form: SomeMembers(form, some) for form, some in of_form.items()}
 
     def named(self, name: str) -> list[Member]:
         """Returns the members of a name."""
         return self._of_name.get(name, [])
 
-    def of_form(self, form: str) -> list[Member]:
+    def named_by_form(self, name: str) -> list[SomeMembers]:
+        """Returns the members of a name, those of each form together."""
+        of_form: dict[str, list[Member]] = {}
+        for member in self.named(name):
+            of_form.setdefault(member.form, []).append(member)
+        return [SomeMembers(form, some) for form, some in of_form.items()]
+
+    def of_form(self, form: str) -> SomeMembers:
         """Returns the members of a form."""
-        return self._of_form.get(form, [])
+        return self._of_form.get(form) or SomeMembers(form, ())
 
 
-def recipients(answer: Answer, members: Iterable[Member]) -> Iterator[Member]:
-    """Yields those members of an answer's form that get it."""
-    for member in members:
-        if (
-            answer.form == member.form
-            and answer.width <= member.widest
-            and member.since < answer.appeared
-            and answer.first_qid <= member.qid
-            and member.begun <= answer.batch
-            and (answer.batch < member.ended or (answer.batch == member.ended and answer.arrival < member.ended_at))
-            and member.qid not in answer.withheld
-        ):
-            yield member
+def receives(answers: Mapping[str, Ints], members: SomeMembers) -> NDArray[np.bool_]:
+    """Returns which answers of a form go to which of its members, as far as it is not noted for single answers that
+    they are withheld: a row for each answer, and a column for each member. `answers` has columns of the table
+    `answers`."""
+    width, appeared, first_qid, batch, arrival = (
+        answers[name][:, None] for name in ("width", "appeared", "first_qid", "batch", "arrival")
+    )
+    of = members.columns
+    got: NDArray[np.bool_] = (
+        (width <= of["widest"])
+        & (of["since"] < appeared)
+        & (first_qid <= of["qid"])
+        & (of["begun"] <= batch)
+        & ((batch < of["ended"]) | ((batch == of["ended"]) & (arrival < of["ended_at"])))
+    )
+    return got

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from mmqjp.documents.record import Record
 from mmqjp.documents.record_rows import record_of
+from mmqjp.present.item import Item, item_of
 from mmqjp.present.recent_rows import RecentRows
 from mmqjp.tables.lookup import Select, documents_by_docid
 
@@ -33,6 +34,7 @@ class RememberedDocuments:
         self._select, self._most = select, most
         self._lock = Lock()
         self._kept: OrderedDict[int, Record] = OrderedDict()
+        self._items: dict[int, Item] = {}
         self._size = 0
         self._newest = RecentRows("docid", NEWEST_BYTES)
 
@@ -63,10 +65,22 @@ class RememberedDocuments:
         parts = {part for record in found.values() for part in record.parts} - found.keys()
         return found | self.records(parts) if parts else found
 
+    def item(self, record: Record) -> Item:
+        """Returns what is shown of a document. It is made once while the document is remembered."""
+        with self._lock:
+            if (known := self._items.get(record.docid)) is not None:
+                return known
+        made = item_of(record.id, record.stream, record.t0, record.xml)
+        with self._lock:
+            if record.docid in self._kept:
+                self._items[record.docid] = made
+        return made
+
     def forget(self) -> None:
         """Forgets all: some may have been dropped."""
         with self._lock:
             self._kept.clear()
+            self._items.clear()
             self._size = 0
             self._newest.clear()
 
@@ -77,7 +91,9 @@ class RememberedDocuments:
                     self._kept[record.docid] = record
                     self._size += _size(record)
             while self._size > self._most:
-                self._size -= _size(self._kept.popitem(last=False)[1])
+                docid, record = self._kept.popitem(last=False)
+                self._items.pop(docid, None)
+                self._size -= _size(record)
 
 
 def _size(record: Record) -> int:

@@ -16,7 +16,11 @@ class Clock:
 
     def minute(self, microseconds: int) -> str:
         """Returns a time to the minute: `2026-07-16 14:02`."""
-        return self._shown(microseconds, "%Y-%m-%d %H:%M")
+        moment = self._at(microseconds)
+        if moment is None:
+            return str(microseconds)
+        # `strftime` takes much longer, and pages have hundreds of times.
+        return f"{moment.year:04}-{moment.month:02}-{moment.day:02} {moment.hour:02}:{moment.minute:02}"
 
     def iso(self, microseconds: int) -> str:
         """Returns a time as ISO 8601 with its zone: `2026-07-16T14:02:00+02:00`, or with `Z` for UTC."""
@@ -25,7 +29,8 @@ class Clock:
 
     def zone_at(self, microseconds: int) -> str:
         """Returns the name of the zone at a time: `CEST`, `UTC`."""
-        return self._shown(microseconds, "%Z")
+        moment = self._at(microseconds)
+        return str(microseconds) if moment is None else moment.strftime("%Z")
 
     def read(self, text: str) -> int:
         """Returns the microseconds of a date or time as ISO 8601 has it, of this zone if it names none. Raises
@@ -38,11 +43,6 @@ class Clock:
         if moment.tzinfo is not None:
             return found
         return from_datetime(moment.astimezone() if self.zone is None else moment.replace(tzinfo=self.zone))
-
-    def _shown(self, microseconds: int, form: str) -> str:
-        moment = self._at(microseconds)
-        # `%Y` has no leading zeros on some systems.
-        return str(microseconds) if moment is None else moment.strftime(form.replace("%Y", f"{moment.year:04}"))
 
     def _at(self, microseconds: int) -> datetime | None:
         """The moment, or None outside of the years 1 to 9999."""

@@ -17,10 +17,11 @@ from common.xml_parser import xml_parser
 from join_stage.store.protocol import StoreError
 from mmqjp.answers.answer import Body
 from mmqjp.answers.output import Output
+from mmqjp.present.answer_table import Answer
 from mmqjp.present.item import Item, item_of, missing_item
 from mmqjp.present.match import Match
 from mmqjp.present.output_why import items_of
-from mmqjp.present.recipients import Answer, Member
+from mmqjp.present.recipients import Member
 from mmqjp.present.remembered_documents import RememberedDocuments
 from mmqjp.present.selected import selected
 from mmqjp.queries.compile import Compiler
@@ -106,7 +107,7 @@ class EntryReader:
             docid for answer, _ in some for docids in answer.behind for docid in docids
         )
         sources = {answer.answer: list(zip(answer.documents, answer.streams, strict=True)) for answer, _ in some}
-        items = items_of(self._select, (source for few in sources.values() for source in few), records)
+        items = items_of(self._select, (source for few in sources.values() for source in few), records, self._documents)
         for answer, member in some:
             id, shown = member.identity.id(answer.choice.encode()), tuple(items[one] for one in sources[answer.answer])
             output = Output(member.name, answer.t0, answer.t1, answer.documents, answer.streams, {}, "", id)

@@ -35,28 +35,32 @@ def quoted(text: str) -> str:
     return "'" + text.replace("'", "''").replace("\0", "") + "'"
 
 
-def tally(after: int, since_hour: int, since_day: int) -> str:
-    """Returns SQL that counts the outputs of the batches after one: by `name`, `hour` and `day`, which are those of t1,
-    or -1 if it is before `since_hour` or `since_day`, with the latest t1 as `last`.
+def tally(after: int, since_hour: int) -> str:
+    """Returns SQL that counts the outputs of the batches after one: by `qid`, or in earlier formats by `name`, and by
+    `hour`, which is that of t1, or -1 if it is before `since_hour`, with the latest t1 as `last`.
 
-    Three more rows have no name: the number of answers and earlier outputs up to that batch as `outputs` and the newest
+    Three more rows have neither: the number of answers and earlier outputs up to that batch as `outputs` and the newest
     batch as `last`; their number in all; and, with the hour -2, what is another number when other queries are
     registered or paused.
     """
-    return f"""WITH new_outputs AS (
-  SELECT m.name, a.t1 FROM answers a JOIN members m ON {RECEIVES}
-  LEFT JOIN withheld w ON w.answer = a.answer AND w.qid = m.qid WHERE w.qid IS NULL AND a.batch > {after}
-  UNION ALL SELECT query, t1 FROM earlier_outputs WHERE batch > {after}
-), numbers AS (
+    hour = f"CASE WHEN t1 < {since_hour * HOUR} THEN -1 ELSE t1 // {HOUR} END"
+    return f"""WITH numbers AS (
   SELECT batch FROM answers UNION ALL SELECT batch FROM earlier_outputs
 )
-SELECT name, CASE WHEN t1 < {since_hour * HOUR} THEN -1 ELSE t1 // {HOUR} END AS hour,
-CASE WHEN t1 < {since_day * DAY} THEN -1 ELSE t1 // {DAY} END AS day, count(*) AS outputs, max(t1) AS last
-FROM new_outputs GROUP BY name, hour, day
-UNION ALL SELECT NULL, -1, -1, count(*) FILTER (WHERE batch <= {after}), max(batch) FROM numbers
-UNION ALL SELECT NULL, -1, -1, count(*), -1 FROM numbers
-UNION ALL SELECT NULL, -2, -1, (SELECT count(*) FROM memberships) + (SELECT count(*) FROM removed_queries)
+SELECT m.qid, NULL AS name, {hour} AS hour, count(*) AS outputs, max(t1) AS last
+FROM answers a JOIN members m ON {RECEIVES}
+LEFT JOIN withheld w ON w.answer = a.answer AND w.qid = m.qid WHERE w.qid IS NULL AND a.batch > {after}
+GROUP BY m.qid, hour
+UNION ALL SELECT NULL, query, {hour} AS hour, count(*), max(t1) FROM earlier_outputs WHERE batch > {after}
+GROUP BY query, hour
+UNION ALL SELECT NULL, NULL, -1, count(*) FILTER (WHERE batch <= {after}), max(batch) FROM numbers
+UNION ALL SELECT NULL, NULL, -1, count(*), -1 FROM numbers
+UNION ALL SELECT NULL, NULL, -2, (SELECT count(*) FROM memberships) + (SELECT count(*) FROM removed_queries)
 + (SELECT count(*) FROM pauses), (SELECT max(qid) FROM added_queries)"""
+
+
+NAMES = "SELECT qid, name FROM added_queries ORDER BY qid"
+"""The names of all queries there ever were."""
 
 
 def texts(name: str, most: int, *, paused: bool) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from mmqjp.tables.feed_sql import LONGEST_XML, NUMBERS
-from mmqjp.tables.page_sql import quoted
+from mmqjp.tables.page_sql import listed, quoted
 
 _COLUMNS = """a.answer, a.form, a.t0, a.t1, a.documents, a.streams, a.nodes, a.choice, a.width, a.appeared, a.first_qid,
 a.arrival, a.batch, a.first_seq, a.last_seq, a.place, b.committed_at"""
@@ -68,9 +70,9 @@ def answers_of_group(first_seq: int) -> str:
     return f"""SELECT {_COLUMNS}, a.head, a.tail FROM {_ANSWERS} WHERE a.first_seq = {first_seq} ORDER BY a.place"""
 
 
-def withheld_from(numbers: str) -> str:
-    """Returns SQL for `answer` and `qid` of members that do not get some answers, which are listed."""
-    return f"SELECT answer, qid FROM withheld WHERE answer IN ({numbers})"
+def withheld_from(numbers: Iterable[int]) -> str:
+    """Returns SQL for `answer` and `qid` of members that do not get some answers."""
+    return f"SELECT answer, qid FROM withheld WHERE answer IN ({listed(numbers)})"
 
 
 def withheld_since(answer: int) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 from threading import Event, Thread
 
 from common.errors import MmqjpError
+from mmqjp.garbage import gc_frozen
 from mmqjp.loading import end_without_freeing
 from mmqjp.service.client import Client
 from mmqjp.service.log import SharedLog, standard_log
@@ -30,6 +31,9 @@ from mmqjp.web.steady import SteadyReader
 NICE = 5
 """How much the engine goes first, where both want the same processor."""
 
+TAKE_TURNS = 0.001
+"""Seconds after which a thread that makes a page lets another one run: many small steps follow each other in each."""
+
 
 def main(text: str, listening: str, pipe: str) -> int:
     """Serves until it is told to stop. Returns the exit status."""
@@ -37,6 +41,7 @@ def main(text: str, listening: str, pipe: str) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda number, frame: stop.set())
     os.nice(NICE)
+    sys.setswitchinterval(TAKE_TURNS)
     options = PageOptions.from_dict(json.loads(text))
     state = Path(options.state)
     questions = PipeReader(Connection(int(pipe)))
@@ -56,6 +61,7 @@ def main(text: str, listening: str, pipe: str) -> int:
     with (
         socket.socket(fileno=int(listening)) as opened,
         page_served(options, opened, reader, asks, log, stop, holds=True),
+        gc_frozen(),
     ):
         stop.wait()
     return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 HTTP_PORT = 80
@@ -49,6 +50,7 @@ class Hosts:
         return scheme in ("http", "https") and self.has(host)
 
 
+@lru_cache(100)
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
         return ipaddress.ip_address(host.strip("[]"))

@@ -14,7 +14,7 @@ from typing import Any
 from mmqjp.service.sql_question import MonotonicClock
 from mmqjp.web.readers import Ask
 
-SECONDS, LATE = 1.0, 5.0
+SECONDS, LATE = 1.0, 10.0
 """So long an answer serves again, and so long while a newer one is under way."""
 
 MOST = 100

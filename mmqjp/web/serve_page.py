@@ -64,7 +64,9 @@ def page_served(
     site = Site(reader, ask, access, url, state, holds)
     if isinstance(reader, SteadyReader):
         reader.prepare_by(site.prepare)
+        reader.begin()
     app = make_app(site, Hosts(host, port, options.public_url))
+    Thread(target=site.prepare_templates, name="mmqjp templates", daemon=True).start()
     said = records_in(log, "uvicorn", "asyncio")
     with closing(reader), said, Server(app, listening, log, stop), closing(site.hub):
         log.event("serving", url=url, **({} if holds else {"beside": "a running service"}))

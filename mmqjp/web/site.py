@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import inf
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from jinja2 import Environment
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse
 
 from feeds.times import Now, now_us
+from mmqjp.garbage import gc_paused
 from mmqjp.present.newest import NewestMatches
 from mmqjp.present.times import Clock
 from mmqjp.syndication.links import Links, links_of
@@ -87,9 +90,15 @@ class Site:
 
     def prepare(self) -> None:
         """Reads what is new, which most pages need."""
-        self.tallies.current()
-        self.matches.forget_what_was_dropped()
-        self.feeds.look()
+        with gc_paused():  # what is read remains, and to scan it holds up all pages
+            self.tallies.current()
+            self.matches.forget_what_was_dropped()
+            self.feeds.look()
+
+    def prepare_templates(self) -> None:
+        """Compiles all templates, which takes some time at the first page of each kind otherwise."""
+        for name in self._templates.list_templates(["html"]):
+            self._templates.get_template(name)
 
     @cached_property
     def feed_links(self) -> Links:
@@ -102,17 +111,32 @@ class Site:
         return Kept()
 
     @cached_property
+    def kept_for_good(self) -> Kept:
+        """What views have made of the store that does not change."""
+        return Kept(seconds=inf)
+
+    @cached_property
     def _recently(self) -> RecentlyTold:
         return RecentlyTold(self.ask)
 
     def look(self, do: str, arguments: Mapping[str, Any]) -> Any:
-        """Asks what `ask` does by a command that changes nothing. The answer may be a second old, unless this site has
-        changed something since."""
+        """Asks what `ask` does by a command that changes nothing. Nobody waits for an answer that is there already: it
+        may be some seconds old while a newer one is under way, but is none from before this site changed something."""
         return self._recently.ask(do, arguments)
+
+    @cached_property
+    def _recently_read(self) -> RecentlyTold:
+        return RecentlyTold(lambda sql, bounds: self.own.select(sql, **bounds))
+
+    def look_up(self, sql: str, limit: int, seconds: float) -> pa.Table:
+        """Returns the rows of SQL, of the same age as what `look` returns."""
+        found: pa.Table = self._recently_read.ask(sql, {"limit": limit, "seconds": seconds})
+        return found
 
     def forget_what_was_told(self) -> None:
         """Is told that this site has changed something: what is shown from now on must show that."""
         self._recently.forget()
+        self._recently_read.forget()
 
     @cached_property
     def hub(self) -> Hub:

@@ -14,7 +14,7 @@ from join_stage.store.protocol import StoreError
 from mmqjp.service.sql_question import MonotonicClock
 from mmqjp.web.readers import StoreReader
 
-LATE = 5.0
+LATE = 10.0
 """A page waits rather than show a store of which a newer batch may have been there for so many seconds."""
 
 
@@ -34,6 +34,13 @@ class SteadyReader:
     def prepare_by(self, prepare: Callable[[], object]) -> None:
         """Has `prepare` called from now on."""
         self._prepare = prepare
+
+    def begin(self) -> None:
+        """Begins to read what there is, before anybody asks."""
+        self.version()
+        with self._lock:
+            self._is_preparing = True
+        Thread(target=self._run, args=(self._newest,), name="mmqjp news", daemon=True).start()
 
     def select(self, sql: str, limit: int, seconds: float, *, asked: bool = False, own: bool = False) -> pa.Table:
         """Returns the rows of a SELECT, as of the newest batch."""

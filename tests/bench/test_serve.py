@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from bench import serve
@@ -25,9 +27,12 @@ KINDS = {
 }
 
 
-def test_there_is_a_line_for_the_engine_and_for_each_page(monkeypatch: pytest.MonkeyPatch):
+def test_there_is_a_line_for_the_engine_and_for_each_page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setattr(serve, "STEP", 200)
-    engine, *pages = measure(SMALL)
+    first, *_ = measure(SMALL, tmp_path / "kept")
+    monkeypatch.setattr(serve, "_fill", None)
+    engine, *pages = measure(SMALL, tmp_path / "kept")
+    assert engine.rows == first.rows, "it begins with the same store and documents"
     assert engine.case["page"] == "" and engine.baseline == "nobody visits" and engine.rows >= 300
     assert {str(line.case["page"]) for line in pages} <= KINDS
     assert all(0 < line.details["p50_ms"] <= line.details["p95_ms"] for line in pages)  # type: ignore[operator]  # numbers

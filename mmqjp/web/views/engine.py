@@ -55,7 +55,7 @@ def engine_view(site: Site) -> EngineView:
     status = Status(**found | {"streams": streams, "ties_at_least": tuple(found["ties_at_least"])})
     counters = site.look("counters", {})
     latest = [stream.latest for stream in streams if stream.latest is not None]
-    recent = site.own.select(
+    recent = site.look_up(
         f"SELECT taken_at, committed_at, documents FROM batches ORDER BY batch DESC LIMIT {RECENT}", RECENT, SECONDS
     ).to_pylist()
     spent = sum(row["committed_at"] - row["taken_at"] for row in recent) / SECOND
@@ -74,7 +74,7 @@ def engine_view(site: Site) -> EngineView:
 def _hours(site: Site) -> list[Hour]:
     now = site.now() // HOUR
     since = now - HOURS + 1
-    rows: list[dict[str, Any]] = site.own.select(
+    rows: list[dict[str, Any]] = site.look_up(
         f"SELECT committed_at // {HOUR} AS hour, sum(documents) AS documents, sum(outputs) AS outputs FROM batches "
         f"WHERE committed_at >= {since * HOUR} GROUP BY hour", MOST_ROWS, SECONDS,
     ).to_pylist()  # fmt: skip

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from feeds.times import Now
 from mmqjp.present.recent_answers import is_newer
-from mmqjp.tables.page_sql import DAY, HOUR, QUERIES, tally
+from mmqjp.tables.page_sql import DAY, HOUR, NAMES, QUERIES, tally
 from mmqjp.web.readers import Selects
 
 Ints = NDArray[np.int64]
@@ -20,7 +20,7 @@ Ints = NDArray[np.int64]
 HOURS = 7 * 24 + 1
 """So many hours are counted one by one, up to the present one."""
 
-DAYS = 30
+DAYS, HOURS_A_DAY = 30, DAY // HOUR
 """So many days are counted one by one, of UTC, up to the present one."""
 
 MOST_ROWS, SECONDS = 5_000_000, 60.0
@@ -60,8 +60,8 @@ class Tallies:
         self._reader, self._now = reader, now
         self._lock = Lock()
         self._made_for: tuple[Tally, object, int] | None = None
-        self._queries_are: object = None
         self._registered = pa.table({"name": pa.array([], pa.string())})
+        self._names: list[str] = []
         self._clear(0)
 
     def current(self) -> Tally:
@@ -82,7 +82,9 @@ class Tallies:
 
     def _clear(self, hour: int) -> None:
         self._batch, self._kept, self._hour = -1, 0, hour
+        self._queries_are: object = None
         self._code: dict[str, int] = {}
+        self._of_qid, self._shown = np.zeros(0, np.int64), np.zeros(0, np.int64)
         self._total, self._last = np.zeros(0, np.int64), np.full(0, NEVER)
         self._hours, self._days = np.zeros((HOURS, 0), np.int64), np.zeros((DAYS, 0), np.int64)
 
@@ -91,59 +93,68 @@ class Tallies:
         if not self._count():  # something was dropped: count anew
             self._clear(hour)
             self._count()
-        found = self._registered
-        names: list[str] = found["name"].to_pylist()
-        codes = np.array([self._code[name] for name in names], np.int64)
-        week = self._hours[:, codes].sum(axis=0)
+        found, codes = self._registered, self._shown
         return Tally(
             self._queries_are,
             self._today,
             self._days[:, codes],
-            names,
+            self._names,
             found["queries"].to_numpy(),
             found["paused"].to_numpy(),
             found["reason"].to_pylist(),
             self._total[codes],
-            self._hours[HOURS - 25 :, codes].sum(axis=0),
-            week,
+            self._hours[HOURS - 25 :].sum(axis=0)[codes],
+            self._hours.sum(axis=0)[codes],
             self._last[codes],
         )
 
     def _count(self) -> bool:
         """Adds the outputs of newer batches. Returns False if others have gone."""
-        since, since_day = self._hour - HOURS + 1, self._today - DAYS + 1
-        rows = self._reader.select(tally(self._batch, since, since_day), MOST_ROWS, SECONDS)
-        is_named = rows["name"].is_valid()
-        unnamed = rows.filter(pa.compute.invert(is_named)).to_pylist()
-        kept = next(row for row in unnamed if row["hour"] == -1 and row["last"] != -1)
-        total = next(row for row in unnamed if row["hour"] == -1 and row["last"] == -1)
-        queries = next(row for row in unnamed if row["hour"] == -2)
+        since_hour = min(self._hour - HOURS + 1, (self._today - DAYS + 1) * HOURS_A_DAY)
+        rows = self._reader.select(tally(self._batch, since_hour), MOST_ROWS, SECONDS)
+        is_of_query, is_named = rows["qid"].is_valid(), rows["name"].is_valid()
+        others = rows.filter(pa.compute.invert(pa.compute.or_(is_of_query, is_named))).to_pylist()
+        kept = next(row for row in others if row["hour"] == -1 and row["last"] != -1)
+        total = next(row for row in others if row["hour"] == -1 and row["last"] == -1)
+        queries = next(row for row in others if row["hour"] == -2)
         if kept["outputs"] != self._kept:
             return False
         if (queries["outputs"], queries["last"]) != self._queries_are:
-            self._registered = self._reader.select(QUERIES, MOST_ROWS, SECONDS)
+            self._read_queries()
             self._queries_are = queries["outputs"], queries["last"]
-        self._add(rows.filter(is_named), since, since_day)
-        self._know(self._registered["name"].to_pylist())
+        later, earlier = rows.filter(is_of_query), rows.filter(is_named)
+        self._add(later, self._of_qid[later["qid"].cast(pa.int64()).to_numpy()])
+        if len(earlier):
+            names = earlier["name"].to_pylist()
+            self._know(names)
+            self._add(earlier, np.array([self._code[name] for name in names], np.int64))
         self._kept = total["outputs"]
         self._batch = self._batch if kept["last"] is None else kept["last"]
         return True
 
-    def _add(self, rows: pa.Table, since: int, since_day: int) -> None:
-        column = rows["name"].combine_chunks().dictionary_encode()
-        names = column.dictionary.to_pylist()
+    def _read_queries(self) -> None:
+        """Reads which queries are registered, and what those are called that ever were."""
+        self._registered = self._reader.select(QUERIES, MOST_ROWS, SECONDS)
+        self._names = self._registered["name"].to_pylist()
+        every = self._reader.select(NAMES, MOST_ROWS, SECONDS)
+        names, qids = every["name"].to_pylist(), every["qid"].to_pylist()
         self._know(names)
-        codes = np.array([self._code[name] for name in names], np.int64)[column.indices.to_numpy()]
+        self._of_qid = np.zeros(max(qids, default=-1) + 1, np.int64)
+        self._of_qid[qids] = [self._code[name] for name in names]
+        self._shown = np.array([self._code[name] for name in self._names], np.int64)
+
+    def _add(self, rows: pa.Table, codes: Ints) -> None:
+        """Adds the outputs of rows, of the names with these codes."""
         outputs, hours = rows["outputs"].to_numpy().astype(np.int64), rows["hour"].to_numpy()
         np.add.at(self._total, codes, outputs)
         np.maximum.at(self._last, codes, rows["last"].to_numpy())
         # What is from the future counts as of the present hour.
-        place = np.minimum(hours - since, HOURS - 1)
-        recent = hours >= since
-        np.add.at(self._hours, (place[recent], codes[recent]), outputs[recent])
-        days = rows["day"].to_numpy()
-        place, recent = np.minimum(days - since_day, DAYS - 1), days >= since_day
-        np.add.at(self._days, (place[recent], codes[recent]), outputs[recent])
+        for counts, places in (
+            (self._hours, hours - (self._hour - HOURS + 1)),
+            (self._days, hours // HOURS_A_DAY - (self._today - DAYS + 1)),
+        ):
+            recent = places >= 0
+            np.add.at(counts, (np.minimum(places[recent], len(counts) - 1), codes[recent]), outputs[recent])
 
     def _know(self, names: Sequence[str]) -> None:
         """Gives names that are new a place in the columns."""

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from mmqjp.present import recent_answers
+from mmqjp.present import newest_answers, recent_answers
 from mmqjp.present.recent_answers import RecentAnswers
 from mmqjp.session import Session
 from mmqjp.syndication.store_feeds import StoreFeeds
@@ -24,6 +24,7 @@ def test_feeds_are_the_same_after_each_batch(of_form, seed):
     clock = Clock()
     with pytest.MonkeyPatch.context() as patch, Session("duckdb", now=clock, lateness=0) as engine:
         patch.setattr(recent_answers, "OF_FORM", of_form)
+        patch.setattr(newest_answers, "MOST_ANSWERS", of_form)
         feeds, asked = remembering(SessionReader(engine)), StoreFeeds(SessionReader(engine))
 
         def compare():

@@ -7,7 +7,7 @@ import pytest
 
 from feeds.document import Document
 from join_stage.store.reading import QuestionRefused
-from mmqjp.present import recent_answers, recent_groups, recent_news
+from mmqjp.present import answer_table, newest_answers, recent_answers, recent_news
 from mmqjp.session import Session
 from mmqjp.tables import recent_sql
 from tests.mmqjp.web.conftest import NOW
@@ -78,7 +78,10 @@ def test_pages_are_those_of_a_site_that_remembers_nothing(monkeypatch, seed):
         }
         for name, value in few.items():
             monkeypatch.setattr(recent_news, name, value)
-        monkeypatch.setattr(recent_groups, "MOST_ANSWERS", 7)
+        for name, value in {"MOST_ANSWERS": 7, "TOGETHER": rng.choice([1, 4]), "MOST_NUMBERED": 5}.items():
+            monkeypatch.setattr(newest_answers, name, value)
+        for name, value in {"READ_AT_ONCE": 2, "JUDGED_AT_ONCE": rng.choice([1, 3])}.items():
+            monkeypatch.setattr(answer_table, name, value)
     with Session("duckdb", now=lambda: NOW) as engine:
         engine.subscribe(queries(rng), add=True)
         client, number, pages = browser(site_of(engine, now=lambda: NOW)), 0, 0

@@ -65,6 +65,16 @@ def test_an_older_version_is_shown_while_a_newer_one_is_read(error):
     assert case.begun.get(timeout=60) > newer
 
 
+def test_what_there_is_is_read_before_anybody_asks():
+    case = Case()
+    case.reader.begin()
+    assert case.begun.get(timeout=60) == case.first == case.reader.version()
+    case.wait()
+    case.store.now = 2
+    assert case.reader.version() == case.first, "and from then on pages show that while something newer is read"
+    assert case.begun.get(timeout=60) > case.first
+
+
 def test_a_page_waits_rather_than_show_what_is_old():
     case = Case()
     case.store.now = 2
