@@ -11,7 +11,7 @@ import numpy as np
 from mmqjp.present.answer_table import Answer, AnswerTable, Place, Told
 from mmqjp.present.recipients import Member, Members, SomeMembers
 
-MOST_ANSWERS = 60_000
+MOST_ANSWERS = 100_000
 """The most answers that are kept; then the oldest batches go."""
 
 TOGETHER = 1_000

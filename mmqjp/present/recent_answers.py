@@ -88,6 +88,7 @@ class RecentAnswers:
         """Returns the newest outputs of a name, the newest first, before one that is given by the `first_seq` and the
         `place` of its answer, and its qid. None if they are not all remembered."""
         self._look()
+        self._read_older(name, before, most)
         with self._lock:
             return self._newest_of(name, before, most)
 
@@ -95,6 +96,7 @@ class RecentAnswers:
         """Returns the newest outputs of a name with the numbers of the same batch. None if they are not all
         remembered."""
         self._look()
+        self._read_older(name, None, most)
         with self._lock:
             told = self._newest_of(name, None, most)
             since = self._added.get(name)
@@ -113,21 +115,22 @@ class RecentAnswers:
         asked for there."""
         self._look()
         with self._lock:
-            known_members = self._members
+            known_members, batch = self._members, self._known.batch
             if known_members is None:
                 return None
-            texts: dict[int, Row] = {}
             numbered = self._newest.numbered(group, known_members)
-            if numbered is None:
-                rows = self._select(recent_sql.answers_of_group(group))
-                if any(batch > self._known.batch for batch in rows["batch"].to_pylist()):
-                    return None  # there may be members that are not known yet
-                texts = {row["answer"]: row for row in rows.select(["answer", "head", "tail"]).to_pylist()}
-                numbered = number(self._table(rows.drop_columns(["head", "tail"])), group, known_members) or []
-            found = next((one for one in numbered if one.member.identity.id(one.answer.choice.encode()) == id), None)
-            if found is None:
-                return None
-            seq, answer, member = found
+        texts: dict[int, Row] = {}
+        if numbered is None:
+            rows = self._select(recent_sql.answers_of_group(group))
+            if any(other > batch for other in rows["batch"].to_pylist()):
+                return None  # there may be members that are not known yet
+            texts = {row["answer"]: row for row in rows.select(["answer", "head", "tail"]).to_pylist()}
+            numbered = number(self._table(rows.drop_columns(["head", "tail"])), group, known_members) or []
+        found = next((one for one in numbered if one.member.identity.id(one.answer.choice.encode()) == id), None)
+        if found is None:
+            return None
+        seq, answer, member = found
+        with self._lock:
             row = (texts or self._texts.rows([answer.answer])).get(answer.answer)
         if row is None and (row := self._text(answer)) is None:
             return None
@@ -168,7 +171,8 @@ class RecentAnswers:
         for members in self._members.named_by_form(name):
             got = list(islice(self._newest.newest(members, before), most))
             if len(got) < most and not self._newest.is_all:
-                older = self._older_of(members.form)
+                if (older := self._older_of(members.form)) is None:
+                    return None
                 got += islice(older.answers.newest(members, before, self._newest.first_batch), most - len(got))
                 if len(got) < most and not older.is_whole:
                     return None
@@ -176,19 +180,38 @@ class RecentAnswers:
         found.sort(key=lambda one: one[0], reverse=True)
         return [(answer, member) for _, answer, member in found[:most]]
 
-    def _older_of(self, form: str) -> _Older:
-        """The answers of a form, of which those are missing that are newer than some of the newest."""
-        known = self._older.get(form)
-        first = self._newest.first_batch
+    def _older_of(self, form: str) -> _Older | None:
+        """The answers of a form that are older than the newest of all. None if they are not remembered."""
+        known, first = self._older.get(form), self._newest.first_batch
         if known is None or known.batch < (self._known.batch if first is None else first - 1):
-            rows = self._select(recent_sql.answers_of_form(form, self._known.batch, OF_FORM))
-            self._count -= 0 if known is None else len(known.answers)
-            known = self._older[form] = _Older(self._table(rows), len(rows) < OF_FORM, self._known.batch)
-            self._count += len(known.answers)
+            return None
         self._older.move_to_end(form)
-        while self._count > MOST_ANSWERS and len(self._older) > 1:
-            self._count -= len(self._older.popitem(last=False)[1].answers)
         return known
+
+    def _read_older(self, name: str, before: Place | None, most: int) -> None:
+        """Reads older answers of the forms of a name if so many outputs are not remembered. Others may look at what is
+        remembered meanwhile."""
+        with self._lock:
+            if self._has_earlier or self._members is None or self._newest.is_all:
+                return
+            batch, drops = self._known.batch, self._drops
+            missing = [
+                members.form
+                for members in self._members.named_by_form(name)
+                if len(list(islice(self._newest.newest(members, before), most))) < most
+                and self._older_of(members.form) is None
+            ]
+        for form in missing:
+            rows = self._select(recent_sql.answers_of_form(form, batch, OF_FORM))
+            older = _Older(self._table(rows), len(rows) < OF_FORM, batch)
+            with self._lock:
+                if drops != self._drops:
+                    return
+                known = self._older.pop(form, None)
+                self._older[form] = older
+                self._count += len(older.answers) - (0 if known is None else len(known.answers))
+                while self._count > MOST_ANSWERS and len(self._older) > 1:
+                    self._count -= len(self._older.popitem(last=False)[1].answers)
 
     def _look(self) -> None:
         """Reads what is new, unless there is no newer batch."""

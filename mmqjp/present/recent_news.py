@@ -15,7 +15,7 @@ from mmqjp.present.recipients import Members
 from mmqjp.tables import page_sql, recent_sql
 from mmqjp.tables.lookup import Select
 
-AT_FIRST = 60_000
+AT_FIRST = 100_000
 """So many of the newest answers are read at first, of whatever form: that takes no longer than to read some forms."""
 
 MOST_NEW = 20_000
