@@ -9,6 +9,7 @@ from pattern_stage.aggregate import Aggregating
 from pattern_stage.definition import Operator as Defined
 from pattern_stage.fold import Folding
 from pattern_stage.matching.runs import Running
+from pattern_stage.matching.sets import SetMatching
 from pattern_stage.operators import Index, Lineage, Operator, Origins
 from pattern_stage.rows import Rows
 from pattern_stage.select import Filtering, Selecting, Uniting
@@ -46,6 +47,8 @@ def make_operator(
         case Aggregate():
             return Aggregating(definitions, rows, texts, lineage)
         case Pattern():
+            if first.has_sets or first.maximal:
+                return SetMatching(definitions, rows, texts, cast(Origins, lineage), index)
             return Running(definitions, rows, texts, cast(Origins, lineage), index)
         case NearPattern():
             raise NotImplementedError

@@ -8,25 +8,26 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pattern_stage.columns import Ints, column_of
+from pattern_stage.columns import Ints
 from pattern_stage.flow import Flow, distinct, sorted_flow
 from pattern_stage.matching import saved_parts
 from pattern_stage.matching.arrivals import Arrivals, Key, MakeIndex, Role
 from pattern_stage.matching.choose import Apart
 from pattern_stage.matching.found import Conditions, Found, table_of
+from pattern_stage.matching.keyed_state import keyed_rows, keyed_table
 from pattern_stage.matching.late import LateKills
 from pattern_stage.matching.masks import expanded, mask_of, rows_of
 from pattern_stage.matching.order import event_order
 from pattern_stage.matching.program import Edge, Program, Slots
-from pattern_stage.matching.saved_parts import PartReader, PartWriter
+from pattern_stage.matching.saved_parts import PartReader, PartWriter, SavedPart
 from pattern_stage.matching.store import Match, Part, Roles, Store
 from pattern_stage.matching.template import inputs as inputs_of
 from pattern_stage.matching.template import sees_before
 from pattern_stage.operators import Origins, Renumber, RowVectors
 from pattern_stage.predicates import kind_of
-from pattern_stage.saved import flat, lists, loaded_values, saved_values
 from pattern_stage.values import Texts
 from xscl.algebra.event_sequences import Pattern
+from xscl.algebra.events import Kind
 
 _NONE = np.zeros(0, np.int64)
 
@@ -244,10 +245,7 @@ class Running:
 
     def state(self) -> pa.Table:
         """Returns what waits: a row of the table for each key, and for ends of matches that were told."""
-        rows: list[list[int]] = []
-        numbers: list[list[int]] = []
-        data: list[str] = []
-        keys: list[Key] = []
+        saved: list[tuple[Key, SavedPart]] = []
         for window, store in self._stores.items():
             for key, part in store.parts.items():
                 writer = PartWriter(self._texts, self._kinds, self._program.streams)
@@ -256,59 +254,20 @@ class Running:
                     [[writer.event(negation.stream, event), writer.mask(of)] for event, of in some]
                     for negation, some in zip(self._program.negations, part.absent, strict=True)
                 ]
-                saved = writer.done(cells=cells, absent=absent, passed=store.passed)
-                rows.append(saved.rows)
-                numbers.append(saved.numbers)
-                data.append(saved.data)
-                keys.append(key)
+                saved.append((key, writer.done(cells=cells, absent=absent, passed=store.passed)))
             if window in self._apart:
                 for key, ends in self._apart[window].ends.items():
                     writer = PartWriter(self._texts, self._kinds, self._program.streams)
-                    saved = writer.done(ends=[[end, writer.mask(of)] for end, of in ends])
-                    rows.append(saved.rows)
-                    numbers.append([])
-                    data.append(saved.data)
-                    keys.append(key)
-        if not data:
-            return pa.table({})
-        return pa.table(
-            {
-                "rows": _lists(rows),
-                "parts": _lists(numbers),
-                "data": pa.array(data, pa.string()),
-                **self._key_columns(keys),
-            }
-        )
+                    saved.append((key, writer.done(ends=[[end, writer.mask(of)] for end, of in ends])))
+        return keyed_table(saved, self._key_kinds(), self._texts)
 
-    def _key_columns(self, keys: Sequence[Key]) -> dict[str, pa.Array]:
-        found = {}
-        for place, name in enumerate(self._pattern.keys):
-            is_text = dict(self._schemas[0])[name] == "string"
-            null: Any = -1 if is_text else np.nan
-            # Ends of strict contiguity are those of all keys.
-            values = column_of([key[place] if key else null for key in keys], are_texts=is_text)
-            found[f"key_{place}"] = saved_values(values, is_text, self._texts)
-        return found
+    def _key_kinds(self) -> list[Kind]:
+        return [dict(self._schemas[0])[name] for name in self._pattern.keys]
 
     def restore(self, table: pa.Table, renumber: Renumber) -> None:
         """Takes over a state that was saved."""
-        if not len(table):
-            return
-        columns = []
-        for place, name in enumerate(self._pattern.keys):
-            is_text = dict(self._schemas[0])[name] == "string"
-            columns.append(loaded_values(table, f"key_{place}", is_text, self._texts).tolist())
-        keys = list(zip(*columns, strict=True)) if columns else [()] * len(table)
-        rows, row_sizes = flat(table, "rows")
-        numbers, sizes = flat(table, "parts")
-        row_ends, ends = np.cumsum(row_sizes).tolist(), np.cumsum(sizes).tolist()
-        now = renumber(rows)
-        for at, (key, data) in enumerate(zip(keys, table["data"].to_pylist(), strict=True)):
-            here = slice(row_ends[at] - int(row_sizes[at]), row_ends[at])
-            known = {old: new for old, new in zip(rows[here].tolist(), now[here].tolist(), strict=True) if new >= 0}
-            if known:
-                of = numbers[ends[at] - int(sizes[at]) : ends[at]].tolist()
-                self._restore_part(key, data, of, known)
+        for one in keyed_rows(table, self._key_kinds(), self._texts, renumber):
+            self._restore_part(*one)
 
     def _restore_part(self, key: Key, data: str, numbers: list[int], rows: dict[int, int]) -> None:
         window = int(self._rows.within[next(iter(rows.values()))]) if self._by_window else 0
@@ -356,8 +315,3 @@ def _roles(program: Program, schemas: Sequence[Any], texts: Texts, index: MakeIn
     )
     negations = tuple([role(one.stream, one.edge) for one in program.negations])
     return roles, Roles(begins, takes, negations)
-
-
-def _lists(values: Sequence[Sequence[int]]) -> pa.Array:
-    sizes = np.array([len(one) for one in values], np.int64)
-    return lists(np.array([one for some in values for one in some], np.int64), sizes)

@@ -184,6 +184,11 @@ class PartReader:
             found = self._events[number] = (t0, t1, self._numbers[number], *read)
         return found
 
+    def event_of(self, number: int, stream: int) -> Event:
+        """Returns an event of an input by its number."""
+        self._stream_of[number] = stream
+        return self.event(number)
+
     def mask(self, rows: list[int] | None) -> int:
         """Returns rows as they are numbered now."""
         if rows is None:

@@ -15,7 +15,7 @@ from tests.generate.documents import SECOND
 from tests.generate.events import LENGTH
 from tests.generate.pattern_worlds import pattern_world
 from tests.generate.seeds import seeds
-from tests.oracle.pattern_syntax import Pattern
+from tests.oracle.pattern_syntax import AnyOrder, Pattern
 from tests.oracle.pattern_world import PatternWorld
 from tests.support.event_agreement import AnyKernel, MakeKernel, Run, random_run
 from tests.support.pattern_agreement import PatternRunner, expected
@@ -24,21 +24,21 @@ END = (LENGTH + 30) * SECOND
 """All windows are over then."""
 
 
-def patterns(seed: int) -> PatternWorld:
-    """The patterns of a random world that read what is given."""
+def patterns(seed: int, *, sets: bool = False) -> PatternWorld:
+    """The patterns of a random world that read what is given: those that are looked for by runs, or in sets."""
     made = pattern_world(seed)
     given = {name: schema for name, schema in made.schemas.items() if name in made.given}
     statements = [
         replace(one, publish=None)
         for one in made.statements
-        if isinstance(one, Pattern) and one.streams <= given.keys() and is_run(one)
+        if isinstance(one, Pattern) and one.streams <= given.keys() and is_run(one) is not sets
     ]
     return PatternWorld(given, made.given, statements)
 
 
 def is_run(one: Pattern) -> bool:
     """Whether a pattern is looked for by runs."""
-    return not one.maximal and all(len(some) == 1 for some in one.sets)
+    return not one.maximal and not any(isinstance(some, AnyOrder) for some in one.components)
 
 
 def check(world: PatternWorld, run: Run, make: MakeKernel | None = None) -> None:
@@ -69,9 +69,15 @@ def test_runs_at_once(seed: int):
 
 
 @pytest.mark.parametrize("seed", seeds(15, 1_000, first=20_000))
-def test_runs_in_parts(seed: int):
+def test_patterns_in_parts(seed: int):
     def make(texts: Texts, lineage: Lineage, run: Run) -> AnyKernel:
         return PartitionedKernel(texts, lineage, HereRunner(3, 2), rules=run.rules, hashed=run.hashed)
 
-    world = patterns(seed)
+    world = patterns(seed, sets=seed % 3 == 0)
     check(world, to_the_end(random_run(Random(seed), len(world.statements), LENGTH)), make)
+
+
+@pytest.mark.parametrize("seed", seeds(60, 4_000, first=30_000))
+def test_sets_that_come_and_go_in_any_intervals(seed: int):
+    world = patterns(seed, sets=True)
+    check(world, to_the_end(random_run(Random(seed), len(world.statements), LENGTH)))
