@@ -10,20 +10,26 @@ from pathlib import Path
 import click
 
 from common.whole_file import whole_file
+from join_stage.joiner import DEFAULT_PLAN, PLANS
 from join_stage.store.protocol import Outdated
 from mmqjp.commands.debug import debug_option
 from mmqjp.commands.failure import Failure
 from mmqjp.commands.open import open_engine
-from mmqjp.commands.options import plan_option, read_script
+from mmqjp.commands.options import read_script
 from mmqjp.explain.estimates import estimates
 from mmqjp.explain.event_explanation import explained, plan_explanation
 from mmqjp.explain.event_program import EventProgram, registered
 from mmqjp.explain.explanation import CostInfo, explanation
 from mmqjp.explain.join_graph import join_graphs
+from mmqjp.explain.plan_picture import plan_picture
 from mmqjp.explain.svg import as_file
+from mmqjp.explain.whole_plan import JOIN_RULE, whole_plan
 from mmqjp.session import Session
 from mmqjp.state.choice import AUTO, DUCKDB, stored_engine
 from pattern_stage.rules import RULE_NAMES, RuleName
+
+WHOLE = "whole"
+"""What --plan is without a value."""
 
 LISTED_NAMES = 10
 """How many query names of a file an error lists."""
@@ -44,21 +50,23 @@ LISTED_NAMES = 10
     type=click.Path(dir_okay=False, path_type=Path),
     help="Draw the join graphs into a file instead: both inputs of each join, and the value joins between them.",
 )
-@click.option("--events-plan", is_flag=True, help="Show the plan of all event queries instead, before and after rules.")
 @click.option(
-    "--without", metavar="RULE", multiple=True, type=click.Choice(RULE_NAMES),
-    help="Switch a rule of the event queries' plan off: cse, s_sigma, s_window, channels or c_alpha. May be repeated.",
+    "--without", metavar="RULE", multiple=True, type=click.Choice((*RULE_NAMES, JOIN_RULE)),
+    help=f"Switch a rule of the plan off: {', '.join(RULE_NAMES)} or {JOIN_RULE}. May be repeated.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print event queries as JSON, one object a line.")
-@plan_option
+@click.option(
+    "--plan", is_flag=False, flag_value=WHOLE, type=click.Choice((*PLANS, WHOLE)), default=DEFAULT_PLAN,
+    help="Without a value: show the plan of all queries together instead, before the rules and after them; with --svg, "
+    f"as a picture. With one of {', '.join(PLANS)}: explain joins for that way of computing them.",
+)  # fmt: skip
 @debug_option
 def explain(
     file: Path,
     query: str | None,
     state: Path | None,
     svg: Path | None,
-    events_plan: bool,
-    without: tuple[RuleName, ...],
+    without: tuple[str, ...],
     as_json: bool,
     plan: str,
 ) -> None:
@@ -69,7 +77,8 @@ def explain(
       mmqjp explain stories.xscl --query same_story
       mmqjp explain stories.xscl --state store/
       mmqjp explain stories.xscl --query same_story --svg same_story.svg
-      mmqjp explain patterns.xscl --events-plan --without cse
+      mmqjp explain patterns.xscl --plan --without cse
+      mmqjp explain patterns.xscl --plan --svg plan.svg
 
     The queries of the file are registered together in a temporary engine, so that what they share is shown even for a
     single query. With --state, the queries of the store with the names in the file are explained, and nothing is
@@ -78,6 +87,8 @@ def explain(
     script = read_script(file)[1]
     if state is not None and stored_engine(state) is None:
         raise Failure(f"there is no store in {state}: mmqjp run --state creates one")
+    shows_plan = plan == WHOLE
+    plan = DEFAULT_PLAN if shows_plan else plan
     with _opened(state, plan) as engine:
         if state is None:
             engine.ensure(script)
@@ -87,9 +98,12 @@ def explain(
         if query is not None and query not in names:
             raise _unknown(file, query, names)
         chosen = names if query is None else [query]
-        if events_plan or as_json:
-            rules = [name for name in RULE_NAMES if name not in without]
-            _explain_events(file, engine, chosen, rules, as_json)
+        rules = [name for name in RULE_NAMES if name not in without]
+        if as_json:
+            _explain_events(file, engine, chosen, rules)
+            return
+        if shows_plan:
+            _explain_plan(engine, rules, svg, joined=JOIN_RULE not in without)
             return
         if svg is not None:
             _draw(engine, chosen, svg)
@@ -104,16 +118,22 @@ def _unknown(file: Path, query: str, names: Sequence[str]) -> Failure:
     return Failure(f"{file} has no query named {query}; {known}")
 
 
-def _explain_events(
-    file: Path, engine: Session, names: Container[str], rules: Sequence[RuleName], as_json: bool
-) -> None:
-    """Prints the plan of the event queries of an engine, or the automata of those of some names as JSON."""
+def _explain_plan(engine: Session, rules: Sequence[RuleName], svg: Path | None, *, joined: bool) -> None:
+    """Prints the plan of all queries of an engine, or draws it into a file."""
+    if svg is None:
+        click.echo("\n".join(plan_explanation(engine.registry, rules, joined=joined)))
+        return
+    before = whole_plan(engine.registry, (), joined=False)
+    after = whole_plan(engine.registry, rules, joined=joined)
+    with whole_file(svg) as output:
+        output.write(as_file(plan_picture(before, after)).encode())
+
+
+def _explain_events(file: Path, engine: Session, names: Container[str], rules: Sequence[RuleName]) -> None:
+    """Prints the automata of the event queries of some names as JSON."""
     statements = registered(engine.registry)
     if not any(one.name in names for one in statements):
-        raise Failure(f"{file} has no event query: --events-plan and --json are for these")
-    if not as_json:
-        click.echo("\n".join(plan_explanation(statements, rules)))
-        return
+        raise Failure(f"{file} has no event query, and --json is for these")
     program = EventProgram(statements, rules)
     for number, one in enumerate(statements):
         if one.name in names:

@@ -3,17 +3,18 @@ optimiser's rules."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from itertools import chain
 from typing import Any
 
 from mmqjp.explain.automaton import Automaton, Edge, State, automaton
-from mmqjp.explain.event_program import EventProgram, Statement
+from mmqjp.explain.event_program import EventProgram, Statement, registered
 from mmqjp.explain.terms import MAX_NAMES
 from mmqjp.explain.text_layout import aligned, indented, wrapped
+from mmqjp.explain.whole_plan import JOIN_MEANING, JOIN_RULE, Operation, plan_lines, whole_plan
+from mmqjp.queries.registry import Registry
 from pattern_stage.classes import Classes
-from pattern_stage.describe import plan_text
 from pattern_stage.plan import MOp
 from pattern_stage.rules import RULE_NAMES, RULES, RuleName
 
@@ -62,12 +63,34 @@ def _listed(names: Sequence[str]) -> str:
 # ---------------------------------------------------------------- the plan
 
 
-def plan_explanation(statements: Sequence[Statement], rules: Sequence[RuleName]) -> Iterator[str]:
-    """Yields the lines of the plan of all statements without rules, what each rule does, and the plan after them."""
-    yield from _titled("plan before the rules", plan_text(EventProgram(statements, ()).plan))
-    said = chain.from_iterable(wrapped(f"{name}  {_meaning(name)}", 0) for name in RULE_NAMES)
-    yield from _titled("rules", "\n".join([*aligned(list(_steps(statements, rules))), "", *said]))
-    yield from _titled("plan after the rules", plan_text(EventProgram(statements, rules).plan))
+def plan_explanation(registry: Registry, rules: Sequence[RuleName], *, joined: bool) -> Iterator[str]:
+    """Yields the lines of the plan of all queries without rules, what each rule does, and the plan after them. `joined`
+    says whether the rule for value joins is on."""
+    statements = registered(registry)
+    before, after = whole_plan(registry, (), joined=False), whole_plan(registry, rules, joined=joined)
+    yield from _titled("plan before the rules", plan_lines(before))
+    names: dict[str, str] = {name: _meaning(name) for name in RULE_NAMES} if statements else {}
+    if any(key.partition(" ")[0] in ("join", "filter") for key in (one.key for one in before)):
+        names[JOIN_RULE] = JOIN_MEANING
+    said = chain.from_iterable(wrapped(f"{name}  {meaning}", 0) for name, meaning in names.items())
+    steps: list[tuple[str, ...]] = (
+        list(_steps(statements, rules)) if statements else [("rule", "m-ops", "rows", "stores")]
+    )
+    if JOIN_RULE in names:
+        steps += _joins(before, after, joined=joined)
+    yield from _titled("rules", [*aligned(steps), "", *said])
+    yield from _titled("plan after the rules", plan_lines(after))
+
+
+def _joins(before: Sequence[Operation], after: Sequence[Operation], *, joined: bool) -> Iterator[tuple[str, ...]]:
+    """Yields how many joins and filters of documents there are, and their rows, without the rule for them and with
+    it."""
+    for title, plan in (("documents", before), (JOIN_RULE, after)):
+        if title == JOIN_RULE and not joined:
+            yield title, "is off", "", ""
+            continue
+        own = [one for one in plan if one.key.startswith(("join ", "filter "))]
+        yield title, f"{len(own):,}", f"{sum(one.rows for one in own):,}", ""
 
 
 def _steps(statements: Sequence[Statement], rules: Sequence[RuleName]) -> Iterator[tuple[str, ...]]:
@@ -98,7 +121,7 @@ def _stores(mop: MOp) -> int:
     return len(set(classes.of_row[mop.rows.numbers()].tolist()))
 
 
-def _titled(title: str, text: str) -> Iterator[str]:
+def _titled(title: str, lines: Iterable[str]) -> Iterator[str]:
     yield from (title, "=" * len(title))
-    yield from indented(text.splitlines(), 2)
+    yield from indented(lines, 2)
     yield ""

@@ -50,6 +50,18 @@ class EventProgram:
         """Returns the names of the other statements that share operators with one: rows of the same m-ops."""
         return list(dict.fromkeys(self.statements[other].name for other in self.users.sharing(number)))
 
+    def last(self, number: int) -> int:
+        """Returns the m-op whose events are those of a statement."""
+        return self._added.bound(number)[0].mops[-1].number
+
+    def users_of_mops(self) -> Mapping[int, Sequence[str]]:
+        """Returns for each m-op the names of the statements that have a row of it."""
+        found: dict[int, dict[str, None]] = {}
+        for number, one in enumerate(self.statements):
+            for mop in self._added.bound(number)[0].mops:
+                found.setdefault(mop.number, {})[one.name] = None
+        return {mop: tuple(names) for mop, names in found.items()}
+
     @cached_property
     def readers(self) -> Mapping[str, Sequence[str]]:
         """For each event stream the names of the queries that read it."""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import pairwise
 from pathlib import Path
+
+from lxml import etree
 
 from tests.support.cli import mmqjp as call
 
@@ -79,10 +82,10 @@ def test_as_json(tmp_path):
 
 
 def test_the_plan_before_and_after_each_rule(tmp_path):
-    found = lines(tmp_path, "--events-plan")
+    found = lines(tmp_path, "--plan")
     before, rules, after = (found.index(title) for title in ("plan before the rules", "rules", "plan after the rules"))
-    assert any("FILTER of 0: 3 rows" in line for line in found[before:rules])
-    assert any("FILTER of 0: 2 rows" in line for line in found[after:])
+    assert any("FILTER of 1: 3 rows" in line for line in found[before:rules])
+    assert any("FILTER of 1: 2 rows" in line for line in found[after:])
     steps = [line.split() for line in found[rules + 2 : rules + 9]]
     assert [step[0] for step in steps] == ["rule", "none", "cse", "s_sigma", "s_window", "channels", "c_alpha"]
     sizes = [[int(size) for size in step[1:]] for step in steps[1:]]
@@ -92,14 +95,14 @@ def test_the_plan_before_and_after_each_rule(tmp_path):
 
 
 def test_a_rule_is_off(tmp_path):
-    found = lines(tmp_path, "--events-plan", "--without", "cse")
+    found = lines(tmp_path, "--plan", "--without", "cse")
     assert any(line.split() == ["cse", "is", "off"] for line in found)
-    assert any("FILTER of 0: 3 rows" in line for line in found[found.index("plan after the rules") :])
+    assert any("FILTER of 1: 3 rows" in line for line in found[found.index("plan after the rules") :])
 
 
 def test_many_statements_stay_a_few_lines(tmp_path):
     text = "DEFINE EVENT A FROM S//a->r (k := r/@k);\n" + ";\n".join(f'FILTER{{k = "{n}"}} A' for n in range(1000))
-    assert len(lines(tmp_path, "--events-plan", text=text)) < 35
+    assert len(lines(tmp_path, "--plan", text=text)) < 35
 
 
 def test_queries_of_both_kinds_are_explained(tmp_path):
@@ -107,8 +110,47 @@ def test_queries_of_both_kinds_are_explained(tmp_path):
     assert "query first" in found and "query plain" in found
 
 
-def test_no_event_query(tmp_path):
-    result = explain(tmp_path, "--events-plan", text="FROM S//a")
+MIXED = (
+    SCRIPT
+    + """;
+FROM S//a->x[./k->k] FOLLOWED BY {k = l, 1 h} S//b->y[./l->l] PUBLISH pairs;
+FROM S//a->x[./k->k] FOLLOWED BY {k = l, 2 h} S//b->y[./l->l] PUBLISH later;
+DEFINE EVENT Pair FROM pairs//match->m (k := m/a/k);
+FROM Pair NEXT{k = l} B WITHIN 1 d PUBLISH after
+"""
+)
+
+
+def test_a_plan_has_value_joins_and_event_queries(tmp_path):
+    found = lines(tmp_path, "--plan", text=MIXED)
+    before, rules, after = (found.index(title) for title in ("plan before the rules", "rules", "plan after the rules"))
+    assert sum(": 1 row for pairs" in line or ": 1 row for later" in line for line in found[before:rules]) == 2
+    assert any(re.search(r"JOIN of template \d+ of \d+: 1 row for pairs, later", line) for line in found[after:])
+    assert ["documents", "2", "2"] in [line.split() for line in found[rules:after]]
+    assert ["t_join", "1", "1"] in [line.split() for line in found[rules:after]]
+    (outputs,) = (line for line in found[after:] if line.endswith("outputs pairs") or "outputs pairs from" in line)
+    assert any(f"events Pair from {outputs.split()[0]}" in line for line in found[after:])
+    off = lines(tmp_path, "--plan", "--without", "t_join", text=MIXED)
+    assert any(line.split() == ["t_join", "is", "off"] for line in off)
+
+
+def test_a_plan_of_joins_alone(tmp_path):
+    found = lines(tmp_path, "--plan", text="FROM S//a")
+    assert "0  documents S" in found and "1  FILTER of 0: 1 row for q1" in found
+
+
+def test_the_plan_is_drawn(tmp_path):
+    picture = tmp_path / "plan.svg"
+    result = explain(tmp_path, "--plan", "--svg", str(picture), text=MIXED)
+    assert (result.exit_code, result.output) == (0, "")
+    drawn = etree.fromstring(picture.read_bytes())
+    texts = ["".join(map(str, one.itertext())) for one in drawn.iter("{*}text")]
+    assert texts.index("before the rules") < texts.index("after the rules")
+    assert {"documents S", "events A", "NEXT", "outputs pairs"} <= set(texts)
+
+
+def test_json_is_of_event_queries(tmp_path):
+    result = explain(tmp_path, "--json", text="FROM S//a")
     assert result.exit_code == 1 and "has no event query" in result.stderr
 
 
