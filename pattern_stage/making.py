@@ -8,6 +8,7 @@ from typing import Any, cast
 from pattern_stage.aggregate import Aggregating
 from pattern_stage.definition import Operator as Defined
 from pattern_stage.fold import Folding
+from pattern_stage.matching.near import NearMatching
 from pattern_stage.matching.runs import Running
 from pattern_stage.matching.sets import SetMatching
 from pattern_stage.operators import Index, Lineage, Operator, Origins
@@ -51,4 +52,4 @@ def make_operator(
                 return SetMatching(definitions, rows, texts, cast(Origins, lineage), index)
             return Running(definitions, rows, texts, cast(Origins, lineage), index)
         case NearPattern():
-            raise NotImplementedError
+            return NearMatching(definitions, rows, texts, cast(Origins, lineage), index)

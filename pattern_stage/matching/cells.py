@@ -81,6 +81,11 @@ class Cell:
         self.kills = [(t1, t0, of & ~rows) for t1, t0, of in self.kills if of & ~rows]
         return gone
 
+    def only(self, places: set[int]) -> None:
+        """Forgets all entries but those at these places. Nodes still have the list as it was."""
+        if len(places) < len(self.entries):
+            self._put([one for at, one in enumerate(self.entries) if at in places])
+
     def _put(self, entries: list[Entry]) -> None:
         self.entries = []
         for one in entries:

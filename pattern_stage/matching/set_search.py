@@ -127,7 +127,7 @@ class SetSearch:
             return False
         if self._end is not None and t1 > self._end:
             return False
-        return max(last, t1) - min(first, t0) <= self._window
+        return bool(max(last, t1) - min(first, t0) <= self._window)
 
     def _next_group(self, group: int) -> _Group | None:
         """Returns what the next group's events lie between; None if no match can be made of this one."""
