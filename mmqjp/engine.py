@@ -279,12 +279,13 @@ class Engine:
         return self._process(documents)
 
     def finish(self) -> Outputs:
-        """Ends a finite run that began without `settle`: answers event queries over all events that wait, and returns
-        the outputs. Without a state, no event can follow; with one, those that follow are later than all before.
-        Raises StoreError."""
-        if not self._components.registry.events.running.forms:
-            return Outputs()
-        return self._process((), lasts=self._directory is not None)
+        """Ends a finite run: answers event queries over all events that wait, if it began without `settle`, and, without
+        a state, all absences. Events that follow are later than those. Returns the outputs. Raises StoreError."""
+        registry = self._components.registry
+        if registry.events.running.forms or (registry.absent and self._directory is None):
+            return self._process((), lasts=self._directory is not None)
+        self._last_dead_letters = []
+        return Outputs()
 
     def _process(
         self,

@@ -257,6 +257,15 @@ class Session(Engine):
         """Returns how far event queries have been answered, and what waits; None if there is none."""
         return self._components.pipeline.patterns.waiting()
 
+    def waiting_absences(self) -> dict[str, int]:
+        """Returns, by the names of queries, how many documents wait for it to be decided that nothing came."""
+        return self._components.pipeline.operators.waiting() if self.registry.absent else {}
+
+    def never_decided(self) -> dict[str, str]:
+        """Returns the queries for which it is never decided that nothing came, because a stream may be late without a
+        limit: that stream, by their names."""
+        return self._components.pipeline.operators.never_decided() if self.registry.absent else {}
+
     def horizon(self) -> tuple[int | None, int | None]:
         """Returns the least watermark of the streams that queries read, and the time before which no document can match
         any more. Each is None if there is none."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from lark import UnexpectedInput, UnexpectedToken
 
 from xscl.algebra.expressions import Span
+from xscl.brackets import bracket_problem
 from xscl.foreign import foreign_mistake, misplaced_word
 from xscl.problems import Lines, Problem
 
@@ -58,8 +59,6 @@ _WORDS = {
     "INF": "a window",
     "PERCENTAGE": "a number",
 }
-_BRACKETS = re.compile(r"\"(?:[^\"\n]|\"\")*\"|(?<![\w.\-'])'(?:[^'\n]|'')*'|[()\[\]{}]")
-_CLOSER = {"(": ")", "[": "]", "{": "}"}
 _COMPARISON = r"(?:!=|<=|>=|=|<|(?<!-)>)"
 
 
@@ -303,30 +302,6 @@ def explain(error: UnexpectedInput, text: str, start: int, lines: Lines) -> Prob
         or plain_problem(text[at:], at, expected)
     )
     return problem.moved(start)
-
-
-def bracket_problem(text: str, at: int, ended: bool, expected: set[str], start: int, lines: Lines) -> Problem | None:
-    """The problem of a bracket that closes nothing or another one, or that is open at the end; else None."""
-    if not ended and (text[at] not in ")]}" or expected & {"TEXT", "DQUOTED", "SQUOTED"}):
-        return None
-    stack: list[int] = []
-    for found in _BRACKETS.finditer(text, 0, at):
-        if found[0] in "([{":
-            stack.append(found.start())
-        elif found[0] in ")]}" and stack:
-            stack.pop()
-    opener = text[stack[-1]] if stack else ""
-    if ended:
-        hint = f"write the {_CLOSER.get(opener)} that belongs to it"
-        return Problem(f"this {opener} is not closed", Span(stack[-1], stack[-1] + 1), hint) if stack else None
-    here = Span(at, at + 1)
-    if not stack:
-        return Problem(f"this {text[at]} closes nothing", here, "remove it, or write what it should close")
-    if _CLOSER[opener] == text[at]:
-        return None
-    line, column = lines.place(start + stack[-1])
-    message = f"this {text[at]} comes before the {opener} at {line}:{column} is closed"
-    return Problem(message, here, f"write {_CLOSER[opener]} first")
 
 
 def known_mistake(rules: Iterable[Rule], before: str, behind: str, at: int, expected: set[str]) -> Problem | None:

@@ -81,13 +81,11 @@ class _QueryChecker:
     """Checks one query, and collects its `problems`."""
 
     def __init__(self, lines: Lines, prefixes: set[str], *, by_filter: bool, stored: bool) -> None:
-        self.lines = lines
         self.by_filter, self.stored = by_filter, stored
-        self.prefixes = prefixes
+        self.lines, self.prefixes = lines, prefixes
         self.problems: list[Problem] = []
         self.bound: dict[str, Span] = {}
-        self.unseen: dict[str, JoinOp] = {}
-        """The variables of what did not come, with the operators that say so."""
+        self.unseen: dict[str, JoinOp] = {}  # the variables of what did not come, with the operators
 
     def problem(self, message: str, span: Span, hint: str) -> None:
         self.problems.append(Problem(message, span, hint))
@@ -128,10 +126,8 @@ class _QueryChecker:
             case Join():
                 left, right = self.source(source.left), self.source(source.right)
                 self.predicate(source, left, right)
-                if source.op not in NEGATED:
-                    return left | right
-                self.unseen |= dict.fromkeys(right, source.op)
-                return left
+                if source.op in NEGATED:
+                    self.unseen |= dict.fromkeys(right, source.op)
             case SubQuery():
                 names = self.source(source.source)
                 if isinstance(source.select, SelectItems):
@@ -292,9 +288,8 @@ class _QueryChecker:
     def unknown_variable(self, var: str, names: Iterable[str], span: Span) -> None:
         close = get_close_matches(var, names, n=1)
         if var in self.unseen:
-            op = self.unseen[var]
             message = f"variable {var} has no value here: it is of what did not come"
-            hint = f"the variables on the right of {op} can be used in its braces only"
+            hint = f"the variables on the right of {self.unseen[var]} can be used in its braces only"
         elif var in self.bound:
             message = f"variable {var} is bound, but cannot be seen here"
             hint = "add it to the inner SELECT, or move this behind the block that binds it"

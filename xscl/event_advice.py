@@ -6,8 +6,9 @@ import re
 
 from lark import UnexpectedInput, UnexpectedToken
 
-from xscl.advice import Rule, bracket_problem, explain, known_mistake, plain_problem
+from xscl.advice import Rule, explain, known_mistake, plain_problem
 from xscl.algebra.expressions import Span
+from xscl.brackets import bracket_problem
 from xscl.event_names import RESERVED
 from xscl.problems import Lines, Problem
 

@@ -8,14 +8,11 @@ join, a condition of a pattern, or a residual predicate. A join that is an input
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
-from common.quick import quick
 from xscl.algebra.comparisons import canonical, is_number
 from xscl.algebra.expressions import Call, Compare, ElementConstructor, Expr, Rel, String, VarPath, holes_of
-from xscl.algebra.functions import parted
 from xscl.algebra.mirror import UNORDERED
 from xscl.algebra.normal import (
     NEGATED,
@@ -24,7 +21,6 @@ from xscl.algebra.normal import (
     Branch,
     Conjunct,
     Hidden,
-    JoinOp,
     NormalQuery,
     OncePer,
     SelectEntry,
@@ -36,41 +32,15 @@ from xscl.algebra.normal import (
     shared_term,
     variables_of,
 )
-from xscl.algebra.pattern import Condition, PatternNode, Test, attach, naming, transform
+from xscl.algebra.pattern import Condition, PatternNode, Test, attach, naming
 from xscl.algebra.system_names import block_of, block_root, is_system_variable, path_end
 from xscl.disjuncts import disjuncts
+from xscl.join_trees import Leaf, Node, Scope, Tree, tree_blocks
 from xscl.lower_paths import PatternBuilder
+from xscl.lower_terms import constant_equality, expression, require
 from xscl.syntax import Block, Input, Join, Query, SelectItems, SubQuery
 from xscl.tuple_names import canonical_absent, canonical_names, with_canonical_names
 
-
-@quick
-@dataclass(frozen=True, slots=True)
-class _Leaf:
-    """A block as an input of joins: its number, from 0, and its stream."""
-
-    block: int
-    stream: str
-
-
-@quick
-@dataclass(frozen=True, slots=True)
-class _Node:
-    """A join of two inputs. `scope` has the names that its predicate can use, and `patterns` those of all blocks so
-    far."""
-
-    op: JoinOp
-    window: int | None
-    pred: Expr
-    scope: _Scope
-    patterns: tuple[PatternNode, ...]
-    left: _Tree
-    right: _Tree
-
-
-_Tree = _Leaf | _Node
-_Scope = Mapping[str, Term | str]
-"""What each visible name stands for. A str is a constant's text."""
 _Attach = Callable[[str, PatternNode], None]
 """Takes a path on a variable: the variable, and the pattern below its node."""
 _Roots = tuple[tuple[str | None, Term | str], ...]
@@ -138,13 +108,13 @@ class _Normalizer:
             once = OncePer(keys, query.once.window.us if query.once.window else None)
             needed |= {var for key in keys for var in variables_of(key)}
         conjuncts, absent = self._parts(tree, tuple(self._patterns), needed)
-        op, window = (tree.op, tree.window) if isinstance(tree, _Node) else (None, None)
+        op, window = (tree.op, tree.window) if isinstance(tree, Node) else (None, None)
         namespaces = tuple(sorted(self._namespaces.items()))
         return NormalQuery(op, window, conjuncts, entries, star, constructor, holes, namespaces, once, absent)
 
     # ------------------------------------------------------------ names and blocks
 
-    def _input(self, source: Input) -> tuple[_Tree, _Scope, _Roots]:
+    def _input(self, source: Input) -> tuple[Tree, Scope, _Roots]:
         """The join tree of a source, the names that can be used outside of it, and its block roots with their names."""
         match source:
             case Block():
@@ -153,9 +123,9 @@ class _Normalizer:
                 left_tree, left_scope, left_roots = self._input(left)
                 right_tree, right_scope, right_roots = self._input(right)
                 both = {**left_scope, **right_scope}
-                node = _Node(op, window.us, pred, both, tuple(self._patterns), left_tree, right_tree)
+                node = Node(op, window.us, pred, both, tuple(self._patterns), left_tree, right_tree)
                 if op in NEGATED:
-                    self._unseen.update(_blocks(right_tree))
+                    self._unseen.update(tree_blocks(right_tree))
                     return node, left_scope, left_roots
                 return node, both, left_roots + right_roots
             case SubQuery(select=select, source=inner):
@@ -174,7 +144,7 @@ class _Normalizer:
         index = seen.index(block_of(root.var))
         return ("left", "right")[index] if len(seen) <= 2 else f"b{index + 1}"
 
-    def _block(self, block: Block) -> tuple[_Leaf, _Scope, _Roots]:
+    def _block(self, block: Block) -> tuple[Leaf, Scope, _Roots]:
         index = len(self._patterns)
         pattern = self._build.path(block.steps, last_var=block_root(index))
         scope: dict[str, Term | str] = {}
@@ -184,9 +154,9 @@ class _Normalizer:
                 scope[var] = shared_term(var)
         self._patterns.append(pattern)
         name = block.steps[-1].var
-        return _Leaf(index, block.stream), scope, ((name, shared_term(name or block_root(index))),)
+        return Leaf(index, block.stream), scope, ((name, shared_term(name or block_root(index))),)
 
-    def _select(self, operand: Expr, scope: _Scope) -> Term | str:
+    def _select(self, operand: Expr, scope: Scope) -> Term | str:
         """What an operand of SELECT stands for."""
         expr = self._attached(operand, scope)
         constant = constant_text(expr)
@@ -196,7 +166,7 @@ class _Normalizer:
         assert term is not None, "a SELECT operand is a term or a constant"
         return term
 
-    def _attached(self, operand: Expr, scope: _Scope) -> Expr:
+    def _attached(self, operand: Expr, scope: Scope) -> Expr:
         """An operand over variables of the patterns. A path on a variable becomes a branch that every match must
         have."""
         patterns = list(self._patterns)
@@ -213,7 +183,7 @@ class _Normalizer:
 
         return attach_path
 
-    def _resolve(self, expr: Expr, scope: _Scope, attach_path: _Attach) -> Expr:
+    def _resolve(self, expr: Expr, scope: Scope, attach_path: _Attach) -> Expr:
         """The expression over variables of the patterns only. `attach_path` takes the paths on variables."""
         match expr:
             case VarPath(var=name, steps=steps):
@@ -221,7 +191,7 @@ class _Normalizer:
                 if isinstance(term, str):
                     return String(term)
                 if not steps:
-                    return expr if term.var == name and not term.functions else _expression(term)
+                    return expr if term.var == name and not term.functions else expression(term)
                 self._fresh += 1
                 fresh = path_end(self._fresh)
                 if not self._canonical:
@@ -240,20 +210,20 @@ class _Normalizer:
     # ------------------------------------------------------------ conjunctive queries
 
     def _parts(
-        self, tree: _Tree, patterns: tuple[PatternNode, ...], needed: frozenset[str]
+        self, tree: Tree, patterns: tuple[PatternNode, ...], needed: frozenset[str]
     ) -> tuple[tuple[Conjunct, ...], tuple[Absent, ...]]:
         """The conjunctive queries of a join tree, and what must not be."""
-        if not isinstance(tree, _Node) or tree.op not in NEGATED:
+        if not isinstance(tree, Node) or tree.op not in NEGATED:
             return _distinct(self._conjuncts(tree, patterns, needed)), ()
         absent = tuple(dict.fromkeys(self._absent(tree, patterns)))
-        left_blocks = frozenset(_blocks(tree.left))
+        left_blocks = frozenset(tree_blocks(tree.left))
         used = needed.union(*(one.variables() for one in absent))
         left = self._side(tree.left, patterns, frozenset(v for v in used if self._block_of[v] in left_blocks), "left")
         return (Conjunct(left, None), *(Conjunct(one.right, None) for one in absent)), absent
 
-    def _absent(self, tree: _Node, patterns: tuple[PatternNode, ...]) -> Iterator[Absent]:
+    def _absent(self, tree: Node, patterns: tuple[PatternNode, ...]) -> Iterator[Absent]:
         """What must not be, a disjunct at a time."""
-        left_blocks = frozenset(_blocks(tree.left))
+        left_blocks = frozenset(tree_blocks(tree.left))
         for literals in disjuncts(tree.pred):
             own, branches = list(patterns), dict[Branch, None]()
             attach_right = self._attaching(own)
@@ -274,13 +244,13 @@ class _Normalizer:
             for literal in literals:
                 expr = self._resolve(literal, tree.scope, attach_path)
                 pair = self._value_join(expr, left_blocks)
-                pushed = None if pair else _constant_equality(expr)
+                pushed = None if pair else constant_equality(expr)
                 if pair:
                     joins[pair] = None
                     self._require_value(pair[1], own)
                 elif pushed and self._block_of[pushed[0]] not in left_blocks:
                     block = self._block_of[pushed[0]]
-                    own[block] = _require(own[block], pushed[0], Condition(literal=pushed[1]))
+                    own[block] = require(own[block], pushed[0], Condition(literal=pushed[1]))
                 else:
                     residual[expr] = None
             used = {term.var for pair in joins for term in pair}
@@ -288,11 +258,11 @@ class _Normalizer:
             right = self._side(tree.right, tuple(own), frozenset(used), "right")
             yield Absent(right, tuple(joins), tuple(residual), tuple(branches))
 
-    def _conjuncts(self, tree: _Tree, patterns: tuple[PatternNode, ...], needed: frozenset[str]) -> Iterator[Conjunct]:
-        if isinstance(tree, _Leaf):
+    def _conjuncts(self, tree: Tree, patterns: tuple[PatternNode, ...], needed: frozenset[str]) -> Iterator[Conjunct]:
+        if isinstance(tree, Leaf):
             yield Conjunct(self._side(tree, patterns, needed, "left"), None)
             return
-        left_blocks = frozenset(_blocks(tree.left))
+        left_blocks = frozenset(tree_blocks(tree.left))
         for literals in disjuncts(tree.pred):
             own = list(patterns)
             joins: dict[tuple[Term, Term], None] = {}
@@ -300,7 +270,7 @@ class _Normalizer:
             for literal in literals:
                 expr = self._resolve(literal, tree.scope, self._attaching(own))
                 pair = self._value_join(expr, left_blocks)
-                pushed = None if pair else _constant_equality(expr)
+                pushed = None if pair else constant_equality(expr)
                 if pair:
                     joins[pair] = None
                     for term in pair:
@@ -308,7 +278,7 @@ class _Normalizer:
                 elif pushed:
                     var, text = pushed
                     block = self._block_of[var]
-                    own[block] = _require(own[block], var, Condition(literal=text))
+                    own[block] = require(own[block], var, Condition(literal=text))
                 else:
                     residual[expr] = None
             used = needed | {term.var for pair in joins for term in pair}
@@ -331,17 +301,17 @@ class _Normalizer:
     def _require_value(self, term: Term, patterns: list[PatternNode]) -> None:
         """Requires the value of a join to be equal to itself: a text that is no time or no number is equal to none."""
         if term.functions and term.functions[-1] in ("date", "number"):
-            value = _expression(term, Rel())
+            value = expression(term, Rel())
             block = self._block_of[term.var]
-            patterns[block] = _require(patterns[block], term.var, self._build.condition(Compare("=", value, value)))
+            patterns[block] = require(patterns[block], term.var, self._build.condition(Compare("=", value, value)))
 
     def _side(
-        self, tree: _Tree, patterns: tuple[PatternNode, ...], used: frozenset[str], which: Literal["left", "right"]
+        self, tree: Tree, patterns: tuple[PatternNode, ...], used: frozenset[str], which: Literal["left", "right"]
     ) -> Side:
-        if isinstance(tree, _Leaf):
+        if isinstance(tree, Leaf):
             pattern = patterns[tree.block]
             return Side(tree.stream, naming(pattern, used) if self._canonical else pattern)
-        blocks = sorted(_blocks(tree))
+        blocks = sorted(tree_blocks(tree))
         carried = tuple(var for b in blocks for var in patterns[b].variables() if var in used)
         inner, absent = self._parts(tree, patterns, frozenset(carried))
         children = tuple(PatternNode("/", Test("element", "", f"v{i}"), var=var) for i, var in enumerate(carried))
@@ -355,7 +325,7 @@ class _Normalizer:
         hidden = Hidden(tree.op, tree.window, named, variables, which, alone, named_absent)
         return Side(hidden.stream, PatternNode("/", TUPLE_TEST, children=children), hidden)
 
-    def _alone(self, tree: _Node) -> tuple[Conjunct, ...]:
+    def _alone(self, tree: Node) -> tuple[Conjunct, ...]:
         """The conjunctive queries of a JOIN UNORDERED without what the outer query asks of its inputs."""
         if tree.op != UNORDERED:
             return ()
@@ -365,41 +335,3 @@ class _Normalizer:
 def _distinct(conjuncts: Iterator[Conjunct]) -> tuple[Conjunct, ...]:
     found = tuple(conjuncts)
     return found if len(found) == 1 else tuple(dict.fromkeys(found))  # it takes long to hash one
-
-
-# ---------------------------------------------------------------- terms and expressions
-
-
-def _expression(term: Term, of: Expr | None = None) -> Expr:
-    """The term as an expression of its variable, or of another operand."""
-    expr: Expr = of or VarPath(term.var)
-    for function in term.functions:
-        name, literal = parted(function)
-        expr = Call(name, (expr,) if literal is None else (expr, String(literal)))
-    return expr
-
-
-def _constant_equality(expr: Expr) -> tuple[str, str] | None:
-    match expr:
-        case Compare(op="=", left=VarPath(var=var), right=String(value=text)):
-            return var, text
-        case Compare(op="=", left=String(value=text), right=VarPath(var=var)):
-            return var, text
-    return None
-
-
-def _require(pattern: PatternNode, var: str, condition: Condition) -> PatternNode:
-    return transform(
-        pattern,
-        lambda n: (
-            replace(n, conditions=(*n.conditions, condition)) if n.var == var and condition not in n.conditions else n
-        ),
-    )
-
-
-def _blocks(tree: _Tree) -> Iterator[int]:
-    if isinstance(tree, _Leaf):
-        yield tree.block
-    else:
-        yield from _blocks(tree.left)
-        yield from _blocks(tree.right)

@@ -6,8 +6,9 @@ import re
 
 from lark import UnexpectedInput
 
-from xscl.advice import Rule, bracket_problem, known_mistake, plain_problem
+from xscl.advice import Rule, known_mistake, plain_problem
 from xscl.algebra.expressions import Span
+from xscl.brackets import bracket_problem
 from xscl.event_advice import PART_RULES, SPELLING_RULES, place_of
 from xscl.event_names import RESERVED, RESERVED_IN_PATTERNS
 from xscl.problems import Lines, Problem

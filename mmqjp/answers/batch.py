@@ -12,9 +12,10 @@ import pyarrow as pa
 
 from feeds.document import Document, Reject
 from join_stage.store.protocol import whole_batch
+from mmqjp.answers.answered import Pause, QuotaExceeded
 from mmqjp.answers.components import Components
+from mmqjp.answers.operators import warn_of_waiting
 from mmqjp.answers.outputs import Outputs
-from mmqjp.answers.pipeline import Pause, QuotaExceeded
 from mmqjp.answers.usage import Cutoff
 from mmqjp.documents.admission import EvaluatedBatch
 from mmqjp.documents.watermarks import greatest_times, is_bounded
@@ -142,11 +143,15 @@ class Batches:
     ) -> tuple[list[str], int, dict[str, str]]:
         """Registers the queries of a script. Returns their names, the number of outputs of the backfill, and the
         queries that it paused, by name, with the reason. `backfill` answers the new queries over stored documents
-        first."""
+        first. In live use, logs which of them wait without end."""
         if backfill:
-            return self._subscribe_with_backfill(script, mode, metadata_for)
-        with self.whole():
-            return self._components.changes.subscribe(script, mode, metadata_for=metadata_for), 0, {}
+            subscribed = self._subscribe_with_backfill(script, mode, metadata_for)
+        else:
+            with self.whole():
+                subscribed = self._components.changes.subscribe(script, mode, metadata_for=metadata_for), 0, {}
+        if self._components.watermarks.timing.idle_after is not None:
+            warn_of_waiting(subscribed[0], self._components.pipeline.operators.never_decided())
+        return subscribed
 
     def _subscribe_with_backfill(
         self, script: Script, mode: SubscribeMode, metadata_for: MetadataFor
@@ -165,7 +170,8 @@ class Batches:
             if not subscriptions:
                 return
             taken_at = components.now()
-            answered = components.pipeline.backfill(subscriptions, components.admission.fresh, cutoffs, greatest)
+            fresh, until = components.admission.fresh, components.watermarks.greatest
+            answered = components.pipeline.backfill(subscriptions, fresh, cutoffs, greatest, until)
             pauses[:] = answered.pauses
             components.records.flush()
             self._save_pauses(pauses)

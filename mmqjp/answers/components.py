@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 from feeds.times import Now
 from join_stage.joiner import JoinEngine
+from mmqjp.answers.absence.operator import AbsenceOperator
 from mmqjp.answers.event_output import EventOutput
 from mmqjp.answers.inner_join_operator import InnerJoinOperator
 from mmqjp.answers.operators import MakeOperators, Operators
@@ -65,11 +66,12 @@ class Components:
 
 
 def make_operators(
-    registry: Registry, records: Records, ledger: Ledger, watermarks: Watermarks, quota: Quota
+    store: JoinEngine, registry: Registry, records: Records, ledger: Ledger, watermarks: Watermarks, quota: Quota
 ) -> Operators:
-    """Creates the operators of the language: queries and inner joins."""
-    queries = QueryOperator(registry, records, quota)
-    return Operators({Subscription: queries, HiddenStream: InnerJoinOperator(records)})
+    """Creates the operators of the language: queries, inner joins, and absences of both."""
+    queries, inner = QueryOperator(registry, records, quota), InnerJoinOperator(records)
+    absences = AbsenceOperator(store, registry, records, ledger, watermarks, quota, queries, inner)
+    return Operators({Subscription: queries, HiddenStream: inner}, absences)
 
 
 def assemble(
@@ -123,7 +125,7 @@ def assemble(
     eviction = Eviction(store, ledger, registry, watermarks, state, now)
     spread = _spread_answers(store, ledger, registry, records, quota) if has_executors else None
     outbox = Outbox(store, ledger, spread)
-    operators = make_operators(registry, records, ledger, watermarks, quota)
+    operators = make_operators(store, registry, records, ledger, watermarks, quota)
     telling = Telling(registry, told)
     event_output = EventOutput(registry, records, ledger)
     pipeline = Pipeline(

@@ -59,6 +59,13 @@ class InnerJoinOperator(StatelessOperator):
             account.take_steps(arrival, allowed - steps.left)
         return [Expanded(documents=found)] if found else ()
 
+    def tuple_of(
+        self, stream: HiddenStream, context: StepContext, inputs: Inputs, binding: JointBinding, steps: Steps
+    ) -> list[Record]:
+        """Returns the tuple of a joint binding that has no partner, unless it was there before."""
+        _, document = self._tuple(stream, context, inputs, binding, steps)
+        return [] if document is None else [document]
+
     def _tuple(
         self, stream: HiddenStream, context: StepContext, inputs: Inputs, binding: JointBinding, steps: Steps
     ) -> tuple[bool, Record | None]:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from join_stage.joiner import RESULT
 from mmqjp.tables.answers import TABLES
 from templates.witness import PLAIN
 
@@ -36,6 +37,12 @@ def matches_in(found: pa.RecordBatch) -> list[Match]:
     nodes = [values[start:end] for start, end in pairwise([0, *offsets.tolist()])]
     rows, *docids = (found[name].to_pylist() for name in ("qid", "docid1", "docid2"))
     return list(map(Match, rows, *docids, nodes))
+
+
+def as_batch(matches: Sequence[Match]) -> pa.RecordBatch:
+    """Returns matches as rows of `join_stage.joiner.RESULT`."""
+    columns = [list(column) for column in zip(*matches, strict=True)]
+    return pa.table(columns, schema=RESULT).combine_chunks().to_batches()[0]
 
 
 def match_rows(

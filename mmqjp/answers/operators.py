@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from join_stage.joiner import JoinEngine
 from mmqjp.answers.answer import Answer
 from mmqjp.answers.construct import Value
 from mmqjp.answers.joint import JointBinding, JointBindings
@@ -19,24 +21,28 @@ from mmqjp.documents.record import Inputs, Record
 from mmqjp.documents.records import Records, StoredRecords
 from mmqjp.documents.watermarks import Watermarks
 from mmqjp.queries.forms import Form
-from mmqjp.queries.model import Owner
+from mmqjp.queries.model import HiddenStream, Owner
 from mmqjp.queries.registry import Registry
 from mmqjp.queries.row_targets import RowPart
 from mmqjp.tables.ledger import Ledger
-from xscl.algebra.normal import Term
+from xscl.algebra.normal import NEGATED, Term
+
+_LOG = logging.getLogger("mmqjp")
 
 
 class Expanded(NamedTuple):
     """What a match or a watermark gives: an answer, and documents for readers of streams.
 
     With `duplicate`, another row of R_T gave the answer before; with `put_off`, the end of the step decides whether
-    anybody gets it. If all fields are empty, there is nothing new.
+    anybody gets it. `match` is the match behind what a watermark decides. If all fields are empty, there is nothing
+    new.
     """
 
     answer: Answer | None = None
     documents: Sequence[Record] = ()
     duplicate: bool = False
     put_off: bool = False
+    match: Match | None = None
 
 
 @dataclass(slots=True)
@@ -44,12 +50,14 @@ class StepContext:
     """What operators share within one step.
 
     `accounts` are charged for what operators give. In a backfill, only `owners` get anything. `known_tuples` are the
-    tuples of hidden streams that existed before, as (stream, parts, bound).
+    tuples of hidden streams that existed before, as (stream, parts, bound). What was decided before is decided again
+    for plan nodes that are `backfilled`.
     """
 
     accounts: Accounts
     owners: Collection[Owner] | None = None
     known_tuples: Collection[tuple[object, ...]] = frozenset()
+    backfilled: Collection[Owner] = frozenset()
     bindings: JointBindings = field(default_factory=JointBindings)
     mirrors: Mirrors = field(default_factory=Mirrors)
     ties: set[tuple[Form | Looking, tuple[int, ...], tuple[int, ...]]] = field(default_factory=set)
@@ -85,12 +93,22 @@ class Operator(Protocol):
     def is_due(self, greatest: Mapping[str, int]) -> bool:
         """Returns whether `on_watermark` would give anything at these greatest times, by stream."""
 
-    def on_watermark(self, context: StepContext, greatest: Mapping[str, int]) -> Iterator[Expanded]:
-        """Yields what is decided at these greatest times, by stream.
+    def on_watermark(self, context: StepContext, greatest: Mapping[str, int] | None) -> Iterator[Expanded]:
+        """Yields what is decided at these greatest times, by stream. None stands for the end of all streams.
 
-        It is called again after its results were answered, until it gives nothing. It charges the accounts of the
-        recipients.
+        It is called again after its results were answered, until it gives nothing.
         """
+
+    def undecided(self, greatest: Mapping[str, int] | None) -> tuple[set[str], set[HiddenStream]]:
+        """Returns the forms and hidden streams for which something is decided at these greatest times that waits for
+        what was put off."""
+
+    def waiting(self) -> Mapping[str, int]:
+        """Returns, by the names of queries, how many left documents wait for their absence to be decided."""
+
+    def never_decided(self) -> Mapping[str, str]:
+        """Returns the queries that decide nothing before the end, because a stream may be late without a limit: that
+        stream, by their names."""
 
     def save(self) -> None:
         """Writes, within the batch, the state to restore later."""
@@ -110,15 +128,35 @@ class StatelessOperator:
         """Returns False."""
         return False
 
-    def on_watermark(self, context: StepContext, greatest: Mapping[str, int]) -> Iterator[Expanded]:
+    def on_watermark(self, context: StepContext, greatest: Mapping[str, int] | None) -> Iterator[Expanded]:
         """Yields nothing."""
         return iter(())
+
+    def undecided(self, greatest: Mapping[str, int] | None) -> tuple[set[str], set[HiddenStream]]:
+        """Returns nothing."""
+        return set(), set()
+
+    def waiting(self) -> Mapping[str, int]:
+        """Returns nothing."""
+        return {}
+
+    def never_decided(self) -> Mapping[str, str]:
+        """Returns nothing."""
+        return {}
 
     def save(self) -> None:
         """Does nothing."""
 
     def finish_batch(self, *, committed: bool) -> None:
         """Does nothing."""
+
+
+def warn_of_waiting(names: Iterable[str], never: Mapping[str, str]) -> None:
+    """Logs which of some queries decide nothing before the end (see `Operator.never_decided`)."""
+    for name in dict.fromkeys(names):
+        if name in never:
+            text = "%s: it is never decided that nothing came, because %s may be late without a limit; give a lateness"
+            _LOG.warning(text, name, never[name])
 
 
 def in_order(part: RowPart, inputs: Inputs) -> bool:
@@ -136,34 +174,51 @@ def value_of(records: StoredRecords, binding: JointBinding, term: Term) -> Value
 
 
 class Operators:
-    """The operators of an engine, by kind of plan node."""
+    """The operators of an engine, by kind of plan node, and that of absences."""
 
-    def __init__(self, by_kind: Mapping[type[Owner], Operator]) -> None:
-        self._by_kind = dict(by_kind)
+    def __init__(self, by_kind: Mapping[type[Owner], Operator], absences: Operator | None = None) -> None:
+        self._by_kind, self._absences = dict(by_kind), absences
+        self._all = [*by_kind.values(), *([] if absences is None else [absences])]
 
-    def of(self, node: Owner) -> Operator:
-        """Returns the operator of a node."""
-        return self._by_kind[type(node)]
+    def of(self, part: RowPart) -> Operator:
+        """Returns the operator of the plan nodes of a part of a row."""
+        if self._absences is not None and part.op in NEGATED:
+            return self._absences
+        return self._by_kind[type(part.first.owner)]
 
     def is_due(self, greatest: Mapping[str, int]) -> bool:
         """Returns whether any operator has something to decide at these greatest times."""
-        return any(operator.is_due(greatest) for operator in self._by_kind.values())
+        return any(operator.is_due(greatest) for operator in self._all)
 
-    def on_watermark(self, context: StepContext, greatest: Mapping[str, int]) -> Iterator[Expanded]:
+    def on_watermark(self, context: StepContext, greatest: Mapping[str, int] | None) -> Iterator[Expanded]:
         """Yields what the operators decide at these greatest times."""
-        for operator in self._by_kind.values():
+        for operator in self._all:
             yield from operator.on_watermark(context, greatest)
+
+    def undecided(self, greatest: Mapping[str, int] | None) -> tuple[set[str], set[HiddenStream]]:
+        """Returns the forms and hidden streams with something to decide that waits for what was put off."""
+        found = [operator.undecided(greatest) for operator in self._all]
+        return set().union(*(forms for forms, _ in found)), set().union(*(streams for _, streams in found))
+
+    def waiting(self) -> dict[str, int]:
+        """Returns, by the names of queries, how many left documents wait for their absence to be decided."""
+        return {name: count for operator in self._all for name, count in operator.waiting().items()}
+
+    def never_decided(self) -> dict[str, str]:
+        """Returns the queries that decide nothing before the end, because a stream may be late without a limit: that
+        stream, by their names."""
+        return {name: stream for operator in self._all for name, stream in operator.never_decided().items()}
 
     def save(self) -> None:
         """Writes, within the batch, the state of all operators."""
-        for operator in self._by_kind.values():
+        for operator in self._all:
             operator.save()
 
     def finish_batch(self, *, committed: bool) -> None:
         """Ends the batch for all operators."""
-        for operator in self._by_kind.values():
+        for operator in self._all:
             operator.finish_batch(committed=committed)
 
 
-MakeOperators = Callable[[Registry, Records, Ledger, Watermarks, Quota], Operators]
+MakeOperators = Callable[[JoinEngine, Registry, Records, Ledger, Watermarks, Quota], Operators]
 """Creates the operators of an engine. They store state through the ledger and read times from the watermarks."""

@@ -7,17 +7,19 @@ that query, so that nothing past the cutoff remains, nor anything that others de
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from join_stage.joiner import JoinEngine
 from mmqjp.answers.answer import Answer
+from mmqjp.answers.answered import Answered, Pause, QuotaExceeded
 from mmqjp.answers.arrivals import Arrivals
 from mmqjp.answers.backfill import Backfill, known_tuples
 from mmqjp.answers.event_output import EventOutput
 from mmqjp.answers.expand import Expansion
+from mmqjp.answers.match import Match, as_batch, match_rows
 from mmqjp.answers.match_reader import MatchReader
 from mmqjp.answers.operators import Expanded, Operators, StepContext
 from mmqjp.answers.outbox import Outbox
@@ -47,35 +49,6 @@ WitnessSource = Callable[[int], Witnesses]
 """Returns the witnesses of documents that get consecutive docids, given the first one."""
 
 
-class QuotaExceeded(Exception):
-    """Queries exceeded their quotas, so the step has to run again with `cutoffs`, by qid. Never leaves
-    `mmqjp.answers`."""
-
-    def __init__(self, cutoffs: dict[int, Cutoff]) -> None:
-        super().__init__(f"{len(cutoffs)} queries exceeded a bound")
-        self.cutoffs = cutoffs
-
-
-@dataclass(frozen=True, slots=True)
-class Pause:
-    """A query that a step paused: the last document that it sees, the arrival from which on it gets nothing, and the
-    reason."""
-
-    query: Subscription
-    docid: int
-    arrival: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """The result of a step: its answers, the members of their forms, by id, and the queries to pause."""
-
-    answers: list[Answer]
-    members: Mapping[str, Members]
-    pauses: list[Pause]
-
-
 class Pipeline:
     """Answers documents within a batch of the store and writes their matches. Returns the outputs to the caller."""
 
@@ -97,7 +70,7 @@ class Pipeline:
     ) -> None:
         """`spread` answers large batches on executors, if there are any."""
         self._stage1, self._store, self._ledger, self._state = stage1, store, ledger, state
-        self._registry, self._records, self._outbox, self._operators = registry, records, outbox, operators
+        self._registry, self._records, self._outbox, self.operators = registry, records, outbox, operators
         self._quota, self._telling, self._spread = quota, telling, spread
         self.patterns, self._event_output = patterns, event_output
         self._usage = StoredUsage(store, ledger.next_arrival)
@@ -121,7 +94,7 @@ class Pipeline:
         This includes outputs over documents published on the way, and what is decided at the `greatest` times, by
         stream. `found` returns the witnesses of the new documents if they were evaluated elsewhere. `begin_again` rolls
         the batch back and begins a new one. `clock` is that of live streams. `lasts` says, at the end of a finite run,
-        whether its state does: then events that wait are released.
+        whether its state does: then events that wait are released. If it does not, all absences are decided.
         """
         first = self._ledger.next_docid
         witnesses: Witnesses | None = None
@@ -142,12 +115,14 @@ class Pipeline:
             reader = self._reader(context)
             joins = self.patterns.step(witnesses)
             answers, spread = self._first_round(reader, records, joins, accounts, cutoffs)
-            answers += self._decided(context, reader, greatest) + self._told(context, reader)
+            until = None if lasts is False else greatest
+            answers += self._settled(context, reader, until)
             for results in self.patterns.release(greatest, clock, lasts=lasts):
                 found_answers, documents = self._event_output.answers(results, self.patterns.running)
                 answers += found_answers
                 if documents:
-                    answers += self._rounds(reader, documents, self._published(documents)) + self._told(context, reader)
+                    answers += self._rounds(reader, documents, self._published(documents))
+                    answers += self._settled(context, reader, until)
             exceeded = accounts.exceeded()
             if not exceeded:
                 break
@@ -172,7 +147,7 @@ class Pipeline:
     def _save(self, accounts: Accounts) -> None:
         """Writes, within the batch, the state of operators and what queries have used of their quotas up to the last
         arrival, also if what was decided needed no new document."""
-        self._operators.save()
+        self.operators.save()
         self.patterns.save()
         if self._ledger.next_arrival:
             self._usage.save(accounts, self._ledger.next_arrival - 1, self._ledger.batch)
@@ -186,11 +161,11 @@ class Pipeline:
 
     def is_due(self, greatest: Mapping[str, int], clock: int | None = None) -> bool:
         """Returns whether operators would decide anything at these greatest times without a new document."""
-        return self._operators.is_due(greatest) or self.patterns.is_due(greatest, clock)
+        return self.operators.is_due(greatest) or self.patterns.is_due(greatest, clock)
 
     def finish_batch(self, *, committed: bool) -> None:
         """Ends the batch. If it was not committed, discards what the step wrote."""
-        self._operators.finish_batch(committed=committed)
+        self.operators.finish_batch(committed=committed)
         self.patterns.finish_batch(committed=committed)
         if self._spread is not None:
             self._spread.discard()
@@ -209,8 +184,10 @@ class Pipeline:
         fresh: Callable[[list[Record]], list[Record]],
         cutoffs: Cutoffs,
         greatest: Callable[[], Mapping[str, int]],
+        until: Mapping[str, int],
     ) -> Answered:
         """Returns the answers of new queries over the stored documents, and the queries to pause: those with `cutoffs`.
+        Of absences, those that are decided when streams have come to the times in `until`.
 
         `fresh` filters published documents down to those that the store does not have. `greatest` returns the greatest
         time of each external stream. Raises QuotaExceeded if other queries exceed their quotas.
@@ -225,23 +202,24 @@ class Pipeline:
         accounts = Accounts(self._registry, self._quota, cutoffs, Before(), self._usage.block, first_new)
         last = self._ledger.next_docid - 1
         self._arrivals = Arrivals(self._ledger.arrivals)
-        context = StepContext(accounts, owners, known)
+        context = StepContext(accounts, owners, known, owners)
         reader = self._reader(context)
         answers: list[Answer] = []
         records: list[Record] = []
         for matches in Backfill(owners, self._registry, self._state, self._records).matches():
             records += reader.read(matches, answers)
         accounts.serve_all()
-        reader = self._reader(later := StepContext(accounts, put_off=context.put_off))
+        later = StepContext(accounts, known_tuples=known, backfilled=owners, put_off=context.put_off)
+        reader = self._reader(later)
         if records := fresh(records):
             answers += self._rounds(reader, records, self._published(records))
-        answers += self._told(later, reader, fresh)
+        answers += self._settled(later, reader, until, fresh)
         for results, running in self.patterns.backfill() if events else ():
             found, documents = self._event_output.answers(results, running, first_new)
             answers += found
             if documents := fresh(documents):
                 answers += self._rounds(reader, documents, self._published(documents))
-                answers += self._told(later, reader, fresh)
+                answers += self._settled(later, reader, until, fresh)
         if exceeded := accounts.exceeded():
             raise QuotaExceeded({query.qid: cutoff for query, cutoff in exceeded.items()})
         new = {s.qid for s in subscriptions}
@@ -276,34 +254,52 @@ class Pipeline:
         return replace(found(records[0].docid), r_docts=pa.table(times, R_DOCTS))
 
     def _reader(self, context: StepContext) -> MatchReader:
-        expansion = Expansion(self._registry, self._records, lambda part: self._operators.of(part.first.owner), context)
+        expansion = Expansion(self._registry, self._records, self.operators.of, context)
         return MatchReader(expansion, self._records, self._arrivals, self._registry.template_of, self._outbox)
 
-    def _decided(self, context: StepContext, reader: MatchReader, greatest: Mapping[str, int]) -> list[Answer]:
-        """Returns what operators decide at these greatest times, and what follows from the documents they publish."""
-        answers: list[Answer] = []
-        while found := list(self._operators.on_watermark(context, greatest)):
-            answers += _new_answers(found)
-            records = [document for item in found for document in item.documents]
-            if records:
-                answers += self._rounds(reader, records, self._published(records))
-        return answers
-
-    def _told(
+    def _settled(
         self,
         context: StepContext,
         reader: MatchReader,
+        greatest: Mapping[str, int] | None,
         fresh: Callable[[list[Record]], list[Record]] = list,
     ) -> list[Answer]:
-        """Returns which answers are told of those that were put off until all else is found, and what follows from the
-        documents that their queries publish, but for those that `fresh` leaves out."""
+        """Returns what operators decide at these greatest times, which answers are told of those that were put off
+        until all else is found, and what follows from the documents that both publish, but for those that `fresh`
+        leaves out. Nothing is decided before what it is made of."""
         answers: list[Answer] = []
-        while context.put_off:
-            found = self._telling.decide(context.put_off, self._ledger.batch)
-            answers += found.answers
-            self._outbox.save_untold(found.untold)
-            if records := fresh(found.documents):
+        while True:
+            documents: list[Record] = []
+            if found := list(self.operators.on_watermark(context, greatest)):
+                answers += self._decided(found)
+                documents = [document for item in found for document in item.documents]
+            elif context.put_off:
+                told = self._telling.decide(context.put_off, self._ledger.batch, self.operators.undecided(greatest))
+                answers += told.answers
+                self._outbox.save_untold(told.untold)
+                documents = told.documents
+            else:
+                return answers
+            if records := fresh(documents):
                 answers += self._rounds(reader, records, self._published(records))
+
+    def _decided(self, found: Iterable[Expanded]) -> list[Answer]:
+        """Returns the answers that were not given before. Writes the matches behind them."""
+        answers: list[Answer] = []
+        rows: list[tuple[Match, Answer]] = []
+        for item in found:
+            if item.answer is None:
+                continue
+            if item.match is not None:
+                item.answer.matches.append(self._outbox.next_match + len(rows))
+                rows.append((item.match, item.answer))
+            if not (item.duplicate or item.put_off):
+                answers.append(item.answer)
+        if rows:
+            times = [(answer.t0, answer.t1) for _, answer in rows]
+            template_of = self._registry.template_of
+            matches = as_batch([match for match, _ in rows])
+            self._outbox.save_matches(match_rows(matches, times, self._outbox.next_match, template_of))
         return answers
 
     def _first_round(
@@ -335,8 +331,3 @@ class Pipeline:
         self._state.recall(records)
         self._enter(records)
         return self.patterns.step(self._witnesses(records, None))
-
-
-def _new_answers(found: Iterable[Expanded]) -> list[Answer]:
-    """Returns the answers that were not given before."""
-    return [item.answer for item in found if item.answer is not None and not item.duplicate]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from mmqjp.answers.answer import Answer
 from mmqjp.answers.construct import Value, body
@@ -70,6 +71,33 @@ class QueryOperator(StatelessOperator):
                         break
             account.charge(inputs.arrival, share, one.new, allowed - steps.left)
         return [expanded for one in answered for expanded in self._published(one, context, inputs)]
+
+    def answer_alone(
+        self,
+        group: TargetGroup,
+        account: SharedAccount,
+        share: Share,
+        context: StepContext,
+        match: Match,
+        inputs: Inputs,
+        alone: Sequence[Alone],
+    ) -> list[Expanded]:
+        """Returns the answers that joint bindings without a partner give a form. It was charged for them before."""
+        form = group.form_of_queries
+        seen: dict[tuple[object, ...], int] = {}
+        for one in alone:
+            choice = _choice(form, inputs, self._values(form, one.binding)[0])
+            seen[choice] = min(one.partner_after, seen.get(choice, one.partner_after))
+        found: list[Expanded] = []
+        for one in alone:
+            after = seen[_choice(form, inputs, self._values(form, one.binding)[0])]
+            gone = tuple(q for q in account.audience.queries if q.sees_after <= after) if after >= NOBODY else ()
+            got = [q for q in gone if account.gets(share, q, inputs.arrival)]
+            ours = share._replace(withheld=(*share.withheld, *got)) if got else share
+            answering = _Answering(form, account, ours, Steps())
+            self._answer(answering, context, match.row, inputs, one.binding)
+            found += self._published(answering, context, inputs)
+        return [item._replace(match=match) for item in found]
 
     def _is_free(self, group: TargetGroup, direct: DirectSelection) -> bool:
         """Returns whether nothing but charges stands in the way of the answers of a group: no reader waits for them,
@@ -176,8 +204,7 @@ class QueryOperator(StatelessOperator):
         waiting, answer = context.put_off.setdefault(form, {}), emitted[0]
         one = waiting.get(answer)
         if one is None:
-            within = not context.accounts.first_qid
-            one = waiting[answer] = PutOff(answer, inputs, answering.account, answering.share, within)
+            one = waiting[answer] = PutOff(answer, inputs, answering.account, answering.share, context.backfilled)
         one.keys.add(key_of([context.bindings.text(key, binding, answering.steps) for key in form.once.keys]))
 
     def _published(self, answering: _Answering, context: StepContext, inputs: Inputs) -> list[Expanded]:
@@ -190,8 +217,10 @@ class QueryOperator(StatelessOperator):
             getting = [query for query in readers if query.active and account.gets(share, query, inputs.arrival)]
             for place, item in enumerate(found):
                 if item.answer is not None and not item.duplicate:
-                    within = not context.accounts.first_qid
-                    documents = [as_published(query, item.answer, inputs, within=within) for query in getting]
+                    documents = [
+                        as_published(query, item.answer, inputs, within=query not in context.backfilled)
+                        for query in getting
+                    ]
                     found[place] = item._replace(documents=documents)
         return found
 
@@ -232,6 +261,18 @@ class QueryOperator(StatelessOperator):
         )
         context.emitted[key] = answer, {row}
         return Expanded(answer)
+
+
+NOBODY = -1
+"""A document that all see after it who see any."""
+
+
+class Alone(NamedTuple):
+    """A joint binding that has no partner, but for those that see everything after the document `partner_after`, or an
+    earlier one: for nobody if it is less than NOBODY."""
+
+    binding: JointBinding
+    partner_after: int
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ together, in the order of their numbers. So what is told does not depend on the 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
@@ -17,8 +17,8 @@ from mmqjp.answers.answer import Answer
 from mmqjp.answers.shared_account import Share, SharedAccount
 from mmqjp.documents.record import Inputs, Record, published_record
 from mmqjp.queries.forms import Form
-from mmqjp.queries.lineage import publishers_behind
-from mmqjp.queries.model import Subscription
+from mmqjp.queries.lineage import behind
+from mmqjp.queries.model import HiddenStream, Owner, Subscription
 from mmqjp.queries.registry import Registry
 from mmqjp.state.told import AskedKey, Told
 from mmqjp.tables.told import ToldRow
@@ -32,15 +32,18 @@ Key = tuple[int, int]
 @dataclass(eq=False, slots=True)
 class PutOff:
     """An answer that is not decided yet, with what is needed to give it to those of its `share` who have not told all
-    of its `keys`. `within` is that of `mmqjp.documents.record.published_record`."""
+    of its `keys`. For queries that are `backfilled`, what they PUBLISH appears now."""
 
     answer: Answer
     inputs: Inputs
     account: SharedAccount
     share: Share
-    within: bool
+    backfilled: Collection[Owner]
     keys: set[Key] = field(default_factory=set)
 
+
+Undecided = tuple[Set[str], Set[HiddenStream]]
+"""The ids of forms, and the hidden streams, of which a step may still find something."""
 
 AllPutOff = dict[Form, dict[Answer, PutOff]]
 """What a step has put off."""
@@ -75,9 +78,10 @@ class Telling:
     def __init__(self, registry: Registry, told: Told) -> None:
         self._registry, self._told = registry, told
 
-    def decide(self, waiting: AllPutOff, batch: int) -> ToldNow:
-        """Decides what depends on nothing that was put off, too, and takes it out of `waiting`."""
-        due = [(form, waiting.pop(form)) for form in self._due(waiting)]
+    def decide(self, waiting: AllPutOff, batch: int, undecided: Undecided = (frozenset(), frozenset())) -> ToldNow:
+        """Decides what depends on nothing that was put off, too, nor on what is `undecided`, and takes it out of
+        `waiting`."""
+        due = [(form, waiting.pop(form)) for form in self._due(waiting, undecided)]
         found = ToldNow()
         recipients = [
             (form, one, _recipients(one, batch))
@@ -96,22 +100,24 @@ class Telling:
         self._told.save(rows)
         return found
 
-    def _due(self, waiting: AllPutOff) -> list[Form]:
+    def _due(self, waiting: AllPutOff, undecided: Undecided) -> list[Form]:
         """Returns the forms that read nothing which others that wait may PUBLISH."""
-        if not any(self._registry.read_of(form.id) for form in waiting):
+        forms, streams = undecided
+        if not (streams or any(self._registry.read_of(form_id) for form_id in (*forms, *(f.id for f in waiting)))):
             return list(waiting)
-        ids = {form.id for form in waiting}
-        return [
-            form
-            for form in waiting
-            # The queries of a form read the same streams.
-            if not any(one.form_id in ids for one in publishers_behind(self._registry, form.audience.queries[0]))
-        ]
+        ids = {form.id for form in waiting}.union(forms)
+        ready = []
+        for form in waiting:
+            queries, hidden = behind(self._registry, form.audience.queries[0])  # all of a form read the same streams
+            # Its own queries may be undecided, too: then more of its answers are to come.
+            if streams.isdisjoint(hidden) and not any(one.form_id in ids for one in queries):
+                ready.append(form)
+        return ready
 
     def _published(self, form: Form, one: PutOff, told: set[Subscription]) -> Iterator[Record]:
         for query in self._registry.read_of(form.id):
             if query in told:
-                yield as_published(query, one.answer, one.inputs, within=one.within)
+                yield as_published(query, one.answer, one.inputs, within=query not in one.backfilled)
 
 
 def _asked(recipients: Iterable[tuple[Form, PutOff, list[Subscription]]]) -> dict[AskedKey, tuple[int, int]]:

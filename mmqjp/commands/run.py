@@ -56,7 +56,7 @@ from mmqjp.commands.options import (
     versions_option,
 )
 from mmqjp.commands.progress import live_line
-from mmqjp.commands.run_reports import report_dead_letters, report_future, report_paused, report_ties
+from mmqjp.commands.run_reports import report_dead_letters, report_future, report_paused, report_ties, report_waiting
 from mmqjp.commands.sinks import DeadLetters, check_output
 from mmqjp.documents.batching import BATCH_BYTES, BATCH_DOCUMENTS, batches
 from mmqjp.documents.watermarks import SETTLE, Lateness, Timing, lateness_of
@@ -237,9 +237,8 @@ def run(
                         intake = Intake(opened, [fetched_tail], fetched_history, batch_size, BATCH_BYTES, unreadable)
                         process(opened, fetched(intake), dead)
                         drops.sweep(opened)
-                    if opened.registry.events.running.forms:
-                        opened.finish()
-                        dead.add(opened.last_dead_letters())
+                    opened.finish()
+                    dead.add(opened.last_dead_letters())
                 if delivery is not None:
                     written = deliver(opened, delivery)
                 else:
@@ -253,6 +252,7 @@ def run(
             report_future(history.future + fetched_history.future)
             report_paused(opened)
         report_ties(opened)
+        report_waiting(opened)
         counters = opened.counters()
     if sys.stderr.isatty():
         click.echo(

@@ -12,6 +12,9 @@ from mmqjp.commands.ties import told
 from mmqjp.session import Session
 from mmqjp.text import printable_line
 
+LISTED_WAITING = 10
+"""How many queries with documents that wait are listed."""
+
 LISTED_PAUSED = 10
 """How many paused queries are listed."""
 
@@ -29,6 +32,17 @@ def report_ties(engine: Session) -> None:
     """Reports the pairs that FOLLOWED BY left out in this run only because of equal times."""
     for line in told(engine.ties(here=True), engine.ties_at_least(here=True)):
         click.echo(f"mmqjp: {line}", err=True)
+
+
+def report_waiting(engine: Session) -> None:
+    """Reports what waits at the end of a run because something may still come for it."""
+    waiting, never = engine.waiting_absences(), engine.never_decided()
+    for name, count in list(waiting.items())[:LISTED_WAITING]:
+        documents = f"{count:,} documents wait for their deadline" if count > 1 else "a document waits for its deadline"
+        why = f"; {never[name]} may be late without a limit, so that it never comes: give --lateness"
+        click.echo(f"mmqjp: {name}: {documents}{why if name in never else ''}", err=True)
+    if len(waiting) > LISTED_WAITING:
+        click.echo(f"mmqjp: and {len(waiting) - LISTED_WAITING:,} more queries wait", err=True)
 
 
 def report_future(future: Counter[str]) -> None:

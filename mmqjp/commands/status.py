@@ -51,6 +51,8 @@ def status(state: Path, as_json: bool, wait: float) -> None:
     for name, count in islice(found.get("ties", {}).items(), MOST_LISTED):
         more = "at least " if name in found.get("ties_at_least", ()) else ""
         click.echo(f"equal times    {printable_line(name)}: {more}{count:,} pairs that FOLLOWED BY left out")
+    for name, count in found.get("waiting", {}).items():
+        click.echo(f"waiting        {printable_line(name)}: {count:,} for their deadline")
     for sink in found.get("sinks", ()):
         reason = f": {printable_line(sink['reason'])}" if sink["reason"] else ""
         click.echo(f"sink           {sink['name']}: {sink['state']}, {sink['behind']:,} behind{reason}")

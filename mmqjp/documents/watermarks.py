@@ -68,6 +68,11 @@ class Watermarks:
         self.newest: int | None = None
         """The greatest time of a document since `opened`."""
 
+    @property
+    def greatest(self) -> Mapping[str, int]:
+        """The greatest time of each stream, as of the last batch."""
+        return self._greatest
+
     def of(self, streams: Iterable[str], greatest: Mapping[str, int] | None = None) -> int:
         """Returns the least watermark of these external streams, or EARLIEST if there is none.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from mmqjp.answers.quota import MAX_OUTPUTS
 from mmqjp.explain.block_trial import BlockTrial, try_block
@@ -12,6 +13,7 @@ from mmqjp.explain.join_trial import JoinTrial, try_joins
 from mmqjp.explain.sample import Sample
 from mmqjp.session import Session
 from xscl import Query, Script
+from xscl.algebra.normal import NEGATED
 from xscl.scope import blocks
 from xscl.syntax import Join, Window
 
@@ -109,7 +111,7 @@ def _run(script: Script, sample: Sample, *, keep: Container[str] = (), most_outp
     run = _Run(published={name: [] for name in script.published() if name in keep})
     with Session("duckdb", max_outputs=most_outputs) as engine:
         engine.ensure(script)
-        for output in engine.process(sample.documents):
+        for output in chain(engine.process(sample.documents), engine.finish()):
             run.outputs[output.query] += 1
             kept = run.published.get(output.query)
             if kept is not None and len(kept) < MOST_PUBLISHED:
@@ -150,7 +152,9 @@ def _explained(trials: Sequence[QueryTrial], script: Script, upstream: _Upstream
 def _might_join(trial: QueryTrial) -> bool:
     """Whether a join without outputs may have some if it were wider."""
     possible = all(block.matched for block in trial.blocks) and all(join.shared for join in trial.joins)
-    return possible and not trial.outputs and not trial.paused and isinstance(trial.query.source, Join)
+    source = trial.query.source
+    is_join = isinstance(source, Join) and source.op not in NEGATED
+    return possible and not trial.outputs and not trial.paused and is_join
 
 
 def _count(run: _Run, name: str) -> int:

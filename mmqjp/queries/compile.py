@@ -12,13 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 
-from common.errors import InvalidValue
 from join_stage.store.protocol import StoreError
 from mmqjp.queries.identity import digest
 from mmqjp.queries.model import Owner, Target, width_of
 from templates.catalog import Catalog, Change
 from xscl import Query, Script, XsclErrors, parse_script, to_xscl
-from xscl.algebra.normal import NEGATED, Conjunct, Hidden, JoinOp, NormalQuery
+from xscl.algebra.normal import Conjunct, Hidden, JoinOp, NormalQuery
 from xscl.lower import normalize
 from xscl.printer import around_window
 from xscl.syntax import Join, Window
@@ -78,9 +77,7 @@ class SharedQuery:
         """The id of their form. Stores keep it, and it is made of `repr`: no class or field that a normal form is made
         of can be renamed."""
         if self._form_id is None:
-            normal = self.normal
-            once = "" if normal.once is None else repr(normal.once)
-            self._form_id = digest(repr(_with_window(normal, None)) + once)
+            self._form_id = digest(_described(_with_window(self.normal, None)))
         return self._form_id
 
 
@@ -102,6 +99,16 @@ class UnnamedQuery:
             self._normal = normal if self.window is None else _with_window(normal, self.window.us)
         return self._normal
 
+    @property
+    def form_id(self) -> str:
+        """The id of its form. Absences with different windows end at different times, so they have different forms."""
+        return digest(_described(self.normal)) if self.normal.absent else self.shared.form_id
+
+
+def _described(normal: NormalQuery) -> str:
+    """A text that equal normal forms have in common."""
+    return repr(normal) + "".join(repr(part) for part in (normal.once, normal.absent) if part)
+
 
 def _window_of(query: Query) -> Window | None:
     return query.source.window if isinstance(query.source, Join) else None
@@ -122,6 +129,7 @@ def _with_window(normal: NormalQuery, window: int | None) -> NormalQuery:
         normal.holes,
         normal.namespaces,
         normal.once,
+        normal.absent,
     )
 
 
@@ -141,7 +149,7 @@ class CompiledQuery:
     @property
     def form_id(self) -> str:
         """The id of its form."""
-        return self._unnamed.shared.form_id
+        return self._unnamed.form_id
 
     @property
     def text(self) -> str:
@@ -202,8 +210,6 @@ def place(
 ) -> Iterator[tuple[Target, Change]]:
     """Places conjunctive queries of a plan node in the catalog, in their order. Yields for each its target, and what
     the stages must take up for it. Raises TooManyChains."""
-    if op in NEGATED:
-        raise InvalidValue(f"{op} is not answered yet")
     width = width_of(op, window)
     for disjunct, conjunct in enumerate(conjuncts):
         placement, change = catalog.add(conjunct, width, op == "FOLLOWED BY")

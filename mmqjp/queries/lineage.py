@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container
 
 from mmqjp.queries.known_queries import KnownQueries
-from mmqjp.queries.model import Owner, Subscription
+from mmqjp.queries.model import HiddenStream, Owner, Subscription
 from mmqjp.queries.registry import Registry
 
 
@@ -27,14 +27,19 @@ def cycle_of(registry: Registry, name: str, without: Container[Subscription] = f
 
 def publishers_behind(registry: KnownQueries, query: Subscription) -> set[Subscription]:
     """Returns the queries whose outputs a query reads, directly or through others."""
-    found: set[Subscription] = set()
-    waiting: list[Owner] = [query]
+    return behind(registry, query)[0]
+
+
+def behind(registry: KnownQueries, owner: Owner) -> tuple[set[Subscription], set[HiddenStream]]:
+    """Returns the queries whose outputs a plan node reads, and the hidden streams, directly or through others."""
+    queries, streams = set[Subscription](), set[HiddenStream]()
+    waiting: list[Owner] = [owner]
     while waiting:
-        owner = waiting.pop()
-        for target in owner.targets:
-            waiting += registry.inner(target)
+        for target in waiting.pop().targets:
+            inner = [stream for stream in registry.inner(target) if stream not in streams]
             makers = (s for stream in target.streams for s in registry.named(stream) if s.publishes)
-            fresh = [maker for maker in makers if maker not in found]
-            found.update(fresh)
-            waiting += fresh
-    return found
+            fresh = [maker for maker in makers if maker not in queries]
+            streams.update(inner)
+            queries.update(fresh)
+            waiting += [*inner, *fresh]
+    return queries, streams

@@ -153,15 +153,27 @@ class Subscription:
             for docid in docids
         )
 
+    @property
+    def sees_after(self) -> int:
+        """The document after which it sees all documents."""
+        return max([self.since, *(high for _, high in self.gaps if high is not None)])
+
+    @property
+    def waits(self) -> bool:
+        """Whether it has an absence, itself or in an inner join."""
+        return " NOT " in self.text and not self.is_events and has_absence(self.normal)
+
     def pause(self, docid: int, reason: str) -> None:
         """Pauses it after a document."""
         self.paused = reason
         self.gaps.append((docid, None))
 
     def resume(self, docid: int, batch: int) -> None:
-        """Ends the pause after a document, in a batch."""
+        """Ends the pause after a document, in a batch. A query with an absence begins anew: it does not know what came
+        meanwhile."""
         self.paused, self.begun = None, batch
-        self.gaps.append((self.gaps.pop()[0], docid))
+        low = self.gaps.pop()[0]
+        self.gaps.append((-1 if self.waits else low, docid))
 
     @property
     def key(self) -> tuple[str | None, str]:
@@ -247,6 +259,12 @@ class Target:
     _placement: Placement | None = field(default=None, init=False, repr=False)
 
     @property
+    def reach(self) -> int:
+        """How far before the watermarks documents may begin that are still needed. A left document of NOT JOIN may wait
+        for a window, and its partner may begin as much earlier."""
+        return min(2 * self.window, INFINITE) if self.op == "NOT JOIN" else self.window
+
+    @property
     def conjunct(self) -> Conjunct:
         """The conjunctive query."""
         if self._conjunct is None:
@@ -262,6 +280,14 @@ class Target:
                 raise StoreError("the store's tables do not agree: the stored row of a query belongs to another one")
             self._placement = found
         return self._placement
+
+
+def has_absence(normal: NormalQuery | Hidden) -> bool:
+    """Returns whether a query or an inner join has an absence, itself or in an inner join."""
+    if normal.absent:
+        return True
+    sides = (side for conjunct in normal.conjuncts for side in conjunct.sides())
+    return any(side.hidden is not None and has_absence(side.hidden) for side in sides)
 
 
 def width_of(op: JoinOp | None, window: int | None) -> int:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from operator import attrgetter
-from typing import Any
 
 from join_stage.batch_sql import TemplateTable
 from join_stage.joiner import JoinEngine, Scope
 from mmqjp.documents.watermarks import EVENT_TIME
 from mmqjp.queries.by_key import ByKey
 from mmqjp.queries.compile import inner_join, place
+from mmqjp.queries.counts import decrease
 from mmqjp.queries.event_statements import EventStatements
 from mmqjp.queries.forms import Form, Forms
 from mmqjp.queries.model import HiddenStream, Owner, StoredTarget, Subscription, Target
@@ -19,7 +19,7 @@ from mmqjp.queries.row_targets import RowPart, RowTargets
 from mmqjp.queries.sources import Sources
 from templates.catalog import Catalog, Row
 from xpath_stage.evaluator import XPathStage
-from xscl.algebra.normal import Conjunct, Hidden, JoinOp
+from xscl.algebra.normal import NEGATED, Conjunct, Hidden, JoinOp
 from xscl.algebra.system_names import is_hidden
 
 
@@ -34,6 +34,7 @@ class Registry:
         self._by_name, self._by_text = ByKey(), ByKey()
         self.rows, self._forms = dict[int, RowTargets](), Forms()  # `rows` has the targets of each row of R_T
         self._active_targets: Counter[int] = Counter()
+        self.absent: Counter[int] = Counter()  # by row of R_T, the targets that find inputs of absences
         self._hidden, self._hidden_readers = dict[str, HiddenStream](), dict[str, Counter[Owner]]()
         self._windows: Counter[int] = Counter()
         self._joined: Counter[tuple[str, str]] = Counter()
@@ -54,9 +55,10 @@ class Registry:
         return Scope(self.window, frozenset(self._joined))
 
     def joined_streams(self) -> frozenset[str]:
-        """Returns the streams that queries join."""
+        """Returns the streams that queries join, and of absences."""
         if self._joined_streams is None:
-            self._joined_streams = frozenset(stream for pair in self._joined for stream in pair)
+            of_absences = (one.streams for row in self.absent for one in self.rows[row] if one.op in NEGATED)
+            self._joined_streams = frozenset().union(*self._joined, *of_absences)
         return self._joined_streams
 
     def outside(self) -> frozenset[str]:
@@ -204,7 +206,7 @@ class Registry:
         self._forms.forget(subscription)
         if subscription.is_events:
             for stream in self.events.remove(subscription):
-                _decrease(self._readers, stream)
+                decrease(self._readers, stream)
 
     def flush(self) -> None:
         """Writes pending rows of R_T to stage 2, and prepares what documents need."""
@@ -243,7 +245,9 @@ class Registry:
         if of_row is None:
             of_row = self.rows[row] = RowTargets()
         of_row.add(target, self._forms)
-        self._windows[target.window] += 1
+        self._windows[target.reach] += 1
+        if target.op in NEGATED:
+            self.absent[row] += 1
         for stream in target.streams:
             self._readers[stream] += 1
             if is_hidden(stream):
@@ -305,13 +309,15 @@ class Registry:
             self.rows[target.row].remove(target, self._forms)
             if not self.rows[target.row]:
                 del self.rows[target.row]
-            _decrease(self._windows, target.window)
+            decrease(self._windows, target.reach)
+            if target.op in NEGATED:
+                decrease(self.absent, target.row)
             if len(target.streams) > 1:
-                _decrease(self._joined, target.streams)
+                decrease(self._joined, target.streams)
             for stream in target.streams:
-                _decrease(self._readers, stream)
+                decrease(self._readers, stream)
                 if is_hidden(stream):
-                    _decrease(self._hidden_readers[stream], owner)
+                    decrease(self._hidden_readers[stream], owner)
                     if not self._hidden_readers[stream]:
                         del self._hidden_readers[stream]
             for inner in list(self.inner(target)):
@@ -342,9 +348,3 @@ class Registry:
 
     def _table(self, number: int) -> TemplateTable:
         return TemplateTable(number, self.catalog.templates[number])
-
-
-def _decrease(counter: Counter[Any], key: Any) -> None:
-    counter[key] -= 1
-    if not counter[key]:
-        del counter[key]

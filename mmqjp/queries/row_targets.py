@@ -188,6 +188,10 @@ class RowTargets:
     def __bool__(self) -> bool:
         return bool(self._groups)
 
+    def group(self, target: Target, forms: Forms) -> TargetGroup:
+        """Returns the targets that are answered together with one of them."""
+        return self._groups[_key(target, forms.of(target.owner))]
+
     @property
     def template(self) -> int:
         """The number of the row's template."""

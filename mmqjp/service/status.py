@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 
 from mmqjp.answers.patterns.results import Waiting
@@ -38,7 +38,8 @@ class Status:
     left out only because of equal times; queries in `ties_at_least` may have more. `horizon` is the lowest watermark
     of the streams that queries read. No join can need documents that begin before `evictable_before` (None: not
     known). `state_bytes` is the size of the files. `sinks` are known while a service delivers to them.
-    `events` says what waits in event queries, if there are any.
+    `events` says what waits in event queries, if there are any. `waiting` has, by the names of queries, how many
+    documents wait for it to be decided that nothing came: those of the first MOST_LISTED names.
     """
 
     queries: int
@@ -55,6 +56,7 @@ class Status:
     ties_at_least: tuple[str, ...]
     sinks: tuple[SinkState, ...] = ()
     events: Waiting | None = None
+    waiting: dict[str, int] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, object]:
         return asdict(self)
@@ -96,4 +98,5 @@ def status(engine: Session, sinks: Iterable[SinkState] = ()) -> Status:
         tuple(sorted(engine.ties_at_least() & ties.keys())),
         tuple(sinks),
         engine.waiting_events(),
+        dict(islice(engine.waiting_absences().items(), MOST_LISTED)),
     )

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 
+from tests.generate.absences import with_absences
 from tests.generate.documents import PUBLISHED, SECOND, START, STREAMS, chance
 from tests.generate.once import with_once
 from tests.generate.strategies import random_case
@@ -46,6 +47,8 @@ SILENT = ("bounded", "silent")
 def random_operations(rng: Random, timing: Timing, length: int = 12) -> list[Operation]:
     """Some operations. The first opens the store."""
     script, documents = _case(rng, length)
+    # An inner absence is decided once for all that read it, also if some do not see all of it.
+    script = with_absences(rng, script, rng.choice((0, 50, 80)), inner=False)
     script = with_once(rng, script, rng.choice((0, 30, 60)))
     queries = list(script.queries)
     texts = [to_xscl(Script((query,), script.namespaces)) for query in queries]

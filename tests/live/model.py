@@ -13,11 +13,12 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import count as count_from
+from math import inf
 
 from lxml import etree
 
 from tests.live.operations import Batch, Change, Doc, Pause, Prune, Reopen, Resume, Subscribe, Unsubscribe
-from tests.live.standing import Kept, Refused, Standing, in_order, parts_of, streams_of, windows_of
+from tests.live.standing import Kept, Refused, Standing, has_absence, in_order, parts_of, streams_of, windows_of
 from tests.oracle.bindings import OutputRow, Stored
 from tests.oracle.evaluation import QueryAnswers
 from tests.oracle.match import Tree
@@ -95,6 +96,7 @@ class LiveModel:
         self.now += by
         if self._opened.idle_after is not None and self._bounded:
             self._go_on(self.greatest, ())
+            self._settle(None)
 
     def noted(self) -> None:
         """Stores the greatest times."""
@@ -147,7 +149,8 @@ class LiveModel:
             if isinstance(change, Pause) and query.paused is None:
                 query.paused = self._step
             elif isinstance(change, Resume) and query.paused is not None:
-                query.gaps.append((query.paused, self._step))
+                # What waits for something not to come begins anew.
+                query.gaps.append((-1 if has_absence(query.query.source) else query.paused, self._step))
                 query.paused = None
         return Expected()
 
@@ -175,11 +178,11 @@ class LiveModel:
             self.documents.append(Kept(stored, document.stream, document.id, True, self._step))
             _raise(arrived, document.stream, document.t1)
         self.dead_letters += [(self.now, letter) for letter in dead]
-        outputs = self._settle(None)
         for stream, time in arrived.items():
             _raise(self.greatest, stream, time)
         if self._opened.idle_after is not None:
             self._go_on(self.greatest, arrived)
+        outputs = self._settle(None)
         self._arrived |= dict.fromkeys(arrived, self.now)
         self.noted()
         return Expected(outputs, dead)
@@ -227,14 +230,19 @@ class LiveModel:
                 if query.sees(document):
                     seen.setdefault(document.stream, []).append(document.stored)
                     by_stored[document.stored] = document
-            new = [one for one in query.answers.over(seen) if (one.inputs, one.nodes) not in query.given]
+            new = [
+                one for one in query.answers.over(seen, self._decided_to) if (one.inputs, one.nodes) not in query.given
+            ]
             query.given |= {(one.inputs, one.nodes) for one in new}
             for answer in query.telling.told(new):
                 outputs.append(answer.row)
                 if query.query.publish in read:
                     identity = (query.key, query.occurrence, parts_of(answer, by_stored), answer.nodes)
                     if (query.name, identity) not in known:
-                        self.documents.append(Kept(answer.stored, query.name, identity, False, self._step))
+                        # An absence appears when its left document did, although it is decided later.
+                        within = query not in (backfilled or ())
+                        arrived = max(by_stored[one].arrived for one in answer.inputs) if within else self._step
+                        self.documents.append(Kept(answer.stored, query.name, identity, False, arrived))
         self.undelivered += outputs
         return outputs
 
@@ -259,6 +267,11 @@ class LiveModel:
                 return None
             times.append(self.greatest[source] - late)
         return min(times, default=None)
+
+    def _decided_to(self, stream: str) -> float:
+        """The watermark of a stream; without one, nothing is decided."""
+        watermark = self.watermark({stream}) if self._bounded else None
+        return -inf if watermark is None else watermark
 
     def _sources(self, stream: str) -> set[str]:
         makers = [query for query in self.queries if query.query.publish == stream]

@@ -10,6 +10,7 @@ from tests.oracle.bindings import Answer, Stored
 from tests.oracle.evaluation import QueryAnswers
 from tests.oracle.once import Telling
 from xscl import Query, Script
+from xscl.algebra.normal import NEGATED
 from xscl.syntax import Block, Input, Join, SubQuery
 
 
@@ -83,14 +84,26 @@ def streams_of(source: Input) -> set[str]:
 
 
 def windows_of(source: Input) -> Iterator[int | None]:
-    """The windows of an input's joins; None for an infinite one."""
+    """The windows of an input's joins; None for an infinite one. What waits for a window, with partners as much
+    earlier, counts twice."""
     match source:
         case Join():
-            yield source.window.us
+            us = source.window.us
+            yield 2 * us if us is not None and source.op == "NOT JOIN" else us
             yield from windows_of(source.left)
             yield from windows_of(source.right)
         case SubQuery():
             yield from windows_of(source.source)
+
+
+def has_absence(source: Input) -> bool:
+    """Whether an input has an absence."""
+    match source:
+        case Join():
+            return source.op in NEGATED or has_absence(source.left) or has_absence(source.right)
+        case SubQuery():
+            return has_absence(source.source)
+    return False
 
 
 def in_order(queries: list[Standing]) -> list[Standing]:

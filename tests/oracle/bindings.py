@@ -74,11 +74,16 @@ class Root:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """One joint binding over the documents that the blocks read, left to right."""
+    """One joint binding over the documents that the blocks read, left to right.
+
+    It is `hidden` if a join or an absence made it. An absence is over at `until`.
+    """
 
     inputs: tuple[Stored, ...]
     visible: Mapping[str, Value]
     roots: tuple[Root, ...]
+    hidden: bool = False
+    until: int = -(2**63)
 
     @property
     def t0(self) -> int:
@@ -86,7 +91,7 @@ class Match:
 
     @property
     def t1(self) -> int:
-        return max(document.t1 for document in self.inputs)
+        return max(self.until, *(document.t1 for document in self.inputs))
 
     def star(self) -> list[tuple[str, Value]]:
         """The names and values that `SELECT *` stands for."""

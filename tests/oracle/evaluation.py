@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from itertools import product
-from typing import Protocol
+from typing import Protocol, cast
 
 from lxml import etree
 
@@ -20,6 +21,7 @@ from tests.oracle.match import Matcher
 from tests.oracle.values import STRING_TESTS, Literal, Typed, apply, compare, number, number_text, text_of
 from xscl import to_xscl
 from xscl.algebra.expressions import And, Call, Compare, ElementConstructor, Expr, Number, Or, String, VarPath
+from xscl.algebra.normal import NEGATED
 from xscl.script import Script
 from xscl.syntax import Block, Input, Join, Query, Select, SelectItems, SelectStar, SubQuery
 
@@ -43,9 +45,18 @@ class Doc(Protocol):
     def xml(self) -> bytes | str: ...
 
 
-def evaluate(script: Script, documents: Sequence[Doc]) -> list[OutputRow]:
+Watermark = Callable[[str], float]
+"""The watermark of an external stream at the end, in microseconds: what comes later ends at it or after it."""
+
+
+def at_the_end(stream: str) -> float:
+    """The watermark of a stream of which nothing more comes."""
+    return math.inf
+
+
+def evaluate(script: Script, documents: Sequence[Doc], watermark: Watermark = at_the_end) -> list[OutputRow]:
     """Every output of every query, sorted. Equal rows of different queries or from different inputs are all kept."""
-    evaluation = Evaluation(script, documents)
+    evaluation = Evaluation(script, documents, watermark)
     rows = [output.row for index in range(len(script.queries)) for output in evaluation.outputs(index)]
     return sorted(rows, key=lambda row: (row.t1, row.query, row.documents, repr(row.nodes), row.xml))
 
@@ -65,8 +76,8 @@ def comparable(rows: Iterable[OutputRow]) -> list[tuple[object, ...]]:
 
 
 class Evaluation:
-    def __init__(self, script: Script, documents: Sequence[Doc]) -> None:
-        self._script = script
+    def __init__(self, script: Script, documents: Sequence[Doc], watermark: Watermark = at_the_end) -> None:
+        self._script, self._watermark = script, watermark
         self._names = script.names()
         self._namespaces = {"xml": XML_NAMESPACE, **dict(script.namespaces)}
         self._outputs: dict[int, list[Answer]] = {}
@@ -120,6 +131,8 @@ class Evaluation:
         match source:
             case Block():
                 return list(self._block(source, needed))
+            case Join() if source.op in NEGATED:
+                return list(self._absences(source, needed))
             case Join():
                 return list(self._join(source, needed, is_whole))
             case SubQuery():
@@ -147,10 +160,46 @@ class Evaluation:
         found = list(self._pairs(join, self._matches(join.left, needed), self._matches(join.right, needed)))
         pairs = {left.inputs + right.inputs for left, right in found}
         for left, right in found:
-            if not is_whole and join.op == "JOIN UNORDERED" and _is_told(left.inputs + right.inputs, pairs):
+            is_told = not (left.hidden or right.hidden) and _is_told(left.inputs + right.inputs, pairs)
+            if not is_whole and join.op == "JOIN UNORDERED" and is_told:
                 continue
             shifted = (replace(root, block=root.block + len(left.inputs)) for root in right.roots)
-            yield Match(left.inputs + right.inputs, {**left.visible, **right.visible}, (*left.roots, *shifted))
+            visible, until = {**left.visible, **right.visible}, max(left.until, right.until)
+            yield Match(left.inputs + right.inputs, visible, (*left.roots, *shifted), hidden=True, until=until)
+
+    def _absences(self, join: Join, needed: frozenset[str]) -> Iterator[Match]:
+        """The matches of the left side whose time is over, and that have no partner on the right."""
+        rights: list[Match] | None = None
+        for left in self._matches(join.left, needed):
+            until = left.t1 if join.op == "NOT PRECEDED BY" else max(left.t1, left.t0 + cast(int, join.window.us))
+            if not self._is_over(join, left):
+                continue
+            if rights is None:
+                rights = self._matches(join.right, needed)
+            if self._is_alone(join, left, rights):
+                yield replace(left, hidden=True, until=until)
+
+    def _is_over(self, join: Join, left: Match) -> bool:
+        """Whether nothing that may still come can be a partner of a match of the left side."""
+        watermark = min(self._watermark(stream) for stream in self._sources(join.right))
+        if join.op == "NOT PRECEDED BY":
+            return watermark >= left.t0
+        return watermark > left.t0 + cast(int, join.window.us)
+
+    def _is_alone(self, join: Join, left: Match, rights: Sequence[Match]) -> bool:
+        return not any(True for _ in self._pairs(join, [left], rights))
+
+    def _sources(self, source: Input) -> set[str]:
+        """The external streams behind an input."""
+        match source:
+            case Block():
+                makers = [query for query in self._script.queries if query.publish == source.stream]
+                found = {stream for maker in makers for stream in self._sources(maker.source)}
+                return found or {source.stream}
+            case Join():
+                return self._sources(source.left) | self._sources(source.right)
+            case SubQuery():
+                return self._sources(source.source)
 
     def _pairs(self, join: Join, lefts: Sequence[Match], rights: Sequence[Match]) -> Iterator[tuple[Match, Match]]:
         """The matches of both sides that the predicate, the window and the order of the operator join."""
@@ -161,11 +210,13 @@ class Evaluation:
 
     def _in_time(self, join: Join, left: Match, right: Match) -> bool:
         """Checks the window and the order. For inner joins, these apply to the intervals of hidden documents."""
-        if join.op == "FOLLOWED BY":
+        if join.op in ("FOLLOWED BY", "NOT FOLLOWED BY"):
             ordered, distance = left.t1 < right.t0, right.t1 - left.t0
+        elif join.op == "NOT PRECEDED BY":
+            ordered, distance = right.t1 < left.t0, left.t1 - right.t0
         else:
             # Only a block's document can be the very same on both sides: a hidden document differs from all others.
-            ordered = left.inputs != right.inputs or len(left.inputs) > 1
+            ordered = left.inputs != right.inputs or left.hidden or right.hidden
             distance = max(left.t1, right.t1) - min(left.t0, right.t0)
         return ordered and (join.window.us is None or distance <= join.window.us)
 
@@ -266,25 +317,40 @@ class QueryAnswers(Evaluation):
         self._names = (name,)
         self._before = occurrence
         self._streams: Mapping[str, Sequence[Stored]] = {}
+        self._alone: dict[object, bool] = {}
         self._found: dict[tuple[int, frozenset[str], Stored], list[Match]] = {}
 
     def _occurrence(self, index: int) -> int:
         return self._before
 
-    def over(self, streams: Mapping[str, Sequence[Stored]]) -> list[Answer]:
-        """Every answer over these documents."""
-        self._streams = streams
+    def over(self, streams: Mapping[str, Sequence[Stored]], watermark: Watermark = at_the_end) -> list[Answer]:
+        """Every answer over these documents, when external streams, and streams of publishers, have come to these
+        watermarks. What was alone or not when its time was over stays so."""
+        self._streams, self._watermark = streams, watermark
         self._outputs.clear()
         return self.outputs(0)
 
     def _stream(self, name: str) -> list[Stored]:
         return list(self._streams.get(name, ()))
 
+    def _is_over(self, join: Join, left: Match) -> bool:
+        return _place(join, left) in self._alone or super()._is_over(join, left)
+
+    def _is_alone(self, join: Join, left: Match, rights: Sequence[Match]) -> bool:
+        place = _place(join, left)
+        if place not in self._alone:
+            self._alone[place] = super()._is_alone(join, left, rights)
+        return self._alone[place]
+
     def _in_document(self, block: Block, needed: frozenset[str], document: Stored) -> Iterator[Match]:
         key = id(block), needed, document
         if key not in self._found:
             self._found[key] = list(super()._in_document(block, needed, document))
         return iter(self._found[key])
+
+
+def _place(join: Join, left: Match) -> object:
+    return id(join), left.inputs, tuple((name, value) for name, value in left.visible.items())
 
 
 def _needed(part: object) -> Iterator[str]:
@@ -305,10 +371,15 @@ def _without_mirrors(source: Input, answers: Collection[Answer]) -> list[Answer]
     """The answers of a query. If it is a JOIN UNORDERED, those that others mirror are left out."""
     while isinstance(source, SubQuery):
         source = source.source
-    if not isinstance(source, Join) or source.op != "JOIN UNORDERED":
+    if not isinstance(source, Join) or source.op != "JOIN UNORDERED" or not (_is_block(source.left, source.right)):
         return list(answers)
     pairs = {answer.inputs for answer in answers}
     return [answer for answer in answers if not _is_told(answer.inputs, pairs)]
+
+
+def _is_block(*sources: Input) -> bool:
+    """Whether all inputs are blocks, and no joins or absences."""
+    return all(isinstance(one, Block) or (isinstance(one, SubQuery) and _is_block(one.source)) for one in sources)
 
 
 def _is_told(pair: tuple[Stored, ...], pairs: Collection[tuple[Stored, ...]]) -> bool:

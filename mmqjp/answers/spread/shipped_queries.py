@@ -18,6 +18,7 @@ from mmqjp.queries.members import Ints
 from mmqjp.queries.model import HiddenStream, Subscription, Target
 from mmqjp.queries.registry import Registry
 from mmqjp.queries.row_targets import LiteralGroup, RowPart, TargetGroup
+from xscl.algebra.normal import NEGATED
 
 
 class ShippedQueries:
@@ -36,6 +37,7 @@ class ShippedQueries:
             if all(
                 group.form is not None
                 and group.form.once is None
+                and group.op not in NEGATED
                 and not registry.read_of(group.form.id)
                 and all(is_external(stream) for target in group.targets for stream in target.streams)
                 for group in of

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from feeds.document import Document
+from join_stage.joiner import JoinEngine
 from mmqjp.answers.answer import Answer
 from mmqjp.answers.charges import ChargeKey
 from mmqjp.answers.inner_join_operator import InnerJoinOperator
@@ -79,8 +80,8 @@ class Held(QueryOperator):
     def is_due(self, greatest: Mapping[str, int]) -> bool:
         return bool(self._decided(greatest))
 
-    def on_watermark(self, context: StepContext, greatest: Mapping[str, int]) -> Iterator[Expanded]:
-        for one in self._decided(greatest):
+    def on_watermark(self, context: StepContext, greatest: Mapping[str, int] | None) -> Iterator[Expanded]:
+        for one in self._decided(greatest or {}):
             self._held.remove(one)
             answer, documents = one
             yield Expanded(replace(answer), documents)
@@ -100,7 +101,12 @@ class Held(QueryOperator):
 class Holding(FaultySession):
     @staticmethod
     def _make_operators(
-        registry: Registry, records: Records, ledger: Ledger, watermarks: Watermarks, quota: Quota
+        store: JoinEngine,
+        registry: Registry,
+        records: Records,
+        ledger: Ledger,
+        watermarks: Watermarks,
+        quota: Quota,
     ) -> Operators:
         held = Held(registry, records, ledger, watermarks, quota)
         return Operators({Subscription: held, HiddenStream: InnerJoinOperator(records)})
@@ -190,7 +196,7 @@ def test_silence_moves_the_watermark_and_what_waits_comes(tmp_path: Path):
 class Charged(Held):
     """Charges queries for what it held back when it gives it, to the first arrival."""
 
-    def on_watermark(self, context: StepContext, greatest: Mapping[str, int]) -> Iterator[Expanded]:
+    def on_watermark(self, context: StepContext, greatest: Mapping[str, int] | None) -> Iterator[Expanded]:
         for item in super().on_watermark(context, greatest):
             answer = item.answer
             assert answer is not None
@@ -205,7 +211,12 @@ class Charged(Held):
 class Charging(FaultySession):
     @staticmethod
     def _make_operators(
-        registry: Registry, records: Records, ledger: Ledger, watermarks: Watermarks, quota: Quota
+        store: JoinEngine,
+        registry: Registry,
+        records: Records,
+        ledger: Ledger,
+        watermarks: Watermarks,
+        quota: Quota,
     ) -> Operators:
         held = Charged(registry, records, ledger, watermarks, quota)
         return Operators({Subscription: held, HiddenStream: InnerJoinOperator(records)})

@@ -1,0 +1,311 @@
+"""The operator of absences: keeps what both inputs have matched, and decides what has no partner when its time is over.
+
+What a left document may give is charged when it arrives, because its time may be over in another batch for each way to
+cut batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+
+from join_stage.joiner import JoinEngine
+from mmqjp.answers.absence.decided import ABSENCES, Decided, Mark
+from mmqjp.answers.absence.kept import KeptMatches
+from mmqjp.answers.absence.partners import Partners
+from mmqjp.answers.absence.plans import Group, LeftPlan
+from mmqjp.answers.absence.seen_by import SeenBy
+from mmqjp.answers.absence.times import decided_before, over_at
+from mmqjp.answers.absence.waiting import Entry
+from mmqjp.answers.inner_join_operator import InnerJoinOperator
+from mmqjp.answers.looking import Looking
+from mmqjp.answers.match import Match
+from mmqjp.answers.operators import Expanded, Operator, StepContext, value_of
+from mmqjp.answers.query_operator import Alone, QueryOperator
+from mmqjp.answers.quota import OutOfSteps, Quota, Steps
+from mmqjp.documents.record import Inputs, Record
+from mmqjp.documents.records import Records
+from mmqjp.documents.watermarks import EARLIEST, EVENT_TIME, LATEST, Watermarks, lateness_of
+from mmqjp.queries.model import HiddenStream, Subscription
+from mmqjp.queries.registry import Registry
+from mmqjp.queries.row_targets import RowPart, TargetGroup
+from mmqjp.tables.ledger import Ledger
+from xscl.algebra.normal import Term
+
+
+class AbsenceOperator:
+    """Absences of queries and of hidden streams."""
+
+    def __init__(
+        self,
+        store: JoinEngine,
+        registry: Registry,
+        records: Records,
+        ledger: Ledger,
+        watermarks: Watermarks,
+        quota: Quota,
+        queries: QueryOperator,
+        inner: InnerJoinOperator,
+    ) -> None:
+        """`queries` and `inner` make answers and tuples of what has no partner."""
+        self._registry, self._records, self._ledger = registry, records, ledger
+        self._watermarks, self._quota, self._queries, self._inner = watermarks, quota, queries, inner
+        self._kept = KeptMatches(store, registry, records, watermarks, ledger.next_docid)
+        self._plans = self._kept.plans
+        self._decided = Decided.from_setting(ledger.setting(ABSENCES))
+        # What the running batch has changed.
+        self._now: dict[str, int] = {}
+        self._done: dict[TargetGroup, set[Entry]] = {}
+        self._noted = self._decided
+
+    # ------------------------------------------------------------ operators
+
+    def _of(self, part: RowPart) -> Operator:
+        return self._queries if isinstance(part.first.owner, Subscription) else self._inner
+
+    def cutoff(self, part: RowPart, context: StepContext) -> int:
+        """Returns the arrival at which the last plan node exceeded its quota."""
+        return self._of(part).cutoff(part, context)
+
+    def looking(self, part: RowPart, context: StepContext) -> Looking | None:
+        """Returns None."""
+        return None
+
+    def on_match(self, part: RowPart, context: StepContext, match: Match, inputs: Inputs) -> Sequence[Expanded]:
+        """Keeps a match of either input. What it gives is decided later."""
+        assert isinstance(part, TargetGroup), "absences have no literal tests"
+        steps = Steps(self._quota.most_work)
+        if part.first.disjunct:
+            right = self._plans.right(part)
+            self._charged(part, context, inputs, lambda: (0, self._kept.see(right, match, inputs[0], steps)))
+        elif self._charged(part, context, inputs, lambda: self._size(part, context, match, inputs, steps)):
+            self._kept.wait(match.row, Entry(inputs.t0, match.docid1, tuple(match.nodes)))
+        return ()
+
+    def is_due(self, greatest: Mapping[str, int] | None) -> bool:
+        """Returns whether anything is decided at these greatest times, by stream."""
+        return any(
+            self._kept.due(group, self._watermark(group, greatest), self._decided) for group in self._plans.groups
+        )
+
+    def on_watermark(self, context: StepContext, greatest: Mapping[str, int] | None) -> Iterator[Expanded]:
+        """Yields what is decided at these greatest times, by stream, if no more is to come of what it is made of. None
+        stands for the end of all streams."""
+        due: list[tuple[LeftPlan, list[Entry], int]] = []
+        for group, plans in self._plans.groups.items():
+            watermark = self._watermark(group, greatest)
+            self._now[group[3]] = watermark
+            entries = self._kept.due(group, watermark, self._decided)
+            for plan in plans:
+                done = self._done.get(plan.part, ())
+                if some := [entry for entry in entries if entry not in done]:
+                    due.append((plan, some, 0))
+                if context.backfilled and (first := _first_of(plan, context)) is not None:
+                    again = self._decided_before(group, watermark)
+                    if some := [entry for entry in again if entry not in done and entry not in set(entries)]:
+                        due.append((plan, some, first))
+        for plan, entries, first in self._ready(due, context):
+            self._kept.recall(plan, entries)
+            for entry in entries:
+                self._done.setdefault(plan.part, set()).add(entry)
+                yield from self._decide(plan, entry, context, first)
+
+    def undecided(self, greatest: Mapping[str, int] | None) -> tuple[set[str], set[HiddenStream]]:
+        """Returns the forms and hidden streams with something to decide, which waits for what was put off."""
+        forms, streams = set[str](), set[HiddenStream]()
+        for group, plans in self._plans.groups.items():
+            entries = self._kept.due(group, self._watermark(group, greatest), self._decided)
+            for plan in plans if entries else ():
+                if not self._done.get(plan.part, set()).issuperset(entries):
+                    if plan.part.form is not None:
+                        forms.add(plan.part.form.id)
+                    elif isinstance(plan.owner, HiddenStream):
+                        streams.add(plan.owner)
+        return forms, streams
+
+    def waiting(self) -> dict[str, int]:
+        """Returns, by the names of queries, how many left documents wait for their absence to be decided, in the order
+        of names."""
+        found: dict[str, set[int]] = {}
+        for (row, op, window, stream), plans in self._plans.groups.items():
+            self._kept.load(row, self._decided)
+            entries = self._kept.waiting(row).between(EARLIEST, LATEST)
+            docids = {entry.docid for entry in entries if not self._decided.has(stream, op, window, entry)}
+            for plan in plans:
+                for query in self._kept.queries_of(plan):
+                    if query.active and (some := {docid for docid in docids if docid > query.sees_after}):
+                        found.setdefault(query.name, set()).update(some)
+        return {name: len(docids) for name, docids in sorted(found.items())}
+
+    def never_decided(self) -> dict[str, str]:
+        """Returns the queries that decide nothing before the end, because a stream may be late without a limit: that
+        stream, by their names."""
+        lateness, found = self._watermarks.timing.lateness, dict[str, str]()
+        for (_, _, _, stream), plans in self._plans.groups.items():
+            sources = sorted(self._registry.sources(stream) - {EVENT_TIME})
+            endless = [one for one in sources if lateness_of(lateness, one) is None]
+            for plan in plans if endless else ():
+                found |= {query.name: endless[0] for query in self._kept.queries_of(plan)}
+        return found
+
+    def save(self) -> None:
+        """Writes, within the batch, what was decided."""
+        noted = Decided(dict(self._decided.by_stream))
+        for stream, watermark in self._now.items():
+            if EARLIEST < watermark < LATEST:
+                noted.note(stream, Mark(self._ledger.next_docid, watermark))
+        if noted.by_stream != self._decided.by_stream:
+            self._ledger.save_settings({ABSENCES: noted.to_setting()})
+        self._noted = noted
+
+    def finish_batch(self, *, committed: bool) -> None:
+        """Ends the batch. If it was not committed, forgets what it has kept."""
+        if committed:
+            self._decided = self._noted
+            self._kept.committed(self._decided, self._now)
+        else:
+            self._kept.rolled_back()
+            self._noted = self._decided
+        self._done.clear()
+        self._now.clear()
+
+    # ------------------------------------------------------------ what was matched
+
+    def _charged(
+        self, part: TargetGroup, context: StepContext, inputs: Inputs, take: Callable[[], tuple[int, int]]
+    ) -> bool:
+        """Charges the plan nodes of a part for a match: `take` returns outputs and steps. Returns whether any of them
+        gets it."""
+        if part.form is not None:
+            account = context.accounts.of(part.form)
+            share = account.share(-1, inputs, context.accounts.first_qid)
+            if share is None:
+                return False
+            account.charge(inputs.arrival, share, *take())
+            return True
+        stream, arrival = part.first.owner, inputs.arrival
+        assert isinstance(stream, HiddenStream), "what has no form is a hidden stream"
+        accounts = [one.account for one in context.accounts.readers(stream) if one.want(inputs, arrival)]
+        if not accounts or not context.serves(stream):
+            return False
+        outputs, steps = take()
+        for account_of_readers in accounts:
+            account_of_readers.take_steps(arrival, steps)
+            account_of_readers.take_outputs(arrival, outputs)
+        return True
+
+    def _size(
+        self, part: TargetGroup, context: StepContext, match: Match, inputs: Inputs, steps: Steps
+    ) -> tuple[int, int]:
+        """Returns how many outputs a left match may give, and the steps to find them."""
+        allowed, choices = steps.left, set[object]()
+        terms = _terms(part)
+        with suppress(OutOfSteps):
+            steps.take()
+            for binding in context.bindings.of(part, inputs, match.nodes, steps):
+                values = [value_of(self._records, binding, term) for term in terms]
+                choices.add(tuple((value.record.docid, value.node) for value in values))
+                if len(choices) > self._quota.most_outputs:
+                    break
+        return len(choices), allowed - steps.left
+
+    # ------------------------------------------------------------ what is due
+
+    def _watermark(self, group: Group, greatest: Mapping[str, int] | None) -> int:
+        if greatest is None:
+            return LATEST
+        return self._watermarks.of(self._registry.sources(group[3]), greatest)
+
+    def _decided_before(self, group: Group, watermark: int) -> list[Entry]:
+        """Returns the entries of a group that a watermark decides, also those that were decided before."""
+        row, op, window, _ = group
+        return self._kept.waiting(row).between(EARLIEST, decided_before(op, window, watermark))
+
+    def _ready(
+        self, due: Sequence[tuple[LeftPlan, list[Entry], int]], context: StepContext
+    ) -> list[tuple[LeftPlan, list[Entry], int]]:
+        """Returns what is made of nothing that has to be decided first, in the order of time."""
+        forms = {plan.part.form.id for plan, _, _ in due if plan.part.form is not None}
+        forms |= {form.id for form in context.put_off}
+        streams = {plan.owner for plan, _, _ in due if plan.part.form is None}
+        if not (forms or streams):
+            return []
+        ready = []
+        for plan, entries, first in due:
+            behind_forms, behind_streams = self._plans.behind(plan)
+            if behind_forms.isdisjoint(forms) and streams.isdisjoint(behind_streams):
+                ready.append((plan, entries, first))
+        return ready
+
+    # ------------------------------------------------------------ decisions
+
+    def _decide(self, plan: LeftPlan, entry: Entry, context: StepContext, first_qid: int) -> Iterator[Expanded]:
+        """Yields what the absences of an entry give."""
+        record = self._records[entry.docid]
+        inputs = Inputs([record])
+        inputs.t1 = over_at(plan.op, plan.window, record.t0, record.t1)
+        match = Match(plan.row, entry.docid, None, entry.nodes)
+        partners = Partners(self._records, plan.op, plan.window, plan.watched)
+        steps = Steps(self._quota.most_work)
+        if plan.part.form is None:
+            yield from self._decide_tuples(plan, match, inputs, partners, context, steps)
+            return
+        account = context.accounts.of(plan.part.form)
+        share = account.share(-1, inputs, max(first_qid, context.accounts.first_qid))
+        if share is None:
+            return
+        seen_by = SeenBy(account, share, inputs)
+        try:
+            alone = [
+                Alone(binding, until)
+                for binding in context.bindings.of(plan.part, (record,), entry.nodes, steps)
+                if (until := seen_by.partner_seen(partners, record, binding, steps)) is not None
+            ]
+        except OutOfSteps:
+            account.charge(inputs.arrival, share, 0, self._quota.most_work + 1)
+            return
+        yield from self._queries.answer_alone(plan.part, account, share, context, match, inputs, alone)
+
+    def _decide_tuples(
+        self,
+        plan: LeftPlan,
+        match: Match,
+        inputs: Inputs,
+        partners: Partners,
+        context: StepContext,
+        steps: Steps,
+    ) -> Iterator[Expanded]:
+        stream, record = plan.owner, inputs[0]
+        assert isinstance(stream, HiddenStream), "what has no form is a hidden stream"
+        sees_after = [query.sees_after for query in stream.readers(self._registry.readers) if query.active]
+        if not sees_after or min(sees_after) >= inputs.appeared:
+            return
+        found: list[Record] = []
+        try:
+            for binding in context.bindings.of(plan.part, (record,), match.nodes, steps):
+                if partners.first(record, binding, min(sees_after), steps) is None:
+                    found += self._inner.tuple_of(stream, context, inputs, binding, steps)
+        except OutOfSteps:
+            for readers in context.accounts.readers(stream):
+                readers.account.take_steps(inputs.arrival, self._quota.most_work + 1)
+            return
+        if found:
+            yield Expanded(documents=found)
+
+
+def _terms(part: TargetGroup) -> Iterable[Term]:
+    """Returns what distinguishes the outputs of an absence."""
+    if part.form is not None:
+        return part.form.selection.terms
+    stream = part.first.owner
+    assert isinstance(stream, HiddenStream), "what has no form is a hidden stream"
+    return [Term(var) for var in stream.hidden.variables]
+
+
+def _first_of(plan: LeftPlan, context: StepContext) -> int | None:
+    """Returns the least number of the plan nodes of an absence that a step backfills: 0 for a hidden stream; None if
+    there is none."""
+    if plan.part.form is None:
+        return 0 if plan.owner in context.backfilled else None
+    qids = [query.qid for query in plan.part.form if query in context.backfilled]
+    return min(qids, default=None)

@@ -1,0 +1,114 @@
+"""Partners: whether a joint binding of a left document has one among the sightings of its right inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+
+from mmqjp.answers.absence.sightings import Sighting, Sightings
+from mmqjp.answers.construct import Value
+from mmqjp.answers.joint import CHARACTERS_READ_PER_STEP, JointBinding
+from mmqjp.answers.operators import value_of
+from mmqjp.answers.quota import Steps
+from mmqjp.answers.residual import holds
+from mmqjp.answers.telling import Key, key_of
+from mmqjp.documents.record import Record
+from mmqjp.documents.records import StoredRecords
+from xpath_stage.binder import Node, Part, each_binding
+from xscl.algebra.normal import Absent, JoinOp, Term, variables_of
+from xscl.algebra.pattern import PatternNode, Test
+
+_ANY = Test("element", "*", "*")
+
+
+@dataclass(frozen=True, eq=False)
+class Watched:
+    """One disjunct of what must not be, with the sightings of its right input."""
+
+    absent: Absent
+    sightings: Sightings
+
+    @cached_property
+    def paths(self) -> list[tuple[str, Part]]:
+        """The paths on left variables: each variable, and the pattern whose top is its node."""
+        branches = self.absent.branches
+        return [(one.var, Part(PatternNode("//", _ANY, children=(one.path,)))) for one in branches]
+
+    @cached_property
+    def terms(self) -> tuple[Term, ...]:
+        """The left terms of its equalities."""
+        return tuple(left for left, _ in self.absent.joins)
+
+    @cached_property
+    def place_of(self) -> Mapping[str, int]:
+        """The place in a sighting's `bound` of each right variable that other conditions need."""
+        return {var: place for place, var in enumerate(kept_variables(self.absent))}
+
+
+def kept_variables(absent: Absent) -> tuple[str, ...]:
+    """The variables of the right input that other conditions than equalities need."""
+    of_right = set(absent.right.variables())
+    return tuple(dict.fromkeys(var for expr in absent.residual for var in variables_of(expr) if var in of_right))
+
+
+def key_in(records: StoredRecords, binding: JointBinding, terms: Sequence[Term], steps: Steps) -> Key:
+    """Returns the key of the values of terms."""
+    texts = [value_of(records, binding, term).text() for term in terms]
+    steps.take(1 + sum(map(len, texts)) // CHARACTERS_READ_PER_STEP)
+    return key_of(texts)
+
+
+@dataclass(frozen=True, slots=True)
+class Partners:
+    """Finds partners. `watched` are the disjuncts of one absence."""
+
+    records: StoredRecords
+    op: JoinOp
+    window: int
+    watched: Sequence[Watched]
+
+    def first(self, record: Record, binding: JointBinding, after: int, steps: Steps) -> Sighting | None:
+        """Returns a partner of a joint binding in a left document that appeared after a document; None if there is
+        none."""
+        left = record.t0, record.t1, record.docid
+        for watched in self.watched:
+            for joint in self._with_paths(watched, binding, steps):
+                key = key_in(self.records, joint, watched.terms, steps)
+                for sighting in watched.sightings.partners(key, self.op, self.window, left, after):
+                    steps.take()
+                    if self._holds(watched, joint, sighting, steps):
+                        return sighting
+        return None
+
+    def _with_paths(self, watched: Watched, binding: JointBinding, steps: Steps) -> Iterator[JointBinding]:
+        """Yields the binding with each choice of nodes at the ends of paths."""
+        if not watched.paths:
+            yield binding
+            return
+        ends: list[list[tuple[str, tuple[Record, Node]]]] = []
+        for var, path in watched.paths:
+            value = value_of(self.records, binding, Term(var))
+            found = each_binding(path, value.record.tree, {(): value.node}, steps.take)
+            ends.append([(end, (value.record, node)) for one in found for end, node in one])
+        for choice in product(*ends):
+            steps.take()
+            yield {**binding, **dict(choice)}
+
+    def _holds(self, watched: Watched, joint: JointBinding, sighting: Sighting, steps: Steps) -> bool:
+        residual = watched.absent.residual
+        return not residual or all(holds(expr, self._texts(watched, joint, sighting, steps)) for expr in residual)
+
+    def _texts(self, watched: Watched, joint: JointBinding, sighting: Sighting, steps: Steps) -> Callable[[str], str]:
+        def text_of(var: str) -> str:
+            if var in joint:
+                value = value_of(self.records, joint, Term(var))
+            else:
+                docid, node = sighting.bound[watched.place_of[var]]
+                value = Value(self.records[docid], node)
+            text = value.text()
+            steps.take(len(text) // CHARACTERS_READ_PER_STEP)
+            return text
+
+        return text_of

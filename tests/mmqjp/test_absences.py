@@ -1,0 +1,70 @@
+"""Absences on the engines against brute force, whatever the plan, the order, the batches, and restarts."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from math import inf
+from pathlib import Path
+
+import pytest
+
+from feeds.document import Document
+from join_stage.joiner import PLANS
+from mmqjp.session import Session
+from tests.generate.absences import with_absences
+from tests.generate.documents import SECOND
+from tests.generate.seeds import seeds
+from tests.generate.strategies import random_case
+from tests.oracle.bindings import OutputRow
+from tests.oracle.evaluation import comparable, evaluate
+from tests.support.agreement import Delivery, arranged, as_row
+from xscl import Script
+
+QUERIES, DOCUMENTS = 12, 12
+
+
+def case(seed: int) -> tuple[Script, list[Document], list[list[Document]]]:
+    """A script with absences, documents, and these in batches."""
+    rng = random.Random(seed)
+    script, documents = random_case(seed, QUERIES, DOCUMENTS)
+    script = with_absences(rng, script)
+    return script, documents, arranged(documents, Delivery(rng.choice([None, seed]), rng.choice([1, 2, 3, 5, 100])))
+
+
+@pytest.mark.parametrize("seed", seeds(12, 400))
+def test_all_is_decided_at_the_end_of_a_run(seed: int):
+    script, documents, batches = case(seed)
+    with Session("duckdb", plan=PLANS[seed % 3]) as engine:
+        engine.ensure(script)
+        got = [as_row(output) for batch in batches for output in engine.process(batch)]
+        got += [as_row(output) for output in engine.finish()]
+        assert not list(engine.finish())
+    assert comparable(got) == comparable(evaluate(script, documents))
+
+
+@pytest.mark.parametrize("seed", seeds(12, 400))
+def test_what_the_last_watermark_decides_depends_on_no_batch_or_restart(seed: int, tmp_path: Path):
+    script, _, batches = case(seed)
+    rng = random.Random(-seed)
+    lateness = {"*": rng.choice((0, 2, 5)) * SECOND, "T": rng.choice((1, 4, 30)) * SECOND}
+    got: list[OutputRow] = []
+    arrived: list[Document] = []
+    while batches:
+        with Session("duckdb", state=tmp_path, plan=rng.choice(PLANS), lateness=lateness, quiet=True) as engine:
+            engine.ensure(script)
+            for _ in range(rng.choice((1, 2, 9))):
+                if batches:
+                    got += map(as_row, engine.process(batches[0]))
+                    late = {(letter["stream"], letter["id"]) for letter in engine.last_dead_letters()}
+                    arrived += [one for one in batches.pop(0) if (one.stream, one.id) not in late]
+            got += map(as_row, engine.finish())
+    assert comparable(got) == comparable(evaluate(script, arrived, _watermark(arrived, lateness)))
+
+
+def _watermark(arrived: Sequence[Document], lateness: dict[str, int]):
+    def watermark(stream: str) -> float:
+        greatest = max((one.t1 for one in arrived if one.stream == stream), default=-inf)
+        return greatest - lateness.get(stream, lateness["*"])
+
+    return watermark
