@@ -279,10 +279,9 @@ class Engine:
         return self._process(documents)
 
     def finish(self) -> Outputs:
-        """Ends a finite run: answers event queries over all events that wait, if it began without `settle`, and, without
-        a state, all absences. Events that follow are later than those. Returns the outputs. Raises StoreError."""
-        registry = self._components.registry
-        if registry.events.running.forms or (registry.absent and self._directory is None):
+        """Ends a finite run: answers event queries over all events that wait, if it began without `settle`. Events that
+        follow are later. Without a state decides all absences. Returns the outputs. Raises StoreError."""
+        if (known := self._components.registry).events.running.forms or (known.absent and self._directory is None):
             return self._process((), lasts=self._directory is not None)
         self._last_dead_letters = []
         return Outputs()
