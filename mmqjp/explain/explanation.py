@@ -23,7 +23,7 @@ from templates.template import Shape
 from xscl import parse_script, to_xscl
 from xscl.algebra.expressions import ElementConstructor
 from xscl.algebra.mirror import UNORDERED, mirror_of
-from xscl.algebra.normal import NormalQuery, Side, Term, variables_of
+from xscl.algebra.normal import NEGATED, NormalQuery, Side, Term, variables_of
 from xscl.algebra.system_names import is_system_variable, short_name
 
 ARRAY = "[{}]"
@@ -103,7 +103,10 @@ class _Explanation:
 
     def _targets(self, owner: Subscription | HiddenStream, indent: int) -> Iterator[str]:
         for number, target in enumerate(owner.targets, 1):
-            if len(owner.targets) > 1:
+            if target.op in NEGATED:
+                what = "the left input" if not target.disjunct else f"the right input of disjunct {target.disjunct}"
+                yield from indented(["", what], indent)
+            elif len(owner.targets) > 1:
                 yield from indented(["", f"disjunct {number} of {len(owner.targets)}"], indent)
             yield from indented(self._target(target), indent)
             for side in target.conjunct.sides():
@@ -222,7 +225,13 @@ def _heading(text: str) -> list[str]:
 def _normal_form(normal: NormalQuery, publishes: bool) -> Iterator[str]:
     yield "  normal form"
     kind = f"{normal.op} within {window_text(normal.window)}" if normal.op else "a filter: each match is an output"
-    if len(normal.conjuncts) > 1:
+    if normal.absent:
+        yield f"    {kind}: each match of the left input without a partner, decided by the watermark"
+        yield from chain.from_iterable(wrapped(line, 4) for line in _partners(normal))
+        kind = (
+            "the inputs are found apart, as filters; sightings of the right ones are kept by the values of equalities"
+        )
+    elif len(normal.conjuncts) > 1:
         kind += f"; {len(normal.conjuncts)} disjuncts, whose matches are united"
     yield f"    {kind}"
     if normal.op == UNORDERED:
@@ -239,6 +248,14 @@ def _normal_form(normal: NormalQuery, publishes: bool) -> Iterator[str]:
     if normal.once is not None:
         within = "" if normal.once.window is None else f", within {window_text(normal.once.window)}"
         yield from wrapped(f"told once for each ({', '.join(map(to_xscl, normal.once.keys))}){within}", 4)
+
+
+def _partners(normal: NormalQuery) -> Iterator[str]:
+    """Yields what a partner of an absence's left input would have, a disjunct at a time."""
+    for number, absent in enumerate(normal.absent):
+        conditions = [f"{term_text(left)} = {term_text(right)}" for left, right in absent.joins]
+        conditions += map(to_xscl, absent.residual)
+        yield f"{'or' if number else 'a partner has'} {' and '.join(conditions)}"
 
 
 _MIRRORED = {

@@ -27,8 +27,8 @@ class Known:
 
 
 def known_queries(select: Select, name: str) -> list[Known]:
-    """Returns the registered queries of a name, at most 100 of them. Event queries are left out, and
-    those that this version cannot read."""
+    """Returns the registered queries of a name, at most 100 of them. Event queries are left out, those with absences,
+    and those that this version cannot read."""
     return list(_known(select, name))
 
 
@@ -49,5 +49,7 @@ def _known(select: Select, name: str) -> Iterator[Known]:
                     query.resume(pause["docid"], 0)
                 else:
                     query.pause(pause["docid"], pause["reason"])
+        if query.waits:
+            continue
         with suppress(XsclErrors):
             yield Known(query, ReadableQuery.of(text))

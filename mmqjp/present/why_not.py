@@ -13,6 +13,7 @@ from mmqjp.present.named_documents import named_document
 from mmqjp.present.why_not_kept import with_kept
 from mmqjp.present.why_not_result import WhyNot, items_of
 from mmqjp.present.why_not_whole import shown_verdict
+from mmqjp.queries.event_compile import is_event_form
 from mmqjp.tables.lookup import Select, names_of_queries, queries_named
 
 LISTED = 3
@@ -51,6 +52,9 @@ def no_query(select: Select, name: str) -> tuple[str, str]:
     removed = [row for row in queries_named(select, name, 1) if row["removed_at"] is not None]
     if removed:
         return f"the query {name} was removed at {iso_utc(removed[0]['removed_at'])}", "subscribe it again"
+    if any(not is_event_form(row["form"] or "") for row in queries_named(select, name, 1)):
+        what = f"{name} tells what did not come, and why-not knows queries whose documents all came"
+        return what, "try it with the operator without NOT: what that matches are the partners"
     if queries_named(select, name, 1):
         return f"{name} is an event query, and why-not knows queries over documents", "mmqjp explain shows what it does"
     names = names_of_queries(select, MOST_NAMES)
