@@ -89,17 +89,6 @@ class _Published:
     span: Span
 
 
-_OPERATORS: dict[str, JoinOp] = {
-    "FOLLOWED BY": "FOLLOWED BY",
-    "JOIN": "JOIN",
-    "JOIN UNORDERED": "JOIN UNORDERED",
-    "NOT FOLLOWED BY": "NOT FOLLOWED BY",
-    "NOT JOIN": "NOT JOIN",
-    "NOT PRECEDED BY": "NOT PRECEDED BY",
-}
-"""The operators by the terminals that they are written with."""
-
-
 def _query(source: Input, select: Any, publish: list[_Published], span: Span) -> Query:
     if not publish:
         return Query(source, select, None, span)
@@ -171,7 +160,7 @@ class Builder(Transformer[Token, Any]):
 
     def join(self, children: list[Any]) -> Join:
         left, right, window, pred = children[0], children[-1], children[-3], children[-5]
-        op = _OPERATORS[" ".join(word.type for word in children[1:-6])]
+        op = cast(JoinOp, " ".join(word.type for word in children[1:-6]))  # terminals are called as they are written
         if window.us is None and op in ("NOT FOLLOWED BY", "NOT JOIN"):
             hint = "write how long to wait, such as 7 d; only what came before needs no end: NOT PRECEDED BY {.., INF}"
             raise Problem(f"{op} without end would never be decided", window.span, hint)
