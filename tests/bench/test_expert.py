@@ -12,6 +12,7 @@ import pytest
 from bench import expert
 from bench.expert import Case, compared_lines, measure
 from bench.expert_workload import Expert, parameters, script
+from bench.stage2_report import Line
 from bench.workload import items
 from xscl import parse_script
 
@@ -49,7 +50,10 @@ def test_a_difference_is_an_error(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_the_command_prints_a_table_and_writes_lines(tmp_path: Path, monkeypatch, capsys):
-    monkeypatch.setattr(expert, "measure", lambda case, *ways: measure(replace(case, items=500, singles=5), *ways, 1))
+    def small(case: Case, engine: str, plan: str) -> list[Line]:
+        return measure(replace(case, items=500, singles=5), engine, plan, rounds=1)
+
+    monkeypatch.setattr(expert, "measure", small)
     out = tmp_path / "lines.json"
     monkeypatch.setattr(sys, "argv", ["bench", "--queries", "5", "--quick", "--json", str(out)])
     expert.main()

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections import Counter
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Generator
+from operator import itemgetter
 from pathlib import Path
-from typing import Any
 
 import pytest
 from _pytest.terminal import TerminalReporter
@@ -28,11 +28,13 @@ class Costs:
     """In a worker: measures each test. In the main process: sums up what reports say."""
 
     def __init__(self) -> None:
-        self.tests: Counter[str] = Counter()
+        self.tests = defaultdict[str, float](float)
         self.last = spent()
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[Any]:
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
         if call.when == "teardown":
             now = spent()
@@ -42,17 +44,19 @@ class Costs:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "teardown":
-            self.tests[report.nodeid] += sum(value for name, value in report.user_properties if name == NAME)
+            self.tests[report.nodeid] += sum(
+                float(str(value)) for name, value in report.user_properties if name == NAME
+            )
 
     def pytest_terminal_summary(self, terminalreporter: TerminalReporter) -> None:
-        folders, files = Counter[str](), Counter[str]()
+        folders, files = defaultdict[str, float](float), defaultdict[str, float](float)
         for nodeid, seconds in self.tests.items():
             path = Path(nodeid.split("::")[0])
             folders[str(path.parent)] += seconds
             files[str(path)] += seconds
-        for counter, most in ((folders, None), (files, SHOWN), (self.tests, SHOWN)):
-            terminalreporter.section(f"{NAME}: {sum(counter.values()):.0f} in all")
-            for name, seconds in counter.most_common(most):
+        for costs, most in ((folders, None), (files, SHOWN), (self.tests, SHOWN)):
+            terminalreporter.section(f"{NAME}: {sum(costs.values()):.0f} in all")
+            for name, seconds in sorted(costs.items(), key=itemgetter(1), reverse=True)[:most]:
                 terminalreporter.line(f"{seconds:8.1f} {name}")
 
 
