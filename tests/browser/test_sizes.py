@@ -1,4 +1,4 @@
-"""Sites with nothing in them, and with 10,000 queries."""
+"""Sites with nothing in them, and with thousands of queries."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.browser.site import OPTIONS, Site, served_site
 from tests.browser.test_pages import serves_everybody
 from tests.support.cli import mmqjp
 
-MANY = 10_000
+MANY = 3_000
 
 
 @pytest.fixture(scope="module")
@@ -50,18 +50,18 @@ def test_pages_without_anything_say_what_to_do_next(visit, empty: Site, path, le
     expect(page).to_have_url(f"{empty.url}{leads}")
 
 
-def test_ten_thousand_queries_are_shown_some_at_a_time(visit, crowded: Site):
+def test_thousands_of_queries_are_shown_some_at_a_time(visit, crowded: Site):
     page = crowded.enter(visit)
     expect(page.get_by_role("rowheader")).to_have_count(100)
-    expect(page.get_by_text("10,000").first).to_be_visible()
+    expect(page.get_by_text(f"{MANY:,}").first).to_be_visible()
     serves_everybody(page)
     first = page.get_by_role("rowheader").first.inner_text()
     page.get_by_role("link", name="Next").click()
     expect(page.get_by_role("rowheader")).to_have_count(100)
     assert page.get_by_role("rowheader").first.inner_text() > first
-    page.get_by_label("Search by name").fill("q9999")
+    page.get_by_label("Search by name").fill("q2999")
     page.keyboard.press("Enter")
-    page.get_by_role("link", name="q9999", exact=True).click()
+    page.get_by_role("link", name="q2999", exact=True).click()
     expect(page.get_by_text("It has not matched yet")).to_be_visible()
 
 

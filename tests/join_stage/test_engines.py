@@ -17,6 +17,7 @@ from join_stage.store import duckdb_tables
 from join_stage.store.protocol import StoreError
 from mmqjp.tables.store_schema import SCHEMA
 from tests.generate.joins import JoinCase, as_table, random_join_case, run_case, sorted_rows
+from tests.generate.seeds import seeds
 from tests.support.stores import TABLES
 
 Opener = Callable[..., JoinEngine]
@@ -262,7 +263,7 @@ def _all_match(case: JoinCase) -> bool:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(1, 4))
 def test_both_engines_join_alike(seed: int, spark):
     from join_stage.spark.engine import SparkEngine
 

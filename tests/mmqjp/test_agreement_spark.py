@@ -31,7 +31,7 @@ def _delivery(seed: int) -> Delivery:
     return Delivery(rng.choice([None, seed]), rng.choice([5, 7, 100]))
 
 
-@pytest.mark.parametrize("seed", seeds(3, SETS, 5000))
+@pytest.mark.parametrize("seed", seeds(1, SETS, 5000))
 def test_spark_agrees_with_the_oracle(seed: int, spark: SparkSession):
     script, documents = random_case(seed, QUERIES, DOCUMENTS)
     with Session(spark) as engine:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from feeds.document import Document
-from join_stage.joiner import PLANS
+from join_stage.joiner import DEFAULT_PLAN, PLANS
 from mmqjp.answers.output import Output
 from mmqjp.session import Session
 from tests.generate.seeds import seeds
@@ -83,7 +83,9 @@ def test_late_queries_give_what_early_ones_would_at_length(seed: int):
 
 
 @pytest.mark.parametrize(("queries", "documents"), [(4, 8), pytest.param(8, 10, marks=pytest.mark.soak)])
-@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize(
+    "plan", [pytest.param(plan, marks=() if plan == DEFAULT_PLAN else pytest.mark.soak) for plan in PLANS]
+)
 def test_late_queries_on_spark(plan: str, queries: int, documents: int, spark: SparkSession):
     with Session(spark, plan=plan) as engine:
         assert assert_late_is_early(engine, 301, queries, documents) > 0

@@ -35,7 +35,7 @@ def counted(context: Context) -> Callable[[], int]:
     return lambda: context.jobs - before
 
 
-@pytest.mark.parametrize("seed", seeds(3, 300))
+@pytest.mark.parametrize("seed", seeds(1, 300))
 def test_executors_agree_with_the_oracle(
     seed: int, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -50,7 +50,7 @@ def test_executors_agree_with_the_oracle(
     assert context.jobs
 
 
-@pytest.mark.parametrize("seed", seeds(2, 100))
+@pytest.mark.parametrize("seed", seeds(1, 100))
 def test_executors_keep_to_bounds(seed: int, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     context = run_in_process(monkeypatch, cores=3, seed=seed)
 
@@ -115,7 +115,7 @@ def told(outputs: list[Output]) -> list[tuple[object, ...]]:
     return [(o.seq, o.id, o.query, o.documents, tuple(o.nodes.items()), o.xml) for o in outputs]
 
 
-@pytest.mark.parametrize("seed", seeds(4, 400, 14))
+@pytest.mark.parametrize("seed", seeds(1, 400, 14))
 def test_outputs_have_the_same_numbers_as_on_the_embedded_engine(
     seed: int, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

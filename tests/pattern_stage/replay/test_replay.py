@@ -178,7 +178,7 @@ def test_what_has_no_question_is_told():
 
 
 def test_only_events_after_since_are_seen(database: Database):
-    made = written([one for one in STATEMENTS if "E3" not in one])
+    made = written([one for one in STATEMENTS if "E3" not in one][::4])
 
     def since_three(texts: Texts, lineage: Lineage, run: Run) -> AnyKernel:
         return Since(ReplayKernel(texts, database, Kernel(texts, lineage)), 3 * SECOND)
