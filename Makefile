@@ -52,9 +52,8 @@ bench: bench-stage1
 	$(BIN)/mmqjp bench serve --csv bench-results/serve.csv --json bench-results/serve.json
 	$(BIN)/mmqjp bench registration --csv bench-results/registration.csv --json bench-results/registration.json
 	$(BIN)/mmqjp bench feeds --json bench-results/feeds.json
-	for name in technical indexes feeds rumor hybrid; do \
-		$(BIN)/mmqjp bench patterns $$name --csv bench-results/patterns-$$name.csv \
-			--json bench-results/patterns-$$name.json || exit 1; \
+	for name in technical indexes double-top feeds rumor hybrid peers; do \
+		$(BIN)/mmqjp bench patterns $$name $(call kept,patterns-$$name) || exit 1; \
 	done
 
 bench-stage1: $(READY)

@@ -1,10 +1,13 @@
 """Event patterns: many statements over one stream of synthetic events, as the thesis measures them (4.4).
 
     mmqjp bench patterns NAME [--queries N,N] [--events N] [--quick] [--json FILE] [--csv FILE] [--plot PREFIX]
+                              [--flink-python PATH]
 
 `technical` is Figure 4.13: five templates, and for one of them other Zipf powers and selectivities. `indexes` is Figure
 4.14: one template with parts of the optimiser switched off. `feeds`, `rumor` and `hybrid` are Figures 4.18 and 5.8 to
-5.10: see `bench.patterns_thesis`. `places` is about executors and SQL: see `bench.patterns_places`.
+5.10: see `bench.patterns_thesis`. `double-top` is Figure 4.17: see `bench.patterns_double_top`. `places` is about
+executors and SQL: see `bench.patterns_places`. `peers` compares with Flink and with an expert's SQL: see
+`bench.patterns_peers`.
 
 Beside the others stand one statement at a time, by a kernel of its own over the same intervals and, for the first two,
 by hand in NumPy over all events, both for a sample, scaled up; and the floor: a dictionary probe for each attribute of
@@ -14,16 +17,19 @@ each event. Before a time is reported, the results of the sample are compared.
 from __future__ import annotations
 
 import argparse
+import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from bench import patterns_places, patterns_plot, patterns_sweeps, patterns_thesis
+from bench import patterns_double_top, patterns_peers, patterns_places, patterns_plot, patterns_sweeps, patterns_thesis
 from bench.command import file, with_progress
 from bench.patterns_alone import Found, alone
 from bench.patterns_workload import (
+    DOMAIN,
     SECOND,
     STREAM,
     TEMPLATES,
@@ -46,7 +52,7 @@ INTERVAL = 1000
 
 SAMPLE, QUICK_SAMPLE = 30, 10
 
-NAMES = ("technical", "indexes", "feeds", "rumor", "hybrid", "places")
+NAMES = ("technical", "indexes", "double-top", "feeds", "rumor", "hybrid", "places", "peers")
 
 
 @dataclass(frozen=True)
@@ -56,8 +62,11 @@ class Case:
     events: int
     zipf: float = 1.0
     selectivity: float = 0.7
+    domain: int = DOMAIN
+    """How many values a discrete attribute has."""
     without: str = ""
     """What is switched off."""
+    figure: str = "4.13a"
 
 
 SWITCHES: dict[str, tuple[tuple[RuleName, ...], bool]] = {
@@ -139,10 +148,10 @@ def floor(given: Stocks) -> float:
 
 def measure(case: Case, sample_size: int) -> Iterator[Line]:
     """Lines of a case. Raises AssertionError if a statement of the sample has other results alone."""
-    asked = statements(case.queries, (case.zipf, 1, 0.8), case.selectivity)
+    asked = statements(case.queries, (case.zipf, 1, 0.8), case.selectivity, case.domain)
     chance = np.random.default_rng(3)
     sample = chance.choice(case.queries, min(sample_size, case.queries), replace=False).tolist()
-    given = planted(events(case.events), [asked[place] for place in sample])
+    given = planted(events(case.events, case.domain), [asked[place] for place in sample])
     together = run(case, asked, given, sample)
     by_hand = by_kernel = 0.0
     for place in sample:
@@ -159,6 +168,7 @@ def measure(case: Case, sample_size: int) -> Iterator[Line]:
     def line(plan: str, seconds: float, rows: int, extrapolated: bool, **details: object) -> Line:
         baseline = None if plan.startswith("one") else "one at a time"
         speedup = by_kernel * scale / seconds if baseline else None
+        details = {"events_a_second": case.events / seconds, **details}
         return Line(
             "patterns", asdict(case), None, plan, seconds, rows, baseline, speedup, lowest, extrapolated, details
         )
@@ -174,18 +184,23 @@ def measure(case: Case, sample_size: int) -> Iterator[Line]:
 
 
 def technical(queries: Sequence[int], count: int, *, sweeps: bool) -> list[Case]:
-    """Figure 4.13: the number of statements, and with `sweeps` Zipf's power and the selectivity."""
+    """Figure 4.13: the number of statements, and with `sweeps` Zipf's power, the selectivity, and the number of
+    statements again with attributes of more values the more there are."""
     cases = [Case(template, number, count) for template in TEMPLATES for number in queries]
     if sweeps:
         base = Case("LinearStat", queries[0], count)
-        cases += [replace(base, zipf=zipf) for zipf in (0.8, 1.2, 1.4)]
-        cases += [replace(base, selectivity=selectivity) for selectivity in (0.5, 0.6, 0.8, 0.9)]
+        cases += [replace(base, zipf=zipf, figure="4.13b") for zipf in (0.8, 1.0, 1.2, 1.4)]
+        cases += [replace(base, selectivity=one, figure="4.13c") for one in (0.5, 0.6, 0.7, 0.8, 0.9)]
+        for number in queries:
+            # A step asks for two discrete attributes: an event satisfies as many static conditions as with queries[0].
+            domain = round(DOMAIN * (number / queries[0]) ** 0.5)
+            cases.append(replace(base, queries=number, domain=domain, figure="4.13, equal hits"))
     return cases
 
 
 def indexes(queries: Sequence[int], count: int) -> list[Case]:
     """Figure 4.14."""
-    return [Case("Filter", number, count, without=without) for number in queries for without in SWITCHES]
+    return [Case("Filter", number, count, without=one, figure="4.14") for number in queries for one in SWITCHES]
 
 
 COLUMNS: tuple[Column, ...] = (
@@ -195,7 +210,8 @@ COLUMNS: tuple[Column, ...] = (
     ("statements", lambda line: line.case["queries"]),
     ("zipf", lambda line: line.case["zipf"]),
     ("selectivity", lambda line: line.case["selectivity"]),
-    ("events/s", lambda line: float(str(line.case["events"])) / line.seconds),
+    ("values", lambda line: line.case["domain"]),
+    ("events/s", lambda line: line.details["events_a_second"]),
     ("results", lambda line: line.rows),
     ("over floor", lambda line: line.over_floor),
     ("times faster", marked),
@@ -210,40 +226,52 @@ def main() -> None:
     made.add_argument("--queries", type=numbers, metavar="N,N", help="numbers of statements, separated by commas")
     made.add_argument("--events", type=int, metavar="N", help="how many events")
     add_outputs(made)
-    made.add_argument(
-        "--plot", type=file, metavar="PREFIX", help="feeds, rumor, hybrid: draw PREFIX.svg and PREFIX.png"
-    )
+    made.add_argument("--plot", type=file, metavar="PREFIX", help="draw PREFIX.svg and PREFIX.png; not of places")
+    made.add_argument("--flink-python", metavar="PATH", help="peers: the interpreter that has apache-flink")
     options = parsed(made)
-    if options.plot and options.name in ("technical", "indexes", "places"):
-        made.error("--plot draws feeds, rumor and hybrid only")
-    quick = options.quick
-    if options.name == "places":
-        places = with_progress(patterns_places.cases(options.queries, options.events, quick=quick), str)
-        lines = list(patterns_places.measured(places, quick=quick))
-        show(lines, "event patterns, places", patterns_places.COLUMNS)
-        keep(lines, options)
-        return
-    if options.name in ("feeds", "rumor", "hybrid"):
-        sweeps = patterns_thesis.cases(options.name, options.queries, options.events, quick=quick)
-        lines = [
-            line
-            for one in with_progress(sweeps, str)
-            for line in patterns_sweeps.measure(one, 3 if quick else 5, 1 if quick else 3)
-        ]
-        show(lines, f"event patterns, {options.name}", patterns_sweeps.COLUMNS)
-        keep(lines, options)
-        if options.plot:
-            patterns_plot.draw(lines, options.plot)
-        return
-    if options.name == "technical":
-        asked = options.queries or ([20_000] if quick else [100_000, 400_000])
-        cases = technical(asked, options.events or (5_000 if quick else 20_000), sweeps=not quick)
-    else:
-        asked = options.queries or ([2_000] if quick else [10_000, 20_000, 40_000])
-        cases = indexes(asked, options.events or (1_000 if quick else 5_000))
-    lines = [line for case in with_progress(cases, str) for line in measure(case, QUICK_SAMPLE if quick else SAMPLE)]
-    show(lines, f"event patterns, {options.name}", COLUMNS)
+    if options.plot and options.name == "places":
+        made.error("--plot draws no places")
+    lines, columns = _measured(options)
+    show(lines, f"event patterns, {options.name}", columns)
     keep(lines, options)
+    if options.plot:
+        patterns_plot.draw(lines, options.plot)
+
+
+def _measured(options: argparse.Namespace) -> tuple[list[Line], tuple[Column, ...]]:
+    """The lines of a benchmark, and the columns of their table."""
+    quick, queries, count = options.quick, options.queries, options.events
+
+    def each(some: Sequence[Any], measured: Callable[[Any], Iterator[Line]]) -> list[Line]:
+        return [line for one in with_progress(some, str) for line in measured(one)]
+
+    match options.name:
+        case "places":
+            places = with_progress(patterns_places.cases(queries, count, quick=quick), str)
+            return list(patterns_places.measured(places, quick=quick)), patterns_places.COLUMNS
+        case "double-top":
+            turns = patterns_double_top.QUICK_TURNS if quick else patterns_double_top.TURNS
+            tops = patterns_double_top.cases(count, quick=quick)
+            return each(tops, lambda one: patterns_double_top.measure(one, turns)), patterns_double_top.COLUMNS
+        case "peers":
+            python = options.flink_python or sys.executable
+            lacking = patterns_peers.FLINK.lacking(python)
+            if lacking:
+                print(f"Flink is left out: {lacking}", file=sys.stderr)
+            turns = patterns_peers.QUICK_TURNS if quick else patterns_peers.TURNS
+            peers = patterns_peers.cases(queries, count, flink=not lacking, quick=quick)
+            return each(peers, lambda one: patterns_peers.measure(one, python, turns)), patterns_peers.COLUMNS_SHOWN
+        case "feeds" | "rumor" | "hybrid":
+            sweeps = patterns_thesis.cases(options.name, queries, count, quick=quick)
+            sizes = (3, 1) if quick else (5, 3)
+            return each(sweeps, lambda one: patterns_sweeps.measure(one, *sizes)), patterns_sweeps.COLUMNS
+        case "technical":
+            numbers = queries or ([20_000] if quick else [100_000, 400_000])
+            cases = technical(numbers, count or (5_000 if quick else 20_000), sweeps=not quick)
+        case _:
+            numbers = queries or ([2_000] if quick else [10_000, 20_000, 40_000])
+            cases = indexes(numbers, count or (1_000 if quick else 5_000))
+    return each(cases, lambda one: measure(one, QUICK_SAMPLE if quick else SAMPLE)), COLUMNS
 
 
 if __name__ == "__main__":

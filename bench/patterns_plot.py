@@ -9,6 +9,12 @@ from typing import Any
 from bench.stage2_report import Line
 
 _AXES = {
+    "4.13a": ("queries", "statements"),
+    "4.13b": ("zipf", "Zipf parameter"),
+    "4.13c": ("selectivity", "selectivity of a range"),
+    "4.13, equal hits": ("queries", "statements"),
+    "4.14": ("queries", "statements"),
+    "4.17": ("smoothing", "days averaged"),
     "4.18": ("queries", "statements"),
     "5.8a": ("queries", "statements"),
     "5.8b": ("domain", "values of the constants"),
@@ -20,11 +26,16 @@ _AXES = {
     "5.9d": ("capacity", "streams on the channel"),
     "5.10a": ("queries", "statements"),
     "5.10b": ("sel", "selectivity of the start conditions"),
+    "flink": ("queries", "statements, beside Flink"),
+    "expert": ("queries", "statements, beside SQL"),
 }
 """What varies in a figure, and its label."""
 
 _LOG = ("queries", "domain", "window")
-_COLOURS = ("tab:green", "tab:blue", "tab:orange", "tab:red", "tab:purple", "tab:brown", "tab:pink", "dimgrey")
+_COLOURS = (
+    *("tab:green", "tab:blue", "tab:orange", "tab:red", "tab:purple", "tab:brown", "tab:pink", "dimgrey"),
+    *("tab:olive", "tab:cyan", "gold", "black", "navy", "darkred", "teal"),
+)
 
 
 def draw(lines: Sequence[Line], prefix: Path) -> None:
@@ -57,7 +68,7 @@ def _panel(axes: Any, name: str, lines: Sequence[Line]) -> None:
         groups.setdefault(_series(line, lines), []).append(line)
     for series, colour in zip(groups, _COLOURS, strict=False):
         points = sorted((float(str(line.case[key])), _rate(line)) for line in groups[series])
-        style = "s:" if "one at a time" in series else "D-"
+        style = "s:" if "one at a time" in series or "one by hand" in series else "D-"
         axes.plot([x for x, _ in points], [rate for _, rate in points], style, color=colour, label=series)
     axes.set(title=name, xlabel=label, ylabel="events a second", yscale="log")
     if key in _LOG:
@@ -71,9 +82,12 @@ def _panel(axes: Any, name: str, lines: Sequence[Line]) -> None:
 
 def _series(line: Line, lines: Sequence[Line]) -> str:
     """What a line of a panel is called."""
-    template = str(line.case["template"])
-    several = len({one.case["template"] for one in lines}) > 1
-    return line.plan if not several else template if line.plan == "together" else f"{template}, {line.plan}"
+    parts = [line.plan] if line.plan != "together" else []
+    if len({one.case.get("template") for one in lines}) > 1:
+        parts.insert(0, str(line.case["template"]))
+    if without := line.case.get("without"):
+        parts.append(f"without {without}")
+    return ", ".join(parts) or "together"
 
 
 def _rate(line: Line) -> float:

@@ -1,8 +1,8 @@
 """The workload of the thesis for event patterns (4.4): five templates of three steps over synthetic events.
 
-An event has four discrete attributes, of 100 values, and four continuous ones, all uniform. A step asks for two
-discrete attributes with given values, one of which, the primary one, is the same in all steps, and for two continuous
-ones within ranges.
+An event has four discrete attributes, of 100 values by default, and four continuous ones, all uniform. A step asks for
+two discrete attributes with given values, one of which, the primary one, is the same in all steps, and for two
+continuous ones within ranges.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Stocks:
 
     def columns(self, texts: Texts) -> Columns:
         """The events as the kernel takes them."""
-        codes = texts.codes(map(_named, range(DOMAIN)))
+        codes = texts.codes(map(_named, range(int(self.discrete.max()) + 1)))
         numbers = np.arange(self.discrete.shape[1], dtype=np.int64)
         times = (numbers + 1) * SECOND
         return Columns(times, times, (*codes[self.discrete], *self.continuous), numbers.reshape(-1, 1))
@@ -77,10 +77,10 @@ class Step:
 Steps = tuple[Step, Step, Step]
 
 
-def events(count: int, seed: int = 1) -> Stocks:
-    """Some events."""
+def events(count: int, domain: int = DOMAIN, seed: int = 1) -> Stocks:
+    """Some events, whose discrete attributes have so many values."""
     chance = np.random.default_rng(seed)
-    return Stocks(chance.integers(0, DOMAIN, (DISCRETE, count)), chance.random((CONTINUOUS, count)))
+    return Stocks(chance.integers(0, domain, (DISCRETE, count)), chance.random((CONTINUOUS, count)))
 
 
 def planted(given: Stocks, asked: Sequence[Steps]) -> Stocks:
@@ -96,18 +96,24 @@ def planted(given: Stocks, asked: Sequence[Steps]) -> Stocks:
 
 
 def statements(
-    count: int, zipf: tuple[float, float, float] = (1, 1, 0.8), selectivity: float = 0.7, seed: int = 2
+    count: int,
+    zipf: tuple[float, float, float] = (1, 1, 0.8),
+    selectivity: float = 0.7,
+    domain: int = DOMAIN,
+    seed: int = 2,
 ) -> list[Steps]:
     """The steps of statements. Attributes, values and ranges of step i are chosen by Zipf's law with `zipf[i]`."""
     chance = np.random.default_rng(seed)
-    primary = chance.choice(DOMAIN, count, p=_zipf(DOMAIN, zipf[0]))
-    steps = [_steps(chance, count, primary, power, selectivity) for power in zipf]
+    primary = chance.choice(domain, count, p=_zipf(domain, zipf[0]))
+    steps = [_steps(chance, count, primary, power, selectivity, domain) for power in zipf]
     return list(zip(*steps, strict=True))
 
 
-def _steps(chance: np.random.Generator, count: int, primary: Ints, power: float, selectivity: float) -> list[Step]:
+def _steps(
+    chance: np.random.Generator, count: int, primary: Ints, power: float, selectivity: float, domain: int
+) -> list[Step]:
     other = 1 + chance.choice(DISCRETE - 1, count, p=_zipf(DISCRETE - 1, power))
-    values = chance.choice(DOMAIN, count, p=_zipf(DOMAIN, power))
+    values = chance.choice(domain, count, p=_zipf(domain, power))
     one = chance.choice(CONTINUOUS, count, p=_zipf(CONTINUOUS, power))
     two = (one + 1 + chance.choice(CONTINUOUS - 1, count, p=_zipf(CONTINUOUS - 1, power))) % CONTINUOUS
     lows = chance.choice(RANGES, (2, count), p=_zipf(RANGES, power)) * ((1 - selectivity) / (RANGES - 1))

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from bench.peer_worker import Report, Row, Work, write_work
 from bench.process_tree import resident_bytes
@@ -79,25 +80,31 @@ def run(system: System, work: Work, batches: Path, python: str = sys.executable,
         directory = Path(made)
         for name in work.batches:
             (directory / name).symlink_to(batches / name, target_is_directory=True)
-        environment = os.environ | {"PYTHONPATH": _code(system, directory)} | _java()
-        errors = directory / "errors"
         write_work(replace(work, launched=time.time()), directory)
-        with errors.open("wb") as said:
-            process = subprocess.Popen(
-                [python, "-m", f"bench.{system.module}", str(directory)],
-                stdin=subprocess.PIPE, stdout=said, stderr=said, env=environment, cwd=directory,
-                start_new_session=True,
-            )  # fmt: skip
-            resident = _watched(process, long)
-        report = directory / "report.json"
-        if not report.exists():
-            ended = (
-                f"status {process.returncode}" if process.returncode != -signal.SIGKILL else f"more than {long:.0f} s"
-            )
-            raise PeerFailed(f"{system.name} ended with {ended}: {_tail(errors)}")
+        report, resident = reported(system, directory, python, long)
         with (directory / "rows.csv").open(newline="", encoding="utf-8") as lines:
             rows = frozenset((name, int(left), int(right)) for name, left, right in csv.reader(lines))
-        return Ran(rows, Report(**json.loads(report.read_text("utf-8"))), resident)
+        return Ran(rows, Report(**report), resident)
+
+
+def reported(system: System, directory: Path, python: str, long: float = LONG) -> tuple[dict[str, Any], int]:
+    """Runs the program of a system over a directory. Returns its report, and the most bytes of memory that it had.
+
+    Raises PeerFailed with the end of what it said."""
+    environment = os.environ | {"PYTHONPATH": _code(system, directory)} | _java()
+    errors = directory / "errors"
+    with errors.open("wb") as said:
+        process = subprocess.Popen(
+            [python, "-m", f"bench.{system.module}", str(directory)],
+            stdin=subprocess.PIPE, stdout=said, stderr=said, env=environment, cwd=directory,
+            start_new_session=True,
+        )  # fmt: skip
+        resident = _watched(process, long)
+    report = directory / "report.json"
+    if not report.exists():
+        ended = f"status {process.returncode}" if process.returncode != -signal.SIGKILL else f"more than {long:.0f} s"
+        raise PeerFailed(f"{system.name} ended with {ended}: {_tail(errors)}")
+    return json.loads(report.read_text("utf-8")), resident
 
 
 def _watched(process: subprocess.Popen[bytes], long: float) -> int:
@@ -131,7 +138,7 @@ def _code(system: System, directory: Path) -> str:
         return str(package.parent)
     copied = directory / "code" / "bench"
     copied.mkdir(parents=True)
-    for name in ("__init__", "process_tree", "peer_worker", "peer_files", system.module):
+    for name in ("__init__", "process_tree", "peer_worker", "peer_files", "patterns_peer_task", system.module):
         shutil.copy(package / f"{name}.py", copied)
     return str(copied.parent)
 
