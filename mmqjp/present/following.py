@@ -24,6 +24,7 @@ def matches_between(select: Select, after: int, until: int) -> list[Match]:
             ),
             tuple(behind[row["seq"]][:MOST_MATCHES]),
             (texts[row["qid"]],) if row["qid"] in texts else tuple(texts_of(select, row["query"], None, MOST_QUERIES)),
+            row["form"],
         )
         for row in rows
     ]  # fmt: skip

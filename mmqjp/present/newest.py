@@ -13,7 +13,7 @@ from mmqjp.answers.answer import Body
 from mmqjp.answers.output import Output, read_nodes
 from mmqjp.present.answer_table import Answer, Place
 from mmqjp.present.match import Match
-from mmqjp.present.output_why import MOST_MATCHES, compiled, items_of, parts_of, reason_of
+from mmqjp.present.output_why import MOST_MATCHES, compiled, items_of, parts_of, reason_of, selects_values
 from mmqjp.present.recent_answers import RecentAnswers, Version
 from mmqjp.present.recipients import Member
 from mmqjp.present.remembered_documents import RememberedDocuments
@@ -110,7 +110,7 @@ class NewestMatches:
         remembered."""
         self.forget_what_was_dropped()
         told = self.recent.latest(most)
-        if told is None or not _are_whole({one.member.text for one in told}):
+        if told is None or not _are_whole(one.member for one in told):
             return None
         answers = self._of_recent([(one.answer, one.member) for one in told])
         return tuple(
@@ -129,7 +129,7 @@ class NewestMatches:
     def _told_recently(self, name: str, before: Place | None, most: int) -> list[tuple[Answer, Member]] | None:
         """The newest outputs, if they are remembered and their XML is not needed: of queries that select it all."""
         told = self.recent.newest(name, before, most)
-        return told if told is not None and _are_whole({member.text for _, member in told}) else None
+        return told if told is not None and _are_whole(member for _, member in told) else None
 
     def _newest_recent(self, name: str, told: list[tuple[Answer, Member]], most: int) -> Newest:
         shown = told[:most]
@@ -149,7 +149,8 @@ class NewestMatches:
                 self._kept.move_to_end(number)
         missing = {one.answer: (one, member) for one, member in shown if one.answer not in found}
         outputs = [
-            Told(_output(one._asdict()), one.behind[:MOST_MATCHES], (member.text,)) for one, member in missing.values()
+            Told(_output(one._asdict()), one.behind[:MOST_MATCHES], (member.text,), member.form)
+            for one, member in missing.values()
         ]
         made = matches_of_told(self._select, outputs, self.documents)
         for (one, _), match in zip(missing.values(), made, strict=True):
@@ -170,7 +171,7 @@ class NewestMatches:
 
     def _answers(self, told: Sequence[Row], queries: Mapping[int, Row]) -> dict[int, _Answer]:
         """The answers of outputs by number. Those that are gone are left out."""
-        texts = {row["answer"]: queries[row["qid"]]["text"] for row in told}
+        texts = {row["answer"]: (queries[row["qid"]]["text"], queries[row["qid"]]["form"]) for row in told}
         with self._lock:
             found = {number: kept for number in texts if (kept := self._kept.get(number)) is not None and kept.has_xml}
             for number in found:
@@ -183,7 +184,12 @@ class NewestMatches:
         for row in self._select(page_sql.matches_behind(missing)).to_pylist():
             behind.setdefault(row["answer"], []).append(_docids(row))
         untold = [
-            Told(_output(row), tuple(behind.get(row["answer"], ()))[:MOST_MATCHES], (texts[row["answer"]],))
+            Told(
+                _output(row),
+                tuple(behind.get(row["answer"], ()))[:MOST_MATCHES],
+                texts[row["answer"]][:1],
+                texts[row["answer"]][1],
+            )
             for row in rows
         ]
         for row, match in zip(rows, matches_of_told(self._select, untold, self.documents), strict=True):
@@ -212,18 +218,19 @@ class NewestMatches:
         for row in rows:
             output = replace(_output(row), query=name, xml=row["xml"], id=row["id"], seq=row["seq"])
             pairs = ({"docid1": one, "docid2": two} for one, two in row["matches"] or ())
-            told.append(Told(output, tuple(map(_docids, pairs))[:MOST_MATCHES], texts))
+            told.append(Told(output, tuple(map(_docids, pairs))[:MOST_MATCHES], texts, None))
         return {match.output.seq: match for match in matches_of_told(self._select, told, self.documents)}
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
     """An output without a reason: with the docids of the matches behind it, and the texts of the queries that it
-    may be of."""
+    may be of, and the id of their form, None in earlier formats."""
 
     output: Output
     behind: tuple[tuple[int, ...], ...]
     texts: tuple[str, ...]
+    form: str | None
 
 
 def matches_of_told(
@@ -240,14 +247,17 @@ def matches_of_told(
         sources = list(zip(one.output.documents, one.output.streams, strict=True))
         behind = [parts_of(ids, records) for ids in one.behind]
         reason, _ = reason_of(one.output, behind, sources, queries, whole=False)
-        selects = any(not query.normal.star for query in queries.values())
-        values = selected(one.output.xml) if selects and one.output.xml else ()
+        values = (
+            selected(one.output.xml)
+            if one.output.xml and any(selects_values(text, one.form) for text in one.texts)
+            else ()
+        )
         yield Match(one.output, tuple(items[source] for source in sources), reason, values)
 
 
-def _are_whole(texts: Iterable[str]) -> bool:
-    """Whether all of some queries select whole documents: then their matches can be shown without their XML."""
-    return all(query is None or query.normal.star for query in map(_query, texts))
+def _are_whole(members: Iterable[Member]) -> bool:
+    """Whether no query selects values: then their matches can be shown without their XML."""
+    return not any(selects_values(*query) for query in {(one.text, one.form) for one in members})
 
 
 def _of_query(answer: _Answer, name: str, identity: Identity, seq: int) -> Match:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from typing import Any
 
 from common.errors import InputError
@@ -21,7 +22,7 @@ from mmqjp.present.recent_answers import RecentAnswers
 from mmqjp.present.remembered_documents import RememberedDocuments
 from mmqjp.present.selected import selected
 from mmqjp.queries.compile import CompiledQuery, Compiler
-from mmqjp.queries.event_compile import is_bare
+from mmqjp.queries.event_compile import is_bare, is_event_form
 from mmqjp.tables.lookup import (
     Row,
     Select,
@@ -38,6 +39,9 @@ ID_LENGTH, LISTED = 32, 5
 
 MOST_MATCHES = 100
 """At most so many of the matches behind an output are searched for its bindings."""
+
+KEPT_TEXTS = 10_000
+"""Of so many texts it is kept whether their outputs have values."""
 
 _ID = re.compile(r"[0-9a-f]{1,32}")
 
@@ -108,7 +112,7 @@ def why_output(
     items = tuple(found[source] for source in sources)
     parts = next(filter(None, behind), ())
     reason, text = reason_of(output, behind, sources, queries)
-    shown = selected(output.xml) if any(not query.normal.star for query in queries.values()) else ()
+    shown = selected(output.xml) if any(selects_values(text, row["form"]) for text in texts) else ()
     return OutputWhy(Match(output, items, reason, shown), _fed(parts), text or next(iter(texts), ""))
 
 
@@ -152,6 +156,14 @@ def items_of(
             if row["kind"] == "external" and key in missing:
                 found[key] = item_of(*key, row["t0"], row["xml"])
     return {key: found.get(key) or missing_item(*key) for key in wanted}
+
+
+@lru_cache(KEPT_TEXTS)
+def selects_values(text: str, form: str | None) -> bool:
+    """Returns whether the outputs of a query, of which also the id of its form may be known, have values to show,
+    instead of whole documents: those of event queries have, too. A query that this version cannot read has none."""
+    query = compiled(text)
+    return is_event_form(form or "") if query is None else not query.normal.star
 
 
 def compiled(text: str) -> CompiledQuery | None:

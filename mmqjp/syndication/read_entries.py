@@ -12,20 +12,16 @@ import pyarrow as pa
 from lxml import etree
 
 from common.batches import in_batches
-from common.errors import InputError
 from common.xml_parser import xml_parser
-from join_stage.store.protocol import StoreError
 from mmqjp.answers.answer import Body
 from mmqjp.answers.output import Output
 from mmqjp.present.answer_table import Answer
 from mmqjp.present.item import Item, item_of, missing_item
 from mmqjp.present.match import Match
-from mmqjp.present.output_why import items_of
+from mmqjp.present.output_why import items_of, selects_values
 from mmqjp.present.recipients import Member
 from mmqjp.present.remembered_documents import RememberedDocuments
 from mmqjp.present.selected import selected
-from mmqjp.queries.compile import Compiler
-from mmqjp.queries.event_compile import is_bare
 from mmqjp.queries.identity import Identity
 from mmqjp.syndication.entries import Entry, entry_of
 from mmqjp.tables import feed_sql
@@ -117,7 +113,7 @@ class EntryReader:
 
     def _selects(self, member: Member) -> bool:
         if (known := self._has_select.get(member.qid)) is None:
-            known = self._has_select[member.qid] = _selects(member.text)
+            known = self._has_select[member.qid] = selects_values(member.text, member.form)
         return known
 
     def _matches(self, told: Sequence[Told]) -> Iterator[tuple[Told, Match, int | None]]:
@@ -139,7 +135,7 @@ class EntryReader:
         """Returns the queries that select values, instead of whole documents."""
         if unknown := qids - self._has_select.keys():
             for row in self._select(feed_sql.texts(sorted(unknown))).to_pylist():
-                self._has_select[row["qid"]] = _selects(row["text"])
+                self._has_select[row["qid"]] = selects_values(row["text"], row["form"])
         return sorted(qid for qid in qids if self._has_select.get(qid))
 
     # ------------------------------------------------------------ items
@@ -189,11 +185,3 @@ def _item(stream: str, id: str, t0: int, xml: str, is_cut: bool) -> Item:
         beginning = etree.fromstring(xml.encode(), xml_parser(trusted=True, recover=True))
         xml = etree.tostring(beginning, encoding="unicode")
     return item_of(id, stream, t0, xml)
-
-
-def _selects(text: str) -> bool:
-    """Whether a query selects values. One that this version cannot read does not."""
-    try:
-        return not is_bare(text) and not Compiler().compile_text(text).normal.star
-    except (InputError, StoreError):
-        return False

@@ -103,8 +103,8 @@ def last_in_group(name: str, first: int, before: int) -> str:
 
 
 def texts(qids: Iterable[int]) -> str:
-    """Returns SQL for the `text` of some queries, by `qid`."""
-    return f"SELECT qid, text FROM added_queries WHERE qid IN ({_listed(qids)})"
+    """Returns SQL for the `text` and the `form` of some queries, by `qid`."""
+    return f"SELECT qid, text, form FROM added_queries WHERE qid IN ({_listed(qids)})"
 
 
 def outputs_of(pairs: Iterable[tuple[int, int]], selecting: Iterable[int]) -> str:
