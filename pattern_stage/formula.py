@@ -162,3 +162,8 @@ def size(item: Value | Condition) -> int:
     if isinstance(item, Comparison | TextTest | NullTest | AllOf | AnyOf):
         return sum(size(value) for value in values_of(item))
     return sum(1 for _ in leaves(item))
+
+
+def has_parameters(condition: Condition) -> bool:
+    """Returns whether a condition has a parameter."""
+    return any(isinstance(leaf, Parameter) for value in values_of(condition) for leaf in leaves(value))

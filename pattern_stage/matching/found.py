@@ -11,7 +11,7 @@ import numpy as np
 from pattern_stage.columns import Column, Columns, Ints, Mask, column_of
 from pattern_stage.flow import spread
 from pattern_stage.formula import rewritten_condition
-from pattern_stage.matching.program import Slots, as_aggregated
+from pattern_stage.matching.slots import Slots, as_aggregated
 from pattern_stage.operators import Lineage
 from pattern_stage.predicates import Pairs, compile_condition, compile_value, kind_of
 from pattern_stage.range_aggregates import aggregated

@@ -10,9 +10,9 @@ import numpy as np
 from pattern_stage.columns import Column, Ints
 from pattern_stage.matching.found import Conditions, table_of
 from pattern_stage.matching.masks import expanded, mask_of
+from pattern_stage.matching.match import Match
 from pattern_stage.matching.nodes import Event
 from pattern_stage.matching.program import Program
-from pattern_stage.matching.store import Match
 
 
 class LateKills:

@@ -18,10 +18,10 @@ from pattern_stage.matching.choose import Apart
 from pattern_stage.matching.keyed_state import keyed_rows, keyed_table
 from pattern_stage.matching.letters import Automaton, Vector
 from pattern_stage.matching.masks import expanded, mask_of, rows_of
+from pattern_stage.matching.match import ALWAYS, Match
 from pattern_stage.matching.nodes import Node, paths
 from pattern_stage.matching.order import event_order
 from pattern_stage.matching.saved_parts import PartReader, PartWriter, SavedPart
-from pattern_stage.matching.store import ALWAYS, Match
 from pattern_stage.matching.template import inputs as inputs_of
 from pattern_stage.matching.template import sees_before
 from pattern_stage.operators import Origins, Renumber, RowVectors

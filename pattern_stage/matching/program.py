@@ -11,49 +11,25 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from pattern_stage.formula import leaves, rewritten, rewritten_condition, values_of
+from pattern_stage.formula import has_parameters, leaves, rewritten, rewritten_condition, values_of
 from pattern_stage.matching import registers
+from pattern_stage.matching.changing import with_arguments, with_values
 from pattern_stage.matching.registers import Part, Read, Register
 from pattern_stage.matching.row_tests import RowTest
 from pattern_stage.matching.scalar import Writer
+from pattern_stage.matching.slots import Slots, as_aggregated
 from pattern_stage.predicates import kind_of
 from pattern_stage.values import Texts
 from xscl.algebra.event_sequences import Conjunct, Length, OfItem, OfItems, Pattern, Referent
 from xscl.algebra.events import (
-    Aggregated,
-    AllOf,
-    AnyOf,
-    Arithmetic,
     Attribute,
-    Comparison,
     Condition,
-    Function,
     Kind,
-    NullTest,
-    Parameter,
-    TextTest,
     Value,
 )
 
-FIRST_SLOT = 3
-"""An event is a tuple: t0, t1, the number of its part, and from this place on values."""
-
 Values = tuple[Any, ...]
 """The registers of a run."""
-
-
-class Slots:
-    """The values of events that anything needs, by input: each is computed once for all events of an interval."""
-
-    def __init__(self) -> None:
-        self.values: dict[int, list[Value]] = {}
-
-    def slot(self, stream: int, value: Value) -> int:
-        """Returns where a value of an event is in its tuple."""
-        known = self.values.setdefault(stream, [])
-        if value not in known:
-            known.append(value)
-        return FIRST_SLOT + known.index(value)
 
 
 @dataclass(slots=True)
@@ -88,7 +64,7 @@ class _Placed:
 
     @property
     def by_row(self) -> bool:
-        return _has_parameters(self.condition)
+        return has_parameters(self.condition)
 
 
 class Program:
@@ -195,7 +171,7 @@ class Program:
                 roles = {role(leaf.name) for leaf in found}
                 if len(roles) == 1 and (isinstance(value, Attribute) or isinstance(names[found[0].name], OfItem)):
                     return place(value, *roles.pop())
-            return _inner(value, value_of)
+            return with_arguments(value, value_of)
 
         def place(value: Value, kind: str, variable: int) -> Value:
             key = f"x{len(at) + sum(map(len, gathered.values()))}"
@@ -223,7 +199,7 @@ class Program:
 
         if stream is not None and all(role(name)[0] == "new" for name in names):
             return None
-        condition = _rewritten_values(test.condition, value_of)
+        condition = with_values(test.condition, value_of)
         sets: list[Register] = []
         for variable, parts in gathered.items():
             every = any(role(name)[0] == "set every" for name in names if names[name].variable == variable)
@@ -329,45 +305,7 @@ class Program:
         return self._writer.compiled("V, E", f"({', '.join(codes)}{',' * bool(codes)})")
 
 
-def as_aggregated(aggregated: Aggregated, place: int) -> Value:
-    """Returns an argument of an aggregate as it is computed: a string as a number, where numbers are aggregated."""
-    argument = aggregated.args[place]
-    as_is = aggregated.name == "count" or (aggregated.name == "argmax" and place == 0)
-    if kind_of(argument) == "string" and not as_is:
-        return Function("number", (argument,), "number")
-    return argument
-
-
 def _own(leaf: Attribute, names: dict[str, Referent]) -> Attribute:
     of = names[leaf.name]
     assert isinstance(of, OfItem)
     return Attribute("left", of.name, leaf.kind)
-
-
-def _has_parameters(condition: Condition) -> bool:
-    return any(isinstance(leaf, Parameter) for value in values_of(condition) for leaf in leaves(value))
-
-
-def _inner(value: Value, change: Callable[[Value], Value]) -> Value:
-    """Returns a value with its arguments changed."""
-    match value:
-        case Arithmetic(op, left, right):
-            return Arithmetic(op, change(left), change(right))
-        case Function(name, args, kind):
-            return Function(name, tuple(map(change, args)), kind)
-    return value
-
-
-def _rewritten_values(condition: Condition, change: Callable[[Value], Value]) -> Condition:
-    """Returns a condition with the values that its atoms compare changed."""
-    match condition:
-        case Comparison(op, left, right):
-            return Comparison(op, change(left), change(right))
-        case TextTest(name, args, negated):
-            return TextTest(name, tuple(map(change, args)), negated)
-        case NullTest(value, negated):
-            return NullTest(change(value), negated)
-        case AllOf(args):
-            return AllOf(tuple(_rewritten_values(arg, change) for arg in args))
-        case AnyOf(args):
-            return AnyOf(tuple(_rewritten_values(arg, change) for arg in args))

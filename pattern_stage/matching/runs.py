@@ -17,10 +17,12 @@ from pattern_stage.matching.found import Conditions, Found, table_of
 from pattern_stage.matching.keyed_state import keyed_rows, keyed_table
 from pattern_stage.matching.late import LateKills
 from pattern_stage.matching.masks import expanded, mask_of, rows_of
+from pattern_stage.matching.match import Match, Part, Roles
 from pattern_stage.matching.order import event_order
-from pattern_stage.matching.program import Edge, Program, Slots
+from pattern_stage.matching.program import Edge, Program
 from pattern_stage.matching.saved_parts import PartReader, PartWriter, SavedPart
-from pattern_stage.matching.store import Match, Part, Roles, Store
+from pattern_stage.matching.slots import Slots
+from pattern_stage.matching.store import Store
 from pattern_stage.matching.template import inputs as inputs_of
 from pattern_stage.matching.template import sees_before
 from pattern_stage.operators import Origins, Renumber, RowVectors

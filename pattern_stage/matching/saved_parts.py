@@ -13,8 +13,8 @@ from typing import Any
 from pattern_stage.matching.cells import Cell
 from pattern_stage.matching.masks import rows_of
 from pattern_stage.matching.nodes import EVERY, Entry, Event, Node, Segment
-from pattern_stage.matching.program import FIRST_SLOT
 from pattern_stage.matching.registers import Register
+from pattern_stage.matching.slots import FIRST_SLOT
 from pattern_stage.values import Texts
 from xscl.algebra.events import Kind
 

@@ -1,0 +1,53 @@
+"""A match of a pattern, and what waits for events of one key."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from pattern_stage.matching.arrivals import Key
+from pattern_stage.matching.cells import Cell
+from pattern_stage.matching.nodes import Event
+from pattern_stage.operators import NO_BOUND
+
+ALWAYS = -NO_BOUND
+
+
+class Match(NamedTuple):
+    """A run that is a match of some rows."""
+
+    known: int
+    t0: int
+    t1: int
+    rows: int
+    events: list[Event]
+    components: list[int]
+    """Of each event, ascending."""
+    key: Key
+    absent: Sequence[Sequence[tuple[Event, int]]] = ()
+    """The negated events that it has to be compared with, for each negation."""
+    errors: int = 0
+
+
+class Part:
+    """What waits for events of one key."""
+
+    __slots__ = ("absent", "cells", "pending")
+
+    def __init__(self, states: int, negations: int) -> None:
+        self.cells: list[dict[tuple[Any, ...], Cell]] = [{} for _ in range(states)]
+        self.pending: dict[tuple[Any, ...], Cell] = {}
+        """Matches that a negated event may still kill, in cells."""
+        self.absent: list[list[tuple[Event, int]]] = [[] for _ in range(negations)]
+        """Events of negated variables that matches have to be compared with, each with its rows, by t1."""
+
+    def is_empty(self) -> bool:
+        return not (any(self.cells) or self.pending or any(self.absent))
+
+
+class Roles(NamedTuple):
+    """Where the masks of an arrival are: those of begins, of takes (-1 for none) and of negations."""
+
+    begins: tuple[int, ...]
+    takes: tuple[int, ...]
+    negations: tuple[int, ...]
