@@ -31,7 +31,16 @@ MOST_QUERIES = 100
 WIDTH = 2 * EDGE + 2 * SIDE + GAP
 _WIDEST = int((WIDTH - 2 * EDGE) / COLUMN)
 
-_BELOW = {"FOLLOWED BY": "the left before the right", "JOIN": "in any order", "JOIN UNORDERED": "each pair once"}
+_BELOW = {
+    "FOLLOWED BY": "the left before the right",
+    "JOIN": "in any order",
+    "JOIN UNORDERED": "each pair once",
+    "NOT FOLLOWED BY": "no right after the left",
+    "NOT JOIN": "no right before or after",
+    "NOT PRECEDED BY": "no right before the left",
+}
+_TO_RIGHT = {"FOLLOWED BY", "NOT FOLLOWED BY"}
+_TO_LEFT = {"NOT PRECEDED BY"}
 
 
 def join_graph(text: str, name: str) -> str:
@@ -124,8 +133,10 @@ class _Drawing:
         """Draws the operator, the window and the order between the outlines."""
         figure, middle = self._figure, EDGE + SIDE + GAP / 2
         left, right, y = EDGE + SIDE + 18, EDGE + SIDE + GAP - 18, self._head + 40
-        arrow = f"M{left:g} {y:g}H{right:g}m-7 -4l7 4l-7 4"
-        if figure.op != "FOLLOWED BY":
+        arrow = f"M{left:g} {y:g}H{right:g}"
+        if figure.op not in _TO_LEFT:
+            arrow += "m-7 -4l7 4l-7 4"
+        if figure.op not in _TO_RIGHT:
             arrow += f"M{left + 7:g} {y - 4:g}l-7 4l7 4"
         within = "whatever the time" if figure.window == "INF" else f"within {figure.window}"
         self._parts += [
