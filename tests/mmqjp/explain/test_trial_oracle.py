@@ -16,7 +16,7 @@ from tests.generate.strategies import random_case
 from tests.oracle.match import Matcher, Tree
 from tests.oracle.values import apply, text_of
 from xscl import Query, parse_script, to_xscl
-from xscl.algebra.expressions import And, Call, Compare, Expr, Or, Rel, VarPath
+from xscl.algebra.expressions import And, Call, Compare, Expr, Or, Rel, String, VarPath
 from xscl.parser import located_queries
 from xscl.scope import blocks, leaves
 from xscl.syntax import Block, Join
@@ -120,9 +120,9 @@ def variable(operand: Expr) -> str:
 
 
 def values(block: Block, operand: Expr, trees: dict[str, list[Tree]], namespaces: dict[str, str]) -> Values:
-    functions: list[str] = []
+    functions: list[tuple[str, list[str]]] = []
     while isinstance(operand, Call):
-        functions.insert(0, operand.name)
+        functions.insert(0, (operand.name, [arg.value for arg in operand.args[1:] if isinstance(arg, String)]))
         operand = operand.args[0]
     assert isinstance(operand, VarPath)
     found: Values = defaultdict(set)
@@ -131,8 +131,8 @@ def values(block: Block, operand: Expr, trees: dict[str, list[Tree]], namespaces
         for _, bindings in matcher.embeddings(None, block.steps):
             for node in matcher.nodes(dict(bindings)[operand.var], operand.steps):
                 text = tree.text(node)
-                for name in functions:
-                    text = text_of(apply(name, text))
+                for name, more in functions:
+                    text = text_of(apply(name, text, *more))
                 found[text].add(number)
     return found
 

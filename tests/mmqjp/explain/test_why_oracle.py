@@ -32,9 +32,11 @@ def test_the_nodes_that_are_told_are_those_of_a_joint_binding(seed: int):
 
 def test_the_random_cases_have_joins_chains_and_filters():
     checked = Counter[str]()
-    for seed in range(14):
+    for seed in range(60):
         check(seed, checked)
-    assert min(checked[kind] for kind in ("joined", "chain", "filters", "fed")) > 3, checked
+        if min(checked[kind] for kind in ("joined", "chain", "filters", "fed")) > 3:
+            return
+    pytest.fail(f"some kind is hardly among the cases: {checked}")
 
 
 def check(seed: int, checked: Counter[str]) -> None:
@@ -49,9 +51,14 @@ def check(seed: int, checked: Counter[str]) -> None:
     for why in found:
         output, reason = why.match.output, why.match.reason
         assert reason is not None
-        index = script.names().index(output.query)
+        index, answer = next(
+            (index, one)
+            for index, name in enumerate(script.names())
+            if name == output.query
+            for one in evaluation.outputs(index)
+            if one.stored.id == output.id
+        )
         query = script.queries[index]
-        (answer,) = (one for one in evaluation.outputs(index) if one.stored.id == output.id)
         if index not in of_query:
             of_query[index] = evaluation._matches(query.source, frozenset(_needed(query)), is_whole=True)
         matches = [match for match in of_query[index] if match.inputs == answer.inputs]
