@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from mmqjp.present.recipients import Ints, Member, SomeMembers, receives
+from mmqjp.present.recipients import Ints, Member, Members, SomeMembers, receives
 
 READ_AT_ONCE = 20
 """So many answers are read together, of which perhaps only the first are needed."""
@@ -18,7 +18,7 @@ READ_AT_ONCE = 20
 JUDGED_AT_ONCE = 500
 """For so many answers it is found at once who gets them."""
 
-_NUMBERS = ("answer", "batch", "first_seq", "place", "width", "appeared", "first_qid", "arrival")
+_NUMBERS = ("answer", "t1", "batch", "first_seq", "place", "width", "appeared", "first_qid", "arrival")
 
 
 class Answer(NamedTuple):
@@ -48,6 +48,14 @@ Told = tuple[Place, Answer, Member]
 """An answer and one of those who get it, with the place of that output."""
 
 
+class Got(NamedTuple):
+    """Who gets so many answers: for each output the qid, and its t1."""
+
+    answers: int
+    qids: Ints
+    t1s: Ints
+
+
 class AnswerTable:
     """Answers in the order of `first_seq` and `place`. Not for several threads at once."""
 
@@ -69,6 +77,11 @@ class AnswerTable:
     def first_batch(self) -> int:
         """The first batch of which it has answers."""
         return int(self._columns["batch"][0])
+
+    @property
+    def last_batch(self) -> int:
+        """The last batch of which it has answers."""
+        return int(self._columns["batch"][-1])
 
     @property
     def first_seq(self) -> int:
@@ -123,21 +136,40 @@ class AnswerTable:
     def at(self, places: Iterable[int]) -> list[Answer]:
         """Returns the answers at some places of this table."""
         wanted = list(places)
-        if missing := [place for place in wanted if place not in self._read]:
-            rows = self._rows.select(Answer._fields[:-1]).take(pa.array(missing))
-            for place, row in zip(missing, rows.to_pylist(), strict=True):
-                self._read[place] = self._answer(row)
+        for place in wanted:
+            if place not in self._read:
+                self._read[place] = self._answer({name: column[place].as_py() for name, column in self._arrays.items()})
         return [self._read[place] for place in wanted]
 
     def recipients(self, places: Ints, members: SomeMembers) -> NDArray[np.bool_]:
         """Returns which answers of a form, given by their places in this table, go to which of its members: a row for
         each answer, and a column for each member."""
-        got = receives({name: column[places] for name, column in self._columns.items()}, members)
+        got = receives({name: column[places, None] for name, column in self._columns.items()}, members.columns)
         if len(self._withheld["answer"]):  # most stores have none
             for row, number in zip(got, self._columns["answer"][places].tolist(), strict=True):
                 begin, end = np.searchsorted(self._withheld["answer"], (number, number + 1))
                 row &= ~np.isin(members.columns["qid"], self._withheld["qid"][begin:end])
         return got
+
+    def got_after(self, batch: int, members: Members, most: int) -> Got | None:
+        """Returns who gets the answers of the batches after one. None if more than `most` members are to be judged."""
+        begin = int(np.searchsorted(self._columns["batch"], batch + 1))
+        forms, codes = self._forms
+        begins, ends = np.array([members.places(form) for form in forms], np.int64).reshape(-1, 2).T
+        counts = (ends - begins)[codes[begin:]]
+        until = np.cumsum(counts)
+        if counts.sum() > most:
+            return None
+        # A row for each member of the form of each answer.
+        places = np.repeat(np.arange(begin, len(self)), counts)
+        those = np.arange(len(places)) + np.repeat(begins[codes[begin:]] - (until - counts), counts)
+        of = {name: column[those] for name, column in members.columns.items()}
+        got = receives({name: column[places] for name, column in self._columns.items()}, of)
+        if len(self._withheld["answer"]):
+            withheld = set(zip(self._withheld["answer"].tolist(), self._withheld["qid"].tolist(), strict=True))
+            pairs = zip(self._columns["answer"][places].tolist(), of["qid"].tolist(), strict=True)
+            got &= np.fromiter((pair not in withheld for pair in pairs), np.bool_, len(places))
+        return Got(len(self) - begin, of["qid"][got], self._columns["t1"][places[got]])
 
     def newest(self, members: SomeMembers, before: Place | None, before_batch: int | None = None) -> Iterator[Told]:
         """Yields the outputs of some members of a form, the newest first, that are before a place, and, if it is given,
@@ -163,14 +195,23 @@ class AnswerTable:
                 yield (answer.first_seq, answer.place, member.qid), answer, member
 
     @cached_property
+    def _arrays(self) -> dict[str, pa.Array]:
+        """What is stored of an answer, by column: to read few rows, this is faster than to take them from a table."""
+        return {name: self._rows[name].combine_chunks() for name in Answer._fields[:-1]}
+
+    @cached_property
     def _of_form(self) -> dict[str, Ints]:
         """The places of the answers of each form, in order."""
-        forms = self._rows["form"].to_pylist()
-        numbers = {form: number for number, form in enumerate(dict.fromkeys(forms))}
-        codes = np.array([numbers[form] for form in forms], np.int64)
+        forms, codes = self._forms
         order = np.argsort(codes, kind="stable")
         some = np.split(order, np.cumsum(np.bincount(codes, minlength=1))[:-1])
-        return dict(zip(numbers, some, strict=bool(forms)))
+        return dict(zip(forms, some, strict=bool(forms)))
+
+    @cached_property
+    def _forms(self) -> tuple[list[str], Ints]:
+        """The forms, and for each answer the place of its own among them."""
+        encoded = self._rows["form"].combine_chunks().dictionary_encode()
+        return encoded.dictionary.to_pylist(), encoded.indices.to_numpy().astype(np.int64)
 
     def _answer(self, row: dict[str, Any]) -> Answer:
         begin, end = np.searchsorted(self._behind["answer"], (row["answer"], row["answer"] + 1))

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mmqjp.present.answer_table import Answer, AnswerTable, Place, Told
+from mmqjp.present.answer_table import Answer, AnswerTable, Got, Place, Told
 from mmqjp.present.recipients import Member, Members, SomeMembers
 
 MOST_ANSWERS = 100_000
@@ -22,6 +22,10 @@ MOST_RECIPIENTS = 20_000
 
 MOST_NUMBERED = 50_000
 """The groups that were looked at last stay numbered, as long as they have no more outputs than this together."""
+
+
+MOST_JUDGED = 500_000
+"""If there are more pairs of an answer and a member of its form, it is not found here who gets the answers."""
 
 
 class Numbered(NamedTuple):
@@ -89,6 +93,26 @@ class NewestAnswers:
         while self._outputs > MOST_NUMBERED:
             self._outputs -= len(self._numbered.popitem(last=False)[1])
         return found
+
+    def got_after(self, batch: int, members: Members) -> Got | None:
+        """Returns who gets the answers of all batches after one. None if they are not all here, or too many."""
+        if not self.is_all and (self.first_batch is None or self.first_batch > batch + 1):
+            return None
+        found: list[Got] = []
+        most = MOST_JUDGED
+        for table in reversed(self._tables):
+            if table.last_batch <= batch:
+                break
+            if (got := table.got_after(batch, members, most)) is None:
+                return None
+            found.append(got)
+            most -= len(got.qids)
+        none = [np.zeros(0, np.int64)]
+        return Got(
+            sum(got.answers for got in found),
+            np.concatenate([got.qids for got in found] or none),
+            np.concatenate([got.t1s for got in found] or none),
+        )
 
     def groups(self) -> Iterator[int]:
         """Yields the groups that are here by their `first_seq`, the newest first."""

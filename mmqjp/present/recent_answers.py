@@ -11,11 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 from threading import Lock, RLock
+from typing import NamedTuple
 
 import pyarrow as pa
 
 from mmqjp.explain.why import MOST_QUERIES
-from mmqjp.present.answer_table import Answer, AnswerTable, Place, Told
+from mmqjp.present.answer_table import Answer, AnswerTable, Got, Place, Told
 from mmqjp.present.newest_answers import NewestAnswers, Numbered, number
 from mmqjp.present.recent_news import Known, News, NewsReader
 from mmqjp.present.recent_rows import RecentRows
@@ -51,6 +52,16 @@ class OfFeed:
     since: int | None
 
 
+class NewOutputs(NamedTuple):
+    """Who `got` the answers after a batch, up to another `batch`; how many `answers` there are in all; and `changes`,
+    which has another value when other queries are registered or paused."""
+
+    got: Got
+    batch: int
+    answers: int
+    changes: tuple[int, int | None]
+
+
 @dataclass(frozen=True, slots=True)
 class _Older:
     """The newest answers of a form up to a batch. `is_whole` says that there are no others."""
@@ -74,7 +85,6 @@ class RecentAnswers:
         self._count = self._drops = 0
         self._members: Members | None = Members()
         self._added: dict[str, int] = {}
-        self._greatest = -1
         self._numbers: str | None = None
         self._made_for: object = object()
         self._has_earlier = self._are_withheld = False
@@ -102,7 +112,16 @@ class RecentAnswers:
             since = self._added.get(name)
             if told is None:
                 return None
-            return OfFeed(self._made_for, told, self._greatest, self._numbers, self._drops, since)
+            return OfFeed(self._made_for, told, self._known.seq, self._numbers, self._drops, since)
+
+    def outputs_after(self, batch: int) -> NewOutputs | None:
+        """Returns the outputs of all batches after one. None if they are not all remembered, or too many."""
+        self._look()
+        with self._lock:
+            if self._has_earlier or self._members is None:
+                return None
+            got, known = self._newest.got_after(batch, self._members), self._known
+            return None if got is None else NewOutputs(got, known.batch, known.answers, known.changes)
 
     def members(self, name: str) -> list[Member] | None:
         """Returns the members of a name: also those that have ended. None if they are not remembered."""
@@ -248,7 +267,7 @@ class RecentAnswers:
         if news.texts is not None:
             self._texts.add(news.texts)
         self._known = news.known
-        self._greatest, self._numbers = news.greatest, news.numbers
+        self._numbers = news.numbers
         self._has_earlier, self._are_withheld = news.has_earlier, news.are_withheld
 
     def _table(self, rows: pa.Table) -> AnswerTable:

@@ -30,20 +30,26 @@ MOST_NEW_TEXTS = 20_000
 MOST_MEMBERS = 50_000
 """The most members that are remembered; if there were ever more, none is, and pages ask instead."""
 
+CHANGED = ("memberships", "removed_queries", "pauses")
+"""The tables that get a row when queries are registered or paused."""
+
 FEW = 200
 """What is behind so many answers is asked for by their numbers."""
 
 
 class Known(NamedTuple):
-    """Up to where a store is known: its newest batch, and the greatest numbers of a document and an answer; how many
-    answers and documents there were; and a number that is another one when there are other members."""
+    """Up to where a store is known: its newest batch, and the greatest numbers of a document, an answer and an output;
+    how many answers and documents there were; and what is another value when there are other members, and when other
+    queries are registered or paused."""
 
     batch: int = -1
     docid: int = -1
     answer: int = -1
+    seq: int = -1
     answers: int = 0
     documents: int = 0
     registered: int = -1
+    changes: tuple[int, int | None] = (-1, None)
 
 
 @dataclass(slots=True)
@@ -56,13 +62,12 @@ class News:
     - `answers` are the new ones; None if there are none, or if they are too large together. With `is_first`, they are
       the newest, of which the first batch may be there in part unless they are all: `is_all`.
     - `documents` and `texts` are rows of new documents, and the XML of new answers; None if they are too large.
-    - `greatest` is the greatest number of an output, -1 if there is none, and `numbers` is what the ledger notes. There
-      are outputs of former formats if it `has_earlier`, and some are withheld if `are_withheld`.
+    - `numbers` is what the ledger notes. There are outputs of former formats if it `has_earlier`, and some are withheld
+      if `are_withheld`.
     """
 
     known: Known
     is_dropped: bool
-    greatest: int
     numbers: str | None
     has_earlier: bool
     are_withheld: bool
@@ -85,21 +90,32 @@ class NewsReader:
     def read(self, before: Known, *, is_first: bool, are_many: bool) -> News:
         """Returns what is new since what was known `before`. The newest answers are to be read if it `is_first`;
         members are not remembered if they `are_many`."""
-        (told,) = self._select(recent_sql.heading(before.batch, before.docid)).to_pylist()
-        batch, docid, answer, greatest = (_number(told[name]) for name in ("batch", "docid", "answer", "seq"))
-        answers, documents = told["answers"] + told["new"], told["documents"] + told["arrived"]
-        is_dropped = (told["answers"], told["documents"]) != (before.answers, before.documents)
+        heading = self._select(recent_sql.heading(before.batch, before.docid)).to_pylist()
+        told = {row["what"]: row for row in heading}
+        rows = {what: row["n"] for what, row in told.items()}
+        new, arrived = told["new answers"], told["new documents"]
+        known = before._replace(
+            answers=rows["answers"],
+            documents=rows["documents"],
+            registered=rows["memberships"] + rows["added_queries"],
+            changes=(sum(rows[table] for table in CHANGED), told["added_queries"]["qid"]),
+        )
+        if new["n"]:
+            known = known._replace(batch=new["batch"], answer=new["answer"], seq=new["seq"])
+        if arrived["n"]:
+            known = known._replace(docid=arrived["docid"])
+        there = rows["answers"] - new["n"], rows["documents"] - arrived["n"]
+        is_dropped = there != (before.answers, before.documents)
         news = News(
-            Known(batch, docid, answer, answers, documents, told["registered"]),
+            known,
             is_dropped,
-            greatest,
-            told["numbers"],
-            has_earlier=told["earlier"] > 0,
-            are_withheld=told["withheld"] > 0,
-            is_first=is_first or is_dropped or told["new"] > MOST_NEW,
+            told["numbers"]["text"],
+            has_earlier=rows["earlier_outputs"] > 0,
+            are_withheld=rows["withheld"] > 0,
+            is_first=is_first or is_dropped or new["n"] > MOST_NEW,
             are_many=are_many,
         )
-        if told["registered"] != before.registered:
+        if known.registered != before.registered:
             self._read_members(news)
         if not news.are_many:
             self._read_answers(news, before)
@@ -151,7 +167,3 @@ class NewsReader:
         if known.answer > after and news.answers is not None:
             with suppress(QuestionRefused):
                 news.texts = self._select(recent_sql.texts_between(after, known.answer))
-
-
-def _number(value: int | None) -> int:
-    return -1 if value is None else value

@@ -25,7 +25,8 @@ class RecentRows:
         self._bytes = 0
         self._begins: list[int] = []
         self._numbers: list[NDArray[np.int64]] = []
-        self._rows: list[pa.Table] = []
+        self._rows: list[dict[str, pa.Array]] = []
+        self._sizes: list[int] = []
 
     def add(self, rows: pa.Table) -> None:
         """Adds rows, in any order among themselves."""
@@ -35,29 +36,28 @@ class RecentRows:
             some = order[begin : begin + AT_ONCE]
             self._begins.append(int(numbers[some[0]]))
             self._numbers.append(numbers[some])
-            self._rows.append(rows.take(pa.array(some)))  # a slice would hold all of the memory
-            self._bytes += self._rows[-1].nbytes
+            taken = rows.take(pa.array(some))  # a slice would hold all of the memory
+            self._rows.append({name: taken[name].combine_chunks() for name in taken.column_names})
+            self._sizes.append(taken.nbytes)
+            self._bytes += taken.nbytes
         gone = 0
         while self._bytes > self._most and gone < len(self._rows) - 1:
-            self._bytes -= self._rows[gone].nbytes
+            self._bytes -= self._sizes[gone]
             gone += 1
-        del self._begins[:gone], self._numbers[:gone], self._rows[:gone]
+        del self._begins[:gone], self._numbers[:gone], self._rows[:gone], self._sizes[:gone]
 
     def rows(self, wanted: Iterable[int]) -> dict[int, Row]:
         """Returns those of some rows that are kept, by number."""
-        places: dict[int, list[int]] = {}
+        found: dict[int, Row] = {}
         for number in wanted:
             some = bisect_right(self._begins, number) - 1
             if some >= 0:
                 numbers = self._numbers[some]
                 place = int(np.searchsorted(numbers, number))
                 if place < len(numbers) and numbers[place] == number:
-                    places.setdefault(some, []).append(place)
-        found: list[Row] = []
-        for some, few in places.items():
-            found += self._rows[some].take(pa.array(few)).to_pylist()
-        return {row[self._column]: row for row in found}
+                    found[number] = {name: column[place].as_py() for name, column in self._rows[some].items()}
+        return found
 
     def clear(self) -> None:
         """Forgets all."""
-        self._begins, self._numbers, self._rows, self._bytes = [], [], [], 0
+        self._begins, self._numbers, self._rows, self._sizes, self._bytes = [], [], [], [], 0

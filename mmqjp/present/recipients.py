@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,8 +48,7 @@ class SomeMembers:
     @cached_property
     def columns(self) -> Mapping[str, Ints]:
         """What the condition reads, each as a column."""
-        names = ("qid", "widest", "since", "begun", "ended", "ended_at")
-        return {name: np.array([getattr(one, name) for one in self.all], np.int64) for name in names}
+        return _columns(self.all)
 
 
 class Members:
@@ -79,20 +79,36 @@ class Members:
         """Returns the members of a form."""
         return self._of_form.get(form) or SomeMembers(form, ())
 
+    def places(self, form: str) -> tuple[int, int]:
+        """Returns where the members of a form begin and end in `columns`."""
+        return self._places.get(form, (0, 0))
 
-def receives(answers: Mapping[str, Ints], members: SomeMembers) -> NDArray[np.bool_]:
+    @cached_property
+    def columns(self) -> Mapping[str, Ints]:
+        """What the condition reads of all members, those of each form together."""
+        return _columns([one for some in self._of_form.values() for one in some.all])
+
+    @cached_property
+    def _places(self) -> Mapping[str, tuple[int, int]]:
+        ends = list(accumulate(len(some.all) for some in self._of_form.values()))
+        return dict(zip(self._of_form, zip([0, *ends], ends, strict=False), strict=True))
+
+
+def receives(answers: Mapping[str, Ints], members: Mapping[str, Ints]) -> NDArray[np.bool_]:
     """Returns which answers of a form go to which of its members, as far as it is not noted for single answers that
-    they are withheld: a row for each answer, and a column for each member. `answers` has columns of the table
-    `answers`."""
-    width, appeared, first_qid, batch, arrival = (
-        answers[name][:, None] for name in ("width", "appeared", "first_qid", "batch", "arrival")
-    )
-    of = members.columns
+    they are withheld. `answers` has columns of the table `answers`, and `members` has those of the members: of any
+    shapes that go together."""
+    batch = answers["batch"]
     got: NDArray[np.bool_] = (
-        (width <= of["widest"])
-        & (of["since"] < appeared)
-        & (first_qid <= of["qid"])
-        & (of["begun"] <= batch)
-        & ((batch < of["ended"]) | ((batch == of["ended"]) & (arrival < of["ended_at"])))
+        (answers["width"] <= members["widest"])
+        & (members["since"] < answers["appeared"])
+        & (answers["first_qid"] <= members["qid"])
+        & (members["begun"] <= batch)
+        & ((batch < members["ended"]) | ((batch == members["ended"]) & (answers["arrival"] < members["ended_at"])))
     )
     return got
+
+
+def _columns(members: Sequence[Member]) -> dict[str, Ints]:
+    names = ("qid", "widest", "since", "begun", "ended", "ended_at")
+    return {name: np.array([getattr(one, name) for one in members], np.int64) for name in names}

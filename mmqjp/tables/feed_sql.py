@@ -17,10 +17,6 @@ _RECIPIENTS = f"""FROM answers a JOIN members m ON {RECEIVES}
 LEFT JOIN withheld w ON w.answer = a.answer AND w.qid = m.qid WHERE w.qid IS NULL"""
 
 
-NUMBERS = "(SELECT value FROM settings WHERE key = 'numbers' ORDER BY batch DESC LIMIT 1) AS numbers"
-"""The column `numbers` of a heading: those that the next ones get, as the ledger notes them."""
-
-
 def quoted(text: str) -> str:
     """Returns a text without control characters as a literal.
 
@@ -35,7 +31,7 @@ def heading(counted: int) -> str:
     `numbers` of the ledger; how many answers and earlier outputs are `stored`, and how many of these are `known`, that
     is, of outputs up to the number `counted`."""
     return f"""SELECT a.seq, e.seq AS earlier, a.stored + e.stored AS stored, a.known + e.known AS known,
-{NUMBERS} FROM (
+(SELECT value FROM settings WHERE key = 'numbers' ORDER BY batch DESC LIMIT 1) AS numbers FROM (
   SELECT max(last_seq) AS seq, count(*) AS stored, count(*) FILTER (WHERE last_seq <= {counted}) AS known FROM answers
 ) AS a, (
   SELECT max(seq) AS seq, count(*) AS stored, count(*) FILTER (WHERE seq <= {counted}) AS known FROM earlier_outputs

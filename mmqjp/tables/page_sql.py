@@ -35,27 +35,37 @@ def quoted(text: str) -> str:
     return "'" + text.replace("'", "''").replace("\0", "") + "'"
 
 
-def tally(after: int, since_hour: int) -> str:
-    """Returns SQL that counts the outputs of the batches after one: by `qid`, or in earlier formats by `name`, and by
-    `hour`, which is that of t1, or -1 if it is before `since_hour`, with the latest t1 as `last`.
+_NUMBERS = """numbers AS (
+  SELECT batch, first_seq AS seq FROM answers UNION ALL SELECT batch, seq FROM earlier_outputs
+)"""
 
-    Three more rows have neither: the number of answers and earlier outputs up to that batch as `outputs` and the newest
-    batch as `last`; their number in all; and, with the hour -2, what is another number when other queries are
-    registered or paused.
+
+def next_batches(after: int, most: int) -> str:
+    """Returns SQL for one row: a batch, up to which the ones after one have about `most` outputs, `until`, and the
+    `newest`; both are null if there is none after it."""
+    return f"""WITH {_NUMBERS}, new AS (SELECT batch, seq FROM numbers WHERE batch > {after})
+SELECT max(batch) FILTER (WHERE seq < (SELECT min(seq) FROM new) + {most}) AS until, max(batch) AS newest FROM new"""
+
+
+def tally(after: int, until: int, since_hour: int) -> str:
+    """Returns SQL that counts the outputs of the batches after one up to another: by `qid`, or in earlier formats by
+    `name`, and by `hour`, which is that of t1, or -1 if it is before `since_hour`, with the latest t1 as `last`.
+
+    Three more rows have neither: with the hour -2 the number of answers and earlier outputs up to the first of these
+    batches as `outputs`, and with the hour -3 up to the last one; and with the hour -4, what is another number when
+    other queries are registered or paused.
     """
     hour = f"CASE WHEN t1 < {since_hour * HOUR} THEN -1 ELSE t1 // {HOUR} END"
-    return f"""WITH numbers AS (
-  SELECT batch FROM answers UNION ALL SELECT batch FROM earlier_outputs
-)
+    return f"""WITH {_NUMBERS}
 SELECT m.qid, NULL AS name, {hour} AS hour, count(*) AS outputs, max(t1) AS last
 FROM answers a JOIN members m ON {RECEIVES}
-LEFT JOIN withheld w ON w.answer = a.answer AND w.qid = m.qid WHERE w.qid IS NULL AND a.batch > {after}
-GROUP BY m.qid, hour
-UNION ALL SELECT NULL, query, {hour} AS hour, count(*), max(t1) FROM earlier_outputs WHERE batch > {after}
-GROUP BY query, hour
-UNION ALL SELECT NULL, NULL, -1, count(*) FILTER (WHERE batch <= {after}), max(batch) FROM numbers
-UNION ALL SELECT NULL, NULL, -1, count(*), -1 FROM numbers
-UNION ALL SELECT NULL, NULL, -2, (SELECT count(*) FROM memberships) + (SELECT count(*) FROM removed_queries)
+LEFT JOIN withheld w ON w.answer = a.answer AND w.qid = m.qid
+WHERE w.qid IS NULL AND a.batch > {after} AND a.batch <= {until} GROUP BY m.qid, hour
+UNION ALL SELECT NULL, query, {hour} AS hour, count(*), max(t1) FROM earlier_outputs
+WHERE batch > {after} AND batch <= {until} GROUP BY query, hour
+UNION ALL SELECT NULL, NULL, -2, count(*), NULL FROM numbers WHERE batch <= {after}
+UNION ALL SELECT NULL, NULL, -3, count(*), NULL FROM numbers WHERE batch <= {until}
+UNION ALL SELECT NULL, NULL, -4, (SELECT count(*) FROM memberships) + (SELECT count(*) FROM removed_queries)
 + (SELECT count(*) FROM pauses), (SELECT max(qid) FROM added_queries)"""
 
 
@@ -111,10 +121,11 @@ def numbers_of(groups: Iterable[int], wanted: Iterable[tuple[int, int]]) -> str:
 
 def answers(numbers: Iterable[int]) -> str:
     """Returns SQL for some answers."""
+    rows = ", ".join(f"({number})" for number in sorted(set(numbers)))
     return f"""SELECT a.answer, a.t0, a.t1, a.documents, a.streams, a.nodes, a.choice,
 CASE WHEN length(a.tail) <= {LONGEST_XML} THEN a.head END AS head,
 CASE WHEN length(a.tail) <= {LONGEST_XML} THEN a.tail END AS tail
-FROM answers a WHERE a.answer IN ({listed(numbers)})"""
+FROM answers a JOIN (VALUES {rows}) AS x(answer) ON x.answer = a.answer"""
 
 
 def matches_behind(numbers: Iterable[int]) -> str:

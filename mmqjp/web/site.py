@@ -76,7 +76,7 @@ class Site:
     @cached_property
     def tallies(self) -> Tallies:
         """The counts of outputs."""
-        return Tallies(self.own, self.now)
+        return Tallies(self.own, self.now, self.matches.recent)
 
     @cached_property
     def matches(self) -> NewestMatches:

@@ -11,8 +11,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from feeds.times import Now
-from mmqjp.present.recent_answers import is_newer
-from mmqjp.tables.page_sql import DAY, HOUR, NAMES, QUERIES, tally
+from mmqjp.present.recent_answers import RecentAnswers, is_newer
+from mmqjp.tables.page_sql import DAY, HOUR, NAMES, QUERIES, next_batches, tally
 from mmqjp.web.readers import Selects
 
 Ints = NDArray[np.int64]
@@ -25,6 +25,9 @@ DAYS, HOURS_A_DAY = 30, DAY // HOUR
 
 MOST_ROWS, SECONDS = 5_000_000, 60.0
 """The bounds of the questions, which read much only when a store is first shown."""
+
+MOST_OUTPUTS = 1_000_000
+"""About so many outputs are counted by one question: there may be as many rows of a query and an hour."""
 
 NEVER = -(1 << 62)
 """The time of the last output of a query that has none."""
@@ -54,10 +57,11 @@ class Tally:
 
 
 class Tallies:
-    """Keeps the tally of a store, and counts only what is new. Methods may be called in any thread."""
+    """Keeps the tally of a store, and counts only what is new: itself what is `recent`, else by a question. Methods may
+    be called in any thread."""
 
-    def __init__(self, reader: Selects, now: Now) -> None:
-        self._reader, self._now = reader, now
+    def __init__(self, reader: Selects, now: Now, recent: RecentAnswers | None = None) -> None:
+        self._reader, self._now, self._recent = reader, now, recent
         self._lock = Lock()
         self._made_for: tuple[Tally, object, int] | None = None
         self._registered = pa.table({"name": pa.array([], pa.string())})
@@ -90,7 +94,7 @@ class Tallies:
 
     def _made(self, hour: int) -> Tally:
         self._shift(hour)
-        if not self._count():  # something was dropped: count anew
+        if not self._count_recent() and not self._count():  # something was dropped: count anew
             self._clear(hour)
             self._count()
         found, codes = self._registered, self._shown
@@ -108,28 +112,45 @@ class Tallies:
             self._last[codes],
         )
 
+    def _count_recent(self) -> bool:
+        """Adds the outputs of newer batches. Returns False if they are not remembered, or if others have gone, or
+        queries have changed."""
+        found = None if self._recent is None or self._batch < 0 else self._recent.outputs_after(self._batch)
+        if found is None or (found.answers - found.got.answers, found.changes) != (self._kept, self._queries_are):
+            return False
+        _, qids, t1s = found.got
+        self._add(self._of_qid[qids], np.ones(len(qids), np.int64), t1s // HOUR, t1s)
+        self._batch, self._kept = found.batch, found.answers
+        return True
+
     def _count(self) -> bool:
         """Adds the outputs of newer batches. Returns False if others have gone."""
+        while True:
+            (there,) = self._reader.select(next_batches(self._batch, MOST_OUTPUTS), 1, SECONDS).to_pylist()
+            until = self._batch if there["until"] is None else there["until"]
+            if not self._count_until(until):
+                return False
+            if there["newest"] in (None, until):
+                return True
+
+    def _count_until(self, until: int) -> bool:
         since_hour = min(self._hour - HOURS + 1, (self._today - DAYS + 1) * HOURS_A_DAY)
-        rows = self._reader.select(tally(self._batch, since_hour), MOST_ROWS, SECONDS)
+        rows = self._reader.select(tally(self._batch, until, since_hour), MOST_ROWS, SECONDS)
         is_of_query, is_named = rows["qid"].is_valid(), rows["name"].is_valid()
         others = rows.filter(pa.compute.invert(pa.compute.or_(is_of_query, is_named))).to_pylist()
-        kept = next(row for row in others if row["hour"] == -1 and row["last"] != -1)
-        total = next(row for row in others if row["hour"] == -1 and row["last"] == -1)
-        queries = next(row for row in others if row["hour"] == -2)
-        if kept["outputs"] != self._kept:
+        before, kept, queries = sorted(others, key=lambda row: row["hour"], reverse=True)
+        if before["outputs"] != self._kept:
             return False
         if (queries["outputs"], queries["last"]) != self._queries_are:
             self._read_queries()
             self._queries_are = queries["outputs"], queries["last"]
         later, earlier = rows.filter(is_of_query), rows.filter(is_named)
-        self._add(later, self._of_qid[later["qid"].cast(pa.int64()).to_numpy()])
+        self._add_rows(later, self._of_qid[later["qid"].cast(pa.int64()).to_numpy()])
         if len(earlier):
             names = earlier["name"].to_pylist()
             self._know(names)
-            self._add(earlier, np.array([self._code[name] for name in names], np.int64))
-        self._kept = total["outputs"]
-        self._batch = self._batch if kept["last"] is None else kept["last"]
+            self._add_rows(earlier, np.array([self._code[name] for name in names], np.int64))
+        self._kept, self._batch = kept["outputs"], until
         return True
 
     def _read_queries(self) -> None:
@@ -143,11 +164,14 @@ class Tallies:
         self._of_qid[qids] = [self._code[name] for name in names]
         self._shown = np.array([self._code[name] for name in self._names], np.int64)
 
-    def _add(self, rows: pa.Table, codes: Ints) -> None:
-        """Adds the outputs of rows, of the names with these codes."""
-        outputs, hours = rows["outputs"].to_numpy().astype(np.int64), rows["hour"].to_numpy()
+    def _add_rows(self, rows: pa.Table, codes: Ints) -> None:
+        outputs, hours, last = (rows[name].to_numpy() for name in ("outputs", "hour", "last"))
+        self._add(codes, outputs.astype(np.int64), hours, last)
+
+    def _add(self, codes: Ints, outputs: Ints, hours: Ints, last: Ints) -> None:
+        """Adds outputs of the names with these codes: so many of some hours, and the last t1 of each."""
         np.add.at(self._total, codes, outputs)
-        np.maximum.at(self._last, codes, rows["last"].to_numpy())
+        np.maximum.at(self._last, codes, last)
         # What is from the future counts as of the present hour.
         for counts, places in (
             (self._hours, hours - (self._hour - HOURS + 1)),
