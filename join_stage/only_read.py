@@ -54,6 +54,9 @@ class OnlyRead:
     def drop_before(self, table: str, column: str, bound: int) -> NoReturn:
         self.begin()
 
+    def follow(self, tables: Collection[str]) -> None:
+        """Cannot tell."""
+
     def counters(self) -> dict[str, int]:
         return {}
 

@@ -10,6 +10,7 @@ from common.errors import InputError
 from feeds.document import Document, Reject
 from feeds.offsets import Offset
 from join_stage.costs import Cost
+from join_stage.store.following import Following
 from join_stage.store.reading import UNBOUNDED, Bounds, Question
 from mmqjp.answers.outbox import Position
 from mmqjp.answers.output import Output
@@ -331,3 +332,7 @@ class Session(Engine):
         our `own` is not judged as that of strangers. Raises StoreError; `answer` raises the errors of the query.
         """
         return self._store.question(query, bounds, own=own)
+
+    def follow(self, tables: Collection[str]) -> Following | None:
+        """Returns what tells of the rows that are committed to some tables from now on. None on Spark."""
+        return self._store.follow(tables)

@@ -187,6 +187,9 @@ class SparkEngine:
     def drop_before(self, table: str, column: str, bound: int) -> None:
         self._store.drop_before(table, column, bound)
 
+    def follow(self, tables: Collection[str]) -> None:
+        """Cannot tell."""
+
     def counters(self) -> dict[str, int]:
         return self._plan.counters()
 

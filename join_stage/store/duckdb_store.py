@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Lock
+from weakref import ref
 
 import duckdb
 import pyarrow as pa
@@ -17,6 +19,7 @@ from join_stage.store.duckdb_question import DuckDBQuestion, seclude
 from join_stage.store.duckdb_tables import MEMORY_LIMIT, DuckDBTables, most_threads, set_up
 from join_stage.store.duckdb_threads import Threads
 from join_stage.store.duckdb_waiting import WaitingRows
+from join_stage.store.following import Following
 from join_stage.store.protocol import DUCKDB_FILE, SPARK_MANIFESTS, OutOfMemory, StoreError
 from join_stage.store.reading import UNBOUNDED, Bounds
 from join_stage.store.schema import StoreSchema
@@ -64,6 +67,7 @@ class DuckDBStore(DuckDBTables):
             self._waiting = WaitingRows(self._prepared, self.schema.tables)
             self._threads = Threads(self._connection, most_threads())
             self._in_batch = self._begun = False
+            self._followers, self._follows = tuple[ref[Following], ...](), Lock()
             self._prepare()
             # Cursors of a connection are made where it is not at work, which the batches' may be.
             self._asked = self._connection.cursor()
@@ -122,6 +126,8 @@ class DuckDBStore(DuckDBTables):
 
     def begin(self) -> None:
         self._in_batch = True
+        for one in self._following():
+            one.begin()
 
     def commit(self) -> None:
         if not self._begun:  # nothing else was done: one statement, which is a transaction of its own, ends the batch
@@ -132,6 +138,8 @@ class DuckDBStore(DuckDBTables):
             if self._begun:
                 self._connection.commit()
         self._in_batch = self._begun = False
+        for one in self._following():
+            one.commit()
         self._keep_private()
 
     def rollback(self) -> None:
@@ -142,6 +150,8 @@ class DuckDBStore(DuckDBTables):
         is_whole, begun = self._in_batch, self._begun
         self._in_batch = self._begun = False
         self._waiting.forget()
+        for one in self._following():
+            one.rollback()
         try:
             if begun:
                 self._connection.rollback()
@@ -158,6 +168,8 @@ class DuckDBStore(DuckDBTables):
         if (numbered := self.schema.numbered) is not None and table == numbered.table:
             self._settle()
             self._make_views(numbered.of_rows(rows, FIRST_INDEX))
+        for one in self._following():
+            one.append(table, rows)
 
     def _settle(self) -> None:
         """Begins the transaction of the batch and writes the rows that wait, before anything else is done in it."""
@@ -180,8 +192,19 @@ class DuckDBStore(DuckDBTables):
     def question(self, sql: str, bounds: Bounds = UNBOUNDED, *, own: bool = False) -> DuckDBQuestion:
         return DuckDBQuestion(self._asked, self.schema, sql, bounds, self._threads, own=own)
 
+    def follow(self, tables: Collection[str]) -> Following:
+        made = Following(tables)
+        with self._follows:
+            self._followers = (*(one for one in self._followers if one() is not None), ref(made))
+        return made
+
+    def _following(self) -> list[Following]:
+        return [one for follower in self._followers if (one := follower()) is not None]
+
     def drop_before(self, table: str, column: str, bound: int) -> None:
         self._run(f"DELETE FROM {table} WHERE {column} < {bound}")
+        for one in self._following():
+            one.drop(table)
 
     def close(self) -> None:
         with suppress(duckdb.ResourceInUseException):  # by a question that ends late: what is committed is written

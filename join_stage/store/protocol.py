@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
 import pyarrow as pa
 
 from common.errors import InputError, OperationalError
+from join_stage.store.following import Following
 from join_stage.store.reading import UNBOUNDED, Bounds, Question
 from join_stage.store.schema import StoreSchema
 
@@ -73,6 +74,11 @@ class TableStore(Protocol):
 
     def drop_before(self, table: str, column: str, bound: int) -> None:
         """Drops the rows of a table in which a number is less than `bound`. The table is not part of the join state."""
+
+    def follow(self, tables: Collection[str]) -> Following | None:
+        """Returns what tells of the rows that are committed to some tables from now on, as long as somebody holds it.
+        None if the store cannot tell. It may be called in any thread; a batch that is being written then is not
+        told."""
 
     def close(self) -> None: ...
 

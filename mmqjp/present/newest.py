@@ -15,6 +15,7 @@ from mmqjp.present.answer_table import Answer, Place
 from mmqjp.present.match import Match
 from mmqjp.present.output_why import MOST_MATCHES, compiled, items_of, parts_of, reason_of, selects_values
 from mmqjp.present.recent_answers import RecentAnswers, Version
+from mmqjp.present.recent_news import Since
 from mmqjp.present.recipients import Member
 from mmqjp.present.remembered_documents import RememberedDocuments
 from mmqjp.present.selected import selected
@@ -66,10 +67,10 @@ class NewestMatches:
     """Matches of a store. An answer is made once for all queries that get it. Methods may be called in any thread, and
     raise what `select` raises."""
 
-    def __init__(self, select: Select, version: Version) -> None:
-        """`version` returns something that is another once there is a newer batch."""
+    def __init__(self, select: Select, version: Version, since: Since | None = None) -> None:
+        """`version` returns something that is another once there is a newer batch, and `since` what was committed."""
         self._select = select
-        self.recent = RecentAnswers(select, version)
+        self.recent = RecentAnswers(select, version, since)
         self.documents = self.recent.documents
         self._drops = 0
         self._lock = Lock()

@@ -18,7 +18,8 @@ import pyarrow as pa
 from mmqjp.explain.why import MOST_QUERIES
 from mmqjp.present.answer_table import Answer, AnswerTable, Got, Place, Told
 from mmqjp.present.newest_answers import NewestAnswers, Numbered, number
-from mmqjp.present.recent_news import Known, News, NewsReader
+from mmqjp.present.news import Known, News
+from mmqjp.present.recent_news import NewsReader, Since
 from mmqjp.present.recent_rows import RecentRows
 from mmqjp.present.recipients import Member, Members
 from mmqjp.present.remembered_documents import RememberedDocuments
@@ -75,19 +76,18 @@ class RecentAnswers:
     """The newest answers of a store, as of a batch that was the newest at the last look. Methods may be called in any
     thread, and raise what `select` raises."""
 
-    def __init__(self, select: Select, version: Version) -> None:
+    def __init__(self, select: Select, version: Version, since: Since | None = None) -> None:
+        """`since` tells what is committed, so that it need not be asked for."""
         self._select, self._version = select, version
         self.documents = RememberedDocuments(select)
         self._looking, self._lock = Lock(), RLock()  # whoever looks does not hold up those who need nothing newer
-        self._news, self._known = NewsReader(select), Known()
-        self._newest, self._texts = NewestAnswers(), RecentRows("answer", TEXT_BYTES)
+        self._news, self._known = NewsReader(select, since), Known()
+        self._newest, self._texts = NewestAnswers(), RecentRows(TEXT_BYTES)
         self._older: OrderedDict[str, _Older] = OrderedDict()
         self._count = self._drops = 0
         self._members: Members | None = Members()
         self._added: dict[str, int] = {}
-        self._numbers: str | None = None
         self._made_for: object = object()
-        self._has_earlier = self._are_withheld = False
 
     def drops(self) -> int:
         """Returns how often something was dropped. What was read before must not be shown any more."""
@@ -112,13 +112,13 @@ class RecentAnswers:
             since = self._added.get(name)
             if told is None:
                 return None
-            return OfFeed(self._made_for, told, self._known.seq, self._numbers, self._drops, since)
+            return OfFeed(self._made_for, told, self._known.seq, self._known.numbers, self._drops, since)
 
     def outputs_after(self, batch: int) -> NewOutputs | None:
         """Returns the outputs of all batches after one. None if they are not all remembered, or too many."""
         self._look()
         with self._lock:
-            if self._has_earlier or self._members is None:
+            if self._known.has_earlier or self._members is None:
                 return None
             got, known = self._newest.got_after(batch, self._members), self._known
             return None if got is None else NewOutputs(got, known.batch, known.answers, known.changes)
@@ -170,7 +170,7 @@ class RecentAnswers:
         """Returns the newest outputs of all names, the newest first. None if they are not all remembered."""
         self._look()
         with self._lock:
-            if self._has_earlier or self._members is None:
+            if self._known.has_earlier or self._members is None:
                 return None
             found: list[Numbered] = []
             for group in self._newest.groups():
@@ -184,7 +184,7 @@ class RecentAnswers:
     # ------------------------------------------------------------ what is remembered
 
     def _newest_of(self, name: str, before: Place | None, most: int) -> list[tuple[Answer, Member]] | None:
-        if self._has_earlier or self._members is None:
+        if self._known.has_earlier or self._members is None:
             return None
         found: list[Told] = []
         for members in self._members.named_by_form(name):
@@ -211,7 +211,7 @@ class RecentAnswers:
         """Reads older answers of the forms of a name if so many outputs are not remembered. Others may look at what is
         remembered meanwhile."""
         with self._lock:
-            if self._has_earlier or self._members is None or self._newest.is_all:
+            if self._known.has_earlier or self._members is None or self._newest.is_all:
                 return
             batch, drops = self._known.batch, self._drops
             missing = [
@@ -267,11 +267,9 @@ class RecentAnswers:
         if news.texts is not None:
             self._texts.add(news.texts)
         self._known = news.known
-        self._numbers = news.numbers
-        self._has_earlier, self._are_withheld = news.has_earlier, news.are_withheld
 
     def _table(self, rows: pa.Table) -> AnswerTable:
-        return self._news.table_of(rows, are_withheld=self._are_withheld)
+        return self._news.table_of(rows, are_withheld=self._known.are_withheld)
 
     def _text(self, answer: Answer) -> Row | None:
         """Reads the XML of an answer. None if it is gone."""

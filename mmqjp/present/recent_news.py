@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute
 
+from join_stage.store.following import Committed
 from join_stage.store.reading import QuestionRefused
 from mmqjp.present.answer_table import AnswerTable
+from mmqjp.present.committed_news import committed_news
+from mmqjp.present.news import CHANGED, MOST_NEW, MOST_NEW_DOCUMENTS, MOST_NEW_TEXTS, Known, News
+from mmqjp.present.recent_rows import blocks
 from mmqjp.present.recipients import Members
 from mmqjp.tables import page_sql, recent_sql
 from mmqjp.tables.lookup import Select
@@ -18,78 +21,37 @@ from mmqjp.tables.lookup import Select
 AT_FIRST = 100_000
 """So many of the newest answers are read at first, of whatever form: that takes no longer than to read some forms."""
 
-MOST_NEW = 20_000
-"""If there are more new answers, or some were dropped, so many of the newest are read instead."""
-
-DOCUMENTS_AT_FIRST, MOST_NEW_DOCUMENTS = 50_000, 20_000
-"""So many of the newest documents are read at first, and later; the others when they are shown."""
-
-MOST_NEW_TEXTS = 20_000
-"""The XML of so many of the newest answers is read."""
+DOCUMENTS_AT_FIRST = 50_000
+"""So many of the newest documents are read at first; the others when they are shown."""
 
 MOST_MEMBERS = 50_000
 """The most members that are remembered; if there were ever more, none is, and pages ask instead."""
-
-CHANGED = ("memberships", "removed_queries", "pauses")
-"""The tables that get a row when queries are registered or paused."""
 
 FEW = 200
 """What is behind so many answers is asked for by their numbers."""
 
 
-class Known(NamedTuple):
-    """Up to where a store is known: its newest batch, and the greatest numbers of a document, an answer and an output;
-    how many answers and documents there were; and what is another value when there are other members, and when other
-    queries are registered or paused."""
-
-    batch: int = -1
-    docid: int = -1
-    answer: int = -1
-    seq: int = -1
-    answers: int = 0
-    documents: int = 0
-    registered: int = -1
-    changes: tuple[int, int | None] = (-1, None)
-
-
-@dataclass(slots=True)
-class News:
-    """What is new, and up to where the store is `known` with it.
-
-    - Something `is_dropped` of what was known.
-    - `members` are there if they are others than before, and have names that were first `added` at some time. None of
-      them are remembered if they `are_many`.
-    - `answers` are the new ones; None if there are none, or if they are too large together. With `is_first`, they are
-      the newest, of which the first batch may be there in part unless they are all: `is_all`.
-    - `documents` and `texts` are rows of new documents, and the XML of new answers; None if they are too large.
-    - `numbers` is what the ledger notes. There are outputs of former formats if it `has_earlier`, and some are withheld
-      if `are_withheld`.
-    """
-
-    known: Known
-    is_dropped: bool
-    numbers: str | None
-    has_earlier: bool
-    are_withheld: bool
-    is_first: bool
-    are_many: bool = False
-    members: Members | None = None
-    added: dict[str, int] = field(default_factory=dict)
-    answers: AnswerTable | None = None
-    is_all: bool = False
-    documents: pa.Table | None = None
-    texts: pa.Table | None = None
+Since = Callable[[int], Committed | None]
+"""Returns what a store has committed since a look that returned a mark. None if it cannot tell."""
 
 
 class NewsReader:
-    """Asks what is new. Raises what `select` raises."""
+    """Reads what is new: what the store tells that it has committed, else by questions. Raises what `select` raises."""
 
-    def __init__(self, select: Select) -> None:
-        self._select = select
+    def __init__(self, select: Select, since: Since | None = None) -> None:
+        """Without `since`, the store tells nothing."""
+        self._select, self._since = select, since
 
     def read(self, before: Known, *, is_first: bool, are_many: bool) -> News:
         """Returns what is new since what was known `before`. The newest answers are to be read if it `is_first`;
         members are not remembered if they `are_many`."""
+        if self._since is not None and (committed := self._since(before.mark)) is not None:
+            if not is_first and (told := committed_news(before, committed, are_many=are_many)) is not None:
+                return told
+            before = before._replace(mark=committed.mark)
+        return self._asked(before, is_first=is_first, are_many=are_many)
+
+    def _asked(self, before: Known, *, is_first: bool, are_many: bool) -> News:
         heading = self._select(recent_sql.heading(before.batch, before.docid)).to_pylist()
         told = {row["what"]: row for row in heading}
         rows = {what: row["n"] for what, row in told.items()}
@@ -99,6 +61,9 @@ class NewsReader:
             documents=rows["documents"],
             registered=rows["memberships"] + rows["added_queries"],
             changes=(sum(rows[table] for table in CHANGED), told["added_queries"]["qid"]),
+            numbers=told["numbers"]["text"],
+            has_earlier=rows["earlier_outputs"] > 0,
+            are_withheld=rows["withheld"] > 0,
         )
         if new["n"]:
             known = known._replace(batch=new["batch"], answer=new["answer"], seq=new["seq"])
@@ -109,9 +74,6 @@ class NewsReader:
         news = News(
             known,
             is_dropped,
-            told["numbers"]["text"],
-            has_earlier=rows["earlier_outputs"] > 0,
-            are_withheld=rows["withheld"] > 0,
             is_first=is_first or is_dropped or new["n"] > MOST_NEW,
             are_many=are_many,
         )
@@ -154,7 +116,7 @@ class NewsReader:
         with suppress(QuestionRefused):  # they are too large together
             rows = self._select(sql)
             news.is_all = len(rows) == news.known.answers
-            news.answers = self.table_of(rows, are_withheld=news.are_withheld)
+            news.answers = self.table_of(rows, are_withheld=news.known.are_withheld)
 
     def _read_rows(self, news: News, before: Known) -> None:
         """Reads new documents, and the XML of new answers: as they are, for nobody may want to see them."""
@@ -162,8 +124,8 @@ class NewsReader:
         after = max(before.docid, known.docid - (DOCUMENTS_AT_FIRST if before.docid < 0 else MOST_NEW_DOCUMENTS))
         if known.docid > after:
             with suppress(QuestionRefused):
-                news.documents = self._select(recent_sql.documents_between(after, known.docid))
+                news.documents = blocks(self._select(recent_sql.documents_between(after, known.docid)), "docid")
         after = max(before.answer, known.answer - MOST_NEW_TEXTS)
         if known.answer > after and news.answers is not None:
             with suppress(QuestionRefused):
-                news.texts = self._select(recent_sql.texts_between(after, known.answer))
+                news.texts = blocks(self._select(recent_sql.texts_between(after, known.answer)), "answer")

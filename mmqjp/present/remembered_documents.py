@@ -6,12 +6,10 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from threading import Lock
 
-import pyarrow as pa
-
 from mmqjp.documents.record import Record
 from mmqjp.documents.record_rows import record_of
 from mmqjp.present.item import Item, item_of
-from mmqjp.present.recent_rows import RecentRows
+from mmqjp.present.recent_rows import Block, RecentRows
 from mmqjp.tables.lookup import Select, documents_by_docid
 
 KEPT_CHARACTERS = 64 << 20
@@ -36,9 +34,9 @@ class RememberedDocuments:
         self._kept: OrderedDict[int, Record] = OrderedDict()
         self._items: dict[int, Item] = {}
         self._size = 0
-        self._newest = RecentRows("docid", NEWEST_BYTES)
+        self._newest = RecentRows(NEWEST_BYTES)
 
-    def add(self, rows: pa.Table) -> None:
+    def add(self, rows: Iterable[Block]) -> None:
         """Adds rows of newer documents, which need not be asked for then."""
         with self._lock:
             self._newest.add(rows)

@@ -7,8 +7,13 @@ from collections.abc import Iterable
 from mmqjp.tables.feed_sql import LONGEST_XML
 from mmqjp.tables.page_sql import listed, quoted
 
-_COLUMNS = """a.answer, a.form, a.t0, a.t1, a.documents, a.streams, a.nodes, a.choice, a.width, a.appeared, a.first_qid,
-a.arrival, a.batch, a.first_seq, a.last_seq, a.place, b.committed_at"""
+ANSWER_COLUMNS = (
+    *("answer", "form", "t0", "t1", "documents", "streams", "nodes", "choice", "width", "appeared", "first_qid"),
+    *("arrival", "batch", "first_seq", "last_seq", "place", "committed_at"),
+)
+"""What is read of answers: columns of `answers`, and when their batch was committed."""
+
+_COLUMNS = ", ".join(f"{'b' if name == 'committed_at' else 'a'}.{name}" for name in ANSWER_COLUMNS)
 
 COUNTED = ("answers", "documents", "earlier_outputs", "withheld", "memberships", "removed_queries", "pauses")
 """The tables whose rows a heading counts."""

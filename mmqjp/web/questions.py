@@ -13,7 +13,7 @@ import struct
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from itertools import count
+from itertools import accumulate, count, pairwise
 from multiprocessing.connection import Connection
 from threading import Lock, Thread
 from typing import Any
@@ -21,6 +21,7 @@ from typing import Any
 import pyarrow as pa
 
 from common.errors import OperationalError
+from join_stage.store.following import Committed
 from join_stage.store.protocol import StoreError
 from join_stage.store.reading import QuestionRefused
 from mmqjp.service.sql_question import MAX_BYTES, MonotonicClock
@@ -82,7 +83,9 @@ class QuestionServer:
                         self._tell_version()
                     self._tell_version()  # some questions may always wait
                     number, question, _ = _read(self._pipe.recv_bytes(LARGEST))
-                    if question:
+                    if "since" in question:
+                        self._tell_committed(number, question["since"])
+                    elif question:
                         pool = of_people if question["asked"] else own
                         pool.submit(self._answer, number, question)
                     else:
@@ -102,6 +105,16 @@ class QuestionServer:
         if version != self._told or number:
             self._told, self._told_at = version, now
             self._send(_message(number, {"version": version}))
+
+    def _tell_committed(self, number: int, mark: int) -> None:
+        """Tells what was committed since a mark: the rows of all tables one after the other."""
+        found = None if self._reader is None else self._reader.committed(mark)
+        if found is None or found.rows is None:
+            self._send(_message(number, {"mark": None if found is None else found.mark, "sizes": None}))
+            return
+        packed = {name: _packed(rows) for name, rows in found.rows.items()}
+        sizes = {name: len(rows) for name, rows in packed.items()}
+        self._send(_message(number, {"mark": found.mark, "sizes": sizes}, b"".join(packed.values())))
 
     def _answer(self, number: int, question: dict[str, Any]) -> None:
         rows: bytes | memoryview = b""
@@ -146,13 +159,20 @@ class PipeReader:
             raise Busy
         if kind is not None:
             raise _ERRORS[kind](said["message"])
-        with pa.ipc.open_stream(pa.py_buffer(rows)) as found:
-            table: pa.Table = found.read_all()
-            return table
+        return _unpacked(rows)
 
     def version(self) -> object:
         """Returns the number of the next batch, as it was LOOK seconds ago."""
         return self._version
+
+    def committed(self, mark: int) -> Committed | None:
+        """Returns what was committed since a look."""
+        said, rows = self._ask({"since": mark}, GRACE)
+        if said["mark"] is None or said["sizes"] is None:
+            return None if said["mark"] is None else Committed(said["mark"], None)
+        parts = pairwise(accumulate(said["sizes"].values(), initial=0))
+        told = {name: _unpacked(rows[begin:end]) for name, (begin, end) in zip(said["sizes"], parts, strict=True)}
+        return Committed(said["mark"], told)
 
     def refresh(self) -> None:
         """Asks for the number of the next batch, after a change."""
@@ -204,6 +224,12 @@ class PipeReader:
             left, self._waiting = list(self._waiting.values()), {}
         for future in left:
             future.set_exception(Gone())
+
+
+def _unpacked(rows: memoryview) -> pa.Table:
+    with pa.ipc.open_stream(pa.py_buffer(rows)) as found:
+        table: pa.Table = found.read_all()
+        return table
 
 
 def _packed(table: pa.Table) -> memoryview:

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from threading import BoundedSemaphore, Condition, Lock
 from typing import Any, Protocol
@@ -15,8 +16,10 @@ import pyarrow as pa
 
 from common.errors import OperationalError
 from join_stage.duckdb_files import DuckDBFilesReader
+from join_stage.store.following import Committed, Following
 from join_stage.store.protocol import SPARK_MANIFESTS
 from join_stage.store.reading import Bounds, Question, QuestionInterrupted
+from mmqjp.present.committed_news import FOLLOWED
 from mmqjp.service.question_runner import FOR_PAGE, QUERY
 from mmqjp.service.sql_question import MAX_BYTES, MonotonicClock
 from mmqjp.session import Session
@@ -59,6 +62,10 @@ class StoreReader(Protocol):
 
     def version(self) -> object:
         """Returns something that is another once there is a newer batch."""
+
+    def committed(self, mark: int) -> Committed | None:
+        """Returns the rows that were committed to the tables FOLLOWED since a look that returned a mark, the last one.
+        None if it cannot tell."""
 
     def refresh(self) -> None:
         """Is told that this process has just changed the store: what is read from now on must show that."""
@@ -128,6 +135,10 @@ class CursorReader:
     def __init__(self, engine: Session) -> None:
         self._engine, self._running = engine, Running()
 
+    @cached_property
+    def _following(self) -> Following | None:
+        return self._engine.follow(FOLLOWED)
+
     def select(self, sql: str, limit: int, seconds: float, *, asked: bool = False, own: bool = False) -> pa.Table:
         """Returns the rows of a SELECT."""
         bounds = Bounds(limit, MAX_BYTES)
@@ -136,6 +147,10 @@ class CursorReader:
     def version(self) -> object:
         """Returns the number of the next batch."""
         return self._engine.batch
+
+    def committed(self, mark: int) -> Committed | None:
+        """Returns what was committed since a look."""
+        return None if self._following is None else self._following.since(mark)
 
     def refresh(self) -> None:
         """Needs nothing: each question sees the newest batch."""
@@ -177,6 +192,9 @@ class FilesReader:
             self._newest = max((path.name for path in (self._state / SPARK_MANIFESTS).glob("*.json")), default="")
             self._looked_at = now
         return self._newest
+
+    def committed(self, mark: int) -> None:
+        """Cannot tell: it reads files."""
 
     def refresh(self) -> None:
         """Looks for a newer manifest the next time."""
@@ -241,6 +259,9 @@ class SpoolReader:
     def version(self) -> object:
         """Returns something else each KEPT_SECONDS."""
         return int(self._clock() / KEPT_SECONDS), self._changes
+
+    def committed(self, mark: int) -> None:
+        """Cannot tell: it asks through the spool."""
 
     def refresh(self) -> None:
         """Forgets all answers."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -81,7 +81,8 @@ class Site:
     @cached_property
     def matches(self) -> NewestMatches:
         """Matches as they are shown."""
-        return NewestMatches(lambda sql: self.own.select(sql, MOST_ROWS, SECONDS), self.own.version)
+        select = partial(self.own.select, limit=MOST_ROWS, seconds=SECONDS)
+        return NewestMatches(select, self.own.version, self.reader.committed)
 
     @cached_property
     def feeds(self) -> StoreFeeds:

@@ -10,6 +10,7 @@ from threading import Lock, Thread, local
 import pyarrow as pa
 
 from common.errors import OperationalError
+from join_stage.store.following import Committed
 from join_stage.store.protocol import StoreError
 from mmqjp.service.sql_question import MonotonicClock
 from mmqjp.web.readers import StoreReader
@@ -63,6 +64,10 @@ class SteadyReader:
                 self._is_preparing = True
                 Thread(target=self._run, args=(self._newest,), name="mmqjp news", daemon=True).start()
             return self._shown
+
+    def committed(self, mark: int) -> Committed | None:
+        """Returns what was committed since a look, as of the newest batch."""
+        return self._reader.committed(mark)
 
     def refresh(self) -> None:
         """Is told that this process has just changed the store: what is read from now on shows that."""

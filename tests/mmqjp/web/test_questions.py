@@ -65,6 +65,15 @@ def test_new_batches_are_told(engine, pipe):
     assert pipe.version() != before
 
 
+def test_what_is_committed_is_told(engine, pipe):
+    reader = CursorReader(engine)
+    assert (pipe.committed(-1), reader.committed(-1)) == ((1, None), (1, None))
+    engine.process([Document("d3", "<blog><author>Ada</author></blog>", time=NOW)])
+    told, expected = pipe.committed(1), reader.committed(1)
+    assert told == expected and told.rows["documents"]["id"].to_pylist() == ["d3"]
+    assert (pipe.committed(2), pipe.committed(2)) == ((3, {}), (4, None))
+
+
 def test_pages_are_the_same(engine, pipe):
     ids = [output.id for output in engine.outputs()]
     assert shown(over(engine, pipe), ids) == shown(site_of(engine, now=lambda: NOW), ids)

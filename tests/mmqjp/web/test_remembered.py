@@ -7,7 +7,7 @@ import pytest
 
 from feeds.document import Document
 from join_stage.store.reading import QuestionRefused
-from mmqjp.present import answer_table, newest_answers, recent_answers, recent_news
+from mmqjp.present import answer_table, committed_news, newest_answers, recent_answers, recent_news
 from mmqjp.session import Session
 from mmqjp.tables import recent_sql
 from mmqjp.web.views import tallies
@@ -80,6 +80,8 @@ def test_pages_are_those_of_a_site_that_remembers_nothing(monkeypatch, seed):
         }
         for name, value in few.items():
             monkeypatch.setattr(recent_news, name, value)
+            if hasattr(committed_news, name):
+                monkeypatch.setattr(committed_news, name, value)
         for name, value in {
             "MOST_ANSWERS": 7,
             "TOGETHER": rng.choice([1, 4]),
@@ -92,7 +94,24 @@ def test_pages_are_those_of_a_site_that_remembers_nothing(monkeypatch, seed):
             monkeypatch.setattr(answer_table, name, value)
     with Session("duckdb", now=lambda: NOW) as engine:
         engine.subscribe(queries(rng), add=True)
-        client, number, pages = browser(site_of(engine, now=lambda: NOW)), 0, 0
+        site = site_of(engine, now=lambda: NOW)
+        client, number, pages, told = browser(site), 0, 0, []
+        committed, is_meanwhile = site.reader.committed, False
+
+        def since(mark):
+            """Tells what was committed, and commits something more before that can be read."""
+            nonlocal number, is_meanwhile
+            found = committed(mark)
+            assert found is not None
+            told.append(found.rows)
+            if is_meanwhile:
+                is_meanwhile = False
+                some = list(documents(rng, number))
+                number += len(some)
+                engine.process(some)
+            return found
+
+        monkeypatch.setattr(site.matches.recent._news, "_since", since)
         for turn in range(5):
             some = list(documents(rng, number))
             number += len(some)
@@ -108,6 +127,8 @@ def test_pages_are_those_of_a_site_that_remembers_nothing(monkeypatch, seed):
                     engine.resume(rng.choice(names))
                 case 4:
                     engine.prune(rng.randint(36, 40) * DAY)
+            is_meanwhile = rng.random() < 0.4
+            client.get("/live")
             kept, fresh = shown(client), shown(browser(site_of(engine, now=lambda: NOW)))
             assert differing(kept, fresh) == []
             pages += len(fresh)
@@ -119,7 +140,7 @@ def test_pages_are_those_of_a_site_that_remembers_nothing(monkeypatch, seed):
             monkeypatch.setattr(without.matches.recent, "latest", lambda *_: None)
             monkeypatch.setattr(without.matches.recent, "outputs_after", lambda *_: None)
             assert differing(kept, shown(browser(without))) == []
-        assert pages > 5 * 5
+        assert pages > 5 * 5 and any(told)
 
 
 @pytest.mark.parametrize("large", [recent_sql.MEMBERS, "(SELECT max(answer)"], ids=["members", "answers"])

@@ -18,6 +18,9 @@ class Store:
     def version(self):
         return self.now
 
+    def committed(self, mark):
+        raise NotImplementedError
+
     def refresh(self):
         self.refreshed += 1
 
