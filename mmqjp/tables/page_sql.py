@@ -81,6 +81,12 @@ def texts(name: str, most: int, *, paused: bool) -> str:
 WHERE q.name = {quoted(name)} AND q.qid NOT IN (SELECT qid FROM removed_queries) ORDER BY q.qid LIMIT {most}"""
 
 
+def event_queries(name: str) -> str:
+    """Returns SQL for `text` of the registered event queries of a name."""
+    return f"""SELECT text FROM added_queries WHERE name = {quoted(name)} AND form LIKE 'events-%'
+AND qid NOT IN (SELECT qid FROM removed_queries) ORDER BY qid"""
+
+
 PLACEMENTS = """SELECT p.template, p.variables, q.name, count(DISTINCT p.qid) AS queries
 FROM placements p JOIN added_queries q ON q.qid = p.qid
 WHERE p.qid NOT IN (SELECT qid FROM removed_queries) GROUP BY p.template, p.variables, q.name

@@ -16,6 +16,7 @@ from mmqjp.service.backtest_question import BACKTEST
 from mmqjp.web.site import Site
 from mmqjp.web.templating import segment
 from mmqjp.web.views.check import LONGEST, Checked, check, parsed
+from mmqjp.web.views.query import text_of
 from mmqjp.web.views.starters import starters
 from mmqjp.web.views.trial import days_of
 
@@ -52,7 +53,15 @@ def router(site: Site) -> APIRouter:
     routes = APIRouter()
 
     def page(request: Request, status: int = 200, **context: object) -> Response:
-        empty = {"text": "", "checked": Checked(), "trial": None, "error": "", "backfill": False, "add": False}
+        empty = {
+            "text": "",
+            "checked": Checked(),
+            "trial": None,
+            "error": "",
+            "note": "",
+            "backfill": False,
+            "add": False,
+        }
         return site.render(request, "new.html", status, starters=starters(), **empty | context)
 
     def subscribed(text: str, *, add: bool, backfill: bool) -> list[str]:
@@ -67,9 +76,11 @@ def router(site: Site) -> APIRouter:
         query: Annotated[str, Query(max_length=200)] = "",
     ) -> Response:
         text = next((one.text for one in starters() if one.name == starter), "")
+        note = ""
         if query:
-            text = ";\n\n".join(one["text"].rstrip(" \n;") for one in site.ask("show", {"name": query})) + "\n"
-        return page(request, text=text, checked=check(site, text[:LONGEST]))
+            text, replaces = text_of(site, query)
+            note = "" if replaces else f"{query} has no PUBLISH, so nothing replaces it: this becomes another query."
+        return page(request, text=text, note=note, checked=check(site, text[:LONGEST]))
 
     @routes.post("/new", response_class=HTMLResponse)
     def submit(

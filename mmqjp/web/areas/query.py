@@ -10,7 +10,16 @@ from fastapi.responses import HTMLResponse, Response
 from markupsafe import Markup
 
 from mmqjp.web.site import Site
-from mmqjp.web.views.query import MOST_OUTPUTS, OUTPUTS, QueryPart, feed_address, graph, match_page, query_part
+from mmqjp.web.views.query import (
+    MOST_OUTPUTS,
+    OUTPUTS,
+    QueryPart,
+    can_be_replaced,
+    feed_address,
+    graph,
+    match_page,
+    query_part,
+)
 
 After = Annotated[str | None, Query(description="The `next` of the page before.")]
 
@@ -36,6 +45,7 @@ def router(site: Site) -> APIRouter:
             name=name,
             found=found,
             graphs=[Markup(graph(one.text, name)) for one in found.texts],  # escaped by what draws it
+            can_be_replaced=can_be_replaced(name, (one.text for one in found.texts)),
             page=match_page(site, name, after),
             feed=feed_address(site, name),
             days=[(one.day, one.matches) for one in found.days],

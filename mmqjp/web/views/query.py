@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from functools import lru_cache, partial
@@ -13,16 +13,21 @@ import pyarrow as pa
 
 from common.errors import MmqjpError
 from mmqjp.explain.join_graph import join_graph
+from mmqjp.present.editable import editable
+from mmqjp.present.event_texts import NOTHING, EventsRead, events_read
+from mmqjp.present.known_events import event_streams
 from mmqjp.present.match import Match
 from mmqjp.present.newest import Newest
 from mmqjp.queries.changes import UnknownQuery
-from mmqjp.queries.event_compile import is_bare
+from mmqjp.queries.event_compile import is_bare, is_event_form
+from mmqjp.queries.model import number_of
 from mmqjp.syndication.links import feed_path
 from mmqjp.tables import page_sql
 from mmqjp.web.cursors import places_of, places_text
 from mmqjp.web.site import Site
 from mmqjp.web.views.queries import QueryRow, query_row
 from mmqjp.web.views.tallies import Tally
+from xscl.script import NO_EVENTS
 
 OUTPUTS, MOST_OUTPUTS = 10, 100
 """The number of matches on a page, and the most that a script may ask for."""
@@ -74,10 +79,11 @@ class Day:
 
 @dataclass(frozen=True, slots=True)
 class QueryPart:
-    """What is known of a name, apart from its matches."""
+    """What is known of a name, apart from its matches. `events` are what its event queries read."""
 
     row: QueryRow
     texts: tuple[QueryText, ...]
+    events: EventsRead
     shared: tuple[Shared, ...]
     days: tuple[Day, ...]
 
@@ -108,7 +114,8 @@ def query_part(site: Site, name: str) -> QueryPart:
     sharing = site.kept.get("sharing", tally.registered, partial(_sharing, site))
     first = EPOCH + timedelta(days=tally.today - len(tally.days) + 1)
     days = (Day(str(first + timedelta(days=n)), int(count)) for n, count in enumerate(tally.days[:, place]))
-    return QueryPart(query_row(tally, place), texts, sharing.of(name), tuple(days))
+    events = site.kept.get(("events", name), tally.registered, partial(read_events, site, name))
+    return QueryPart(query_row(tally, place), texts, events, sharing.of(name), tuple(days))
 
 
 def match_page(site: Site, name: str, after: str | None, most: int = OUTPUTS, *, numbered: bool = False) -> MatchPage:
@@ -145,6 +152,32 @@ def _graph(text: str, name: str) -> str:
 def select(site: Site, sql: str) -> pa.Table:
     """Returns the rows of SQL that is asked for a page."""
     return site.own.select(sql, MOST_ROWS, SECONDS)
+
+
+def can_be_replaced(name: str, texts: Iterable[str]) -> bool:
+    """Whether the queries of a name PUBLISH it: no script replaces the others, whose names are numbers.
+
+    >>> [can_be_replaced("q1", [text]) for text in ("FROM S//a->x", "FROM S//a->x PUBLISH q1")]
+    [False, True]
+    """
+    return not number_of(name) or any(f" PUBLISH {name}" in text for text in texts)
+
+
+def read_events(site: Site, name: str) -> EventsRead:
+    """Returns what the event queries of a name read."""
+    members = site.matches.recent.members(name)
+    if members is not None and not any(one.is_registered and is_event_form(one.form) for one in members):
+        return NOTHING
+    return events_read(partial(select, site), name)
+
+
+def text_of(site: Site, name: str) -> tuple[str, bool]:
+    """Returns the queries of a name as a script that can be changed, and whether it would replace them. Raises
+    UnknownQuery."""
+    texts = [one["text"] for one in site.ask("show", {"name": name})]
+    read = read_events(site, name)
+    text = editable(texts, read.texts, NO_EVENTS if read == NOTHING else event_streams(partial(select, site)))
+    return text, can_be_replaced(name, texts)
 
 
 def _texts(site: Site, name: str, *, paused: bool) -> tuple[QueryText, ...]:

@@ -1,6 +1,7 @@
 """Event queries on the pages: the values of their outputs are shown in lists, on pages of outputs and in feeds."""
 
 import re
+from html import unescape
 
 import pytest
 
@@ -40,3 +41,51 @@ def test_values_of_events_are_shown(is_remembered, monkeypatch):
             assert all(part in shown for part in SHOWN)
         feed = client.get(client.get("/api/v1/queries/next_post/feed").json()["url"])
         assert "&lt;dt dir=&quot;auto&quot;&gt;place&lt;/dt&gt;&lt;dd dir=&quot;auto&quot;&gt;Harbour" in feed.text
+
+
+READING = 'FROM FILTER{place = "Harbour"} next_post PUBLISH harbour'
+DEFINED = "DEFINE EVENT Post FROM S//item-&gt;i (site := i/site, title := i/title)"
+
+
+def edited(client, name):
+    """The text that the page has to be changed."""
+    page = client.get("/new", params={"query": name}).text
+    (text,) = re.findall(r"(?s)<textarea[^>]*>\n(.*?)</textarea>", page)
+    return unescape(text)
+
+
+def test_a_page_has_what_event_queries_read_and_its_text_can_be_changed():
+    with Session("duckdb", now=lambda: NOW, lateness=0) as engine:
+        engine.subscribe(f"{QUERIES};\n{READING}")
+        engine.subscribe("DEFINE EVENT Unread FROM S//item->i (title := i/title)", add=True)
+        client = browser(site_of(engine, now=lambda: NOW))
+        page, other = client.get("/q/next_post").text, client.get("/q/harbour").text
+        assert DEFINED in page and "Unread" not in page and DEFINED not in other
+        assert '<a href="/q/next_post">next_post</a> publishes' in other
+        events = client.get("/api/v1/queries/next_post").json()["events"]
+        assert events == {"names": ["Post"], "texts": [unescape(DEFINED)], "published": []}
+        text, before = edited(client, "next_post"), engine.queries()
+        assert text.count("DEFINE") == 1
+        assert client.post("/new", data={"text": text, "do": "subscribe"}).status_code == 303
+        assert engine.queries() == before
+        text = text.replace("5 d", "6 d")
+        assert client.post("/new", data={"text": text, "do": "subscribe"}).status_code == 303
+        assert "WITHIN 6 d" in client.get("/q/next_post").text and engine.queries().keys() == before.keys()
+
+
+def test_namespaces_are_declared_once_and_what_is_not_replaced_is_copied():
+    with Session("duckdb", now=lambda: NOW) as engine:
+        script = 'DECLARE NAMESPACE a = "http://a/"; FROM S//a:one->x; FROM S//two->y'
+        assert engine.subscribe(script) == ["q1", "q2"]
+        for prefix in "ab":
+            text = f'DECLARE NAMESPACE {prefix} = "http://{prefix}/"; FROM S//{prefix}:three->y PUBLISH p'
+            engine.subscribe(text, add=True)
+        client = browser(site_of(engine, now=lambda: NOW))
+        assert edited(client, "q1") == 'DECLARE NAMESPACE a = "http://a/";\n\nFROM S//a:one->x\n'
+        text = edited(client, "p")
+        assert text.count("DECLARE") == text.count("PUBLISH p") == 2
+        assert client.post("/new", data={"text": text, "do": "subscribe"}).status_code == 303
+        assert edited(client, "p") == text
+        for name, can_be_replaced in {"q2": False, "p": True}.items():
+            assert (">Edit<" in client.get(f"/q/{name}").text) == can_be_replaced
+            assert ("becomes another query" in client.get("/new", params={"query": name}).text) != can_be_replaced
