@@ -56,15 +56,17 @@ SPAN = "greatest(l.t1, r.t1) - least(l.t0, r.t0)"
 APART = "l.t1 <= r.t0"
 
 
-def value_pairs_statement(side: Orientation, window: int) -> str:
-    """R_vj: the pairs of nodes with equal string values, of two documents that some query may join.
+def value_pairs_statement(side: Orientation, window: int, *, many: bool) -> str:
+    """R_vj: the pairs of nodes with equal string values, of two documents that some query may join. With `many`, nodes
+    may have several values, and a pair is there once however many it has in common.
 
     Their streams are a pair of `joined_streams`, and they cover no more than the largest `window`, in microseconds.
     `span` is the time that both documents cover. `apart` says that the left one ends before the right one begins, or
     just then: such ties are counted (`mmqjp.answers.ties`), and are no matches of FOLLOWED BY.
     """
     within = "" if window == INFINITE else f" AND {SPAN} <= {window}"
-    return f"""SELECT a.docid AS docid1, a.node AS node1, b.docid AS docid2, b.node AS node2,
+    select = "SELECT DISTINCT" if many else "SELECT"
+    return f"""{select} a.docid AS docid1, a.node AS node1, b.docid AS docid2, b.node AS node2,
   {SPAN} AS span, {APART} AS apart
 FROM r_doc{side.left} a JOIN joined_streams s ON s.stream1 = a.stream
 JOIN r_doc{side.right} b ON b.strval = a.strval AND b.stream = s.stream2

@@ -69,7 +69,7 @@ class DuckDBBasicPlan(SQLPlan):
     def join(self, batch: Batch) -> pa.Table:
         with registered(self._connection, {"joined_streams": batch.scope.joined_streams()}):
             for side in (NEW_RIGHT, NEW_LEFT) if batch.older else (NEW_RIGHT,):
-                pairs = value_pairs_statement(side, batch.scope.window)
+                pairs = value_pairs_statement(side, batch.scope.window, many=batch.has_many_values)
                 self._connection.execute(f"CREATE OR REPLACE TEMP TABLE {side.pairs} AS {pairs}")
         return self._answer(batch)
 

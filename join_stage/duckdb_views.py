@@ -90,7 +90,7 @@ class DuckDBViewsPlan(DuckDBBasicPlan):
         views = {"joined_streams": batch.scope.joined_streams(), "joined_edges": self._edges.table()}
         with registered(self._connection, views):
             for side in (NEW_RIGHT, NEW_LEFT) if batch.older else (NEW_RIGHT,):
-                joined = joined_slices_statement(side, batch.scope.window)
+                joined = joined_slices_statement(side, batch.scope.window, many=batch.has_many_values)
                 run(f"CREATE OR REPLACE TEMP TABLE {side.edges} AS {joined}")
         found = self._answer(batch, executable_views_query)
         if batch.older:

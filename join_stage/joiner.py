@@ -13,7 +13,7 @@ from join_stage.batch_sql import TemplateTable
 from join_stage.costs import Cost
 from join_stage.store.protocol import TableStore
 from templates.catalog import Edge, Row
-from templates.witness import Witnesses
+from templates.witness import MANY, Witnesses
 
 RESULT = pa.schema(
     [("qid", pa.int64()), ("docid1", pa.int64()), ("docid2", pa.int64()), ("nodes", pa.list_(pa.int64()))]
@@ -67,6 +67,11 @@ class Batch:
     first_docid: int
     older: bool
     scope: Scope
+
+    @property
+    def has_many_values(self) -> bool:
+        """Whether a node of the batch has several values."""
+        return bool((self.witnesses.r_doc["node"].to_numpy() & MANY).any())
 
 
 class UnknownPlan(InputError, ValueError):

@@ -54,7 +54,7 @@ NOTHING_ELSE = StoreSchema()
 
 _KEYS = {
     "r_bin": ("docid", "var1", "var2", "node1", "node2"),
-    "r_doc": ("docid", "node"),
+    "r_doc": ("docid", "node", "strval"),
     "r_docts": ("docid",),
 }
 """The columns by which a row of a table of the join state is found."""

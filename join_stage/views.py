@@ -99,15 +99,15 @@ FROM r_bin{suffix} b JOIN (
 ) n ON n.docid = b.docid AND n.node = b.node2"""
 
 
-def joined_slices_statement(side: Orientation, window: int) -> str:
+def joined_slices_statement(side: Orientation, window: int, *, many: bool) -> str:
     """R_LR: the pairs of rows of `slices`, left and right, with one value, edges that some row of R_T joins, and two
-    documents that some query may join.
+    documents that some query may join. With `many`, nodes may have several values, and a pair is there once.
 
     The documents, `span` and `apart` are as in R_vj.
     """
     # All conditions on the left side come before the join with the right side, which makes the many pairs.
     within = "" if window == INFINITE else f" AND {SPAN} <= {window}"
-    return f"""SELECT l.docid AS docid1, l.var1, l.var2, l.node1, l.node2,
+    return f"""SELECT {"DISTINCT " if many else ""}l.docid AS docid1, l.var1, l.var2, l.node1, l.node2,
   r.docid AS docid2, r.var1 AS var3, r.var2 AS var4, r.node1 AS node3, r.node2 AS node4,
   {SPAN} AS span, {APART} AS apart
 FROM slices{side.left} l JOIN joined_edges e ON e.var1 = l.var1 AND e.var2 = l.var2

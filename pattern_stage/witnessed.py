@@ -114,7 +114,7 @@ def keys_of(document: Ints, places: Ints) -> Ints:
 
 def event_chains(chains: Mapping[Functions, int]) -> Mask:
     """Returns which of the chains of functions of a catalog, by number, are those of events."""
-    found = np.zeros(len(chains) + 1, np.bool_)
+    found = np.zeros(max(chains.values(), default=0) + 1, np.bool_)
     for functions, number in chains.items():
         found[number] = functions[-1] == OF_EVENTS
     return found

@@ -18,7 +18,8 @@ from templates.minor import Minor, minor
 from templates.shared_rows import INFINITE, Row, RowKey, SharedRow, SharedRows
 from templates.shared_steps import Change, Edge, Functions, SharedStep
 from templates.template import Shape, bindings_of, canonical_shape, shape_of
-from templates.witness import MOST_CHAINS
+from templates.witness import MANY_CHAIN, MOST_CHAINS
+from xscl.algebra.functions import many_valued
 from xscl.algebra.normal import Conjunct
 from xscl.algebra.pattern import PatternNode, texts_of
 
@@ -108,10 +109,13 @@ class Catalog:
         ids of nodes that are kept have it. Raises TooManyChains if there are more chains than numbers."""
         if not functions:
             return 0
-        number = self.chains.setdefault(functions, len(self.chains) + 1)
-        if number > MOST_CHAINS:
-            del self.chains[functions]
-            raise TooManyChains(f"more than {MOST_CHAINS:,} different chains of functions; begin a new state")
+        number = self.chains.get(functions)
+        if number is None:
+            number = len(self.chains) + 1
+            if number > MOST_CHAINS:
+                raise TooManyChains(f"more than {MOST_CHAINS:,} different chains of functions; begin a new state")
+            number |= MANY_CHAIN if many_valued(functions) else 0
+            self.chains[functions] = number
         return number
 
     def find_step(self, stream: str, definition: Iterable[PatternNode]) -> int | None:

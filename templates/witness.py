@@ -2,7 +2,8 @@
 
 Node ids are 64-bit. The low 32 bits have the number of an element in document order. For an attribute, the next 12
 bits have its position among the attributes of that element, from 1. For a derived value, the bits above have the number
-of its chain of functions, from 1. The catalog numbers chains, and a store keeps the numbers.
+of its chain of functions, from 1. The catalog numbers chains, and a store keeps the numbers. The highest of these bits
+says that the node has several values by this chain: then R_doc has a row for each.
 """
 
 from __future__ import annotations
@@ -29,8 +30,14 @@ ATTRIBUTE_SHIFT = 32
 CHAIN_SHIFT = 44
 """The shift of the number of a chain of functions in a node id."""
 
-MOST_CHAINS = (1 << 63 - CHAIN_SHIFT) - 1
-"""The greatest number of a chain of functions."""
+MANY_CHAIN = 1 << 62 - CHAIN_SHIFT
+"""The bit of the number of a chain of functions that says that a node has several values by it."""
+
+MANY = MANY_CHAIN << CHAIN_SHIFT
+"""The same in a node id."""
+
+MOST_CHAINS = MANY_CHAIN - 1
+"""The greatest number of a chain of functions, without this bit."""
 
 PLAIN = (1 << CHAIN_SHIFT) - 1
 """The bits of a node id without the chain of functions."""

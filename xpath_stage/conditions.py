@@ -10,6 +10,7 @@ from lxml import etree
 
 from xpath_stage.existential import compare_times_of, compare_values
 from xscl.algebra.functions import DERIVED, ends_with, matches, number_text, xpath_number
+from xscl.algebra.near import near
 from xscl.algebra.pattern import EXTENSION_PREFIX
 from xscl.algebra.regex.search import PatternLimit
 from xscl.algebra.regex.syntax import PatternError
@@ -26,6 +27,7 @@ for _name in DERIVED:
     _functions[_name] = _of_text(DERIVED[_name])
 _functions["ends-with"] = lambda _context, text, end: ends_with(text, end)
 _functions["matches"] = lambda _context, text, pattern, flags="": matches(text, pattern, flags)
+_functions["near"] = lambda _context, text, other, threshold: near(text, other, threshold)
 _functions["number"] = lambda _context, text: xpath_number(text)
 _functions["compare"] = lambda _context, left, op, right: compare_values(op, left, right)
 _functions["compare-times"] = lambda _context, left, op, right: compare_times_of(op, left, right)

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
+from fractions import Fraction
 
 from xscl.algebra.expressions import And, Call, Compare, Expr, Not, Number, Or, Rel, Span, String, VarPath
 from xscl.algebra.functions import DERIVED, WITH_LITERAL
+from xscl.algebra.near import LEAST, MOST
 from xscl.algebra.regex.flags import KNOWN as KNOWN_FLAGS
 from xscl.algebra.regex.search import compile_pattern
 from xscl.algebra.regex.syntax import PatternError
 from xscl.problems import Problem
 
-BOOLEAN_FUNCTIONS = {"contains": 2, "starts-with": 2, "ends-with": 2, "matches": 2}
+BOOLEAN_FUNCTIONS = {"contains": 2, "starts-with": 2, "ends-with": 2, "matches": 2, "near": 3}
 """The functions that are conditions, in filters and predicates, with the number of their arguments."""
 
 MORE_ARGUMENTS = {"matches": 3}
@@ -56,6 +58,7 @@ _KNOWN_ELSEWHERE = {
 
 _ARGUMENTS = {
     "matches": '(text, "pattern") or matches(text, "pattern", "i")',
+    "near": "(x, y, 0.6)",
     **dict.fromkeys(WITH_LITERAL, '(text, " - ")'),
 }
 _EXAMPLES = {"date": '>= "2026-07-16"'}
@@ -137,10 +140,19 @@ def _check_call(call: Call, signatures: dict[str, int], place: Place) -> Iterato
         yield Problem("count() counts nodes: its argument is a path", call.args[0].span, "write count(./author)")
     if call.name == "matches":
         yield from check_pattern(*call.args[1:])
+    if call.name == "near":
+        yield from check_threshold(call.args[2])
     if call.name in WITH_LITERAL:
         yield from check_literal(call.name, call.args[1])
     for arg in call.args:
         yield from check_operand(arg, place)
+
+
+def check_threshold(threshold: Expr) -> Iterator[Problem]:
+    """The problem of how near texts are to be."""
+    if not isinstance(threshold, Number) or not LEAST <= Fraction(threshold.text) <= MOST:
+        hint = "write how large a part of the words of both is to be in common: near(x, y, 0.6)"
+        yield Problem("the threshold of near() must be a number from 0.5 to 1", threshold.span, hint)
 
 
 def check_literal(name: str, part: Expr) -> Iterator[Problem]:

@@ -28,6 +28,16 @@ def is_value_join(
     return (a.var in left and b.var in right) or (a.var in right and b.var in left)
 
 
+def is_near_join(
+    literal: Expr, left: dict[str, NameKind], right: dict[str, NameKind], both: dict[str, NameKind]
+) -> bool:
+    """Whether a literal says that a node of one input and one of the other are near: documents are found by it."""
+    match literal:
+        case Call(name="near", args=(one, other, _)):
+            return is_value_join(Compare("=", one, other), left, right, both)
+    return False
+
+
 def missing_equality(literals: Sequence[Expr], left: Container[str], text_of: Callable[[Expr], str]) -> str:
     """A hint for a conjunction without an equality. `left` are the names of the left input, and `text_of` returns the
     text of an operand."""

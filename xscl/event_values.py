@@ -32,7 +32,7 @@ from xscl.algebra.events import (
 )
 from xscl.algebra.expressions import CompareOp, Number, Span, String
 from xscl.algebra.functions import DERIVED, TESTS, WITH_LITERAL, compare, with_literal, xpath_number
-from xscl.check_expressions import check_literal, check_pattern
+from xscl.check_expressions import check_literal, check_pattern, check_threshold
 from xscl.event_constants import arithmetic, function_of, kind_of, text_of
 from xscl.event_expressions import (
     Alike,
@@ -327,8 +327,11 @@ class Expressions:
 
     def _test(self, call: EventCall, scope: Scope, negated: bool) -> Condition | None:
         args = [self.value(arg, scope) for arg in call.args]
-        most = 3 if call.name == "matches" else 2
-        if not self.counted(call, 2, most):
+        least, most = {"matches": (2, 3), "near": (3, 3)}.get(call.name, (2, 2))
+        if not self.counted(call, least, most):
+            return None
+        if call.name == "near" and (found := list(check_threshold(call.args[2]))):  # type: ignore[arg-type]  # it looks for a number
+            self.problems += found
             return None
         if call.name == "matches":
             found = list(check_pattern(*call.args[1:]))  # type: ignore[arg-type]  # it looks for strings

@@ -38,6 +38,7 @@ from xscl.disjuncts import disjuncts
 from xscl.join_trees import Leaf, Node, Scope, Tree, tree_blocks
 from xscl.lower_paths import PatternBuilder
 from xscl.lower_terms import constant_equality, expression, require
+from xscl.near_joins import near_join
 from xscl.syntax import Block, Input, Join, Query, SelectItems, SubQuery
 from xscl.tuple_names import canonical_absent, canonical_names, with_canonical_names
 
@@ -281,6 +282,8 @@ class _Normalizer:
                     own[block] = require(own[block], var, Condition(literal=text))
                 else:
                     residual[expr] = None
+            if not joins and (by_words := near_join(residual, lambda expr: self._value_join(expr, left_blocks))):
+                joins[by_words] = None
             used = needed | {term.var for pair in joins for term in pair}
             used |= {var for expr in residual for var in variables_of(expr)}
             left = self._side(tree.left, tuple(own), used, "left")

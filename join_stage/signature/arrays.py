@@ -72,6 +72,15 @@ def group_starts(*ordered: Ints) -> Ints:
     return changed.nonzero()[0]
 
 
+def first_of_each(*columns: Ints) -> Ints:
+    """The index of the first of equal rows, in columns of one length, ascending."""
+    code = np.zeros(len(columns[0]), np.int64)
+    for column in columns:
+        code, _ = dictionary_encode(code << 32 | dictionary_encode(column)[0])
+    before = np.maximum.accumulate(code)[:-1] if len(code) else code
+    return np.flatnonzero(code > np.append(-1, before)) if len(code) else code
+
+
 def bisect_ranges(ordered: Column, start: Ints, end: Ints, values: NDArray[np.integer], *, after: bool = False) -> Ints:
     """The first index in each range whose element is not less than the value, or `after` it: greater than the value.
     The end of the range if there is none.

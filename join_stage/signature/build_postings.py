@@ -70,8 +70,8 @@ class _Builder:
 
     def run(self, values: Values) -> PostingRun:
         chains = self._whole()
-        row = self._rows_of_values(chains.end)
-        chains, row = chains.at(np.flatnonzero(row >= 0)), row[row >= 0]
+        row, place = self._rows_of_values(chains.end)
+        chains = chains.at(place)
         instance, tops = dictionary_encode(chains.top)
         document = tops // self._radix
         docid, t0, t1 = (self._batch.r_docts[name].to_numpy() for name in ("docid", "t0", "t1"))
@@ -132,12 +132,12 @@ class _Builder:
         between = self._nodes[longer.end % self._radix]
         return _Chains(kind + first, longer.top, self._below[edge], (*longer.inner, between))
 
-    def _rows_of_values(self, ends: Ints) -> Ints:
-        """The index of the row of R_doc with the value of each end, -1 if there is none."""
-        if not len(self._valued):
-            return np.full(len(ends), -1)
-        at = np.minimum(np.searchsorted(self._valued, ends), len(self._valued) - 1)
-        return np.where(self._valued[at] == ends, self._value_rows[at], -1)
+    def _rows_of_values(self, ends: Ints) -> tuple[Ints, Ints]:
+        """The indices of the rows of R_doc with the values of the ends, and for each the index of its end. Most ends
+        have one value or none; some have many."""
+        first, last = equal_ranges(ends, self._valued)
+        at, place = expand_ranges(first, last)
+        return self._value_rows[at], place
 
     def _path_classes(self, kind: Ints, row: Ints) -> Ints:
         """The path class of each chain, from its kind and the stream of its row of R_doc."""

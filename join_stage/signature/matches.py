@@ -15,12 +15,13 @@ import pyarrow as pa
 from common.distinct import distinct
 from join_stage.costs import Cost, Costs
 from join_stage.joiner import RESULT
-from join_stage.signature.arrays import Ints, equal_ranges, expand_ranges
+from join_stage.signature.arrays import Ints, equal_ranges, expand_ranges, first_of_each
 from join_stage.signature.pairing import PairedRuns, PostingPairs, PostingRanges, have_documents_in_common
 from join_stage.signature.postings import PostingRun
 from join_stage.signature.row_index import RowIndex
 from join_stage.signature.run import Run
 from templates.template import Shape
+from templates.witness import MANY
 
 CHUNK = 100_000
 """The approximate number of matches that are written out at a time."""
@@ -128,13 +129,22 @@ def _of_single(rows: RowIndex, found: PairedRuns) -> Iterator[tuple[int, pa.Reco
         nodes = node_sources(rows.at(int(places[0])).shape)
         ranges = found.single.of(counts > 0)
         weights = (ranges.end - ranges.start) * counts[ranges.kind]
-        for part in _parts(weights):
+        many = bool((found.driving.node[ranges.posting] & MANY).any())
+        if many:
+            # Nodes with several values may have several in common. Whatever an instance has is looked at together.
+            order = found.driving.instance[ranges.posting].argsort(kind="stable")
+            ranges, weights = ranges.at(order), weights[order]
+        for part in _parts(weights, found.driving.instance[ranges.posting] if many else None):
             chosen = PostingRanges(ranges.posting[part], ranges.start[part], ranges.end[part], ranges.kind[part])
             at, which = expand_ranges(chosen.start, chosen.end)
             ours, theirs, kind = chosen.posting[which], at, chosen.kind[which]
             if isinstance(found.other, PostingRun) and have_documents_in_common(found.driving, found.other):
                 different = found.driving.documents[ours] != found.other.documents[theirs]
                 ours, theirs, kind = ours[different], theirs[different], kind[different]
+            if many:
+                columns = [_node(found, slot, ours, theirs) for slot in nodes.nodes]
+                first = first_of_each(kind, found.driving.instance[ours], found.other.instance[theirs], *columns)
+                ours, theirs, kind = ours[first], theirs[first], kind[first]
             at, pair = expand_ranges(ends[kind] - counts[kind], ends[kind])
             near = _near(rows, found, ours[pair], theirs[pair], places[at])
             at, pair = at[near], pair[near]
@@ -224,13 +234,16 @@ def _of(pairs: PostingPairs, chosen: Ints) -> tuple[Ints, Ints]:
 # ------------------------------------------------------------ both
 
 
-def _parts(weights: Ints) -> Iterator[slice]:
-    """Slices of consecutive weights that sum to about CHUNK; a single weight may be larger."""
+def _parts(weights: Ints, together: Ints | None = None) -> Iterator[slice]:
+    """Slices of consecutive weights that sum to about CHUNK; a single weight may be larger. Those with one number in
+    `together`, which is sorted, are in one slice."""
     total = np.cumsum(weights)
     start = 0
     while start < len(weights):
         before = total[start - 1] if start else 0
         end = max(start + 1, int(np.searchsorted(total, before + CHUNK, "right")))
+        if together is not None:
+            end = int(np.searchsorted(together, together[end - 1], "right"))
         yield slice(start, end)
         start = end
 

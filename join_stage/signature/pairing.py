@@ -47,7 +47,10 @@ class PostingRanges:
 
     def of(self, kinds: NDArray[np.bool_]) -> PostingRanges:
         """The ranges of some kinds, given as a mask over them."""
-        chosen = kinds[self.kind]
+        return self.at(np.flatnonzero(kinds[self.kind]))
+
+    def at(self, chosen: Ints) -> PostingRanges:
+        """Some of the ranges, by index."""
         return PostingRanges(self.posting[chosen], self.start[chosen], self.end[chosen], self.kind[chosen])
 
 

@@ -15,7 +15,7 @@ from pyspark.sql.functions import lit
 
 from join_stage.batch_sql import NEW_LEFT, NEW_RIGHT, QueryForm, TemplateTable, batch_statements, value_pairs_statement
 from join_stage.costs import Cost
-from join_stage.joiner import RESULT, Batch, Matches, Scope
+from join_stage.joiner import RESULT, Batch, Matches
 from join_stage.plan import Plan, SQLPlan
 from join_stage.state_tables import STATE
 from join_stage.store.spark.tables import TableViews, local_frame
@@ -80,7 +80,7 @@ class SparkBasicPlan(SQLPlan):
             return RESULT.empty_table()
         with ExitStack() as cached:
             if any(template.shape.joins for template in templates):
-                self._prepare(before, batch.scope, cached)
+                self._prepare(before, batch, cached)
             return self._answer(batch)
 
     def _answer(self, batch: Batch, form: QueryForm = executable_query) -> pa.Table:
@@ -92,7 +92,7 @@ class SparkBasicPlan(SQLPlan):
         self._costs.add(Cost(time.perf_counter() - begin, len(found), numbers))
         return found
 
-    def _prepare(self, before: Mapping[str, DataFrame], scope: Scope, cached: ExitStack) -> None:
+    def _prepare(self, before: Mapping[str, DataFrame], batch: Batch, cached: ExitStack) -> None:
         """Makes the views that the statement of a batch reads, beside those of the batch itself.
 
         `before` is the join state without the batch, if there is any. Only documents that share a value with the batch
@@ -111,9 +111,10 @@ class SparkBasicPlan(SQLPlan):
             self._views.forget(name)
         for name, frame in joined.items():
             frame.createOrReplaceTempView(name)
-        self._view("joined_streams", scope.joined_streams())
+        self._view("joined_streams", batch.scope.joined_streams())
         for side in (NEW_RIGHT, NEW_LEFT) if before else (NEW_RIGHT,):
-            joined[side.pairs] = persisted(session.sql(value_pairs_statement(side, scope.window)), cached)
+            statement = value_pairs_statement(side, batch.scope.window, many=batch.has_many_values)
+            joined[side.pairs] = persisted(session.sql(statement), cached)
         self._measure(joined)
 
     def _measure(self, joined: Mapping[str, DataFrame]) -> None:

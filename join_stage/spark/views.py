@@ -107,7 +107,8 @@ class SparkViewsPlan(SparkBasicPlan):
         self._view("joined_streams", batch.scope.joined_streams())
         self._view("joined_edges", self._edges.table())
         for side in (NEW_RIGHT, NEW_LEFT) if before else (NEW_RIGHT,):
-            joined[side.edges] = persisted(session.sql(joined_slices_statement(side, batch.scope.window)), cached)
+            statement = joined_slices_statement(side, batch.scope.window, many=batch.has_many_values)
+            joined[side.edges] = persisted(session.sql(statement), cached)
         self._measure(joined)
 
     def _has_inner_edges(self) -> bool:

@@ -76,7 +76,8 @@ class _Join:
     def __init__(self, conjunct: Conjunct) -> None:
         assert conjunct.right is not None, "a join has two inputs"
         self._left, self._right = _Bound(conjunct, conjunct.left), _Bound(conjunct, conjunct.right)
-        self._ours, self._theirs = [one for one, _ in conjunct.joins], [other for _, other in conjunct.joins]
+        equal = conjunct.equalities()
+        self._ours, self._theirs = [one for one, _ in equal], [other for _, other in equal]
         self._residual = conjunct.residual
 
     def holds(self, left: Record, right: Record, steps: Steps) -> bool:

@@ -12,7 +12,7 @@ from join_stage.costs import Cost
 from mmqjp.explain.estimates import Estimates
 from mmqjp.explain.event_explanation import automaton_lines
 from mmqjp.explain.event_program import EventProgram, registered
-from mmqjp.explain.terms import definition_text, names_of_others, structure_text, term_text, window_text
+from mmqjp.explain.terms import applied, definition_text, names_of_others, structure_text, term_text, window_text
 from mmqjp.explain.text_layout import aligned, indented, query_lines, tree, wrapped, wrapped_sql
 from mmqjp.queries.model import HiddenStream, Subscription, Target
 from mmqjp.queries.registry import Registry
@@ -22,6 +22,7 @@ from templates.minor import Minor
 from templates.template import Shape
 from xscl import parse_script, to_xscl
 from xscl.algebra.expressions import ElementConstructor
+from xscl.algebra.functions import many_valued
 from xscl.algebra.mirror import UNORDERED, mirror_of
 from xscl.algebra.normal import NEGATED, NormalQuery, Side, Term, variables_of
 from xscl.algebra.system_names import is_system_variable, short_name
@@ -57,7 +58,11 @@ def explanation_of(registry: Registry, chosen: Iterable[Subscription], plan: str
     if any(target.conjunct.joins for target in writer.explained):
         yield from _heading("value pairs, shared by all templates")
         yield from wrapped("R_vj of a batch: the pairs of nodes of two documents with equal string values.", 2)
-        statement = value_pairs_statement(NEW_RIGHT, registry.window)
+        by_words = any(target.conjunct.joins != target.conjunct.equalities() for target in writer.explained)
+        if by_words:
+            text = "Texts that near() finds have a value for each key: the digests of some of their words."
+            yield from wrapped(text, 2)
+        statement = value_pairs_statement(NEW_RIGHT, registry.window, many=by_words)
         yield from chain.from_iterable(wrapped_sql(line, 4) for line in statement.splitlines())
         text = f"Where documents came before, also {NEW_LEFT.pairs}: {NEW_LEFT.left} on the left, {NEW_LEFT.right} on "
         yield from wrapped(text + "the right; the templates' statements run over it in the same way.", 2)
@@ -139,7 +144,7 @@ class _Explanation:
             yield f"  {f'{label}, ' if conjunct.joins else ''}{what} {short_name(side.stream)}"
             yield from indented(tree(side.pattern), 4)
         for title, lines in (
-            ("value joins", [f"{term_text(a)} = {term_text(b)}" for a, b in conjunct.joins]),
+            ("value joins", [_join_text(a, b) for a, b in conjunct.joins]),
             ("residual predicates, on each match of the joins", list(map(to_xscl, conjunct.residual))),
         ):
             if lines:
@@ -301,3 +306,11 @@ def _node_name(side: Side, minor: Minor, index: int) -> str:
 
 def _microseconds(window: int) -> str:
     return "INF" if window == INFINITE else f"{window} ({window_text(window)})"
+
+
+def _join_text(one: Term, other: Term) -> str:
+    threshold = many_valued(one.functions)
+    if threshold is None:
+        return f"{term_text(one)} = {term_text(other)}"
+    left, right = (applied(term.functions[:-1], term.var) for term in (one, other))
+    return f"some of the first words of {left} and of {right}, the longest first, for a threshold of {threshold}"

@@ -10,15 +10,15 @@ from itertools import islice, product
 
 from mmqjp.answers.pair_tests import Mirrors
 from mmqjp.answers.quota import OutOfSteps, Steps
-from mmqjp.answers.residual import holds
+from mmqjp.answers.residual import holds, text_of_operand
 from mmqjp.documents.record import Inputs
 from mmqjp.explain.block_rows import CHARACTERS_PER_STEP, Row
 from mmqjp.explain.funnel_stage import Kind, Stage
 from mmqjp.explain.join_trial import Values, mended, note, shared
+from mmqjp.explain.nearness import clipped, near_instead, nearness
 from mmqjp.explain.readable import ReadableQuery
 from mmqjp.explain.sample import MOST_STEPS, applied
 from mmqjp.explain.terms import duration_text, leaf_sides, window_text
-from mmqjp.text import printable_line
 from xpath_stage.binder import Take
 from xscl.algebra.expressions import Expr
 from xscl.algebra.mirror import UNORDERED, Mirror
@@ -26,9 +26,6 @@ from xscl.algebra.normal import Conjunct, JoinOp, Term, variables_of
 
 MOST_PAIRS = 200_000
 """Of a join, at most so many pairs of bindings are looked at."""
-
-VALUE_WIDTH = 60
-"""How many characters of a value are shown."""
 
 Pair = tuple[Row, Row]
 
@@ -94,9 +91,9 @@ class JoinTester:
         if not self._equalities(trial, lefts, rights):
             return trial
         pairs, at_least = self._joined(lefts, rights)
-        if len(self._conjunct.joins) > 1 or not pairs:
+        if len(self._conjunct.equalities()) > 1 or not pairs:
             trial.reached = 1, 0
-            part = " and ".join(self._equality(pair) for pair in self._conjunct.joins)
+            part = " and ".join(map(self._equality, self._conjunct.equalities())) or "two documents"
             stage = Stage("together", part, _documents(pairs), "pairs", at_least=at_least)
             if not pairs:
                 stage = stage.told("each equality holds for some nodes, but not all of them for the same nodes")
@@ -122,7 +119,7 @@ class JoinTester:
 
     def _equalities(self, trial: JoinTrial, lefts: Sequence[Row], rights: Sequence[Row]) -> bool:
         """Adds a stage for each equality, up to the first that no value satisfies. Returns whether there is none."""
-        for number, pair in enumerate(self._conjunct.joins):
+        for number, pair in enumerate(self._conjunct.equalities()):
             left, right = (self._values(rows, term) for rows, term in zip((lefts, rights), pair, strict=True))
             common = len(left.keys() & right.keys()) if self._are_single else shared(left, right)
             trial.reached = 0, number
@@ -157,6 +154,9 @@ class JoinTester:
             what = f'{one} "{clipped(near[0][0])}" and {other} "{clipped(near[0][1])}" differ only in {differ}'
             return what, f"use {', '.join(functions)} on both sides"
         if self._are_single:
+            names = (self._query.term(term) for term in pair)
+            if told := near_instead(left, right, *names):
+                return told
             return f"{one} {_shown(left)} on the left, {other} {_shown(right)} on the right", ""
         for name, values, others in ((one, left, right), (other, right, left)):
             if len(values) <= MOST_NEAR < len(others):
@@ -180,12 +180,13 @@ class JoinTester:
 
     def _joined(self, lefts: Sequence[Row], rights: Sequence[Row]) -> tuple[list[Pair], bool]:
         """The pairs of rows that satisfy all equalities, and whether there may be more."""
+        equal = self._conjunct.equalities()
         by_values: dict[tuple[str, ...], list[Row]] = {}
         for row in rights:
-            by_values.setdefault(tuple(self._value(row, right) for _, right in self._conjunct.joins), []).append(row)
+            by_values.setdefault(tuple(self._value(row, right) for _, right in equal), []).append(row)
         found: list[Pair] = []
         for row in lefts:
-            for other in by_values.get(tuple(self._value(row, left) for left, _ in self._conjunct.joins), ()):
+            for other in by_values.get(tuple(self._value(row, left) for left, _ in equal), ()):
                 if len(found) == MOST_PAIRS:
                     return found, True
                 self._take(1)
@@ -234,7 +235,13 @@ class JoinTester:
 
         return holds(expr, text_of)
 
+    def _text_of_operand(self, pair: Pair, operand: Expr) -> str:
+        both = {**pair[0].bound, **pair[1].bound}
+        return text_of_operand(operand, lambda var: both[var].text)
+
     def _is_false(self, expr: Expr, pairs: list[Pair]) -> tuple[str, str]:
+        if told := nearness(expr, [partial(self._text_of_operand, pair) for pair in pairs]):
+            return told, ""
         both = {**pairs[0][0].bound, **pairs[0][1].bound}
         found = (
             f'{self._query.variable(var)} is "{clipped(both[var].text)}"' for var in dict.fromkeys(variables_of(expr))
@@ -255,12 +262,6 @@ class JoinTester:
         residual = self._conjunct.residual
         passed = (p for p in pairs if self._within(p) and all(self._holds(expr, p) for expr in residual))
         return len({tuple(sorted((left.docids, right.docids))) for left, right in passed})
-
-
-def clipped(text: str) -> str:
-    """Returns a value on one line, cut short."""
-    line = printable_line(text)
-    return line if len(line) <= VALUE_WIDTH else line[: VALUE_WIDTH - 1] + "…"
 
 
 def _shown(values: Values) -> str:

@@ -146,11 +146,12 @@ class ReasonSearch:
         if conjunct.right is None:
             yield from ((binding, (*trail, _Held(conjunct, binding, None)), times) for binding, trail, times in lefts)
             return
+        equal = conjunct.equalities()
         rights = defaultdict(list)
         for found in self._side(conjunct.right, parts[left_count:], selected):
-            rights[self._values(found[0], [right for _, right in conjunct.joins])].append(found)
+            rights[self._values(found[0], [right for _, right in equal])].append(found)
         for binding, trail, left in lefts:
-            for other, inner, right in rights.get(self._values(binding, [left for left, _ in conjunct.joins]), ()):
+            for other, inner, right in rights.get(self._values(binding, [left for left, _ in equal]), ()):
                 self._take(1)
                 both = {**binding, **other}
                 text_of = partial(self._text_of, both)
@@ -184,7 +185,7 @@ class ReasonSearch:
         timings: list[Timing] = []
         for step in trail:
             if isinstance(step, _Held):
-                pairs = step.conjunct.joins
+                pairs = step.conjunct.equalities()
                 joined += (JoinedValue(*(self._operand(step.binding, term) for term in pair)) for pair in pairs)
                 conditions += (self._condition(expr, step.binding) for expr in step.conjunct.residual)
                 timings += () if step.timing is None or filters is None else (step.timing,)

@@ -268,7 +268,7 @@ class StoredQueries:
         fresh = list(enumerate(catalog.templates))[self._saved_templates :]
         joins = {number: [leaf for join in shape.joins for leaf in join] for number, shape in fresh}
         self._rows.append("templates", [(n, shape.left, shape.parents, joins[n]) for n, shape in fresh])
-        chains = [(number, functions) for functions, number in catalog.chains.items() if number > self._saved_chains]
+        chains = list(enumerate(catalog.chains, 1))[self._saved_chains :]
         self._rows.append("chains", chains)
 
 

@@ -93,7 +93,7 @@ STRING_TESTS: dict[str, Callable[..., bool]] = {
     "ends-with": lambda text, part: len(part) <= len(text) and text[len(text) - len(part) :] == part,
     "matches": oracle_regex.matches,
 }
-"""The tests on two strings. The last one may have flags."""
+"""The tests on two strings. `matches` may have flags, and `near` has a threshold."""
 
 
 # ---------------------------------------------------------------- derived values
@@ -242,6 +242,15 @@ def word_list(text: str) -> list[str]:
 def words(text: str) -> str:
     """The first 256 words, each once."""
     return " ".join(sorted(set(word_list(text)[:256])))
+
+
+def near(text: str, other: str, threshold: str) -> bool:
+    """Whether so large a part of the words of both is in common. Section 8 of the definition."""
+    one, two = (set(word_list(some)[:256]) for some in (text, other))
+    return bool(one and two) and Fraction(len(one & two), len(one | two)) >= Fraction(threshold)
+
+
+STRING_TESTS["near"] = near
 
 
 def substring_before(text: str, part: str) -> str:

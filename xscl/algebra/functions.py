@@ -13,6 +13,7 @@ from functools import lru_cache
 
 from common.urls import canonical_url, url_domain, url_host
 from xscl.algebra.expressions import Call, CompareOp, String
+from xscl.algebra.near import MANY_WORDS, near
 from xscl.algebra.order import ORDER
 from xscl.algebra.regex.search import compile_pattern
 from xscl.algebra.times import month_text, time_text
@@ -149,8 +150,16 @@ def chained(function: str) -> Callable[[str], str]:
     name, literal = parted(function)
     if literal is None or with_literal(name, literal) != function:
         raise KeyError(function)
+    if name == MANY_WORDS:
+        return str
     apply = WITH_LITERAL[name]
     return lambda text: apply(text, literal)
+
+
+def many_valued(functions: tuple[str, ...]) -> str | None:
+    """The threshold if a chain of functions gives a node several values, the keys of its words; None if it does not."""
+    name, literal = parted(functions[-1]) if functions else ("", None)
+    return literal if name == MANY_WORDS else None
 
 
 def derive(name: str, text: str) -> str:
@@ -198,5 +207,6 @@ TESTS: dict[str, Callable[..., bool]] = {
     "starts-with": starts_with,
     "ends-with": ends_with,
     "matches": matches,
+    "near": near,
 }
 """The functions that are conditions. `matches` may fail."""

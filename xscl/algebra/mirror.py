@@ -64,6 +64,9 @@ def _named(expr: Expr, names: dict[str, str]) -> Expr:
     match expr:
         case VarPath(var=var):
             return VarPath(names[var])
+        case Call(name="near", args=(one, other, threshold)):
+            pair = sorted((_named(one, names), _named(other, names)), key=repr)
+            return Call("near", (*pair, threshold))
         case Call(name=name, args=args):
             return Call(name, tuple(_named(arg, names) for arg in args))
         case Compare(op=op, left=left, right=right):

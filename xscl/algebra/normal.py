@@ -21,7 +21,7 @@ from xscl.algebra.expressions import (
     String,
     VarPath,
 )
-from xscl.algebra.functions import derivation, derive, number_string
+from xscl.algebra.functions import derivation, derive, many_valued, number_string
 from xscl.algebra.pattern import PatternNode, Test
 from xscl.algebra.system_names import hidden_stream
 
@@ -78,6 +78,11 @@ class Conjunct:
     def sides(self) -> tuple[Side, ...]:
         """Its one or two inputs, the left one first."""
         return (self.left,) if self.right is None else (self.left, self.right)
+
+    def equalities(self) -> tuple[tuple[Term, Term], ...]:
+        """The joins whose terms are equal. Texts that are joined by their words are not: they are near, as one of
+        `residual` says."""
+        return tuple(pair for pair in self.joins if many_valued(pair[0].functions) is None)
 
 
 @quick

@@ -1,0 +1,78 @@
+"""Random items whose titles nearly repeat one another, and queries that find those that do."""
+
+from __future__ import annotations
+
+from random import Random
+from xml.sax.saxutils import escape
+
+from feeds.document import Document
+from tests.generate.documents import SECOND, chance
+from xscl import Script, parse_script
+
+WORDS = (
+    *("storm", "Storm", "hits", "the", "coast", "a", "rain", "ﬁre", "FIRE", "Straße", "strasse", "2", "3.5", "it's"),
+    *("京都市", "東京タワー", "ไทย", "café", "cafe\u0301", "—", "…"),
+)
+THRESHOLDS = ("0.5", "0.6", "0.66", "0.75", ".8", "0.8", "1")
+
+
+def near_case(seed: int, queries: int = 8, documents: int = 24) -> tuple[Script, list[Document]]:
+    """A script of queries with near(), and documents of which many are near others."""
+    rng = Random(seed)
+    texts = [_text(rng) for _ in range(6)]
+    return _script(rng, queries), [_document(rng, number, texts) for number in range(documents)]
+
+
+def _text(rng: Random) -> str:
+    return " ".join(rng.choices(WORDS, k=rng.choice((0, 1, 2, 4, 6, 9, 12))))
+
+
+def _varied(rng: Random, texts: list[str]) -> str:
+    """One of some texts, perhaps with other words, or in another order."""
+    words = rng.choice(texts).split(" ")
+    for _ in range(rng.choice((0, 0, 1, 1, 2, 3))):
+        words[rng.randrange(len(words))] = rng.choice(WORDS)
+    if chance(rng, 20):
+        rng.shuffle(words)
+    return " ".join(words)
+
+
+def _document(rng: Random, number: int, texts: list[str]) -> Document:
+    titles = "".join(f"<t>{escape(_varied(rng, texts))}</t>" for _ in range(rng.choice((1, 1, 1, 2, 3))))
+    items = f'<a k="{escape(_varied(rng, texts))}">{titles}<c>{rng.randrange(2)}</c></a>'
+    if chance(rng, 20):
+        items = f"<r>{items}<a><t>{escape(_varied(rng, texts))}</t><c>1</c></a></r>"
+    time = rng.randrange(12) * SECOND
+    return Document(f"d{number}", items, "ST"[chance(rng, 25)], (time, time))
+
+
+def _script(rng: Random, queries: int) -> Script:
+    return parse_script(";".join(_query(rng, number) for number in range(queries)))
+
+
+def _query(rng: Random, number: int) -> str:
+    one, other = rng.choice((("x", "y"), ("x", "y"), ("lower-case(x)", "y"), ("a/@k", "y"), ("x", "b/t")))
+    near = f"near({one}, {other}, {rng.choice(THRESHOLDS)})"
+    shape = rng.randrange(100)
+    if shape < 15:
+        near = f"{near} AND c = d"
+    elif shape < 30:
+        near = f"{near} AND c != d"
+    elif shape < 40:
+        near = f"({near} OR x = y)"
+    elif shape < 50:
+        near = f"{near} AND near(a/@k, b/@k, {rng.choice(THRESHOLDS)})"
+    operator = rng.choice(("FOLLOWED BY", "JOIN", "JOIN UNORDERED"))
+    window = rng.choice(("INF", "3", "6", "0"))
+    left, right = (
+        f"{rng.choice('SST')}//a->{item}[./t->{title}][./c->{channel}]" for item, title, channel in ("axc", "byd")
+    )
+    join = f"{left} {operator} {{{near}, {window}}} {right}"
+    if chance(rng, 20):
+        third = rng.choice(THRESHOLDS)
+        join += f" {rng.choice(('JOIN', 'FOLLOWED BY'))} {{near(y, z, {third}), {window}}} S//a[./t->z]"
+    select = rng.choice(("", "SELECT x, y FROM ", "SELECT c FROM "))
+    filtered = chance(rng, 10)
+    if filtered:
+        join, select = f'S//a->a[near(./t, "storm hits the coast", {rng.choice(THRESHOLDS)})]', ""
+    return f"{select or 'FROM '}{join} PUBLISH p{number}"

@@ -1,0 +1,96 @@
+"""Near-equal texts: `near(x, y, threshold)`, and the keys by which a join finds them.
+
+Two texts are near if enough of the words of both are in common: J, the number of words that both have, divided by the
+number of those that one of them has, is at least the threshold. If J is at least a threshold, the two texts share one
+of a few words: the first `n - ceil(threshold * n) + 1` of the n words of each, in whatever order of all words, the same
+for both texts. (This is prefix filtering, of Chaudhuri, Ganti and Kaushik, 2006.) So a value join on these keys
+finds all pairs, and some more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from fractions import Fraction
+from functools import lru_cache
+from hashlib import blake2b
+
+from xscl.algebra.words import words
+
+LEAST, MOST = Fraction(1, 2), Fraction(1)
+"""The least and the greatest threshold."""
+
+MANY_WORDS = "words"
+"""Ends the chain of functions of a text that is joined by its words, with the threshold as its literal. It leaves the
+text as it is: a node has a value in R_doc for each key. No query can name it: `words` of a query has no literal."""
+
+_MOST_REMEMBERED = 1_000
+"""The words of a text of at most so many characters are remembered."""
+
+
+def near(text: str, other: str, threshold: str) -> bool:
+    """Whether J of two texts is at least a threshold, a decimal number. Texts without words are near nothing.
+
+    >>> near("Storm hits the coast", "The storm hits coast", "1"), near("a b c d", "a b c e", "0.6")
+    (True, True)
+    """
+    common, union = overlap(text, other)
+    wanted = _fraction(threshold)
+    return common > 0 and common * wanted.denominator >= wanted.numerator * union
+
+
+def overlap(text: str, other: str) -> tuple[int, int]:
+    """The number of words that two texts have in common, and of those that one of them has."""
+    if len(text) <= _MOST_REMEMBERED and len(other) <= _MOST_REMEMBERED:
+        return _overlap(text, other)
+    return _counted(words(text), words(other))
+
+
+@lru_cache(maxsize=65_536)
+def _overlap(text: str, other: str) -> tuple[int, int]:
+    return _counted(_words(text), _words(other))
+
+
+@lru_cache(maxsize=8_192)
+def _words(text: str) -> frozenset[str]:
+    return words(text)
+
+
+def _counted(one: frozenset[str], other: frozenset[str]) -> tuple[int, int]:
+    common = len(one & other)
+    return common, len(one) + len(other) - common
+
+
+@lru_cache(maxsize=1_024)
+def _fraction(threshold: str) -> Fraction:
+    return Fraction(threshold)
+
+
+# ---------------------------------------------------------------- keys
+
+
+def join_threshold(threshold: str) -> str:
+    """A threshold rounded down to tenths: by that, texts are joined. Near thresholds so share keys.
+
+    >>> join_threshold("0.68"), join_threshold("1")
+    ('0.6', '1.0')
+    """
+    tenths = _fraction(threshold) * 10 // 1
+    return f"{tenths // 10}.{tenths % 10}"
+
+
+def keys(text: str, threshold: str) -> list[str]:
+    """The keys of a text for a threshold in tenths: digests of its first words, the longest ones first."""
+    found = _words(text) if len(text) <= _MOST_REMEMBERED else words(text)
+    count, tenths = len(found), int(threshold.replace(".", ""))
+    wanted = -(-tenths * count // 10)
+    return [f"{threshold} {digest}" for digest in _first(found, count - wanted + 1)]
+
+
+def _first(found: Iterable[str], count: int) -> list[str]:
+    ranked = sorted([(-len(word), _digest(word)) for word in found])
+    return [digest for _, digest in ranked[:count]]
+
+
+@lru_cache(maxsize=65_536)
+def _digest(word: str) -> str:
+    return blake2b(word.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
