@@ -35,9 +35,9 @@ def test_near_agrees_with_the_oracle(seed: int, plan: str):
 
 @pytest.mark.parametrize("plan", PLANS)
 def test_near_agrees_with_the_oracle_on_spark(plan: str, spark: SparkSession):
-    script, documents = near_case(7, queries=4, documents=12)
+    script, documents = near_case(11, queries=4, documents=12)
     with Session(spark, plan=plan) as engine:
-        assert assert_agrees(engine, script, documents, _delivery(7, (7,)))
+        assert assert_agrees(engine, script, documents, _delivery(11, (7,)))
 
 
 @pytest.mark.parametrize("plan", PLANS)
