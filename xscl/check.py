@@ -28,7 +28,7 @@ from xscl.check_expressions import FILTER, PREDICATE, SELECT, Place, check_condi
 from xscl.check_once import check_once
 from xscl.check_publishing import check_publishing
 from xscl.disjuncts import MAX_DISJUNCTS, TooManyDisjuncts, disjuncts
-from xscl.equalities import in_each_arm, is_near_join, is_value_join, missing_equality
+from xscl.equalities import has_near_join, in_each_arm, is_value_join, missing_equality
 from xscl.foreign import dotted_hint
 from xscl.problems import Lines, Problem
 from xscl.scope import NameKind, blocks, operand_kind, star_items, variables_of_plain, visible_names
@@ -250,9 +250,7 @@ class _QueryChecker:
             if count > MAX_VALUE_JOINS:
                 message = f"more than {MAX_VALUE_JOINS} value joins in one disjunct"
                 self.problem(message, join.pred.span, "join on fewer pairs of nodes")
-            elif count == 0 and not (
-                join.op not in NEGATED and any(is_near_join(literal, left, right, both) for literal in conjunction)
-            ):
+            elif not count and (join.op in NEGATED or not has_near_join(conjunction, left, right, both)):
                 hint = missing_equality(conjunction, left, self.text_of)
                 if len(conjunctions) == 1:
                     self.problem("the predicate has no equality between the two inputs", join.pred.span, hint)

@@ -28,14 +28,16 @@ def is_value_join(
     return (a.var in left and b.var in right) or (a.var in right and b.var in left)
 
 
-def is_near_join(
-    literal: Expr, left: dict[str, NameKind], right: dict[str, NameKind], both: dict[str, NameKind]
+def has_near_join(
+    literals: Sequence[Expr], left: dict[str, NameKind], right: dict[str, NameKind], both: dict[str, NameKind]
 ) -> bool:
     """Whether a literal says that a node of one input and one of the other are near: documents are found by it."""
-    match literal:
-        case Call(name="near", args=(one, other, _)):
-            return is_value_join(Compare("=", one, other), left, right, both)
-    return False
+    return any(
+        isinstance(literal, Call)
+        and literal.name == "near"
+        and is_value_join(Compare("=", *literal.args[:2]), left, right, both)
+        for literal in literals
+    )
 
 
 def missing_equality(literals: Sequence[Expr], left: Container[str], text_of: Callable[[Expr], str]) -> str:
