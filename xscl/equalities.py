@@ -35,7 +35,7 @@ def has_near_join(
     return any(
         isinstance(literal, Call)
         and literal.name == "near"
-        and is_value_join(Compare("=", *literal.args[:2]), left, right, both)
+        and is_value_join(Compare("=", literal.args[0], literal.args[1]), left, right, both)
         for literal in literals
     )
 
