@@ -56,9 +56,9 @@ SPAN = "greatest(l.t1, r.t1) - least(l.t0, r.t0)"
 APART = "l.t1 <= r.t0"
 
 
-def value_pairs_statement(side: Orientation, window: int, *, many: bool) -> str:
+def value_pairs_statement(side: Orientation, window: int, *, many: bool = False, state: str = "r_doc") -> str:
     """R_vj: the pairs of nodes with equal string values, of two documents that some query may join. With `many`, nodes
-    may have several values, and a pair is there once however many it has in common.
+    may have several values, and a pair is there once however many it has in common. `state` is R_doc with the batch.
 
     Their streams are a pair of `joined_streams`, and they cover no more than the largest `window`, in microseconds.
     `span` is the time that both documents cover. `apart` says that the left one ends before the right one begins, or
@@ -68,7 +68,7 @@ def value_pairs_statement(side: Orientation, window: int, *, many: bool) -> str:
     select = "SELECT DISTINCT" if many else "SELECT"
     return f"""{select} a.docid AS docid1, a.node AS node1, b.docid AS docid2, b.node AS node2,
   {SPAN} AS span, {APART} AS apart
-FROM r_doc{side.left} a JOIN joined_streams s ON s.stream1 = a.stream
+FROM {f"r_doc{side.left}" if side.left else state} a JOIN joined_streams s ON s.stream1 = a.stream
 JOIN r_doc{side.right} b ON b.strval = a.strval AND b.stream = s.stream2
 JOIN r_docts{side.left} l ON l.docid = a.docid JOIN r_docts{side.right} r ON r.docid = b.docid
 WHERE a.docid <> b.docid{within}"""

@@ -69,7 +69,8 @@ class DuckDBBasicPlan(SQLPlan):
     def join(self, batch: Batch) -> pa.Table:
         with registered(self._connection, {"joined_streams": batch.scope.joined_streams()}):
             for side in (NEW_RIGHT, NEW_LEFT) if batch.older else (NEW_RIGHT,):
-                pairs = value_pairs_statement(side, batch.scope.window, many=batch.has_many_values)
+                state = "r_doc_all" if batch.has_many_values else "r_doc"
+                pairs = value_pairs_statement(side, batch.scope.window, many=batch.has_many_values, state=state)
                 self._connection.execute(f"CREATE OR REPLACE TEMP TABLE {side.pairs} AS {pairs}")
         return self._answer(batch)
 

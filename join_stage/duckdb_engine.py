@@ -14,7 +14,9 @@ from join_stage.costs import Cost
 from join_stage.duckdb_basic import DuckDBBasicPlan, DuckDBPlan
 from join_stage.duckdb_signature import DuckDBSignaturePlan
 from join_stage.duckdb_views import DuckDBViewsPlan
-from join_stage.joiner import DEFAULT_PLAN, PLANS, Batch, Matches, Scope, UnknownPlan
+from join_stage.joiner import DEFAULT_PLAN, PLANS, Batch, Matches, Scope, UnknownPlan, has_many_values
+from join_stage.near.key_sql import IN_DUCKDB, keyed_statement
+from join_stage.near.word_sets import WordSets
 from join_stage.state_tables import (
     BOUND_STATE,
     BOUND_STORE,
@@ -80,6 +82,7 @@ class DuckDBEngine(DuckDBStore):
             self.close()
             raise
         self._older = False
+        self._word_sets = WordSets(lambda docids: self.find("r_doc", "docid", docids))
 
     def _upgrade(self) -> None:
         if self._connection.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = 'r_bin'").fetchall():
@@ -102,16 +105,18 @@ class DuckDBEngine(DuckDBStore):
 
     def rollback(self) -> None:
         self._plan.rolled_back(whole=self._take_back())
+        self._word_sets.forget()
 
     def join(self, batch: Witnesses, first_docid: int, scope: Scope) -> Matches:
         self._add(batch)
         if self._plan.in_sql:
             self._settle()
-            self._split_state(first_docid)
+            self._split_state(first_docid, many=has_many_values(batch))
         # Once there were older documents, it is assumed that there are some: a join with none finds nothing.
         self._older = self._older or self._has_documents_before(first_docid)
         with written():
-            return self._plan.join(Batch(batch, first_docid, self._older, scope))
+            found = self._plan.join(Batch(batch, first_docid, self._older, scope))
+        return self._word_sets.checked(found) if isinstance(found, pa.Table) else found
 
     def extend(self, witnesses: Witnesses, *, whole: bool = False) -> None:
         self._plan.extend(witnesses, whole=whole)
@@ -135,13 +140,18 @@ class DuckDBEngine(DuckDBStore):
     def _has_documents_before(self, docid: int) -> bool:
         return self._run(f"SELECT EXISTS (FROM r_docts WHERE docid < {docid})").fetchall() == [(True,)]
 
-    def _split_state(self, first_docid: int) -> None:
-        """Splits the join state into the part of the batch (r_bin_w ...) and the part before it (r_bin_old ...)."""
+    def _split_state(self, first_docid: int, *, many: bool) -> None:
+        """Splits the join state into the part of the batch (r_bin_w ...) and the part before it (r_bin_old ...). With
+        `many`, nodes may have several values: then texts have their keys there, and r_doc_all is both parts."""
         for name in STATE:
+            rows = f"({keyed_statement(name, IN_DUCKDB)})" if many and name == "r_doc" else name
             self._run(f"DELETE FROM {name}_w")
-            self._run(f"INSERT INTO {name}_w SELECT * FROM {name} WHERE docid >= {first_docid}")
-            older = f"SELECT * FROM {name} WHERE docid < {first_docid}"
+            self._run(f"INSERT INTO {name}_w SELECT * FROM {rows} WHERE docid >= {first_docid}")
+            older = f"SELECT * FROM {rows} WHERE docid < {first_docid}"
             self._run(f"CREATE OR REPLACE TEMP VIEW {name}_old AS {older}")
+        if many:
+            both = "SELECT * FROM r_doc_old UNION ALL SELECT * FROM r_doc_w"
+            self._run(f"CREATE OR REPLACE TEMP VIEW r_doc_all AS {both}")
 
     def evict(self, before: int) -> None:
         docids = f"SELECT docid FROM r_docts WHERE t0 < {before}"

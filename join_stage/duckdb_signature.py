@@ -8,7 +8,14 @@ import pyarrow as pa
 
 from join_stage.joiner import Batch, Matches
 from join_stage.signature.signature_plan import SignaturePlan
-from join_stage.state_tables import BOUND_STATE, runs_manifest, save_runs_manifest
+from join_stage.state_tables import (
+    BOUND_STATE,
+    latest_texts,
+    runs_manifest,
+    save_runs_manifest,
+    save_word_order,
+    word_order,
+)
 from join_stage.store.protocol import TableStore
 from templates.witness import R_GROUP, Witnesses
 
@@ -48,3 +55,15 @@ class _StoredState:
 
     def save_manifest(self, manifest: str) -> None:
         save_runs_manifest(self._store, manifest)
+
+    def texts(self, docids: pa.Array) -> pa.Table:
+        return self._store.find("r_doc", "docid", docids)
+
+    def latest_texts(self, most: int) -> list[str]:
+        return latest_texts(self._store, most)
+
+    def word_order(self) -> list[int] | None:
+        return word_order(self._store)
+
+    def save_word_order(self, frequent: list[int]) -> None:
+        save_word_order(self._store, frequent)

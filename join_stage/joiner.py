@@ -70,8 +70,13 @@ class Batch:
 
     @property
     def has_many_values(self) -> bool:
-        """Whether a node of the batch has several values."""
-        return bool((self.witnesses.r_doc["node"].to_numpy() & MANY).any())
+        """Whether nodes of the batch have several values."""
+        return has_many_values(self.witnesses)
+
+
+def has_many_values(witnesses: Witnesses) -> bool:
+    """Whether nodes have several values: texts that are joined by their words."""
+    return bool((witnesses.r_doc["node"].to_numpy() >= MANY).any())
 
 
 class UnknownPlan(InputError, ValueError):

@@ -9,7 +9,7 @@ import pyarrow as pa
 from join_stage.store.protocol import TableStore
 from join_stage.store.schema import Dated, StoreSchema
 from templates.catalog import Edge
-from templates.witness import R_BIN, R_DOC, R_GROUP
+from templates.witness import MANY, R_BIN, R_DOC, R_GROUP
 
 R_BIN_FLAT = pa.schema(
     [
@@ -37,7 +37,11 @@ RUNS = "postings"
 POSTING_RUNS = pa.schema([("version", pa.int64()), ("manifest", pa.string())])
 """The runs of postings on disk, by the plan `signature`: its row with the greatest version counts."""
 
-_BESIDE = {"groups": R_GROUP, "posting_runs": POSTING_RUNS}
+WORD_ORDER = pa.schema([("version", pa.int64()), ("frequent", pa.list_(pa.int64()))])
+"""The order of words by which texts get their keys (`join_stage.near.word_order`): the numbers of those that come last.
+There is no row before it is learnt."""
+
+_BESIDE = {"groups": R_GROUP, "posting_runs": POSTING_RUNS, "word_order": WORD_ORDER}
 
 _R_BIN = "SELECT docid, var1, var2, node1, node2 FROM bound JOIN groups USING (grp)"
 
@@ -54,7 +58,7 @@ NOTHING_ELSE = StoreSchema()
 
 _KEYS = {
     "r_bin": ("docid", "var1", "var2", "node1", "node2"),
-    "r_doc": ("docid", "node", "strval"),
+    "r_doc": ("docid", "node"),
     "r_docts": ("docid",),
 }
 """The columns by which a row of a table of the join state is found."""
@@ -102,6 +106,25 @@ def missing(store: TableStore, table: str, rows: pa.Table) -> pa.Table:
     """Those of rows of a table of STATE that the store does not have."""
     same = " AND ".join(f"f.{column} = s.{column}" for column in _KEYS[table])
     return store.select(f"SELECT f.* FROM found f LEFT JOIN {table} s ON {same} WHERE s.docid IS NULL", {"found": rows})
+
+
+def latest_texts(store: TableStore, most: int) -> list[str]:
+    """At most so many texts that are joined by their words, the latest ones, as R_doc has them."""
+    order = f"ORDER BY docid DESC LIMIT {most}"
+    rows = store.select(f"SELECT strval FROM r_doc WHERE node >= {MANY} AND strval <> '' {order}")
+    return list(rows["strval"].to_pylist())
+
+
+def word_order(store: TableStore) -> list[int] | None:
+    """The words that come last in the order that was learnt, None if none was."""
+    rows = store.read("word_order", WORD_ORDER.names).sort_by("version")["frequent"]
+    return list(rows[-1].as_py()) if len(rows) else None
+
+
+def save_word_order(store: TableStore, frequent: list[int]) -> None:
+    """Stores the order of words."""
+    version = store.highest("word_order", "version") + 1
+    store.append("word_order", pa.table([[version], [frequent]], WORD_ORDER))
 
 
 def runs_manifest(store: TableStore) -> str | None:

@@ -3,7 +3,7 @@
 Node ids are 64-bit. The low 32 bits have the number of an element in document order. For an attribute, the next 12
 bits have its position among the attributes of that element, from 1. For a derived value, the bits above have the number
 of its chain of functions, from 1. The catalog numbers chains, and a store keeps the numbers. The highest of these bits
-says that the node has several values by this chain: then R_doc has a row for each.
+says that the value is all words of a text, by which it is joined: it is near others that have some of them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CHAIN_SHIFT = 44
 """The shift of the number of a chain of functions in a node id."""
 
 MANY_CHAIN = 1 << 62 - CHAIN_SHIFT
-"""The bit of the number of a chain of functions that says that a node has several values by it."""
+"""The bit of the number of a chain of functions that says that a text is joined by its words, as by several values."""
 
 MANY = MANY_CHAIN << CHAIN_SHIFT
 """The same in a node id."""

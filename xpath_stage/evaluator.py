@@ -15,13 +15,11 @@ from xpath_stage.columns import Columns
 from xpath_stage.emissions import ranges, witness_rows
 from xpath_stage.groups import Groups
 from xpath_stage.limits import DEFAULT, Limits
-from xpath_stage.many_values import with_keys
 from xpath_stage.outlines import Outlines
 from xpath_stage.parse import Arriving
 from xpath_stage.relations import HELD_VALUES, Documents, ShapedDocuments, arrow_table, walked_tables
 from xpath_stage.shapes import MAX_SIZE, ShapeCache, ShapeFindings
 from xpath_stage.string_values import string_values
-from xscl.algebra.functions import many_valued
 
 CHUNK = 1 << 15
 """The number of elements after which results are turned into columns."""
@@ -43,13 +41,8 @@ class XPathStage:
         self._kept: Collection[int] | None = None
         self._shapes = ShapeCache(self._automaton, self._walk, limits.shapes)
         self._outlines = Outlines()
-        self._thresholds: dict[int, str] = {}
-        """Those of the chains of functions that give a node several values, by number."""
 
     def add(self, change: Change) -> None:
-        for step in change.steps:
-            if (threshold := many_valued(step.node.functions)) is not None:
-                self._thresholds[step.chain] = threshold
         if change.steps or change.edges or change.values:
             self._automaton.add(change)
             self._shapes.forget()
@@ -103,8 +96,6 @@ class XPathStage:
             more = chunk.fill(waiting, times)
             found += chunk.tables()
         r_bin, r_doc = map(pa.concat_tables, zip(*found, strict=True))
-        if self._thresholds:
-            r_doc = with_keys(r_doc, self._thresholds)
         r_docts = arrow_table(np.fromiter(times, np.int64, len(times)).reshape(-1, len(R_DOCTS)), R_DOCTS)
         return Witnesses(r_bin, self.new_groups(), r_doc, r_docts)
 

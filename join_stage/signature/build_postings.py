@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from join_stage.signature.arrays import FEW, Ints, dictionary_encode, equal_ranges, expand_ranges
+from join_stage.arrays import FEW, Ints, dictionary_encode, equal_ranges, expand_ranges
 from join_stage.signature.path_classes import PathClass, PathClasses
 from join_stage.signature.postings import CODE_BITS, PostingRun, grouped
 from join_stage.signature.values import Values

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 import numpy as np
 import pyarrow as pa
 
-from join_stage.signature.arrays import expand_ranges
+from join_stage.arrays import expand_ranges
 from join_stage.state_tables import R_BIN_FLAT
 from templates.catalog import Edge
 

@@ -10,9 +10,11 @@ import numpy as np
 import pyarrow as pa
 
 from common.distinct import distinct
+from join_stage.arrays import dictionary_encode
 from join_stage.costs import Costs
 from join_stage.joiner import RESULT, Scope
-from join_stage.signature.arrays import dictionary_encode
+from join_stage.near.near_texts import NearTexts
+from join_stage.near.word_order import WordOrder
 from join_stage.signature.build_postings import groups_of, postings
 from join_stage.signature.disk.disk_run import DiskRun
 from join_stage.signature.disk.run_file import EdgeClass
@@ -45,6 +47,7 @@ class Mark:
     values_version: int
     classes: PathClasses
     on_disk: Runs
+    order: WordOrder
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +62,9 @@ class WrittenBatch:
 
 class SignatureJoin:
     """The rows of R_T, and the postings of the documents that were joined: in memory and, if there are `stored` runs,
-    on disk when they become many."""
+    on disk when they become many. `near` has the texts that are joined by their words."""
 
-    def __init__(self, stored: StoredRuns | None = None) -> None:
+    def __init__(self, stored: StoredRuns | None = None, near: NearTexts | None = None) -> None:
         self.rows = RowIndex()
         self.costs = Costs()
         self._classes = PathClasses(self.rows)
@@ -69,6 +72,7 @@ class SignatureJoin:
         self._values = Values()
         self._runs: tuple[PostingRun, ...] = ()
         self._stored = stored
+        self._near = NearTexts() if near is None else near
         self._window = 0
 
     # ------------------------------------------------------------ rows
@@ -87,7 +91,7 @@ class SignatureJoin:
         """The matches among the documents of a batch, and between them and earlier ones. Then adds their postings."""
         self._classes.learn(groups_of(batch.r_group))
         self._classes.renew()
-        run = postings(batch, self._classes, self._values)
+        run = self._postings(batch)
         found: list[PairedRuns] = []
         if len(run):
             pairing = Pairing(self.rows, self._classes, self._sets, scope.streams)
@@ -98,7 +102,7 @@ class SignatureJoin:
                 found += pairing.paired(run, asked, other, [False, True])
         self._keep(run)
         self._window = scope.window
-        return FactorisedMatches(self.rows, self.costs, found, self._filtered(batch))
+        return FactorisedMatches(self.rows, self.costs, found, self._filtered(batch), self._near.sets)
 
     def write(self, batch: Witnesses, scope: Scope, upto: int) -> WrittenBatch:
         """Takes in a batch whose matches somebody else finds: writes its postings, and all that are in memory, to disk.
@@ -109,7 +113,7 @@ class SignatureJoin:
         self._window = scope.window
         self._write_all(upto)
         others = self._stored.now.runs
-        run = postings(batch, self._classes, self._values)
+        run = self._postings(batch)
         self._runs = (run,) if len(run) else ()
         self._write_all(upto)
         written = self._stored.now.runs[len(others) :]
@@ -134,7 +138,7 @@ class SignatureJoin:
     def mark(self) -> Mark:
         """The postings as they are now."""
         on_disk = Runs() if self._stored is None else self._stored.now
-        return Mark(self._runs, self._values, self._values.version, self._classes, on_disk)
+        return Mark(self._runs, self._values, self._values.version, self._classes, on_disk, self._near.order)
 
     def close(self) -> None:
         """Drops all documents, whatever is committed of them. Only `restart` and `forget` may follow."""
@@ -147,7 +151,7 @@ class SignatureJoin:
         then may be added again: they are the same."""
         if mark.values.version != mark.values_version or self._classes is not mark.classes:
             return False
-        self._runs, self._values = mark.runs, mark.values
+        self._runs, self._values, self._near.order = mark.runs, mark.values, mark.order
         if self._stored is not None:
             self._stored.rolled_back(mark.on_disk)
         return True
@@ -234,7 +238,10 @@ class SignatureJoin:
         """Adds the postings of documents that were joined before."""
         self._classes.learn(groups_of(state.r_group))
         self._classes.renew()
-        self._keep(postings(state, self._classes, self._values))
+        self._keep(self._postings(state))
+
+    def _postings(self, batch: Witnesses) -> PostingRun:
+        return postings(self._near.keyed(batch), self._classes, self._values)
 
     def _keep(self, run: PostingRun) -> None:
         """Adds postings. Runs are merged so that each is at least twice as long as the next, and none but the last is

@@ -13,9 +13,10 @@ import numpy as np
 import pyarrow as pa
 
 from common.distinct import distinct
+from join_stage.arrays import Ints, dictionary_encode, equal_ranges, expand_ranges, first_of_each
 from join_stage.costs import Cost, Costs
 from join_stage.joiner import RESULT
-from join_stage.signature.arrays import Ints, equal_ranges, expand_ranges, first_of_each
+from join_stage.near.word_sets import OneOfEach, WordSets
 from join_stage.signature.pairing import PairedRuns, PostingPairs, PostingRanges, have_documents_in_common
 from join_stage.signature.postings import PostingRun
 from join_stage.signature.row_index import RowIndex
@@ -73,12 +74,19 @@ def _path(shape: Shape, leaf: int) -> list[int]:
 
 
 class FactorisedMatches:
-    """The matches of a batch. They must be read before the rows change."""
+    """The matches of a batch. They must be read before the rows change. `sets` has the words of texts that are joined
+    by them: those that are not near are left out."""
 
     def __init__(
-        self, rows: RowIndex, costs: Costs, found: Iterable[PairedRuns], filtered: Iterable[pa.RecordBatch]
+        self,
+        rows: RowIndex,
+        costs: Costs,
+        found: Iterable[PairedRuns],
+        filtered: Iterable[pa.RecordBatch],
+        sets: WordSets,
     ) -> None:
         self._rows, self._costs, self._found, self._filtered = rows, costs, list(found), list(filtered)
+        self._sets = sets
 
     @property
     def num_rows(self) -> int:
@@ -108,7 +116,7 @@ class FactorisedMatches:
             self._costs.add(Cost(taken, matches[template], (template,)))
 
     def _of(self, found: PairedRuns) -> Iterator[tuple[int, pa.RecordBatch]]:
-        yield from _of_single(self._rows, found)
+        yield from _of_single(self._rows, found, self._sets)
         if found.several is not None:
             yield from _of_several(self._rows, found, found.several)
 
@@ -116,7 +124,7 @@ class FactorisedMatches:
 # ------------------------------------------------------------ rows of one join
 
 
-def _of_single(rows: RowIndex, found: PairedRuns) -> Iterator[tuple[int, pa.RecordBatch]]:
+def _of_single(rows: RowIndex, found: PairedRuns, sets: WordSets) -> Iterator[tuple[int, pa.RecordBatch]]:
     """The matches of rows of one join: (template, rows of RESULT)."""
     by_template: dict[int, dict[int, list[int]]] = defaultdict(dict)
     for number, meaning in enumerate(found.means):
@@ -142,13 +150,29 @@ def _of_single(rows: RowIndex, found: PairedRuns) -> Iterator[tuple[int, pa.Reco
                 different = found.driving.documents[ours] != found.other.documents[theirs]
                 ours, theirs, kind = ours[different], theirs[different], kind[different]
             if many:
-                columns = [_node(found, slot, ours, theirs) for slot in nodes.nodes]
-                first = first_of_each(kind, found.driving.instance[ours], found.other.instance[theirs], *columns)
-                ours, theirs, kind = ours[first], theirs[first], kind[first]
+                stays = _near_texts(found, nodes, ours, theirs, kind, sets)
+                ours, theirs, kind = ours[stays], theirs[stays], kind[stays]
             at, pair = expand_ranges(ends[kind] - counts[kind], ends[kind])
             near = _near(rows, found, ours[pair], theirs[pair], places[at])
             at, pair = at[near], pair[near]
             yield template, _result(rows, found, nodes, places[at], [(ours[pair], theirs[pair])])
+
+
+def _near_texts(found: PairedRuns, nodes: NodeSources, ours: Ints, theirs: Ints, kind: Ints, sets: WordSets) -> Ints:
+    """The indices of pairs of postings without those of texts that are not near, and with each pair of texts once,
+    however many keys they have in common. `ours`, `theirs` and `kind` have one length."""
+    by_words = (found.driving.node[ours] & MANY) != 0
+    many = np.flatnonzero(by_words)
+    many = many[sets.are_near(_texts(found.driving, ours[many]), _texts(found.other, theirs[many]))]
+    ours, theirs = ours[many], theirs[many]
+    columns = [_node(found, slot, ours, theirs) for slot in nodes.nodes]
+    first = first_of_each(kind[many], found.driving.instance[ours], found.other.instance[theirs], *columns)
+    return np.sort(np.append(np.flatnonzero(~by_words), many[first]))
+
+
+def _texts(run: Run, postings: Ints) -> OneOfEach:
+    place, distinct = dictionary_encode(postings)
+    return OneOfEach(run.docids[distinct], run.node[distinct], place)
 
 
 # ------------------------------------------------------------ rows of several joins

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from join_stage.signature.arrays import (
+from join_stage.arrays import (
     Ints,
     bisect_ranges,
     dictionary_encode,

@@ -9,7 +9,7 @@ from itertools import count
 import numpy as np
 
 from common.distinct import distinct
-from join_stage.signature.arrays import Ints
+from join_stage.arrays import Ints
 from join_stage.signature.row_index import Path, RowIndex
 from templates.catalog import Edge
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from join_stage.signature.arrays import Column, Composed, Ints, bisect_ranges, equal_ranges, expand_ranges, group_starts
+from join_stage.arrays import Column, Composed, Ints, bisect_ranges, equal_ranges, expand_ranges, group_starts
 from join_stage.signature.run import AskedValues, Span
 
 CODE_BITS = 31

@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from join_stage.signature.arrays import Column, Ints
+from join_stage.arrays import Column, Ints
 from join_stage.signature.values import Digests, Values
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from join_stage.signature.arrays import Ints
+from join_stage.arrays import Ints
 from join_stage.signature.path_classes import PathClasses
 from join_stage.signature.row_index import RowIndex
 

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from join_stage.batch_sql import TemplateTable
 from join_stage.costs import Cost
 from join_stage.joiner import Batch, Matches, Scope
+from join_stage.near.near_texts import NearTexts
 from join_stage.signature.disk.merging import Merger
 from join_stage.signature.disk.stored_runs import StoredRuns, evicted
 from join_stage.signature.join import Mark, SignatureJoin
@@ -52,6 +53,18 @@ class StoredState(Protocol):
     def save_manifest(self, manifest: str) -> None:
         """Stores the names of the runs on disk with the running batch."""
 
+    def texts(self, docids: pa.Array) -> pa.Table:
+        """The rows of R_doc of some documents."""
+
+    def latest_texts(self, most: int) -> list[str]:
+        """At most so many texts that are joined by their words, the latest ones, as R_doc has them."""
+
+    def word_order(self) -> list[int] | None:
+        """What `save_word_order` got."""
+
+    def save_word_order(self, frequent: list[int]) -> None:
+        """Stores the words that come last in the order by which texts get their keys."""
+
 
 class SignaturePlan:
     """Joins with postings. The tables of the store are what lasts; postings follow from them.
@@ -63,8 +76,8 @@ class SignaturePlan:
     in_sql: ClassVar[bool] = False
 
     def __init__(self, state: StoredState, directory: Path | None, merger: Merger | None = None) -> None:
-        self._state = state
-        self._join = SignatureJoin(None if directory is None else StoredRuns(directory, merger))
+        self._state, self._near = state, NearTexts(state.texts)
+        self._join = SignatureJoin(None if directory is None else StoredRuns(directory, merger), self._near)
         self._loaded = False
         self._before: Mark | None = None
         self._end = 0
@@ -95,6 +108,7 @@ class SignaturePlan:
         """Opens the runs on disk, and builds the postings of the other documents before docid `end`. All rows of R_T
         must be there: postings are made of what they ask for."""
         try:
+            self._near.begin(self._state.word_order())
             first = self._join.restart(self._state.groups(), self._state.manifest())
             for start in range(first, end, READ_DOCUMENTS):
                 self._join.load(self._state.between(start, min(start + READ_DOCUMENTS, end)))
@@ -144,6 +158,9 @@ class SignaturePlan:
 
     def settle(self) -> None:
         """Is told that the batch is about to be committed."""
+        if self._loaded and (frequent := self._near.learnt(self._state.latest_texts)) is not None:
+            self._state.save_word_order(frequent)
+            self.forget()  # all keys change
         if self._loaded:
             self._settle(self._end, wholly=self._write_all)
 
@@ -162,6 +179,7 @@ class SignaturePlan:
             self._loaded = whole and self._was_loaded and self._join.back_to(self._before)
             if not self._loaded:
                 self._join.close()
+        self._near.sets.forget()
         self._before, self._write_all = None, False
 
     def close(self) -> None:

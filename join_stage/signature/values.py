@@ -9,7 +9,7 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from join_stage.signature.arrays import Ints
+from join_stage.arrays import Ints
 
 Digests = NDArray[np.uint64]
 """Digests of values, of shape (values, 2): the high half and the low half of each. Equal digests are taken for equal

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,7 +15,11 @@ from pyspark.sql import SparkSession
 from common.private import make_inside
 from join_stage.batch_sql import TemplateTable
 from join_stage.costs import Cost
-from join_stage.joiner import DEFAULT_PLAN, PLANS, Batch, Matches, Scope, UnknownPlan
+from join_stage.joiner import DEFAULT_PLAN, PLANS, Batch, Matches, Scope, UnknownPlan, has_many_values
+from join_stage.near.key_sql import IN_SPARK, keyed_statement
+from join_stage.near.keys import keyed
+from join_stage.near.word_order import LONGEST_FIRST
+from join_stage.near.word_sets import WordSets
 from join_stage.spark.basic import SparkBasicPlan, SparkPlan
 from join_stage.spark.signature import SparkSignaturePlan
 from join_stage.spark.views import SparkViewsPlan
@@ -80,6 +85,7 @@ class SparkEngine:
                 self._session.conf.set(key, value)
             self._views = TableViews(self._session, self._store)
             self._plan = self._make_plan(plan, cache_bytes)
+            self._word_sets = WordSets(lambda docids: self.find("r_doc", "docid", docids))
         except BaseException:
             self._store.close()
             raise
@@ -121,6 +127,7 @@ class SparkEngine:
     def rollback(self) -> None:
         self._store.rollback()
         self._plan.rolled_back(whole=True)
+        self._word_sets.forget()
 
     def append(self, table: str, rows: pa.Table) -> None:
         self._store.append(table, rows)
@@ -232,11 +239,17 @@ class SparkEngine:
         self._store.append("groups", batch.r_group)
         older = self._store.has_rows("r_docts")
         before = {name: self._views.frame(name) for name in STATE} if older and self._plan.in_sql else {}
+        given = batch
+        if self._plan.in_sql and has_many_values(batch):
+            given = replace(batch, r_doc=keyed(batch.r_doc, LONGEST_FIRST))
+            if before:
+                before["r_doc"] = self._session.sql(keyed_statement("{values}", IN_SPARK), values=before["r_doc"])
         for name, rows in self._state_rows(batch).items():
             self._store.append(name, rows)
             if self._plan.in_sql:
-                self._view(f"{name}_w", rows)
-        return self._plan.join(Batch(batch, first_docid, older, scope), before)
+                self._view(f"{name}_w", given.r_doc if name == "r_doc" else rows)
+        found = self._plan.join(Batch(given, first_docid, older, scope), before)
+        return self._word_sets.checked(found) if isinstance(found, pa.Table) else found
 
     def extend(self, witnesses: Witnesses, *, whole: bool = False) -> None:
         self._plan.extend(witnesses, whole=whole)

@@ -11,12 +11,19 @@ import pyarrow as pa
 from pyspark import SparkContext
 from pyspark.sql import DataFrame
 
-from join_stage.joiner import Batch, Matches, Scope
-from join_stage.signature.arrays import dictionary_encode
+from join_stage.arrays import dictionary_encode
+from join_stage.joiner import Batch, Matches, Scope, has_many_values
 from join_stage.signature.signature_plan import SignaturePlan, telling_no_room
 from join_stage.spark.spread.merger import SparkMerger, merge_on_executor
 from join_stage.spark.spread.spread import Spread
-from join_stage.state_tables import STATE, runs_manifest, save_runs_manifest
+from join_stage.state_tables import (
+    STATE,
+    latest_texts,
+    runs_manifest,
+    save_runs_manifest,
+    save_word_order,
+    word_order,
+)
 from join_stage.store.protocol import TableStore
 from join_stage.store.spark.parquet_store import ParquetStore
 from templates.witness import R_GROUP, Witnesses
@@ -35,6 +42,7 @@ class SparkSignaturePlan(SignaturePlan):
         if merger is not None:
             files.merge_elsewhere = partial(merge_on_executor, context)
         super().__init__(_StoredState(store, files), directory, merger)
+        self._files = files
         self._spread = None if files.is_temporary else Spread(context, self._join.rows, self._join.costs)
 
     def join(self, batch: Batch, before: Mapping[str, DataFrame]) -> Matches:
@@ -46,7 +54,14 @@ class SparkSignaturePlan(SignaturePlan):
             return super()._matches(batch, scope)
         with telling_no_room():
             written = self._join.write(batch, scope, self._end - 1)
-        return self._spread.matches(sorted(docids.to_pylist()), written.run, written.others, written.filtered, scope)
+        docids = sorted(docids.to_pylist())
+        texts = self._texts() if has_many_values(batch) else ()
+        return self._spread.matches(docids, written.run, written.others, written.filtered, scope, texts)
+
+    def _texts(self) -> Sequence[str]:
+        """The files in which executors find the words of texts, those of the batch included."""
+        self._files.write_out("r_doc")
+        return self._files.paths_to_look_up("r_doc")
 
     def close(self) -> None:
         super().close()
@@ -80,6 +95,18 @@ class _StoredState:
 
     def save_manifest(self, manifest: str) -> None:
         save_runs_manifest(self._store, manifest)
+
+    def texts(self, docids: pa.Array) -> pa.Table:
+        return self._store.find("r_doc", "docid", docids)
+
+    def latest_texts(self, most: int) -> list[str]:
+        return latest_texts(self._store, most)
+
+    def word_order(self) -> list[int] | None:
+        return word_order(self._store)
+
+    def save_word_order(self, frequent: list[int]) -> None:
+        save_word_order(self._store, frequent)
 
 
 def edge_by_edge(r_bin: pa.Table, r_doc: pa.Table, r_docts: pa.Table, known: dict[int, int]) -> Witnesses:

@@ -60,7 +60,7 @@ def explanation_of(registry: Registry, chosen: Iterable[Subscription], plan: str
         yield from wrapped("R_vj of a batch: the pairs of nodes of two documents with equal string values.", 2)
         by_words = any(target.conjunct.joins != target.conjunct.equalities() for target in writer.explained)
         if by_words:
-            text = "Texts that near() finds have a value for each key: the digests of some of their words."
+            text = "Texts that near() finds have a value for each key: the numbers of some of their words."
             yield from wrapped(text, 2)
         statement = value_pairs_statement(NEW_RIGHT, registry.window, many=by_words)
         yield from chain.from_iterable(wrapped_sql(line, 4) for line in statement.splitlines())
@@ -313,4 +313,4 @@ def _join_text(one: Term, other: Term) -> str:
     if threshold is None:
         return f"{term_text(one)} = {term_text(other)}"
     left, right = (applied(term.functions[:-1], term.var) for term in (one, other))
-    return f"some of the first words of {left} and of {right}, the longest first, for a threshold of {threshold}"
+    return f"one of the rarest words of {left} and of {right}, as many as a threshold of {threshold} asks for"

@@ -76,3 +76,10 @@ def _query(rng: Random, number: int) -> str:
     if filtered:
         join, select = f'S//a->a[near(./t, "storm hits the coast", {rng.choice(THRESHOLDS)})]', ""
     return f"{select or 'FROM '}{join} PUBLISH p{number}"
+
+
+def near_texts(rng: Random) -> tuple[str, str]:
+    """Two texts, of which the second one is often near the first one."""
+    words = rng.choices(WORDS, k=rng.choice((0, 1, 3, 8, 20)))
+    others = [rng.choice(WORDS) if chance(rng, 20) else word for word in words]
+    return " ".join(words), " ".join(others[rng.randrange(2) :])

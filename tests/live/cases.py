@@ -8,6 +8,7 @@ from random import Random
 
 from tests.generate.absences import with_absences
 from tests.generate.documents import PUBLISHED, SECOND, START, STREAMS, chance
+from tests.generate.near import near_case
 from tests.generate.once import with_once
 from tests.generate.strategies import random_case
 from tests.live.operations import (
@@ -48,7 +49,9 @@ def random_operations(rng: Random, timing: Timing, length: int = 12) -> list[Ope
     """Some operations. The first opens the store."""
     script, documents = _case(rng, length)
     # An inner absence is decided once for all that read it, also if some do not see all of it.
-    script = with_absences(rng, script, rng.choice((0, 50, 80)), inner=False)
+    # One of near() alone is refused.
+    percent = 0 if "near(" in to_xscl(script) else rng.choice((0, 50, 80))
+    script = with_absences(rng, script, percent, inner=False)
     script = with_once(rng, script, rng.choice((0, 30, 60)))
     queries = list(script.queries)
     texts = [to_xscl(Script((query,), script.namespaces)) for query in queries]
@@ -85,6 +88,9 @@ def _case(rng: Random, length: int) -> tuple[Script, list[Doc]]:
     if chance(rng, 40):
         script, samples = random_case(rng.randrange(1 << 32), 6, length, 8)
         documents = [Doc(d.id, d.stream, d.t0, d.t1, _text(d.xml)) for d in samples]
+    elif chance(rng, 25):
+        script, samples = near_case(rng.randrange(1 << 32), 6, length)
+        documents = [Doc(d.id, d.stream, START + d.t0, START + d.t1, _text(d.xml)) for d in samples]
     else:
         script = parse_script("; ".join(_query(rng) for _ in range(8)))
         documents = [_document(rng, number, length) for number in range(length)]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from join_stage.joiner import PLANS
+from join_stage.near import near_texts, word_sets
 from join_stage.signature import join
 from join_stage.signature.disk import merging
 from tests.generate.documents import SECOND, START
@@ -31,7 +32,11 @@ HOUR = 3600
 
 @pytest.fixture(autouse=True)
 def on_disk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In every other case, all postings of a batch are written to disk, and merged a few at a time."""
+    """In every other case, all postings of a batch are written to disk, and merged a few at a time. The order of words
+    is learnt from a few texts, of which memory holds only some."""
+    monkeypatch.setattr(near_texts, "ENOUGH", 5)
+    monkeypatch.setattr(near_texts, "AGAIN", 2)
+    monkeypatch.setattr(word_sets, "MOST_HELD", 40)
     if request.node.callspec.params.get("seed", 0) % 2 == 0:
         monkeypatch.setattr(join, "MOST_IN_MEMORY", 0)
         monkeypatch.setattr(merging, "PIECE", 16)

@@ -9,15 +9,24 @@ from typing import TYPE_CHECKING
 import pytest
 
 from join_stage.joiner import PLANS
+from join_stage.near import near_texts, word_sets
 from mmqjp.session import Session
 from tests.generate.near import near_case
 from tests.generate.seeds import seeds
 from tests.oracle.evaluation import comparable, evaluate
 from tests.support.agreement import Delivery, arranged, as_row, assert_agrees
+from tests.support.in_process import run_in_process
 from xscl import to_xscl
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+@pytest.fixture(autouse=True)
+def learning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The order of words is learnt from a few texts, so that it changes in the middle."""
+    monkeypatch.setattr(near_texts, "ENOUGH", 7)
+    monkeypatch.setattr(near_texts, "AGAIN", 2)
 
 
 def _delivery(seed: int, batches: tuple[int, ...] = (1, 2, 3, 5, 100)) -> Delivery:
@@ -38,6 +47,16 @@ def test_near_agrees_with_the_oracle_on_spark(plan: str, spark: SparkSession):
     script, documents = near_case(11, queries=4, documents=12)
     with Session(spark, plan=plan) as engine:
         assert assert_agrees(engine, script, documents, _delivery(11, (7,)))
+
+
+@pytest.mark.parametrize("seed", seeds(1, 100))
+def test_executors_find_what_is_near(seed: int, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    context = run_in_process(monkeypatch, cores=3, seed=seed)
+    monkeypatch.setattr(word_sets, "MOST_HELD", 50)
+    script, documents = near_case(seed, queries=8, documents=16)
+    with Session(spark, state=tmp_path) as engine:
+        assert assert_agrees(engine, script, documents, _delivery(seed, (3, 5)))
+    assert context.jobs
 
 
 @pytest.mark.parametrize("plan", PLANS)

@@ -146,7 +146,12 @@ MEANINGS: dict[str, tuple[str, dict[str, str]]] = {
     ),
     "r_doc": (
         "R_doc of the thesis: the values of the nodes that some join reads.",
-        {"docid": "the document", "node": "the node", "strval": "its string value", "stream": "the document's stream"},
+        {
+            "docid": "the document",
+            "node": "the node",
+            "strval": "its string value; where `near` joins texts, the threshold and the numbers of the words",
+            "stream": "the document's stream",
+        },
     ),
     "r_docts": (
         "R_docTS of the thesis: the times of the documents that can still be joined.",
@@ -199,5 +204,6 @@ BEHIND = {
     "bound": "R_bin, with edges that bind together in one row; Spark's stores keep `r_bin` itself",
     "groups": "the edges of each such row",
     "posting_runs": "the files of the index of joined values",
+    "word_order": "which words are frequent, for joins by `near`",
 }
 """What else a store has."""

@@ -1,4 +1,4 @@
-"""Near-equal texts: the similarity held against the oracle's sets, and the keys that must find what is near."""
+"""Near-equal texts: the similarity held against the oracle's sets, and the words of a text as numbers."""
 
 from __future__ import annotations
 
@@ -7,37 +7,19 @@ from random import Random
 
 import pytest
 
-from tests.generate.near import THRESHOLDS, WORDS
+from tests.generate.near import THRESHOLDS, near_texts
 from tests.oracle import values as oracle_values
 from xscl import XsclErrors, parse_script
-from xscl.algebra.near import join_threshold, keys, near, overlap
-
-
-def texts(rng: Random) -> tuple[str, str]:
-    words = rng.choices(WORDS, k=rng.choice((0, 1, 3, 8, 20)))
-    others = [rng.choice(WORDS) if rng.random() < 0.2 else word for word in words]
-    return " ".join(words), " ".join(others[rng.randrange(2) :])
+from xscl.algebra.near import join_threshold, near, overlap
+from xscl.algebra.word_numbers import numbered
 
 
 def test_near_is_that_of_sets() -> None:
     rng = Random(3)
     for _ in range(1500):
-        one, other = texts(rng)
+        one, other = near_texts(rng)
         for threshold in (*THRESHOLDS, "0.625", "0.99999999999999999999"):
             assert near(one, other, threshold) == oracle_values.near(one, other, threshold), (one, other, threshold)
-
-
-def test_what_is_near_has_a_key_in_common() -> None:
-    rng = Random(4)
-    found = 0
-    for _ in range(4000):
-        one, other = texts(rng)
-        for threshold in THRESHOLDS:
-            if near(one, other, threshold):
-                rounded = join_threshold(threshold)
-                found += one != other
-                assert set(keys(one, rounded)) & set(keys(other, rounded)), (one, other, threshold)
-    assert found > 1000
 
 
 def test_a_threshold_is_exact() -> None:
@@ -46,13 +28,19 @@ def test_a_threshold_is_exact() -> None:
     assert near("", "", "0.5") is near("…", "—", "0.5") is False
 
 
-def test_keys_are_few_and_short() -> None:
-    text = " ".join(f"word{number}" for number in range(1000))
-    for threshold, most in (("0.5", 129), ("0.6", 103), ("0.9", 26), ("1.0", 1)):
-        assert len(keys(text, threshold)) == most
-    assert keys("", "0.5") == keys("…", "0.5") == []
-    assert all(len(key) == 20 for key in keys("a" * 1_000_000, "0.5"))
-    assert not set(keys("storm", "0.5")) & set(keys("storm", "0.6"))
+def test_words_as_numbers() -> None:
+    def numbers(text: str) -> list[str]:
+        found = numbered(text, "0.6")
+        assert found[:3] == "0.6"
+        return [found[at : at + 16] for at in range(3, len(found), 16)]
+
+    storm, the, straße = (numbers(word) for word in ("storm", "the", "Straße"))
+    assert numbers("The storm,\nTHE storm") == storm + the  # ascending: the longest first
+    assert numbers("STRASSE") == straße and len({*storm, *the, *straße}) == 3
+    assert numbers("a" * 200) != numbers("a" * 201) and numbers("a" * 200)[0][:2] == "00"
+    assert numbered("", "0.5") == numbered("… —", "0.5") == ""
+    assert len(numbers(" ".join(f"word{number}" for number in range(1000)))) == 256
+    assert len(numbered("京" * 1_000_000, "1.0")) == 3 + 16
 
 
 @pytest.mark.parametrize("threshold", ["0.5", "0.59", "1", "1.0", ".75"])

@@ -17,6 +17,7 @@ from xscl.algebra.near import MANY_WORDS, near
 from xscl.algebra.order import ORDER
 from xscl.algebra.regex.search import compile_pattern
 from xscl.algebra.times import month_text, time_text
+from xscl.algebra.word_numbers import numbered
 from xscl.algebra.words import words_text
 
 _NUMBER = re.compile(r"[ \t\r\n]*(-?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))[ \t\r\n]*")
@@ -150,14 +151,12 @@ def chained(function: str) -> Callable[[str], str]:
     name, literal = parted(function)
     if literal is None or with_literal(name, literal) != function:
         raise KeyError(function)
-    if name == MANY_WORDS:
-        return str
-    apply = WITH_LITERAL[name]
+    apply = numbered if name == MANY_WORDS else WITH_LITERAL[name]
     return lambda text: apply(text, literal)
 
 
 def many_valued(functions: tuple[str, ...]) -> str | None:
-    """The threshold if a chain of functions gives a node several values, the keys of its words; None if it does not."""
+    """The threshold if a text is joined by its words, as the end of a chain of functions says; None if it is not."""
     name, literal = parted(functions[-1]) if functions else ("", None)
     return literal if name == MANY_WORDS else None
 

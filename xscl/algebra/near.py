@@ -1,18 +1,13 @@
-"""Near-equal texts: `near(x, y, threshold)`, and the keys by which a join finds them.
+"""Near-equal texts: `near(x, y, threshold)`.
 
 Two texts are near if enough of the words of both are in common: J, the number of words that both have, divided by the
-number of those that one of them has, is at least the threshold. If J is at least a threshold, the two texts share one
-of a few words: the first `n - ceil(threshold * n) + 1` of the n words of each, in whatever order of all words, the same
-for both texts. (This is prefix filtering, of Chaudhuri, Ganti and Kaushik, 2006.) So a value join on these keys
-finds all pairs, and some more.
+number of those that one of them has, is at least the threshold. `join_stage.near` finds them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from fractions import Fraction
 from functools import lru_cache
-from hashlib import blake2b
 
 from xscl.algebra.words import words
 
@@ -20,8 +15,8 @@ LEAST, MOST = Fraction(1, 2), Fraction(1)
 """The least and the greatest threshold."""
 
 MANY_WORDS = "words"
-"""Ends the chain of functions of a text that is joined by its words, with the threshold as its literal. It leaves the
-text as it is: a node has a value in R_doc for each key. No query can name it: `words` of a query has no literal."""
+"""Ends the chain of functions of a text that is joined by its words, with the threshold as its literal. The value is
+what `xscl.algebra.word_numbers` tells of them. No query can name it: `words` of a query has no literal."""
 
 _MOST_REMEMBERED = 1_000
 """The words of a text of at most so many characters are remembered."""
@@ -65,9 +60,6 @@ def _fraction(threshold: str) -> Fraction:
     return Fraction(threshold)
 
 
-# ---------------------------------------------------------------- keys
-
-
 def join_threshold(threshold: str) -> str:
     """A threshold rounded down to tenths: by that, texts are joined. Near thresholds so share keys.
 
@@ -76,21 +68,3 @@ def join_threshold(threshold: str) -> str:
     """
     tenths = _fraction(threshold) * 10 // 1
     return f"{tenths // 10}.{tenths % 10}"
-
-
-def keys(text: str, threshold: str) -> list[str]:
-    """The keys of a text for a threshold in tenths: digests of its first words, the longest ones first."""
-    found = _words(text) if len(text) <= _MOST_REMEMBERED else words(text)
-    count, tenths = len(found), int(threshold.replace(".", ""))
-    wanted = -(-tenths * count // 10)
-    return [f"{threshold} {digest}" for digest in _first(found, count - wanted + 1)]
-
-
-def _first(found: Iterable[str], count: int) -> list[str]:
-    ranked = sorted([(-len(word), _digest(word)) for word in found])
-    return [digest for _, digest in ranked[:count]]
-
-
-@lru_cache(maxsize=65_536)
-def _digest(word: str) -> str:
-    return blake2b(word.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()

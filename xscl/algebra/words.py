@@ -51,6 +51,9 @@ between words: those with one of them in Unicode's Script_Extensions, but for ac
 
 _ASCII = re.compile("[0-9a-z]+")
 
+_SHORT = 2_000
+"""The words of a text of so many characters are found at once, which is quicker, and not one by one."""
+
 
 def words(text: str) -> frozenset[str]:
     """The set of the first MOST_WORDS words of a text, in the order in which they stand there, repetitions counted.
@@ -63,6 +66,8 @@ def words(text: str) -> frozenset[str]:
     >>> sorted(words("The ﬁre, and THE Fire — 京都市"))
     ['and', 'fire', 'the', '京都', '都市']
     """
+    if len(text) <= _SHORT and text.isascii():
+        return frozenset(_ASCII.findall(text.lower())[:MOST_WORDS])
     return frozenset(islice(_words(text), MOST_WORDS))
 
 

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from join_stage.signature.arrays import Column, Composed, Ints, bisect_ranges, expand_ranges
+from join_stage.arrays import Column, Composed, Ints, bisect_ranges, expand_ranges
 from join_stage.signature.disk.paged_records import Field, PagedRecords, Records
 from join_stage.signature.disk.run_file import BLOCK, RunFile, RunIndex
 from join_stage.signature.path_classes import DROPPED

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from join_stage.signature.arrays import Ints, bisect_ranges, expand_ranges, group_starts
+from join_stage.arrays import Ints, bisect_ranges, expand_ranges, group_starts
 from join_stage.signature.disk.disk_run import DiskRun, Starts
 from join_stage.signature.disk.paged_records import Field, PagePool, Records
 from join_stage.signature.disk.run_file import NARROW, EdgeClass, RunWriter

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.distinct import distinct
-from join_stage.signature.arrays import Ints
+from join_stage.arrays import Ints
 
 Records = NDArray[Any]
 """An array of records of one type."""

@@ -23,7 +23,7 @@ import numpy as np
 
 from common.private import open_like_directory
 from common.whole_file import sync_directory, sync_file
-from join_stage.signature.arrays import bisect_ranges
+from join_stage.arrays import bisect_ranges
 from join_stage.signature.disk.paged_records import Field, PagedRecords, PagePool, Records
 from join_stage.store.protocol import StoreError
 from templates.catalog import Edge

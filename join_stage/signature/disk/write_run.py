@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from common.distinct import distinct
-from join_stage.signature.arrays import expand_ranges
+from join_stage.arrays import expand_ranges
 from join_stage.signature.disk.run_file import GROUP, NARROW, EdgeClass, Layout, RunWriter
 from join_stage.signature.path_classes import PathClasses
 from join_stage.signature.postings import PostingRun

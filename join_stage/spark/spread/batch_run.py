@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from join_stage.signature.arrays import Ints, group_starts
+from join_stage.arrays import Ints, group_starts
 from join_stage.signature.disk.paged_records import Records
 from join_stage.signature.disk.run_file import EdgeClass, RunFile
 from join_stage.signature.postings import PostingRun

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from join_stage.signature.arrays import Ints
+from join_stage.arrays import Ints
 from join_stage.signature.disk.paged_records import PagePool
 from join_stage.signature.disk.run_file import DamagedRun, EdgeClass, RunFile
 from join_stage.signature.path_classes import PathClasses

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from join_stage.signature.arrays import Ints
+from join_stage.arrays import Ints
 from join_stage.signature.disk.disk_run import DiskRun
 from join_stage.signature.disk.run_file import RunFile
 from join_stage.signature.run import AskedValues

@@ -45,9 +45,10 @@ class Spread:
         others: Sequence[DiskRun],
         filtered: Iterable[pa.RecordBatch],
         scope: Scope,
+        texts: Sequence[str] = (),
     ) -> SpreadMatches:
         """The matches of a batch, whose postings are in a run, with itself and the others. `docids` are those of its
-        documents, in ascending order."""
+        documents, in ascending order. `texts` are the files of R_doc, if texts are joined by their words."""
         slices = slices_of(docids, self._context.defaultParallelism)
         told = SpreadBatch(
             None if batch is None else batch.file.path,
@@ -55,6 +56,7 @@ class Spread:
             slices,
             self._context.defaultParallelism,
             scope.streams,
+            tuple(texts),
         )
         return SpreadMatches(self._context, told, self._shipped(), list(by_slice(filtered, slices)), self._costs)
 

@@ -10,9 +10,10 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from join_stage.arrays import Ints, bisect_ranges
 from join_stage.costs import Costs
 from join_stage.joiner import RESULT
-from join_stage.signature.arrays import Ints, bisect_ranges
+from join_stage.near.word_sets import WordSets
 from join_stage.signature.disk.disk_run import DiskRun
 from join_stage.signature.disk.paged_records import Field
 from join_stage.signature.disk.run_file import RunFile
@@ -25,6 +26,8 @@ from join_stage.signature.values import Values
 from join_stage.spark.spread.batch_run import part_of, whole_run
 from join_stage.spark.spread.kept import FILES, RowMeanings
 from join_stage.spark.spread.located_run import Located, LocatedRun
+from join_stage.store.spark.data_files import find_rows
+from templates.witness import R_DOC
 
 _DIGESTS = 1 << 64
 
@@ -39,14 +42,19 @@ class StoredRun(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class SpreadBatch:
     """What all tasks of a batch know: the file of its postings, None if it has none, and those of earlier documents;
-    the first docids of the slices of its documents; the number of buckets of values; and the pairs of streams that are
-    joined."""
+    the first docids of the slices of its documents; the number of buckets of values; the pairs of streams that are
+    joined; and the files of R_doc, if texts are joined by their words."""
 
     batch: Path | None
     others: tuple[StoredRun, ...]
     slices: tuple[int, ...]
     buckets: int
     streams: Streams
+    texts: tuple[str, ...]
+
+    def texts_of(self, docids: pa.Array) -> pa.Table:
+        """The rows of R_doc of some documents."""
+        return pa.concat_tables([R_DOC.empty_table(), *find_rows(self.texts, R_DOC, "docid", docids)])
 
 
 Shuffled = tuple[int, Located | bytes]
@@ -113,7 +121,7 @@ def pair(told: SpreadBatch, rows: RowIndex, number: int, shuffled: Iterable[Shuf
         else:
             filtered += pa.ipc.open_stream(one)
     found = [] if told.batch is None else list(_paired(told, told.batch, meanings, number, located))
-    return FactorisedMatches(rows, Costs(), found, filtered)
+    return FactorisedMatches(rows, Costs(), found, filtered, WordSets(told.texts_of))
 
 
 def _paired(

@@ -1,4 +1,4 @@
-"""The shortcuts of the plan `signature` for few values give what the long ways give."""
+"""The shortcuts for few values give what the long ways give."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from join_stage import arrays
+from join_stage.arrays import dictionary_encode
 from join_stage.duckdb_engine import DuckDBEngine
-from join_stage.signature import arrays
-from join_stage.signature.arrays import dictionary_encode
 from join_stage.signature.flat_edges import flat
 from join_stage.state_tables import R_BIN_FLAT, by_edges
 from templates.witness import R_BIN, R_GROUP

@@ -29,6 +29,29 @@ class Composed:
         return self.outer[self.inner[at]]
 
 
+class GrowingInts:
+    """Numbers of which more come at the end."""
+
+    def __init__(self) -> None:
+        self._held = np.zeros(1024, np.int64)
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def values(self) -> Ints:
+        """All numbers, until more come."""
+        return self._held[: self._count]
+
+    def extend(self, values: Ints) -> None:
+        count = self._count + len(values)
+        if count > len(self._held):
+            self._held = np.append(self.values, np.zeros(max(count, 2 * self._count) - self._count, np.int64))
+        self._held[self._count : count] = values
+        self._count = count
+
+
 FEW = 100
 """So many values are faster encoded in Python, because a call of Arrow takes as long as they do."""
 
