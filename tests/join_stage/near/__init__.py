@@ -1,0 +1,1 @@
+"""Tests of near-equal texts in the join state."""
