@@ -30,7 +30,7 @@ INTERNAL = {
     "feeds.fetch.failures.FetchedAlready",
     "feeds.fetch.failures.HostPaused",
     "mmqjp.answers.quota.OutOfSteps",
-    "mmqjp.answers.pipeline.QuotaExceeded",
+    "mmqjp.answers.answered.QuotaExceeded",
     "mmqjp.commands.failure.Failure",
     "mmqjp.commands.failure.Interrupted",
     "mmqjp.commands.failure.ScriptFailure",
