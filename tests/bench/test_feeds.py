@@ -51,6 +51,7 @@ def test_no_feeds_is_one_line(tmp_path):
     assert result.stderr == f"mmqjp: error: {tmp_path}: there are no feeds; name a directory of them\n"
 
 
+@pytest.mark.soak
 def test_spark_is_measured_beside_one_core_and_gives_the_same(spark, tmp_path):
     for number, data in enumerate(feed_files("rss", 40, 100)):
         (tmp_path / f"{number}.xml").write_bytes(data)

@@ -27,7 +27,7 @@ ROWS: set[Row] = {("q1", 3, 8), ("q2", 3, 9), (ADDED, 2, 7), (ADDED, 3, 9)}
 
 def installed() -> list[object]:
     """The peers with this interpreter. Spark is always there."""
-    marks = {"spark": [pytest.mark.spark]}
+    marks = {"spark": [pytest.mark.spark, pytest.mark.soak]}
     return [
         pytest.param(name, marks=marks.get(name, []))
         for name, system in SYSTEMS.items()

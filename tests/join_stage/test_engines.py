@@ -189,7 +189,7 @@ def test_views_for_readers(open_engine: Opener):
 
 
 def test_a_join_that_is_rolled_back_leaves_no_state(open_engine: Opener):
-    case = random_join_case(3, templates=4)
+    case = random_join_case(3, templates=2)
     engine, undisturbed = open_engine(), open_engine()
     expected = run_case(undisturbed, case)
     assert any(expected)
@@ -208,7 +208,7 @@ def test_a_join_that_is_rolled_back_leaves_no_state(open_engine: Opener):
 
 
 def test_state_is_joined_after_reopening_and_by_a_later_level_of_a_batch(open_engine: Opener, tmp_path: Path):
-    case = random_join_case(5, templates=4)
+    case = random_join_case(5, templates=2)
     undisturbed = open_engine()
     expected = run_case(undisturbed, case)
     undisturbed.close()
@@ -267,7 +267,7 @@ def _all_match(case: JoinCase) -> bool:
 def test_both_engines_join_alike(seed: int, spark):
     from join_stage.spark.engine import SparkEngine
 
-    case = random_join_case(seed, templates=8)
+    case = random_join_case(seed, templates=6)
     engines: list[JoinEngine] = [DuckDBEngine(), SparkEngine(spark)]
     one, other = (run_case(engine, case) for engine in engines)
     assert one == other
@@ -277,7 +277,7 @@ def test_both_engines_join_alike(seed: int, spark):
 
 
 def test_eviction_changes_no_pair_within_the_window(open_engine: Opener):
-    case = random_join_case(4, templates=3, batches=4, in_order=True)
+    case = random_join_case(4, templates=2, batches=4, in_order=True)
     plain, evicting = open_engine(), open_engine()
     expected = run_case(plain, case)
     for (first, _), wanted in zip(case.batches[1:], expected[1:], strict=True):

@@ -15,7 +15,7 @@ from join_stage.store.spark.parquet_store import GRACE, MERGE, ParquetStore
 from mmqjp.tables.store_schema import SCHEMA
 from tests.support.stores import TABLES, parquet_store
 
-BATCHES = 60
+BATCHES = 40
 SECOND = 1_000_000
 
 
@@ -90,7 +90,7 @@ def test_a_query_that_was_planned_before_finds_its_files(store: ParquetStore, cl
         commit(store, clock, number)
     readers = {name: _Reader(tmp_path, name, FLAT_STORE | SCHEMA) for name in TABLES}
     planned = {name: reader.partitions() for name, reader in readers.items()}
-    for number in range(2 * MERGE):
+    for number in range(MERGE + 4):
         commit(store, clock, number)
     for name, reader in readers.items():
         found = [batch for partition in planned[name] for batch in reader.read(partition)]

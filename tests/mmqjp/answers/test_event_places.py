@@ -115,7 +115,7 @@ def test_a_store_may_be_opened_with_another_place(spark: SparkSession, tmp_path:
     assert found
 
 
-@pytest.mark.parametrize("point", ["before", "after"])
+@pytest.mark.parametrize("point", [pytest.param("before", marks=pytest.mark.soak), "after"])
 def test_killed_amid_a_batch(point: str, spark: SparkSession, tmp_path: Path) -> None:
     seed, batches = 2, given(2)
     killed = nursery.run("tests.processes.event_engine", tmp_path, seed, point, 5)

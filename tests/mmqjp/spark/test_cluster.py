@@ -8,6 +8,8 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
+import pytest
+
 import mmqjp.spark_job
 from bench.spark_cluster import PATIENCE, Application, Cluster, NotInTime, kill, running_cluster, wait_until
 from mmqjp.session import Session
@@ -70,6 +72,7 @@ def kill_amid(cluster: Cluster, driver: Application, place: Directory) -> None:
         driver.kill()
 
 
+@pytest.mark.soak  # the other test kills as much
 def test_killed_executors_and_drivers_lose_nothing_and_repeat_nothing(spark: SparkSession, tmp_path: Path):
     local, place = (Directory(path) for path in (tmp_path / "local", tmp_path / "cluster"))
     for one in (local, place):

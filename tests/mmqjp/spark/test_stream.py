@@ -104,11 +104,11 @@ def test_a_store_that_was_written_without_a_query_of_spark_is_gone_on_with(spark
 @pytest.mark.parametrize(
     ("owner", "method", "call"),
     [
-        (StreamingService, "_process_rows", 1),  # before anything is done
+        pytest.param(StreamingService, "_process_rows", 1, marks=pytest.mark.soak),  # before anything is done
         (StreamingService, "_process", 2),  # between the batches of a micro-batch
-        (Session, "process", 2),
+        pytest.param(Session, "process", 2, marks=pytest.mark.soak),
         (GrowingFile, "write", 2),  # a batch is committed, its lines are not written
-        (StreamingService, "_prune", 3),
+        pytest.param(StreamingService, "_prune", 3, marks=pytest.mark.soak),
         (StreamingService, "_prune", 6),  # all is done, and Spark has not heard of it
     ],
 )  # fmt: skip

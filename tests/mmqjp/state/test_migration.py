@@ -241,6 +241,7 @@ def test_a_store_of_format_5_opens_on_duckdb(tmp_path: Path):
         assert_has_forms(engine)
 
 
+@pytest.mark.soak
 def test_a_store_of_format_5_opens_on_spark(spark: SparkSession, tmp_path: Path):
     write_spark(tmp_path / "state", WITHOUT_FORMS)
     with Session(spark, state=tmp_path / "state", max_outputs=7) as engine:
