@@ -59,15 +59,16 @@ def _text(operand: Expr, matcher: Matcher, nodes: Mapping[str, Node]) -> str | N
         case VarPath(var=var, steps=steps):
             found = matcher.nodes(nodes[var], steps) if steps else [nodes[var]]
             return matcher.tree.text(found[0]) if found else None
-        case Call(name=name, args=(arg,)):
+        case Call(name=name, args=(arg, *more)):
             inner = _text(arg, matcher, nodes)
-            return None if inner is None else text_of(apply(name, inner))
+            texts = [text.value for text in more if isinstance(text, String)]
+            return None if inner is None else text_of(apply(name, inner, *texts))
     raise TypeError(f"not an operand: {operand!r}")
 
 
 def _path(operand: Expr) -> VarPath | None:
     while isinstance(operand, Call):
-        (operand,) = operand.args
+        operand = operand.args[0]
     return operand if isinstance(operand, VarPath) else None
 
 
