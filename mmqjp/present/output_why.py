@@ -31,11 +31,15 @@ from mmqjp.tables.lookup import (
     output_by_id,
     output_by_seq,
     outputs_by_id,
+    span_of_outputs,
     texts_of,
 )
 
 ID_LENGTH, LISTED = 32, 5
 """The length of an id in hexadecimal digits, and how many ids with one beginning an error lists."""
+
+RECENT = 100_000
+"""An output is first looked for among so many of the newest: those are asked for most."""
 
 MOST_MATCHES = 100
 """At most so many of the matches behind an output are searched for its bindings."""
@@ -121,7 +125,7 @@ def _found(select: Select, asked: str) -> Row:
         return row
     if not _ID.fullmatch(asked):
         raise NoOutput(f"{asked!r:.80} is neither the id of an output, nor the beginning of one, nor its number (seq)")
-    found = outputs_by_id(select, asked, LISTED + 1)
+    found = _recent(select, asked) or outputs_by_id(select, asked, LISTED + 1)
     if not found:
         raise NoOutput(f"no output has the id {asked}, nor one that begins so; mmqjp matches shows what there is")
     if len(found) > 1:
@@ -133,6 +137,14 @@ def _found(select: Select, asked: str) -> Row:
     if row is None:
         raise NoOutput(f"the output {id} was dropped in the meantime")
     return row
+
+
+def _recent(select: Select, asked: str) -> list[tuple[str, int, str]]:
+    """Looks for a whole id, which one output alone has, among the newest outputs."""
+    if len(asked) < ID_LENGTH:
+        return []
+    oldest, newest = span_of_outputs(select)
+    return outputs_by_id(select, asked, 1, newest - RECENT) if newest - RECENT > oldest else []
 
 
 def stored_parts(select: Select, behind: Sequence[tuple[int, ...]]) -> list[tuple[Record, ...]]:

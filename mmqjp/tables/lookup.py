@@ -47,11 +47,13 @@ UNION ALL {_EARLIER} WHERE seq = {seq}""")
     )
 
 
-def outputs_by_id(select: Select, prefix: str, most: int) -> list[tuple[str, int, str]]:
+def outputs_by_id(select: Select, prefix: str, most: int, after: int = -1) -> list[tuple[str, int, str]]:
     """Returns outputs whose ids begin so, as (id, seq, query), but at most so many. `prefix` is of letters and digits.
+    Those up to number `after` may be left out: ids are made for all that are looked through.
 
     The seq of those that share it with others is that of the first of these."""
-    found = select(f"""SELECT {_ID} AS id, a.first_seq AS seq, m.name AS query {_RECIPIENTS} AND {_ID} LIKE '{prefix}%'
+    found = select(f"""SELECT {_ID} AS id, a.first_seq AS seq, m.name AS query {_RECIPIENTS}
+AND a.last_seq > {after} AND {_ID} LIKE '{prefix}%'
 UNION ALL SELECT id, seq, query FROM earlier_outputs WHERE id LIKE '{prefix}%' LIMIT {most}""").to_pylist()
     return [(row["id"], row["seq"], row["query"]) for row in found]
 

@@ -22,6 +22,7 @@ from mmqjp.syndication.links import Links, links_of
 from mmqjp.syndication.store_feeds import StoreFeeds
 from mmqjp.web.access import Access
 from mmqjp.web.assets import Assets
+from mmqjp.web.few import Few
 from mmqjp.web.hub import Hub
 from mmqjp.web.kept import Kept
 from mmqjp.web.readers import Ask, OwnQuestions, StoreReader
@@ -72,6 +73,11 @@ class Site:
     def own(self) -> OwnQuestions:
         """Reads the store by SQL of ours."""
         return OwnQuestions(self.reader)
+
+    @cached_property
+    def slow(self) -> Few:
+        """What requests enter that take long: some wait for seconds."""
+        return Few()
 
     @cached_property
     def tallies(self) -> Tallies:

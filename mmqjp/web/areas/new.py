@@ -69,6 +69,11 @@ def router(site: Site) -> APIRouter:
         found: list[str] = site.ask("subscribe", {"text": text, "add": add, "backfill": backfill})
         return list(dict.fromkeys(found))
 
+    def tried(text: str) -> dict[str, Any]:
+        with site.slow:
+            found: dict[str, Any] = site.ask(BACKTEST, {"text": text})
+            return found
+
     @routes.get("/new", response_class=HTMLResponse)
     def form(
         request: Request,
@@ -98,7 +103,7 @@ def router(site: Site) -> APIRouter:
             return page(request, **given)
         try:
             if do == "try":
-                trial = Backtest.from_dict(site.ask(BACKTEST, {"text": text}))
+                trial = Backtest.from_dict(tried(text))
                 told = {"cost": novelty(trial.novelty), "a_day": a_day(trial), "days": days_of(trial)}
                 return page(request, **given, trial=trial, told=told)
             names = subscribed(text, add=add, backfill=backfill)
@@ -119,7 +124,6 @@ def router(site: Site) -> APIRouter:
     @routes.post("/api/v1/backtest", tags=["queries"], summary="Try queries on the documents that are kept")
     def backtest(given: QueryText) -> dict[str, Any]:
         parsed(site, given.text)
-        found: dict[str, Any] = site.ask(BACKTEST, {"text": given.text})
-        return found
+        return tried(given.text)
 
     return routes

@@ -32,7 +32,8 @@ def router(site: Site) -> APIRouter:
     def asked(name: str, documents: list[str]) -> tuple[list[str], dict[str, Any]]:
         """The documents that are named, and the answer. It is found beside the batches, where others wait, too."""
         named = [text.strip() for text in documents if text.strip()]
-        return named, site.ask(WHY_NOT, {"query": name, "documents": named})
+        with site.slow:
+            return named, site.ask(WHY_NOT, {"query": name, "documents": named})
 
     @routes.get("/q/{name}/why-not", response_class=HTMLResponse)
     def page(request: Request, name: str, documents: Documents = []) -> Response:  # noqa: B006  # FastAPI copies it

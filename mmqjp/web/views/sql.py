@@ -50,7 +50,8 @@ def answer(site: Site, sql: str) -> Answer:
     if not question:
         raise QuestionRefused("there is no question yet: write a SELECT")
     bounded = f"SELECT * FROM (\n{question}\n) AS answer LIMIT {MOST_ROWS + 1}"
-    found = site.reader.select(bounded, MOST_ROWS + 1, SECONDS, asked=True)
+    with site.slow:
+        found = site.reader.select(bounded, MOST_ROWS + 1, SECONDS, asked=True)
     columns = [column_values(column) for column in found.columns]
     rows = [list(row) for row in zip(*columns, strict=True)]
     return Answer(found.column_names, rows[:MOST_ROWS], len(rows) > MOST_ROWS)

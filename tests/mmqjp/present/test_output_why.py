@@ -43,7 +43,9 @@ def chain(engine: Session) -> None:
     engine.process([Document(f"d{number}", xml, time=number * MINUTE) for number, xml in enumerate(xmls, 1)])
 
 
-def test_an_output_is_named_by_its_id_a_beginning_of_it_or_its_number():
+@pytest.mark.parametrize("recent", [0, 1, 100])
+def test_an_output_is_named_by_its_id_a_beginning_of_it_or_its_number(recent: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(output_why, "RECENT", recent)
     with Session("duckdb") as engine:
         chain(engine)
         for output in engine.outputs():
