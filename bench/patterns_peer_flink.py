@@ -43,6 +43,8 @@ def _run(directory: Path) -> None:
     tables = TableEnvironment.create(EnvironmentSettings.in_streaming_mode())
     tables.get_config().set("parallelism.default", "1")
     tables.get_config().set("pipeline.object-reuse", "true")
+    # Else its parts give each other up where something stops the process for a minute.
+    tables.get_config().set("heartbeat.timeout", "1 h")
     tables.execute_sql(
         "CREATE TABLE events (id BIGINT, t BIGINT, kind STRING, k STRING, x DOUBLE, "
         "ts AS TO_TIMESTAMP_LTZ(t * 1000, 3), WATERMARK FOR ts AS ts) WITH ('connector' = 'filesystem', "

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from common.distinct import distinct
 from pattern_stage.classes import Classes
 from pattern_stage.columns import Column, Columns, Ints, joined
-from pattern_stage.flow import Flow, distinct, numbered, same, sorted_flow
+from pattern_stage.flow import Flow, each_once, numbered, same, sorted_flow
 from pattern_stage.operators import NO_BOUND, Lineage, Renumber, RowVectors
 from pattern_stage.predicates import Pairs, compile_value, kind_of, single_events
 from pattern_stage.range_aggregates import aggregated
@@ -158,7 +159,7 @@ class Aggregating:
             made = self._windows(data, run[window][distinct_windows], begins[distinct_windows], arrived)
         else:
             return self._one_by_one(data, run, starts, began, (window, rows, since), arrived, mine)
-        return distinct(sorted_flow(made, numbers, rows))
+        return each_once(sorted_flow(made, numbers, rows))
 
     def _one_by_one(
         self,
@@ -172,7 +173,7 @@ class Aggregating:
     ) -> Flow:
         """The same, with what each `since` has not seen taken out of everything."""
         made, pairs, size = [], list[tuple[Ints, Ints]](), 0
-        for since in np.unique(asked[2]).tolist():
+        for since in distinct(asked[2]).tolist():
             window, rows = (part[asked[2] == since] for part in asked[:2])
             seen = began > since
             before = np.append(0, np.cumsum(seen))
@@ -193,7 +194,7 @@ class Aggregating:
             pairs.append((numbers + size, rows))
             size += len(windows)
         at, rows = (np.concatenate(column) for column in zip(*pairs, strict=True))
-        return distinct(sorted_flow(joined(made), at, rows))
+        return each_once(sorted_flow(joined(made), at, rows))
 
     def _windows(self, data: _Sorted, run: Ints, starts: Ints, arrived: _Arrived) -> Columns:
         """Returns the aggregates of windows, each of which begins at a place and ends with a run."""

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import cast
 
 import numpy as np
 
-from pattern_stage.columns import NULL_TEXT, Column, Ints, Mask
+from common.distinct import distinct
+from pattern_stage.columns import Column, Ints, Mask
+from pattern_stage.constant_columns import written
 from pattern_stage.fan_out import grown
-from pattern_stage.flow import numbered, same
+from pattern_stage.flow import mixed, numbered, same
+from pattern_stage.hash_table import HashTable, hashes_of
 from pattern_stage.operators import RowVectors
-from pattern_stage.rows import digest
+from pattern_stage.rows import nulls
+from pattern_stage.slots import Slots
 
 
 class Classes:
@@ -23,62 +28,73 @@ class Classes:
         self._rows = rows
         self.of_row = np.full(16, -1, np.int64)
         """The class of each row; -1 for none."""
-        self.right = np.zeros(16, np.int64)
-        self.shape = np.zeros(16, np.int64)
-        self.within = np.zeros(16, np.int64)
+        self.right, self.shape, self.within = (np.zeros(0, np.int64) for _ in range(3))
         """The greatest window of the rows that a class has had."""
         self.parameters: tuple[Column, ...] = ()
         self._sizes = np.zeros(16, np.int64)
-        self._numbers: dict[bytes, int] = {}
-        self._free: list[int] = []
-        self.end = 0
-        """A number past that of every class."""
+        self._numbers = HashTable()
+        self._slots = Slots()
         self._row_count = 0
+
+    @property
+    def end(self) -> int:
+        """A number past that of every class."""
+        return self._slots.end
 
     def add(self, new: Ints) -> Ints:
         """Takes in rows; returns the classes that are new."""
         rows = self._rows
-        vectors: list[Column] = [rows.right[new], rows.shape[new]]
-        vectors += [column[new] for column in rows.parameters]
-        keys = [same(column) for column in vectors]
-        heads, numbers = numbered(keys) if len(new) else (new, new)
-        classes = np.empty(len(heads), np.int64)
-        made: list[int] = []
-        for place, vector in enumerate(self._vectors([key[heads] for key in keys])):
-            number = self._numbers.get(vector)
-            if number is None:
-                number = self._free.pop() if self._free else self.end
-                self.end = max(self.end, number + 1)
-                self._numbers[vector] = number
-                made.append(place)
-            classes[place] = number
-        self._grow(int(new.max(initial=-1)) + 1)
-        places = np.array(made, np.int64)
-        fresh = classes[places]
-        for column, values in zip((self.right, self.shape, *self.parameters), vectors, strict=True):
-            column[fresh] = values[heads[places]]
-        self.of_row[new] = classes[numbers]
+        lacking = rows.parameters[len(self.parameters) :]
+        self.parameters += tuple(nulls(column.dtype, self.end) for column in lacking)
+        vectors = [rows.right[new], rows.shape[new], *(column[new] for column in rows.parameters)]
+        keys = list(map(same, vectors))
+        hashes = self._hashes(keys)
+
+        def equal(at: Ints, classes: Ints) -> Mask:
+            held: Mask = np.ones(len(at), np.bool_)
+            for key, column in zip(keys, (self.right, self.shape, *self.parameters), strict=True):
+                held &= key[at] == same(column[classes])
+            return held
+
+        classes = self._numbers.find(hashes, equal)
+        unknown = np.flatnonzero(classes < 0)
+        fresh = unknown
+        if len(unknown):
+            heads, of = numbered([key[unknown] for key in keys])
+            first, fresh = unknown[heads], self._slots.take(len(heads))
+            classes[unknown] = fresh[of]
+            self._write(fresh, [column[first] for column in vectors], rows.within[new[first]])
+            self._numbers.add(hashes[first], fresh)
+        self.of_row = grown(self.of_row, int(new.max(initial=-1)) + 1, -1)
+        self.of_row[new] = classes
         self._row_count += len(new)
-        self.within[fresh] = 0
-        self.widen(new)
-        np.add.at(self._sizes, self.of_row[new], 1)
+        self._widen(classes, rows.within[new])
+        np.add.at(self._sizes, classes, 1)
         return fresh
 
-    def _vectors(self, keys: list[Ints]) -> list[bytes]:
-        """Returns digests of vectors, without the NULLs at their ends: a column that came later is NULL for the rows
-        before."""
-        packed = np.stack(keys, axis=1)
-        is_value = np.ones(packed.shape, np.bool_)
-        for place, column in enumerate(self._rows.parameters[: len(keys) - 2], 2):
-            is_value[:, place] = packed[:, place] != same(_nulls(column, 1))[0]
-        sizes = packed.shape[1] - np.argmax(is_value[:, ::-1], axis=1)
-        data, step = packed.tobytes(), packed.shape[1] * 8
-        ends = (np.arange(len(packed)) * step + sizes * 8).tolist()
-        return [digest(data[place * step : end]) for place, end in enumerate(ends)]
+    def _write(self, fresh: Ints, vectors: Sequence[Column], within: Ints) -> None:
+        right, shape, *parameters = vectors
+        self.right = written(self.right, fresh, cast(Ints, right), self.end)
+        self.shape = written(self.shape, fresh, cast(Ints, shape), self.end)
+        self.parameters = tuple(
+            written(column, fresh, values, self.end) for column, values in zip(self.parameters, parameters, strict=True)
+        )
+        self.within = written(self.within, fresh, within, self.end)
+        self._sizes = grown(self._sizes, self.end)
 
-    def widen(self, rows: Ints) -> None:
-        """Learns that the windows of these rows may have grown."""
-        np.maximum.at(self.within, self.of_row[rows], self._rows.within[rows])
+    def _hashes(self, keys: Sequence[Ints]) -> Ints:
+        """Returns hashes of vectors. NULLs make no difference: a column that comes later is NULL for what was there."""
+        hashes = hashes_of(keys[:2])
+        for key, column in zip(keys[2:], self.parameters, strict=True):
+            hashes = np.where(key == same(nulls(column.dtype, 1)), hashes, mixed([hashes, key]))
+        return hashes
+
+    def _widen(self, classes: Ints, within: Ints) -> None:
+        wider = np.flatnonzero(within > self.within[classes])
+        if len(wider):
+            if not self.within.flags.writeable:
+                self.within = self.within.copy()
+            np.maximum.at(self.within, classes[wider], within[wider])
 
     def remove(self, gone: Ints) -> Ints:
         """Forgets rows; returns the classes that have none left."""
@@ -86,12 +102,10 @@ class Classes:
         self.of_row[gone] = -1
         self._row_count -= len(gone)
         np.subtract.at(self._sizes, classes, 1)
-        emptied = np.unique(classes[self._sizes[classes] == 0])
-        if len(emptied):
-            vectors: list[Column] = [self.right, self.shape, *self.parameters]
-            for vector in self._vectors([same(column[emptied]) for column in vectors]):
-                del self._numbers[vector]
-            self._free.extend(emptied.tolist())
+        emptied = distinct(classes[self._sizes[classes] == 0])
+        vectors = (self.right, self.shape, *self.parameters)
+        self._numbers.remove(self._hashes([same(column[emptied]) for column in vectors]), emptied)
+        self._slots.give(emptied)
         return emptied
 
     @property
@@ -108,22 +122,6 @@ class Classes:
         result = np.zeros(self.end, np.bool_)
         result[classes] = True
         return result
-
-    def _grow(self, rows: int) -> None:
-        self.of_row = grown(self.of_row, rows, -1)
-        self.right, self.shape = grown(self.right, self.end), grown(self.shape, self.end)
-        self.within, self._sizes = grown(self.within, self.end), grown(self._sizes, self.end)
-        wanted = self._rows.parameters
-        columns = self.parameters + tuple(_nulls(column, 0) for column in wanted[len(self.parameters) :])
-        size = len(self.right)
-        self.parameters = tuple(
-            column if len(column) >= size else np.concatenate([column, _nulls(column, size - len(column))])
-            for column in columns
-        )
-
-
-def _nulls(column: Column, count: int) -> Column:
-    return np.full(count, NULL_TEXT, np.int64) if column.dtype == np.int64 else np.full(count, np.nan)
 
 
 def each_shape(shapes: Ints) -> Iterator[tuple[int, Ints | slice]]:

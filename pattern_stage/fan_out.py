@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import TypeVar, cast
 
+import numpy as np
+from numpy.typing import NDArray
+
+from common.distinct import distinct
 from pattern_stage.columns import Ints
+from pattern_stage.constant_columns import room
 from pattern_stage.flow import spread
 
 _NONE = np.zeros(0, np.int64)
+
+Short = NDArray[np.int32]
+"""Numbers of rows, of which there are many."""
+
+I = TypeVar("I", Ints, Short)  # noqa: E741
 
 
 class FanOut:
@@ -17,8 +27,8 @@ class FanOut:
         self._base = _BySource(_NONE, _NONE)
         self._recent = _BySource(_NONE, _NONE)
         self._added: list[Ints] = []
-        self._source = np.full(16, -1, np.int64)
-        self._source_in_base = np.full(16, -1, np.int64)
+        self._source: Short = np.full(16, -1, np.int32)
+        self._source_in_base: Short = np.full(16, -1, np.int32)
         self._gone = 0
 
     def add(self, rows: Ints, sources: Ints) -> None:
@@ -41,7 +51,7 @@ class FanOut:
         """Returns pairs: the place of a source among those given, ascending, and a row that reads it."""
         self._build()
         places, rows = self._base.of(sources)
-        if len(self._recent.rows):
+        if len(self._recent):
             more_places, more_rows = self._recent.of(sources)
             if len(more_rows):
                 places, rows = np.concatenate([places, more_places]), np.concatenate([rows, more_rows])
@@ -58,49 +68,66 @@ class FanOut:
         return self._base.counts(sources) + self._recent.counts(sources)
 
     def _build(self) -> None:
-        if not self._added and 2 * self._gone <= len(self._base.rows) + len(self._recent.rows):
+        if not self._added and 2 * self._gone <= len(self._base) + len(self._recent):
             return
-        kept = self._recent.rows[self._source[self._recent.rows] == self._recent.sources]
-        recent = np.unique(np.concatenate([kept, *self._added]))
+        recent = distinct(np.concatenate([self._kept(self._recent), *self._added]))
         recent = recent[self._source[recent] >= 0]
         self._added = []
-        if 8 * len(recent) <= len(self._base.rows) and 2 * self._gone <= len(self._base.rows):
+        if 8 * len(recent) <= len(self._base) and 2 * self._gone <= len(self._base):
             self._recent = _BySource(recent, self._source[recent])
             return
-        kept = self._base.rows[self._source[self._base.rows] == self._base.sources]
-        rows = np.concatenate([kept, recent])
+        rows = np.concatenate([self._kept(self._base), recent])
         self._base, self._recent = _BySource(rows, self._source[rows]), _BySource(_NONE, _NONE)
         self._source_in_base[:] = -1
         self._source_in_base[rows] = self._source[rows]
         self._gone = 0
 
+    def _kept(self, some: _BySource) -> Ints:
+        """Returns the rows that still read the source that they read then."""
+        rows, sources = some.all()
+        kept: Ints = rows[self._source[rows] == sources]
+        return kept
+
 
 class _BySource:
     """Rows sorted by source."""
 
-    def __init__(self, rows: Ints, sources: Ints) -> None:
-        order = np.argsort(sources, kind="stable")
-        self.rows, self.sources = rows[order], sources[order]
-        count = int(self.sources[-1]) + 3 if len(rows) else 2
+    def __init__(self, rows: Ints, sources: Ints | Short) -> None:
+        count = int(sources.max(initial=-1)) + 3
         # The last two are those of any source that is past the end.
-        self._starts = np.searchsorted(self.sources, np.arange(count))
+        self._starts: Short = np.zeros(count, np.int32)
+        np.cumsum(np.bincount(sources, minlength=count - 1), out=self._starts[1:])
+        if np.any(sources[1:] < sources[:-1]):
+            rows = rows[np.argsort(sources, kind="stable")]
+        self._rows: Short = rows.astype(np.int32)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def all(self) -> tuple[Ints, Ints]:
+        """Returns all rows, and the source of each."""
+        return self._rows.astype(np.int64), np.repeat(np.arange(len(self._starts) - 1), np.diff(self._starts))
 
     def counts(self, sources: Ints) -> Ints:
-        here = np.minimum(sources, len(self._starts) - 2)
-        counts: Ints = self._starts[here + 1] - self._starts[here]
-        return counts
+        """Returns how many rows read each source."""
+        return self._ranges(sources)[1]
 
     def of(self, sources: Ints) -> tuple[Ints, Ints]:
+        """Returns pairs: the place of a source among those given, and a row that reads it."""
+        places, place_of = spread(*self._ranges(sources))
+        return place_of, self._rows[places].astype(np.int64)
+
+    def _ranges(self, sources: Ints) -> tuple[Ints, Ints]:
+        """Returns where the rows of each source begin, and how many they are."""
         here = np.minimum(sources, len(self._starts) - 2)
-        starts = self._starts[here]
-        places, place_of = spread(starts, self._starts[here + 1] - starts)
-        return place_of, self.rows[places]
+        starts = self._starts[here].astype(np.int64)
+        return starts, self._starts[here + 1] - starts
 
 
-def grown(array: Ints, needed: int, fill: int = 0) -> Ints:
+def grown(array: I, needed: int, fill: int = 0) -> I:
     """Returns an array that begins with `array` and has at least `needed` places, the others filled."""
     if needed <= len(array):
         return array
-    result = np.full(max(needed, 2 * len(array)), fill, np.int64)
+    result = np.full(room(needed, len(array)), fill, array.dtype)
     result[: len(array)] = array
-    return result
+    return cast(I, result)

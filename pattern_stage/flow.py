@@ -8,6 +8,7 @@ from typing import cast
 
 import numpy as np
 
+from common.distinct import distinct
 from pattern_stage.columns import Column, Columns, Ints, Mask, joined
 
 _MIX = np.uint64(0x9E3779B97F4A7C15)
@@ -68,9 +69,9 @@ def same(column: Column) -> Ints:
     return numbers.view(np.int64)
 
 
-def mixed(keys: Sequence[Ints]) -> Ints:
-    """Returns a hash of each row of columns of numbers, that of no column being 0."""
-    result = np.zeros(len(keys[0]) if keys else 0, np.uint64)
+def mixed(keys: Sequence[Ints], seed: int = 0) -> Ints:
+    """Returns a hash of each row of columns of numbers; others with another seed. That of no column is the seed."""
+    result = np.full(len(keys[0]) if keys else 0, seed, np.uint64)
     for key in keys:
         result ^= key.view(np.uint64)
         result *= _MIX
@@ -114,7 +115,7 @@ def _adjacent(keys: Sequence[Ints], hashes: Ints, ordered: Ints) -> bool:
     return all(np.array_equal(key[here], key[there]) for key in keys)
 
 
-def distinct(flow: Flow) -> Flow:
+def each_once(flow: Flow) -> Flow:
     """Returns a flow whose events or pairs are more than once as one in which they are not.
 
     Two events are equal if their attributes, times and parts are.
@@ -140,7 +141,7 @@ def _in_front(parts: Ints) -> Ints:
 def pairs_once(at: Ints, rows: Ints) -> tuple[Ints, Ints]:
     """Returns pairs once, sorted."""
     width = int(rows.max(initial=0)) + 1
-    pairs = np.unique(at * width + rows)
+    pairs = distinct(at * width + rows)
     return pairs // width, pairs % width
 
 
@@ -166,7 +167,7 @@ def merged(first: Flow, second: Flow) -> Flow:
     places = max(first.events.parts.shape[1], second.events.parts.shape[1])
     events = joined([padded(first.events, places), padded(second.events, places)])
     at = np.concatenate([first.at, second.at + len(first.events)])
-    return distinct(sorted_flow(events, at, np.concatenate([first.rows, second.rows])))
+    return each_once(sorted_flow(events, at, np.concatenate([first.rows, second.rows])))
 
 
 def padded(events: Columns, places: int) -> Columns:

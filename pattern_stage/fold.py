@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from pattern_stage.classes import each_shape
 from pattern_stage.columns import Column, Columns, Ints, Mask
-from pattern_stage.flow import Flow, distinct, numbered, same, sorted_flow
+from pattern_stage.flow import Flow, each_once, numbered, same, sorted_flow
 from pattern_stage.instances import Batch, joined_batches
 from pattern_stage.joining import NO_INSTANCES, Joining
 from pattern_stage.operators import Index, Renumber, RowVectors
@@ -158,7 +158,7 @@ class Folding:
         then = latest.parts if len(runs) else right.parts[:0]
         events = Columns(first.t0, first.t1, values, np.concatenate([first.parts, then], axis=1))
         at, rows = self._joining.results(runs.members, np.arange(len(runs)), events.t1 - events.t0)
-        return distinct(sorted_flow(events, at, rows)).compact()
+        return each_once(sorted_flow(events, at, rows)).compact()
 
     # ------------------------------------------------------------ state
 

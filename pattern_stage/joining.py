@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 import pyarrow as pa
 
+from common.distinct import distinct
 from pattern_stage.classes import Classes, each_shape
 from pattern_stage.columns import Columns, Ints, Mask
 from pattern_stage.fan_out import FanOut
@@ -154,7 +155,7 @@ class Joining:
             return search.finish()
         active = self.classes.marked(new)
         active[np.flatnonzero(self.instances.by_class[: self.classes.end])] = True
-        shapes = np.unique(self.classes.shape[: self.classes.end][active])
+        shapes = distinct(self.classes.shape[: self.classes.end][active])
         if np.any(self._static[shapes]):
             search.add_static(*self._index.hits(search.right.events, active))
         for shape in shapes[~self._static[shapes]].tolist():
@@ -180,7 +181,7 @@ class Joining:
         if self._bounded:
             # The rows of a set by their windows, the widest first: an event is in those of a beginning.
             windows = self._rows.within[rows]
-            levels = np.unique(windows)
+            levels = distinct(windows)
             keys = of * (len(levels) + 1) - np.searchsorted(levels, windows)
             order = np.argsort(keys, kind="stable")
             rows, keys = rows[order], keys[order]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from common.distinct import distinct
 from pattern_stage.columns import Ints
 from pattern_stage.fan_out import grown
 from pattern_stage.flow import spread
@@ -61,7 +62,7 @@ class Members:
     def sweep(self, codes: Ints) -> None:
         """Forgets those of these sets that have no use."""
         places = -1 - codes[codes < 0]
-        unused = np.unique(places[self._uses[places] == 0])
+        unused = distinct(places[self._uses[places] == 0])
         self._waste += int(self._sizes[unused].sum())
         self._sizes[unused] = 0
         self._slots.give(unused)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from common.distinct import distinct
 from pattern_stage.columns import Ints
 from pattern_stage.plan import Bound, Plan
 from pattern_stage.statements import Statements
@@ -52,10 +53,10 @@ class RowUsers:
         """Returns the statements that have a row, in the order of their numbers."""
         rows, ids = self._users.get(mop, (_NONE, _NONE))
         first, last = np.searchsorted(rows, [row, row + 1])
-        return np.unique(ids[first:last])
+        return distinct(ids[first:last])
 
     def sharing(self, statement: int) -> list[int]:
         """Returns the other statements that have a row in common with one."""
         bound = self._bound[statement]
         found = [self.of(bound.mops[place].number, row) for place, row in self.rows(statement).items()]
-        return [number for number in np.unique(np.concatenate([_NONE, *found])).tolist() if number != statement]
+        return [number for number in distinct(np.concatenate([_NONE, *found])).tolist() if number != statement]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 
 import numpy as np
 
-from pattern_stage.columns import NULL_TEXT, Column, Ints
+from common.distinct import distinct
+from pattern_stage.columns import NULL_TEXT, Column, Ints, Mask
+from pattern_stage.constant_columns import room, written
+from pattern_stage.flow import numbered, same
+from pattern_stage.hash_table import HashTable, hashes_of
+from pattern_stage.slots import Slots
 from xscl.algebra.events import Kind
 
 NO_BOUND = 1 << 62
@@ -23,8 +27,8 @@ class Rows:
     `left` and `right` are rows of the inputs, 0 where an input is a source or there is none. `shape` says which of the
     m-op's definitions a row has, and `parameters` has their columns; those that a definition does not use are NULL.
     `within` is the greatest DUR of a result, or the OVER of an AGGREGATE, in microseconds. `apart` keeps rows apart
-    that are equal otherwise. Columns are longer than there are rows. The number of a row that has gone is given to a
-    new one.
+    that are equal otherwise. Columns are longer than there are rows, and cannot be written to. The number of a row
+    that has gone is given to a new one.
     """
 
     def __init__(self) -> None:
@@ -32,13 +36,16 @@ class Rows:
             np.zeros(0, np.int64) for _ in range(6)
         )
         self.parameters: tuple[Column, ...] = ()
-        self.end = 0
-        """One more than the greatest number of a row."""
-        self._numbers: dict[bytes, int] = {}
-        self._free: list[int] = []
+        self._numbers = HashTable()
+        self._slots = Slots()
 
     def __len__(self) -> int:
         return len(self._numbers)
+
+    @property
+    def end(self) -> int:
+        """One more than the greatest number of a row."""
+        return self._slots.end
 
     def numbers(self) -> Ints:
         """Returns the numbers of all rows."""
@@ -52,7 +59,7 @@ class Rows:
             taken = (at for at, column in enumerate(self.parameters) if at not in found and column.dtype == dtype)
             place = next(taken, len(self.parameters))
             if place == len(self.parameters):
-                self.parameters += (_nulls(dtype, len(self.count)),)
+                self.parameters += (nulls(dtype, self.end),)
             found.append(place)
         return found
 
@@ -61,36 +68,26 @@ class Rows:
 
         `places` are the columns of the parameters; without it, they are all there are.
         """
-        left, right, parameters, within, apart = vectors
-        keys = _keys(vectors, shape)
-        numbers, free, end = self._numbers, self._free, self.end
-        found = np.empty(len(keys), np.int64)
-        new: list[int] = []
-        firsts: list[int] = []
-        for at, key in enumerate(keys):
-            number = numbers.get(key)
-            if number is None:
-                number, end = (free.pop(), end) if free else (end, end + 1)
-                numbers[key] = number
-                new.append(number)
-                firsts.append(at)
-            found[at] = number
-        added, first = np.array(new, np.int64), np.array(firsts, np.int64)
-        self.end = end
-        self._grow(end)
-        self.left[added], self.right[added], self.shape[added] = left[first], right[first], shape
-        self.within[added], self.apart[added] = within[first], apart[first]
-        for column in self.parameters:
-            column[added] = NULL_TEXT if column.dtype == np.int64 else np.nan
-        for place, values in zip(range(len(parameters)) if places is None else places, parameters, strict=True):
-            self.parameters[place][added] = values[first]
+        keys = list(map(same, _columns(vectors)))
+        hashes = _hashes(keys, shape)
+        found = self._find(keys, hashes, shape, places)
+        lacking = np.flatnonzero(found < 0)
+        new = lacking
+        if len(lacking):
+            heads, of = numbered([key[lacking] for key in keys])
+            first, new = lacking[heads], self._slots.take(len(heads))
+            found[lacking] = new[of]
+            left, right, parameters, within, apart = vectors
+            values = tuple(column[first] for column in parameters)
+            self._write(new, (left[first], right[first], values, within[first], apart[first]), shape, places)
+            self._numbers.add(hashes[first], new)
         np.add.at(self.count, found, 1)
-        return found, added
+        return found, new
 
     def find(self, vectors: Vectors, shape: int = 0) -> Ints:
         """Returns the number of each of these rows, -1 for one that there is not."""
-        keys = _keys(vectors, shape)
-        return np.fromiter((self._numbers.get(key, -1) for key in keys), np.int64, len(keys))
+        keys = list(map(same, _columns(vectors)))
+        return self._find(keys, _hashes(keys, shape), shape, None)
 
     def remove(self, rows: Ints, places: Sequence[int] | None = None) -> Ints:
         """Takes back a use of each of these rows, which have one shape. Returns those that have no more.
@@ -98,15 +95,15 @@ class Rows:
         Their columns stay as they are until `free`.
         """
         np.subtract.at(self.count, rows, 1)
-        gone: Ints = np.unique(rows[self.count[rows] == 0])
+        gone = distinct(rows[self.count[rows] == 0])
         if len(gone):
-            for key in _keys(self.vectors(gone, places), int(self.shape[gone[0]])):
-                del self._numbers[key]
+            keys = list(map(same, _columns(self.vectors(gone, places))))
+            self._numbers.remove(_hashes(keys, int(self.shape[gone[0]])), gone)
         return gone
 
     def free(self, gone: Ints) -> None:
         """Lets the numbers of rows that have gone be given to new ones."""
-        self._free.extend(gone.tolist())
+        self._slots.give(gone)
 
     def vectors(self, rows: Ints, places: Sequence[int] | None = None) -> Vectors:
         """Returns what `add` was given for these rows, which have one shape."""
@@ -114,32 +111,39 @@ class Rows:
         values = tuple(self.parameters[place][rows] for place in used)
         return self.left[rows], self.right[rows], values, self.within[rows], self.apart[rows]
 
-    def _grow(self, size: int) -> None:
-        have = len(self.count)
-        if size <= have:
-            return
-        more = max(size, have + have // 2, 16) - have
-        for name in ("left", "right", "shape", "within", "apart", "count"):
-            setattr(self, name, np.concatenate([getattr(self, name), np.zeros(more, np.int64)]))
-        self.parameters = tuple(np.concatenate([column, _nulls(column.dtype, more)]) for column in self.parameters)
+    def _find(self, keys: list[Ints], hashes: Ints, shape: int, places: Sequence[int] | None) -> Ints:
+        def equal(at: Ints, numbers: Ints) -> Mask:
+            held: Mask = self.shape[numbers] == shape
+            for key, column in zip(keys, _columns(self.vectors(numbers, places)), strict=True):
+                held &= key[at] == same(column)
+            return held
+
+        return self._numbers.find(hashes, equal)
+
+    def _write(self, new: Ints, vectors: Vectors, shape: int, places: Sequence[int] | None) -> None:
+        left, right, parameters, within, apart = vectors
+        size = self.end
+        self.left, self.right = written(self.left, new, left, size), written(self.right, new, right, size)
+        self.within, self.apart = written(self.within, new, within, size), written(self.apart, new, apart, size)
+        self.shape = written(self.shape, new, np.full(len(new), shape), size)
+        given = dict(zip(range(len(parameters)) if places is None else places, parameters, strict=True))
+        self.parameters = tuple(
+            written(column, new, given[at] if at in given else nulls(column.dtype, len(new)), size)
+            for at, column in enumerate(self.parameters)
+        )
+        if size > len(self.count):
+            self.count = np.append(self.count, np.zeros(room(size, len(self.count)) - len(self.count), np.int64))
 
 
-def _keys(vectors: Vectors, shape: int) -> list[bytes]:
+def _columns(vectors: Vectors) -> list[Column]:
     left, right, parameters, within, apart = vectors
-    packed = np.empty((len(left), 5 + len(parameters)), np.int64)
-    packed[:, 0], packed[:, 1], packed[:, 2], packed[:, 3], packed[:, 4] = left, right, shape, within, apart
-    for place, column in enumerate(parameters, 5):
-        # -0.0 equals 0.0, but has other bits.
-        packed[:, place] = (column + 0.0).view(np.int64) if column.dtype == np.float64 else column
-    data, step = packed.tobytes(), packed.shape[1] * 8
-    return [digest(data[start : start + step]) for start in range(0, len(data), step)]
+    return [left, right, within, apart, *parameters]
 
 
-def digest(vector: bytes) -> bytes:
-    """Returns what stands for a vector: as good as distinct, and short, as there is one for each row. With 16 bytes it
-    would take 16 more in memory."""
-    return hashlib.blake2b(vector, digest_size=15).digest()
+def _hashes(keys: Sequence[Ints], shape: int) -> Ints:
+    return hashes_of([*keys, np.full(len(keys[0]), shape)])
 
 
-def _nulls(dtype: object, count: int) -> Column:
+def nulls(dtype: object, count: int) -> Column:
+    """Returns a column of NULLs, of codes or of numbers."""
     return np.full(count, NULL_TEXT, np.int64) if dtype == np.int64 else np.full(count, np.nan)

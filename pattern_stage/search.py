@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from common.distinct import distinct
 from pattern_stage.classes import Classes, each_shape
 from pattern_stage.columns import Columns, Ints, Mask
 from pattern_stage.flow import Flow, mixed
@@ -39,8 +40,8 @@ class Search:
         self._parts: list[tuple[Ints, Ints, Ints]] = []
         self._end = 0
         if len(right):
-            rows = np.unique(right.rows)
-            self._row_scopes = np.full(max(int(rows[-1]), int(classes.right.max())) + 1, -1, np.int64)
+            rows = distinct(right.rows)
+            self._row_scopes = np.full(max(int(rows[-1]), int(classes.right.max(initial=0))) + 1, -1, np.int64)
             self._row_scopes[rows] = np.arange(len(rows))
 
     def add_static(self, at: Ints, classes: Ints) -> None:
@@ -121,7 +122,7 @@ class Search:
         right = self.right.events
         ends = self._instances.kept.sides[-1].t1[batch.events]
         shapes = self._classes.shape[batch.classes]
-        rests = {shape: self._tests[shape].rest for shape in np.unique(shapes).tolist()}
+        rests = {shape: self._tests[shape].rest for shape in distinct(shapes).tolist()}
         points = bool(np.all(right.t0 == right.t1))
         if points and not any(rests.values()):
             return None

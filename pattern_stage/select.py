@@ -12,7 +12,7 @@ from pattern_stage.classes import Classes, each_shape
 from pattern_stage.clauses import split_condition, static_clauses
 from pattern_stage.columns import Column, Columns, Ints, Mask
 from pattern_stage.fan_out import FanOut
-from pattern_stage.flow import Flow, distinct, merged, numbered
+from pattern_stage.flow import Flow, each_once, merged, numbered
 from pattern_stage.operators import Index, Renumber, RowVectors
 from pattern_stage.predicates import Pairs, compile_condition, compile_value, single_events
 from pattern_stage.values import Texts
@@ -179,7 +179,7 @@ class Selecting(_Stateless):
         events = flow.events
         made_events = Columns(events.t0[sources], events.t1[sources], tuple(values), events.parts[sources])
         order = np.argsort(made, kind="stable")
-        return distinct(Flow(made_events, made[order], rows[order]))
+        return each_once(Flow(made_events, made[order], rows[order]))
 
 
 class Uniting(_Stateless):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from common.distinct import distinct
 from pattern_stage.columns import Column, Columns, Ints
 from pattern_stage.fan_out import grown
 
@@ -76,7 +77,7 @@ class KeptEvents:
         """Forgets those of these events that have no use."""
         unused = places[self._uses[places] == 0]
         if len(unused):
-            self._slots.give(np.unique(unused))
+            self._slots.give(distinct(unused))
 
 
 def _room(columns: Columns, size: int = 16) -> Columns:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 import pyarrow as pa
 
+from common.distinct import distinct
 from pattern_stage.columns import Ints
 from pattern_stage.operators import Operator
 from pattern_stage.plan import MOp, Plan, extra_columns, is_aggregate
@@ -27,7 +28,7 @@ def save(plan: Plan, operators: Mapping[int, Operator]) -> dict[str, pa.Table]:
         state = operator.state()
         if not len(state):
             continue
-        rows = np.unique(flat(state, "rows")[0] if "rows" in state.column_names else ints(state, "row"))
+        rows = distinct(flat(state, "rows")[0] if "rows" in state.column_names else ints(state, "row"))
         mop = plan.mops[number]
         saved[keys.name(mop)] = state
         saved[keys.name(mop) + _ROWS] = pa.table(

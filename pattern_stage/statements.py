@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from common.distinct import distinct
 from pattern_stage.columns import Ints, Mask
 from pattern_stage.definition import Form, Forms
 from pattern_stage.fan_out import grown
@@ -95,7 +96,7 @@ class Statements:
         slots = np.array([self._slots.pop(statement) for statement in statements], np.int64)
         removed = Removed()
         of = self._of[slots]
-        for number in np.unique(of).tolist():
+        for number in distinct(of).tolist():
             bound, mine = self._bound[number], slots[of == number]
             last = bound.mops[-1].number
             removed.slots[last] = np.concatenate([removed.slots.get(last, _NONE), mine])

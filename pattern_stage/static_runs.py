@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from common.distinct import distinct
 from pattern_stage.columns import Floats, Ints, Mask
 from pattern_stage.static_shape import Rows
 
@@ -114,7 +115,7 @@ def _tightest_first(rows: Rows, sample: Floats) -> Rows:
     """The rows with the bound first that the fewest events of a sample keep; without one, of events like the bounds."""
     columns, bounds = np.array(rows.columns), np.array(rows.bounds)
     kept = np.empty(bounds.shape)
-    for column in np.unique(columns).tolist():
+    for column in distinct(columns.ravel()).tolist():
         here = columns == column
         values = np.sort(sample[:, column] if column < sample.shape[1] and len(sample) else bounds[here])
         kept[here] = 1 - np.searchsorted(values, bounds[here]) / len(values)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from common.distinct import distinct
 from pattern_stage.columns import Ints
 from pattern_stage.fan_out import FanOut, grown
 from pattern_stage.operators import RowVectors
@@ -54,7 +55,7 @@ class WindowGroups:
         self.members.remove(gone)
         spans = self._span_of_row[gone]
         np.subtract.at(self._sizes, spans, 1)
-        emptied = np.unique(spans[self._sizes[spans] == 0])
+        emptied = distinct(spans[self._sizes[spans] == 0])
         group_of = dict(zip(spans.tolist(), self.of_row[gone].tolist(), strict=True))
         self.of_row[gone] = self._span_of_row[gone] = -1
         empty: list[int] = []

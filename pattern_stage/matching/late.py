@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from common.distinct import distinct
 from pattern_stage.columns import Column, Ints
 from pattern_stage.matching.found import Conditions, table_of
 from pattern_stage.matching.masks import expanded, mask_of
@@ -52,8 +53,8 @@ class LateKills:
             for test in tests:
                 open_at = np.flatnonzero(held)
                 held[open_at] = test(table, match_at[open_at], (rows_of[open_at], parameters), others, of[open_at])
-            for place in np.unique(match_at[held]).tolist():
-                killed[place] |= mask_of(np.unique(rows_of[held & (match_at == place)]))
+            for place in distinct(match_at[held]).tolist():
+                killed[place] |= mask_of(distinct(rows_of[held & (match_at == place)]))
         return [
             match._replace(rows=match.rows & ~rows)
             for match, rows in zip(matches, killed, strict=True)

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from common.distinct import distinct
 from pattern_stage.columns import Column, Columns, Ints
-from pattern_stage.flow import Flow, distinct, sorted_flow
+from pattern_stage.flow import Flow, each_once, sorted_flow
 from pattern_stage.matching.arrivals import Arrival, Arrivals, Key, MakeIndex, Role
 from pattern_stage.matching.cells import Cell
 from pattern_stage.matching.choose import Apart
@@ -109,7 +110,7 @@ class NearMatching:
         """Takes in rows that were added."""
         self._numbers.update(new.tolist())
         windows = self._rows.within[new] if self._by_window else np.zeros(len(new), np.int64)
-        for window in np.unique(windows).tolist():
+        for window in distinct(windows).tolist():
             mine = new[windows == window]
             store = self._stores.get(window)
             if store is None:
@@ -119,7 +120,7 @@ class NearMatching:
             store.rows |= mask_of(mine)
             store.window = max(store.window, int(self._rows.within[mine].max()))
         if self._by_window:
-            for time in np.unique(self._rows.apart[new]).tolist():
+            for time in distinct(self._rows.apart[new]).tolist():
                 self._since.append((time, mask_of(new[self._rows.apart[new] == time])))
 
     def remove_rows(self, gone: Ints) -> None:
@@ -244,7 +245,7 @@ class NearMatching:
         groups = np.repeat(every, [len(match.events) for match in told])
         parts = self._lineage.together(numbers.reshape(-1, 1), groups) if len(told) else every
         flow = sorted_flow(Columns(t0, t1, tuple(values), parts.reshape(-1, 1)), at, rows).compact()
-        return distinct(flow) if len(self._stores) > 1 else flow
+        return each_once(flow) if len(self._stores) > 1 else flow
 
     def _order(self, numbers: Iterable[int]) -> dict[int, Any]:
         return event_order(self._lineage, numbers)

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from common.distinct import distinct
 from pattern_stage.columns import Ints
-from pattern_stage.flow import Flow, distinct, sorted_flow
+from pattern_stage.flow import Flow, each_once, sorted_flow
 from pattern_stage.matching import saved_parts
 from pattern_stage.matching.arrivals import Arrivals, Key, MakeIndex, Role
 from pattern_stage.matching.choose import Apart
@@ -86,7 +87,7 @@ class Running:
         for role in self._roles:
             role.add_rows(new, self._rows)
         windows = self._rows.within[new] if self._by_window else np.zeros(len(new), np.int64)
-        for window in np.unique(windows).tolist():
+        for window in distinct(windows).tolist():
             mine = new[windows == window]
             store = self._stores.get(window)
             if store is None:
@@ -96,7 +97,7 @@ class Running:
             store.rows |= mask_of(mine)
             store.window = max(store.window, int(self._rows.within[mine].max()))
         if sees_before(self._pattern):
-            for time in np.unique(self._rows.apart[new]).tolist():
+            for time in distinct(self._rows.apart[new]).tolist():
                 self._since.append((time, mask_of(new[self._rows.apart[new] == time])))
         self._follow()
 
@@ -177,7 +178,7 @@ class Running:
         at, rows = expanded([match.rows for match in matches])
         held = self._found.having(table, at, rows, self._rows.parameters)
         at, rows = at[held], rows[held]
-        return [matches[place]._replace(rows=mask_of(rows[at == place])) for place in np.unique(at).tolist()]
+        return [matches[place]._replace(rows=mask_of(rows[at == place])) for place in distinct(at).tolist()]
 
     def _order(self, numbers: Iterable[int]) -> dict[int, Any]:
         return event_order(self._lineage, numbers)
@@ -196,7 +197,7 @@ class Running:
             held = self._found.having(table, at, rows, self._rows.parameters)
             at, rows = at[held], rows[held]
         flow = sorted_flow(self._found.events(table, t0, known), at, rows).compact()
-        return distinct(flow) if len(self._stores) > 1 else flow
+        return each_once(flow) if len(self._stores) > 1 else flow
 
     # ------------------------------------------------------------ state
 

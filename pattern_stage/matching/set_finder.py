@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from common.distinct import distinct
 from pattern_stage.columns import Ints
 from pattern_stage.formula import has_parameters
 from pattern_stage.matching.alone import is_alone, of_event
@@ -141,7 +142,7 @@ class SetFinder:
         for place, variable in enumerate(self._negated):
             killed = self._killed(store, table, matches, at, rows, kept, place, variable)
             at, rows = at[~killed], rows[~killed]
-        heads = np.unique(at)
+        heads = distinct(at)
         return [matches[place]._replace(rows=mask_of(rows[at == place])) for place in heads.tolist()]
 
     def _killed(

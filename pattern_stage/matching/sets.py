@@ -8,8 +8,9 @@ from heapq import heappop
 import numpy as np
 import pyarrow as pa
 
+from common.distinct import distinct
 from pattern_stage.columns import Ints
-from pattern_stage.flow import Flow, distinct, sorted_flow
+from pattern_stage.flow import Flow, each_once, sorted_flow
 from pattern_stage.matching.arrivals import Arrival, Key
 from pattern_stage.matching.choose import Apart
 from pattern_stage.matching.found import table_of
@@ -38,14 +39,14 @@ class SetMatching(SetFinder):
         for role in self._roles:
             role.add_rows(new, self._rows)
         windows = self._rows.within[new]
-        for window in np.unique(windows).tolist():
+        for window in distinct(windows).tolist():
             store = self._stores.get(window)
             if store is None:
                 store = self._stores[window] = KeptSets(window)
                 if self._pattern.apart:
                     self._apart[window] = Apart(self._order, whole=False)
             store.rows |= mask_of(new[windows == window])
-        for time in np.unique(self._rows.apart[new]).tolist():
+        for time in distinct(self._rows.apart[new]).tolist():
             self._since.append((time, mask_of(new[self._rows.apart[new] == time])))
 
     def remove_rows(self, gone: Ints) -> None:
@@ -88,7 +89,7 @@ class SetMatching(SetFinder):
         at, rows = expanded([match.rows for match in told])
         t0 = np.array([match.t0 for match in told], np.int64)
         known = np.array([match.known for match in told], np.int64)
-        return distinct(sorted_flow(self._found.events(table, t0, known), at, rows).compact())
+        return each_once(sorted_flow(self._found.events(table, t0, known), at, rows).compact())
 
     def _of_store(
         self, store: KeptSets, epochs: Sequence[tuple[int, Sequence[Arrival]]], until: int

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
+from common.distinct import distinct
 from pattern_stage.columns import Columns, Ints, joined
 from pattern_stage.definition import Form, Forms
 from pattern_stage.flow import padded, sorted_flow
@@ -161,7 +162,7 @@ class PartitionedKernel:
             if events is None or not len(events):
                 continue
             of = part_of(key, events, schema, self._texts, self._runner.parts)
-            for part in np.unique(of).tolist():
+            for part in distinct(of).tolist():
                 found.setdefault(part, {})[name] = schema, events.take(of == part)
         return found
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pattern_stage.columns import Column, Columns, Ints, Mask
-from pattern_stage.flow import Flow, distinct, sorted_flow
+from pattern_stage.flow import Flow, each_once, sorted_flow
 from pattern_stage.operators import NO_BOUND, Index, Operator
 from pattern_stage.predicates import Pairs, compile_condition
 from pattern_stage.static_index import StaticIndex
@@ -134,7 +134,7 @@ Streams = dict[int, set[Event]]
 def flow_of(streams: Streams, schema: Schema, texts: Texts, places: int) -> Flow:
     pairs = [(event, row) for row, events in streams.items() for event in events]
     columns = columns_of([event for event, _ in pairs], schema, texts, places)
-    return distinct(sorted_flow(columns, np.arange(len(pairs)), np.array([row for _, row in pairs], np.int64)))
+    return each_once(sorted_flow(columns, np.arange(len(pairs)), np.array([row for _, row in pairs], np.int64)))
 
 
 def streams_of(flow: Flow, texts: Texts) -> Streams:
