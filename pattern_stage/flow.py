@@ -11,7 +11,8 @@ import numpy as np
 from common.distinct import distinct
 from pattern_stage.columns import Column, Columns, Ints, Mask, joined
 
-_MIX = np.uint64(0x9E3779B97F4A7C15)
+MIX = np.uint64(0x9E3779B97F4A7C15)
+"""An odd number whose products spread the bits of the other factor upwards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ def mixed(keys: Sequence[Ints], seed: int = 0) -> Ints:
     result = np.full(len(keys[0]) if keys else 0, seed, np.uint64)
     for key in keys:
         result ^= key.view(np.uint64)
-        result *= _MIX
+        result *= MIX
         result ^= result >> np.uint64(29)
     return result.view(np.int64)
 

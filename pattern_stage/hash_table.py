@@ -8,12 +8,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from pattern_stage.columns import Ints, Mask
-from pattern_stage.flow import mixed
+from pattern_stage.flow import MIX, mixed
 
 _EMPTY, _GONE = -1, -2
 _HALF = 32
 _NUMBER = (1 << _HALF) - 1
-_MARK = (1 << 31) - 1
 
 _SEED = secrets.randbits(63)
 """Differs in each process, so that nobody can choose values with equal hashes."""
@@ -42,7 +41,7 @@ class HashTable:
         found: Ints = np.full(len(hashes), -1, np.int64)
         if not self._count:
             return found
-        marks, places = hashes & _MARK, np.arange(len(hashes))
+        marks, places = marks_of(hashes), np.arange(len(hashes))
         last = len(self._table) - 1
         at = marks & last
         while len(places):
@@ -67,11 +66,11 @@ class HashTable:
             self._table = np.full(1 << (2 * self._count).bit_length(), _EMPTY, np.int64)
             self._taken = self._count
             self._put(entries)
-        self._put((hashes & _MARK) << _HALF | numbers)
+        self._put(marks_of(hashes) << _HALF | numbers)
 
     def remove(self, hashes: Ints, numbers: Ints) -> None:
         """Removes numbers that are there."""
-        entries, last = (hashes & _MARK) << _HALF | numbers, len(self._table) - 1
+        entries, last = marks_of(hashes) << _HALF | numbers, len(self._table) - 1
         at = entries >> _HALF & last
         while len(at):
             there = self._table[at] == entries
@@ -88,6 +87,13 @@ class HashTable:
             self._table[at[free]] = entries[free]
             lacking = self._table[at] != entries
             at, entries = (at[lacking] + 1) & last, entries[lacking]
+
+
+def marks_of(hashes: Ints) -> Ints:
+    """Returns 31 bits of each hash, all of which depend on all of its bits: round numbers differ in the upper ones alone,
+    and a place is the lower bits."""
+    bits = hashes.view(np.uint64)
+    return (((bits ^ (bits >> np.uint64(_HALF))) * MIX) >> np.uint64(_HALF + 1)).view(np.int64)
 
 
 def hashes_of(keys: Sequence[Ints]) -> Ints:
