@@ -46,8 +46,11 @@ _PANELS = (
 
 
 def draw_technical(lines: Sequence[Line], prefix: Path) -> None:
-    """Writes PREFIX.svg and PREFIX.png: Figures 6.8 to 6.13, as far as they were measured."""
-    drawn = [(panel, of) for panel in _PANELS if len(of := _varying(lines, panel)) > 0]
+    """Writes PREFIX.svg and PREFIX.png: Figures 6.8 to 6.13, as far as they were measured. Where nothing varies, the
+    points of Figures 6.8 and 6.11."""
+    measured = [(panel, _of_panel(lines, panel)) for panel in _PANELS]
+    drawn = [(panel, of) for panel, of in measured if len({line.case[panel.key] for line in of}) > 1]
+    drawn = drawn or [(panel, of) for panel, of in measured if of and panel.key == "queries"]
     figure = _figure(4 * min(3, len(drawn)), 3.4 * (1 + (len(drawn) > 3)))
     columns = min(3, len(drawn))
     panels = figure.subplots(-(-len(drawn) // columns), columns, squeeze=False)
@@ -64,19 +67,18 @@ def draw_technical(lines: Sequence[Line], prefix: Path) -> None:
     _finish(figure, panels.flat[0], prefix)
 
 
-def _varying(lines: Iterable[Line], panel: _Panel) -> list[Line]:
+def _of_panel(lines: Iterable[Line], panel: _Panel) -> list[Line]:
     """The lines of a figure: those where the other parameters have their defaults."""
     default = {"queries": 1000, "zipf": 0.8} | (
         {"leaves": 6, "max_joins": 6} if panel.schema == "two-level" else {"leaves": 16, "max_joins": 4}
     )
     free = {panel.key} | ({"max_joins"} if panel.key == "leaves" else set())
-    of = [
+    return [
         line
         for line in lines
         if line.case["schema"] == panel.schema
         and all(line.case[key] == value for key, value in default.items() if key not in free)
     ]
-    return of if len({line.case[panel.key] for line in of}) > 1 else []
 
 
 def draw_split(lines: Sequence[Line], prefix: Path) -> None:

@@ -277,6 +277,13 @@ def test_each_default_is_in_its_sweeps():
     assert set(cases([10, 1000], sweeps=False)) < set(swept)
 
 
+def test_a_plot_of_one_number_of_queries(measured, tmp_path):
+    from bench.stage2_plot import draw_technical
+
+    draw_technical([line for line in measured if line.case == measured[0].case], tmp_path / "one")
+    assert "6.8: two-level" in etree.tostring(etree.parse(tmp_path / "one.svg"), encoding="unicode")
+
+
 def test_plots(measured, tmp_path):
     from bench.stage2_plot import draw_split, draw_technical
 
