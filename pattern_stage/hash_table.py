@@ -90,8 +90,8 @@ class HashTable:
 
 
 def marks_of(hashes: Ints) -> Ints:
-    """Returns 31 bits of each hash, all of which depend on all of its bits: round numbers differ in the upper ones alone,
-    and a place is the lower bits."""
+    """Returns 31 bits of each hash, all of which depend on all of its bits. Round numbers differ in the upper ones
+    alone, and the lower ones are a place."""
     bits = hashes.view(np.uint64)
     return (((bits ^ (bits >> np.uint64(_HALF))) * MIX) >> np.uint64(_HALF + 1)).view(np.int64)
 

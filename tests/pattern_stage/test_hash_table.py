@@ -28,7 +28,8 @@ class Model:
             held: Mask = keys[at] == self.keys[numbers]
             return held
 
-        return self.table.find(self.hashes(keys), equal).tolist()
+        numbers: list[int] = self.table.find(self.hashes(keys), equal).tolist()
+        return numbers
 
     def add(self, keys: Ints) -> None:
         numbers = np.arange(len(self.keys), len(self.keys) + len(keys))
