@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from common.distinct import distinct
 from pattern_stage.columns import Ints
 from pattern_stage.constant_columns import room
-from pattern_stage.flow import spread
+from pattern_stage.stretches import spread
 
 _NONE = np.zeros(0, np.int64)
 

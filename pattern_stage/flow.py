@@ -3,31 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
 
 from common.distinct import distinct
 from pattern_stage.columns import Column, Columns, Ints, Mask, joined
+from pattern_stage.stretches import Stretches, spread
 
 MIX = np.uint64(0x9E3779B97F4A7C15)
 """An odd number whose products spread the bits of the other factor upwards."""
 
 
-@dataclass(frozen=True, slots=True)
 class Flow:
     """The events of an m-op over an interval, each once, and which rows have it: `events[at[i]]` is of `rows[i]`.
 
     Events are sorted by t1 and `at` ascends. No pair is twice. An event without a row may be there: it is nobody's.
+    A flow is made of pairs, or of stretches, which become pairs when somebody asks for them.
     """
 
-    events: Columns
-    at: Ints
-    rows: Ints
+    __slots__ = ("_pairs", "events", "stretches")
+
+    def __init__(self, events: Columns, at: Ints, rows: Ints) -> None:
+        self.events = events
+        self.stretches: Stretches | None = None
+        self._pairs: tuple[Ints, Ints] | None = (at, rows)
+
+    @classmethod
+    def of(cls, events: Columns, stretches: Stretches) -> Flow:
+        """Returns the flow of events with the rows of stretches."""
+        flow = cls(events, stretches.at, stretches.rows)
+        flow.stretches, flow._pairs = stretches, None
+        return flow
+
+    @property
+    def at(self) -> Ints:
+        """The event of each pair."""
+        return self._spread()[0]
+
+    @property
+    def rows(self) -> Ints:
+        """The row of each pair."""
+        return self._spread()[1]
 
     def __len__(self) -> int:
-        return len(self.at)
+        if self._pairs is not None:
+            return len(self._pairs[0])
+        assert self.stretches is not None
+        return len(self.stretches)
 
     def only(self, kept: Mask | Ints) -> Flow:
         """Returns the flow of these pairs."""
@@ -35,15 +58,23 @@ class Flow:
 
     def compact(self) -> Flow:
         """Returns the same without events that are nobody's."""
-        if len(self.at) == 0:
-            return Flow(self.events.take(self.at), self.at, self.rows)
-        first = np.empty(len(self.at), np.bool_)
+        at = self.at if self.stretches is None else self.stretches.at
+        if len(at) == 0:
+            return Flow(self.events.take(at), at, at)
+        first = np.empty(len(at), np.bool_)
         first[0] = True
-        np.not_equal(self.at[1:], self.at[:-1], out=first[1:])
-        used = self.at[first]
+        np.not_equal(at[1:], at[:-1], out=first[1:])
+        used = at[first]
         if len(used) == len(self.events):
             return self
-        return Flow(self.events.take(used), np.cumsum(first) - 1, self.rows)
+        events, at = self.events.take(used), np.cumsum(first) - 1
+        return Flow(events, at, self.rows) if self.stretches is None else Flow.of(events, self.stretches.moved(at))
+
+    def _spread(self) -> tuple[Ints, Ints]:
+        if self._pairs is None:
+            assert self.stretches is not None
+            self._pairs = self.stretches.pairs()
+        return self._pairs
 
 
 def whole(events: Columns) -> Flow:
@@ -148,7 +179,13 @@ def pairs_once(at: Ints, rows: Ints) -> tuple[Ints, Ints]:
 
 def sets_of(flow: Flow) -> tuple[Ints, Ints, Ints, Ints]:
     """Returns the events that have rows, the number of the set of rows of each, and these sets: pairs of the number of
-    a set, ascending, and a row. Equal sets are one, if their rows stand in the same order."""
+    a set, ascending, and a row. Equal sets are one, if their rows stand in the same order, and those of stretches if
+    they are the same places of the list."""
+    stretches = flow.stretches
+    if stretches is not None and np.all(stretches.at[1:] > stretches.at[:-1]):
+        firsts, numbers = numbered([stretches.starts, stretches.sizes])
+        taken, of = spread(stretches.starts[firsts], stretches.sizes[firsts])
+        return stretches.at, numbers, of, stretches.rows[taken]
     heads = np.append(True, flow.at[1:] != flow.at[:-1])
     starts = np.flatnonzero(heads)
     if len(starts) == len(flow):
@@ -179,10 +216,3 @@ def padded(events: Columns, places: int) -> Columns:
     return Columns(
         events.t0, events.t1, events.values, np.pad(events.parts, ((0, 0), (0, lacking)), constant_values=-1)
     )
-
-
-def spread(starts: Ints, counts: Ints) -> tuple[Ints, Ints]:
-    """Returns the numbers of ranges, one after the other, and of each the place of its range."""
-    place = np.repeat(np.arange(len(counts)), counts)
-    ends = np.cumsum(counts)
-    return np.arange(len(place)) + np.repeat(starts - ends + counts, counts), place

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from pattern_stage.classes import each_shape
 from pattern_stage.columns import Column, Columns, Ints, Mask
-from pattern_stage.flow import Flow, each_once, numbered, same, sorted_flow
+from pattern_stage.flow import Flow, each_once, numbered, same
 from pattern_stage.instances import Batch, joined_batches
 from pattern_stage.joining import NO_INSTANCES, Joining
 from pattern_stage.operators import Index, Renumber, RowVectors
@@ -153,12 +153,13 @@ class Folding:
 
     def _results(self, left: Columns, right: Columns, runs: Batch) -> Flow:
         """Returns runs as events."""
-        first, latest = (side.take(runs.events) for side in self._joining.instances.kept.sides or (left, left))
+        sides = self._joining.instances.kept.sides or (left, left)
+        runs = runs.take(np.argsort(sides[1].t1[runs.events], kind="stable"))
+        first, latest = (side.take(runs.events) for side in sides)
         values = tuple((latest if is_latest else first).values[place] for is_latest, place in self._columns)
         then = latest.parts if len(runs) else right.parts[:0]
         events = Columns(first.t0, first.t1, values, np.concatenate([first.parts, then], axis=1))
-        at, rows = self._joining.results(runs.members, np.arange(len(runs)), events.t1 - events.t0)
-        return each_once(sorted_flow(events, at, rows)).compact()
+        return each_once(self._joining.results(events, runs.members, np.arange(len(runs)), events.t1 - events.t0))
 
     # ------------------------------------------------------------ state
 

@@ -11,12 +11,13 @@ from common.distinct import distinct
 from pattern_stage.classes import Classes, each_shape
 from pattern_stage.columns import Columns, Ints, Mask
 from pattern_stage.fan_out import FanOut
-from pattern_stage.flow import Flow, mixed, sets_of, spread
+from pattern_stage.flow import Flow, mixed, sets_of
 from pattern_stage.instances import Batch, Instances
 from pattern_stage.operators import NO_BOUND, Index, Renumber, RowVectors
 from pattern_stage.pair_tests import PairTests, known_keys, take_apart
 from pattern_stage.saved import flat, ints, lists, loaded, saved
 from pattern_stage.search import Search, pairs_of
+from pattern_stage.stretches import Stretches, spread
 from pattern_stage.values import Texts
 from xscl.algebra.events import Condition, Schema
 
@@ -162,17 +163,17 @@ class Joining:
             search.add_all(shape)
         return search.finish()
 
-    def results(self, members: Ints, at: Ints, spans: Ints) -> tuple[Ints, Ints]:
-        """Returns pairs of the place of a result and a row, sorted by place: results are given by the members of their
-        instances, their places and their spans. A row has those that are in its window."""
+    def results(self, events: Columns, members: Ints, at: Ints, spans: Ints) -> Flow:
+        """Returns results: their events, sorted by t1, and of each instance with one its members, the place of its
+        event and its span. A row has those that are in its window."""
         if np.any(at[1:] < at[:-1]):
             order = np.argsort(at, kind="stable")
             members, at, spans = members[order], at[order], spans[order]
         if np.all(members >= 0):
             if self._bounded:
                 inside = spans <= self._rows.within[members]
-                return at[inside], members[inside]
-            return at, members
+                at, members = at[inside], members[inside]
+            return Flow(events, at, members).compact()
         codes, which = np.unique(members, return_inverse=True)
         of, rows = self.instances.members.rows(codes)
         counts = np.bincount(of, minlength=len(codes))
@@ -187,8 +188,11 @@ class Joining:
             rows, keys = rows[order], keys[order]
             least = which * (len(levels) + 1) - np.searchsorted(levels, spans)
             sizes = np.searchsorted(keys, least, "right") - starts[which]
-        taken, place = spread(starts[which], sizes)
-        return at[place], rows[taken]
+        there = np.flatnonzero(sizes)
+        stretches = Stretches(at[there], starts[which[there]], sizes[there], rows)
+        if len(rows) < len(stretches):
+            return Flow.of(events, stretches).compact()
+        return Flow(events, *stretches.pairs()).compact()
 
     # ------------------------------------------------------------ state
 

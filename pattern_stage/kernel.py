@@ -37,12 +37,26 @@ class Results:
     """Results of statements of one schema: statement `statements[i]` has the event `events[at[i]]`."""
 
     schema: Schema
-    events: Columns
-    at: Ints
-    statements: Ints
+    flow: Flow
+    """Its rows are the numbers of statements."""
 
     def __len__(self) -> int:
-        return len(self.at)
+        return len(self.flow)
+
+    @property
+    def events(self) -> Columns:
+        """The events, which are sorted by t1."""
+        return self.flow.events
+
+    @property
+    def at(self) -> Ints:
+        """The event of each result."""
+        return self.flow.at
+
+    @property
+    def statements(self) -> Ints:
+        """The statement of each result."""
+        return self.flow.rows
 
 
 class Kernel:
@@ -166,19 +180,27 @@ class Kernel:
         return found
 
     def _results(self, mop: MOp, flow: Flow, readers: FanOut) -> list[Results]:
+        read = self._read(flow, readers)
+        return [Results(mop.schema, read)] if len(read) else []
+
+    def _read(self, flow: Flow, readers: FanOut) -> Flow:
+        """Returns events of rows as those of the statements that read them."""
+        ids = self.statements.ids
+        all_see = self.statements.newest < int(flow.events.t0.min())
+        if all_see and flow.stretches is not None:
+            places, slots = readers.of(flow.stretches.rows)
+            return Flow.of(flow.events, flow.stretches.through(places, ids[slots]))
         places, slots = readers.of(flow.rows)
         at = flow.at[places]
-        if self.statements.newest < int(flow.events.t0.min()):
-            return [Results(mop.schema, flow.events, at, self.statements.ids[slots])] if len(at) else []
+        if all_see:
+            return Flow(flow.events, at, ids[slots])
         since = self.statements.since[slots]
         seen = flow.events.t0[at] > since
         # An event may have begun before, as long as its first part ended after.
         unclear = np.flatnonzero(~seen & (flow.events.t1[at] > since))
         if len(unclear):
             seen[unclear] = self._lineage.ends(flow.events.parts[at[unclear], 0]) > since[unclear]
-        if not seen.all():
-            at, slots = at[seen], slots[seen]
-        return [Results(mop.schema, flow.events, at, self.statements.ids[slots])] if len(at) else []
+        return Flow(flow.events, at[seen], ids[slots[seen]])
 
     # ------------------------------------------------------------ upkeep
 

@@ -15,7 +15,8 @@ import pyarrow as pa
 
 from common.distinct import distinct
 from pattern_stage.columns import Ints
-from pattern_stage.flow import numbered, spread
+from pattern_stage.flow import numbered
+from pattern_stage.stretches import spread
 
 COMPOSED, TOGETHER = -1, -2
 """The docids of an event that is composed of others, and of a set of events that are one part."""

@@ -7,8 +7,8 @@ import numpy as np
 from common.distinct import distinct
 from pattern_stage.columns import Ints
 from pattern_stage.fan_out import grown
-from pattern_stage.flow import spread
 from pattern_stage.slots import Slots
+from pattern_stage.stretches import spread
 
 
 class Members:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from pattern_stage.columns import Ints, Mask
-from pattern_stage.flow import spread
+from pattern_stage.stretches import spread
 
 _PAIRS = 1 << 20
 """How many pairs are tested at once, at most about."""

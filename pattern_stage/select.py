@@ -15,6 +15,7 @@ from pattern_stage.fan_out import FanOut
 from pattern_stage.flow import Flow, each_once, merged, numbered
 from pattern_stage.operators import Index, Renumber, RowVectors
 from pattern_stage.predicates import Pairs, compile_condition, compile_value, single_events
+from pattern_stage.stretches import Stretches
 from pattern_stage.values import Texts
 from xscl.algebra.events import Filter, Schema, Select
 
@@ -87,6 +88,8 @@ class Filtering(_Stateless):
         (flow,) = inputs
         if len(flow) == 0:
             return flow.compact()
+        if flow.stretches is not None and len(classes := self._classes.all()) == 1:
+            return self._of_one_class(flow, flow.stretches, classes)
         each = int(self._readers.counts(flow.rows).sum())
         if each > _DEAR * len(flow):
             flow = flow.compact()
@@ -94,6 +97,15 @@ class Filtering(_Stateless):
             if int(self._of_class.counts(classes).sum()) < each:
                 return self._indexed(flow, places, classes)
         return self._tested(flow)
+
+    def _of_one_class(self, flow: Flow, stretches: Stretches, classes: Ints) -> Flow:
+        """By trying each event once, as all rows have one condition."""
+        at = np.arange(len(flow.events))
+        one = np.repeat(classes, len(at))
+        pairs = single_events(flow.events, at, one, self._classes.parameters)
+        held = self._conditions[int(self._classes.shape[classes[0]])](pairs)
+        kept = stretches.only(held[stretches.at])
+        return Flow.of(flow.events, kept.through(*self._readers.of(kept.rows))).compact()
 
     def _tested(self, flow: Flow) -> Flow:
         """By trying each row, a block at a time."""

@@ -83,7 +83,7 @@ class Sequencing:
         parts = np.concatenate([kept.parts[ones], right.parts[others]], axis=1)
         made = Columns(kept.t0[ones], right.t1[others], tuple(values), parts)
         spans = right.t1[at] - kept.t0[batch.events[whose]]
-        return Flow(made, *self._joining.results(batch.members[whose], places, spans)).compact()
+        return self._joining.results(made, batch.members[whose], places, spans)
 
     def codes(self) -> Iterable[Ints]:
         """Returns the codes of all texts that it holds."""

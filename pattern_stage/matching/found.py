@@ -9,12 +9,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from pattern_stage.columns import Column, Columns, Ints, Mask, column_of
-from pattern_stage.flow import spread
 from pattern_stage.formula import rewritten_condition
 from pattern_stage.matching.slots import Slots, as_aggregated
 from pattern_stage.operators import Lineage
 from pattern_stage.predicates import Pairs, compile_condition, compile_value, kind_of
 from pattern_stage.range_aggregates import aggregated
+from pattern_stage.stretches import spread
 from pattern_stage.values import Texts
 from xscl.algebra.event_sequences import Length, Names, OfItem, OfItems, Pattern, Referent
 from xscl.algebra.events import AllOf, Attribute, Condition, Kind, Schema, Value

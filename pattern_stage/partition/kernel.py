@@ -257,5 +257,5 @@ def _together(schema: Schema, found: Sequence[tuple[Columns, Ints, Ints]]) -> Re
     starts = np.cumsum([0, *(len(events) for events, _, _ in found)])
     events = joined([padded(events, places) for events, _, _ in found])
     at = np.concatenate([_NONE, *(at + start for (_, at, _), start in zip(found, starts, strict=False))])
-    flow = sorted_flow(events, at, np.concatenate([_NONE, *(statements for _, _, statements in found)]))
-    return Results(schema, flow.events, flow.at, flow.rows)
+    numbers = np.concatenate([_NONE, *(statements for _, _, statements in found)])
+    return Results(schema, sorted_flow(events, at, numbers))

@@ -10,7 +10,7 @@ import numpy as np
 
 from pattern_stage.columns import Column, Columns, Ints
 from pattern_stage.definition import Form, Forms
-from pattern_stage.flow import each_once, sorted_flow
+from pattern_stage.flow import Flow, each_once, sorted_flow
 from pattern_stage.kernel import Results, no_events
 from pattern_stage.replay.database import Database
 from pattern_stage.replay.question import fixed_constants, is_askable, question
@@ -84,7 +84,7 @@ class Replay:
         answer = self._database.ask(asked.sql, tables)
         made, rows = results_of(asked, answer, form.schema, _stacked(parts))
         flow = each_once(sorted_flow(made, np.arange(len(made)), rows))
-        return Results(form.schema, flow.events, flow.at, np.array(alike.numbers, np.int64)[flow.rows])
+        return Results(form.schema, Flow(flow.events, flow.at, np.array(alike.numbers, np.int64)[flow.rows]))
 
     def _constants(self, alike: _Alike) -> dict[int, Column]:
         found: dict[int, Column] = {}
