@@ -39,6 +39,7 @@ from xscl.algebra.events import (
     Union,
     Value,
 )
+from xscl.algebra.functions import parted
 
 _ARITHMETIC = {
     "+": operator.add,
@@ -186,7 +187,8 @@ def _function(name: str, args: list[Held]) -> Held:
     if name == "abs":
         size = as_number(given[0])
         return None if size is None else abs(size)
-    found = apply(name, given[0])
+    function, literal = parted(name)
+    found = apply(function, given[0], *([] if literal is None else [literal]))
     assert isinstance(found, str | float)
     return found if isinstance(found, str) else as_finite(float(found))
 
