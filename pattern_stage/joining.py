@@ -67,6 +67,7 @@ class Joining:
                 targets = fresh[places]
                 parameters = tuple(column[targets] for column in self.classes.parameters)
                 self._index.add(targets, self._tests[shape].static, parameters)
+        self._index.settle()
 
     def remove_rows(self, gone: Ints) -> None:
         """Forgets rows and what waits for them alone."""

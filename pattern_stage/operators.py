@@ -56,6 +56,9 @@ class Index(Protocol):
     def add(self, targets: Ints, clauses: Clauses, parameters: tuple[Column, ...]) -> None:
         """Adds targets of one shape, with the parameters of each."""
 
+    def settle(self) -> None:
+        """Says that all have been added that come before the next events."""
+
     def remove(self, targets: Ints) -> None:
         """Forgets targets."""
 

@@ -8,6 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
+from common.distinct import distinct
 from pattern_stage.classes import Classes, each_shape
 from pattern_stage.clauses import split_condition, static_clauses
 from pattern_stage.columns import Column, Columns, Ints, Mask
@@ -69,7 +70,10 @@ class Filtering(_Stateless):
         fresh = self._classes.add(new)
         self._readers.add(new, self._rows.left[new])
         self._of_class.add(new, self._classes.of_row[new])
-        self._index_classes(fresh)
+        if self._found is not None:
+            self._index_classes(fresh)
+        elif int(self._readers.counts(distinct(self._rows.left[new])).max(initial=0)) > _DEAR:
+            self._make_index()
 
     def remove_rows(self, gone: Ints) -> None:
         """Forgets rows."""
@@ -136,17 +140,21 @@ class Filtering(_Stateless):
 
     def _hits(self, events: Columns) -> tuple[Ints, Ints]:
         if self._found is None:
-            self._found = self._index(self._definitions[0].schema, self._texts)
-            self._index_classes(self._classes.all())
+            self._make_index()
+        assert self._found is not None
         return self._found.hits(events)
 
+    def _make_index(self) -> None:
+        self._found = self._index(self._definitions[0].schema, self._texts)
+        self._index_classes(self._classes.all())
+
     def _index_classes(self, fresh: Ints) -> None:
-        if self._found is None:
-            return
+        assert self._found is not None
         for shape, places in each_shape(self._classes.shape[fresh]):
             clauses = static_clauses(split_condition(self._definitions[shape].condition, "left"))
             targets = fresh[places]
             self._found.add(targets, clauses, tuple(column[targets] for column in self._classes.parameters))
+        self._found.settle()
 
 
 class Selecting(_Stateless):

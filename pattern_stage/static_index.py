@@ -75,6 +75,13 @@ class StaticIndex:
                     self._keys.setdefault(key, compile_value(key, self._schema, None, self._texts))
             shape.fresh.append(rows)
 
+    def settle(self) -> None:
+        """Sorts what was added, so that the events that come next need not wait for it. What is sorted by a sample of
+        events waits for them."""
+        for shape in self._shapes.values():
+            if shape.fresh and shape.form.keys:
+                shape.runs_over(self._sample, self._target_of, self._hashed)
+
     def remove(self, targets: Ints) -> None:
         """Removes targets with all their clauses. Those that are not there are passed over."""
         targets = distinct(targets[targets < len(self._entry_of)])

@@ -205,6 +205,9 @@ class TryEach:
             assert target not in self._tests
             self._tests[target] = (left, tuple(column[place : place + 1] for column in parameters))
 
+    def settle(self) -> None:
+        pass
+
     def remove(self, targets: Ints) -> None:
         for target in targets.tolist():
             del self._tests[target]
