@@ -11,7 +11,7 @@ from common.distinct import distinct
 from pattern_stage.columns import Column, Ints, Mask
 from pattern_stage.constant_columns import written
 from pattern_stage.fan_out import grown
-from pattern_stage.flow import mixed, numbered, same
+from pattern_stage.flow import numbered, same
 from pattern_stage.hash_table import HashTable, hashes_of
 from pattern_stage.operators import RowVectors
 from pattern_stage.rows import nulls
@@ -48,7 +48,7 @@ class Classes:
         self.parameters += tuple(nulls(column.dtype, self.end) for column in lacking)
         vectors = [rows.right[new], rows.shape[new], *(column[new] for column in rows.parameters)]
         keys = list(map(same, vectors))
-        hashes = self._hashes(keys)
+        hashes = hashes_of(keys[:2], keys[2:])
 
         def equal(at: Ints, classes: Ints) -> Mask:
             held: Mask = np.ones(len(at), np.bool_)
@@ -82,13 +82,6 @@ class Classes:
         self.within = written(self.within, fresh, within, self.end)
         self._sizes = grown(self._sizes, self.end)
 
-    def _hashes(self, keys: Sequence[Ints]) -> Ints:
-        """Returns hashes of vectors. NULLs make no difference: a column that comes later is NULL for what was there."""
-        hashes = hashes_of(keys[:2])
-        for key, column in zip(keys[2:], self.parameters, strict=True):
-            hashes = np.where(key == same(nulls(column.dtype, 1)), hashes, mixed([hashes, key]))
-        return hashes
-
     def _widen(self, classes: Ints, within: Ints) -> None:
         wider = np.flatnonzero(within > self.within[classes])
         if len(wider):
@@ -103,8 +96,8 @@ class Classes:
         self._row_count -= len(gone)
         np.subtract.at(self._sizes, classes, 1)
         emptied = distinct(classes[self._sizes[classes] == 0])
-        vectors = (self.right, self.shape, *self.parameters)
-        self._numbers.remove(self._hashes([same(column[emptied]) for column in vectors]), emptied)
+        keys = [same(column[emptied]) for column in (self.right, self.shape, *self.parameters)]
+        self._numbers.remove(hashes_of(keys[:2], keys[2:]), emptied)
         self._slots.give(emptied)
         return emptied
 

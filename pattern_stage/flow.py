@@ -14,6 +14,9 @@ from pattern_stage.stretches import Stretches, spread
 MIX = np.uint64(0x9E3779B97F4A7C15)
 """An odd number whose products spread the bits of the other factor upwards."""
 
+NULL_NUMBER = int(np.array([np.nan]).view(np.int64)[0])
+"""What `same` returns for a number that is NULL."""
+
 
 class Flow:
     """The events of an m-op over an interval, each once, and which rows have it: `events[at[i]]` is of `rows[i]`.

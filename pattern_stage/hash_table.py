@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from pattern_stage.columns import Ints, Mask
-from pattern_stage.flow import MIX, mixed
+from pattern_stage.columns import NULL_TEXT, Ints, Mask
+from pattern_stage.flow import MIX, NULL_NUMBER, mixed
 
 _EMPTY, _GONE = -1, -2
 _HALF = 32
@@ -96,6 +96,17 @@ def marks_of(hashes: Ints) -> Ints:
     return (((bits ^ (bits >> np.uint64(_HALF))) * MIX) >> np.uint64(_HALF + 1)).view(np.int64)
 
 
-def hashes_of(keys: Sequence[Ints]) -> Ints:
-    """Returns a hash of each row of columns, which is another one in each process."""
-    return mixed(keys, _SEED)
+def hashes_of(keys: Sequence[Ints], parameters: Sequence[Ints] = ()) -> Ints:
+    """Returns a hash of each row of columns, which is another one in each process.
+
+    NULL makes no difference to that of parameters, so that a column which comes later, and is NULL for what was there,
+    makes none.
+    """
+    hashes = mixed(keys, _SEED)
+    for place, key in enumerate(parameters):
+        there = np.flatnonzero((key != NULL_TEXT) & (key != NULL_NUMBER))
+        if len(there) == len(key):
+            hashes = mixed([hashes, key], place)
+        else:
+            hashes[there] = mixed([hashes[there], key[there]], place)
+    return hashes

@@ -81,7 +81,6 @@ class Kernel:
         self.statements = Statements(self.plan)
         self._lineage, self._hashed = lineage, hashed
         self._operators: dict[int, Operator] = {}
-        self._new: Changes = {}
         self._readers: dict[int, FanOut] = {}
         self._flows: dict[int, Flow] = {}
         self._ran: set[int] = set()
@@ -103,22 +102,20 @@ class Kernel:
         for mop in removed.mops:
             self._operators.pop(mop.number, None)
             self._readers.pop(mop.number, None)
-            self._new.pop(mop.number, None)
 
     def _follow_removed(self, rows: Changes) -> None:
-        for number, arrays in rows.items():
-            gone = np.concatenate(arrays)
+        for number, gone in rows.items():
             self._operators[number].remove_rows(gone)
             self.plan.mops[number].rows.free(gone)
 
     def _settle(self) -> None:
         """Brings statements that were added into the plan, and their rows to the operators."""
         added = self.statements.settle()
-        for number, slots, rows in added.slots:
+        for number, (slots, rows) in added.slots.items():
             self._readers.setdefault(number, FanOut()).add(slots, rows)
         self._make_operators()
-        for number, arrays in added.rows.items():
-            self._operators[number].add_rows(np.concatenate(arrays))
+        for number, new in added.rows.items():
+            self._operators[number].add_rows(new)
 
     def _make_operators(self) -> None:
         for mop in self.plan:

@@ -11,7 +11,7 @@ from pattern_stage.columns import Column, Ints
 from pattern_stage.definition import Definition, Form, Node, Operator
 from pattern_stage.formula import rewritten, rewritten_condition
 from pattern_stage.matching.template import sees_before, with_leaves
-from pattern_stage.rows import NO_BOUND, Rows
+from pattern_stage.rows import Rows
 from pattern_stage.rules import RULE_NAMES, Key, Placement, RuleName, placed
 from pattern_stage.values import Texts
 from xscl.algebra.event_sequences import NearPattern, Pattern
@@ -51,12 +51,12 @@ class Bound:
     statements: int = 0
 
 
-Changes = dict[int, list[Ints]]
+Changes = dict[int, Ints]
 """For m-ops, by number: rows."""
 
 
 class Plan:
-    """The m-ops, and which rows they have. Statements with one form are added and removed together."""
+    """The m-ops, and which rows they have. See `pattern_stage.adding` for how statements come into it."""
 
     def __init__(self, texts: Texts, rules: Iterable[RuleName] = RULE_NAMES) -> None:
         self.texts = texts
@@ -121,48 +121,19 @@ class Plan:
 
     # ------------------------------------------------------------ rows
 
-    def add(
-        self, bound: Bound, constants: Sequence[Column], windows: Sequence[Ints], ids: Ints, since: Ints, new: Changes
-    ) -> Ints:
-        """Adds statements of a form. Returns the row of each in its last m-op, and puts new rows into `new`.
-
-        `constants` has a column for each constant of the form, `windows` one for each window.
-        """
-        found: list[Ints] = []
-        zeros = np.zeros(len(ids), np.int64)
-        for place, node in enumerate(bound.form.nodes):
-            mop = bound.mops[place]
-            if mop.placement is None:
-                found.append(zeros)
-                continue
-            vectors = [found[at] for at in node.inputs]
-            left, right = vectors[0], vectors[1] if len(vectors) > 1 else zeros
-            within = windows[node.window] if node.window >= 0 else zeros + NO_BOUND
-            apart = since if _tells_since(mop.placement) else ids if mop.placement.own_rows else zeros
-            parameters = self._parameters(node, constants)
-            columns = (*parameters, *_apart_columns(mop.placement, left, within, since, ids))
-            rows, made = mop.rows.add((left, right, columns, within, apart), bound.shapes[place], bound.places[place])
-            if len(made):
-                new.setdefault(mop.number, []).append(made)
-            found.append(rows)
-        bound.statements += len(ids)
-        return found[-1]
-
-    def remove(self, bound: Bound, rows: Ints) -> Changes:
-        """Removes statements of a form, given by their rows. Returns the rows that nobody uses any more.
+    def remove(self, groups: Sequence[tuple[Bound, Ints]]) -> Changes:
+        """Removes statements, form by form given by their rows. Returns the rows that nobody uses any more.
 
         Their numbers are not given to others before `Rows.free`.
         """
-        gone: Changes = {}
-        for place, of in self.rows_of(bound, rows):
-            mop = bound.mops[place]
-            if mop.placement is None:
-                continue
-            emptied = mop.rows.remove(of, bound.places[place])
-            if len(emptied):
-                gone.setdefault(mop.number, []).append(emptied)
-        bound.statements -= len(rows)
-        return gone
+        used: dict[int, list[Ints]] = {}
+        for bound, rows in groups:
+            for place, of in self.rows_of(bound, rows):
+                if bound.mops[place].placement is not None:
+                    used.setdefault(bound.mops[place].number, []).append(of)
+            bound.statements -= len(rows)
+        gone = {number: self.mops[number].rows.remove(np.concatenate(arrays)) for number, arrays in used.items()}
+        return {number: rows for number, rows in gone.items() if len(rows)}
 
     def rows_of(self, bound: Bound, rows: Ints) -> list[tuple[int, Ints]]:
         """Returns the rows of statements in each node of their form, the last node first."""
@@ -176,28 +147,11 @@ class Plan:
                 found[at] = column[found[place]]
         return [(place, found[place]) for place in range(len(nodes) - 1, -1, -1)]
 
-    def _parameters(self, node: Node, constants: Sequence[Column]) -> tuple[Column, ...]:
-        if not node.alike:
-            return tuple(constants[slot] for slot in node.slots)
-        kinds = _kinds(node)
-        columns = [self._plain(constants[slot], kind) for slot, kind in zip(node.slots, kinds, strict=True)]
-        rows = [node.sorted_values(row) for row in zip(*columns, strict=True)]
-        return tuple(self.column(column, kind) for column, kind in zip(zip(*rows, strict=True), kinds, strict=True))
-
-    def column(self, values: Sequence[str | float], kind: Kind) -> Column:
-        """Returns constants as a column."""
+    def column(self, values: Sequence[str | float | None], kind: Kind) -> Column:
+        """Returns constants as a column; None is NULL."""
         if kind == "string":
-            return self.texts.codes(str(value) for value in values)
+            return self.texts.codes(values)  # type: ignore[arg-type]  # texts
         return np.array(values, np.float64)
-
-    def _plain(self, column: Column, kind: Kind) -> list[str | float]:
-        if kind == "string":
-            return [text or "" for text in self.texts.texts(column.astype(np.int64))]
-        return column.tolist()  # type: ignore[no-any-return]  # numbers
-
-
-def _kinds(node: Node) -> tuple[Kind, ...]:
-    return node.definition.kinds if node.definition else ()
 
 
 def is_aggregate(placement: Placement) -> bool:
@@ -205,7 +159,7 @@ def is_aggregate(placement: Placement) -> bool:
     return isinstance(placement.definition.operator, Aggregate)
 
 
-def _tells_since(placement: Placement) -> bool:
+def tells_since(placement: Placement) -> bool:
     """Returns whether rows are told apart by since when they see events."""
     operator = placement.definition.operator
     return is_aggregate(placement) or (isinstance(operator, Pattern | NearPattern) and sees_before(operator))
@@ -216,13 +170,6 @@ def extra_columns(placement: Placement) -> int:
     aggregates = is_aggregate(placement)
     own_since, own_rows = aggregates and placement.own_since, aggregates and placement.own_rows
     return placement.own_left + placement.own_window + own_since + own_rows
-
-
-def _apart_columns(placement: Placement, left: Ints, within: Ints, since: Ints, ids: Ints) -> list[Column]:
-    columns = [left] * placement.own_left + [within] * placement.own_window
-    if is_aggregate(placement):
-        columns += [since] * placement.own_since + [ids] * placement.own_rows
-    return [column.astype(np.float64) for column in columns]
 
 
 def _with_columns(operator: Operator, places: Sequence[int]) -> Operator:

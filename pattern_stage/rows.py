@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,8 +18,27 @@ from xscl.algebra.events import Kind
 NO_BOUND = 1 << 62
 """The window of a row without one."""
 
-Vectors = tuple[Ints, Ints, tuple[Column, ...], Ints, Ints]
-"""Rows as columns: their left and right rows, parameters, windows, and what keeps them apart."""
+
+class Vectors(NamedTuple):
+    """Rows as columns. See `Rows`."""
+
+    left: Ints
+    right: Ints
+    shape: Ints
+    within: Ints
+    apart: Ints
+    parameters: tuple[Column, ...]
+    """All columns of the m-op."""
+
+    def take(self, places: Ints) -> Vectors:
+        """Returns the vectors at these places."""
+        parameters = tuple(column[places] for column in self.parameters)
+        left, right, shape, within, apart = (column[places] for column in self[:5])
+        return Vectors(left, right, shape, within, apart, parameters)
+
+    def keys(self) -> list[Ints]:
+        """Returns columns of numbers, which are equal where vectors are."""
+        return [*self[:5], *map(same, self.parameters)]
 
 
 class Rows:
@@ -63,85 +83,69 @@ class Rows:
             found.append(place)
         return found
 
-    def add(self, vectors: Vectors, shape: int = 0, places: Sequence[int] | None = None) -> tuple[Ints, Ints]:
-        """Counts a use of each of these rows. Returns the number of each, and the numbers that are new.
-
-        `places` are the columns of the parameters; without it, they are all there are.
-        """
-        keys = list(map(same, _columns(vectors)))
-        hashes = _hashes(keys, shape)
-        found = self._find(keys, hashes, shape, places)
+    def add(self, vectors: Vectors) -> tuple[Ints, Ints]:
+        """Counts a use of each of these rows. Returns the number of each, and the numbers that are new."""
+        keys = vectors.keys()
+        hashes = _hashes(keys)
+        found = self._find(keys, hashes)
         lacking = np.flatnonzero(found < 0)
         new = lacking
         if len(lacking):
             heads, of = numbered([key[lacking] for key in keys])
             first, new = lacking[heads], self._slots.take(len(heads))
             found[lacking] = new[of]
-            left, right, parameters, within, apart = vectors
-            values = tuple(column[first] for column in parameters)
-            self._write(new, (left[first], right[first], values, within[first], apart[first]), shape, places)
+            self._write(new, vectors.take(first))
             self._numbers.add(hashes[first], new)
         np.add.at(self.count, found, 1)
         return found, new
 
-    def find(self, vectors: Vectors, shape: int = 0) -> Ints:
+    def find(self, vectors: Vectors) -> Ints:
         """Returns the number of each of these rows, -1 for one that there is not."""
-        keys = list(map(same, _columns(vectors)))
-        return self._find(keys, _hashes(keys, shape), shape, None)
+        keys = vectors.keys()
+        return self._find(keys, _hashes(keys))
 
-    def remove(self, rows: Ints, places: Sequence[int] | None = None) -> Ints:
-        """Takes back a use of each of these rows, which have one shape. Returns those that have no more.
+    def remove(self, rows: Ints) -> Ints:
+        """Takes back a use of each of these rows. Returns those that have no more.
 
         Their columns stay as they are until `free`.
         """
         np.subtract.at(self.count, rows, 1)
         gone = distinct(rows[self.count[rows] == 0])
         if len(gone):
-            keys = list(map(same, _columns(self.vectors(gone, places))))
-            self._numbers.remove(_hashes(keys, int(self.shape[gone[0]])), gone)
+            self._numbers.remove(_hashes(self._all().take(gone).keys()), gone)
         return gone
 
     def free(self, gone: Ints) -> None:
         """Lets the numbers of rows that have gone be given to new ones."""
         self._slots.give(gone)
 
-    def vectors(self, rows: Ints, places: Sequence[int] | None = None) -> Vectors:
-        """Returns what `add` was given for these rows, which have one shape."""
-        used = range(len(self.parameters)) if places is None else places
-        values = tuple(self.parameters[place][rows] for place in used)
-        return self.left[rows], self.right[rows], values, self.within[rows], self.apart[rows]
+    def _all(self) -> Vectors:
+        return Vectors(self.left, self.right, self.shape, self.within, self.apart, self.parameters)
 
-    def _find(self, keys: list[Ints], hashes: Ints, shape: int, places: Sequence[int] | None) -> Ints:
+    def _find(self, keys: list[Ints], hashes: Ints) -> Ints:
         def equal(at: Ints, numbers: Ints) -> Mask:
-            held: Mask = self.shape[numbers] == shape
-            for key, column in zip(keys, _columns(self.vectors(numbers, places)), strict=True):
-                held &= key[at] == same(column)
+            held: Mask = np.ones(len(at), np.bool_)
+            for key, column in zip(keys, self._all().take(numbers).keys(), strict=True):
+                held &= key[at] == column
             return held
 
         return self._numbers.find(hashes, equal)
 
-    def _write(self, new: Ints, vectors: Vectors, shape: int, places: Sequence[int] | None) -> None:
-        left, right, parameters, within, apart = vectors
+    def _write(self, new: Ints, vectors: Vectors) -> None:
         size = self.end
-        self.left, self.right = written(self.left, new, left, size), written(self.right, new, right, size)
-        self.within, self.apart = written(self.within, new, within, size), written(self.apart, new, apart, size)
-        self.shape = written(self.shape, new, np.full(len(new), shape), size)
-        given = dict(zip(range(len(parameters)) if places is None else places, parameters, strict=True))
+        self.left, self.right, self.shape, self.within, self.apart = (
+            written(column, new, values, size) for column, values in zip(self._all()[:5], vectors[:5], strict=True)
+        )
         self.parameters = tuple(
-            written(column, new, given[at] if at in given else nulls(column.dtype, len(new)), size)
-            for at, column in enumerate(self.parameters)
+            written(column, new, values, size)
+            for column, values in zip(self.parameters, vectors.parameters, strict=True)
         )
         if size > len(self.count):
             self.count = np.append(self.count, np.zeros(room(size, len(self.count)) - len(self.count), np.int64))
 
 
-def _columns(vectors: Vectors) -> list[Column]:
-    left, right, parameters, within, apart = vectors
-    return [left, right, within, apart, *parameters]
-
-
-def _hashes(keys: Sequence[Ints], shape: int) -> Ints:
-    return hashes_of([*keys, np.full(len(keys[0]), shape)])
+def _hashes(keys: Sequence[Ints]) -> Ints:
+    return hashes_of(keys[:5], keys[5:])
 
 
 def nulls(dtype: object, count: int) -> Column:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 
-from common.distinct import distinct
+from pattern_stage.adding import Alike, add
 from pattern_stage.columns import Ints, Mask
 from pattern_stage.definition import Form, Forms
 from pattern_stage.fan_out import grown
@@ -21,7 +22,7 @@ _NONE = np.zeros(0, np.int64)
 class Added:
     """What came into the plan: for last m-ops the slots of statements and their rows, and for all m-ops new rows."""
 
-    slots: list[tuple[int, Ints, Ints]] = field(default_factory=list)
+    slots: dict[int, tuple[Ints, Ints]] = field(default_factory=dict)
     rows: Changes = field(default_factory=dict)
 
 
@@ -73,42 +74,46 @@ class Statements:
         waiting.windows.append(windows)
 
     def settle(self) -> Added:
-        """Brings those that wait into the plan, form by form."""
+        """Brings those that wait into the plan."""
         added = Added()
-        for form, waiting in self._waiting.values():
-            number, bound = self._bind(form)
-            constants = [
-                self._plan.column(column, kind)
-                for column, kind in zip(zip(*waiting.constants, strict=True), form.kinds, strict=True)
-            ]
-            windows = [np.array(column, np.int64) for column in zip(*waiting.windows, strict=True)]
-            ids, since = np.array(waiting.ids, np.int64), np.array(waiting.since, np.int64)
-            rows = self._plan.add(bound, constants, windows, ids, since, added.rows)
-            self.newest = max(self.newest, int(since.max()))
-            slots = self._take(ids)
-            self.ids[slots], self.since[slots], self.rows[slots], self._of[slots] = ids, since, rows, number
-            added.slots.append((bound.mops[-1].number, slots, rows))
-        self._waiting = {}
+        if not self._waiting:
+            return added
+        waiting, self._waiting = list(self._waiting.values()), {}
+        bound = [self._bind(form) for form, _ in waiting]
+        groups = [Alike(of, one.constants, one.windows) for (_, of), (_, one) in zip(bound, waiting, strict=True)]
+        counts = np.array(list(map(len, groups)), np.int64)
+        ids = np.fromiter(chain.from_iterable(one.ids for _, one in waiting), np.int64, int(counts.sum()))
+        since = np.fromiter(chain.from_iterable(one.since for _, one in waiting), np.int64, len(ids))
+        rows, added.rows = add(self._plan, groups, ids, since)
+        self.newest = max(self.newest, int(since.max()))
+        slots = self._take(ids)
+        forms = np.repeat(np.array([number for number, _ in bound], np.int64), counts)
+        self.ids[slots], self.since[slots], self.rows[slots], self._of[slots] = ids, since, rows, forms
+        last = np.repeat(np.array([of.mops[-1].number for _, of in bound], np.int64), counts)
+        for number, places in _by_value(last):
+            added.slots[number] = slots[places], rows[places]
         return added
 
     def remove(self, statements: Sequence[int]) -> Removed:
         """Removes statements, all of which have come into the plan."""
         slots = np.array([self._slots.pop(statement) for statement in statements], np.int64)
         removed = Removed()
-        of = self._of[slots]
-        for number in distinct(of).tolist():
-            bound, mine = self._bound[number], slots[of == number]
-            last = bound.mops[-1].number
-            removed.slots[last] = np.concatenate([removed.slots.get(last, _NONE), mine])
-            for mop, rows in self._plan.remove(bound, self.rows[mine]).items():
-                removed.rows.setdefault(mop, []).extend(rows)
+        groups, numbers, ends = list[tuple[Bound, Ints]](), list[int](), dict[int, list[Ints]]()
+        for number, places in _by_value(self._of[slots]):
+            bound, mine = self._bound[number], slots[places]
+            groups.append((bound, self.rows[mine]))
+            numbers.append(number)
+            ends.setdefault(bound.mops[-1].number, []).append(mine)
+        removed.rows = self._plan.remove(groups)
+        for number, (bound, _) in zip(numbers, groups, strict=True):
             if bound.statements == 0:
                 removed.mops += self._plan.unbind(bound)
                 del self._bound[number], self._numbers[id(bound.form)]
                 self._forms.forget(bound.form)
-        gone = {mop.number for mop in removed.mops}
-        removed.rows = {mop: rows for mop, rows in removed.rows.items() if mop not in gone}
-        removed.slots = {mop: rows for mop, rows in removed.slots.items() if mop not in gone}
+        for mop in removed.mops:
+            removed.rows.pop(mop.number, None)
+            ends.pop(mop.number, None)
+        removed.slots = {number: np.concatenate(arrays) for number, arrays in ends.items()}
         self._free.extend(slots.tolist())
         self._of[slots] = -1
         return removed
@@ -165,3 +170,11 @@ class Statements:
         self.rows, self._of = grown(self.rows, end + len(ids)), grown(self._of, end + len(ids), -1)
         self._slots.update(zip(ids.tolist(), slots, strict=True))
         return np.array(slots, np.int64)
+
+
+def _by_value(values: Ints) -> Iterator[tuple[int, Ints]]:
+    """Yields each of some values with its places, which ascend."""
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    firsts = np.flatnonzero(np.diff(ordered, prepend=-1))
+    yield from zip(ordered[firsts].tolist(), np.split(order, firsts[1:]), strict=True)

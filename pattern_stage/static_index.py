@@ -94,9 +94,11 @@ class StaticIndex:
             self._purge()
 
     def used(self) -> Iterator[Ints]:
-        """Yields the codes of texts that the index holds, which `Texts.keep` must not forget."""
+        """Yields the codes of texts that targets have, which `Texts.keep` must not forget. Rows of targets that were
+        removed may have others: nothing is found through them."""
         for shape in self._shapes.values():
-            for rows in shape.all_rows():
+            for every in shape.all_rows():
+                rows = every.take(self._target_of[every.entries] >= 0)
                 for key, codes in zip(shape.form.keys, rows.keys, strict=True):
                     if kind_of(key) == "string":
                         yield codes

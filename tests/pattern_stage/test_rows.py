@@ -13,7 +13,7 @@ Vector = tuple[int, int, int, float, int, int]
 
 def columns(vectors: list[Vector]) -> Vectors:
     left, right, code, number, within, apart = (np.array(column) for column in zip(*vectors, strict=True))
-    return left, right, (code, number.astype(np.float64)), within, apart
+    return Vectors(left, right, np.zeros(len(left), np.int64), within, apart, (code, number.astype(np.float64)))
 
 
 def ints(*values: int) -> Ints:
@@ -51,14 +51,27 @@ def test_definitions_share_columns_of_a_kind_and_leave_the_others_null():
     assert rows.places(["number", "string"]) == [0, 1]
     assert rows.places(["string", "string", "number"]) == [1, 2, 0]
     assert rows.places(["number", "number"]) == [0, 3]
-    one, zero = ints(1), ints(0)
-    rows.add((one, zero, (np.array([1.5]), ints(4)), zero, zero), 0, [0, 1])
-    rows.add((one, zero, (ints(4), ints(5), np.array([2.5])), zero, zero), 1, [1, 2, 0])
+    one, zero, null, nan = ints(1), ints(0), ints(NULL_TEXT), np.array([np.nan])
+    rows.add(Vectors(one, zero, zero, zero, zero, (np.array([1.5]), ints(4), null, nan)))
+    rows.add(Vectors(one, zero, one, zero, zero, (np.array([2.5]), ints(4), ints(5), nan)))
     numbers, first, second, spare = (column[:2].tolist() for column in rows.parameters)
     assert numbers == [1.5, 2.5] and first == [4, 4] and second == [NULL_TEXT, 5]
     assert np.isnan(spare).all() and rows.shape[:2].tolist() == [0, 1]
-    rows.remove(ints(0), [0, 1])
+    rows.remove(ints(0))
     assert rows.numbers().tolist() == [1]
+
+
+def test_a_row_is_found_after_columns_were_added():
+    rows = Rows()
+    rows.places(["string", "number"])
+    before = columns([(3, 0, 7, 1.5, NO_BOUND, 0)])
+    rows.add(before)
+    assert rows.places(["string", "string", "number"]) == [0, 2, 1]
+    after = before._replace(parameters=(*before.parameters, ints(NULL_TEXT)))
+    assert rows.find(after).tolist() == [0]
+    other = before._replace(parameters=(*before.parameters, ints(7)))
+    assert rows.find(other).tolist() == [-1]
+    assert rows.remove(ints(0)).tolist() == [0] and rows.find(after).tolist() == [-1]
 
 
 @pytest.mark.parametrize("seed", range(20))
