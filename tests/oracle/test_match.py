@@ -142,6 +142,9 @@ NOT_XPATH = (
     "upper-case(",
     "canonical-url(",
     "host(",
+    "domain(",
+    "words(",
+    "year-month(",
     '"2026-',
     '"Thu',
 )
