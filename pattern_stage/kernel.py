@@ -13,7 +13,7 @@ from pattern_stage import snapshot
 from pattern_stage.columns import Column, Columns, Ints
 from pattern_stage.fan_out import FanOut
 from pattern_stage.flow import Flow, whole
-from pattern_stage.making import make_operator
+from pattern_stage.making import due, make_operator
 from pattern_stage.operators import Lineage as Together
 from pattern_stage.operators import Operator
 from pattern_stage.partition.apart import states
@@ -83,6 +83,7 @@ class Kernel:
         self._operators: dict[int, Operator] = {}
         self._readers: dict[int, FanOut] = {}
         self._flows: dict[int, Flow] = {}
+        self._due: tuple[int | None] | None = None
         self._ran: set[int] = set()
         self._order: list[MOp] = []
 
@@ -141,7 +142,7 @@ class Kernel:
     def begin(self, until: int) -> None:
         """Begins an interval, which ends before `until`."""
         self._settle()
-        self._until, self._order = until, list(self.plan)
+        self._until, self._order, self._due = until, list(self.plan), None
         self._flows, self._ran = {}, set()
 
     def feed(self, events: Mapping[str, Columns]) -> list[Results]:
@@ -214,12 +215,14 @@ class Kernel:
             ValueError: if another version has saved it.
         """
         self._settle()
+        self._due = None
         for one in states(state):
             snapshot.restore(self.plan, self._operators, one)
 
     def forget(self) -> None:
         """Forgets all that waits. Between intervals only."""
         self._settle()
+        self._due = None
         self._operators.clear()
         self._make_operators()
         for number, operator in self._operators.items():
@@ -239,6 +242,14 @@ class Kernel:
         """Returns statements and how many instances wait for each; those for several count for each."""
         self._settle()
         return self.statements.sums({number: one.waiting() for number, one in self._operators.items()})
+
+    def due(self) -> int | None:
+        """Returns a time: no statement has a result with t1 before it without another event. None if nothing waits for
+        time alone. Between intervals only."""
+        if self._due is None:
+            times = map(due, self._operators.values())
+            self._due = (min((time for time in times if time is not None), default=None),)
+        return self._due[0]
 
     def codes(self) -> Iterable[Ints]:
         """Returns the codes of all texts in use here, for `Texts.keep`."""

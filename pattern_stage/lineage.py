@@ -6,9 +6,10 @@ that tells it from others, and the numbers of its own parts. The events that an 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -36,6 +37,14 @@ LINEAGE = pa.schema(
 )
 """Numbered events as a table. `refers` has the ids of nodes; or, if it is composed, its digest and its parts; or the
 members of a set."""
+
+DocumentIds = Callable[[Collection[int]], Mapping[int, Any]]
+"""Returns what documents are called, given their docids: by which they are in order, the same in every store."""
+
+
+def same_ids(docids: Collection[int]) -> Mapping[int, Any]:
+    """Documents are called by their docids."""
+    return dict(zip(docids, docids, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +85,10 @@ class _Block:
 
 
 class Lineage:
-    """Numbers events. `next` is the next number."""
+    """Numbers events. `next` is the next number, and `document_ids` says what documents are called."""
 
-    def __init__(self, next: int = 0) -> None:
-        self.next = next
+    def __init__(self, next: int = 0, document_ids: DocumentIds = same_ids) -> None:
+        self.next, self.document_ids = next, document_ids
         self._kept_blocks: list[_Block] = []
         """One for each kind of event that was kept, by `_merged`."""
         self._recent: list[_Block] = []

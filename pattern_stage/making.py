@@ -21,6 +21,12 @@ from xscl.algebra.event_sequences import NearPattern, Pattern
 from xscl.algebra.events import Aggregate, Filter, Fold, Next, Schema, Select, Union
 
 
+def due(operator: Operator) -> int | None:
+    """Returns a time: nothing becomes known to an operator before without another event. None if nothing waits for time
+    alone."""
+    return operator.due() if isinstance(operator, Running | SetMatching) else None
+
+
 def make_operator(
     definitions: Sequence[Any], rows: Rows, texts: Texts, lineage: Lineage, *, hashed: bool, indexed: bool
 ) -> Operator:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from pattern_stage.clauses import Clauses
 from pattern_stage.columns import Column, Columns, Ints, Mask
 from pattern_stage.flow import Flow
-from pattern_stage.lineage import Origin
+from pattern_stage.lineage import DocumentIds, Origin
 
 NO_BOUND = 1 << 62
 """A row's `within` if it has no bound."""
@@ -87,6 +87,10 @@ class Origins(Lineage, Protocol):
 
     def origins(self, numbers: Ints) -> dict[int, Origin]:
         """Returns what numbers stand for."""
+
+    @property
+    def document_ids(self) -> DocumentIds:
+        """What documents are called."""
 
 
 class Operator(Protocol):

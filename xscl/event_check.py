@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 
-from xscl.algebra.event_sequences import NearPattern, Pattern
 from xscl.algebra.events import Schema
 from xscl.algebra.expressions import Span, VarPath
 from xscl.check import query_problems
@@ -183,8 +182,4 @@ class _Checker:
     ) -> Schema | None:
         stream, found = resolve_known(query, schemas, self._from_documents)
         problems += [problem.moved(query.span.start) for problem in found]
-        if isinstance(stream, Pattern | NearPattern):
-            span = Span(query.span.start, query.span.start + len("pattern"))
-            hint = "NEXT finds the first event after another, and FOLD a run of events"
-            problems.append(Problem("there are no PATTERN statements in this version", span, hint))
         return None if stream is None else stream.schema

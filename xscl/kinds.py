@@ -58,11 +58,11 @@ def kinds_of(text: str, statements: Sequence[Statement], known: Container[str] =
                     streams.add(name[0])
             else:
                 kinds[number] = "pattern"
+                streams.add(_published(part))
             continue
         if _PLAIN.match(part):
             kinds[number] = "event query"
-            ending = part.rsplit(None, 2)
-            streams.add(ending[2] if len(ending) == 3 and ending[1].lower() == "publish" else "")
+            streams.add(_published(part))
             continue
         tokens = _tokens(part) if _may_tell(part) else []
         bare = _bare_name(tokens)
@@ -78,6 +78,12 @@ def kinds_of(text: str, statements: Sequence[Statement], known: Container[str] =
             kinds[number] = "event query"
             waiting.append(publishes)
     return kinds if any(kind != "xscl" for kind in kinds) else None
+
+
+def _published(text: str) -> str:
+    """What a statement publishes that ends as it is written, or nothing."""
+    ending = text.rsplit(None, 2)
+    return ending[2] if len(ending) == 3 and ending[1].lower() == "publish" else ""
 
 
 def _may_tell(text: str) -> bool:

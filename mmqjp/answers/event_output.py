@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from xml.sax.saxutils import escape
 
 import numpy as np
 
 from mmqjp.answers.answer import Answer, Body
 from mmqjp.answers.output import json_nodes
+from mmqjp.answers.pattern_documents import PatternDocuments, element
 from mmqjp.answers.patterns.parts import Parts, written
 from mmqjp.answers.patterns.results import FormResults
 from mmqjp.answers.patterns.running import Running
@@ -22,10 +22,8 @@ from pattern_stage.columns import Column
 from pattern_stage.lineage import Origin
 from pattern_stage.values import Texts
 from templates.witness import plain_node
+from xscl.algebra.event_sequences import NearPattern, Pattern
 from xscl.algebra.functions import number_text
-
-_RETURN = {"\r": "&#13;"}
-"""What XML's reading would make a line break."""
 
 
 class EventOutput:
@@ -53,9 +51,12 @@ class EventOutput:
         parts.load(events.parts)
         self._records.load(parts.docids())
         form, withheld = form_of(found.form_id), self._registry.events.withheld(found.form_id)
+        stream = self._registry.events.stream_of(form)
+        pattern = PatternDocuments(stream) if isinstance(stream, Pattern | NearPattern) else None
         appeared = running.appeared(events)
         arrival, names = self._ledger.next_arrival - 1, [name for name, _ in found.schema]
-        values = [written(column, running.texts) for column in events.values]
+        width = len(stream.schema)
+        values = [written(column, running.texts) for column in events.values[:width]]
         shown = [_shown(column, running.texts) for column in events.values]
         answers = []
         rows = zip(
@@ -69,7 +70,11 @@ class EventOutput:
         )
         for t0, t1, numbers, first, attributes, texts in rows:
             of = [number for number in numbers if number >= 0]
-            documents, streams, nodes = self._behind(parts, of)
+            if pattern is None:
+                roots, ending = _roots(parts, of), _children(names, texts)
+            else:
+                roots, ending = list(pattern.roots(of, parts)), pattern.document(texts, of, parts)
+            documents, streams, nodes = self._behind(sorted(roots, key=lambda root: parts.place(root[1])))
             answers.append(
                 Answer(
                     t0,
@@ -77,7 +82,7 @@ class EventOutput:
                     documents,
                     streams,
                     nodes,
-                    Body('<match query="', f'" t0="{t0}" t1="{t1}"{_children(names, texts)}'),
+                    Body('<match query="', f'" t0="{t0}" t1="{t1}"{ending}'),
                     _choice(t0, t1, attributes, [parts.id(number) for number in of]),
                     form,
                     0,
@@ -89,29 +94,14 @@ class EventOutput:
             )
         return answers
 
-    def _behind(self, parts: Parts, numbers: Iterable[int]) -> tuple[tuple[str, ...], tuple[str, ...], str]:
-        """Returns the external documents behind the parts of a result in the order of time, each once for each of its
-        events: their ids and streams; and the root nodes of these events as `Output.nodes`."""
-        origins: dict[tuple[int, tuple[int, ...]], Origin] = {}
-        for number in numbers:
-            for origin in parts.documents(number):
-                origins.setdefault((origin.docid, origin.nodes), origin)
-        ordered = sorted(origins.values(), key=self._place)
-        sources = [source for origin in ordered for source in self._records[origin.docid].sources]
-        nodes = {f"e{place}": self._root(origin) for place, origin in enumerate(ordered, 1)}
+    def _behind(self, roots: Sequence[tuple[str, Origin]]) -> tuple[tuple[str, ...], tuple[str, ...], str]:
+        """Returns the external documents behind events of documents, each once for each of these: their ids and
+        streams; and the root nodes of these events as `Output.nodes`. `roots` has the events in the order of time, with
+        names for their nodes, or "" for e1, e2, and so on."""
+        origins = {(origin.docid, origin.nodes): origin for _, origin in roots}.values()
+        sources = [source for origin in origins for source in self._records[origin.docid].sources]
+        nodes = {name or f"e{place}": self._root(origin) for place, (name, origin) in enumerate(roots, 1)}
         return tuple([id for id, _ in sources]), tuple([stream for _, stream in sources]), json_nodes(nodes)
-
-    def _place(self, origin: Origin) -> tuple[object, ...]:
-        """Returns where an event stands in the order of time, the same in every store."""
-        record = self._records[origin.docid]
-        return (
-            origin.t1,
-            origin.t0,
-            record.stream,
-            record.id,
-            [plain_node(node) for node in origin.nodes],
-            origin.stream,
-        )
 
     def _root(self, origin: Origin) -> int | str:
         element, place = plain_node(origin.nodes[0])
@@ -132,6 +122,15 @@ class EventOutput:
         ]
 
 
+def _roots(parts: Parts, numbers: Iterable[int]) -> list[tuple[str, Origin]]:
+    """Returns the events of documents behind the parts of a result, each once, without names."""
+    origins: dict[tuple[int, tuple[int, ...]], Origin] = {}
+    for number in numbers:
+        for origin in parts.documents(number):
+            origins.setdefault((origin.docid, origin.nodes), origin)
+    return [("", origin) for origin in origins.values()]
+
+
 def _document(stream: str, id: str, answer: Answer) -> Record:
     sources = tuple(zip(answer.documents, answer.streams, strict=True))
     xml = answer.body.xml(stream)
@@ -141,9 +140,7 @@ def _document(stream: str, id: str, answer: Answer) -> Record:
 
 def _children(names: Sequence[str], texts: Sequence[str | None]) -> str:
     """Returns the end of an output document: an element for each attribute that is not NULL."""
-    children = "".join(
-        f"<{name}>{escape(text, _RETURN)}</{name}>" for name, text in zip(names, texts, strict=True) if text is not None
-    )
+    children = "".join(element(name, text) for name, text in zip(names, texts, strict=True) if text is not None)
     return f">{children}</match>" if children else "/>"
 
 

@@ -1,69 +1,26 @@
-"""The automaton of an event statement: the states where events wait, the edges that lead from one to the next, and by
-what index the events of an edge are found."""
+"""The automaton of an event query with CEL's operators, after Cayuga."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from mmqjp.explain.event_program import EventProgram
+from mmqjp.explain.states import Automaton, Edge, State, static_index
 from mmqjp.explain.terms import window_text
 from pattern_stage.clauses import split_condition, static_clauses
 from pattern_stage.formula import condition_text, constant_text, value_text
 from pattern_stage.plan import Bound
 from pattern_stage.rows import NO_BOUND
-from pattern_stage.static_shape import form_of
 from xscl.algebra.events import Aggregate, Condition, Filter, Fold, Next, Parameter, Select, Union, Value
 
 _TITLES = {Next: "waits for its first partner", Fold: "a run that may go on", Aggregate: "groups of events"}
 
 
-@dataclass(frozen=True, slots=True)
-class Edge:
-    """What leads from one state to another.
-
-    `kind` is start, forward, feeds, which gives a state its right events, or, of FOLD, rebind, which leads back to its
-    state. `stream` is read, `does` has the operators on the way, and `found_by` says how the events are found. What
-    NEXT does not take stays where it is.
-    """
-
-    kind: str
-    source: int
-    target: int
-    stream: str
-    does: tuple[str, ...]
-    found_by: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """A state: the start, one where events wait, at most for `keeps`, or the final one.
-
-    `operator` is the m-op that keeps them, -1 if there is none, `row` the statement's row of its `rows`, and `shared`
-    has the names of the other statements with this row.
-    """
-
-    number: int
-    title: str
-    keeps: str = ""
-    operator: int = -1
-    row: int = -1
-    rows: int = 0
-    shared: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Automaton:
-    """The states of a statement, the start first and the final one last, and the edges between them."""
-
-    states: tuple[State, ...]
-    edges: tuple[Edge, ...]
-
-
-def automaton(program: EventProgram, number: int) -> Automaton:
-    """Returns the automaton of a statement in its plan."""
+def operators_automaton(program: EventProgram, number: int) -> Automaton:
+    """Returns the automaton of a statement that is no PATTERN, in its plan."""
     return _Making(program, number).made()
 
 
@@ -210,14 +167,8 @@ class _Making:
             return value_text(value, lambda parameter: self._constant(place, parameter), bare)
 
         found: list[str] = []
-        static = static_clauses(clauses)
-        if indexed and static and () not in static:
-            keys: dict[str, None] = {}
-            for clause in static:
-                form = form_of(clause)
-                keys.update({f"{value_text(key, str, True)} hashed": None for key in form.keys})
-                keys.update({f"{value_text(limit.operand, str, True)} in order": None for limit in form.limits})
-            found.append(f"static index: {', '.join(keys) or 'no attribute, each clause is tested'}")
+        if indexed:
+            found += static_index(static_clauses(clauses))
         common = [one for one in clauses[0].equalities if all(one in other.equalities for other in clauses)]
         if common:
             found.append(f"hash: {' = '.join(map(text, common[0]))}")

@@ -8,8 +8,10 @@ from dataclasses import asdict
 from itertools import chain
 from typing import Any
 
-from mmqjp.explain.automaton import Automaton, Edge, State, automaton
+from mmqjp.explain.automaton import operators_automaton
 from mmqjp.explain.event_program import EventProgram, Statement, registered
+from mmqjp.explain.pattern_automaton import pattern_automaton
+from mmqjp.explain.states import Automaton, Edge, State
 from mmqjp.explain.terms import MAX_NAMES
 from mmqjp.explain.text_layout import aligned, indented, wrapped
 from mmqjp.explain.whole_plan import JOIN_MEANING, JOIN_RULE, Operation, plan_lines, whole_plan
@@ -17,6 +19,15 @@ from mmqjp.queries.registry import Registry
 from pattern_stage.classes import Classes
 from pattern_stage.plan import MOp
 from pattern_stage.rules import RULE_NAMES, RULES, RuleName
+from xscl.algebra.event_sequences import NearPattern, Pattern
+
+
+def automaton(program: EventProgram, number: int) -> Automaton:
+    """Returns the automaton of a statement in its plan."""
+    stream = program.statements[number].stream
+    if isinstance(stream, Pattern | NearPattern):
+        return pattern_automaton(program, number, stream)
+    return operators_automaton(program, number)
 
 
 def automaton_lines(program: EventProgram, number: int) -> Iterator[str]:

@@ -15,9 +15,11 @@ from pattern_stage.rules import RULE_NAMES, RuleName
 from pattern_stage.statements import Statements
 from pattern_stage.values import Texts
 from xscl import Script, to_xscl
-from xscl.algebra.events import Aggregate, Events, Filter, Fold, Next, Schema, Select, Stream, Union
+from xscl.algebra import event_sequences as algebra
+from xscl.algebra.event_sequences import NearPattern, Pattern
+from xscl.algebra.events import Aggregate, Events, Filter, Fold, Next, Schema, Select, Union
 from xscl.event_check import schemas_of
-from xscl.event_normal import lower_event_query
+from xscl.event_normal import lower_statement
 from xscl.event_syntax import EventQuery
 
 
@@ -27,7 +29,7 @@ class Statement:
 
     name: str
     text: str
-    stream: Stream
+    stream: algebra.Statement
 
 
 class EventProgram:
@@ -77,7 +79,7 @@ def compiled(script: Script) -> list[Statement]:
     schemas = schemas_of(script)
     named = zip(script.all_queries, script.names(), strict=True)
     return [
-        Statement(name, to_xscl(query), lower_event_query(query, schemas))
+        Statement(name, to_xscl(query), lower_statement(query, schemas))
         for query, name in named
         if isinstance(query, EventQuery)
     ]
@@ -90,15 +92,17 @@ def registered(registry: Registry, first: Iterable[Subscription] = (), most: int
     return [Statement(query.name, query.text, registry.events.stream_of(query.form_id)) for query in chosen]
 
 
-def read_by(stream: Stream) -> dict[str, Schema]:
+def read_by(stream: algebra.Statement) -> dict[str, Schema]:
     """Returns the event streams that a stream is made of, by name, from left to right."""
+    if isinstance(stream, Pattern | NearPattern):
+        return stream.streams
     return {one.stream: one.schema for one in operators_of(stream) if isinstance(one, Events)}
 
 
-def operators_of(stream: Stream) -> list[Stream]:
+def operators_of(stream: algebra.Statement) -> list[algebra.Statement]:
     """Returns a stream and all that it is made of, inputs first."""
     match stream:
-        case Events():
+        case Events() | Pattern() | NearPattern():
             return [stream]
         case Select() | Filter() | Aggregate():
             return [*operators_of(stream.source), stream]
@@ -106,11 +110,11 @@ def operators_of(stream: Stream) -> list[Stream]:
             return [*operators_of(stream.left), *operators_of(stream.right), stream]
 
 
-def kept_for(stream: Stream) -> int | None:
+def kept_for(stream: algebra.Statement) -> int | None:
     """Returns how long an event can matter to a stream, in microseconds: 0 if nothing is kept, None for ever."""
     longest = 0
     for one in operators_of(stream):
-        if isinstance(one, Next | Fold):
+        if isinstance(one, Next | Fold | Pattern | NearPattern):
             if one.within is None:
                 return None
             longest = max(longest, one.within)

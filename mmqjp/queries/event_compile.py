@@ -9,11 +9,13 @@ from functools import cached_property
 from join_stage.store.protocol import StoreError
 from mmqjp.queries.identity import digest
 from mmqjp.queries.model import EVENT_FORM
+from pattern_stage.matching.template import sees_before
 from xscl import XsclErrors, parse_script, to_xscl
-from xscl.algebra.events import Aggregate, Events, Filter, Fold, Next, Schema, Select, Stream, Union
+from xscl.algebra.event_sequences import NearPattern, Pattern, Statement
+from xscl.algebra.events import Aggregate, Events, Filter, Fold, Next, Schema, Select, Union
 from xscl.algebra.normal import NormalQuery
 from xscl.event_check import schemas_of
-from xscl.event_normal import lower_event_query
+from xscl.event_normal import lower_statement
 from xscl.event_syntax import EventDefinition, EventQuery, names_read
 from xscl.script import EventStreams, Script
 
@@ -32,7 +34,7 @@ class CompiledEvents:
     def __init__(self, query: EventQuery, schemas: Mapping[str, Schema]) -> None:
         """`schemas` are the attributes of the event streams that it reads."""
         read = {name.name: schemas[name.name] for name in names_read(query.stream)}
-        self.publish, self.stream = query.publish, lower_event_query(query, read)
+        self.publish, self.stream = query.publish, lower_statement(query, read)
         self._query = query
 
     @cached_property
@@ -42,17 +44,17 @@ class CompiledEvents:
 
     @property
     def form_id(self) -> str:
-        """The id of its form, if it has no AGGREGATE. See `form_since`."""
+        """The id of its form, if it does not matter since when it sees events. See `form_since`."""
         return self.form_since(0)
 
     def form_since(self, since: int) -> str:
         """The id of its form if it sees events from after a time on. Stores keep it, and it is made of `repr`: no class
         or field that a stream is made of can be renamed.
 
-        What an AGGREGATE has seen cannot be told apart afterwards, so queries that have one share a form only if they
-        see the same events.
+        What an AGGREGATE has seen cannot be told apart afterwards, nor what kept a PATTERN from telling something, so
+        queries that have one share a form only if they see the same events.
         """
-        return EVENT_FORM + digest(repr(self.stream) + (f" since {since}" if has_aggregate(self.stream) else ""))
+        return EVENT_FORM + digest(repr(self.stream) + (f" since {since}" if minds_since(self.stream) else ""))
 
 
 class StoredEvents:
@@ -79,24 +81,27 @@ def is_bare(text: str) -> bool:
     return _BARE.fullmatch(text) is not None
 
 
-def has_aggregate(stream: Stream) -> bool:
-    """Returns whether a stream has an AGGREGATE.
+def minds_since(stream: Statement) -> bool:
+    """Returns whether a stream is another one if it is of the events from another time on, and not only shorter: it has
+    an AGGREGATE, or a PATTERN depends on what was there before a match.
 
-    >>> has_aggregate(Filter(Aggregate(Events("A", ()), (), (), None, ()), None))
+    >>> minds_since(Filter(Aggregate(Events("A", ()), (), (), None, ()), None))
     True
     """
     match stream:
+        case Pattern() | NearPattern():
+            return sees_before(stream)
         case Aggregate():
             return True
         case Select(source=source) | Filter(source=source):
-            return has_aggregate(source)
+            return minds_since(source)
         case Union(left=left, right=right) | Next(left=left, right=right) | Fold(left=left, right=right):
-            return has_aggregate(left) or has_aggregate(right)
+            return minds_since(left) or minds_since(right)
         case _:
             return False
 
 
-def read_by(stream: Stream) -> dict[str, Schema]:
+def read_by(stream: Statement) -> dict[str, Schema]:
     """Returns the event streams that a stream is made of, by name, with their attributes.
 
     >>> sorted(read_by(Union(Events("A", ()), Select(Events("B", ()), (), ()))))
@@ -105,6 +110,8 @@ def read_by(stream: Stream) -> dict[str, Schema]:
     match stream:
         case Events(stream=name, schema=schema):
             return {name: schema}
+        case Pattern() | NearPattern():
+            return stream.streams
         case Select(source=source) | Filter(source=source) | Aggregate(source=source):
             return read_by(source)
         case Union(left=left, right=right) | Next(left=left, right=right) | Fold(left=left, right=right):

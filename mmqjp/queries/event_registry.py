@@ -12,7 +12,7 @@ from templates.catalog import Catalog, Change
 from templates.event_places import EventPlacement
 from xpath_stage.evaluator import XPathStage
 from xscl.algebra.event_pattern import EventPattern
-from xscl.algebra.events import Stream
+from xscl.algebra.event_sequences import Statement
 
 NEVER = 2**62
 """A time after all others."""
@@ -37,7 +37,7 @@ class EventForm:
     """
 
     id: str
-    stream: Stream
+    stream: Statement
     since: int
     publishers: tuple[Publisher, ...] = ()
 

@@ -10,14 +10,15 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from mmqjp.queries.event_compile import has_aggregate, read_by
+from mmqjp.queries.event_compile import minds_since, read_by
 from mmqjp.queries.event_registry import NEVER, EventForm, EventRegistry, Publisher
 from mmqjp.queries.few import Few
 from mmqjp.queries.model import Owner, Subscription
 from templates.catalog import Catalog
 from xpath_stage.evaluator import XPathStage
 from xscl.algebra.event_pattern import EventPattern
-from xscl.algebra.events import Schema, Stream
+from xscl.algebra.event_sequences import Statement
+from xscl.algebra.events import Schema
 from xscl.script import EventStreams
 
 BEGINNING = -(2**62)
@@ -43,10 +44,10 @@ class _Form:
     """What the event queries of a form share. `queries` are all of them, also those that are paused; `resumed` are the
     members that were paused before."""
 
-    stream: Stream
+    stream: Statement
     reads: tuple[str, ...]
     documents: tuple[str, ...]
-    has_aggregate: bool
+    minds_since: bool
     queries: Few[Subscription]
     resumed: Few[Subscription]
 
@@ -105,10 +106,10 @@ class EventStatements:
         """Adds an event query, as a member. Returns the streams of documents that its events are defined from."""
         form = self._forms.get(query.form_id)
         if form is None:
-            stream: Stream = query.compiled.stream  # type: ignore[attr-defined]  # event queries are compiled to one
+            stream: Statement = query.compiled.stream  # type: ignore[attr-defined]  # event queries are compiled to one
             reads = tuple(read_by(stream))
             streams = dict.fromkeys(self.definitions[name].pattern.stream for name in reads if name in self.definitions)
-            form = _Form(stream, reads, tuple(streams), has_aggregate(stream), Few(), Few())
+            form = _Form(stream, reads, tuple(streams), minds_since(stream), Few(), Few())
             self._forms[query.form_id] = form
         form.queries.add(query)
         for name in form.reads:
@@ -158,7 +159,7 @@ class EventStatements:
         self._changed[id] = None
 
     def _running_id(self, query: Subscription) -> str:
-        if query.gaps and self._forms[query.form_id].has_aggregate:
+        if query.gaps and self._forms[query.form_id].minds_since:
             return f"{query.form_id}{_RESUMED}{since_of(query)}"
         return query.form_id
 
@@ -200,7 +201,7 @@ class EventStatements:
         """Returns the names of the events that a query reads."""
         return self._forms[query.form_id].reads
 
-    def stream_of(self, form_id: str) -> Stream:
+    def stream_of(self, form_id: str) -> Statement:
         """Returns what the queries of a form tell."""
         return self._forms[form_id].stream
 
@@ -213,7 +214,7 @@ class EventStatements:
         it gets: of what is run here, if it is run apart for some."""
         id = form_of(running_id)
         form = self._forms[id]
-        if not form.has_aggregate:
+        if not form.minds_since:
             return [(query.qid, since_of(query)) for query in form.resumed]
         if not form.resumed:
             return []

@@ -10,13 +10,14 @@ import numpy as np
 
 from pattern_stage.columns import Column, Columns, Ints, Mask, column_of
 from pattern_stage.formula import rewritten_condition
-from pattern_stage.matching.slots import Slots, as_aggregated
+from pattern_stage.matching.arrays import json_arrays, plain_values
+from pattern_stage.matching.slots import Slots, as_aggregated, slots_of
 from pattern_stage.operators import Lineage
 from pattern_stage.predicates import Pairs, compile_condition, compile_value, kind_of
 from pattern_stage.range_aggregates import aggregated
 from pattern_stage.stretches import spread
 from pattern_stage.values import Texts
-from xscl.algebra.event_sequences import Length, Names, OfItem, OfItems, Pattern, Referent
+from xscl.algebra.event_sequences import EVENTS, Length, Names, OfItem, OfItems, Pattern, Referent, Returned
 from xscl.algebra.events import AllOf, Attribute, Condition, Kind, Schema, Value
 
 
@@ -119,8 +120,11 @@ class Conditions:
 
         return held
 
-    def value(self, value: Value, names: Names) -> Callable[[Table], Column]:
-        """Returns a value of matches."""
+    def item(self, item: Returned) -> Callable[[Table], Column]:
+        """Returns an item of RETURN."""
+        return self._value(item.value, item.names) if item.each is None else self._values(item)
+
+    def _value(self, value: Value, names: Names) -> Callable[[Table], Column]:
         columns = self._columns(names)
         computed = compile_value(value, self._schema(names), None, self._texts)
 
@@ -129,6 +133,42 @@ class Conditions:
             values = tuple([compute(table, at, {}) for compute in columns])
             left = Columns(at, at, values, at.reshape(-1, 1))
             return computed(Pairs(left, at, None, None, None, at, ()))
+
+        return found
+
+    def _values(self, item: Returned) -> Callable[[Table], Column]:
+        """Returns an item that has a value for each event of a variable: of each match a JSON array."""
+        assert item.each is not None
+        columns, variable = self._columns(item.names), self._positive.index(item.each)
+        computed = compile_value(item.value, self._schema(item.names), None, self._texts)
+
+        def found(table: Table) -> Column:
+            sizes = table.sizes[variable]
+            numbers, at = spread(np.zeros(table.count, np.int64), sizes)
+            values = tuple([compute(table, at, {variable: numbers}) for compute in columns])
+            every = np.arange(len(at))
+            left = Columns(every, every, values, every.reshape(-1, 1))
+            column = computed(Pairs(left, every, None, None, None, every, ()))
+            return self._texts.codes(json_arrays(plain_values(column, self._texts), np.cumsum(sizes).tolist()))
+
+        return found
+
+    def events(self) -> Callable[[Table], Column]:
+        """Returns the attribute EVENTS."""
+        variables = [self._pattern.variables[at].source for at in self._positive]
+        slots = [slots_of(self._slots, int(one.stream), one.schema) for one in variables]
+
+        def found(table: Table) -> Column:
+            rows: list[tuple[Any, ...]] = [()] * len(table.events)
+            for one, starts, sizes, places in zip(variables, table.starts, table.sizes, slots, strict=True):
+                at, _ = spread(starts, sizes)
+                columns = [
+                    plain_values(table.column(slot, at, kind), self._texts)
+                    for slot, (_, kind) in zip(places, one.schema, strict=True)
+                ]
+                for place, values in zip(at.tolist(), zip(*columns, strict=True), strict=False):  # none has no values
+                    rows[place] = values
+            return self._texts.codes(json_arrays(rows, np.cumsum(np.sum(table.sizes, axis=0)).tolist()))
 
         return found
 
@@ -195,8 +235,10 @@ class Found:
         self._having = None
         if pattern.having != AllOf():
             self._having = conditions.condition(pattern.having, pattern.having_names)
-        single = [item for item in pattern.returned or () if item.each is None]
-        self._items = [conditions.value(item.value, item.names) for item in single]
+        returned = {item.name: item for item in pattern.returned or ()}
+        self._items = [
+            conditions.events() if name == EVENTS else conditions.item(returned[name]) for name, _ in pattern.schema
+        ]
 
     @property
     def has_having(self) -> bool:

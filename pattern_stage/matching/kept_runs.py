@@ -62,6 +62,15 @@ class KeptRuns:
                     if one.oldest <= start <= one.start:
                         self._tell(one.node, one.rows, start, start, start + self.window, key, tell)
 
+    def due(self) -> int | None:
+        """Returns a time: no match that waits becomes known before. None if none waits."""
+        if not self.trailing:
+            return None
+        waiting = {key for key, part in self.parts.items() if part.pending}
+        starts = (start for start in self._starts if any(key in waiting for key, _, _ in self._by_start[start]))
+        first = min(starts, default=None)
+        return None if first is None else first + self.window
+
     def _expire(self, start: int) -> None:
         low = start + 1
         self.alive -= self._counts.pop(start, 0)
@@ -145,7 +154,7 @@ class KeptRuns:
 
     def adopt(self, key: Key, part: Part, nodes: Sequence[Node], passed: int) -> None:
         """Takes over a part that was saved when time had passed up to some moment: what was too old then is left."""
-        self.parts[key] = part
+        self.parts[key], self.passed = part, max(self.passed, passed)
         low = passed - self.window
         for node in nodes:
             if node.start >= low:

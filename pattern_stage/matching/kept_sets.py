@@ -25,6 +25,10 @@ class KeptSets:
         self.passed = -(1 << 62)
         self.swept = 0
 
+    def due(self) -> int | None:
+        """Returns a time: nothing becomes known before without another event. None if nothing waits for its window."""
+        return self.starts[0] + self.window if self.starts else None
+
     def await_window(self, start: int, key: Key) -> None:
         """Has a key looked at when the window of an event that begins at `start` is over."""
         if start not in self.keys_at:

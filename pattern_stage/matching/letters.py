@@ -31,17 +31,20 @@ class Automaton:
 
     def __init__(self, letters: Letters, errors: int) -> None:
         self.errors = errors
-        self._letters: list[Letter] = []
-        self._follow: list[set[int]] = []
+        self.letters: list[Letter] = []
+        """That of each position."""
+        self.follow: list[set[int]] = []
+        """For each position those that may come next, if nothing is left out."""
         whole = self._piece(letters)
+        self.first, self.last = whole.first, whole.last
         begins = self._costs(whole.first)
-        after = [self._costs(frozenset(follow)) for follow in self._follow]
-        ends = [self._end(at, whole.last) for at in range(len(self._letters))]
+        after = [self._costs(frozenset(follow)) for follow in self.follow]
+        ends = [self._end(at, whole.last) for at in range(len(self.letters))]
         self._ends = ends
         self._steps: dict[int, list[list[tuple[int, int]]]] = {}
         """For each input: from each position, and from the begin (the last), where to and at which cost."""
-        for stream in {int(one.source.stream) for one in self._letters}:
-            mine = [at for at, one in enumerate(self._letters) if int(one.source.stream) == stream]
+        for stream in {int(one.source.stream) for one in self.letters}:
+            mine = [at for at, one in enumerate(self.letters) if int(one.source.stream) == stream]
             self._steps[stream] = [
                 [(to, costs[to]) for to in mine if costs[to] <= errors] for costs in [*after, begins]
             ]
@@ -70,9 +73,9 @@ class Automaton:
     def _piece(self, letters: Letters) -> _Piece:
         match letters:
             case Letter():
-                at = len(self._letters)
-                self._letters.append(letters)
-                self._follow.append(set())
+                at = len(self.letters)
+                self.letters.append(letters)
+                self.follow.append(set())
                 return _Piece(frozenset([at]), frozenset([at]), False)
             case OneOf(parts=parts):
                 pieces = [self._piece(part) for part in parts]
@@ -90,12 +93,12 @@ class Automaton:
                     one = self._piece(part)
                     whole = self._then(whole, one)
                 for at in one.last:
-                    self._follow[at] |= one.first
+                    self.follow[at] |= one.first
                 return _Piece(whole.first, whole.last, whole.empty or least == 0)
 
     def _then(self, one: _Piece, other: _Piece) -> _Piece:
         for at in one.last:
-            self._follow[at] |= other.first
+            self.follow[at] |= other.first
         return _Piece(
             one.first | other.first if one.empty else one.first,
             other.last | one.last if other.empty else other.last,
@@ -103,17 +106,17 @@ class Automaton:
         )
 
     def _cost(self, at: int) -> int:
-        return _NEVER if self._letters[at].needed else 1
+        return _NEVER if self.letters[at].needed else 1
 
     def _costs(self, begins: frozenset[int]) -> list[int]:
         """Returns how many letters are left out at least before each position, from where `begins` are next."""
-        costs = [_NEVER] * len(self._letters)
+        costs = [_NEVER] * len(self.letters)
         waiting = list(begins)
         for at in begins:
             costs[at] = 0
         while waiting:
             at = waiting.pop(0)
-            for to in self._follow[at]:
+            for to in self.follow[at]:
                 cost = costs[at] + self._cost(at)
                 if cost < costs[to]:
                     costs[to] = cost
@@ -124,5 +127,5 @@ class Automaton:
         """Returns how many letters are left out at least from behind a position to the end."""
         if at in last:
             return 0
-        costs = self._costs(frozenset(self._follow[at]))
+        costs = self._costs(frozenset(self.follow[at]))
         return min((costs[one] + self._cost(one) for one in last), default=_NEVER)

@@ -11,8 +11,9 @@ import numpy as np
 import pyarrow as pa
 
 from common.distinct import distinct
-from pattern_stage.columns import Column, Columns, Ints
+from pattern_stage.columns import NULL_TEXT, Columns, Ints
 from pattern_stage.flow import Flow, each_once, sorted_flow
+from pattern_stage.matching.arrays import events_of
 from pattern_stage.matching.arrivals import Arrival, Arrivals, Key, MakeIndex, Role
 from pattern_stage.matching.cells import Cell
 from pattern_stage.matching.choose import Apart
@@ -23,13 +24,14 @@ from pattern_stage.matching.match import ALWAYS, Match
 from pattern_stage.matching.nodes import Node, paths
 from pattern_stage.matching.order import event_order
 from pattern_stage.matching.saved_parts import PartReader, PartWriter, SavedPart
+from pattern_stage.matching.slots import FIRST_SLOT, Slots, slots_of
 from pattern_stage.matching.template import inputs as inputs_of
 from pattern_stage.matching.template import sees_before
 from pattern_stage.operators import Origins, Renumber, RowVectors
-from pattern_stage.predicates import compile_value, single_events
+from pattern_stage.predicates import compile_value, kind_of, single_events
 from pattern_stage.values import Texts
-from xscl.algebra.event_sequences import ERRORS, NearPattern
-from xscl.algebra.events import Kind
+from xscl.algebra.event_sequences import ERRORS, EVENTS, NearPattern
+from xscl.algebra.events import Attribute, Kind
 
 
 class _Store:
@@ -94,10 +96,17 @@ class NearMatching:
         self._arrivals = Arrivals(self._schemas, pattern.keys, self._roles, texts, all_events=False)
         returned = dict(pattern.returned or ())
         errors: tuple[tuple[str, Kind], ...] = ((ERRORS, "number"),)
-        self._items = [
-            compile_value(returned[name], errors, None, texts) if name in returned else None
+        self._items = {
+            name: compile_value(returned.get(name, Attribute("left", ERRORS, "number")), errors, None, texts)
             for name, _ in pattern.schema
-        ]
+            if name != EVENTS
+        }
+        slots = Slots()
+        if EVENTS in dict(pattern.schema):
+            for stream, schema in enumerate(self._schemas):
+                slots_of(slots, stream, schema)
+        self._arrivals.compute(slots.values)
+        self._kinds = {stream: [kind_of(one) for one in some] for stream, some in slots.values.items()}
         self._by_window = sees_before(pattern)
         self._stores: dict[int, _Store] = {}
         self._apart: dict[int, Apart] = {}
@@ -208,8 +217,8 @@ class NearMatching:
     def _told(self, store: _Store, key: Key, node: Node, rows: int, errors: int) -> Iterator[Match]:
         t1 = node.event[1]
         for path, of in paths(node, rows, t1 - store.window, t1, t1):
-            events = [one.event for one in reversed(path)]
-            yield Match(t1, events[0][0], t1, of, events, [0] * len(events), key, errors=errors)
+            events, streams = [one.event for one in reversed(path)], [one.component for one in reversed(path)]
+            yield Match(t1, events[0][0], t1, of, events, streams, key, errors=errors)
 
     def _thin(self, store: _Store, key: Key, most: int) -> None:
         """Keeps at most so many ends of chains of a key: those that lack least, then the latest ones."""
@@ -240,11 +249,16 @@ class NearMatching:
         errors = np.array([match.errors for match in told], np.float64)
         every = np.arange(len(told))
         pairs = single_events(Columns(t0, t1, (errors,), every.reshape(-1, 1)), every, every, ())
-        values: list[Column] = [errors if item is None else item(pairs) for item in self._items]
+        values = tuple(
+            [
+                self._items[name](pairs) if name in self._items else events_of(told, self._kinds, self._texts)
+                for name, _ in self._pattern.schema
+            ]
+        )
         numbers = np.array([event[2] for match in told for event in match.events], np.int64)
         groups = np.repeat(every, [len(match.events) for match in told])
         parts = self._lineage.together(numbers.reshape(-1, 1), groups) if len(told) else every
-        flow = sorted_flow(Columns(t0, t1, tuple(values), parts.reshape(-1, 1)), at, rows).compact()
+        flow = sorted_flow(Columns(t0, t1, values, parts.reshape(-1, 1)), at, rows).compact()
         return each_once(flow) if len(self._stores) > 1 else flow
 
     def _order(self, numbers: Iterable[int]) -> dict[int, Any]:
@@ -273,10 +287,17 @@ class NearMatching:
         return counts
 
     def codes(self) -> Iterable[Ints]:
-        """Returns the codes of all texts that it holds: those of keys."""
+        """Returns the codes of all texts that it holds: those of keys, and of events."""
         keys = [key for store in self._stores.values() for key in store.cells]
         keys += [key for apart in self._apart.values() for key in apart.ends]
-        yield np.array(sorted({one for key in keys for one in key if isinstance(one, int) and one >= 0}), np.int64)
+        found = {one for key in keys for one in key if isinstance(one, int) and one >= 0}
+        texts = {
+            stream: [FIRST_SLOT + place for place, kind in enumerate(kinds) if kind == "string"]
+            for stream, kinds in self._kinds.items()
+        }
+        for node in (node for store in self._stores.values() for node in self._nodes(store)) if texts else ():
+            found.update(node.event[slot] for slot in texts.get(node.component, ()))
+        yield np.array(sorted(found - {NULL_TEXT}), np.int64)
 
     def parts(self) -> Iterable[Ints]:
         """Returns the numbers of the events of all chains."""
@@ -297,7 +318,7 @@ class NearMatching:
         return keyed_table(saved, self._key_kinds(), self._texts)
 
     def _writer(self) -> PartWriter:
-        return PartWriter(self._texts, {}, range(len(self._schemas)))
+        return PartWriter(self._texts, self._kinds, range(len(self._schemas)))
 
     def _key_kinds(self) -> list[Kind]:
         return [dict(self._schemas[0])[name] for name in self._pattern.keys]
@@ -306,12 +327,13 @@ class NearMatching:
         """Takes over a state that was saved."""
         for key, data, numbers, rows in keyed_rows(table, self._key_kinds(), self._texts, renumber):
             window = int(self._rows.within[next(iter(rows.values()))]) if self._by_window else 0
-            reader = PartReader(data, numbers, rows, self._texts, {}, range(len(self._schemas)), ())
+            reader = PartReader(data, numbers, rows, self._texts, self._kinds, range(len(self._schemas)), ())
             if "ends" in reader.data:
                 ends = [(end, reader.mask(of)) for end, of in reader.data["ends"]]
                 self._apart[window].ends[key] = [(end, of) for end, of in ends if of]
                 continue
             store = self._stores[window]
+            store.passed = max(store.passed, reader.data["passed"])
             low = reader.data["passed"] - store.window
             for written, entries in reader.data["vectors"]:
                 vector: Vector = tuple((at, cost) for at, cost in written)

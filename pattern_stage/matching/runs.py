@@ -201,6 +201,11 @@ class Running:
 
     # ------------------------------------------------------------ state
 
+    def due(self) -> int | None:
+        """Returns a time: nothing becomes known before without another event. None if nothing waits for time alone."""
+        times = (store.due() for store in self._stores.values())
+        return min((time for time in times if time is not None), default=None)
+
     def waiting(self) -> Ints:
         """Returns how many entries, runs that remember the same and end with one event, wait for each row."""
         counts = np.zeros(max(self._numbers, default=-1) + 1, np.int64)

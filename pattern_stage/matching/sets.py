@@ -146,6 +146,11 @@ class SetMatching(SetFinder):
 
     # ------------------------------------------------------------ state
 
+    def due(self) -> int | None:
+        """Returns a time: nothing becomes known before without another event. None if nothing waits for time alone."""
+        times = (store.due() for store in self._stores.values())
+        return min((time for time in times if time is not None), default=None)
+
     def waiting(self) -> Ints:
         """Returns how many events wait for each row."""
         counts = np.zeros(max(self._numbers, default=-1) + 1, np.int64)
@@ -215,6 +220,7 @@ class SetMatching(SetFinder):
                 self._apart[window].ends[key] = [(end, of) for end, of in ends if of]
                 continue
             store, passed = self._stores[window], reader.data["passed"]
+            store.passed = max(store.passed, passed)
             for event, masks, stream in reader.data["kept"]:
                 made = reader.event_of(event, stream)
                 here = tuple([reader.mask(of) for of in masks])

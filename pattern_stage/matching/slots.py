@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pattern_stage.predicates import kind_of
-from xscl.algebra.events import Aggregated, Function, Value
+from xscl.algebra.events import Aggregated, Attribute, Function, Schema, Value
 
 FIRST_SLOT = 3
 """An event is a tuple: t0, t1, the number of its part, and from this place on values."""
@@ -21,6 +21,11 @@ class Slots:
         if value not in known:
             known.append(value)
         return FIRST_SLOT + known.index(value)
+
+
+def slots_of(slots: Slots, stream: int, schema: Schema) -> list[int]:
+    """Returns where the attributes of the events of a stream are."""
+    return [slots.slot(stream, Attribute("left", name, kind)) for name, kind in schema]
 
 
 def as_aggregated(aggregated: Aggregated, place: int) -> Value:

@@ -14,6 +14,7 @@ from xscl.algebra.event_sequences import (
     OneOf,
     Pattern,
     Repeated,
+    Statement,
     Word,
 )
 from xscl.algebra.events import Events, Schema, Value
@@ -62,6 +63,13 @@ def sees_before(pattern: AnyPattern) -> bool:
         return pattern.apart or pattern.budget is not None
     leading = any(one.negated and one.group == 0 for one in pattern.variables)
     return pattern.apart or pattern.maximal or pattern.has_sets or leading
+
+
+def needs_order(statement: Statement) -> bool:
+    """Returns whether what a statement tells may depend on the order of events of one time, by what they are called."""
+    if isinstance(statement, NearPattern):
+        return statement.apart or statement.budget is not None
+    return isinstance(statement, Pattern) and (statement.apart or statement.maximal)
 
 
 def _over(letters: Letters, source: Callable[[Events], Events]) -> Letters:

@@ -6,6 +6,7 @@ import hashlib
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +17,7 @@ from pattern_stage.definition import Form, Forms
 from pattern_stage.flow import padded, sorted_flow
 from pattern_stage.kernel import Kernel, Results
 from pattern_stage.lineage import Lineage
+from pattern_stage.matching.template import needs_order
 from pattern_stage.partition.apart import named
 from pattern_stage.partition.keys import Keys, keys_of, part_of
 from pattern_stage.partition.runner import Runner
@@ -43,13 +45,20 @@ class _Group:
     statements: dict[int, Statement] = field(default_factory=dict)
     states: dict[int, State] = field(default_factory=dict)
     waiting: dict[int, tuple[Ints, Ints]] = field(default_factory=dict)
+    due: dict[int, int | None] = field(default_factory=dict)
+    """For each part a time: nothing becomes known before without another event."""
     rested: dict[int, int] = field(default_factory=dict)
     """How many intervals ago each part that something waits in had work."""
 
-    def due(self, parts: Collection[int]) -> list[int]:
-        """Ends an interval, in which some parts have work. Returns those that have rested long enough."""
+    def also(self, parts: Collection[int], until: int) -> list[int]:
+        """Ends an interval, in which some parts have events. Returns those that have work without: something may become
+        known there, or they have rested long enough."""
         rested = {part: self.rested.get(part, 0) + 1 for part in self.states if part not in parts}
-        found = [part for part, count in rested.items() if count >= MOST_REST and self.waiting[part][1].any()]
+        found = [
+            part
+            for part, count in rested.items()
+            if _is_before(self.due[part], until) or (count >= MOST_REST and self.waiting[part][1].any())
+        ]
         self.rested = {part: count for part, count in rested.items() if part not in found}
         return found
 
@@ -141,13 +150,14 @@ class PartitionedKernel:
         return found
 
     def _run(self, names: Sequence[str]) -> list[Results]:
-        """Runs groups. A part without events of a group has work there from time to time only."""
+        """Runs groups. A part without events of a group has work there only if something becomes known, and from time
+        to time."""
         self._open.difference_update(names)
         work: dict[int, list[GroupWork]] = {}
         for name in names:
             group = self._groups[name]
             parted = self._parted(group)
-            for part, events in (parted | {part: {} for part in group.due(parted)}).items():
+            for part, events in (parted | {part: {} for part in group.also(parted, self._until)}).items():
                 work.setdefault(part, []).append(self._group_work(name, part, events))
         if not work:
             return []
@@ -170,7 +180,11 @@ class PartitionedKernel:
         state = self._groups[name].states.get(part, {})
         used = [*_parts_in(state), *(some.parts for _, some in events.values())]
         sent = {stream: (schema, as_table(schema, some, self._texts)) for stream, (schema, some) in events.items()}
-        return GroupWork(name, sent, state, self._lineage.rows(used))
+        lineage = self._lineage.rows(used)
+        ids: Mapping[int, Any] = {}
+        if any(needs_order(one.stream) for one in self._groups[name].statements.values()):
+            ids = self._lineage.document_ids({docid for docid in lineage["docid"].to_pylist() if docid >= 0})
+        return GroupWork(name, sent, state, lineage, ids)
 
     def _tell(self) -> Told:
         if self._told is None:
@@ -185,6 +199,7 @@ class PartitionedKernel:
             for one in done.groups:
                 numbers, group = set_numbers(one.sets, self._lineage), self._groups[one.group]
                 group.states[done.part], group.waiting[done.part] = numbers.in_state(one.state), one.waiting
+                group.due[done.part] = one.due
                 for schema, table, at, statements in one.found:
                     events = as_columns(schema, table, self._texts)
                     made = Columns(events.t0, events.t1, events.values, numbers.of(events.parts))
@@ -220,7 +235,7 @@ class PartitionedKernel:
             for part, its in group.states.items():
                 kernel.forget()
                 kernel.restore(its)
-                group.waiting[part] = kernel.instances()
+                group.waiting[part], group.due[part] = kernel.instances(), kernel.due()
 
     def parts(self) -> Iterable[Ints]:
         """Returns the numbers of all events that something which waits was made of, for `Lineage.keep`."""
@@ -239,9 +254,18 @@ class PartitionedKernel:
         there = np.isin(numbers, list(self._group_of)) | np.isin(numbers, found[0][0])
         return numbers[there], sums[there]
 
+    def due(self) -> int | None:
+        """Returns a time: nothing becomes known before without another event. None if nothing waits for time alone."""
+        times = [self._others.due(), *(time for group in self._groups.values() for time in group.due.values())]
+        return min((time for time in times if time is not None), default=None)
+
     def codes(self) -> Iterable[Ints]:
         """Returns the codes of all texts in use here, for `Texts.keep`."""
         return self._others.codes()
+
+
+def _is_before(time: int | None, until: int) -> bool:
+    return time is not None and time < until
 
 
 def _parts_in(state: State) -> Iterator[Ints]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -42,13 +42,14 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class GroupWork:
-    """The events of a part for a group, by stream, with their attributes; what waits there; and the lineage of all of
-    these."""
+    """The events of a part for a group, by stream, with their attributes; what waits there; the lineage of all of
+    these; and what their documents are called, if the group's statements need to know."""
 
     group: str
     events: Mapping[str, tuple[Schema, pa.Table]]
     state: State
     lineage: pa.Table
+    ids: Mapping[int, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +77,14 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GroupDone:
-    """What a group has found, and what waits now: of so many instances for statements. `sets` has its new sets."""
+    """What a group has found, and what waits now: of so many instances for statements, and nothing becomes known before
+    `due` without another event. `sets` has its new sets."""
 
     group: str
     found: Sequence[Found]
     state: State
     waiting: tuple[Ints, Ints]
+    due: int | None
     sets: pa.Table | None
 
 
@@ -117,6 +120,7 @@ class Worker:
         if texts.crowded:
             texts.keep(kernel.codes())
         lineage.restore(work.lineage)
+        lineage.document_ids = lambda docids: work.ids
         lineage.begin()
         kernel.restore(work.state)
         events = {name: as_columns(schema, table, texts) for name, (schema, table) in work.events.items()}
@@ -124,7 +128,7 @@ class Worker:
             Found(one.schema, as_table(one.schema, one.events, texts), one.at, one.statements)
             for one in kernel.run(events, until)
         ]
-        done = GroupDone(work.group, found, kernel.state(), kernel.instances(), new_sets(lineage))
+        done = GroupDone(work.group, found, kernel.state(), kernel.instances(), kernel.due(), new_sets(lineage))
         self._kernels[work.group] = kept
         return done
 

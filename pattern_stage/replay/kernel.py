@@ -93,6 +93,10 @@ class ReplayKernel:
         """Returns statements and how many instances wait for each."""
         return self._others.instances()
 
+    def due(self) -> int | None:
+        """Returns a time: nothing becomes known before without another event."""
+        return self._others.due()
+
     def state(self) -> dict[str, pa.Table]:
         """Returns what waits: before the interval nothing, and after it nothing that could find anything."""
         return self._others.state()

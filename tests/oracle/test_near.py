@@ -33,6 +33,12 @@ def by_time(found: list[str], given: tuple[Given, ...]) -> list[str]:
     return [f"{','.join(map(str, numbers))} {errors}".strip() for numbers, errors in sorted(shown)]
 
 
+def test_a1():
+    given = letters("c1 d2 a3 e4 b5")
+    found = by_time(told(Near(WORD, 2, Window("4")), *given), given)
+    assert found == ["1,2 -2", "1,2,5 -1", "1,5 -2", "2,5 -2", "3,5 -2"]
+
+
 LONG = letters("a1 e2 e3 b4 c5 e6 a7 e8 e9 c10 d11 a12 e13 b14 d15")
 
 

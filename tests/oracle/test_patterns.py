@@ -103,11 +103,14 @@ Q2 = Pattern(
     (),
     both(
         text("a", "type", "contaminated"),
-        Cmp("=", Of("b", "from", "1"), Of("a", "site")),
-        Cmp("=", Of("b", "from", "i"), Of("b", "to", "i-1")),
+        Cmp("=", Of("b", "origin", "1"), Of("a", "site")),
+        Cmp("=", Of("b", "origin", "i"), Of("b", "target", "i-1")),
     ),
 )
-ROUTES = (("Alert", "type site", "contaminated W @1"), ("Shipment", "from to", "W X @2 | X Y @3 | X Z @4 | W V @5"))
+ROUTES = (
+    ("Alert", "type site", "contaminated W @1"),
+    ("Shipment", "origin target", "W X @2 | X Y @3 | X Z @4 | W V @5"),
+)
 
 
 def test_q2_any_follows_all_ways_and_next_the_first():

@@ -73,7 +73,7 @@ def test_runs_at_once(seed: int):
     check(patterns(seed), Run((END,)))
 
 
-@pytest.mark.parametrize("seed", seeds(15, 1_000, first=20_000))
+@pytest.mark.parametrize("seed", [*seeds(15, 1_000, first=20_000), 20_233, 20_293])
 def test_patterns_in_parts(seed: int):
     def make(texts: Texts, lineage: Lineage, run: Run) -> AnyKernel:
         return PartitionedKernel(texts, lineage, HereRunner(3, 2), rules=run.rules, hashed=run.hashed)

@@ -14,8 +14,9 @@ from feeds.document import Document
 from join_stage.spark.engine import SparkEngine
 from mmqjp.session import Session
 from pattern_stage.partition.on_spark import SparkRunner
-from tests.mmqjp.answers.test_patterns import DEFINITIONS, SECOND, batches, documents, statements
+from tests.mmqjp.answers.test_patterns import DEFINITIONS, SECOND, batches, documents, pattern_statements, statements
 from tests.oracle.event_syntax import Aggregate, Cel, Cmp, Fn, Item, Name, Next, Ref
+from tests.oracle.pattern_syntax import Statement
 from tests.support.faults import arm, kill
 
 SETTLE = 6 * SECOND
@@ -24,12 +25,12 @@ DOCUMENTS = 40
 
 def events_script(seed: int) -> str:
     """Queries, of which some can be parted, as what one of them publishes, and as what reads that."""
-    made = statements(Random(seed))
+    made: dict[str, Statement] = {**statements(Random(seed)), **pattern_statements(Random(seed))}
     same = Cmp("=", Ref("a"), Ref("b"))
     made["parted"] = Cel(Next(Name("A"), same, Name("B")), publish="AB")
     made["counted"] = Cel(Aggregate((Item(Fn("count"), "n"),), ("a",), None, Name("AB")), publish="N")
     made["apart"] = Cel(Next(Name("N"), Cmp("=", Ref("a"), Ref("c")), Name("C")))
-    return DEFINITIONS + ";" + "; ".join(cel.text() for cel in made.values())
+    return DEFINITIONS + ";" + "; ".join(one.text() for one in made.values())
 
 
 def given(seed: int) -> list[list[Document]]:

@@ -159,6 +159,7 @@ class Runner:
 
     def _interval(self, begin: int, end: int) -> None:
         self._numbers.lineage.begin()
+        self._now = begin, end
         self._kernel.begin(end)
         given = self._world.given
         self._take(self._kernel.feed({name: self._columns(name, given[name], begin, end) for name in given}))
@@ -198,6 +199,8 @@ class Runner:
                 self._found[place].add(events[at])
 
     def _events(self, schema: Schema, columns: Columns) -> list[Event]:
+        begin, end = self._now
+        assert all(begin <= t1 < end for t1 in columns.t1.tolist()), "what is found in an interval becomes known in it"
         values: list[list[Value]] = []
         for (_, kind), column in zip(schema, columns.values, strict=True):
             if kind == "string":

@@ -112,6 +112,11 @@ def test_a_bare_name_of_events_makes_an_event_query() -> None:
     assert kinds(text) == ["definition", *["event query"] * 5, *["xscl"] * 4]
 
 
+def test_what_a_pattern_publishes_are_events() -> None:
+    text = "FROM p; SELECT x FROM p PUBLISH q; PATTERN SEQ(A a) WITHIN 1 s RETURN a.x AS x PUBLISH p; q; p//match"
+    assert kinds(text) == ["event query", "event query", "pattern", "event query", "xscl"]
+
+
 def test_a_script_has_its_statements_in_order_and_names_for_all_queries() -> None:
     text = "FROM E; FROM S//a; DEFINE EVENT E FROM S//b->c (x := c); E NEXT E PUBLISH q2; FROM S//d PUBLISH d; FROM E"
     script = parse_script(text)

@@ -123,6 +123,11 @@ class Returned:
     each: int | None = None
 
 
+EVENTS = "#events"
+"""The attribute that has those of all events of a match: a text, a JSON array of arrays of their values. They stand
+variable by variable, in the order of time."""
+
+
 @quick
 @dataclass(frozen=True, slots=True)
 class Pattern:
@@ -135,7 +140,8 @@ class Pattern:
     with `apart` if it begins after the end of the one told before (NON OVERLAPPING). `returned` is None if there is no
     RETURN.
 
-    The schema has the items of RETURN that have one value, perhaps in another order.
+    The schema has the items of RETURN that have one value, perhaps in another order. If somebody asks for them, it also
+    has items with a value for each event, as texts, JSON arrays of the values; and EVENTS.
     """
 
     variables: tuple[Variable, ...]
@@ -224,7 +230,7 @@ class NearPattern:
 
     `keys`, `within` and `apart` are as in Pattern. `budget` bounds how much is kept for each value of the keys, None
     for no bound. In `returned` an Attribute of `left` can only be ERRORS, the number of missing letters. The schema has
-    the items of RETURN and ERRORS, perhaps in another order.
+    the items of RETURN and ERRORS, perhaps in another order; and, if somebody asks for it, EVENTS.
     """
 
     letters: Letters

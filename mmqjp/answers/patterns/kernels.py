@@ -11,7 +11,8 @@ import pyarrow as pa
 from pattern_stage.columns import Column, Columns, Ints
 from pattern_stage.lineage import Lineage
 from pattern_stage.values import Texts
-from xscl.algebra.events import Schema, Stream
+from xscl.algebra.event_sequences import Statement
+from xscl.algebra.events import Schema
 
 
 class Results(Protocol):
@@ -33,7 +34,7 @@ class Results(Protocol):
 class Kernel(Protocol):
     """See `pattern_stage.kernel.Kernel`."""
 
-    def add(self, statement: int, stream: Stream, since: int) -> None: ...
+    def add(self, statement: int, stream: Statement, since: int) -> None: ...
 
     def remove(self, statements: Sequence[int]) -> None: ...
 
@@ -46,6 +47,8 @@ class Kernel(Protocol):
     def parts(self) -> Iterable[Ints]: ...
 
     def instances(self) -> tuple[Ints, Ints]: ...
+
+    def due(self) -> int | None: ...
 
     def codes(self) -> Iterable[Ints]: ...
 

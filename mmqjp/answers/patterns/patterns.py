@@ -14,10 +14,11 @@ import pyarrow as pa
 from mmqjp.answers.patterns.backfill import EventBackfill
 from mmqjp.answers.patterns.kept import KeptDocuments
 from mmqjp.answers.patterns.kernels import MakeKernel
+from mmqjp.answers.patterns.parts import ids_of
 from mmqjp.answers.patterns.results import LATE, FormResults, Late, Waiting
 from mmqjp.answers.patterns.running import Running
 from mmqjp.answers.patterns.stored import Snapshot, StoredEvents, Taken, events_of, rows_of
-from mmqjp.documents.record import Record
+from mmqjp.documents.records import Records
 from mmqjp.queries.event_registry import EventForm, EventRegistry
 from pattern_stage.assemble import MOST_EVENTS, Assembled, assemble
 from pattern_stage.horizon import END, START, Settle, last_horizon, next_horizon
@@ -39,7 +40,7 @@ class Patterns:
         catalog: Catalog,
         edges_of: EdgesOf,
         stored: StoredEvents,
-        records: Mapping[int, Record] | object,
+        records: Records,
         make_kernel: MakeKernel,
         kept: KeptDocuments,
         made_of: Callable[[str], Collection[str]],
@@ -50,6 +51,7 @@ class Patterns:
         """`made_of` returns the streams that XSCL queries make a stream of."""
         self._statements, self._catalog, self._edges_of, self._stored = statements, catalog, edges_of, stored
         self._records, self._make_kernel, self._kept, self._made_of = records, make_kernel, kept, made_of
+        self._ids = ids_of(records)
         self._settle, self._every = settle, snapshot_every
         self._since_snapshot = 0
         self._forget()
@@ -161,7 +163,11 @@ class Patterns:
 
     def is_due(self, greatest: Mapping[str, int], clock: int | None = None) -> bool:
         """Returns whether anything would be released at these greatest times."""
-        return self._is_open and self.running.buffer.is_due(self._next(greatest, clock))
+        if not self.is_begun or not self._statements.forms:
+            return False
+        if not self._is_open:
+            self._open()
+        return self.running.is_due(self._next(greatest, clock))
 
     def release(
         self, greatest: Mapping[str, int], clock: int | None = None, *, lasts: bool | None = None
@@ -200,7 +206,7 @@ class Patterns:
         if self._time.horizon == START:
             self._time.horizon = self._first_horizon(greatest, self._outside())
         self.follow()
-        own = Running(self._make_kernel, Lineage(), self._records, self._made_of, self.running.texts)
+        own = Running(self._make_kernel, Lineage(0, self._ids), self._records, self._made_of, self.running.texts)
         self._backfill = EventBackfill(forms, told, self._statements.definitions, own, self._kept, self._time.horizon)
 
     def backfill(self) -> Iterator[tuple[list[FormResults], Running]]:
@@ -262,7 +268,7 @@ class Patterns:
     def _open(self) -> None:
         """Reads the last snapshot, and runs the statements again over the events from there on."""
         found = self._stored.snapshot()
-        lineage = Lineage(self._time.next_number)
+        lineage = Lineage(self._time.next_number, self._ids)
         lineage.restore(found.lineage)
         self.running = running = Running(self._make_kernel, lineage, self._records, self._made_of)
         self._is_open = True

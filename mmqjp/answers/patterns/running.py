@@ -6,21 +6,25 @@ A stratum is what becomes complete with the documents of the one before: XSCL an
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
+import numpy as np
 import pyarrow as pa
 
 from mmqjp.answers.patterns.kernels import Kernel, MakeKernel, no_events
 from mmqjp.answers.patterns.order import Order
 from mmqjp.answers.patterns.parts import Parts
 from mmqjp.answers.patterns.results import FormResults, by_form, in_order
-from mmqjp.documents.record import Record
-from mmqjp.queries.event_registry import EventForm
+from mmqjp.documents.records import Records
+from mmqjp.queries.event_registry import EventForm, Publisher
+from mmqjp.queries.pattern_items import told
 from pattern_stage.assemble import Assembled
 from pattern_stage.columns import Columns, Ints
 from pattern_stage.horizon import Buffer
 from pattern_stage.lineage import Lineage
 from pattern_stage.values import Texts
 from templates.event_places import EventPlacement
+from xscl.algebra.event_sequences import NearPattern, Pattern, Statement
 
 
 class Running:
@@ -30,7 +34,7 @@ class Running:
         self,
         make_kernel: MakeKernel,
         lineage: Lineage,
-        records: Mapping[int, Record] | object,
+        records: Records,
         made_of: Callable[[str], Collection[str]],
         texts: Texts | None = None,
     ) -> None:
@@ -68,7 +72,7 @@ class Running:
             number = self._numbers[form_id] = self._next_form
             self._next_form += 1
             self._form_ids[number] = form_id
-            self.kernel.add(number, form.stream, form.since)
+            self.kernel.add(number, told(form.stream), form.since)
             if before is not None:  # only now, so that what waits for its rows stays
                 del self._form_ids[before]
                 self.kernel.remove([before])
@@ -80,7 +84,7 @@ class Running:
         self.kernel = self._make_kernel(self.texts, self.lineage)
         for form_id, number in self._numbers.items():
             form = self._known[form_id]
-            self.kernel.add(number, form.stream, form.since)
+            self.kernel.add(number, told(form.stream), form.since)
         self.kernel.restore(state)
 
     def outside(self, placements: Mapping[str, EventPlacement]) -> set[str]:
@@ -117,21 +121,26 @@ class Running:
     def _publish(self, results: Sequence[FormResults], published: dict[str, list[Columns]]) -> None:
         """Adds results as events of the streams that are read."""
         read = self._order.names()
-        parts = self.parts()
         for one in results:
-            for publisher in self._known[one.form_id].publishers:
+            form = self._known[one.form_id]
+            for publisher in form.publishers:
                 if publisher.stream in read:
                     began = self.lineage.ends(one.events.parts[:, 0])
-                    events = one.events.take((began > publisher.since) & (one.events.t1 <= publisher.until))
-                    numbers = self.lineage.composed(
-                        publisher.stream,
-                        parts.digests(publisher.identity, events, self.texts),
-                        events.t0,
-                        events.t1,
-                        events.parts,
-                    )
-                    composed = Columns(events.t0, events.t1, events.values, numbers.reshape(-1, 1))
-                    published.setdefault(publisher.stream, []).append(composed)
+                    places = (began > publisher.since) & (one.events.t1 <= publisher.until)
+                    events = replace(one.events, values=one.events.values[: len(form.stream.schema)]).take(places)
+                    published.setdefault(publisher.stream, []).append(self._composed(publisher, form.stream, events))
+
+    def _composed(self, publisher: Publisher, statement: Statement, events: Columns) -> Columns:
+        """Returns results as events. Of a PATTERN, matches of the same events with the same values are one event."""
+        is_pattern = isinstance(statement, Pattern | NearPattern)
+        digests = self.parts().digests(publisher.identity, events, self.texts, ordered=not is_pattern)
+        if is_pattern:
+            first = {digest: place for place, digest in reversed([*enumerate(digests)])}
+            if len(first) < len(digests):
+                places = sorted(first.values())
+                digests, events = [digests[place] for place in places], events.take(np.array(places, np.int64))
+        numbers = self.lineage.composed(publisher.stream, digests, events.t0, events.t1, events.parts)
+        return Columns(events.t0, events.t1, events.values, numbers.reshape(-1, 1))
 
     # ------------------------------------------------------------ what results are made of
 
@@ -144,6 +153,12 @@ class Running:
         return Parts(self.lineage, self._records)
 
     # ------------------------------------------------------------ upkeep
+
+    def is_due(self, until: int) -> bool:
+        """Returns whether anything would be told by a run until a time: there are events before, or something becomes
+        known by then."""
+        due = self.kernel.due()
+        return self.buffer.is_due(until) or (due is not None and due < until)
 
     def waiting(self) -> int:
         """Returns how many partial matches wait for a partner, those of several forms for each."""

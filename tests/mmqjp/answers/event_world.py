@@ -30,10 +30,13 @@ from templates.witness import plain_node
 from tests.oracle.event_schemas import schema_of
 from tests.oracle.event_syntax import Cel, reads
 from tests.oracle.events import Event, World, event
+from tests.oracle.pattern_syntax import Statement
+from tests.oracle.pattern_world import PatternWorld
 from tests.pattern_stage.defined import defined_events
 from xpath_stage.evaluator import XPathStage
 from xscl import parse_script
-from xscl.algebra.events import Schema, Stream
+from xscl.algebra.event_sequences import Statement as Lowered
+from xscl.algebra.events import Schema
 from xscl.event_lower import lower_definition
 from xscl.event_normal import lower_event_query
 from xscl.event_syntax import EventDefinition
@@ -62,14 +65,14 @@ class OracleKernel:
     """Runs statements by the oracle, over all events that there ever were."""
 
     def __init__(
-        self, texts: Texts, lineage: Lineage, cels: Mapping[Stream, Cel], schemas: Mapping[str, Schema]
+        self, texts: Texts, lineage: Lineage, cels: Mapping[Lowered, Cel], schemas: Mapping[str, Schema]
     ) -> None:
         self._texts, self._lineage, self._cels, self._schemas = texts, lineage, cels, schemas
         self._statements: dict[int, tuple[Cel, int]] = {}
         self._events: dict[str, list[Event]] = {}
         self._from = -(2**62)
 
-    def add(self, statement: int, stream: Stream, since: int) -> None:
+    def add(self, statement: int, stream: Lowered, since: int) -> None:
         self._statements[statement] = self._cels[stream], since
 
     def remove(self, statements: Sequence[int]) -> None:
@@ -151,6 +154,9 @@ class OracleKernel:
     def codes(self) -> Iterable[Ints]:
         return ()
 
+    def due(self) -> int | None:
+        raise AssertionError("nobody asks")
+
     def instances(self) -> tuple[Ints, Ints]:
         raise AssertionError("nobody asks")
 
@@ -177,7 +183,7 @@ class RealKernel(RunsStatements):
     """The kernel, which cannot be saved: a store with it takes no snapshots."""
 
     def __init__(
-        self, texts: Texts, lineage: Lineage, cels: Mapping[Stream, Cel], schemas: Mapping[str, Schema]
+        self, texts: Texts, lineage: Lineage, cels: Mapping[Lowered, Cel], schemas: Mapping[str, Schema]
     ) -> None:
         super().__init__(texts, lineage)
 
@@ -214,7 +220,7 @@ class Store:
         self._directory, self._definitions = directory, {one.name: one for one in definitions}
         self._settle, self._every = settle, snapshot_every
         self.schemas: dict[str, Schema] = {one.name: lower_definition(one, {}).schema for one in definitions}
-        self._cels: dict[Stream, Cel] = {}
+        self._cels: dict[Lowered, Cel] = {}
         self._added: dict[str, tuple[Cel, int]] = {}
         self.results: list[Result] = []
         self.late: list[tuple[str, str]] = []
@@ -345,7 +351,7 @@ def _record(document: Doc) -> Record:
 
 
 def expected(
-    definitions: Sequence[EventDefinition], statements: Mapping[str, tuple[Cel, int]], documents: Iterable[Doc]
+    definitions: Sequence[EventDefinition], statements: Mapping[str, tuple[Statement, int]], documents: Iterable[Doc]
 ) -> set[Result]:
     """The results of statements, each with the time since when it sees events, over documents that are not late."""
     given: dict[str, list[Event]] = {one.name: [] for one in definitions}
@@ -357,8 +363,7 @@ def expected(
                     named = dict(zip(schemas[one.name], values, strict=True))
                     part = (one.name, document.id, *nodes)
                     given[one.name].append(event(named, document.t0, document.t1, [part]))
-    cels = [cel for cel, _ in statements.values()]
-    world = World(schemas, given, cels)
+    world = PatternWorld(schemas, given, [one for one, _ in statements.values()])
     return {
         Result(name, one.attributes, one.t0, one.t1, frozenset(_behind(one.parts)))
         for place, (name, (_, since)) in enumerate(statements.items())

@@ -24,10 +24,14 @@ from pattern_stage.partition.runner import HereRunner
 from pattern_stage.values import Texts
 from tests.generate.documents import SECOND, chance
 from tests.generate.event_worlds import world
+from tests.generate.pattern_worlds import pattern_world
+from tests.generate.seeds import seeds
 from tests.mmqjp.answers import test_event_worlds as worlds
 from tests.mmqjp.answers.test_event_queries import END, Fault
+from tests.oracle.pattern_world import PatternWorld
 from tests.processes import nursery
 from tests.processes.event_engine import SETTLE, events_script, given
+from tests.support.pattern_outputs import assert_told
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,10 +72,10 @@ def in_parts(parts: int) -> MakeKernel:
     return make
 
 
-@pytest.mark.parametrize("seed", range(100, 116))
+@pytest.mark.parametrize("seed", [*range(100, 110), *seeds(10, 500, first=1000)])
 def test_worlds_in_parts(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After each restart, and each failed batch, there may be other parts, or none."""
-    rng, found = Random(seed), world(seed)
+    rng, found = Random(seed), some_world(seed)
     makers = [in_parts(1), in_parts(3), in_parts(7), kernels("driver", None)]
     monkeypatch.setattr("mmqjp.engine.kernels", lambda place, session: rng.choice(makers))
 
@@ -92,8 +96,15 @@ def test_worlds_in_parts(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     engine.process([Document(f"end {name}", "<end/>", f"documents_{name}", (end, end)) for name in found.given])
     outputs = list(engine.outputs())
     engine.close()
-    assert {worlds.told(one) for one in outputs} == worlds.wanted(names, found)
-    assert len({one.id for one in outputs}) == len(outputs)
+    assert_told(outputs, names, found)
+
+
+def some_world(seed: int) -> PatternWorld:
+    """A world without PATTERN statements, or, from 1000 on, with some."""
+    if seed >= 1000:
+        return pattern_world(seed)
+    made = world(seed)
+    return PatternWorld(made.schemas, made.given, made.statements)
 
 
 def fault(_: object) -> None:
@@ -157,17 +168,16 @@ def test_a_finite_run(kind: str, place: str, request: pytest.FixtureRequest) -> 
     assert found[0]
 
 
-@pytest.mark.parametrize("seed", range(200, 212))
+@pytest.mark.parametrize("seed", [*range(200, 208), *seeds(8, 500, first=2000)])
 def test_worlds_as_sql(seed: int) -> None:
-    rng, made = Random(seed), world(seed)
+    rng, made = Random(seed), some_world(seed)
     with Session("duckdb", settle=None, patterns="sql", quiet=True) as engine:
         names = engine.subscribe(worlds.script(made), add=True)
         for batch in worlds.batches(rng, worlds.documents(made)):
             engine.process(batch)
         outputs = list(engine.finish())
         assert not list(engine.finish())
-    assert {worlds.told(one) for one in outputs} == worlds.wanted(names, made)
-    assert len({one.id for one in outputs}) == len(outputs)
+    assert_told(outputs, names, made)
 
 
 def test_places_that_can_be() -> None:

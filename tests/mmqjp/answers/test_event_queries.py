@@ -21,8 +21,16 @@ from mmqjp.queries.event_statements import since_of
 from mmqjp.session import Session
 from tests.generate.documents import chance
 from tests.mmqjp.answers.event_world import Doc, expected
-from tests.mmqjp.answers.test_patterns import DEFINITIONS, SECOND, batches, definitions, documents, statements
-from tests.oracle.event_syntax import Cel
+from tests.mmqjp.answers.test_patterns import (
+    DEFINITIONS,
+    SECOND,
+    batches,
+    definitions,
+    documents,
+    pattern_statements,
+    statements,
+)
+from tests.oracle.pattern_syntax import Statement
 
 END = 10**6 * SECOND
 
@@ -32,7 +40,7 @@ class Fault(Exception):
 
 
 class Told(NamedTuple):
-    """An output, by values."""
+    """An output, by values of which it has one."""
 
     query: str
     values: frozenset[tuple[str, str]]
@@ -43,11 +51,13 @@ class Told(NamedTuple):
 
 def told(output: Output) -> Told:
     root = etree.fromstring(output.xml)
-    values = frozenset((child.tag, child.text or "") for child in root)
+    values = frozenset((child.tag, child.text or "") for child in root if child.tag != "each" and not len(child))
+    if errors := root.get("errors"):
+        values |= {("errors", errors)}
     return Told(output.query, values, output.t0, output.t1, tuple(sorted(set(output.documents))))
 
 
-def wanted(given: dict[str, tuple[Cel, int]], arrived: list[Doc]) -> set[Told]:
+def wanted(given: dict[str, tuple[Statement, int]], arrived: list[Doc]) -> set[Told]:
     found = set()
     for one in expected(definitions(), given, arrived):
         values = frozenset((name, _text(value)) for name, value in one.values if value is not None)
@@ -90,54 +100,55 @@ def few_batches_to_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("seed", range(10))
 def test_outputs_are_those_of_brute_force(seed: int, tmp_path: Path) -> None:
     rng = Random(300 + seed)
-    made = statements(rng)
+    cels, patterns = statements(rng), pattern_statements(rng)
+    made: dict[str, Statement] = {**cels, **patterns}
     arrived = documents(rng, 40)
     arriving = list(batches(rng, arrived, 6 * SECOND))
     engine = opened(tmp_path)
     engine.subscribe(DEFINITIONS)
-    given: dict[str, tuple[Cel, int]] = {}
-    names = {name: cel.publish or name for name, cel in made.items()}
-    came = {name: 0 if name in ("one", "two") else rng.randrange(len(arriving)) for name in made}
-    paused_at, resumed_at = sorted(rng.sample(range(len(arriving) + 1), 2))
+    given: dict[str, tuple[Statement, int]] = {}
+    came = {name: 0 if name in ("one", "two", "by_key") else rng.randrange(len(arriving)) for name in made}
+    pauses = {
+        name: sorted(rng.sample(range(len(arriving) + 1), 2))
+        for name in ("four", "silent", "together", "near", "above")
+    }
     known: dict[str, str] = {}
-    before: set[Told] = set()
+    before: dict[str, set[Told]] = {}
     for number, batch in enumerate(arriving):
-        for name, cel in made.items():
+        for name, one in made.items():
             if came[name] == number:
-                (known[name],) = engine.subscribe(cel.text(), add=True)
+                (known[name],) = engine.subscribe(one.text(), add=True)
                 (query,) = engine.registry.named(known[name])
-                given[name] = cel, since_of(query)
-        if number == paused_at and "four" in known:
-            before = {told(one) for one in engine.outputs() if one.query == known["four"]}
-            engine.pause(known["four"])
-        if number == resumed_at and "four" in known and engine.registry.named(known["four"])[0].paused:
-            engine.resume(known["four"])
-            given["four"] = given["four"][0], since_of(engine.registry.named(known["four"])[0])
+                given[name] = one, since_of(query)
+        for name, (paused_at, resumed_at) in pauses.items():
+            if number == paused_at and name in known:
+                before[name] = {told(one) for one in engine.outputs() if one.query == known[name]}
+                engine.pause(known[name])
+            if number == resumed_at and name in before:
+                engine.resume(known[name])
+                given[name] = given[name][0], since_of(engine.registry.named(known[name])[0])
         if chance(rng, 20):
             engine.close()
             engine = opened(tmp_path)
         process(engine, batch, fails=chance(rng, 20))
     outputs = drained(engine)
-    ids = Counter(one.id for one in outputs)
-    assert max(ids.values(), default=0) <= 1
-    still_paused = "four" in known and engine.registry.named(known["four"])[0].paused is not None
-    result = {told(one) for one in outputs}
-    of_four = {one for one in result if one.query == known.get("four")}
-    should = {one._replace(query=known[one.query]) for one in wanted(given, arrived)}
-    four = {one for one in should if one.query == known.get("four")}
-    assert result - of_four == should - four
-    assert of_four == (before if still_paused else before | four)
-    assert names["one"] == known["one"]
+    assert max(Counter(one.id for one in outputs).values(), default=0) <= 1
+    right = {one._replace(query=known[one.query]) for one in wanted(given, arrived)}
+    for name in made:
+        still_paused = engine.registry.named(known[name])[0].paused is not None
+        own, mine = ({one for one in some if one.query == known[name]} for some in (map(told, outputs), right))
+        assert own == before.get(name, set()) | (set() if still_paused else mine), made[name].text()
     engine.close()
 
 
 def test_outputs_do_not_depend_on_batches(tmp_path: Path) -> None:
     rng = Random(7)
-    made, arrived = statements(rng), documents(rng, 40)
+    made: dict[str, Statement] = {**statements(rng), **pattern_statements(rng)}
+    arrived = documents(rng, 40)
     found = []
     for number in range(3):
         engine = opened(tmp_path / str(number))
-        engine.subscribe(DEFINITIONS + ";" + "; ".join(cel.text() for cel in made.values()))
+        engine.subscribe(DEFINITIONS + ";" + "; ".join(one.text() for one in made.values()))
         for batch in batches(Random(number), arrived, 6 * SECOND):
             process(engine, batch)
         found.append({(one.id, one.xml, one.documents, str(one.nodes)) for one in drained(engine)})
@@ -221,7 +232,8 @@ def test_a_finite_run_is_answered_at_its_end() -> None:
 
 def test_spark_tells_what_duckdb_tells(spark: SparkSession, tmp_path: Path) -> None:
     rng = Random(11)
-    made, arrived = statements(rng), documents(rng, 25)
+    made: dict[str, Statement] = {**statements(rng), **pattern_statements(rng)}
+    arrived = documents(rng, 25)
     arriving = list(batches(rng, arrived, 6 * SECOND))
     third = -(-len(arriving) // 3)
     found = []
@@ -229,7 +241,7 @@ def test_spark_tells_what_duckdb_tells(spark: SparkSession, tmp_path: Path) -> N
         for first in range(0, len(arriving), third):
             with Session(kind, state=tmp_path / str(kind == "duckdb"), settle=6 * SECOND, quiet=True) as engine:
                 if not first:
-                    engine.subscribe(DEFINITIONS + ";" + "; ".join(cel.text() for cel in made.values()))
+                    engine.subscribe(DEFINITIONS + ";" + "; ".join(one.text() for one in made.values()))
                 for batch in arriving[first : first + third]:
                     process(engine, batch)
         with Session(kind, state=tmp_path / str(kind == "duckdb"), settle=6 * SECOND, quiet=True) as engine:

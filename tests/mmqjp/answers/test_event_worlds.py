@@ -59,9 +59,9 @@ def documents(found: World) -> list[tuple[int, Document]]:
     return made
 
 
-def batches(rng: Random, made: Sequence[tuple[int, Document]]) -> Iterator[list[Document]]:
-    """The documents in batches, each at most as late as events may be."""
-    arriving = [one for _, one in sorted(made, key=lambda one: one[0] + rng.randint(0, SETTLE - 1))]
+def batches(rng: Random, made: Sequence[tuple[int, Document]], late: int = SETTLE - 1) -> Iterator[list[Document]]:
+    """The documents in batches, each at most so late."""
+    arriving = [one for _, one in sorted(made, key=lambda one: one[0] + rng.randint(0, late))]
     while arriving:
         size = rng.randint(1, 9)
         yield arriving[:size]

@@ -69,6 +69,84 @@ def test_a_right_side_with_state_is_read_as_its_results(tmp_path):
     assert sorted(line.split("  ")[1] for line in edges) == ["A", "A: NEXT", "B", "results of state 1: NEXT"]
 
 
+PATTERNS = """\
+DEFINE EVENT A FROM S//a->r (k := r/@k, x := number(r/x));
+DEFINE EVENT B FROM S//b->r (k := r/@k, y := number(r/y));
+PATTERN SEQ(A+ a[], ~(B c), B b)
+WHERE skip_till_next_match {[k] AND a[1].x > 3 AND a[i].x > avg(a[..i-1].x) AND a[a.LEN].x > 9 AND b.y = 5 AND c.y < 2}
+WITHIN 1 h HAVING count(a[]) > 2 NON OVERLAPPING PUBLISH runs;
+PATTERN SEQ(SET(A a, B+ b[]), A c) WHERE {a.x > 1 AND c.x > a.x} WITHIN 1 h EARLIEST MAXIMAL PUBLISH sets;
+PATTERN SEQ(A, (B | A)+, B!) WHERE {[k]} ERRORS <= 1 WITHIN 2 d PUBLISH near
+"""
+
+
+def automaton(tmp_path: Path, name: str) -> list[str]:
+    """The states of an automaton, and the edges behind each."""
+    result = explain(tmp_path, "--json", "--query", name, text=PATTERNS)
+    found = json.loads(result.stdout)
+    shown = []
+    for state in found["automaton"]["states"]:
+        shown.append(f"{state['number']} {state['title']}")
+        for edge in found["automaton"]["edges"]:
+            if edge["source"] == state["number"]:
+                does = "".join(f", {one}" for one in (*edge["does"], *edge["found_by"]))
+                shown.append(f"{edge['kind']} {edge['target']} {edge['stream']}{does}".strip())
+    return shown
+
+
+def test_the_automaton_of_a_pattern(tmp_path):
+    assert automaton(tmp_path, "runs") == [
+        "0 start",
+        "begin 1 A, a[1].x > 3, static index: x in order",
+        "1 a[], one event or more of A, equal in k",
+        "take 1 A, a[i].x > avg(a[..i-1].x)",
+        "ignore 1 any event that the run cannot go on with",
+        "unless 2 B c, c.y < 2, static index: y in order",
+        "proceed 2 B, a[a.LEN].x > 9, b.y = 5, static index: y hashed",
+        "2 b, an event of B",
+        "end 3 , HAVING count(a[]) > 2, NON OVERLAPPING",
+        "3 final",
+    ]
+
+
+def test_the_automaton_of_sets(tmp_path):
+    assert automaton(tmp_path, "sets") == [
+        "0 start",
+        "begin 1 A a, a.x > 1, static index: x in order",
+        "begin 1 B b",
+        "1 a, an event of A; b[], one event or more of B, in any order",
+        "begin 2 A c",
+        "2 c, an event of A",
+        "end 3 , c.x > a.x, EARLIEST MAXIMAL",
+        "3 final",
+    ]
+
+
+def test_the_automaton_of_letters(tmp_path):
+    assert automaton(tmp_path, "near") == [
+        "0 start",
+        "begin 1 A",
+        "1 an event of A, which may be left out, equal in k",
+        "ignore 1 any event",
+        "begin 2 B",
+        "begin 3 A",
+        "2 an event of B, which may be left out",
+        "take 2 B",
+        "ignore 2 any event",
+        "begin 3 A",
+        "begin 4 B",
+        "3 an event of A, which may be left out",
+        "take 2 B",
+        "take 3 A",
+        "ignore 3 any event",
+        "begin 4 B",
+        "4 an event of B, which is needed",
+        "ignore 4 any event",
+        "end 5 , at most 1 left out on the way",
+        "5 final",
+    ]
+
+
 def test_as_json(tmp_path):
     result = explain(tmp_path, "--json")
     found = {one["query"]: one for one in map(json.loads, result.stdout.splitlines())}
