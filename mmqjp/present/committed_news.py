@@ -14,14 +14,14 @@ from mmqjp.present.news import CHANGED, MOST_NEW, MOST_NEW_DOCUMENTS, MOST_NEW_T
 from mmqjp.present.recent_rows import blocks
 from mmqjp.tables import answers as answer_tables
 from mmqjp.tables.feed_sql import LONGEST_XML
-from mmqjp.tables.ledger import NEXT_IDS
 from mmqjp.tables.recent_sql import ANSWER_COLUMNS
 
 ASKED = (*CHANGED, "added_queries", "earlier_outputs")
 """When these tables get rows, the store is asked."""
 
-FOLLOWED = ("answers", "answer_matches", "batches", "documents", "match_rows", "settings", "withheld", *ASKED)
-"""The tables whose rows are to be told."""
+FOLLOWED = ("answers", "answer_matches", "batches", "documents", "match_rows", "withheld", *ASKED)
+"""The tables whose rows are to be told. Of settings only what the ledger notes matters, which is news only when outputs
+are dropped."""
 
 
 def committed_news(before: Known, committed: Committed, *, are_many: bool) -> News | None:
@@ -31,7 +31,7 @@ def committed_news(before: Known, committed: Committed, *, are_many: bool) -> Ne
     rows = committed.rows
     if rows is None or any(table in rows for table in ASKED):
         return None
-    news = News(before._replace(mark=committed.mark, numbers=_numbers(rows, before.numbers)), are_many=are_many)
+    news = News(before._replace(mark=committed.mark), are_many=are_many)
     if (answers := _after(rows, "answers", "answer", before.answer)) is not None and not _add(news, rows, answers):
         return None
     if (documents := _after(rows, "documents", "docid", before.docid)) is not None:
@@ -77,14 +77,6 @@ def _after(rows: Mapping[str, pa.Table], table: str, column: str, number: int) -
     found = rows[table]
     later = found.filter(pc.greater(found[column], number))
     return later if len(later) else None
-
-
-def _numbers(rows: Mapping[str, pa.Table], before: str | None) -> str | None:
-    """What the ledger notes, if it has noted it anew."""
-    if "settings" not in rows:
-        return before
-    noted = rows["settings"].filter(pc.equal(rows["settings"]["key"], NEXT_IDS)).sort_by("batch")["value"]
-    return noted[-1].as_py() if len(noted) else before
 
 
 def _committed_at(rows: Mapping[str, pa.Table], wanted: pa.ChunkedArray) -> pa.Array:

@@ -17,7 +17,7 @@ from mmqjp.present.times import IN_UTC
 
 _FIRST, _LAST = datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
 _OF_OUTPUTS = re.compile(r"[0-9a-f]{32}")
-_SPECIAL = re.compile('[&<>"\\t\\n\\r]|[^ -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]')
+_FORBIDDEN = re.compile("[^ -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "\t": "&#9;", "\n": "&#10;", "\r": "&#13;"}
 
 
@@ -55,7 +55,9 @@ def escaped(text: str) -> str:
     >>> escaped('a <b> & "c"'), escaped("one\\x00two\\nthree")
     ('a &lt;b&gt; &amp; &quot;c&quot;', 'one�two&#10;three')
     """
-    return _SPECIAL.sub(lambda found: _ESCAPES.get(found[0], "\ufffd"), text)
+    for character, escape in _ESCAPES.items():  # "&" first
+        text = text.replace(character, escape)
+    return text if text.isascii() and text.isprintable() else _FORBIDDEN.sub("\ufffd", text)
 
 
 def timestamp(microseconds: int) -> str:
