@@ -78,10 +78,15 @@ class Load:
 
 @contextmanager
 def traced() -> Iterator[None]:
+    """Traces memory. What other tests have left is not searched for garbage again and again."""
     gc.collect()
+    gc.freeze()
     tracemalloc.start()
-    yield
-    tracemalloc.stop()
+    try:
+        yield
+    finally:
+        tracemalloc.stop()
+        gc.unfreeze()
 
 
 def unique(load: Load, rng: Random, number: int, begin: int, seconds: int) -> None:
