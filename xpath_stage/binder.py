@@ -57,6 +57,11 @@ def each_binding(
     return _Binder(document, fixed, take).below(pattern, (DOCUMENT,))
 
 
+def each_below(pattern: Part, document: ParsedDocument, context: Node, take: Take = uncounted) -> Iterator[Binding]:
+    """The bindings of a pattern whose top is looked for from a node of the document on."""
+    return _Binder(document, {}, take).below(pattern, (context,))
+
+
 class Part:
     """A prepared node of a pattern, with its path. Making one for the top also makes those below."""
 

@@ -11,7 +11,7 @@ from mmqjp.commands.console import console
 from mmqjp.commands.formats import clock_of, utc_option
 from mmqjp.commands.manage_queries import client, store_options
 from mmqjp.present.output_why import OutputWhy
-from mmqjp.present.query_funnel import QueryFunnels
+from mmqjp.present.query_funnels import QueryFunnels
 from mmqjp.present.why_not_result import WhyNot
 from mmqjp.present.why_not_text import print_funnels, print_why_not
 from mmqjp.present.why_text import print_why

@@ -7,13 +7,18 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 Kind = Literal[
-    "stream", "pattern", "asked", "equality", "together", "different", "order", "window", "residual", "mirror"
-]
+    "stream", "pattern", "asked", "equality", "together", "different", "order", "window", "residual", "mirror",
+    "event", "late", "unseen", "filtered", "condition", "consumed", "ended", "group",
+]  # fmt: skip
 """What is asked: documents of a stream; a name or condition of a block, and what predicates and SELECT ask of it; an
 equality, all of a join in one binding, another document on the other side, their order, how far apart they may be,
-other conditions of a join; and that it is not told the other way round (JOIN UNORDERED)."""
+other conditions of a join; and that it is not told the other way round (JOIN UNORDERED).
 
-Unit = Literal["documents", "values", "pairs"]
+Of event queries: that there is an event, that it was not too late, and came while the query was there; the conditions
+of FILTER, and of NEXT and FOLD; that no earlier right event was taken by NEXT, that a run of FOLD goes on, and that
+events are in one group of AGGREGATE."""
+
+Unit = Literal["documents", "values", "pairs", "events"]
 
 
 @dataclass(frozen=True, slots=True)

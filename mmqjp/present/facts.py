@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
+from feeds.dates import iso_utc
 from mmqjp.explain.operands import Condition, JoinedValue, Operand
 from mmqjp.explain.reasons import Timing
+from mmqjp.explain.retrace.filled import Filling, Seen
+from mmqjp.explain.retrace.said import value_text
 from mmqjp.explain.terms import duration_text, window_text
 from mmqjp.present.item import clipped, line
 from mmqjp.present.match import Match
@@ -37,7 +40,7 @@ def why(match: Match) -> list[Fact]:
     found = [*map(_equality, match.reason.joined), *map(_condition, match.reason.conditions)]
     if not found:
         found = [*map(_condition, match.reason.filters)]
-    return list(dict.fromkeys(found)) or [(Word("plain", FILTERED),)]
+    return list(dict.fromkeys(found)) or [(Word("plain", OF_EVENTS if _is_of_events(match) else FILTERED),)]
 
 
 def _is_of_events(match: Match) -> bool:
@@ -76,6 +79,38 @@ def values(match: Match) -> list[tuple[str, str]]:
 def plain(fact: Fact) -> str:
     """Returns a fact as text: `title "A" = "a" by lower-case`."""
     return "".join(f'"{word.text}"' if word.kind == "value" else word.text for word in fact)
+
+
+def events(filling: Filling) -> Iterator[Fact]:
+    """Yields the events that filled the parts of an event query, with their attributes: each in a line, which says when
+    it ended if there are several."""
+    for part in filling.parts:
+        if part.count == 1:
+            yield Word("name", part.name), *_attributes(part.events[0])
+            continue
+        more = part.count - len(part.events)
+        yield Word("name", part.name), Word("plain", f": {part.count:,} events{', these among them' if more else ''}")
+        for seen in part.events:
+            yield Word("plain", iso_utc(seen.t1)), *_attributes(seen)
+
+
+def _attributes(seen: Seen) -> Iterator[Word]:
+    for number, (name, value) in enumerate(seen.attributes):
+        yield Word("plain", ", " if number else "  ")
+        yield Word("name", name)
+        yield _SPACE
+        if isinstance(value, str):
+            yield Word("value", clipped(line(value), MOST_CHARACTERS))
+        else:
+            yield Word("plain", value_text(value))
+
+
+def spans(filling: Filling) -> Iterator[Fact]:
+    """Yields how long the parts of an event query took, and may take."""
+    for span in filling.spans:
+        gap = "" if span.gap is None else f", GAP {duration_text(span.gap)}"
+        limit = "for any time" if span.limit is None else f"at most {window_text(span.limit)}"
+        yield Word("name", span.part), Word("plain", f": DUR {duration_text(span.duration)}, {limit}{gap}")
 
 
 def _equality(joined: JoinedValue) -> Fact:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from common.batches import in_batches
@@ -30,16 +30,22 @@ class Kept:
 
     def records(self) -> Iterator[Record]:
         """Yields them, the newest first."""
-        room = MOST_CHARACTERS
-        wanted = list[tuple[int, int]]()
-        for docid, size in newest_documents(self.select, self.streams, self.most):
-            if size > MOST_CHARACTERS_OF_ONE or size > room:
-                self.left_out += 1
-            else:
-                room -= size
-                wanted.append((docid, size))
+        sizes = newest_documents(self.select, self.streams, self.most)
+        wanted = affordable(sizes)
+        self.left_out = len(sizes) - len(wanted)
         for some in in_batches(wanted, AT_ONCE, CHARACTERS_AT_ONCE, lambda one: one[1]):
             rows = documents_by_docid(self.select, [docid for docid, _ in some])
             for row in sorted(rows, key=lambda row: row["docid"], reverse=True):
                 self.read += 1
                 yield record_of(row)
+
+
+def affordable(sizes: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Returns those of some documents that can be read, the first ones first; each is a docid and a size in
+    characters."""
+    room, wanted = MOST_CHARACTERS, list[tuple[int, int]]()
+    for docid, size in sizes:
+        if size <= MOST_CHARACTERS_OF_ONE and size <= room:
+            room -= size
+            wanted.append((docid, size))
+    return wanted

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -15,7 +15,9 @@ from mmqjp.answers.output import Output, read_nodes
 from mmqjp.documents.record import Record
 from mmqjp.explain.findings import filters_of
 from mmqjp.explain.reasons import Reason, ReasonSearch, TooMuchWork
+from mmqjp.explain.retrace.filled import Filling
 from mmqjp.explain.why import MOST_QUERIES, MOST_STEPS
+from mmqjp.present.event_why import EventWhy, event_why
 from mmqjp.present.item import Item, item_of, missing_item
 from mmqjp.present.match import Match
 from mmqjp.present.recent_answers import RecentAnswers
@@ -66,21 +68,25 @@ class Fed:
 
 @dataclass(frozen=True, slots=True)
 class OutputWhy:
-    """Why an output came about. `text` is that of its query, "" if it is not known."""
+    """Why an output came about. `text` is that of its query, "" if it is not known. Of an event query, `events` says
+    which events made it; None if that is not known."""
 
     match: Match
     fed: tuple[Fed, ...] = ()
     text: str = ""
+    events: Filling | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns a JSON object: that of the match, with `fed` and `text`."""
-        return self.match.to_dict() | {"fed": [asdict(one) for one in self.fed], "text": self.text}
+        """Returns a JSON object: that of the match, with `fed`, `text` and `events`."""
+        events = None if self.events is None else self.events.to_dict()
+        return self.match.to_dict() | {"fed": [asdict(one) for one in self.fed], "text": self.text, "events": events}
 
     @staticmethod
     def from_dict(found: Mapping[str, Any]) -> OutputWhy:
         """Returns what such an object says."""
         fed = tuple(Fed(one["id"], one["query"], tuple(one["documents"])) for one in found["fed"])
-        return OutputWhy(Match.from_dict(found), fed, found["text"])
+        events = None if found["events"] is None else Filling.from_dict(found["events"])
+        return OutputWhy(Match.from_dict(found), fed, found["text"], events)
 
 
 def why_output(
@@ -117,7 +123,10 @@ def why_output(
     parts = next(filter(None, behind), ())
     reason, text = reason_of(output, behind, sources, queries)
     shown = selected(output.xml) if any(selects_values(text, row["form"]) for text in texts) else ()
-    return OutputWhy(Match(output, items, reason, shown), _fed(parts), text or next(iter(texts), ""))
+    match, text = Match(output, items, reason, shown), text or next(iter(texts), "")
+    if is_event_form(row["form"] or ""):
+        return _of_events(match, text, event_why(select, output, row["form"]))
+    return OutputWhy(match, _fed(parts), text)
 
 
 def _found(select: Select, asked: str) -> Row:
@@ -214,6 +223,14 @@ def reason_of(
             if reason is not None:
                 return reason, text
     return None, ""
+
+
+def _of_events(match: Match, text: str, why: EventWhy | None) -> OutputWhy:
+    if why is None:
+        return OutputWhy(match, (), text)
+    seen = (one for part in why.filling.parts for one in part.events if one.output)
+    fed = {one.output: Fed(one.output, one.query, one.documents) for one in seen}
+    return OutputWhy(replace(match, reason=why.reason), tuple(fed.values()), why.text, why.filling)
 
 
 def _fed(parts: Sequence[Record]) -> tuple[Fed, ...]:

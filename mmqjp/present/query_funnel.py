@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from mmqjp.documents.record import Record
 from mmqjp.explain.funnel import Funnel, steps_for
-from mmqjp.explain.funnel_stage import Stage
+from mmqjp.present.event_funnel import event_funnels
 from mmqjp.present.kept_documents import Kept
+from mmqjp.present.known_event_queries import known_event_queries
 from mmqjp.present.known_queries import Known, known_queries
+from mmqjp.present.query_funnels import QueryFunnel, QueryFunnels
 from mmqjp.present.why_not import no_query
 from mmqjp.tables.lookup import Select, count_outputs
 
@@ -18,58 +18,12 @@ MOST_DOCUMENTS, MOST_QUERIES_TRIED = 10_000, 10
 """So many of the newest kept documents are looked at, for so many of the queries of a name."""
 
 
-@dataclass(frozen=True, slots=True)
-class QueryFunnel:
-    """How many of the kept documents get past each stage of a query. `found` is how many choices of documents pass all;
-    `ties` how many only equal times keep from that (FOLLOWED BY). `unseen` documents came before the query was
-    registered or while it was paused, and `left_out` are too large to search. `paused` is the reason if it is paused.
-    If it is `incomplete`, there was too much to look at all."""
-
-    text: str
-    stages: tuple[Stage, ...]
-    found: int = 0
-    ties: int = 0
-    unseen: int = 0
-    left_out: int = 0
-    incomplete: bool = False
-    paused: str = ""
-
-    @property
-    def failed(self) -> Stage | None:
-        """The first stage that nothing passes."""
-        return next((stage for stage in self.stages if not stage.found), None)
-
-
-@dataclass(frozen=True, slots=True)
-class QueryFunnels:
-    """What the queries of a name find in kept documents. `documents` were looked at, and `left_out` are too large for
-    that. `outputs` are stored. If there is no such query, `message` and `hint` say so."""
-
-    query: str
-    documents: int = 0
-    left_out: int = 0
-    outputs: int = 0
-    funnels: tuple[QueryFunnel, ...] = ()
-    message: str = ""
-    hint: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns a JSON object."""
-        return asdict(self)
-
-    @staticmethod
-    def from_dict(found: Mapping[str, Any]) -> QueryFunnels:
-        """Returns what such an object says."""
-        funnels = tuple(
-            QueryFunnel(**one | {"stages": tuple(map(Stage.from_dict, one["stages"]))}) for one in found["funnels"]
-        )
-        return QueryFunnels(**dict(found) | {"funnels": funnels})
-
-
 def query_funnel(select: Select, name: str, most: int = MOST_DOCUMENTS) -> QueryFunnels:
     """Returns what the queries of a name find in kept documents, the newest of the streams that they read. `select`
     answers questions over the store. Raises what it does."""
     known = known_queries(select, name)[:MOST_QUERIES_TRIED]
+    if not known and (events := known_event_queries(select, name)[:MOST_QUERIES_TRIED]):
+        return event_funnels(select, name, events, most)
     if not known:
         message, hint = no_query(select, name)
         return QueryFunnels(name, message=message, hint=hint)

@@ -8,6 +8,8 @@ from difflib import get_close_matches
 from feeds.dates import iso_utc
 from mmqjp.explain.funnel import steps_for
 from mmqjp.explain.verdict import orders, verdict
+from mmqjp.present.event_why_not import event_why_not
+from mmqjp.present.known_event_queries import KnownEvents, known_event_queries
 from mmqjp.present.known_queries import MOST_NAMES, known_queries
 from mmqjp.present.named_documents import named_document
 from mmqjp.present.why_not_kept import with_kept
@@ -24,6 +26,8 @@ def why_not(select: Select, name: str, asked: Sequence[str]) -> WhyNot:
     """Returns why documents give no output of the queries of a name. Each is given by its id, or by an address or title
     that only one kept document has. `select` answers questions over the store. Raises what it does."""
     known = known_queries(select, name)
+    if not known and (events := known_event_queries(select, name)):
+        return _of_events(select, name, events, asked)
     if not known:
         return WhyNot(name, "query", *no_query(select, name))
     read = {block.stream for one in known for block in one.readable.blocks}
@@ -45,6 +49,16 @@ def why_not(select: Select, name: str, asked: Sequence[str]) -> WhyNot:
         for one, order in tries
     ]
     return shown_verdict(select, name, found)
+
+
+def _of_events(select: Select, name: str, known: Sequence[KnownEvents], asked: Sequence[str]) -> WhyNot:
+    streams = {definition.pattern.stream for one in known for definition in one.definitions.values()}
+    documents = [named_document(select, text, streams) for text in asked]
+    for document in documents:
+        if document.record is None:
+            return WhyNot(name, document.kind, document.message, document.hint, text=known[0].query.text)
+    records = {one.record.docid: one.record for one in documents if one.record is not None}
+    return event_why_not(select, name, known, list(records.values()))
 
 
 def no_query(select: Select, name: str) -> tuple[str, str]:

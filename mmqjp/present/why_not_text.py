@@ -12,14 +12,14 @@ from rich.text import Text
 from mmqjp.explain.funnel_stage import Stage
 from mmqjp.present.facts import Fact, Word
 from mmqjp.present.item import Item
-from mmqjp.present.query_funnel import QueryFunnel, QueryFunnels
+from mmqjp.present.query_funnels import QueryFunnel, QueryFunnels
 from mmqjp.present.terminal import print_facts, print_heading, print_item
 from mmqjp.present.times import Clock
 from mmqjp.present.why_not_result import WhyNot
 from mmqjp.text import printable_line
 
 TITLES = {
-    "query": "there is no such query over documents",
+    "query": "there is nothing to tell of such a query",
     "document": "there is no such document",
     "dead letter": "a document was refused",
     "pruned": "a document was dropped",
@@ -36,6 +36,15 @@ TITLES = {
     "window": "they are too far apart",
     "residual": "a condition is false",
     "mirror": "it is told the other way round",
+    "event": "there is no such event",
+    "late": "its events came too late",
+    "unseen": "the query did not see them",
+    "filtered": "a filter keeps it out",
+    "condition": "a condition is false",
+    "consumed": "another event was first",
+    "ended": "the run has ended",
+    "group": "they are in no group together",
+    "waiting": "it is not answered yet",
     "told": "it was told before",
     "dropped": "the output is missing",
     "too large": "that cannot be found out",
@@ -52,7 +61,7 @@ def print_why_not(found: WhyNot, clock: Clock, out: Console) -> None:
     print_facts("" if found.kind == "output" else "because", _said(found.part, found.message), out)
     print_facts("hint", _plain(found.hint), out)
     print_facts("outputs", [(Word("name", id),) for id in found.outputs], out)
-    tried = f"with the newest {found.tried:,} kept documents of its streams" if found.tried else ""
+    tried = f"with {found.tried:,} kept documents of its streams" if found.tried else ""
     print_facts("tried", _plain(tried), out)
     last = found.stages[-1].block if found.tried and found.stages else 0  # what kept documents pass says little
     passed = [stage for stage in found.stages if stage.found and (not last or stage.block == last)]
@@ -69,7 +78,7 @@ def print_why_not(found: WhyNot, clock: Clock, out: Console) -> None:
 def print_funnels(found: QueryFunnels, out: Console) -> None:
     """Prints what the queries of a name find in kept documents."""
     if found.message:
-        print_heading(found.query, "there is no such query over documents", out)
+        print_heading(found.query, "there is nothing to tell of such a query", out)
         print_facts("because", _plain(found.message), out)
         print_facts("hint", _plain(found.hint), out)
         return
@@ -97,7 +106,8 @@ def _print_funnel(funnel: QueryFunnel, out: Console) -> None:
         style = "bold" if stage is failed else ""
         cells = (stage_name(stage), printable_line(stage.part), f"{count_text(stage)}{' ◀' if stage is failed else ''}")
         table.add_row(*(Text(cell, style=style) for cell in cells))
-    table.add_row(Text("matches"), Text("choices of documents"), Text(f"{funnel.found:,}"))
+    what = "events of the query" if funnel.of_events else "choices of documents"
+    table.add_row(Text("matches"), Text(what), Text(f"{funnel.found:,}"))
     out.print(table)
     if failed is not None:
         print_facts("because", _said(failed.part, failed.message), out)
@@ -110,7 +120,8 @@ def notes(funnel: QueryFunnel) -> Iterable[str]:
     if funnel.paused:
         yield f"it is paused: {printable_line(funnel.paused)}"
     if funnel.unseen:
-        yield f"{funnel.unseen:,} documents came before it was registered, or while it was paused, and do not count"
+        what = "documents and outputs" if funnel.of_events else "documents"
+        yield f"{funnel.unseen:,} {what} came before it was registered, or while it was paused, and do not count"
     if funnel.ties:
         pairs = f"{funnel.ties:,} pair{' is' if funnel.ties == 1 else 's are'}"
         yield f"{pairs} left out only because of equal times: JOIN takes them"

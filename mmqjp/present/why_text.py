@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from mmqjp.explain.text_layout import text_lines
-from mmqjp.present.facts import Fact, Word, filters, timings, why
+from mmqjp.present.facts import Fact, Word, events, filters, spans, timings, why
 from mmqjp.present.output_why import OutputWhy
 from mmqjp.present.terminal import print_facts, print_heading, print_rows
 from mmqjp.present.times import Clock
@@ -31,7 +31,10 @@ def sections(found: OutputWhy) -> Iterator[tuple[str, list[Fact]]]:
     """Yields what there is beyond the match, each kind with a word for it."""
     told = why(found.match)
     conditions = [fact for fact in filters(found.match) if fact not in told]
-    for label, facts in (("times", timings(found.match)), ("filters", conditions), ("made of", list(_fed(found)))):
+    filled = [] if found.events is None else list(events(found.events))
+    times = timings(found.match) if found.events is None else list(spans(found.events))
+    parts = ("events", filled), ("times", times), ("filters", conditions), ("made of", list(_fed(found)))
+    for label, facts in parts:
         if facts:
             yield label, facts
 

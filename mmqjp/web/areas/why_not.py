@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse, Response
 
-from mmqjp.present.query_funnel import QueryFunnels
+from mmqjp.present.query_funnels import QueryFunnels
 from mmqjp.present.why_not_result import WhyNot
 from mmqjp.service.beside import WHY_NOT
 from mmqjp.web.site import Site

@@ -95,3 +95,39 @@ def test_a_service_says_why_not_beside_its_batches(story):
         for bad in ({"query": 1}, {"query": "q", "documents": "d1"}, {"query": "q", "documents": [1]}):
             with pytest.raises(ValueError, match=r"lacks its query|no list of texts"):
                 asked.ask(WHY_NOT, bad)
+
+
+# ---------------------------------------------------------------- event queries
+
+EVENTS = """DEFINE EVENT Book FROM S//book->b (author := b/author);
+DEFINE EVENT Blog FROM S//blog->b (writer := b/author);
+FROM Book NEXT{author = writer} Blog WITHIN 90 d PUBLISH next_blog"""
+
+
+@pytest.fixture
+def next_blogs(tmp_path, monkeypatch):
+    """A state with the matches of an event query."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    queries, state = tmp_path / "events.xscl", tmp_path / "s"
+    queries.write_text(EVENTS)
+    documents = write_documents(tmp_path / "documents.jsonl")
+    result = mmqjp(
+        "run", "--engine", "duckdb", "--queries", queries, "--documents", documents, "--state", state,
+        "--output", tmp_path / "o",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.stderr
+    return state
+
+
+def test_event_queries_are_retraced(next_blogs):
+    found = json.loads(mmqjp("why", "0", "--state", next_blogs, "--json").stdout)
+    assert [part["name"] for part in found["events"]["parts"]] == ["Book", "NEXT Blog"]
+    (condition,) = found["why"]["conditions"]
+    assert condition["text"] == "author = writer"
+    shown = mmqjp("why", "0", "--state", next_blogs, "--utc").stdout
+    assert 'NEXT Blog  writer "Ada"' in shown and "NEXT Blog: DUR 2 d, at most 90 d, GAP 2 d" in shown
+    first, second = found["documents"]
+    other = json.loads(mmqjp("why-not", "next_blog", second, first, first, "--state", next_blogs, "--json").stdout)
+    assert (other["kind"], other["outputs"]) == ("output", [found["id"]])
+    funnel = mmqjp("why-not", "next_blog", "--state", next_blogs).stdout
+    assert "events of the query" in funnel and "before Blog" in funnel

@@ -11,7 +11,8 @@ import pytest
 from feeds.document import Document
 from join_stage.joiner import PLANS
 from mmqjp.present import kept_documents
-from mmqjp.present.query_funnel import QueryFunnels, query_funnel
+from mmqjp.present.query_funnel import query_funnel
+from mmqjp.present.query_funnels import QueryFunnels
 from mmqjp.session import Session
 
 if TYPE_CHECKING:

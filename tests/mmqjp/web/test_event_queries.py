@@ -89,3 +89,20 @@ def test_namespaces_are_declared_once_and_what_is_not_replaced_is_copied():
         for name, can_be_replaced in {"q2": False, "p": True}.items():
             assert (">Edit<" in client.get(f"/q/{name}").text) == can_be_replaced
             assert ("becomes another query" in client.get("/new", params={"query": name}).text) != can_be_replaced
+
+
+def test_they_are_retraced():
+    with Session("duckdb", now=lambda: NOW, lateness=0) as engine:
+        engine.subscribe(QUERIES)
+        engine.process([post(1, "One"), post(2, "Two"), post(3, "Three"), post(9, "Last")])
+        client = browser(site_of(engine, now=lambda: NOW))
+        (first, *_) = client.get("/api/v1/queries/next_post/outputs").json()["outputs"]
+        found = client.get(f"/api/v1/outputs/{first['id']}").json()
+        assert [part["name"] for part in found["events"]["parts"]] == ["Post", "NEXT Post"]
+        page = client.get(f"/o/{first['id']}").text
+        assert "<h3>The events</h3>" in page and "NEXT Post" in page
+        asked = {"document": ["d1", "d3"]}
+        assert client.get("/api/v1/queries/next_post/why-not", params=asked).json()["kind"] == "consumed"
+        page = client.get("/q/next_post/why-not", params=asked).text
+        assert "Another event was first" in page and "The nearest of the kept documents" in page
+        assert "events get past all." in client.get("/q/next_post/why-not").text

@@ -1,0 +1,34 @@
+"""Why event queries give no output, or few: how many events of kept documents get past each of their stages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+from mmqjp.explain.retrace.looking import Looking
+from mmqjp.explain.retrace.trial import Trial
+from mmqjp.present.event_sources import FOR_EVER, MOST_STEPS, EventSources, Exhausted, Interval, Work
+from mmqjp.present.known_event_queries import KnownEvents
+from mmqjp.present.query_funnels import QueryFunnel, QueryFunnels
+from mmqjp.tables.lookup import Select, count_outputs
+
+ALWAYS = Interval(-FOR_EVER, FOR_EVER, FOR_EVER)
+"""Whenever they end, the newest first."""
+
+
+def event_funnels(select: Select, name: str, known: Sequence[KnownEvents], most: int) -> QueryFunnels:
+    """Returns what the event queries of a name, of which there is one at least, find in kept documents and in stored
+    outputs: so many of the newest ones. Raises what `select` does."""
+    read, left_out, funnels = 0, 0, list[QueryFunnel]()
+    for one in known:
+        work, paused = Work(MOST_STEPS // len(known)), one.query.paused or ""
+        funnel = QueryFunnel(one.query.text, (), incomplete=True, paused=paused, of_events=True)
+        with suppress(Exhausted):
+            sources = EventSources(select, one, (), ALWAYS, work, most)
+            read, left_out = max(read, sources.read), max(left_out, sources.left_out)
+            found = Looking(Trial(sources.given, work.take), (), sources.why_none).of(one.stream, ())
+            funnel = QueryFunnel(
+                one.query.text, found.stages, len(found.events), unseen=sources.unseen, paused=paused, of_events=True
+            )
+        funnels.append(funnel)
+    return QueryFunnels(name, read, left_out, count_outputs(select, name), tuple(funnels))
