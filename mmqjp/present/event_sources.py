@@ -101,7 +101,7 @@ class EventSources:
         self.read, self.left_out, self.unseen = 0, 0, 0
         """How many documents and outputs were looked at, how many were not because there are too many, and how many
         came before the query."""
-        self._take(records)
+        self._take([record for record in records if refusal(select, record) is None])
         if interval is not None:
             self._take_kept({record.docid for record in records}, interval)
             for name, schema in read_by(known.stream).items():

@@ -59,7 +59,7 @@ def check(seed: int, state: Path, seen: Counter[str]) -> None:
     made, arrived = statements(rng), documents(rng, 30)
     with Session("duckdb", state=state, settle=3 * SECOND, quiet=True) as engine:
         engine.subscribe(DEFINITIONS)
-        arriving = list(batches(rng, arrived, 7 * SECOND))
+        arriving = list(batches(rng, arrived, 14 * SECOND))
         came = {name: 0 if name in ("one", "two") else rng.randrange(len(arriving) // 2) for name in made}
         known: dict[str, str] = {}
         paused_at, resumed_at = sorted(rng.sample(range(len(arriving)), 2))
