@@ -24,15 +24,8 @@ from mmqjp.present.known_event_queries import KnownEvents
 from mmqjp.queries.event_compile import read_by
 from mmqjp.queries.event_statements import since_of
 from mmqjp.queries.model import Subscription
-from mmqjp.tables.lookup import (
-    Row,
-    Select,
-    documents_between,
-    documents_by_docid,
-    latest_setting,
-    outputs_between_times,
-    reason_refused,
-)
+from mmqjp.tables.event_lookup import documents_between, latest_setting, outputs_between_times, reason_refused
+from mmqjp.tables.lookup import Row, Select, documents_by_docid
 from xpath_stage.parse import parse_document, text_of
 from xscl.algebra.events import Aggregate, Events, Filter, Fold, Next, Schema, Stream, Union
 from xscl.algebra.events import Select as Selection

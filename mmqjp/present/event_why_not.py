@@ -29,7 +29,8 @@ from mmqjp.present.item import Item, item_of
 from mmqjp.present.known_event_queries import KnownEvents, known_event_queries
 from mmqjp.present.why_not_result import Near, WhyNot, items_of
 from mmqjp.queries.event_compile import read_by
-from mmqjp.tables.lookup import Select, documents_by_id, ids_with, outputs_between_times, span_of_outputs_with
+from mmqjp.tables.event_lookup import outputs_between_times, span_of_outputs_with
+from mmqjp.tables.lookup import Select, documents_by_id, ids_with
 
 _NOTHING = Looked([], (Stage("event", "", 0),), 0, ())
 

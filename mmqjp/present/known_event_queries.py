@@ -13,7 +13,8 @@ from mmqjp.queries.event_compile import StoredEvents, compile_stored, is_event_f
 from mmqjp.queries.event_statements import Definition
 from mmqjp.queries.model import Subscription
 from mmqjp.queries.stored_definitions import made
-from mmqjp.tables.lookup import Row, Select, definitions_named, event_queries_named, pauses_of, queries_named
+from mmqjp.tables.event_lookup import definitions_named, event_queries_named
+from mmqjp.tables.lookup import Row, Select, pauses_of, queries_named
 from xscl.algebra.events import Stream
 
 _NAME = re.compile(r"[A-Za-z_]\w*")

@@ -23,16 +23,17 @@ AT_ONCE, CHARACTERS_AT_ONCE = 1_000, 50_000
 
 # Who gets which answer. The condition that follows keeps the windows of the view `recipients` from being computed over
 # all answers.
-_RECIPIENTS = """FROM answers a JOIN members m ON a.form = m.form AND a.width <= m.widest AND m.since < a.appeared
+RECIPIENTS = """FROM answers a JOIN members m ON a.form = m.form AND a.width <= m.widest AND m.since < a.appeared
 AND a.first_qid <= m.qid AND m.begun <= a.batch
 AND (a.batch < m.ended OR (a.batch = m.ended AND a.arrival < m.ended_at))
 LEFT JOIN withheld w ON w.answer = a.answer AND w.qid = m.qid WHERE w.qid IS NULL"""
 
-_ID = "substr(sha2(m.identity || a.choice, 256), 1, 32)"
+ID = "substr(sha2(m.identity || a.choice, 256), 1, 32)"
+"""The id of an output, there."""
 
 _OUTPUT = f"""SELECT a.answer, m.qid, m.name AS query, a.form, a.t0, a.t1, a.documents, a.streams, a.nodes,
-CASE WHEN a.head = '' THEN a.tail ELSE a.head || m.name || a.tail END AS xml, {_ID} AS id,
-a.first_seq + row_number() OVER (PARTITION BY a.first_seq ORDER BY m.name, a.place, m.qid) - 1 AS seq {_RECIPIENTS}"""
+CASE WHEN a.head = '' THEN a.tail ELSE a.head || m.name || a.tail END AS xml, {ID} AS id,
+a.first_seq + row_number() OVER (PARTITION BY a.first_seq ORDER BY m.name, a.place, m.qid) - 1 AS seq {RECIPIENTS}"""
 
 _EARLIER = """SELECT NULL AS answer, NULL AS qid, query, NULL AS form, t0, t1, documents, streams, nodes, xml, id, seq
 FROM earlier_outputs"""
@@ -41,7 +42,7 @@ FROM earlier_outputs"""
 def output_by_seq(select: Select, seq: int) -> Row | None:
     """Returns the output with a number: the columns of `outputs`, and its `answer`, `qid` and `form`, which are None in
     stores of earlier formats."""
-    return _first(
+    return first_row(
         select(f"""SELECT * FROM ({_OUTPUT} AND a.first_seq <= {seq} AND a.last_seq >= {seq}) AS o WHERE seq = {seq}
 UNION ALL {_EARLIER} WHERE seq = {seq}""")
     )
@@ -52,15 +53,15 @@ def outputs_by_id(select: Select, prefix: str, most: int, after: int = -1) -> li
     Those up to number `after` may be left out: ids are made for all that are looked through.
 
     The seq of those that share it with others is that of the first of these."""
-    found = select(f"""SELECT {_ID} AS id, a.first_seq AS seq, m.name AS query {_RECIPIENTS}
-AND a.last_seq > {after} AND {_ID} LIKE '{prefix}%'
+    found = select(f"""SELECT {ID} AS id, a.first_seq AS seq, m.name AS query {RECIPIENTS}
+AND a.last_seq > {after} AND {ID} LIKE '{prefix}%'
 UNION ALL SELECT id, seq, query FROM earlier_outputs WHERE id LIKE '{prefix}%' LIMIT {most}""").to_pylist()
     return [(row["id"], row["seq"], row["query"]) for row in found]
 
 
 def output_by_id(select: Select, id: str, first_seq: int) -> Row | None:
     """Returns the output with an id, among those whose numbers begin at `first_seq`, as `output_by_seq` does."""
-    return _first(
+    return first_row(
         select(f"""SELECT * FROM ({_OUTPUT} AND a.first_seq = {first_seq}) AS o WHERE id = '{id}'
 UNION ALL {_EARLIER} WHERE seq = {first_seq} AND id = '{id}'""")
     )
@@ -157,7 +158,7 @@ def quoted(text: str) -> str:
     return parts[0] if len(parts) == 1 else "(" + " || chr(92) || ".join(parts) + ")"
 
 
-def _first(found: pa.Table) -> Row | None:
+def first_row(found: pa.Table) -> Row | None:
     rows = found.slice(0, 1).to_pylist()
     return rows[0] if rows else None
 
@@ -207,7 +208,7 @@ ORDER BY docid DESC LIMIT {most}"""
 
 def dead_letter_of(select: Select, id: str) -> Row | None:
     """Returns the last dead letter with an id: `stream` and `reason`."""
-    return _first(
+    return first_row(
         select(f"SELECT stream, reason FROM dead_letters WHERE id = {quoted(id)} ORDER BY noted_at DESC LIMIT 1")
     )
 
@@ -232,88 +233,11 @@ LIMIT {most}"""
     return [(row["docid"], row["size"]) for row in rows]
 
 
-def documents_between(
-    select: Select, streams: Collection[str], t0: int, t1: int, near: int, most: int, refused: str
-) -> list[tuple[int, int]]:
-    """Returns documents of some streams that end in an interval, as their docids and sizes in characters: those that
-    end nearest to a time first, but at most so many. Those are left out of which a dead letter's reason begins with
-    `refused`."""
-    listed = ", ".join(quoted(stream) for stream in sorted(streams))
-    rows = select(
-        f"""SELECT d.docid, length(d.xml) AS size FROM documents d
-WHERE d.stream IN ({listed}) AND d.t1 >= {t0} AND d.t1 <= {t1} AND d.kind <> 'hidden' AND NOT EXISTS (
-SELECT 1 FROM dead_letters l WHERE l.stream = d.stream AND l.id = d.id AND l.reason LIKE '{refused}%')
-ORDER BY abs(d.t1 - {near}), d.docid LIMIT {most}"""
-    ).to_pylist()
-    return [(row["docid"], row["size"]) for row in rows]
-
-
-def reason_refused(select: Select, stream: str, id: str, like: str) -> str | None:
-    """Returns the reason of a dead letter of a document that is LIKE a pattern of SQL, or None."""
-    row = _first(
-        select(
-            f"""SELECT reason FROM dead_letters
-WHERE stream = {quoted(stream)} AND id = {quoted(id)} AND reason LIKE '{like}' ORDER BY noted_at LIMIT 1"""
-        )
-    )
-    return None if row is None else row["reason"]
-
-
-def outputs_between_times(select: Select, name: str, t0: int, t1: int, near: int, most: int) -> list[Row]:
-    """Returns the outputs of a query that end in an interval, those nearest to a time first, but at most so many: `id`,
-    `qid`, `first_qid`, `t0`, `t1`, `documents`, `streams`, `nodes` and `xml`."""
-    found: list[Row] = select(
-        f"""SELECT {_ID} AS id, m.qid, a.first_qid, a.t0, a.t1, a.documents, a.streams, a.nodes,
-CASE WHEN a.head = '' THEN a.tail ELSE a.head || m.name || a.tail END AS xml {_RECIPIENTS}
-AND m.name = {quoted(name)} AND a.t1 >= {t0} AND a.t1 <= {t1}
-ORDER BY abs(a.t1 - {near}), a.answer, m.qid LIMIT {most}"""
-    ).to_pylist()
-    return found
-
-
-def span_of_outputs_with(select: Select, name: str, documents: Collection[str]) -> tuple[int, int] | None:
-    """Returns when the first of the outputs of a query begins that are made of one of some external documents, given by
-    their ids, and when the last one ends; None if there is none."""
-    made = " OR ".join(f"array_contains(a.documents, {quoted(id)})" for id in sorted(set(documents)))
-    (row,) = select(
-        f"SELECT min(a.t0) AS t0, max(a.t1) AS t1 {_RECIPIENTS} AND m.name = {quoted(name)} AND ({made})"
-    ).to_pylist()
-    return None if row["t0"] is None else (row["t0"], row["t1"])
-
-
-def definitions_named(select: Select, names: Collection[str]) -> list[Row]:
-    """Returns the definitions of events that were ever registered under some names: `id`, `name`, `text`, `added_at`
-    and `removed_at`, the oldest first."""
-    listed = ", ".join(quoted(name) for name in sorted(names)) or "NULL"
-    found: list[Row] = select(
-        f"""SELECT d.id, d.name, d.text, d.added_at, r.removed_at FROM definitions d
-LEFT JOIN removed_definitions r ON r.id = d.id WHERE d.name IN ({listed}) ORDER BY d.id"""
-    ).to_pylist()
-    return found
-
-
-def event_queries_named(select: Select, names: Collection[str]) -> list[Row]:
-    """Returns one event query of each of some names, a registered one if there is any: `name` and `text`."""
-    listed = ", ".join(quoted(name) for name in sorted(names)) or "NULL"
-    found: list[Row] = select(
-        f"""SELECT name, min(text) AS text, removed FROM (
-SELECT a.name, a.text, r.qid IS NOT NULL AS removed FROM added_queries a LEFT JOIN removed_queries r ON r.qid = a.qid
-WHERE a.form LIKE 'events-%' AND a.name IN ({listed})) AS q GROUP BY name, removed ORDER BY name, removed DESC"""
-    ).to_pylist()
-    return list({row["name"]: row for row in found}.values())  # the last is registered
-
-
-def latest_setting(select: Select, key: str) -> str | None:
-    """Returns the latest value of a setting, or None."""
-    row = _first(select(f"SELECT value FROM settings WHERE key = {quoted(key)} ORDER BY batch DESC LIMIT 1"))
-    return None if row is None else row["value"]
-
-
 def ids_among(select: Select, name: str, t0: int, t1: int, ids: Collection[str]) -> dict[str, int]:
     """Returns the numbers of the outputs of a query with these times that have one of some ids, by their ids. The
     number is that of the first output with these times."""
     found = select(
-        f"""SELECT {_ID} AS id, a.first_seq AS seq {_RECIPIENTS} AND a.t0 = {t0} AND a.t1 = {t1}
+        f"""SELECT {ID} AS id, a.first_seq AS seq {RECIPIENTS} AND a.t0 = {t0} AND a.t1 = {t1}
 AND m.name = {quoted(name)} UNION ALL SELECT id, seq FROM earlier_outputs
 WHERE t0 = {t0} AND t1 = {t1} AND query = {quoted(name)}"""
     ).to_pylist()
@@ -323,7 +247,7 @@ WHERE t0 = {t0} AND t1 = {t1} AND query = {quoted(name)}"""
 def outputs_at(select: Select, name: str, t1: int, most: int) -> list[Row]:
     """Returns outputs of a query that end at a time, with their `id` and `answer`."""
     found: list[Row] = select(
-        f"""SELECT {_ID} AS id, a.answer {_RECIPIENTS} AND a.t1 = {t1} AND m.name = {quoted(name)}
+        f"""SELECT {ID} AS id, a.answer {RECIPIENTS} AND a.t1 = {t1} AND m.name = {quoted(name)}
 ORDER BY id LIMIT {most}"""
     ).to_pylist()
     return found
@@ -333,7 +257,7 @@ def ids_with(select: Select, name: str, documents: Collection[str], most: int) -
     """Returns the ids of outputs of a query that are made of all of some external documents, given by their ids."""
     made = " AND ".join(f"array_contains({{}}.documents, {quoted(id)})" for id in sorted(set(documents)))
     found: list[str] = select(
-        f"""SELECT {_ID} AS id {_RECIPIENTS} AND m.name = {quoted(name)} AND {made.replace("{}", "a")}
+        f"""SELECT {ID} AS id {RECIPIENTS} AND m.name = {quoted(name)} AND {made.replace("{}", "a")}
 UNION ALL SELECT e.id FROM earlier_outputs e WHERE e.query = {quoted(name)} AND {made.replace("{}", "e")}
 ORDER BY id LIMIT {most}"""
     )["id"].to_pylist()
