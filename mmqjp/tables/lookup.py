@@ -159,6 +159,7 @@ def quoted(text: str) -> str:
 
 
 def first_row(found: pa.Table) -> Row | None:
+    """Returns the first row of an answer, or None."""
     rows = found.slice(0, 1).to_pylist()
     return rows[0] if rows else None
 
