@@ -15,6 +15,7 @@ from mmqjp.queries.model import Subscription
 from mmqjp.queries.stored_definitions import made
 from mmqjp.tables.event_lookup import definitions_named, event_queries_named
 from mmqjp.tables.lookup import Row, Select, pauses_of, queries_named
+from xscl.algebra.event_sequences import NearPattern, Pattern
 from xscl.algebra.events import Stream
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
@@ -32,21 +33,24 @@ class KnownEvents:
 
 def known_event_queries(select: Select, name: str, form: str | None = None) -> list[KnownEvents]:
     """Returns the event queries of a name, at most 100 of them: those that are registered, or, with their `form`, also
-    removed ones. Those that this version cannot read are left out."""
+    removed ones. PATTERNs are left out, and those that this version cannot read."""
     rows = [row for row in queries_named(select, name, MOST_QUERIES) if is_event_form(row["form"] or "")]
     wanted = [row for row in rows if (row["removed_at"] is None if form is None else row["form"] == form)]
     pauses = pauses_of(select, [row["qid"] for row in wanted])
     found = []
     for row in wanted:
         with suppress(StoreError):
-            found.append(_known(select, name, row, pauses))
+            if (known := _known(select, name, row, pauses)) is not None:
+                found.append(known)
     return found
 
 
-def _known(select: Select, name: str, row: Row, pauses: Iterable[Row]) -> KnownEvents:
+def _known(select: Select, name: str, row: Row, pauses: Iterable[Row]) -> KnownEvents | None:
     texts, definitions = _behind(select, row["text"], row["removed_at"])
     schemas = {one.name: one.schema for one in definitions.values()}
     compiled = compile_stored([row["text"], *texts], schemas)[0]
+    if isinstance(compiled.stream, Pattern | NearPattern):
+        return None
     stored = StoredEvents(row["form"], compiled)
     query = Subscription(row["qid"], name, row["text"], row["occurrence"], row["since"], None, row["form"], 0, stored)
     for pause in pauses:

@@ -70,7 +70,7 @@ def no_query(select: Select, name: str) -> tuple[str, str]:
         what = f"{name} tells what did not come, and why-not knows queries whose documents all came"
         return what, "try it with the operator without NOT: what that matches are the partners"
     if queries_named(select, name, 1):
-        return f"{name} is an event query, and why-not knows queries over documents", "mmqjp explain shows what it does"
+        return f"{name} is a PATTERN, which why-not does not know", "mmqjp explain shows what it does"
     names = names_of_queries(select, MOST_NAMES)
     near = get_close_matches(name, names, 1)
     listed = ", ".join(names[:LISTED]) + (" and others" if len(names) > LISTED else "")
