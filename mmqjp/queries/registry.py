@@ -29,7 +29,7 @@ class Registry:
     def __init__(self, catalog: Catalog, stage1: XPathStage, stage2: JoinEngine) -> None:
         self.catalog = catalog
         self.stage1, self._stage2, self.events = stage1, stage2, EventStatements(catalog, stage1)
-        self.subscriptions: dict[int, Subscription] = {}
+        self.subscriptions: dict[int, Subscription] = {}  # by qid, in ascending order
         self.version = 0  # changes with every change of the queries
         self._by_name, self._by_text = ByKey(), ByKey()
         self.rows, self._forms = dict[int, RowTargets](), Forms()  # `rows` has the targets of each row of R_T

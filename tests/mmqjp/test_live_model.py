@@ -72,6 +72,8 @@ def lived(engine: str | SparkSession, operations: list[Operation], place: Path) 
 
 
 DERIVED = "SELECT v, w FROM S/a[./x->v] JOIN {{{0}(v) = {0}(w), INF}} T/a[./x->w]"
+SILENT_FOR_3 = "S/a->x NOT FOLLOWED BY {x = y, 3} S/b->y PUBLISH P"
+FIRST_OF_ALL = "S/a->x NOT PRECEDED BY {x = y, INF} S/b->y"
 WRONG: dict[str, list[Operation]] = {
     "1: numbers of a process": [
         Reopen(),
@@ -139,6 +141,40 @@ WRONG: dict[str, list[Operation]] = {
         Batch((doc("d6", 1, "<a>u</a>"), doc("d7", 8, "<a>v</a>"))),
         Batch((doc("d8", 100, "<a>v</a>"),)),
         Batch((doc("d9", 0, "<a>u</a>"), doc("d10", 0, "<a>v</a>"))),
+    ],
+    "told before the watermark fell, but not to all": [
+        Reopen(lateness=2 * SECOND),
+        Subscribe(SILENT_FOR_3),
+        Batch((doc("d1", 0, "<a>u</a>"),)),
+        Batch((doc("d2", 10, "<c/>"),)),
+        Reopen(lateness=20 * SECOND),
+        Subscribe(SILENT_FOR_3.replace("H P", "H Q"), backfill=True),
+        Subscribe(f"{FIRST_OF_ALL} JOIN {{x = z, INF}} S/a->z", backfill=True),
+        Batch((doc("d3", 2, "<b>v</b>"), doc("d4", 3, "<a>v</a>"))),
+        Batch((doc("d5", 25, "<c/>"),)),
+        Subscribe(f"{FIRST_OF_ALL} FOLLOWED BY {{x = z, INF}} S/a->z PUBLISH R", backfill=True),
+        Batch((doc("d6", 40, "<a>u</a>"),)),
+    ],
+    "what came while nothing was decided": [
+        Reopen(lateness=2 * SECOND),
+        Subscribe(SILENT_FOR_3),
+        Batch((doc("d1", 20, "<c/>"),)),
+        Batch((doc("d2", 21, "<c/>"),)),
+        Reopen(),
+        Batch((doc("d3", 1, "<a>u</a>"), doc("d4", 2, "<b>v</b>"))),
+        Batch((doc("d5", 3, "<b>v</b>"),)),
+        Reopen(lateness=2 * SECOND),
+        Batch((doc("d6", 22, "<c/>"),)),
+        Batch((doc("d7", 23, "<c/>"),)),
+    ],
+    "a publisher that lags behind": [
+        Reopen(lateness=2 * SECOND),
+        Subscribe("S/b PUBLISH R; S/a->x NOT JOIN {x = y, 3} R//b->y PUBLISH P"),
+        Batch((doc("d1", 0, "<a>u</a>"), doc("d2", 0, "<a>v</a>"), doc("t1", 0, "<a/>", "T"))),
+        Batch((doc("d3", 10, "<c/>"),)),
+        Subscribe("S/b PUBLISH R; T/b PUBLISH R; S/a->x NOT JOIN {x = y, 3} R//b->y PUBLISH Q", backfill=True),
+        Batch((doc("d4", 1, "<b>u</b>", "T"),)),
+        Batch((doc("d5", 30, "<c/>", "T"),)),
     ],
     "a refused script uses up no number": [
         Reopen(),

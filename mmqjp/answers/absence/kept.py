@@ -90,17 +90,19 @@ class KeptMatches:
             found.is_whole = self._opened_at == 0
         return found
 
-    def due(self, group: Group, watermark: int, decided: Decided) -> list[Entry]:
-        """Returns the entries of a group that a watermark decides, and that were not decided before."""
+    def due(self, group: Group, watermark: int, decided: Decided, *, again: bool = False) -> dict[Entry, int]:
+        """Returns the entries of a group that a watermark decides, in the order of time, each with the number of the
+        query before which all were told. Leaves out what all were told who were there, unless it is decided `again`."""
         row, op, window, stream = group
         before = decided_before(op, window, watermark)
         if before <= EARLIEST:
-            return []
+            return {}
         self.load(row, decided)
-        waiting, least = self.waiting(row), decided.least(stream)
-        low = EARLIEST if least is None else decided_before(op, window, least)
-        entries = waiting.between(low, before) + [entry for entry in waiting.fresh if entry.t0 < min(low, before)]
-        return [entry for entry in entries if not decided.has(stream, op, window, entry)]
+        waiting = self.waiting(row)
+        low = EARLIEST if again else decided_before(op, window, decided.least(stream))
+        entries = [entry for entry in sorted(waiting.fresh) if entry.t0 < min(low, before)]
+        entries += waiting.between(low, before)
+        return {entry: decided.told_before(stream, op, window, entry) for entry in entries}
 
     def load(self, row: int, decided: Decided) -> None:
         """Loads what waits since before the engine was opened."""
@@ -110,8 +112,7 @@ class KeptMatches:
         for one, op, window, stream in self.plans.groups:
             if not self.waiting(one).is_whole:
                 rows.append(one)
-                least = decided.least(stream)
-                low = min(low, EARLIEST if least is None else decided_before(op, window, least))
+                low = min(low, decided_before(op, window, decided.least(stream)))
         loaded = [self.waiting(one) for one in rows]
 
         def forget() -> None:
@@ -194,10 +195,9 @@ class KeptMatches:
 
 def _needed(groups: Sequence[Group], decided: Decided) -> tuple[int, Callable[[Entry], bool]]:
     """Returns the time before which all entries may be decided for these groups, and whether one is not."""
-    found = [(op, window, stream, decided.least(stream)) for _, op, window, stream in groups]
-    low = min(EARLIEST if least is None else decided_before(op, window, least) for op, window, _, least in found)
+    low = min(decided_before(op, window, decided.least(stream)) for _, op, window, stream in groups)
 
     def is_needed(entry: Entry) -> bool:
-        return not all(decided.has(stream, op, window, entry) for op, window, stream, _ in found)
+        return not all(decided.told_before(stream, op, window, entry) for _, op, window, stream in groups)
 
     return low, is_needed

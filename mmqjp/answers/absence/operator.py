@@ -6,8 +6,9 @@ cut batches.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from join_stage.joiner import JoinEngine
 from mmqjp.answers.absence.decided import ABSENCES, Decided, Mark
@@ -15,8 +16,9 @@ from mmqjp.answers.absence.kept import KeptMatches
 from mmqjp.answers.absence.partners import Partners
 from mmqjp.answers.absence.plans import Group, LeftPlan
 from mmqjp.answers.absence.seen_by import SeenBy
-from mmqjp.answers.absence.times import decided_before, over_at
+from mmqjp.answers.absence.times import over_at
 from mmqjp.answers.absence.waiting import Entry
+from mmqjp.answers.backfill import known_tuples
 from mmqjp.answers.inner_join_operator import InnerJoinOperator
 from mmqjp.answers.looking import Looking
 from mmqjp.answers.match import Match
@@ -26,7 +28,7 @@ from mmqjp.answers.quota import OutOfSteps, Quota, Steps
 from mmqjp.documents.record import Inputs, Record
 from mmqjp.documents.records import Records
 from mmqjp.documents.watermarks import EARLIEST, EVENT_TIME, LATEST, Watermarks, lateness_of
-from mmqjp.queries.model import HiddenStream, Subscription
+from mmqjp.queries.model import HiddenStream, Owner, Subscription
 from mmqjp.queries.registry import Registry
 from mmqjp.queries.row_targets import RowPart, TargetGroup
 from mmqjp.tables.ledger import Ledger
@@ -48,7 +50,7 @@ class AbsenceOperator:
         inner: InnerJoinOperator,
     ) -> None:
         """`queries` and `inner` make answers and tuples of what has no partner."""
-        self._registry, self._records, self._ledger = registry, records, ledger
+        self._store, self._registry, self._records, self._ledger = store, registry, records, ledger
         self._watermarks, self._quota, self._queries, self._inner = watermarks, quota, queries, inner
         self._kept = KeptMatches(store, registry, records, watermarks, ledger.next_docid)
         self._plans = self._kept.plans
@@ -85,30 +87,49 @@ class AbsenceOperator:
     def is_due(self, greatest: Mapping[str, int] | None) -> bool:
         """Returns whether anything is decided at these greatest times, by stream."""
         return any(
-            self._kept.due(group, self._watermark(group, greatest), self._decided) for group in self._plans.groups
+            self._wanted(plan, self._kept.due(group, self._watermark(group, greatest), self._decided))
+            for group, plans in self._plans.groups.items()
+            for plan in plans
         )
 
     def on_watermark(self, context: StepContext, greatest: Mapping[str, int] | None) -> Iterator[Expanded]:
         """Yields what is decided at these greatest times, by stream, if no more is to come of what it is made of. None
         stands for the end of all streams."""
-        due: list[tuple[LeftPlan, list[Entry], int]] = []
+        due: list[tuple[LeftPlan, dict[Entry, int]]] = []
         for group, plans in self._plans.groups.items():
             watermark = self._watermark(group, greatest)
             self._now[group[3]] = watermark
             entries = self._kept.due(group, watermark, self._decided)
             for plan in plans:
-                done = self._done.get(plan.part, ())
-                if some := [entry for entry in entries if entry not in done]:
-                    due.append((plan, some, 0))
-                if context.backfilled and (first := _first_of(plan, context)) is not None:
-                    again = self._decided_before(group, watermark)
-                    if some := [entry for entry in again if entry not in done and entry not in set(entries)]:
-                        due.append((plan, some, first))
-        for plan, entries, first in self._ready(due, context):
-            self._kept.recall(plan, entries)
-            for entry in entries:
+                if context.backfilled and _is_among(plan, context.backfilled):
+                    # Others were told before.
+                    again = self._kept.due(group, watermark, self._decided, again=True)
+                    wanted = self._wanted(plan, again)
+                else:
+                    wanted = self._wanted(plan, entries)
+                if wanted:
+                    due.append((plan, wanted))
+        for plan, wanted in self._ready(due, context):
+            self._kept.recall(plan, wanted)
+            for entry, told_before in wanted.items():
                 self._done.setdefault(plan.part, set()).add(entry)
-                yield from self._decide(plan, entry, context, first)
+                yield from self._decide(plan, entry, context, told_before)
+
+    def _wanted(self, plan: LeftPlan, due: Mapping[Entry, int]) -> dict[Entry, int]:
+        """Returns those of the entries that are due that an absence did not decide for all that there are."""
+        done = self._done.get(plan.part, ())
+        return {
+            entry: told_before
+            for entry, told_before in due.items()
+            if entry not in done and (not told_before or self._is_newer(plan, told_before))
+        }
+
+    def _is_newer(self, plan: LeftPlan, told_before: int) -> bool:
+        """Returns whether some query came after others were told; of those that share an inner join, whether all
+        did."""
+        qids = (query.qid for query in self._kept.queries_of(plan) if query.active)
+        last = max(qids, default=-1) if plan.part.form is not None else min(qids, default=-1)
+        return last >= told_before
 
     def undecided(self, greatest: Mapping[str, int] | None) -> tuple[set[str], set[HiddenStream]]:
         """Returns the forms and hidden streams with something to decide, which waits for what was put off."""
@@ -116,7 +137,7 @@ class AbsenceOperator:
         for group, plans in self._plans.groups.items():
             entries = self._kept.due(group, self._watermark(group, greatest), self._decided)
             for plan in plans if entries else ():
-                if not self._done.get(plan.part, set()).issuperset(entries):
+                if self._wanted(plan, entries):
                     if plan.part.form is not None:
                         forms.add(plan.part.form.id)
                     elif isinstance(plan.owner, HiddenStream):
@@ -130,10 +151,11 @@ class AbsenceOperator:
         for (row, op, window, stream), plans in self._plans.groups.items():
             self._kept.load(row, self._decided)
             entries = self._kept.waiting(row).between(EARLIEST, LATEST)
-            docids = {entry.docid for entry in entries if not self._decided.has(stream, op, window, entry)}
+            told = {entry.docid: self._decided.told_before(stream, op, window, entry) for entry in entries}
             for plan in plans:
-                for query in self._kept.queries_of(plan):
-                    if query.active and (some := {docid for docid in docids if docid > query.sees_after}):
+                for query in filter(_is_active, self._kept.queries_of(plan)):
+                    after, qid = query.sees_after, query.qid
+                    if some := {docid for docid, before in told.items() if docid > after and qid >= before}:
                         found.setdefault(query.name, set()).update(some)
         return {name: len(docids) for name, docids in sorted(found.items())}
 
@@ -150,10 +172,11 @@ class AbsenceOperator:
 
     def save(self) -> None:
         """Writes, within the batch, what was decided."""
-        noted = Decided(dict(self._decided.by_stream))
+        noted = self._decided.only(self._now)
+        latest = next(reversed(self._registry.subscriptions), -1)
         for stream, watermark in self._now.items():
-            if EARLIEST < watermark < LATEST:
-                noted.note(stream, Mark(self._ledger.next_docid, watermark))
+            if watermark < LATEST:
+                noted.note(stream, Mark(self._ledger.next_docid, watermark, latest + 1))
         if noted.by_stream != self._decided.by_stream:
             self._ledger.save_settings({ABSENCES: noted.to_setting()})
         self._noted = noted
@@ -216,31 +239,26 @@ class AbsenceOperator:
             return LATEST
         return self._watermarks.of(self._registry.sources(group[3]), greatest)
 
-    def _decided_before(self, group: Group, watermark: int) -> list[Entry]:
-        """Returns the entries of a group that a watermark decides, also those that were decided before."""
-        row, op, window, _ = group
-        return self._kept.waiting(row).between(EARLIEST, decided_before(op, window, watermark))
-
     def _ready(
-        self, due: Sequence[tuple[LeftPlan, list[Entry], int]], context: StepContext
-    ) -> list[tuple[LeftPlan, list[Entry], int]]:
+        self, due: Sequence[tuple[LeftPlan, dict[Entry, int]]], context: StepContext
+    ) -> list[tuple[LeftPlan, dict[Entry, int]]]:
         """Returns what is made of nothing that has to be decided first, in the order of time."""
-        forms = {plan.part.form.id for plan, _, _ in due if plan.part.form is not None}
+        forms = {plan.part.form.id for plan, _ in due if plan.part.form is not None}
         forms |= {form.id for form in context.put_off}
-        streams = {plan.owner for plan, _, _ in due if plan.part.form is None}
+        streams = {plan.owner for plan, _ in due if plan.part.form is None}
         if not (forms or streams):
             return []
         ready = []
-        for plan, entries, first in due:
+        for plan, entries in due:
             behind_forms, behind_streams = self._plans.behind(plan)
             if behind_forms.isdisjoint(forms) and streams.isdisjoint(behind_streams):
-                ready.append((plan, entries, first))
+                ready.append((plan, entries))
         return ready
 
     # ------------------------------------------------------------ decisions
 
-    def _decide(self, plan: LeftPlan, entry: Entry, context: StepContext, first_qid: int) -> Iterator[Expanded]:
-        """Yields what the absences of an entry give."""
+    def _decide(self, plan: LeftPlan, entry: Entry, context: StepContext, told_before: int) -> Iterator[Expanded]:
+        """Yields what the absences of an entry give to queries from number `told_before` on."""
         record = self._records[entry.docid]
         inputs = Inputs([record])
         inputs.t1 = over_at(plan.op, plan.window, record.t0, record.t1)
@@ -248,10 +266,14 @@ class AbsenceOperator:
         partners = Partners(self._records, plan.op, plan.window, plan.watched)
         steps = Steps(self._quota.most_work)
         if plan.part.form is None:
+            if told_before and isinstance(plan.owner, HiddenStream):
+                # There may be tuples from when other queries read the stream.
+                known = frozenset(known_tuples(self._store, [plan.owner.stream]))
+                context = replace(context, known_tuples=known)
             yield from self._decide_tuples(plan, match, inputs, partners, context, steps)
             return
         account = context.accounts.of(plan.part.form)
-        share = account.share(-1, inputs, max(first_qid, context.accounts.first_qid))
+        share = account.share(-1, inputs, max(told_before, context.accounts.first_qid))
         if share is None:
             return
         seen_by = SeenBy(account, share, inputs)
@@ -302,10 +324,10 @@ def _terms(part: TargetGroup) -> Iterable[Term]:
     return [Term(var) for var in stream.hidden.variables]
 
 
-def _first_of(plan: LeftPlan, context: StepContext) -> int | None:
-    """Returns the least number of the plan nodes of an absence that a step backfills: 0 for a hidden stream; None if
-    there is none."""
-    if plan.part.form is None:
-        return 0 if plan.owner in context.backfilled else None
-    qids = [query.qid for query in plan.part.form if query in context.backfilled]
-    return min(qids, default=None)
+def _is_among(plan: LeftPlan, owners: Collection[Owner]) -> bool:
+    """Returns whether any plan node of an absence is one of these."""
+    return plan.owner in owners if plan.part.form is None else any(query in owners for query in plan.part.form)
+
+
+def _is_active(query: Subscription) -> bool:
+    return query.active
