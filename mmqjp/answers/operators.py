@@ -17,6 +17,7 @@ from mmqjp.answers.pair_tests import Mirrors
 from mmqjp.answers.quota import Quota
 from mmqjp.answers.telling import AllPutOff
 from mmqjp.answers.usage import Accounts
+from mmqjp.documents.progress import Progress
 from mmqjp.documents.record import Inputs, Record
 from mmqjp.documents.records import Records, StoredRecords
 from mmqjp.documents.watermarks import Watermarks
@@ -51,13 +52,14 @@ class StepContext:
 
     `accounts` are charged for what operators give. In a backfill, only `owners` get anything. `known_tuples` are the
     tuples of hidden streams that existed before, as (stream, parts, bound). What was decided before is decided again
-    for plan nodes that are `backfilled`.
+    for plan nodes that are `backfilled`. `progress` is that of the streams; None in a backfill.
     """
 
     accounts: Accounts
     owners: Collection[Owner] | None = None
     known_tuples: Collection[tuple[object, ...]] = frozenset()
     backfilled: Collection[Owner] = frozenset()
+    progress: Progress | None = None
     bindings: JointBindings = field(default_factory=JointBindings)
     mirrors: Mirrors = field(default_factory=Mirrors)
     ties: set[tuple[Form | Looking, tuple[int, ...], tuple[int, ...]]] = field(default_factory=set)

@@ -29,6 +29,7 @@ from mmqjp.answers.stored_ties import StoredTies
 from mmqjp.answers.stored_usage import Before, StoredUsage
 from mmqjp.answers.telling import Telling
 from mmqjp.answers.usage import Accounts, Cutoff, Cutoffs
+from mmqjp.documents.progress import Progress
 from mmqjp.documents.record import Record
 from mmqjp.documents.records import Records
 from mmqjp.queries.event_backfill import forms_to_backfill
@@ -111,7 +112,7 @@ class Pipeline:
                 witnesses = self._witnesses(records, found)
             else:  # the rollback has made groups new again, and they belong to the batch
                 witnesses = replace(witnesses, r_group=self._stage1.new_groups())
-            context = StepContext(accounts)
+            context = StepContext(accounts, progress=Progress(records, self._ledger.next_arrival))
             reader = self._reader(context)
             joins = self.patterns.step(witnesses)
             answers, spread = self._first_round(reader, records, joins, accounts, cutoffs)
@@ -131,9 +132,9 @@ class Pipeline:
         arrived = {record.arrival: record for record in records if record.kind == "external"}
         pauses = []
         for qid, cutoff in cutoffs.items():
-            # What a watermark decides may concern an earlier batch. Then no document of this one is answered.
+            # What the clock decides belongs to an earlier batch. Then no document of this one is answered.
             record = arrived.get(cutoff.arrival)
-            reason = cutoff.reason(self._quota, "of an earlier batch" if record is None else record.id)
+            reason = cutoff.reason(self._quota, self._id_of(cutoff) if record is None else record.id)
             docid = (first if record is None else record.docid) - 1
             pauses.append(Pause(self._registry.subscriptions[qid], docid, cutoff.arrival, reason))
         assert not records or records[0].docid == first, "documents that are admitted again get the same ids"
@@ -226,11 +227,16 @@ class Pipeline:
         pauses = []
         for qid, cutoff in cutoffs.items():
             arrived = self._ledger.docid_of_arrival(cutoff.arrival)
-            reason = cutoff.reason(self._quota, "that is gone" if arrived is None else self._records[arrived].id)
+            reason = cutoff.reason(self._quota, self._id_of(cutoff))
             docid = arrived - 1 if arrived is not None and qid in new else last
             pauses.append(Pause(self._registry.subscriptions[qid], docid, cutoff.arrival, reason))
         self._save(accounts)
         return Answered(answers, self._members(accounts, answers), pauses)
+
+    def _id_of(self, cutoff: Cutoff) -> str:
+        """Returns the id of the stored document at a cutoff."""
+        docid = self._ledger.docid_of_arrival(cutoff.arrival)
+        return "that is gone" if docid is None else self._records[docid].id
 
     # ------------------------------------------------------------ rounds
 

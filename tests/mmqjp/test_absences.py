@@ -13,13 +13,13 @@ from feeds.document import Document
 from join_stage.joiner import PLANS
 from mmqjp.session import Session
 from tests.generate.absences import with_absences
-from tests.generate.documents import SECOND
+from tests.generate.documents import SECOND, START
 from tests.generate.seeds import seeds
 from tests.generate.strategies import random_case
 from tests.oracle.bindings import OutputRow
 from tests.oracle.evaluation import comparable, evaluate
 from tests.support.agreement import Delivery, arranged, as_row
-from xscl import Script
+from xscl import Script, parse_script
 
 QUERIES, DOCUMENTS = 12, 12
 
@@ -68,3 +68,18 @@ def _watermark(arrived: Sequence[Document], lateness: dict[str, int]):
         return greatest - lateness.get(stream, lateness["*"])
 
     return watermark
+
+
+def test_what_is_made_of_absences_is_decided_also_if_none_of_them_is_there():
+    """Whatever the first of them decides in that batch."""
+    script = parse_script("""S/a->x NOT FOLLOWED BY {x = y, 2} S/b->y PUBLISH first;
+    S/c->x NOT FOLLOWED BY {x = y, 2} first//a->y PUBLISH second""")
+    documents = [
+        Document(name, f"<{name[0]}>u</{name[0]}>", time=START + at * SECOND)
+        for name, at in (("a1", 0), ("b1", 1), ("c1", 1), ("d1", 9))
+    ]
+    with Session("duckdb", lateness=0) as engine:
+        engine.ensure(script)
+        got = [as_row(output) for output in engine.process(documents)]
+    assert [row.query for row in got] == ["second"]
+    assert comparable(got) == comparable(evaluate(script, documents, _watermark(documents, {"*": 0})))

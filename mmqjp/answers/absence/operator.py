@@ -1,7 +1,7 @@
 """The operator of absences: keeps what both inputs have matched, and decides what has no partner when its time is over.
 
-What a left document may give is charged when it arrives, because its time may be over in another batch for each way to
-cut batches.
+What a left document may give is charged when it arrives. What is decided belongs to the document that decides it: the
+one with which the watermark passed its time. So bounds and pauses do not depend on how documents are cut into batches.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mmqjp.answers.absence.kept import KeptMatches
 from mmqjp.answers.absence.partners import Partners
 from mmqjp.answers.absence.plans import Group, LeftPlan
 from mmqjp.answers.absence.seen_by import SeenBy
-from mmqjp.answers.absence.times import over_at
+from mmqjp.answers.absence.times import decided_at, over_at
 from mmqjp.answers.absence.waiting import Entry
 from mmqjp.answers.backfill import known_tuples
 from mmqjp.answers.inner_join_operator import InnerJoinOperator
@@ -25,6 +25,7 @@ from mmqjp.answers.match import Match
 from mmqjp.answers.operators import Expanded, Operator, StepContext, value_of
 from mmqjp.answers.query_operator import Alone, QueryOperator
 from mmqjp.answers.quota import OutOfSteps, Quota, Steps
+from mmqjp.documents.progress import Progress
 from mmqjp.documents.record import Inputs, Record
 from mmqjp.documents.records import Records
 from mmqjp.documents.watermarks import EARLIEST, EVENT_TIME, LATEST, Watermarks, lateness_of
@@ -95,7 +96,24 @@ class AbsenceOperator:
     def on_watermark(self, context: StepContext, greatest: Mapping[str, int] | None) -> Iterator[Expanded]:
         """Yields what is decided at these greatest times, by stream, if no more is to come of what it is made of. None
         stands for the end of all streams."""
-        due: list[tuple[LeftPlan, dict[Entry, int]]] = []
+        has_given = False
+        while not has_given and (ready := self._ready(self._due(context, greatest), context)):
+            for group, plan, wanted in ready:
+                self._kept.recall(plan, wanted)
+                for entry, told_before in wanted.items():
+                    self._done.setdefault(plan.part, set()).add(entry)
+                    inputs = Inputs([record := self._records[entry.docid]])
+                    inputs.t1 = over_at(plan.op, plan.window, record.t0, record.t1)
+                    inputs.arrival = self._decided_by(group, record, context.progress, greatest)
+                    for found in self._decide(plan, entry, inputs, context, told_before):
+                        has_given = True
+                        yield found
+
+    def _due(
+        self, context: StepContext, greatest: Mapping[str, int] | None
+    ) -> list[tuple[Group, LeftPlan, dict[Entry, int]]]:
+        """Returns what each absence has to decide at these greatest times."""
+        due: list[tuple[Group, LeftPlan, dict[Entry, int]]] = []
         for group, plans in self._plans.groups.items():
             watermark = self._watermark(group, greatest)
             self._now[group[3]] = watermark
@@ -108,12 +126,8 @@ class AbsenceOperator:
                 else:
                     wanted = self._wanted(plan, entries)
                 if wanted:
-                    due.append((plan, wanted))
-        for plan, wanted in self._ready(due, context):
-            self._kept.recall(plan, wanted)
-            for entry, told_before in wanted.items():
-                self._done.setdefault(plan.part, set()).add(entry)
-                yield from self._decide(plan, entry, context, told_before)
+                    due.append((group, plan, wanted))
+        return due
 
     def _wanted(self, plan: LeftPlan, due: Mapping[Entry, int]) -> dict[Entry, int]:
         """Returns those of the entries that are due that an absence did not decide for all that there are."""
@@ -240,28 +254,47 @@ class AbsenceOperator:
         return self._watermarks.of(self._registry.sources(group[3]), greatest)
 
     def _ready(
-        self, due: Sequence[tuple[LeftPlan, dict[Entry, int]]], context: StepContext
-    ) -> list[tuple[LeftPlan, dict[Entry, int]]]:
+        self, due: Sequence[tuple[Group, LeftPlan, dict[Entry, int]]], context: StepContext
+    ) -> list[tuple[Group, LeftPlan, dict[Entry, int]]]:
         """Returns what is made of nothing that has to be decided first, in the order of time."""
-        forms = {plan.part.form.id for plan, _ in due if plan.part.form is not None}
+        forms = {plan.part.form.id for _, plan, _ in due if plan.part.form is not None}
         forms |= {form.id for form in context.put_off}
-        streams = {plan.owner for plan, _ in due if plan.part.form is None}
+        streams = {plan.owner for _, plan, _ in due if plan.part.form is None}
         if not (forms or streams):
             return []
         ready = []
-        for plan, entries in due:
+        for group, plan, entries in due:
             behind_forms, behind_streams = self._plans.behind(plan)
             if behind_forms.isdisjoint(forms) and streams.isdisjoint(behind_streams):
-                ready.append((plan, entries))
+                ready.append((group, plan, entries))
         return ready
+
+    def _decided_by(
+        self, group: Group, record: Record, progress: Progress | None, greatest: Mapping[str, int] | None
+    ) -> int:
+        """Returns the arrival that decides the absence of a partner of a document: in a backfill, its own."""
+        if progress is None:
+            return record.arrival
+        if greatest is None:
+            return progress.last
+        _, op, window, stream = group
+        lateness, needed = self._watermarks.timing.lateness, decided_at(op, window, record.t0)
+        found = max(record.arrival, progress.first)
+        for source in self._registry.sources(stream):
+            if source == EVENT_TIME:
+                return progress.last
+            time = needed + (lateness_of(lateness, source) or 0)
+            if self._watermarks.greatest.get(source, EARLIEST) < time:
+                found = max(found, progress.reached(source, time))
+        return found
 
     # ------------------------------------------------------------ decisions
 
-    def _decide(self, plan: LeftPlan, entry: Entry, context: StepContext, told_before: int) -> Iterator[Expanded]:
+    def _decide(
+        self, plan: LeftPlan, entry: Entry, inputs: Inputs, context: StepContext, told_before: int
+    ) -> Iterator[Expanded]:
         """Yields what the absences of an entry give to queries from number `told_before` on."""
-        record = self._records[entry.docid]
-        inputs = Inputs([record])
-        inputs.t1 = over_at(plan.op, plan.window, record.t0, record.t1)
+        record = inputs[0]
         match = Match(plan.row, entry.docid, None, entry.nodes)
         partners = Partners(self._records, plan.op, plan.window, plan.watched)
         steps = Steps(self._quota.most_work)
@@ -286,6 +319,8 @@ class AbsenceOperator:
         except OutOfSteps:
             account.charge(inputs.arrival, share, 0, self._quota.most_work + 1)
             return
+        if partners.in_vain:
+            account.charge(inputs.arrival, share, 0, partners.in_vain)
         yield from self._queries.answer_alone(plan.part, account, share, context, match, inputs, alone)
 
     def _decide_tuples(
@@ -299,18 +334,20 @@ class AbsenceOperator:
     ) -> Iterator[Expanded]:
         stream, record = plan.owner, inputs[0]
         assert isinstance(stream, HiddenStream), "what has no form is a hidden stream"
-        sees_after = [query.sees_after for query in stream.readers(self._registry.readers) if query.active]
-        if not sees_after or min(sees_after) >= inputs.appeared:
+        accounts = [one.account for one in context.accounts.readers(stream) if one.want(inputs, inputs.arrival)]
+        if not accounts:
             return
+        sees_after = [query.sees_after for query in stream.readers(self._registry.readers) if query.active]
         found: list[Record] = []
         try:
             for binding in context.bindings.of(plan.part, (record,), match.nodes, steps):
                 if partners.first(record, binding, min(sees_after), steps) is None:
                     found += self._inner.tuple_of(stream, context, inputs, binding, steps)
         except OutOfSteps:
-            for readers in context.accounts.readers(stream):
-                readers.account.take_steps(inputs.arrival, self._quota.most_work + 1)
-            return
+            partners.in_vain = self._quota.most_work + 1
+            found.clear()
+        for account in accounts:
+            account.take_steps(inputs.arrival, partners.in_vain)
         if found:
             yield Expanded(documents=found)
 

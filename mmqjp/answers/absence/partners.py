@@ -60,14 +60,16 @@ def key_in(records: StoredRecords, binding: JointBinding, terms: Sequence[Term],
     return key_of(texts)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Partners:
-    """Finds partners. `watched` are the disjuncts of one absence."""
+    """Finds partners. `watched` are the disjuncts of one absence. `in_vain` counts the steps that sightings took which
+    are none."""
 
     records: StoredRecords
     op: JoinOp
     window: int
     watched: Sequence[Watched]
+    in_vain: int = 0
 
     def first(self, record: Record, binding: JointBinding, after: int, steps: Steps) -> Sighting | None:
         """Returns a partner of a joint binding in a left document that appeared after a document; None if there is
@@ -77,9 +79,11 @@ class Partners:
             for joint in self._with_paths(watched, binding, steps):
                 key = key_in(self.records, joint, watched.terms, steps)
                 for sighting in watched.sightings.partners(key, self.op, self.window, left, after):
+                    before = steps.left
                     steps.take()
                     if self._holds(watched, joint, sighting, steps):
                         return sighting
+                    self.in_vain += before - steps.left
         return None
 
     def _with_paths(self, watched: Watched, binding: JointBinding, steps: Steps) -> Iterator[JointBinding]:

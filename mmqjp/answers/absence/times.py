@@ -17,6 +17,11 @@ def decided_before(op: JoinOp, window: int, watermark: int) -> int:
     return watermark + 1 if op == "NOT PRECEDED BY" else watermark - window
 
 
+def decided_at(op: JoinOp, window: int, t0: int) -> int:
+    """Returns the least watermark that decides the absence of a partner of a left document that begins at `t0`."""
+    return t0 if op == "NOT PRECEDED BY" else t0 + window + 1
+
+
 def over_at(op: JoinOp, window: int, t0: int, t1: int) -> int:
     """Returns when the absence of a partner of a left document is over: the t1 of its output."""
     return t1 if op == "NOT PRECEDED BY" else max(t1, t0 + window)
