@@ -47,6 +47,8 @@ bench: bench-stage1
 	$(BIN)/mmqjp bench peers $(call kept,peers)
 	$(BIN)/mmqjp bench fanout --csv bench-results/fanout.csv --json bench-results/fanout.json
 	$(BIN)/mmqjp bench fanout --kind same --queries 1 --pairs 20000 --json bench-results/fanout-pairs.json
+	$(BIN)/mmqjp bench near $(call kept,near)
+	$(BIN)/mmqjp bench absence $(call kept,absence)
 	$(BIN)/mmqjp bench latency --csv bench-results/latency.csv --json bench-results/latency.json
 	$(BIN)/mmqjp bench latency --engine spark --quick --json bench-results/latency-spark.json
 	$(BIN)/mmqjp bench serve --csv bench-results/serve.csv --json bench-results/serve.json

@@ -253,6 +253,47 @@ def draw_latency(lines: Sequence[Line], prefix: Path) -> None:
     _finish(figure, panels[0], prefix)
 
 
+def draw_near(lines: Sequence[Line], prefix: Path) -> None:
+    """Writes PREFIX.svg and PREFIX.png: headlines a second, and candidates a headline, by condition."""
+    figure = _figure(8, 3.4)
+    rates, found = figure.subplots(1, 2)
+    for colour, queries in zip(_COLOURS, dict.fromkeys(line.case["queries"] for line in lines), strict=False):
+        of = [line for line in lines if line.case["queries"] == queries]
+        conditions = [str(line.case["condition"]) for line in of]
+        label = "one query" if queries == 1 else f"{queries:,} queries"
+        rates.plot(
+            conditions, [_number(line.details, "headlines_a_second") for line in of], "D-", color=colour, label=label
+        )
+    first = [line for line in lines if line.case["queries"] == lines[0].case["queries"] and "keys" in line.details]
+    for name, label in (("candidates_longest", "longest words first"), ("candidates", "rarest words first")):
+        of = [line for line in first if name in line.details]
+        found.plot(
+            [str(line.case["condition"]) for line in of],
+            [_number(line.details, name) for line in of],
+            "o-",
+            label=label,
+        )
+    rates.set(xlabel="condition", ylabel="headlines a second of CPU", ylim=(0, None))
+    found.set(xlabel="threshold", ylabel="candidates a headline", ylim=(0, None))
+    found.legend(frameon=False)
+    _finish(figure, rates, prefix)
+
+
+def draw_absence(lines: Sequence[Line], prefix: Path) -> None:
+    """Writes PREFIX.svg and PREFIX.png: documents a second, by channels."""
+    figure = _figure(5, 3.4)
+    axes = figure.subplots()
+    for colour, kind in zip(_COLOURS, dict.fromkeys(str(line.case["kind"]) for line in lines), strict=False):
+        for queries in dict.fromkeys(line.case["queries"] for line in lines):
+            of = [line for line in lines if (line.case["kind"], line.case["queries"]) == (kind, queries)]
+            channels = [float(str(line.case["channels"])) for line in of]
+            rates = [_number(line.details, "documents_a_second") for line in of]
+            style, label = ("D-", kind) if queries == 1 else ("s:", f"{kind}, {queries:,} queries")
+            axes.plot(channels, rates, style, color=colour, label=label)
+    axes.set(xlabel="channels", ylabel="documents a second of CPU", xscale="log", ylim=(0, None))
+    _finish(figure, axes, prefix)
+
+
 def _by_plan(lines: Iterable[Line], key: str) -> dict[str, list[tuple[float, Line]]]:
     found: dict[str, list[tuple[float, Line]]] = {}
     for line in lines:

@@ -22,6 +22,8 @@ MODULES = {
     "expert": "bench.expert",
     "peers": "bench.peers",
     "fanout": "bench.fanout",
+    "near": "bench.near",
+    "absence": "bench.absence",
     "latency": "bench.latency",
     "serve": "bench.serve",
     "feeds": "bench.feeds",
@@ -50,6 +52,8 @@ def bench(name: str, arguments: tuple[str, ...]) -> None:
     expert        bytes to output lines, compared with a program written by hand
     peers         beside Apache Flink, Pathway and Spark's stream-stream joins
     fanout        many queries over the same matches, compared with one of them
+    near          near-equal headlines, compared with equal ones
+    absence       what did not come, in one channel and in many
     latency       from the appearance of a file to its output line, of a running service
     serve         the page of a running service: what visitors cost the engine, and how long they wait
     feeds         feeds to documents, and which library takes the time

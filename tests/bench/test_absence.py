@@ -1,0 +1,40 @@
+"""The benchmark of absences, with tiny cases."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench import absence
+from bench.absence import OPERATORS, Case, beside_own_channels, channels, expected, measure
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(absence, "WINDOW", 20)
+
+
+@pytest.mark.parametrize("kind", OPERATORS)
+def test_each_kind_is_measured_beside_own_channels(kind: str):
+    lines = list(beside_own_channels([measure(Case(kind, number, 2, 200)) for number in (1, 10, 200)]))
+    assert lines[0].details["over_own_channels"] == lines[0].seconds / lines[2].seconds
+    assert lines[2].baseline is None and lines[1].baseline == "own channels"
+    assert lines[0].details["absences"] == (kind == "first")
+    assert lines[2].details["absences"] == (200 if kind == "first" else 179)
+
+
+@pytest.mark.parametrize("kind", OPERATORS)
+def test_what_is_expected_is_the_definition(kind: str):
+    case = Case(kind, 8, 1, 120)
+    of, found = channels(case), []
+    for number in range(120):
+        others = [other for other in range(120) if of[other] == of[number] and 0 < abs(other - number) <= 20]
+        partners = {"silent": any(other > number for other in others), "first": any(o < number for o in others)}
+        if not partners.get(kind, bool(others)) and (kind == "first" or number + 20 < 119):
+            found.append(number)
+    assert found and expected(case) == found
+
+
+def test_a_difference_is_an_error(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(absence, "expected", lambda case: [])
+    with pytest.raises(AssertionError, match="other outputs"):
+        measure(Case("first", 3, 1, 50))
