@@ -250,7 +250,7 @@ class _QueryChecker:
             if count > MAX_VALUE_JOINS:
                 message = f"more than {MAX_VALUE_JOINS} value joins in one disjunct"
                 self.problem(message, join.pred.span, "join on fewer pairs of nodes")
-            elif not count and (join.op in NEGATED or not has_near_join(conjunction, left, right, both)):
+            elif not count and not has_near_join(conjunction, left, right, both):
                 hint = missing_equality(conjunction, left, self.text_of)
                 if len(conjunctions) == 1:
                     self.problem("the predicate has no equality between the two inputs", join.pred.span, hint)

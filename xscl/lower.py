@@ -254,6 +254,8 @@ class _Normalizer:
                     own[block] = require(own[block], pushed[0], Condition(literal=pushed[1]))
                 else:
                     residual[expr] = None
+            if not joins and (by_words := near_join(residual, lambda expr: self._value_join(expr, left_blocks))):
+                joins[by_words] = None
             used = {term.var for pair in joins for term in pair}
             used |= {var for expr in residual for var in variables_of(expr)}
             right = self._side(tree.right, tuple(own), frozenset(used), "right")

@@ -234,7 +234,7 @@ def _normal_form(normal: NormalQuery, publishes: bool) -> Iterator[str]:
         yield f"    {kind}: each match of the left input without a partner, decided by the watermark"
         yield from chain.from_iterable(wrapped(line, 4) for line in _partners(normal))
         kind = (
-            "the inputs are found apart, as filters; sightings of the right ones are kept by the values of equalities"
+            "the inputs are found apart, as filters; the right ones are kept by what they must have in common with one"
         )
     elif len(normal.conjuncts) > 1:
         kind += f"; {len(normal.conjuncts)} disjuncts, whose matches are united"
@@ -258,7 +258,8 @@ def _normal_form(normal: NormalQuery, publishes: bool) -> Iterator[str]:
 def _partners(normal: NormalQuery) -> Iterator[str]:
     """Yields what a partner of an absence's left input would have, a disjunct at a time."""
     for number, absent in enumerate(normal.absent):
-        conditions = [f"{term_text(left)} = {term_text(right)}" for left, right in absent.joins]
+        equal = [pair for pair in absent.joins if many_valued(pair[0].functions) is None]
+        conditions = [f"{term_text(left)} = {term_text(right)}" for left, right in equal]
         conditions += map(to_xscl, absent.residual)
         yield f"{'or' if number else 'a partner has'} {' and '.join(conditions)}"
 

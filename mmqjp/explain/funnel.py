@@ -96,14 +96,17 @@ class _Work:
 
 
 class Funnel:
-    """Looks at documents for a query. With `selects`, what it SELECTs and tells once is bound, too."""
+    """Looks at documents for a query. With `selects`, what it SELECTs and tells once is bound, too, and so are the
+    variables to `keep`."""
 
-    def __init__(self, query: ReadableQuery, *, selects: bool = False, steps: int = STEPS) -> None:
+    def __init__(
+        self, query: ReadableQuery, *, selects: bool = False, keep: Collection[str] = (), steps: int = STEPS
+    ) -> None:
         self._query, self._steps, self._work = query, steps, _Work(steps)
         self._trials: dict[tuple[int, PatternNode], BlockTrial] = {}
         self._incomplete = False
         normal = query.normal
-        kept = set[str]()
+        kept = set(keep)
         if selects:
             kept |= {entry.value.var for entry in normal.entries if isinstance(entry.value, Term)}
             kept |= {var for key in (normal.once.keys if normal.once else ()) for var in variables_of(key)}

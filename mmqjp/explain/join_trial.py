@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from mmqjp.explain.nearness import nearest_of
 from mmqjp.explain.sample import Sample, TooLong, applied, texts
+from xscl import to_xscl
 from xscl.algebra.expressions import And, Call, Compare, Expr, Or, Span, Step, VarPath
 from xscl.algebra.functions import derivation
 from xscl.algebra.pattern import PatternNode, attach, naming
@@ -24,7 +26,8 @@ Values = dict[str, list[tuple[str, int]]]
 @dataclass(frozen=True, slots=True)
 class JoinTrial:
     """What an equality found. `left` and `right` count distinct values; `shared` those that two different documents
-    have. If there are none, `functions` around both sides would give `shared_then`."""
+    have. If there are none, `functions` around both sides would give `shared_then`; or else the texts that are `near`
+    are nearest, which `instead` finds."""
 
     span: Span
     left: int
@@ -32,6 +35,8 @@ class JoinTrial:
     shared: int
     functions: tuple[str, ...] = ()
     shared_then: int = 0
+    near: tuple[str, str] = ("", "")
+    instead: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +96,10 @@ class _Trial:
         both = shared(left, right)
         if not both:
             functions, then = mended(left, right)
+            found = None if functions else nearest_of(left, right)
+            if found is not None:
+                instead = f"near({to_xscl(equality.left)}, {to_xscl(equality.right)}, {found[1]})"
+                return JoinTrial(equality.span, len(left), len(right), 0, near=found[0], instead=instead)
             return JoinTrial(equality.span, len(left), len(right), 0, functions, then)
         return JoinTrial(equality.span, len(left), len(right), both)
 

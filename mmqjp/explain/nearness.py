@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
-from itertools import islice, product
+from itertools import chain, islice
 
 from mmqjp.text import printable_line
 from xscl.algebra.expressions import Call, Expr
-from xscl.algebra.near import LEAST, overlap
+from xscl.algebra.near import LEAST, join_threshold, overlap
+from xscl.algebra.word_numbers import first_keys, numbered
+
+FEWEST = 3
+"""Texts of fewer words, separated by blanks, are not said to be near."""
 
 VALUE_WIDTH = 60
 """How many characters of a value are shown."""
 
-MOST_COMPARED = 2_000
-"""How many pairs of texts are compared at most."""
+MOST_COMPARED, MOST_TEXTS = 2_000, 1_000
+"""How many pairs of texts are compared at most, and how many texts of each side are looked at."""
 
 
 def nearest(texts: Iterable[tuple[str, str]]) -> tuple[Fraction, tuple[str, str]]:
@@ -38,15 +42,38 @@ def nearness(expr: Expr, texts: Sequence[Callable[[Expr], str]]) -> str | None:
 def near_instead(left: Iterable[str], right: Iterable[str], one: str, other: str) -> tuple[str, str] | None:
     """What is told of texts of two sides, none of which are equal, if some are near: that, and what to write. `one` and
     `other` are the operands."""
-    pairs = list(islice(product(left, right), MOST_COMPARED))
-    part, pair = nearest(pairs) if pairs else (Fraction(0), ("", ""))
-    if part < LEAST:
+    found = nearest_of(left, right)
+    if found is None:
         return None
+    pair, threshold = found
     shown = " and ".join(f'"{clipped(text)}"' for text in pair)
-    tenths = part * 10 // 1
-    hint = f"use near({one}, {other}, {tenths // 10}.{tenths % 10}) to find texts that differ in a word"
+    hint = f"use near({one}, {other}, {threshold}) to find texts that differ in a word"
     common, union = overlap(*pair)
     return f"{shown} have {common} of {union} words in common", hint
+
+
+def nearest_of(left: Iterable[str], right: Iterable[str]) -> tuple[tuple[str, str], str] | None:
+    """The nearest texts of two sides, and the threshold in tenths by which near() finds them; None if it finds none. At
+    most MOST_TEXTS of each side are looked at."""
+    least = join_threshold(str(float(LEAST)))
+    having: dict[str, list[str]] = {}
+    for text in islice(right, MOST_TEXTS):
+        for key in _keys(text, least):
+            having.setdefault(key, []).append(text)
+    pairs = (
+        (text, other)
+        for text in islice(left, MOST_TEXTS)
+        for other in dict.fromkeys(other for key in _keys(text, least) for other in having.get(key, ()))
+        if text != other
+    )
+    part, pair = nearest(chain([("", "")], pairs))
+    tenths = part * 10 // 1
+    return None if part < LEAST else (pair, f"{tenths // 10}.{tenths % 10}")
+
+
+def _keys(text: str, threshold: str) -> list[str]:
+    words = numbered(text, threshold) if len(text.split(maxsplit=FEWEST)) >= FEWEST else ""  # no address, no name
+    return first_keys(words) if words else []
 
 
 def clipped(text: str) -> str:

@@ -74,8 +74,8 @@ def operand_of(
     return Operand(name, value, functions, None if place < 0 else place, id if attribute else element)
 
 
-def in_parts(expr: Expr, operands: Mapping[str, Operand]) -> tuple[str | Operand, ...]:
-    """Returns a condition as text in parts, with operands where it has variables."""
+def in_parts(expr: Expr, operands: Mapping[str, Operand | str]) -> tuple[str | Operand, ...]:
+    """Returns a condition as text in parts, with operands, or the names of nodes, where it has variables."""
     variables = list(dict.fromkeys(variables_of(expr)))
     text = to_xscl(_with_numbers(expr, variables))
     parts: list[str | Operand] = []

@@ -8,17 +8,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
+from mmqjp.answers.absence.times import over_at
 from mmqjp.answers.construct import Value
 from mmqjp.answers.output import node_order
 from mmqjp.answers.residual import holds
 from mmqjp.documents.record import Record
 from mmqjp.explain.findings import Filters, findings
+from mmqjp.explain.lacking import lacking
 from mmqjp.explain.operands import Condition, JoinedValue, Operand, in_parts, operand_of
 from mmqjp.explain.terms import leaf_sides
 from xpath_stage.binder import Node, Part, Path, each_binding
 from xscl.algebra.expressions import Expr
 from xscl.algebra.functions import derive
-from xscl.algebra.normal import Conjunct, JoinOp, NormalQuery, Side, Term, variables_of
+from xscl.algebra.normal import Absent, Conjunct, Hidden, JoinOp, NormalQuery, Side, Term, variables_of
 from xscl.algebra.pattern import PatternNode
 
 CHARACTERS_PER_STEP = 256
@@ -52,8 +54,9 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """What made an output: the value joins, those of inner joins first, and other conditions of joins. If it is asked
-    for, also when the inputs of the joins were, and the conditions on single documents in the `filters` of blocks."""
+    """What made an output: the value joins, those of inner joins first, and other conditions of joins. Those of
+    absences say what nothing had. If it is asked for, also when the inputs of the joins were, and the conditions on
+    single documents in the `filters` of blocks."""
 
     joined: tuple[JoinedValue, ...] = ()
     conditions: tuple[Condition, ...] = ()
@@ -86,7 +89,18 @@ class _Held:
     timing: Timing | None
 
 
-_Trail = tuple[_Leaf | _Held, ...]
+@dataclass(frozen=True, slots=True)
+class _Lacked:
+    """A joint binding of the left input of an absence, and the time of its documents."""
+
+    op: JoinOp
+    window: int | None
+    absent: Sequence[Absent]
+    binding: _Binding
+    times: tuple[int, int]
+
+
+_Trail = tuple[_Leaf | _Held | _Lacked, ...]
 """What was bound on the way to a joint binding, that of inner joins first."""
 
 _Joint = tuple[_Binding, _Trail, tuple[int, int]]
@@ -111,10 +125,9 @@ class ReasonSearch:
     def reason(self, filters: Filters | None = None) -> Reason | None:
         """Returns the reason of a joint binding with the output's nodes, or None if there is none. With the `filters`
         of the query's text, all is in it that a Reason has."""
-        for conjunct in self._normal.conjuncts:
+        for conjunct in _that_are_there(self._normal):
             if sum(1 for _ in leaf_sides(conjunct)) == len(self._parts):
-                op, window = self._normal.op, self._normal.window
-                for binding, trail, _ in self._joint(conjunct, self._parts, self._selected, op, window):
+                for binding, trail, _ in self._joint(conjunct, self._parts, self._selected, self._normal):
                     if self._has_the_nodes(binding):
                         return self._told(trail, filters)
         return None
@@ -137,14 +150,19 @@ class ReasonSearch:
         conjunct: Conjunct,
         parts: Sequence[tuple[Record, int]],
         selected: Mapping[str, int | str],
-        op: JoinOp | None,
-        window: int | None,
+        of: NormalQuery | Hidden,
     ) -> Iterator[_Joint]:
-        """Yields the joint bindings of a conjunctive query over its documents."""
+        """Yields the joint bindings of a conjunctive query over its documents. It is one `of` a query or an inner
+        join."""
         left_count = _blocks(conjunct.left)
         lefts = self._side(conjunct.left, parts[:left_count], selected)
         if conjunct.right is None:
-            yield from ((binding, (*trail, _Held(conjunct, binding, None)), times) for binding, trail, times in lefts)
+            for binding, trail, times in lefts:
+                if of.absent and of.op is not None:
+                    lacked = _Lacked(of.op, of.window, of.absent, binding, times)
+                    yield binding, (*trail, lacked), (times[0], over_at(of.op, of.window or 0, *times))
+                else:
+                    yield binding, (*trail, _Held(conjunct, binding, None)), times
             return
         equal = conjunct.equalities()
         rights = defaultdict(list)
@@ -156,7 +174,7 @@ class ReasonSearch:
                 both = {**binding, **other}
                 text_of = partial(self._text_of, both)
                 if all(holds(expr, text_of) for expr in conjunct.residual):
-                    timing = None if op is None else Timing(op, window, left, right)
+                    timing = None if of.op is None else Timing(of.op, of.window, left, right)
                     times = min(left[0], right[0]), max(left[1], right[1])
                     yield both, (*trail, *inner, _Held(conjunct, both, timing)), times
 
@@ -175,8 +193,8 @@ class ReasonSearch:
         hidden, carried = side.hidden, [child.var for child in side.pattern.children]
         names = {inner: outer for inner, outer in zip(hidden.variables, carried, strict=True) if outer}
         within = {inner: selected[outer] for inner, outer in names.items() if outer in selected}
-        for conjunct in hidden.conjuncts:
-            for binding, trail, times in self._joint(conjunct, parts, within, hidden.op, hidden.window):
+        for conjunct in _that_are_there(hidden):
+            for binding, trail, times in self._joint(conjunct, parts, within, hidden):
                 yield {names[var]: bound for var, bound in binding.items() if var in names}, trail, times
 
     def _told(self, trail: _Trail, filters: Filters | None) -> Reason:
@@ -189,6 +207,10 @@ class ReasonSearch:
                 joined += (JoinedValue(*(self._operand(step.binding, term) for term in pair)) for pair in pairs)
                 conditions += (self._condition(expr, step.binding) for expr in step.conjunct.residual)
                 timings += () if step.timing is None or filters is None else (step.timing,)
+            elif isinstance(step, _Lacked):
+                wanted = set[str]().union(*(one.variables() for one in step.absent))
+                operands = {var: self._operand(step.binding, Term(var)) for var in wanted if var in step.binding}
+                conditions.append(lacking(step.op, step.window, step.absent, operands, step.times))
         found = () if filters is None else tuple(self._findings(trail, filters))
         return Reason(tuple(joined), tuple(conditions), tuple(timings), found)
 
@@ -227,6 +249,11 @@ class ReasonSearch:
             found = self._texts[key] = record.tree.string_value(*node)
         self._take(1 + len(found) // CHARACTERS_PER_STEP)
         return found
+
+
+def _that_are_there(of: NormalQuery | Hidden) -> Sequence[Conjunct]:
+    """The conjunctive queries whose documents are those of an output: of an absence, its left input."""
+    return of.conjuncts[:1] if of.absent else of.conjuncts
 
 
 def _blocks(side: Side) -> int:

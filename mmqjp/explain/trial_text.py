@@ -11,6 +11,7 @@ from rich.text import Text
 
 from mmqjp.explain.block_trial import BlockTrial
 from mmqjp.explain.join_trial import JoinTrial
+from mmqjp.explain.nearness import clipped
 from mmqjp.explain.sample import Sample
 from mmqjp.explain.terms import applied
 from mmqjp.explain.trial import MOST_COUNTED, QueryTrial
@@ -66,6 +67,9 @@ def _problems(trial: QueryTrial, text: str, sample: Sample) -> Iterator[Problem]
             if join.functions:
                 around = applied(join.functions, "...")
                 hint = f"they share {join.shared_then:,} with {around} around both sides"
+            elif join.instead:
+                texts = " and ".join(f'"{clipped(text)}"' for text in join.near)
+                hint = f"{texts} differ in a few words: {join.instead}"
             yield Problem(what, join.span, hint)
     if trial.without_window or trial.in_any_order:
         span = trial.query.source.span

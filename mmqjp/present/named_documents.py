@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
 from mmqjp.documents.record import Record
 from mmqjp.documents.record_rows import record_of
 from mmqjp.present.item import clipped, item_of, line
+from mmqjp.present.why_not_result import WhyNot
 from mmqjp.tables.lookup import Row, Select, dead_letter_of, documents_by_id, documents_with, is_dropped
 
 MOST_WITH, LISTED, SHORTEST = 200, 3, 4
@@ -46,6 +47,20 @@ def named_document(select: Select, asked: str, streams: Collection[str]) -> Name
         return NamedDocument(None, "pruned", f"the document {shown} was dropped: nothing needed it any more")
     hint = "ids are those of output lines; mmqjp show --state DIR shows documents with theirs"
     return NamedDocument(None, "document", f"no kept document has the id, address or title {shown}", hint)
+
+
+def named_records(
+    select: Select, name: str, asked: Sequence[str], streams: Collection[str], text: str
+) -> list[Record] | WhyNot:
+    """Returns the documents that texts name; if there is none for one of them, what is said of that to somebody who
+    asks about the query of a name, with this `text`."""
+    found = []
+    for one in asked:
+        document = named_document(select, one, streams)
+        if document.record is None:
+            return WhyNot(name, document.kind, document.message, document.hint, text=text)
+        found.append(document.record)
+    return found
 
 
 def _by_item(select: Select, asked: str) -> list[Row]:

@@ -10,8 +10,9 @@ from mmqjp.explain.funnel import steps_for
 from mmqjp.explain.verdict import orders, verdict
 from mmqjp.present.event_why_not import event_why_not
 from mmqjp.present.known_event_queries import KnownEvents, known_event_queries
-from mmqjp.present.known_queries import MOST_NAMES, known_queries
-from mmqjp.present.named_documents import named_document
+from mmqjp.present.known_queries import MOST_NAMES, known_absences, known_queries
+from mmqjp.present.named_documents import named_records
+from mmqjp.present.why_not_absence import why_not_absence
 from mmqjp.present.why_not_kept import with_kept
 from mmqjp.present.why_not_result import WhyNot, items_of
 from mmqjp.present.why_not_whole import shown_verdict
@@ -28,15 +29,15 @@ def why_not(select: Select, name: str, asked: Sequence[str]) -> WhyNot:
     known = known_queries(select, name)
     if not known and (events := known_event_queries(select, name)):
         return _of_events(select, name, events, asked)
+    if not known and (absences := known_absences(select, name)):
+        return why_not_absence(select, name, absences, asked)
     if not known:
         return WhyNot(name, "query", *no_query(select, name))
     read = {block.stream for one in known for block in one.readable.blocks}
-    documents = [named_document(select, text, read) for text in asked]
+    records = named_records(select, name, asked, read, known[0].query.text)
+    if isinstance(records, WhyNot):
+        return records
     blocks = max(len(one.readable.blocks) for one in known)
-    for document in documents:
-        if document.record is None:
-            return WhyNot(name, document.kind, document.message, document.hint, text=known[0].query.text)
-    records = [document.record for document in documents if document.record is not None]
     if len(records) > blocks:
         what = f"{len(records)} documents are named, and the query reads {blocks}"
         return WhyNot(name, "blocks", what, text=known[0].query.text, items=items_of(records))
@@ -53,12 +54,10 @@ def why_not(select: Select, name: str, asked: Sequence[str]) -> WhyNot:
 
 def _of_events(select: Select, name: str, known: Sequence[KnownEvents], asked: Sequence[str]) -> WhyNot:
     streams = {definition.pattern.stream for one in known for definition in one.definitions.values()}
-    documents = [named_document(select, text, streams) for text in asked]
-    for document in documents:
-        if document.record is None:
-            return WhyNot(name, document.kind, document.message, document.hint, text=known[0].query.text)
-    records = {one.record.docid: one.record for one in documents if one.record is not None}
-    return event_why_not(select, name, known, list(records.values()))
+    records = named_records(select, name, asked, streams, known[0].query.text)
+    if isinstance(records, WhyNot):
+        return records
+    return event_why_not(select, name, known, list({record.docid: record for record in records}.values()))
 
 
 def no_query(select: Select, name: str) -> tuple[str, str]:
@@ -67,7 +66,9 @@ def no_query(select: Select, name: str) -> tuple[str, str]:
     if removed:
         return f"the query {name} was removed at {iso_utc(removed[0]['removed_at'])}", "subscribe it again"
     if any(not is_event_form(row["form"] or "") for row in queries_named(select, name, 1)):
-        what = f"{name} tells what did not come, and why-not knows queries whose documents all came"
+        if known_absences(select, name):
+            return f"{name} tells what did not come", "name a document that it should tell: mmqjp why-not NAME DOC"
+        what = f"{name} tells what did not come inside of a longer query, which why-not does not look into"
         return what, "try it with the operator without NOT: what that matches are the partners"
     if queries_named(select, name, 1):
         return f"{name} is a PATTERN, which why-not does not know", "mmqjp explain shows what it does"

@@ -28,8 +28,9 @@ class WhyNot:
 
     `kind` says what is in the way, the first thing in this order: "query" (there is none of the name), "document" (it
     is not known), "dead letter", "pruned", "blocks" (there are more documents than blocks), "paused", "newer" (than a
-    document), a stage as `mmqjp.explain.funnel_stage.Kind` has them, "told" (once, before), "dropped" (the outputs
-    were, or a document before the other came), "too large"; or "output": then `outputs` has the ids of what they give.
+    document), a stage as `mmqjp.explain.funnel_stage.Kind` has them, "partner" (what an absence says did not come did)
+    or "waiting" (that is not decided yet), "told" (once, before), "dropped" (the outputs were, or a document before the
+    other came), "too large"; or "output": then `outputs` has the ids of what they give.
     `part` is the part of the query that is in the way, `message` and `hint` say it in words. `items` are the documents,
     in the order of the query that came furthest, whose text is `text`; `stages` what was evaluated of it. If there are
     fewer documents than blocks, so many kept ones were `tried` with them, and `nearest` are those that came nearest.

@@ -45,6 +45,7 @@ TITLES = {
     "ended": "the run has ended",
     "group": "they are in no group together",
     "waiting": "it is not answered yet",
+    "partner": "something came",
     "told": "it was told before",
     "dropped": "the output is missing",
     "too large": "that cannot be found out",

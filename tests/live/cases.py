@@ -49,9 +49,7 @@ def random_operations(rng: Random, timing: Timing, length: int = 12) -> list[Ope
     """Some operations. The first opens the store."""
     script, documents = _case(rng, length)
     # An inner absence is decided once for all that read it, also if some do not see all of it.
-    # One of near() alone is refused.
-    percent = 0 if "near(" in to_xscl(script) else rng.choice((0, 50, 80))
-    script = with_absences(rng, script, percent, inner=False)
+    script = with_absences(rng, script, rng.choice((0, 50, 80)), inner=False)
     script = with_once(rng, script, rng.choice((0, 30, 60)))
     queries = list(script.queries)
     texts = [to_xscl(Script((query,), script.namespaces)) for query in queries]

@@ -14,6 +14,7 @@ from join_stage.joiner import PLANS
 from mmqjp.session import Session
 from tests.generate.absences import with_absences
 from tests.generate.documents import SECOND, START
+from tests.generate.near import near_case
 from tests.generate.seeds import seeds
 from tests.generate.strategies import random_case
 from tests.oracle.bindings import OutputRow
@@ -27,7 +28,7 @@ QUERIES, DOCUMENTS = 12, 12
 def case(seed: int) -> tuple[Script, list[Document], list[list[Document]]]:
     """A script with absences, documents, and these in batches."""
     rng = random.Random(seed)
-    script, documents = random_case(seed, QUERIES, DOCUMENTS)
+    script, documents = (near_case if seed % 4 == 3 else random_case)(seed, QUERIES, DOCUMENTS)
     script = with_absences(rng, script)
     return script, documents, arranged(documents, Delivery(rng.choice([None, seed]), rng.choice([1, 2, 3, 5, 100])))
 

@@ -33,6 +33,35 @@ def numbered(text: str, threshold: str) -> str:
     return f"{threshold}{numbers}" if numbers else ""
 
 
+def first_keys(words: str) -> list[str]:
+    """The first words of a text, given what `numbered` tells, each with the threshold: texts that are near have one of
+    them in common (see `join_stage.near.keys`)."""
+    numbers, tenths = split(words), _tenths(words)
+    most = len(numbers) + (-tenths * len(numbers) // 10) + 1
+    return [f"{words[:THRESHOLD]}{number}" for number in numbers[:most]]
+
+
+def have_enough_in_common(one: str, other: str) -> bool:
+    """Whether J of two texts, given what `numbered` tells, is at least their threshold. Words with one number count as
+    one word, so some may be taken for near that are not."""
+    ours, theirs, tenths = _set(one), _set(other), _tenths(one)
+    return len(ours & theirs) * (10 + tenths) >= tenths * (len(ours) + len(theirs))
+
+
+def split(words: str) -> list[str]:
+    """The numbers of the words of a text, given what `numbered` tells."""
+    return [words[at : at + DIGITS] for at in range(THRESHOLD, len(words), DIGITS)]
+
+
+@lru_cache(maxsize=8_192)
+def _set(words: str) -> frozenset[str]:
+    return frozenset(split(words))
+
+
+def _tenths(words: str) -> int:
+    return int(words[0] + words[2])
+
+
 _MOST_REMEMBERED = 1_000
 """The words of a text of at most so many characters are remembered: several queries ask for them."""
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from join_stage.joiner import JoinEngine
 from mmqjp.answers.absence.decided import Decided
-from mmqjp.answers.absence.partners import key_in
+from mmqjp.answers.absence.partners import wanted
 from mmqjp.answers.absence.plans import Group, LeftPlan, Plans, RightPlan
 from mmqjp.answers.absence.replay import replayed
 from mmqjp.answers.absence.sightings import Sighting, Sightings
@@ -73,8 +73,10 @@ class KeptMatches:
         for binding in JointBindings().of(right.part, (record,), match.nodes, steps):
             values = [value_of(self._records, binding, Term(var)) for var in right.kept]
             bound = tuple((value.record.docid, value.node) for value in values)
-            one = Sighting(record.t0, record.t1, record.docid, min(record.appeared), bound)
-            self._keep(right.sightings.add(key_in(self._records, binding, right.terms, steps), one))
+            found = wanted(self._records, binding, right.terms, steps)
+            one = Sighting(record.t0, record.t1, record.docid, min(record.appeared), bound, found.words)
+            for key in found.keys:
+                self._keep(right.sightings.add(key, one))
 
     def _keep(self, undo: Callable[[], None] | None) -> None:
         if undo is not None:

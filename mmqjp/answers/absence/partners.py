@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
+from typing import NamedTuple
 
 from mmqjp.answers.absence.sightings import Sighting, Sightings
 from mmqjp.answers.construct import Value
@@ -17,8 +18,10 @@ from mmqjp.answers.telling import Key, key_of
 from mmqjp.documents.record import Record
 from mmqjp.documents.records import StoredRecords
 from xpath_stage.binder import Node, Part, each_binding
+from xscl.algebra.functions import many_valued
 from xscl.algebra.normal import Absent, JoinOp, Term, variables_of
 from xscl.algebra.pattern import PatternNode, Test
+from xscl.algebra.word_numbers import first_keys, have_enough_in_common
 
 _ANY = Test("element", "*", "*")
 
@@ -53,11 +56,22 @@ def kept_variables(absent: Absent) -> tuple[str, ...]:
     return tuple(dict.fromkeys(var for expr in absent.residual for var in variables_of(expr) if var in of_right))
 
 
-def key_in(records: StoredRecords, binding: JointBinding, terms: Sequence[Term], steps: Steps) -> Key:
-    """Returns the key of the values of terms."""
+class Wanted(NamedTuple):
+    """What a partner has: one of some keys. If it is found by near(), `words` are those of which it has enough, as
+    `xscl.algebra.word_numbers` tells them."""
+
+    keys: Sequence[Key]
+    words: str = ""
+
+
+def wanted(records: StoredRecords, binding: JointBinding, terms: Sequence[Term], steps: Steps) -> Wanted:
+    """Returns what a partner has in common with the values of terms."""
     texts = [value_of(records, binding, term).text() for term in terms]
     steps.take(1 + sum(map(len, texts)) // CHARACTERS_READ_PER_STEP)
-    return key_of(texts)
+    if many_valued(terms[0].functions) is None:
+        return Wanted((key_of(texts),))
+    (words,) = texts  # what is found by near() has no equality beside it
+    return Wanted([key_of([key]) for key in first_keys(words)] if words else (), words)
 
 
 @dataclass(slots=True)
@@ -77,14 +91,29 @@ class Partners:
         left = record.t0, record.t1, record.docid
         for watched in self.watched:
             for joint in self._with_paths(watched, binding, steps):
-                key = key_in(self.records, joint, watched.terms, steps)
-                for sighting in watched.sightings.partners(key, self.op, self.window, left, after):
+                words = wanted(self.records, joint, watched.terms, steps)
+                for sighting in self._having(words.keys, watched.sightings, left, after):
                     before = steps.left
                     steps.take()
-                    if self._holds(watched, joint, sighting, steps):
+                    enough = not words.words or have_enough_in_common(words.words, sighting.words)
+                    if enough and self._holds(watched, joint, sighting, steps):
                         return sighting
                     self.in_vain += before - steps.left
         return None
+
+    def _having(
+        self, keys: Sequence[Key], sightings: Sightings, left: tuple[int, int, int], after: int
+    ) -> Iterator[Sighting]:
+        """Yields the partners in time that have one of some keys, each once."""
+        if len(keys) == 1:
+            yield from sightings.partners(keys[0], self.op, self.window, left, after)
+            return
+        met = set[Sighting]()
+        for key in keys:
+            for sighting in sightings.partners(key, self.op, self.window, left, after):
+                if sighting not in met:
+                    met.add(sighting)
+                    yield sighting
 
     def _with_paths(self, watched: Watched, binding: JointBinding, steps: Steps) -> Iterator[JointBinding]:
         """Yields the binding with each choice of nodes at the ends of paths."""

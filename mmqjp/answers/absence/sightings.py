@@ -19,13 +19,15 @@ from xscl.algebra.normal import JoinOp
 
 class Sighting(NamedTuple):
     """A document that matched the right input, and when it appeared (see `mmqjp.documents.record.Record`). `bound` has
-    the document and node of each variable that other conditions than equalities need."""
+    the document and node of each variable that other conditions than equalities need. `words` are those by which it is
+    found, if it is found by near()."""
 
     t0: int
     t1: int
     docid: int
     appeared: int
     bound: tuple[tuple[int, Node], ...] = ()
+    words: str = ""
 
 
 class Sightings:

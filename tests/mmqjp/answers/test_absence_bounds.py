@@ -10,6 +10,7 @@ from feeds.document import Document
 from mmqjp.session import Session
 from tests.generate.documents import SECOND
 from tests.generate.seeds import seeds
+from tests.oracle.bindings import OutputRow
 from tests.oracle.evaluation import comparable
 from tests.support.agreement import as_row
 
@@ -36,7 +37,7 @@ def lived(script: str, given: list[Document], size: int, most: int) -> tuple[obj
     """The outputs, why queries were paused, and what was spent, if so many documents come at a time."""
     with Session("duckdb", lateness=0, max_work=most, quiet=True) as engine:
         engine.subscribe(script)
-        got = []
+        got: list[OutputRow] = []
         for start in range(0, len(given), size):
             got += map(as_row, engine.process(given[start : start + size]))
         paused = {one.name: one.paused for one in engine.registry.subscriptions.values() if one.paused is not None}

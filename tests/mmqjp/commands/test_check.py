@@ -136,6 +136,15 @@ def test_an_equality_that_never_holds_is_told_with_what_would_make_it_hold(tmp_p
     assert result.stdout.endswith("help: they share 1 with lower-case(...) around both sides\n")
 
 
+def test_texts_that_differ_in_a_word_are_told(tmp_path):
+    xmls = ("<a>Storm hits the coast</a>", "<b>The storm hits the west coast</b>", "<b>Rain</b>")
+    found = [{"id": str(number), "time": "2026-01-01", "xml": xml} for number, xml in enumerate(xmls)]
+    path = write_documents(tmp_path / "titles.jsonl", found)
+    result = call("check", write_queries(tmp_path, "S//a->x JOIN {x = y, INF} S//b->y"), "--against", path)
+    near = '"Storm hits the coast" and "The storm hits the west coast" differ in a few words: near(x, y, 0.8)'
+    assert result.stdout.endswith(f"help: {near}\n")
+
+
 def test_a_reader_is_tried_on_what_is_published(tmp_path, documents):
     queries = write_queries(tmp_path, 'S//blog PUBLISH blogs; blogs//author[. = "Bob"]; blogs//autor')
     result = call("check", queries, "--against", documents)

@@ -20,9 +20,9 @@ def shown():
 
 
 def test_every_query_is_shown_with_what_it_is_for(shown):
-    assert "8 standing queries, 31 entries of 7 feeds, on duckdb." in shown
+    assert "11 standing queries, 32 entries of 7 feeds, on duckdb." in shown
     joins = ("same_story", "follow_up", "book_blog", "retitled", "correction", "new_from_author", "bargain")
-    for name in (*joins, "first_release"):
+    for name in (*joins, "nearly_same", "silent", "first_cut", "first_release"):
         assert re.search(rf"^{name}  [A-Z].*", shown, re.MULTILINE)
 
 
@@ -54,9 +54,19 @@ def test_the_first_release_after_an_advisory_is_shown(shown):
     ]
 
 
+def test_what_nearly_came_and_what_did_not_are_shown(shown):
+    flat = " ".join(shown.split())
+    assert 'near(title "Herring fleet lands record catch", title "Herring fleet lands a record catch", 0.7)' in flat
+    assert (
+        'nothing with channel_url = channel_url "https://tinkervale.example/" followed within 6 d, until 2026-11-11'
+        in flat
+    )
+    assert 'nothing with category = category "Price cut" preceded it within 1 w' in flat
+
+
 def test_it_ends_with_how_to_go_on(shown):
     *_, count, how, see, serve = shown.rstrip().splitlines()
-    assert count.startswith("15 matches.")
+    assert count.startswith("19 matches.")
     assert how == "  mmqjp run --queries FILE.xscl --documents DIRECTORY --feeds"
     assert (see, serve) == ("See the same in a browser:", "  mmqjp demo --serve")
 
@@ -81,7 +91,7 @@ def test_it_is_served(monkeypatch):
     monkeypatch.setattr("mmqjp.commands.serve.run_service", run)
     result = call("demo", "--serve", "--engine", "duckdb")
     assert result.exit_code == 0, result.stderr
-    assert "outputs=15" in result.stderr
+    assert "outputs=16" in result.stderr
     assert not seen[-1].state.exists()
 
 

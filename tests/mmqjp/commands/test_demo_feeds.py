@@ -13,7 +13,7 @@ from xscl import parse_script
 
 DEMO = Path(mmqjp.demo.__file__).parent
 FEEDS = {
-    "https://gazette.example/rss.xml": 7,
+    "https://gazette.example/rss.xml": 8,
     "https://northline.example/wire.atom": 5,
     "lantern-press.rdf": 3,
     "https://marginalia.example/feed.json": 4,
@@ -52,12 +52,15 @@ def test_every_demo_query_has_something_to_find(documents):
     found = Counter(row.query for row in evaluate(script, documents))
     assert found == {
         "same_story": 2,
+        "nearly_same": 1,
         "follow_up": 3,
         "book_blog": 2,
         "retitled": 1,
         "correction": 1,
         "new_from_author": 3,
         "bargain": 1,
+        "silent": 2,
+        "first_cut": 1,
     }
 
 

@@ -125,7 +125,7 @@ def test_every_joined_value_of_the_demo_stands_in_its_document():
         engine.subscribe(script)
         outputs = [one for one in engine.process(read_documents([DEMO], feeds="item")) if one.query != "first_release"]
         found = Evidence(engine).of(outputs)
-    assert len(found) == 13 and None not in found
+    assert len(found) == 14 and None not in found
     told = [(output, reason) for output, reason in zip(outputs, found, strict=True) if reason is not None]
     queries = {query.publish for query in parse_script(script).queries}
     assert {output.query for output, reason in told if not reason.joined} < queries

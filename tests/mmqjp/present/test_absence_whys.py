@@ -1,0 +1,167 @@
+"""Why what did not come is told, and why it is not: its partner, or that it is not decided yet."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+
+import pytest
+
+from feeds.document import Document
+from mmqjp.present.facts import plain, why
+from mmqjp.present.known_queries import partner_text
+from mmqjp.present.output_why import OutputWhy, why_output
+from mmqjp.present.query_funnel import query_funnel
+from mmqjp.present.why_not import why_not
+from mmqjp.present.why_not_result import WhyNot
+from mmqjp.session import Session
+from mmqjp.tables.lookup import Select
+from tests.generate.absences import with_absences
+from tests.generate.seeds import seeds
+from tests.generate.strategies import random_case
+from tests.oracle.evaluation import evaluate
+from xscl import Script, parse_script, to_xscl
+from xscl.algebra.normal import NEGATED
+from xscl.scope import blocks
+from xscl.syntax import Block, Join
+
+SECOND = 1_000_000
+QUERIES = """
+FROM S/item->a[./site->c] NOT FOLLOWED BY {c = d, 10 s} S/item->b[./site->d] PUBLISH silent;
+FROM S/item->a[./title->t] NOT PRECEDED BY {near(t, u, 0.6), INF} S/item->b[./title->u] PUBLISH fresh;
+FROM S/item->a[./title->t] NOT JOIN {lower-case(t) = u AND a/site != d OR t = v, 5 s}
+  S/item->b[./title->u][./title->v][./site->d] PUBLISH alone;
+SELECT t, w FROM (SELECT t, c FROM S/item->a[./title->t][./site->c] NOT FOLLOWED BY {c = d, 2 s} S/item[./site->d])
+  FOLLOWED BY {c = e, 60 s} S/item->z[./site->e][./title->w] PUBLISH then
+"""
+
+
+def item(title: str, site: str) -> str:
+    return f"<item><title>{title}</title><site>{site}</site></item>"
+
+
+def select_of(engine: Session) -> Select:
+    return lambda sql: engine.question(sql).answer()
+
+
+def lived(*documents: tuple[str, str, int]) -> Session:
+    engine = Session("duckdb", lateness=0)
+    engine.subscribe(QUERIES)
+    engine.process([Document(id, xml, "S", time=time * SECOND) for id, xml, time in documents])
+    return engine
+
+
+DOCUMENTS = (
+    ("a", item("Storm hits the coast", "x"), 0),
+    ("b", item("The storm hits coast", "y"), 4),
+    ("c", item("rain", "x"), 11),
+    ("d", item("Rain", "z"), 13),
+)
+
+
+def because(engine: Session, query: str) -> dict[str, list[str]]:
+    """Why there are outputs of a query, by their first documents."""
+    found = {}
+    for output in engine.outputs():
+        if output.query == query:
+            said = why_output(select_of(engine), output.id)
+            assert OutputWhy.from_dict(json.loads(json.dumps(said.to_dict()))) == said
+            found[output.documents[0]] = list(map(plain, why(said.match)))
+    return found
+
+
+def test_why_tells_what_nothing_had():
+    with lived(*DOCUMENTS) as engine:
+        assert because(engine, "silent") == {
+            "a": ['nothing with site = site "x" followed within 10 s, until 1970-01-01T00:00:10Z']
+        }
+        assert because(engine, "fresh") == {
+            "a": ['nothing with near(title "Storm hits the coast", title, 0.6) preceded it'],
+            "c": ['nothing with near(title "rain", title, 0.6) preceded it'],
+        }
+        assert because(engine, "alone")["a"] == [
+            'nothing with title = lower-case(title "Storm hits the coast") and a/site != site or with '
+            'title = title "Storm hits the coast" came within 5 s, until 1970-01-01T00:00:05Z'
+        ]
+        assert because(engine, "then") == {
+            "a": [
+                'same site "x"',
+                'nothing with site = site "x" followed within 2 s, until 1970-01-01T00:00:02Z',
+            ]
+        }
+
+
+@pytest.mark.parametrize(
+    ("query", "asked", "kind", "message", "shown"),
+    [
+        ("silent", ["a"], "output", "they give an output", ["a"]),
+        ("silent", ["c"], "waiting", "when the watermark has come to 1970-01-01T00:00:21.000001Z; it is at", ["c"]),
+        ("fresh", ["b"], "partner", "this is a partner", ["b", "a"]),
+        ("fresh", ["b", "a"], "partner", "these documents are partners", ["a", "b"]),
+        ("fresh", ["b", "c"], "order", "", ["c", "b"]),
+        ("alone", ["d"], "partner", "this is a partner", ["d", "c"]),
+        ("silent", ["e"], "document", "no kept document", []),
+        ("silent", ["a", "b", "c"], "blocks", "3 documents are named", ["a", "b", "c"]),
+        ("then", ["a"], "query", "inside of a longer query", []),
+    ],
+)
+def test_why_not_tells_what_came(query: str, asked: list[str], kind: str, message: str, shown: list[str]):
+    with lived(*DOCUMENTS) as engine:
+        found = why_not(select_of(engine), query, asked)
+        assert WhyNot.from_dict(json.loads(json.dumps(found.to_dict()))) == found
+        assert (found.kind, message in found.message) == (kind, True), found
+        assert [one.id for one in found.items] == shown
+        assert "tells what did not come" in query_funnel(select_of(engine), query).message
+
+
+def test_what_the_left_input_lacks_comes_first():
+    text = 'FROM S/item->a[./site = "q"][./title->t] NOT PRECEDED BY {t = u, 9 s} T/item->b[./title->u] PUBLISH n'
+    with Session("duckdb", lateness=0) as engine:
+        engine.subscribe(text)
+        engine.process([Document("a", item("A", "x"), "S", time=0)])
+        found = why_not(select_of(engine), "n", ["a"])
+        assert (found.kind, './site = "q"' in found.message) == ("pattern", True), found
+
+
+@pytest.mark.parametrize("seed", seeds(6, 400))
+def test_what_is_said_turns_out(seed: int):
+    """What waits is told at the end, and nothing else is. What is called a partner is one, as the oracle says."""
+    rng = Random(seed)
+    script, documents = random_case(seed, 6, 10)
+    script = with_absences(rng, script, 100, inner=False)
+    script = Script(tuple(filter(_is_plain, script.queries)), script.namespaces)
+    documents = [Document(d.id, d.xml, d.stream, (d.t0, d.t1)) for d in documents]
+    if not script.queries:
+        return
+    with Session("duckdb", lateness=rng.choice((0, 3 * SECOND)), max_outputs=None, max_matches=None) as engine:
+        engine.subscribe(to_xscl(script))
+        engine.process(documents)
+        said = {
+            (name, one.id): why_not(select_of(engine), name, [one.id])
+            for name in dict.fromkeys(script.names())
+            for one in documents
+        }
+        before = {(output.query, output.documents[0]) for output in engine.outputs()}
+        engine.finish()
+        after = {(output.query, output.documents[0]) for output in engine.outputs()}
+    by_id = {one.id: one for one in documents}
+    for key, found in said.items():
+        if len(set(script.names())) < len(script.names()) or found.kind in ("dead letter", "document"):
+            continue
+        assert (found.kind == "output") == (key in before), (key, found)
+        assert (key in after) == (found.kind in ("output", "waiting")), (key, found)
+        if found.kind == "partner":
+            text = partner_text(found.text)
+            assert text is not None
+            assert evaluate(parse_script(text), [by_id[one.id] for one in found.items]), (key, found)
+
+
+def _is_plain(query: object) -> bool:
+    source = query.source  # type: ignore[attr-defined]
+    return (
+        isinstance(source, Join)
+        and source.op in NEGATED
+        and len(blocks(source)) == 2
+        and isinstance(source.left, Block)
+        and query.once is None  # type: ignore[attr-defined]
+    )
