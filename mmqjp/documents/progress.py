@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from mmqjp.documents.record import Record
+from mmqjp.documents.watermarks import EARLIEST, EVENT_TIME, Watermarks, lateness_of
 
 
 class Progress:
@@ -31,3 +32,15 @@ class Progress:
         times = self._times.get(stream, ())
         place = bisect_left(times, time)
         return self._arrivals[stream][place] if place < len(times) else self.first
+
+    def came_to(self, watermark: int, streams: Iterable[str], watermarks: Watermarks) -> int:
+        """Returns the arrival with which the least watermark of some external streams came to a time. `watermarks` are
+        those before the batch."""
+        found = self.first
+        for stream in streams:
+            if stream == EVENT_TIME:
+                return self.last
+            time = watermark + (lateness_of(watermarks.timing.lateness, stream) or 0)
+            if watermarks.greatest.get(stream, EARLIEST) < time:
+                found = max(found, self.reached(stream, time))
+        return found

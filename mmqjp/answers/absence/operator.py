@@ -6,7 +6,7 @@ one with which the watermark passed its time. So bounds and pauses do not depend
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from join_stage.joiner import JoinEngine
 from mmqjp.answers.absence.decided import ABSENCES, Decided, Mark
 from mmqjp.answers.absence.kept import KeptMatches
 from mmqjp.answers.absence.partners import Partners
-from mmqjp.answers.absence.plans import Group, LeftPlan
+from mmqjp.answers.absence.plans import Group, LeftPlan, terms_of
 from mmqjp.answers.absence.seen_by import SeenBy
 from mmqjp.answers.absence.times import decided_at, over_at
 from mmqjp.answers.absence.waiting import Entry
@@ -29,11 +29,10 @@ from mmqjp.documents.progress import Progress
 from mmqjp.documents.record import Inputs, Record
 from mmqjp.documents.records import Records
 from mmqjp.documents.watermarks import EARLIEST, EVENT_TIME, LATEST, Watermarks, lateness_of
-from mmqjp.queries.model import HiddenStream, Owner, Subscription
+from mmqjp.queries.model import HiddenStream, Subscription
 from mmqjp.queries.registry import Registry
 from mmqjp.queries.row_targets import RowPart, TargetGroup
 from mmqjp.tables.ledger import Ledger
-from xscl.algebra.normal import Term
 
 
 class AbsenceOperator:
@@ -119,7 +118,7 @@ class AbsenceOperator:
             self._now[group[3]] = watermark
             entries = self._kept.due(group, watermark, self._decided)
             for plan in plans:
-                if context.backfilled and _is_among(plan, context.backfilled):
+                if context.backfilled and plan.is_one_of(context.backfilled):
                     # Others were told before.
                     again = self._kept.due(group, watermark, self._decided, again=True)
                     wanted = self._wanted(plan, again)
@@ -236,7 +235,7 @@ class AbsenceOperator:
     ) -> tuple[int, int]:
         """Returns how many outputs a left match may give, and the steps to find them."""
         allowed, choices = steps.left, set[object]()
-        terms = _terms(part)
+        terms = terms_of(part)
         with suppress(OutOfSteps):
             steps.take()
             for binding in context.bindings.of(part, inputs, match.nodes, steps):
@@ -278,15 +277,8 @@ class AbsenceOperator:
         if greatest is None:
             return progress.last
         _, op, window, stream = group
-        lateness, needed = self._watermarks.timing.lateness, decided_at(op, window, record.t0)
-        found = max(record.arrival, progress.first)
-        for source in self._registry.sources(stream):
-            if source == EVENT_TIME:
-                return progress.last
-            time = needed + (lateness_of(lateness, source) or 0)
-            if self._watermarks.greatest.get(source, EARLIEST) < time:
-                found = max(found, progress.reached(source, time))
-        return found
+        needed = decided_at(op, window, record.t0)
+        return max(record.arrival, progress.came_to(needed, self._registry.sources(stream), self._watermarks))
 
     # ------------------------------------------------------------ decisions
 
@@ -350,20 +342,6 @@ class AbsenceOperator:
             account.take_steps(inputs.arrival, partners.in_vain)
         if found:
             yield Expanded(documents=found)
-
-
-def _terms(part: TargetGroup) -> Iterable[Term]:
-    """Returns what distinguishes the outputs of an absence."""
-    if part.form is not None:
-        return part.form.selection.terms
-    stream = part.first.owner
-    assert isinstance(stream, HiddenStream), "what has no form is a hidden stream"
-    return [Term(var) for var in stream.hidden.variables]
-
-
-def _is_among(plan: LeftPlan, owners: Collection[Owner]) -> bool:
-    """Returns whether any plan node of an absence is one of these."""
-    return plan.owner in owners if plan.part.form is None else any(query in owners for query in plan.part.form)
 
 
 def _is_active(query: Subscription) -> bool:

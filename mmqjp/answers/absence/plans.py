@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from mmqjp.answers.absence.partners import Watched, kept_variables
@@ -45,6 +45,10 @@ class LeftPlan:
     def owner(self) -> Owner:
         """One of the plan nodes."""
         return self.part.first.owner
+
+    def is_one_of(self, owners: Collection[Owner]) -> bool:
+        """Returns whether any of the plan nodes is one of these."""
+        return self.owner in owners if self.part.form is None else any(query in owners for query in self.part.form)
 
 
 Group = tuple[int, JoinOp, int, str]
@@ -128,6 +132,15 @@ class Plans:
             sightings = self._sightings[key] = known[key] if key in known else Sightings()
         found = self._rights[part] = RightPlan(row, part, terms, kept, sightings)
         return found
+
+
+def terms_of(part: TargetGroup) -> Sequence[Term]:
+    """Returns what distinguishes the outputs of an absence."""
+    if part.form is not None:
+        return part.form.selection.terms
+    stream = part.first.owner
+    assert isinstance(stream, HiddenStream), "what has no form is a hidden stream"
+    return [Term(var) for var in stream.hidden.variables]
 
 
 def _absent(owner: Owner) -> Sequence[Absent]:
