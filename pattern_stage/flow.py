@@ -10,6 +10,7 @@ import numpy as np
 from common.distinct import distinct
 from pattern_stage.columns import Column, Columns, Ints, Mask, joined
 from pattern_stage.stretches import Stretches, spread
+from xscl.algebra.events import Schema
 
 MIX = np.uint64(0x9E3779B97F4A7C15)
 """An odd number whose products spread the bits of the other factor upwards."""
@@ -85,6 +86,13 @@ def whole(events: Columns) -> Flow:
     return Flow(events, np.arange(len(events)), np.zeros(len(events), np.int64))
 
 
+def no_flow(schema: Schema, parts: int) -> Flow:
+    """Returns no events of a schema, with so many places of parts."""
+    none = np.zeros(0, np.int64)
+    values: tuple[Column, ...] = tuple([none if kind == "string" else np.zeros(0) for _, kind in schema])
+    return Flow(Columns(none, none, values, np.zeros((0, parts), np.int64)), none, none)
+
+
 def sorted_flow(events: Columns, at: Ints, rows: Ints) -> Flow:
     """Returns events, given in any order, each once, as a flow."""
     order = np.argsort(events.t1, kind="stable")
@@ -148,6 +156,17 @@ def _adjacent(keys: Sequence[Ints], hashes: Ints, ordered: Ints) -> bool:
     alike = np.flatnonzero(taken[1:] == taken[:-1])
     here, there = ordered[alike], ordered[alike + 1]
     return all(np.array_equal(key[here], key[there]) for key in keys)
+
+
+def joined_flow(flows: Sequence[Flow], none: Flow) -> Flow:
+    """Returns events that are given in any order, in several parts, each event once, as a flow; `none` if there are no
+    parts."""
+    if not flows:
+        return none
+    starts = np.cumsum([0, *(len(flow.events) for flow in flows)])
+    at = np.concatenate([flow.at + start for flow, start in zip(flows, starts, strict=False)])
+    events = joined([flow.events for flow in flows])
+    return sorted_flow(events, at, np.concatenate([flow.rows for flow in flows])).compact()
 
 
 def each_once(flow: Flow) -> Flow:

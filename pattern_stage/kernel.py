@@ -10,9 +10,10 @@ import numpy as np
 import pyarrow as pa
 
 from pattern_stage import snapshot
-from pattern_stage.columns import Column, Columns, Ints
+from pattern_stage.columns import Column, Columns, Ints, Mask
 from pattern_stage.fan_out import FanOut
 from pattern_stage.flow import Flow, whole
+from pattern_stage.limits import NO_LIMITS, Excess, Limits, Meter
 from pattern_stage.making import due, make_operator
 from pattern_stage.operators import Lineage as Together
 from pattern_stage.operators import Operator
@@ -73,14 +74,19 @@ class Kernel:
         *,
         rules: Iterable[RuleName] = RULE_NAMES,
         hashed: bool = True,
+        merged: bool = True,
+        limits: Limits = NO_LIMITS,
     ) -> None:
         """`rules` are those of `pattern_stage.rules` that are on. `hashed`: one dynamic equality of a condition is
-        hashed."""
+        hashed. `merged`: runs of a PATTERN that remember the same are one. A statement that exceeds one of the `limits`
+        is in `exceeded`."""
         self.texts = texts
         self.plan = Plan(texts, rules)
         self.statements = Statements(self.plan)
-        self._lineage, self._hashed = lineage, hashed
+        self._lineage, self._hashed, self._merged, self._limits = lineage, hashed, merged, limits
         self._operators: dict[int, Operator] = {}
+        self._meters: dict[int, Meter] = {}
+        self._exceeded: dict[int, Excess] = {}
         self._readers: dict[int, FanOut] = {}
         self._flows: dict[int, Flow] = {}
         self._due: tuple[int | None] | None = None
@@ -96,12 +102,15 @@ class Kernel:
     def remove(self, statements: Sequence[int]) -> None:
         """Removes statements, and whatever waits for them alone."""
         self._settle()
+        for statement in statements:
+            self._exceeded.pop(statement, None)
         removed = self.statements.remove(statements)
         for number, slots in removed.slots.items():
             self._readers[number].remove(slots)
         self._follow_removed(removed.rows)
         for mop in removed.mops:
             self._operators.pop(mop.number, None)
+            self._meters.pop(mop.number, None)
             self._readers.pop(mop.number, None)
 
     def _follow_removed(self, rows: Changes) -> None:
@@ -121,13 +130,16 @@ class Kernel:
     def _make_operators(self) -> None:
         for mop in self.plan:
             if mop.placement is not None and mop.number not in self._operators:
+                meter = self._meters[mop.number] = Meter(self._limits)
                 self._operators[mop.number] = make_operator(
                     mop.definitions,
                     mop.rows,
                     self.texts,
                     self._lineage,
+                    meter,
                     hashed=self._hashed,
                     indexed=mop.placement.hashed,
+                    merged=self._merged,
                 )
 
     # ------------------------------------------------------------ running
@@ -139,8 +151,15 @@ class Kernel:
         found = self.feed(events)
         return found + self.end()
 
+    @property
+    def exceeded(self) -> Mapping[int, Excess]:
+        """The statements that have exceeded a limit, which have no results from then on. Whoever runs the kernel
+        removes them between this interval and the next."""
+        return self._exceeded
+
     def begin(self, until: int) -> None:
         """Begins an interval, which ends before `until`."""
+        assert not self._exceeded, f"{sorted(self._exceeded)} have exceeded a limit, and are still there"
         self._settle()
         self._until, self._order, self._due = until, list(self.plan), None
         self._flows, self._ran = {}, set()
@@ -168,6 +187,8 @@ class Kernel:
             elif all(number in self._ran for number in mop.inputs):
                 inputs = [self._flows[number] for number in mop.inputs]
                 flow = self._operators[mop.number].run(inputs, self._until)
+                if exceeded := self._meters[mop.number].taken():
+                    self._exceed(mop, exceeded)
             else:
                 continue
             self._flows[mop.number] = flow
@@ -177,6 +198,13 @@ class Kernel:
                 found += self._results(mop, flow, readers)
         return found
 
+    def _exceed(self, mop: MOp, rows: Mapping[int, Excess]) -> None:
+        """Follows that rows exceed a limit."""
+        for statement, row in zip(*self.statements.of_rows(mop.number, np.array(sorted(rows), np.int64)), strict=True):
+            known = self._exceeded.get(statement)
+            if known is None or rows[row].time < known.time:
+                self._exceeded[statement] = rows[row]
+
     def _results(self, mop: MOp, flow: Flow, readers: FanOut) -> list[Results]:
         read = self._read(flow, readers)
         return [Results(mop.schema, read)] if len(read) else []
@@ -185,11 +213,14 @@ class Kernel:
         """Returns events of rows as those of the statements that read them."""
         ids = self.statements.ids
         all_see = self.statements.newest < int(flow.events.t0.min())
-        if all_see and flow.stretches is not None:
+        if all_see and flow.stretches is not None and not self._exceeded:
             places, slots = readers.of(flow.stretches.rows)
             return Flow.of(flow.events, flow.stretches.through(places, ids[slots]))
         places, slots = readers.of(flow.rows)
         at = flow.at[places]
+        if self._exceeded:
+            kept = self._before_excess(ids[slots], flow.events.t1[at])
+            at, slots = at[kept], slots[kept]
         if all_see:
             return Flow(flow.events, at, ids[slots])
         since = self.statements.since[slots]
@@ -199,6 +230,14 @@ class Kernel:
         if len(unclear):
             seen[unclear] = self._lineage.ends(flow.events.parts[at[unclear], 0]) > since[unclear]
         return Flow(flow.events, at[seen], ids[slots[seen]])
+
+    def _before_excess(self, statements: Ints, times: Ints) -> Mask:
+        """Returns which results of these times come before their statements exceed a limit, if they do."""
+        over = np.array(sorted(self._exceeded), np.int64)
+        ends = np.array([self._exceeded[one].time for one in over.tolist()], np.int64)
+        place = np.minimum(np.searchsorted(over, statements), len(over) - 1)
+        before: Mask = (over[place] != statements) | (times < ends[place])
+        return before
 
     # ------------------------------------------------------------ upkeep
 

@@ -6,7 +6,7 @@ that tells it from others, and the numbers of its own parts. The events that an 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from common.distinct import distinct
-from pattern_stage.columns import Ints
+from pattern_stage.columns import Ints, Mask
 from pattern_stage.flow import numbered
 from pattern_stage.stretches import spread
 
@@ -84,6 +84,16 @@ class _Block:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Ranges:
+    """Sets that are numbered from `first` on: of the events in a list from one place to another, the last excluded."""
+
+    first: int
+    members: Ints
+    begins: Ints
+    ends: Ints
+
+
 class Lineage:
     """Numbers events. `next` is the next number, and `document_ids` says what documents are called."""
 
@@ -93,6 +103,8 @@ class Lineage:
         """One for each kind of event that was kept, by `_merged`."""
         self._recent: list[_Block] = []
         """Those since then. The numbers of one come before those of the next."""
+        self._ranges: list[_Ranges] = []
+        """Since then, too."""
         self._size = self._kept = 0
         self._sets: dict[bytes, int] = {}
 
@@ -139,8 +151,27 @@ class Lineage:
         self._add_sets(member, starts[fresh], counts[fresh])
         return numbers
 
+    def ranges(self, members: Ints, begins: Ints, ends: Ints) -> Ints:
+        """Returns the numbers of sets: of the members, which are distinct events and no sets, between these places.
+        They are listed only as far as somebody asks for them. Equal sets may have several numbers, but for a set of one
+        event: its number is that event's."""
+        many = np.flatnonzero(ends - begins > 1)
+        numbers: Ints = members[begins]
+        if len(many):
+            numbers[many] = np.arange(self.next, self.next + len(many))
+            self._ranges.append(_Ranges(self.next, members, begins[many], ends[many]))
+            self.next += len(many)
+            self._size += len(many)
+        return numbers
+
     def _add_sets(self, members: Ints, starts: Ints, counts: Ints) -> None:
         """Numbers sets, ranges of these members, the small ones first."""
+        for begin, end, t0, t1, refers in self._columns(members, starts, counts):
+            self._add("", np.full(end - begin, TOGETHER, np.int64), t0, t1, refers)
+
+    def _columns(self, members: Ints, starts: Ints, counts: Ints) -> Iterator[tuple[int, int, Ints, Ints, Ints]]:
+        """Yields ranges of these members, the small ones first, as columns: from which one to which one, their times,
+        and their members."""
         sizes = np.frexp(counts - 1.0)[1]  # no set is more than twice as long as another of its block
         bounds = [0, *(np.flatnonzero(np.diff(sizes)) + 1).tolist(), len(counts)]
         for begin, end in pairwise(bounds):
@@ -152,7 +183,34 @@ class Lineage:
             t0, t1 = (np.minimum.reduceat(times, np.cumsum(count) - count) for times in self._times(here))
             refers = np.full((end - begin, 1 << int(sizes[begin])), -1, np.int64)
             refers[np.arange(refers.shape[1]) < count[:, np.newaxis]] = here
-            self._add("", np.full(end - begin, TOGETHER, np.int64), t0, t1, refers)
+            yield begin, end, t0, t1, refers
+
+    def _listed(self, numbers: Ints) -> Iterator[_Block]:
+        """Yields the sets with these sorted numbers that `ranges` has numbered."""
+        firsts = np.array([one.first for one in self._ranges], np.int64)
+        of = np.searchsorted(firsts, numbers, "right") - 1
+        groups, heads = np.unique(of, return_index=True)
+        lists = []
+        for group, begin, end in zip(groups.tolist(), heads, np.append(heads, len(numbers))[1:], strict=True):
+            one, at = self._ranges[group], numbers[begin:end] - firsts[group]
+            places, _ = spread(one.begins[at], one.ends[at] - one.begins[at])
+            lists.append((one.members[places], one.ends[at] - one.begins[at]))
+        members, counts = (np.concatenate(column) for column in zip(*lists, strict=True))
+        order = np.argsort(counts, kind="stable")
+        starts = np.cumsum(counts) - counts
+        for begin, end, t0, t1, refers in self._columns(members, starts[order], counts[order]):
+            here = order[begin:end]
+            block = _Block("", numbers[here], np.full(end - begin, TOGETHER, np.int64), t0, t1, refers)
+            yield block.take(np.argsort(here))
+
+    def _is_listed(self, numbers: Ints) -> Mask:
+        """Returns which numbers are not those of ranges."""
+        if not self._ranges:
+            return numbers >= 0
+        bounds = np.array([(one.first, one.first + len(one.begins)) for one in self._ranges], np.int64)
+        of = np.searchsorted(bounds[:, 0], numbers, "right") - 1
+        listed: Mask = (of < 0) | (numbers >= bounds[of, 1])
+        return listed
 
     def _flat(self, groups: Ints, members: Ints) -> tuple[Ints, Ints]:
         """Returns members of groups with the members of sets in place of the sets."""
@@ -226,6 +284,11 @@ class Lineage:
     def _places(self, numbers: Ints) -> Iterable[tuple[_Block, Ints]]:
         """Yields the blocks that have any of these sorted numbers, and where they are there."""
         numbers = numbers[numbers >= 0]
+        listed = self._is_listed(numbers)
+        if not listed.all():
+            for block in self._listed(numbers[~listed]):
+                yield block, np.arange(len(block.numbers))
+            numbers = numbers[listed]
         recent = np.searchsorted(numbers, self._recent[0].numbers[0]) if self._recent else len(numbers)
         old, numbers = numbers[:recent], numbers[recent:]
         for block in self._kept_blocks:
@@ -260,12 +323,14 @@ class Lineage:
         """Forgets all events but those whose numbers are in `used`, and those behind them. Numbers are not reused."""
         kept = self.with_parts(used)
         self._kept_blocks = _merged([block.take(places) for block, places in self._places(kept)])
-        self._recent = []
+        self._recent, self._ranges = [], []
         self._kept = self._size = sum(len(block.numbers) for block in self._kept_blocks)
 
     def table(self) -> pa.Table:
         """Returns all events as rows of LINEAGE."""
-        return _table(self._blocks())
+        ranges = [np.arange(one.first, one.first + len(one.begins)) for one in self._ranges]
+        listed = self._listed(np.concatenate(ranges)) if ranges else ()
+        return _table([*self._blocks(), *listed])
 
     def rows(self, used: Iterable[Ints]) -> pa.Table:
         """Returns the events whose numbers are in `used`, and those behind them, as rows of LINEAGE."""
@@ -290,14 +355,13 @@ class Lineage:
             part = refers[starts[places, np.newaxis] + np.arange(widths[head])]
             number, docid, t0, t1 = (column[places] for column in columns)
             blocks.append(_Block(streams[head].as_py(), number, docid, t0, t1, part))
-        self._kept_blocks, self._recent = _merged(blocks), []
+        self._kept_blocks, self._recent, self._ranges = _merged(blocks), [], []
         self._size = len(rows)
         self.next = max(self.next, int(columns[0][-1]) + 1)
 
 
 def _merged(blocks: Iterable[_Block]) -> list[_Block]:
-    """Returns blocks, in the order of their numbers where they are of one kind, with one for each kind: those of one
-    stream and width."""
+    """Returns blocks with one for each kind: those of one stream and width."""
     kinds: dict[tuple[str, int, int], list[_Block]] = {}
     for block in blocks:
         kinds.setdefault((block.stream, min(int(block.docids[0]), 0), block.refers.shape[1]), []).append(block)
@@ -308,7 +372,9 @@ def _joined(parts: Sequence[_Block]) -> _Block:
     def column(name: str) -> Ints:
         return np.concatenate([getattr(part, name) for part in parts])
 
-    return _Block(parts[0].stream, column("numbers"), column("docids"), column("t0"), column("t1"), column("refers"))
+    block = _Block(parts[0].stream, column("numbers"), column("docids"), column("t0"), column("t1"), column("refers"))
+    ascends = (block.numbers[1:] > block.numbers[:-1]).all()
+    return block if ascends else block.take(np.argsort(block.numbers))
 
 
 def _table(blocks: Iterable[_Block]) -> pa.Table:

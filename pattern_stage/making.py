@@ -8,6 +8,7 @@ from typing import Any, cast
 from pattern_stage.aggregate import Aggregating
 from pattern_stage.definition import Operator as Defined
 from pattern_stage.fold import Folding
+from pattern_stage.limits import Meter
 from pattern_stage.matching.near import NearMatching
 from pattern_stage.matching.runs import Running
 from pattern_stage.matching.sets import SetMatching
@@ -28,11 +29,20 @@ def due(operator: Operator) -> int | None:
 
 
 def make_operator(
-    definitions: Sequence[Any], rows: Rows, texts: Texts, lineage: Lineage, *, hashed: bool, indexed: bool
+    definitions: Sequence[Any],
+    rows: Rows,
+    texts: Texts,
+    lineage: Lineage,
+    meter: Meter,
+    *,
+    hashed: bool,
+    indexed: bool,
+    merged: bool,
 ) -> Operator:
-    """Makes the operator of definitions of one kind, which may become more, and of rows.
+    """Makes the operator of definitions of one kind, which may become more, and of rows. It counts with `meter`.
 
-    `hashed`: one dynamic equality of a condition is. `indexed`: static clauses are found by an index.
+    `hashed`: one dynamic equality of a condition is. `indexed`: static clauses are found by an index. `merged`: runs of
+    a PATTERN that remember the same are one.
     """
 
     def index(schema: Schema, texts: Texts) -> Index:
@@ -55,7 +65,7 @@ def make_operator(
             return Aggregating(definitions, rows, texts, lineage)
         case Pattern():
             if first.has_sets or first.maximal:
-                return SetMatching(definitions, rows, texts, cast(Origins, lineage), index)
-            return Running(definitions, rows, texts, cast(Origins, lineage), index)
+                return SetMatching(definitions, rows, texts, cast(Origins, lineage), index, meter)
+            return Running(definitions, rows, texts, cast(Origins, lineage), index, meter, merged=merged)
         case NearPattern():
-            return NearMatching(definitions, rows, texts, cast(Origins, lineage), index)
+            return NearMatching(definitions, rows, texts, cast(Origins, lineage), index, meter)

@@ -85,6 +85,10 @@ class Lineage(Protocol):
 class Origins(Lineage, Protocol):
     """Knows the events that numbers stand for, too: it is a `pattern_stage.lineage.Lineage`."""
 
+    def ranges(self, members: Ints, begins: Ints, ends: Ints) -> Ints:
+        """Returns the numbers of the sets of the members between these places, which are not listed unless somebody
+        asks for them. Equal sets may have several numbers."""
+
     def origins(self, numbers: Ints) -> dict[int, Origin]:
         """Returns what numbers stand for."""
 

@@ -143,6 +143,22 @@ class Statements:
         """Returns the forms of all statements in the plan."""
         return self._bound.values()
 
+    def of_rows(self, mop: int, rows: Ints) -> tuple[list[int], list[int]]:
+        """Returns the statements that have any of these rows of an m-op, each with its row."""
+        ids: list[int] = []
+        found: list[int] = []
+        end = self._end()
+        for number, bound in self._bound.items():
+            if all(one.number != mop for one in bound.mops):
+                continue
+            slots = np.flatnonzero(self._of[:end] == number)
+            for place, of in self._plan.rows_of(bound, self.rows[slots]):
+                if bound.mops[place].number == mop:
+                    held = np.isin(of, rows)
+                    ids += self.ids[slots[held]].tolist()
+                    found += of[held].tolist()
+        return ids, found
+
     def of_row(self, mop: int, row: int) -> Ints:
         """Returns the statements that are a row of a last m-op."""
         numbers = [number for number, bound in self._bound.items() if bound.mops[-1].number == mop]

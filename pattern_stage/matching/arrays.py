@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
 from pattern_stage.columns import Column
-from pattern_stage.matching.slots import FIRST_SLOT
 from pattern_stage.values import Texts
 from xscl.algebra.events import Kind
-
-
-class Chain(Protocol):
-    """Events in the order of time, and of each its input."""
-
-    @property
-    def events(self) -> Sequence[tuple[Any, ...]]: ...
-
-    @property
-    def components(self) -> Sequence[int]: ...
 
 
 def plain_values(column: Column, texts: Texts) -> list[Any]:
@@ -43,18 +32,22 @@ def json_arrays(values: Sequence[Any], ends: Sequence[int]) -> Iterator[str]:
         begin = end
 
 
-def events_of(chains: Sequence[Chain], kinds: Mapping[int, Sequence[Kind]], texts: Texts) -> Column:
-    """Returns the attribute EVENTS of chains. The events of an input have values of these kinds."""
-    values = [
-        _values(event, kinds.get(of, ()), texts)
-        for one in chains
-        for event, of in zip(one.events, one.components, strict=True)
-    ]
-    return texts.codes(json_arrays(values, np.cumsum([len(one.events) for one in chains]).tolist()))
+def joined_arrays(texts: Sequence[str | None], ends: Sequence[int]) -> Iterator[str]:
+    """Yields JSON arrays of consecutive values that are JSON. Each ends where `ends` says.
+
+    >>> list(joined_arrays(["[1]", "[2]", "[3]"], [1, 3]))
+    ['[[1]]', '[[2], [3]]']
+    """
+    begin = 0
+    for end in ends:
+        yield f"[{', '.join(map(str, texts[begin:end]))}]"
+        begin = end
 
 
-def _values(event: tuple[Any, ...], kinds: Sequence[Kind], texts: Texts) -> list[Any]:
-    return [
+def as_json(values: Sequence[Any], kinds: Sequence[Kind], texts: Texts) -> str:
+    """Returns the values of an event, which are of these kinds, as a JSON array."""
+    found = [
         texts.text(value) if kind == "string" else None if value != value else value
-        for value, kind in zip(event[FIRST_SLOT:], kinds, strict=True)
+        for value, kind in zip(values, kinds, strict=True)
     ]
+    return json.dumps(found, ensure_ascii=False)

@@ -51,6 +51,7 @@ class Role:
         """Takes in rows."""
         for clauses, index in self._indexes:
             index.add(new, clauses, tuple(column[new] for column in rows.parameters))
+            index.settle()
 
     def remove_rows(self, gone: Ints) -> None:
         """Forgets rows."""

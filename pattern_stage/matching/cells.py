@@ -5,23 +5,24 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import Any
 
-from pattern_stage.matching.nodes import EVERY, Entry, Node, Segment
+from pattern_stage.matching.nodes import EVERY, Entry, Event, Segment, Trail
+from pattern_stage.operators import NO_BOUND
 
 _TRIM = 32
-"""A list of entries is looked through for old ones when it has grown to twice its size, and to so many."""
+"""A list is looked through for what is too old when it has grown to twice its size, and to so many."""
 
 
 class Cell:
     """Runs of one key in one state with equal registers, sorted by the t1 of their last event."""
 
-    __slots__ = ("entries", "kills", "name", "registers", "trim")
+    __slots__ = ("_most_kills", "_trim", "entries", "kills", "name", "registers")
 
     def __init__(self, name: tuple[Any, ...], registers: tuple[Any, ...]) -> None:
         self.name, self.registers = name, registers
         self.entries: list[Entry] = []
         self.kills: list[tuple[int, int, int]] = []
         """Negated events that lie behind some entries: t1, t0, and for which rows."""
-        self.trim = _TRIM
+        self._trim = self._most_kills = _TRIM
 
     def before(self, t0: int) -> int:
         """Returns how many entries end before a time."""
@@ -41,24 +42,32 @@ class Cell:
             found.append((at, lacking))
         return found
 
-    def append(self, node: Node, rows: int) -> Entry:
-        """Adds runs that end with a node, later than all others."""
+    def kill(self, event: Event, rows: int) -> None:
+        """Puts a negated event behind the entries before it."""
+        if len(self.kills) >= self._most_kills:
+            oldest = self.entries[0].t1 if self.entries else NO_BOUND
+            self.kills = [one for one in self.kills if one[1] > oldest]
+            self._most_kills = max(_TRIM, 2 * len(self.kills))
+        self.kills.append((event[1], event[0], rows))
+
+    def append(self, trail: Trail, rows: int, start: int, oldest: int) -> Entry:
+        """Adds runs that end with a trail, later than all others, and begin between two times."""
         last = self.entries[-1] if self.entries else None
-        top, reach = (node.start, rows) if last is None else (max(node.start, last.top), rows | last.reach)
-        entry = Entry(node.event[1], node, rows, node.start, top, reach, node.oldest)
+        top, reach = (start, rows) if last is None else (max(start, last.top), rows | last.reach)
+        entry = Entry(trail.events[-1][1], trail, trail.last, rows, start, oldest, top, reach)
         self.entries.append(entry)
         return entry
 
     def crowded(self) -> bool:
         """Whether it is time to look for entries that are too old."""
-        return len(self.entries) >= self.trim
+        return len(self.entries) >= self._trim
 
     def drop_before(self, low: int) -> list[Entry]:
-        """Forgets entries that begin before a time. Nodes still have the list as it was."""
+        """Forgets entries that begin before a time. Trails still have the list as it was."""
         gone = [one for one in self.entries if one.start < low]
         if gone:
             self._put([one for one in self.entries if one.start >= low])
-        self.trim = max(_TRIM, 2 * len(self.entries))
+        self._trim = max(_TRIM, 2 * len(self.entries))
         return gone
 
     def take(self, stop: int, rows: int) -> list[Entry]:
@@ -75,14 +84,14 @@ class Cell:
     def without(self, rows: int) -> list[Entry]:
         """Takes rows out of all entries; returns those that are left without."""
         gone = [one for one in self.entries if not one.rows & ~rows]
-        # The list itself is changed, in place: nodes have it, and the rows may be others soon.
+        # The list itself is changed, in place: trails have it, and the rows may be others soon.
         self.entries[:] = [one._replace(rows=one.rows & ~rows) for one in self.entries]
         self._put([one for one in self.entries if one.rows])
         self.kills = [(t1, t0, of & ~rows) for t1, t0, of in self.kills if of & ~rows]
         return gone
 
     def only(self, places: set[int]) -> None:
-        """Forgets all entries but those at these places. Nodes still have the list as it was."""
+        """Forgets all entries but those at these places. Trails still have the list as it was."""
         if len(places) < len(self.entries):
             self._put([one for at, one in enumerate(self.entries) if at in places])
 
@@ -95,7 +104,7 @@ class Cell:
             self.entries.append(one._replace(top=top, reach=reach))
 
     def segments(self, ranges: list[tuple[int, int]], stop: int, rows: int, *, shared: bool) -> list[Segment]:
-        """Returns the first entries as what leads to a node: those of `ranges`, each without the rows that it lacks.
+        """Returns the first entries as what leads to an event: those of `ranges`, each without the rows that it lacks.
         `shared`: the entries stay, and the list only grows."""
         found: list[Segment] = []
         for at, (begin, lacking) in enumerate(ranges):

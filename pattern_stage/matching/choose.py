@@ -4,37 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple
 
 from pattern_stage.matching.nodes import EVERY
 
 
-class Candidate(Protocol):
-    """A match that may be told."""
+class Candidate(NamedTuple):
+    """A match that may be told: when it is known, from when to when it is, its rows, how many letters it lacks, how
+    many events it has, the values of the keys, and what returns the numbers of its events, variable by variable."""
 
-    @property
-    def known(self) -> int: ...
-
-    @property
-    def t0(self) -> int: ...
-
-    @property
-    def t1(self) -> int: ...
-
-    @property
-    def rows(self) -> int: ...
-
-    @property
-    def errors(self) -> int: ...
-
-    @property
-    def events(self) -> Sequence[tuple[Any, ...]]: ...
-
-    @property
-    def key(self) -> Any: ...
-
-
-C = TypeVar("C", bound=Candidate)
+    known: int
+    t0: int
+    t1: int
+    rows: int
+    errors: int
+    length: int
+    key: Any
+    ids: Callable[[], Sequence[int]]
 
 
 class Apart:
@@ -47,34 +33,39 @@ class Apart:
         """For each key ends of matches, each with its rows."""
         self._swept = 0
 
-    def chosen(self, matches: Sequence[C]) -> list[tuple[C, int]]:
-        """Returns matches, all that become known at some times, with the rows that they are told for."""
-        found = []
-        for _, some in groupby(sorted(matches, key=lambda one: one.known), key=lambda one: one.known):
-            candidates = sorted(some, key=lambda one: (one.errors, one.t0, -len(one.events)))
-            for _, equal in groupby(candidates, key=lambda one: (one.errors, one.t0, len(one.events))):
-                for one in self._by_ids(list(equal)):
-                    rows = self._told(one)
-                    if rows:
-                        found.append((one, rows))
+    def chosen(self, matches: Sequence[Candidate]) -> list[int]:
+        """Returns for each of some matches, all that become known at some times, the rows that it is told for."""
+        found = [0] * len(matches)
+
+        def rank(place: int) -> tuple[int, int, int, int]:
+            one = matches[place]
+            return one.known, one.errors, one.t0, -one.length
+
+        for _, equal in groupby(sorted(range(len(matches)), key=rank), key=rank):
+            left = [place for place in equal if self._left(matches[place])]
+            by_ids = self._by_ids(matches, left) if len(left) > 1 else None
+            while left:
+                first = min(left, key=by_ids)
+                found[first] = self._told(matches[first])
+                left = [place for place in left if place != first and self._left(matches[place])]
         return found
 
-    def _by_ids(self, equal: list[C]) -> list[C]:
-        if len(equal) == 1:
-            return equal
-        order = self._order(event[2] for one in equal for event in one.events)
-        return sorted(equal, key=lambda one: [order[event[2]] for event in one.events])
+    def _by_ids(self, matches: Sequence[Candidate], places: Sequence[int]) -> Callable[[int], list[Any]]:
+        order = self._order({number for place in places for number in matches[place].ids()})
+        return lambda place: [order[number] for number in matches[place].ids()]
 
-    def _told(self, one: C) -> int:
-        key = () if self._whole else one.key
+    def _left(self, one: Candidate) -> int:
+        """Returns the rows of a match that it may be told for."""
         rows = one.rows
-        ends = self.ends.get(key, [])
-        for end, of in ends:
+        for end, of in self.ends.get(() if self._whole else one.key, ()):
             if one.t0 <= end:
                 rows &= ~of
-        if rows:
-            left = [(end, of & ~rows) for end, of in ends if of & ~rows]
-            self.ends[key] = [*left, (one.t1, rows)]
+        return rows
+
+    def _told(self, one: Candidate) -> int:
+        key, rows = () if self._whole else one.key, self._left(one)
+        others = [(end, of & ~rows) for end, of in self.ends.get(key, ()) if of & ~rows]
+        self.ends[key] = [*others, (one.t1, rows)]
         return rows
 
     def forget_before(self, time: int) -> None:

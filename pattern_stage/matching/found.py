@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -12,57 +11,14 @@ from pattern_stage.columns import Column, Columns, Ints, Mask, column_of
 from pattern_stage.formula import rewritten_condition
 from pattern_stage.matching.arrays import json_arrays, plain_values
 from pattern_stage.matching.slots import Slots, as_aggregated, slots_of
-from pattern_stage.operators import Lineage
+from pattern_stage.matching.tables import Table
+from pattern_stage.operators import Origins
 from pattern_stage.predicates import Pairs, compile_condition, compile_value, kind_of
 from pattern_stage.range_aggregates import aggregated
 from pattern_stage.stretches import spread
 from pattern_stage.values import Texts
 from xscl.algebra.event_sequences import EVENTS, Length, Names, OfItem, OfItems, Pattern, Referent, Returned
 from xscl.algebra.events import AllOf, Attribute, Condition, Kind, Schema, Value
-
-
-class Bound(Protocol):
-    """A match: its events, those of each variable together and in order of time, and of each the variable, negated
-    ones not counted."""
-
-    @property
-    def events(self) -> Sequence[tuple[Any, ...]]: ...
-
-    @property
-    def components(self) -> Sequence[int]: ...
-
-
-@dataclass(slots=True)
-class Table:
-    """Matches as columns."""
-
-    events: list[tuple[Any, ...]]
-    starts: list[Ints]
-    """For each variable where its events begin, by match."""
-    sizes: list[Ints]
-    count: int
-
-    def column(self, slot: int, places: Ints, kind: Kind) -> Column:
-        """Returns a value of the events at these places."""
-        events = self.events
-        return column_of([events[place][slot] for place in places.tolist()], are_texts=kind == "string")
-
-    def numbers(self, places: Ints) -> Ints:
-        """Returns the numbers of the parts of the events at these places."""
-        events = self.events
-        return np.fromiter((events[place][2] for place in places.tolist()), np.int64, len(places))
-
-
-def table_of(matches: Sequence[Bound], variables: int) -> Table:
-    """Returns matches of so many variables as a table."""
-    events = [event for match in matches for event in match.events]
-    sizes = np.zeros((len(matches), variables), np.int64)
-    of = np.repeat(np.arange(len(matches)), [len(match.events) for match in matches])
-    components = np.fromiter((one for match in matches for one in match.components), np.int64, len(events))
-    np.add.at(sizes, (of, components), 1)
-    starts = (np.cumsum(sizes.ravel()) - sizes.ravel()).reshape(sizes.shape)
-    return Table(events, list(starts.T), list(sizes.T), len(matches))
-
 
 Rows = tuple[Ints, tuple[Column, ...]]
 """For each pair its row, and the columns of parameters."""
@@ -101,7 +57,7 @@ class Conditions:
             pair, items = np.arange(len(at)), dict[int, Ints]()
             for variable, first in ranges.items():
                 place = self._positive.index(variable)
-                sizes = np.maximum(table.sizes[place][at[pair]] - first, 0)
+                sizes = np.maximum(table.sizes(place)[at[pair]] - first, 0)
                 numbers, of = spread(np.full(len(pair), first), sizes)
                 items = {key: column[of] for key, column in items.items()} | {place: numbers}
                 pair = pair[of]
@@ -143,7 +99,7 @@ class Conditions:
         computed = compile_value(item.value, self._schema(item.names), None, self._texts)
 
         def found(table: Table) -> Column:
-            sizes = table.sizes[variable]
+            sizes = table.sizes(variable)
             numbers, at = spread(np.zeros(table.count, np.int64), sizes)
             values = tuple([compute(table, at, {variable: numbers}) for compute in columns])
             every = np.arange(len(at))
@@ -159,16 +115,20 @@ class Conditions:
         slots = [slots_of(self._slots, int(one.stream), one.schema) for one in variables]
 
         def found(table: Table) -> Column:
-            rows: list[tuple[Any, ...]] = [()] * len(table.events)
-            for one, starts, sizes, places in zip(variables, table.starts, table.sizes, slots, strict=True):
-                at, _ = spread(starts, sizes)
+            sizes = [table.sizes(variable) for variable in range(len(variables))]
+            starts, ends = _in_turn(sizes)
+            rows: list[tuple[Any, ...]] = [()] * int(ends[-1]) if table.count else []
+            for variable, (one, places) in enumerate(zip(variables, slots, strict=True)):
+                items = table.events(variable)
+                at, _ = spread(items.starts, sizes[variable])
                 columns = [
-                    plain_values(table.column(slot, at, kind), self._texts)
+                    plain_values(items.column(slot, at, kind), self._texts)
                     for slot, (_, kind) in zip(places, one.schema, strict=True)
                 ]
-                for place, values in zip(at.tolist(), zip(*columns, strict=True), strict=False):  # none has no values
+                to, _ = spread(starts[variable], sizes[variable])
+                for place, values in zip(to.tolist(), zip(*columns, strict=True), strict=False):  # none has no values
                     rows[place] = values
-            return self._texts.codes(json_arrays(rows, np.cumsum(np.sum(table.sizes, axis=0)).tolist()))
+            return self._texts.codes(json_arrays(rows, ends.tolist()))
 
         return found
 
@@ -189,7 +149,7 @@ class Conditions:
         variable = self._positive.index(of.variable)
         stream = int(self._pattern.variables[of.variable].source.stream)
         if isinstance(of, Length):
-            return lambda table, at, items: table.sizes[variable][at].astype(np.float64)
+            return lambda table, at, items: table.sizes(variable)[at].astype(np.float64)
         if isinstance(of, OfItems):
             return self._aggregate(of, variable, stream)
         kind = self._kind(of)
@@ -197,14 +157,10 @@ class Conditions:
         place = of.place
 
         def taken(table: Table, at: Ints, items: Mapping[int, Ints]) -> Column:
-            places = table.starts[variable][at]
-            if place == "last":
-                places = places + table.sizes[variable][at] - 1
-            elif place in ("each", "every"):
-                places = places + items[variable]
-            elif place == "previous":
-                places = places + items[variable] - 1
-            return table.column(slot, places, kind)
+            if place in ("only", "first", "last"):
+                return table.ends(variable, slot, kind, last=place == "last")[at]
+            places = table.events(variable).starts[at] + items[variable]
+            return table.events(variable).column(slot, places - (place == "previous"), kind)
 
         return taken
 
@@ -214,11 +170,12 @@ class Conditions:
         slots, kinds = [self._slots.slot(stream, arg) for arg in args], [kind_of(arg) for arg in args]
 
         def computed(table: Table, at: Ints, items: Mapping[int, Ints]) -> Column:
-            sizes = items[variable] if of.earlier else table.sizes[variable][at]
+            sizes = items[variable] if of.earlier else table.sizes(variable)[at]
             if not args:
                 return sizes.astype(np.float64)
-            places, _ = spread(table.starts[variable][at], sizes)
-            columns = [table.column(slot, places, kind) for slot, kind in zip(slots, kinds, strict=True)]
+            events = table.events(variable)
+            places, _ = spread(events.starts[at], sizes)
+            columns = [events.column(slot, places, kind) for slot, kind in zip(slots, kinds, strict=True)]
             ends = np.cumsum(sizes)
             return aggregated(one.name, columns, ends - sizes, ends, self._texts)
 
@@ -228,7 +185,7 @@ class Conditions:
 class Found:
     """What is made of the matches of a pattern that are told."""
 
-    def __init__(self, pattern: Pattern, texts: Texts, slots: Slots, lineage: Lineage) -> None:
+    def __init__(self, pattern: Pattern, texts: Texts, slots: Slots, lineage: Origins) -> None:
         self._lineage = lineage
         self._kleene = [one.kleene for one in pattern.variables if not one.negated]
         conditions = Conditions(pattern, texts, slots)
@@ -257,14 +214,16 @@ class Found:
 
     def _parts(self, table: Table) -> Ints:
         """Returns the parts of matches: a column for each variable, of a Kleene one the set of its events."""
-        columns = []
-        for starts, sizes, kleene in zip(table.starts, table.sizes, self._kleene, strict=True):
-            if kleene:
-                places, groups = spread(starts, sizes)
-                columns.append(self._lineage.together(table.numbers(places).reshape(-1, 1), groups))
-            else:
-                columns.append(table.numbers(starts))
-        return np.stack(columns, axis=1)
+        parts = [table.parts(variable, self._lineage) for variable in range(len(self._kleene))]
+        return np.stack(parts, axis=1)
+
+
+def _in_turn(sizes: Sequence[Ints]) -> tuple[list[Ints], Ints]:
+    """Returns for each variable where the events of each match begin, if all stand in turn, match by match and variable
+    by variable, and where the matches end."""
+    table = np.stack(sizes, axis=1)
+    ends = np.cumsum(table.ravel()).reshape(table.shape)
+    return list((ends - table).T), ends[:, -1]
 
 
 def _ranges(names: Names) -> dict[int, int]:

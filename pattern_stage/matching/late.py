@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from common.distinct import distinct
 from pattern_stage.columns import Column, Ints
-from pattern_stage.matching.found import Conditions, table_of
-from pattern_stage.matching.masks import expanded, mask_of
-from pattern_stage.matching.match import Match
+from pattern_stage.matching.bundle_table import BundleTable, Told
+from pattern_stage.matching.found import Conditions
+from pattern_stage.matching.masks import expanded
 from pattern_stage.matching.nodes import Event
 from pattern_stage.matching.program import Program
+from pattern_stage.stretches import spread
+
+_BLOCK = 100_000
+"""About how many pairs of a match and a negated event are compared at a time."""
 
 
 class LateKills:
     """The negations of a pattern that are not early."""
 
     def __init__(self, program: Program, conditions: Conditions) -> None:
-        self._variables = program.last + 1
         self._negations = []
         for at, one in enumerate(program.negations):
             if not one.early:
@@ -31,40 +33,58 @@ class LateKills:
     def __bool__(self) -> bool:
         return bool(self._negations)
 
-    def left(self, window: int, matches: Sequence[Match], parameters: tuple[Column, ...]) -> list[Match]:
+    def left(self, window: int, found: Told, parameters: tuple[Column, ...]) -> Told:
         """Returns matches with the rows for which nothing kills them."""
-        killed = [0] * len(matches)
         for at, group, tests in self._negations:
-            pairs: list[int] = []
-            others: list[Event] = []
-            masks: list[int] = []
-            for place, match in enumerate(matches):
-                for event, rows in self._between(window, match, at, group):
-                    if rows & match.rows:
-                        pairs.append(place)
-                        others.append(event)
-                        masks.append(rows & match.rows)
-            if not pairs:
-                continue
-            of, rows_of = expanded(masks)
-            table = table_of(matches, self._variables)
-            match_at: Ints = np.array(pairs, np.int64)[of]
-            held = np.ones(len(of), np.bool_)
-            for test in tests:
-                open_at = np.flatnonzero(held)
-                held[open_at] = test(table, match_at[open_at], (rows_of[open_at], parameters), others, of[open_at])
-            for place in distinct(match_at[held]).tolist():
-                killed[place] |= mask_of(distinct(rows_of[held & (match_at == place)]))
-        return [
-            match._replace(rows=match.rows & ~rows)
-            for match, rows in zip(matches, killed, strict=True)
-            if match.rows & ~rows
-        ]
+            table = found.table
+            killed = np.zeros(len(found.at), np.bool_)
+            begin, end = _gaps(table, window, group)
+            for pairs, others, events in self._blocks(found, at, begin, end):
+                held = np.ones(len(pairs), np.bool_)
+                for test in tests:
+                    left = np.flatnonzero(held)
+                    matches, rows = found.at[pairs[left]], found.rows[pairs[left]]
+                    held[left] = test(table, matches, (rows, parameters), events, others[left])
+                killed[pairs[held]] = True
+            found = found.only(~killed)
+        return found
 
-    def _between(self, window: int, match: Match, at: int, group: int) -> Sequence[tuple[Event, int]]:
-        if group == 0:
-            first = match.events[0][0]
-            return [one for one in match.absent[at] if one[0][1] < first and match.t1 - one[0][0] <= window]
-        place = bisect_left(match.components, group)
-        begin, end = match.events[place - 1][1], match.events[place][0]
-        return [one for one in match.absent[at] if one[0][0] > begin and one[0][1] < end]
+    def _blocks(self, found: Told, at: int, begin: Ints, end: Ints) -> Iterator[tuple[Ints, Ints, Sequence[Event]]]:
+        """Yields pairs of a match and a row, by their places, and the places of negated events that lie between the
+        begin and the end of the match's gap and that the row has; and these events."""
+        absent: dict[int, _Absent] = {}
+        for number, ending in enumerate(bundle.ending for bundle in found.table.bundles):
+            one = absent.setdefault(id(ending.absent), _Absent([], []))
+            if not one.of:
+                one.events.extend(ending.absent[at])
+            one.of.append(number)
+        for one in absent.values():
+            if not one.events:
+                continue
+            events = [event for event, _ in one.events]
+            t0, t1 = (np.array(column, np.int64) for column in zip(*(event[:2] for event in events), strict=True))
+            event_at, event_rows = expanded([rows for _, rows in one.events])
+            mine = np.flatnonzero(np.isin(found.table.of[found.at], one.of))
+            step = max(1, _BLOCK // len(event_at))
+            for some in (mine[first : first + step] for first in range(0, len(mine), step)):
+                pair_at, where = spread(np.zeros(len(some), np.int64), np.full(len(some), len(event_at)))
+                pairs, others = some[where], event_at[pair_at]
+                matches = found.at[pairs]
+                lies = (t0[others] > begin[matches]) & (t1[others] < end[matches])
+                lies &= event_rows[pair_at] == found.rows[pairs]
+                yield pairs[lies], others[lies], events
+
+
+class _Absent(NamedTuple):
+    """Negated events with their rows, and the bundles whose matches they may kill."""
+
+    events: list[tuple[Event, int]]
+    of: list[int]
+
+
+def _gaps(table: BundleTable, window: int, group: int) -> tuple[Ints, Ints]:
+    """Returns for each match between which times, both excluded, a negated event before a group lies."""
+    end = table.times(group, last=False)
+    if group == 0:
+        return table.t1 - window - 1, end
+    return table.times(group - 1, last=True), end

@@ -45,6 +45,18 @@ def rows_of(mask: int) -> Ints:
     return np.flatnonzero(np.unpackbits(data, bitorder="little"))
 
 
+def flags_of(mask: int, size: int) -> Mask:
+    """Returns a flag for each row up to `size`: whether the set has it. The set EVERY has all.
+
+    >>> flags_of(5, 4).tolist()
+    [True, False, True, False]
+    """
+    if mask < 0:
+        return np.ones(size, np.bool_)
+    data = np.frombuffer((mask & (1 << size) - 1).to_bytes((size + 7) // 8, "little"), np.uint8)
+    return np.unpackbits(data, count=size, bitorder="little").view(np.bool_)
+
+
 def masks_by_place(places: Ints, rows: Ints, count: int) -> list[int]:
     """Returns of each of so many places the set of its rows, given as pairs sorted by place."""
     found = [0] * count

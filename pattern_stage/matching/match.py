@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from pattern_stage.matching.arrivals import Key
 from pattern_stage.matching.cells import Cell
+from pattern_stage.matching.choose import Candidate
 from pattern_stage.matching.nodes import Event
-from pattern_stage.operators import NO_BOUND
-
-ALWAYS = -NO_BOUND
 
 
 class Match(NamedTuple):
-    """A run that is a match of some rows."""
+    """A match of some rows."""
 
     known: int
     t0: int
@@ -24,9 +21,13 @@ class Match(NamedTuple):
     components: list[int]
     """Of each event, ascending."""
     key: Key
-    absent: Sequence[Sequence[tuple[Event, int]]] = ()
-    """The negated events that it has to be compared with, for each negation."""
-    errors: int = 0
+
+    def candidate(self) -> Candidate:
+        """Returns it as NON OVERLAPPING compares it."""
+        return Candidate(self.known, self.t0, self.t1, self.rows, 0, len(self.events), self.key, self._ids)
+
+    def _ids(self) -> list[int]:
+        return [event[2] for event in self.events]
 
 
 class Part:

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from heapq import heappop, heappush
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from common.distinct import distinct
-from pattern_stage.columns import NULL_TEXT, Columns, Ints
-from pattern_stage.flow import Flow, each_once, sorted_flow
-from pattern_stage.matching.arrays import events_of
+from pattern_stage.columns import Column, Columns, Ints
+from pattern_stage.flow import Flow, each_once, joined_flow, no_flow
+from pattern_stage.limits import Meter
+from pattern_stage.matching.arrays import as_json, joined_arrays
 from pattern_stage.matching.arrivals import Arrival, Arrivals, Key, MakeIndex, Role
+from pattern_stage.matching.bundle_table import BundleTable, Told, told
+from pattern_stage.matching.bundles import Bundle, Ending, parted
 from pattern_stage.matching.cells import Cell
 from pattern_stage.matching.choose import Apart
 from pattern_stage.matching.keyed_state import keyed_rows, keyed_table
 from pattern_stage.matching.letters import Automaton, Vector
-from pattern_stage.matching.masks import expanded, mask_of, rows_of
-from pattern_stage.matching.match import ALWAYS, Match
-from pattern_stage.matching.nodes import Node, paths
+from pattern_stage.matching.masks import mask_of, rows_of
+from pattern_stage.matching.near_store import NearStore
+from pattern_stage.matching.nodes import ALWAYS, Draft, Event
 from pattern_stage.matching.order import event_order
 from pattern_stage.matching.saved_parts import PartReader, PartWriter, SavedPart
 from pattern_stage.matching.slots import FIRST_SLOT, Slots, slots_of
@@ -29,67 +31,26 @@ from pattern_stage.matching.template import inputs as inputs_of
 from pattern_stage.matching.template import sees_before
 from pattern_stage.operators import Origins, Renumber, RowVectors
 from pattern_stage.predicates import compile_value, kind_of, single_events
+from pattern_stage.stretches import spread
 from pattern_stage.values import Texts
 from xscl.algebra.event_sequences import ERRORS, EVENTS, NearPattern
 from xscl.algebra.events import Attribute, Kind
-
-
-class _Store:
-    """The chains of some rows, by key and vector."""
-
-    def __init__(self) -> None:
-        self.window = 0
-        self.rows = 0
-        self.cells: dict[Key, dict[Vector, Cell]] = {}
-        self.starts: list[int] = []
-        self.at: dict[int, list[tuple[Key, Node | Vector]]] = defaultdict(list)
-        """For each time that chains begin at, nodes and cells whose latest one begins then."""
-        self.passed = ALWAYS
-
-    def watch(self, start: int, key: Key, one: Node | Vector) -> None:
-        if start not in self.at:
-            heappush(self.starts, start)
-        self.at[start].append((key, one))
-
-    def pass_until(self, time: int) -> None:
-        """Forgets what began too long before a time."""
-        self.passed = time
-        while self.starts and self.starts[0] + self.window < time:
-            start = heappop(self.starts)
-            for key, one in self.at.pop(start):
-                if isinstance(one, Node):
-                    if one.start <= start:
-                        one.segments = []
-                    continue
-                cells = self.cells.get(key, {})
-                cell = cells.get(one)
-                if cell is not None and cell.entries[-1].top <= start:
-                    del cells[one]
-                    if not cells:
-                        del self.cells[key]
-
-    def keep(self, key: Key, vector: Vector, node: Node, rows: int) -> None:
-        cells = self.cells.setdefault(key, {})
-        cell = cells.get(vector)
-        if cell is None:
-            cell = cells[vector] = Cell(vector, vector)
-        elif cell.crowded():
-            cell.drop_before(node.event[1] - self.window)
-        top = cell.entries[-1].top if cell.entries else ALWAYS
-        entry = cell.append(node, rows)
-        self.watch(node.start, key, node)
-        if entry.top > top:
-            self.watch(entry.top, key, vector)
 
 
 class NearMatching:
     """A pattern with ERRORS. It has one shape: rows differ in their windows, and since when they see events."""
 
     def __init__(
-        self, definitions: Sequence[NearPattern], rows: RowVectors, texts: Texts, lineage: Origins, index: MakeIndex
+        self,
+        definitions: Sequence[NearPattern],
+        rows: RowVectors,
+        texts: Texts,
+        lineage: Origins,
+        index: MakeIndex,
+        meter: Meter,
     ) -> None:
         self._pattern = pattern = definitions[0]
-        self._rows, self._texts, self._lineage = rows, texts, lineage
+        self._rows, self._texts, self._lineage, self._meter = rows, texts, lineage, meter
         self._schemas = [schema for _, schema in sorted(inputs_of(pattern), key=lambda one: int(one[0]))]
         self._automaton = Automaton(pattern.letters, pattern.errors)
         self._roles = [Role(stream, schema, (), texts, index) for stream, schema in enumerate(self._schemas)]
@@ -101,14 +62,17 @@ class NearMatching:
             for name, _ in pattern.schema
             if name != EVENTS
         }
+        self._has_events = EVENTS in dict(pattern.schema)
+        """Whether events are kept with their values, which are one text."""
         slots = Slots()
-        if EVENTS in dict(pattern.schema):
+        if self._has_events:
             for stream, schema in enumerate(self._schemas):
                 slots_of(slots, stream, schema)
         self._arrivals.compute(slots.values)
-        self._kinds = {stream: [kind_of(one) for one in some] for stream, some in slots.values.items()}
+        self._read = {stream: [kind_of(one) for one in some] for stream, some in slots.values.items()}
+        self._kinds: dict[int, list[Kind]] = {0: ["string"]} if self._has_events else {}
         self._by_window = sees_before(pattern)
-        self._stores: dict[int, _Store] = {}
+        self._stores: dict[int, NearStore] = {}
         self._apart: dict[int, Apart] = {}
         self._numbers: set[int] = set()
         self._since: list[tuple[int, int]] = []
@@ -123,11 +87,12 @@ class NearMatching:
             mine = new[windows == window]
             store = self._stores.get(window)
             if store is None:
-                store = self._stores[window] = _Store()
+                store = self._stores[window] = NearStore(self._meter, self._rows)
                 if self._pattern.apart:
                     self._apart[window] = Apart(self._order, whole=False)
             store.rows |= mask_of(mine)
             store.window = max(store.window, int(self._rows.within[mine].max()))
+            store.windows.follow(rows_of(store.rows))
         if self._by_window:
             for time in distinct(self._rows.apart[new]).tolist():
                 self._since.append((time, mask_of(new[self._rows.apart[new] == time])))
@@ -137,18 +102,12 @@ class NearMatching:
         self._numbers.difference_update(gone.tolist())
         mask = mask_of(gone)
         for window, store in list(self._stores.items()):
-            store.rows &= ~mask
+            store.remove_rows(mask)
             if not store.rows:
                 del self._stores[window]
                 self._apart.pop(window, None)
                 continue
-            for key, cells in list(store.cells.items()):
-                for vector, cell in list(cells.items()):
-                    cell.without(mask)
-                    if not cell.entries:
-                        del cells[vector]
-                if not cells:
-                    del store.cells[key]
+            store.windows.follow(rows_of(store.rows))
             if window in self._apart:
                 self._apart[window].without(mask)
         self._since = [(time, rows & ~mask) for time, rows in self._since if rows & ~mask]
@@ -160,74 +119,94 @@ class NearMatching:
         every = mask_of(np.array(sorted(self._numbers), np.int64))
         epochs = list(self._arrivals.epochs(inputs, every, self._since))
         self._since = [(time, rows) for time, rows in self._since if time >= until]
-        told: list[Match] = []
+        found: list[Told] = []
         for window, store in self._stores.items():
             apart = self._apart.get(window)
+            store.begin()
+            bundles: list[Bundle] = []
             for time, arrivals in epochs:
                 store.pass_until(time)
-                found = self._step(store, arrivals)
-                if apart is not None and found:
+                bundles += self._step(store, time, arrivals)
+                if apart is not None and bundles:
                     apart.forget_before(time - store.window)
-                    found = [match._replace(rows=rows) for match, rows in apart.chosen(found)]
-                told += found
+                    all_found = told(bundles, distinct=self._distinct)
+                    found.append(all_found.with_rows(apart.chosen(all_found.candidates())))
+                    bundles = []
             store.pass_until(until)
-        return self._results(told)
+            found += [told(some, distinct=self._distinct) for some in parted(bundles)]
+        return self._results(found)
 
-    def _step(self, store: _Store, arrivals: Sequence[Arrival]) -> list[Match]:
+    @property
+    def _distinct(self) -> bool:
+        return len(self._stores) > 1
+
+    def _step(self, store: NearStore, time: int, arrivals: Sequence[Arrival]) -> list[Bundle]:
         """Takes the events of an epoch: each meets the chains that were there before."""
-        made: list[tuple[Key, Vector, Node, int]] = []
+        made: list[tuple[Key, Vector, Draft]] = []
         for one in arrivals:
-            rows = one.masks[one.stream] & store.rows
-            if one.key is None or not rows:
+            if one.key is None:
                 continue
-            nodes: dict[Vector, Node] = {}
-            for vector, cell in store.cells.get(one.key, {}).items():
-                stop = cell.before(one.event[0])
-                if not stop or cell.entries[stop - 1].top < one.event[1] - store.window:
-                    continue
-                then = self._automaton.step(vector, one.stream)
-                if then:
-                    node = self._node(nodes, then, one)
-                    node.start = max(node.start, cell.entries[stop - 1].top)
-                    node.oldest = ALWAYS
-                    node.segments += cell.segments([(0, 0)], stop, rows, shared=True)
-            begun = self._automaton.begin(one.stream)
-            if begun and one.event[1] - one.event[0] <= store.window:
-                node = self._node(nodes, begun, one)
-                node.start, node.roots = max(node.start, one.event[0]), [(ALWAYS, rows)]
-            made += [(one.key, vector, node, rows) for vector, node in nodes.items()]
-        found: list[Match] = []
-        for key, vector, node, rows in made:
-            errors = self._automaton.lacking(vector)
-            if errors is not None:
-                found += self._told(store, key, node, rows, errors)
-            store.keep(key, vector, node, rows)
+            drafts = self._drafts(store, one)
+            made += [(one.key, vector, draft) for vector, draft in drafts.items()]
+            if store.made > store.most_made:
+                store.exceed(store.made_too_much(time, (draft for _, _, draft in made)), time, "partial")
+        for key, vector, draft in made:
+            if rows := draft.rows & store.rows:
+                trail = store.trail_of(key, draft, rows)
+                store.keep(key, store.cells.setdefault(key, {}), vector, vector, draft, trail, rows, vector)
+                errors = self._automaton.lacking(vector)
+                if errors is not None:
+                    ending = Ending(time, time - store.window, time, time, key, errors=errors)
+                    store.find(ending, trail, trail.last, rows)
         if self._pattern.budget is not None:
-            for key in {key for key, _, _, _ in made}:
+            for key in {key for key, _, _ in made}:
                 self._thin(store, key, self._pattern.budget)
-        return found
+        return store.end_epoch(time)
 
-    def _node(self, nodes: dict[Vector, Node], vector: Vector, one: Arrival) -> Node:
-        node = nodes.get(vector)
-        if node is None:
-            node = nodes[vector] = Node(one.event, one.stream)
-            node.start = ALWAYS
-        return node
+    def _drafts(self, store: NearStore, one: Arrival) -> dict[Vector, Draft]:
+        """Returns the chains that end with an event."""
+        rows = one.masks[one.stream] & store.rows
+        drafts: dict[Vector, Draft] = {}
+        if not rows:
+            return drafts
+        event = self._kept(one)
+        for vector, cell in store.cells.get(one.key, {}).items():
+            stop = cell.before(event[0])
+            if not stop or cell.entries[stop - 1].top < event[1] - store.window:
+                continue
+            then = self._automaton.step(vector, one.stream)
+            if then:
+                draft = drafts.get(then) or drafts.setdefault(then, Draft(event, 0))
+                draft.before, draft.oldest = max(draft.before, cell.entries[stop - 1].top), ALWAYS
+                draft.segments += cell.segments([(0, 0)], stop, rows, shared=True)
+                store.made += 1
+        begun = self._automaton.begin(one.stream)
+        if begun and event[1] - event[0] <= store.window:
+            draft = drafts.get(begun) or drafts.setdefault(begun, Draft(event, 0))
+            draft.roots, draft.oldest = [(ALWAYS, rows)], min(draft.oldest, event[0])
+        return drafts
 
-    def _told(self, store: _Store, key: Key, node: Node, rows: int, errors: int) -> Iterator[Match]:
-        t1 = node.event[1]
-        for path, of in paths(node, rows, t1 - store.window, t1, t1):
-            events, streams = [one.event for one in reversed(path)], [one.component for one in reversed(path)]
-            yield Match(t1, events[0][0], t1, of, events, streams, key, errors=errors)
+    def _kept(self, one: Arrival) -> Event:
+        """Returns an event as chains keep it."""
+        if not self._has_events:
+            return one.event
+        values = as_json(one.event[FIRST_SLOT:], self._read[one.stream], self._texts)
+        return *one.event[:FIRST_SLOT], self._texts.code(values)
 
-    def _thin(self, store: _Store, key: Key, most: int) -> None:
+    def _thin(self, store: NearStore, key: Key, most: int) -> None:
         """Keeps at most so many ends of chains of a key: those that lack least, then the latest ones."""
         cells = store.cells.get(key, {})
+        for cell in cells.values():
+            cell.drop_before(store.low)
         if sum(len(cell.entries) for cell in cells.values()) <= most:
             return
-        order = self._order(one.node.event[2] for cell in cells.values() for one in cell.entries)
+        order = self._order(one.trail.event(one.place)[2] for cell in cells.values() for one in cell.entries)
         ranked = sorted(
-            ((min(cost for _, cost in vector), -one.t1, order[one.node.event[2]], vector, one.start), vector, at)
+            (
+                (min(cost for _, cost in vector), -one.t1, order[one.trail.event(one.place)[2]], vector, one.start),
+                vector,
+                at,
+            )
             for vector, cell in cells.items()
             for at, one in enumerate(cell.entries)
         )
@@ -239,51 +218,45 @@ class NearMatching:
             if not cell.entries:
                 del cells[vector]
 
-    def _results(self, told: Sequence[Match]) -> Flow:
-        at, rows = expanded([match.rows for match in told])
-        t0 = np.array([match.t0 for match in told], np.int64)
-        t1 = np.array([match.t1 for match in told], np.int64)
-        if not self._by_window and len(at):
-            inside = (t1 - t0)[at] <= self._rows.within[rows]
-            at, rows = at[inside], rows[inside]
-        errors = np.array([match.errors for match in told], np.float64)
-        every = np.arange(len(told))
-        pairs = single_events(Columns(t0, t1, (errors,), every.reshape(-1, 1)), every, every, ())
+    def _results(self, all_found: Sequence[Told]) -> Flow:
+        flow = joined_flow([self._flow(found) for found in all_found], no_flow(self._pattern.schema, 1))
+        return each_once(flow) if self._distinct else flow
+
+    def _flow(self, found: Told) -> Flow:
+        if not self._by_window:
+            spans = found.table.t1 - found.table.t0
+            found = found.only(spans[found.at] <= self._rows.within[found.rows])
+        table = found.table
+        errors, every = table.errors.astype(np.float64), np.arange(table.count)
+        pairs = single_events(Columns(table.t0, table.t1, (errors,), every.reshape(-1, 1)), every, every, ())
         values = tuple(
             [
-                self._items[name](pairs) if name in self._items else events_of(told, self._kinds, self._texts)
+                self._items[name](pairs) if name in self._items else self._events(table)
                 for name, _ in self._pattern.schema
             ]
         )
-        numbers = np.array([event[2] for match in told for event in match.events], np.int64)
-        groups = np.repeat(every, [len(match.events) for match in told])
-        parts = self._lineage.together(numbers.reshape(-1, 1), groups) if len(told) else every
-        flow = sorted_flow(Columns(t0, t1, values, parts.reshape(-1, 1)), at, rows).compact()
-        return each_once(flow) if len(self._stores) > 1 else flow
+        parts = table.parts(0, self._lineage)
+        return Flow(Columns(table.t0, table.t1, values, parts.reshape(-1, 1)), found.at, found.rows)
+
+    def _events(self, table: BundleTable) -> Column:
+        """Returns the attribute EVENTS."""
+        items, sizes = table.events(0), table.sizes(0)
+        places, _ = spread(items.starts, sizes)
+        texts = self._texts.texts(items.column(FIRST_SLOT, places, "string").astype(np.int64))
+        return self._texts.codes(joined_arrays(texts, np.cumsum(sizes).tolist()))
 
     def _order(self, numbers: Iterable[int]) -> dict[int, Any]:
         return event_order(self._lineage, numbers)
 
     # ------------------------------------------------------------ state
 
-    def _nodes(self, store: _Store) -> Iterator[Node]:
-        seen: set[int] = set()
-        stack = [one.node for cells in store.cells.values() for cell in cells.values() for one in cell.entries]
-        while stack:
-            node = stack.pop()
-            if id(node) not in seen:
-                seen.add(id(node))
-                yield node
-                stack += [entries[at].node for entries, begin, stop, _ in node.segments for at in range(begin, stop)]
-
     def waiting(self) -> Ints:
         """Returns how many ends of chains wait for each row."""
         counts = np.zeros(max(self._numbers, default=-1) + 1, np.int64)
         for store in self._stores.values():
-            for cells in store.cells.values():
-                for cell in cells.values():
-                    for one in cell.entries:
-                        counts[rows_of(one.rows)] += one.start + store.window >= store.passed
+            for cell in store.kept_cells():
+                for one in cell.entries:
+                    counts[rows_of(one.rows)] += one.start >= store.low
         return counts
 
     def codes(self) -> Iterable[Ints]:
@@ -291,17 +264,15 @@ class NearMatching:
         keys = [key for store in self._stores.values() for key in store.cells]
         keys += [key for apart in self._apart.values() for key in apart.ends]
         found = {one for key in keys for one in key if isinstance(one, int) and one >= 0}
-        texts = {
-            stream: [FIRST_SLOT + place for place, kind in enumerate(kinds) if kind == "string"]
-            for stream, kinds in self._kinds.items()
-        }
-        for node in (node for store in self._stores.values() for node in self._nodes(store)) if texts else ():
-            found.update(node.event[slot] for slot in texts.get(node.component, ()))
-        yield np.array(sorted(found - {NULL_TEXT}), np.int64)
+        if self._has_events:
+            trails = [trail for store in self._stores.values() for trail in store.trails()]
+            found.update(event[FIRST_SLOT] for trail in trails for event in trail.events)
+        yield np.array(sorted(found), np.int64)
 
     def parts(self) -> Iterable[Ints]:
         """Returns the numbers of the events of all chains."""
-        yield np.array([node.event[2] for store in self._stores.values() for node in self._nodes(store)], np.int64)
+        trails = [trail for store in self._stores.values() for trail in store.trails()]
+        yield np.array([event[2] for trail in trails for event in trail.events], np.int64)
 
     def state(self) -> pa.Table:
         """Returns what waits."""
@@ -318,7 +289,7 @@ class NearMatching:
         return keyed_table(saved, self._key_kinds(), self._texts)
 
     def _writer(self) -> PartWriter:
-        return PartWriter(self._texts, self._kinds, range(len(self._schemas)))
+        return PartWriter(self._texts, self._kinds, (0,))
 
     def _key_kinds(self) -> list[Kind]:
         return [dict(self._schemas[0])[name] for name in self._pattern.keys]
@@ -327,24 +298,18 @@ class NearMatching:
         """Takes over a state that was saved."""
         for key, data, numbers, rows in keyed_rows(table, self._key_kinds(), self._texts, renumber):
             window = int(self._rows.within[next(iter(rows.values()))]) if self._by_window else 0
-            reader = PartReader(data, numbers, rows, self._texts, self._kinds, range(len(self._schemas)), ())
+            reader = PartReader(data, numbers, rows, self._texts, self._kinds, (0,), ())
             if "ends" in reader.data:
                 ends = [(end, reader.mask(of)) for end, of in reader.data["ends"]]
                 self._apart[window].ends[key] = [(end, of) for end, of in ends if of]
                 continue
             store = self._stores[window]
-            store.passed = max(store.passed, reader.data["passed"])
-            low = reader.data["passed"] - store.window
+            store.adopt_trails(key, reader.trails, reader.data["passed"])
             for written, entries in reader.data["vectors"]:
                 vector: Vector = tuple((at, cost) for at, cost in written)
                 cell = Cell(vector, vector)
                 cell.entries = reader.lists[entries]
                 cell.without(0)
-                if cell.entries and cell.entries[-1].top >= low:
+                if cell.entries and cell.entries[-1].top >= store.low:
                     store.cells.setdefault(key, {})[vector] = cell
-                    for one in cell.entries:
-                        if one.top >= low:
-                            store.watch(one.top, key, vector)
-            for node in reader.nodes:
-                if node.start >= low:
-                    store.watch(node.start, key, node)
+                    store.adopt_cell(key, cell, vector)

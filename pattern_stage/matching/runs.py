@@ -10,15 +10,18 @@ import pyarrow as pa
 
 from common.distinct import distinct
 from pattern_stage.columns import Ints
-from pattern_stage.flow import Flow, each_once, sorted_flow
+from pattern_stage.flow import Flow, each_once, joined_flow, no_flow
+from pattern_stage.limits import Meter
 from pattern_stage.matching import saved_parts
 from pattern_stage.matching.arrivals import Arrivals, Key, MakeIndex, Role
+from pattern_stage.matching.bundle_table import Told, told
+from pattern_stage.matching.bundles import Bundle, parted
 from pattern_stage.matching.choose import Apart
-from pattern_stage.matching.found import Conditions, Found, table_of
+from pattern_stage.matching.found import Conditions, Found
 from pattern_stage.matching.keyed_state import keyed_rows, keyed_table
 from pattern_stage.matching.late import LateKills
-from pattern_stage.matching.masks import expanded, mask_of, rows_of
-from pattern_stage.matching.match import Match, Part, Roles
+from pattern_stage.matching.masks import mask_of, rows_of
+from pattern_stage.matching.match import Part, Roles
 from pattern_stage.matching.order import event_order
 from pattern_stage.matching.program import Edge, Program
 from pattern_stage.matching.saved_parts import PartReader, PartWriter, SavedPart
@@ -50,12 +53,13 @@ class Running:
         texts: Texts,
         lineage: Origins,
         index: MakeIndex,
+        meter: Meter,
         *,
         merged: bool = True,
     ) -> None:
         """Without `merged`, runs that remember the same go on apart: the paper's basic algorithm."""
         self._pattern = pattern = definitions[0]
-        self._rows, self._texts, self._lineage, self._merged = rows, texts, lineage, merged
+        self._rows, self._texts, self._lineage, self._meter, self._merged = rows, texts, lineage, meter, merged
         self._schemas = [schema for _, schema in sorted(inputs_of(pattern), key=lambda one: int(one[0]))]
         slots = Slots()
         self._program = Program(pattern, texts, slots)
@@ -72,6 +76,8 @@ class Running:
         )
         self._arrivals.compute(slots.values)
         self._kinds = {stream: [kind_of(one) for one in some] for stream, some in slots.values.items()}
+        self._settles = bool(self._late) or pattern.apart
+        """Whether what is found in an epoch has to be known before the next one."""
         trailing = any(one.group > self._program.last for one in self._program.negations)
         self._by_window = sees_before(pattern) or trailing
         self._stores: dict[int, Store] = {}
@@ -91,15 +97,19 @@ class Running:
             mine = new[windows == window]
             store = self._stores.get(window)
             if store is None:
-                store = self._stores[window] = Store(self._program, self._role_places, 0, merged=self._merged)
+                store = self._stores[window] = self._new_store()
                 if self._pattern.apart:
                     self._apart[window] = Apart(self._order, whole=self._pattern.strategy == "strict")
             store.rows |= mask_of(mine)
             store.window = max(store.window, int(self._rows.within[mine].max()))
+            store.windows.follow(rows_of(store.rows))
         if sees_before(self._pattern):
             for time in distinct(self._rows.apart[new]).tolist():
                 self._since.append((time, mask_of(new[self._rows.apart[new] == time])))
         self._follow()
+
+    def _new_store(self) -> Store:
+        return Store(self._program, self._role_places, 0, self._meter, self._rows, merged=self._merged)
 
     def remove_rows(self, gone: Ints) -> None:
         """Forgets rows and what waits for them alone."""
@@ -109,6 +119,7 @@ class Running:
             role.remove_rows(gone)
         for window, store in list(self._stores.items()):
             store.remove_rows(mask)
+            store.windows.follow(rows_of(store.rows))
             if window in self._apart:
                 self._apart[window].without(mask)
             if not store.rows:
@@ -135,69 +146,63 @@ class Running:
         every = mask_of(np.array(sorted(self._numbers), np.int64))
         epochs = list(self._arrivals.epochs(inputs, every, self._since))
         self._since = [(time, rows) for time, rows in self._since if time >= until]
-        told: list[Match] = []
+        found: list[Told] = []
         for window, store in self._stores.items():
-            mine: list[Match] = []
-            if not self._late and window not in self._apart:
-                for time, arrivals in epochs:
-                    store.step(time, arrivals, mine.append)
-                store.pass_until(until, mine.append)
+            store.begin()
+            bundles: list[Bundle] = []
+            for time, arrivals in epochs:
+                bundles += store.step(time, arrivals)
+                if bundles and self._settles:
+                    found.append(self._settled(window, store, bundles))
+                    bundles = []
+            bundles += store.pass_until(until)
+            if self._settles:
+                found.append(self._settled(window, store, bundles))
             else:
-                for time, arrivals in epochs:
-                    some: list[Match] = []
-                    store.step(time, arrivals, some.append)
-                    mine += self._settled(window, store, some)
-                some = []
-                store.pass_until(until, some.append)
-                mine += self._settled(window, store, some)
-            told += mine
-        return self._results(told)
+                found += [told(some, distinct=self._distinct) for some in parted(bundles)]
+        return self._results(found)
 
-    def _settled(self, window: int, store: Store, matches: list[Match]) -> list[Match]:
+    @property
+    def _distinct(self) -> bool:
+        return len(self._stores) > 1
+
+    def _settled(self, window: int, store: Store, bundles: list[Bundle]) -> Told:
         """Returns what is left of matches, as far as that is to be known before the next epoch."""
-        if not matches:
-            return matches
-        if self._late:
-            matches = self._late.left(store.window, matches, self._rows.parameters)
+        found = self._late.left(store.window, told(bundles, distinct=self._distinct), self._rows.parameters)
         apart = self._apart.get(window)
-        if apart is None or not matches:
-            return matches
-        if self._found.has_having:
-            matches = self._with_having(matches)
-        if not matches:
-            return matches
-        apart.forget_before(matches[-1].known - store.window)
-        found = [match._replace(rows=rows) for match, rows in apart.chosen(matches)]
-        for match in found:
-            if not store.trailing:
-                store.drop_rows(match.key, match.rows)
-        return found
+        if apart is None:
+            return found
+        found = self._with_having(found)
+        if not len(found.at):
+            return found
+        apart.forget_before(int(found.table.known.min()) - store.window)
+        candidates = found.candidates()
+        chosen = apart.chosen(candidates)
+        for one, rows in zip(candidates, chosen, strict=True):
+            if rows and not store.trailing:
+                store.drop_rows(one.key, rows)
+        return found.with_rows(chosen)
 
-    def _with_having(self, matches: list[Match]) -> list[Match]:
-        table = table_of(matches, self._program.last + 1)
-        at, rows = expanded([match.rows for match in matches])
-        held = self._found.having(table, at, rows, self._rows.parameters)
-        at, rows = at[held], rows[held]
-        return [matches[place]._replace(rows=mask_of(rows[at == place])) for place in distinct(at).tolist()]
+    def _with_having(self, found: Told) -> Told:
+        if not self._found.has_having or not len(found.at):
+            return found
+        return found.only(self._found.having(found.table, found.at, found.rows, self._rows.parameters))
 
     def _order(self, numbers: Iterable[int]) -> dict[int, Any]:
         return event_order(self._lineage, numbers)
 
-    def _results(self, told: list[Match]) -> Flow:
-        table = table_of(told, self._program.last + 1)
-        at, rows = expanded([match.rows for match in told])
-        t0 = np.array([match.t0 for match in told], np.int64)
-        known = np.array([match.known for match in told], np.int64)
-        if not self._by_window and len(at):
-            spans = np.array([match.t1 for match in told], np.int64) - t0
-            inside = spans[at] <= self._rows.within[rows]
-            if not inside.all():
-                at, rows = at[inside], rows[inside]
-        if self._found.has_having and not self._apart and len(at):
-            held = self._found.having(table, at, rows, self._rows.parameters)
-            at, rows = at[held], rows[held]
-        flow = sorted_flow(self._found.events(table, t0, known), at, rows).compact()
-        return each_once(flow) if len(self._stores) > 1 else flow
+    def _results(self, all_found: Sequence[Told]) -> Flow:
+        none = no_flow(self._pattern.schema, len(self._program.kleene))
+        flow = joined_flow([self._flow(found) for found in all_found if len(found.at)], none)
+        return each_once(flow) if self._distinct else flow
+
+    def _flow(self, found: Told) -> Flow:
+        if not self._by_window:
+            spans = found.table.t1 - found.table.t0
+            found = found.only(spans[found.at] <= self._rows.within[found.rows])
+        if not self._pattern.apart:
+            found = self._with_having(found)
+        return Flow(self._found.events(found.table, found.table.t0, found.table.known), found.at, found.rows)
 
     # ------------------------------------------------------------ state
 
@@ -207,7 +212,8 @@ class Running:
         return min((time for time in times if time is not None), default=None)
 
     def waiting(self) -> Ints:
-        """Returns how many entries, runs that remember the same and end with one event, wait for each row."""
+        """Returns for each row how many ends of runs wait: those that remember the same and end with one event are
+        one."""
         counts = np.zeros(max(self._numbers, default=-1) + 1, np.int64)
         for store in self._stores.values():
             for mask, count in store.waiting().items():
@@ -224,8 +230,9 @@ class Running:
             for stream, kinds in self._kinds.items()
         }
         for store in self._stores.values():
-            for node, _ in store.nodes():
-                found.update(node.event[slot] for slot in texts.get(self._program.streams[node.component], ()))
+            for trail in store.trails():
+                slots = texts.get(self._program.streams[trail.component], ())
+                found.update(event[slot] for slot in slots for event in trail.events)
             for key, part in store.parts.items():
                 found.update(value for value in key if isinstance(value, int))
                 for negation, some in zip(self._program.negations, part.absent, strict=True):
@@ -247,7 +254,7 @@ class Running:
         """Returns the numbers of the events that what waits was made of."""
         found: list[int] = []
         for store in self._stores.values():
-            found += [node.event[2] for node, _ in store.nodes()]
+            found += [event[2] for trail in store.trails() for event in trail.events]
             found += [event[2] for part in store.parts.values() for some in part.absent for event, _ in some]
         yield np.array(found, np.int64)
 
@@ -303,7 +310,7 @@ class Running:
             [(reader.event(event), mask) for event, of in some if (mask := reader.mask(of))]
             for some in reader.data["absent"]
         ]
-        store.adopt(key, part, reader.nodes, reader.data["passed"])
+        store.adopt(key, part, reader.trails, reader.data["passed"])
 
 
 def _roles(program: Program, schemas: Sequence[Any], texts: Texts, index: MakeIndex) -> tuple[list[Role], Roles]:

@@ -1,4 +1,4 @@
-"""What waits for events of one key as text that any process can take over: events, nodes, lists of entries, cells.
+"""What waits for events of one key as text that any process can take over: events, trails, lists of entries, cells.
 
 What is shared is written once, and referred to by its number.
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 from pattern_stage.matching.cells import Cell
 from pattern_stage.matching.masks import rows_of
-from pattern_stage.matching.nodes import EVERY, Entry, Event, Node, Segment
+from pattern_stage.matching.nodes import EVERY, Entry, Event, Root, Trail
 from pattern_stage.matching.registers import Register
 from pattern_stage.matching.slots import FIRST_SLOT
 from pattern_stage.values import Texts
@@ -40,8 +40,8 @@ class PartWriter:
         self._numbers: list[int] = []
         self._events: dict[int, int] = {}
         self._written: list[list[Any]] = []
-        self._nodes: dict[int, int] = {}
-        self._node_list: list[Node] = []
+        self._trails: dict[int, int] = {}
+        self._trail_list: list[Trail] = []
         self._lists: dict[int, int] = {}
         self._list_list: list[list[Entry]] = []
         self._rows: set[int] = set()
@@ -67,12 +67,12 @@ class PartWriter:
         self._rows.update(found)
         return found
 
-    def node(self, node: Node) -> int:
-        """Returns the number of a node."""
-        found = self._nodes.get(id(node))
+    def trail(self, trail: Trail) -> int:
+        """Returns the number of a trail."""
+        found = self._trails.get(id(trail))
         if found is None:
-            found = self._nodes[id(node)] = len(self._node_list)
-            self._node_list.append(node)
+            found = self._trails[id(trail)] = len(self._trail_list)
+            self._trail_list.append(trail)
         return found
 
     def entries(self, entries: list[Entry]) -> int:
@@ -100,25 +100,33 @@ class PartWriter:
 
     def done(self, **more: Any) -> SavedPart:
         """Returns what was written, with what else there is."""
-        nodes: list[Any] = []
+        trails: list[Any] = []
         lists: list[Any] = []
-        while len(nodes) < len(self._node_list) or len(lists) < len(self._list_list):
-            for node in self._node_list[len(nodes) :]:
-                segments = [
-                    [self.entries(entries), begin, end, self.mask(rows)] for entries, begin, end, rows in node.segments
-                ]
-                roots = [[bound, self.mask(rows)] for bound, rows in node.roots]
-                event = self.event(self._streams[node.component], node.event)
-                nodes.append([event, node.component, node.start, node.oldest, roots, segments])
+        while len(trails) < len(self._trail_list) or len(lists) < len(self._list_list):
+            trails += [self._written_trail(trail) for trail in self._trail_list[len(trails) :]]
             for entries in self._list_list[len(lists) :]:
                 lists.append(
                     [
-                        [self.node(one.node), self.mask(one.rows), one.start, one.top, self.mask(one.reach), one.oldest]
+                        [
+                            *(one.t1, self.trail(one.trail), one.place, self.mask(one.rows)),
+                            *(one.start, one.oldest, one.top, self.mask(one.reach)),
+                        ]
                         for one in entries
                     ]
                 )
-        data = json.dumps({"events": self._written, "nodes": nodes, "lists": lists, **more}, separators=(",", ":"))
+        data = json.dumps({"events": self._written, "trails": trails, "lists": lists, **more}, separators=(",", ":"))
         return SavedPart(data, sorted(self._rows), self._numbers)
+
+    def _written_trail(self, trail: Trail) -> list[Any]:
+        stream = self._streams[trail.component]
+        return [
+            trail.component,
+            [self.event(stream, event) for event in trail.events],
+            self.mask(trail.rows),
+            trail.forgotten,
+            [[root.place, root.start, root.bound, self.mask(root.rows)] for root in trail.roots],
+            [[self.entries(entries), begin, end, self.mask(rows)] for entries, begin, end, rows in trail.segments],
+        ]
 
 
 class PartReader:
@@ -139,38 +147,27 @@ class PartReader:
         self._rows, self._texts, self._kinds = rows, texts, kinds
         self._numbers = numbers
         self._events: dict[int, Event] = {}
-        of: dict[int, int] = {one[0]: streams[one[1]] for one in self.data["nodes"]}
+        of = {event: streams[component] for component, events, *_ in self.data["trails"] for event in events}
         for at, some in enumerate(self.data.get("absent", ())):
             of.update({event: absent_streams[at] for event, _ in some})
         self._stream_of = of
-        self._nodes = [Node(self.event(one[0]), one[1]) for one in self.data["nodes"]]
-        self.lists: list[list[Entry]] = [
-            [
-                Entry(
-                    self._nodes[node].event[1],
-                    self._nodes[node],
-                    self.mask(rows),
-                    start,
-                    top,
-                    self.mask(reach),
-                    oldest,
-                )
-                for node, rows, start, top, reach, oldest in entries
-            ]
-            for entries in self.data["lists"]
-        ]
-        for node, (_, _, start, oldest, roots, segments) in zip(self._nodes, self.data["nodes"], strict=True):
-            node.start, node.oldest = start, oldest
-            node.roots = [(bound, self.mask(rows)) for bound, rows in roots]
-            made: list[Segment] = [
+        self.trails = [self._trail(*one[:5]) for one in self.data["trails"]]
+        """All trails."""
+        self.lists = [[self._entry(*one) for one in entries] for entries in self.data["lists"]]
+        for trail, (*_, segments) in zip(self.trails, self.data["trails"], strict=True):
+            trail.segments = [
                 (self.lists[entries], begin, end, self.mask(rows)) for entries, begin, end, rows in segments
             ]
-            node.segments = made
 
-    @property
-    def nodes(self) -> Sequence[Node]:
-        """All nodes."""
-        return self._nodes
+    def _trail(self, component: int, events: list[int], rows: Any, forgotten: int, roots: list[Any]) -> Trail:
+        trail = Trail(component, [self.event(one) for one in events], self.mask(rows), forgotten)
+        trail.roots = [Root(place, start, bound, self.mask(of)) for place, start, bound, of in roots]
+        return trail
+
+    def _entry(
+        self, t1: int, trail: int, place: int, rows: Any, start: int, oldest: int, top: int, reach: Any
+    ) -> Entry:
+        return Entry(t1, self.trails[trail], place, self.mask(rows), start, oldest, top, self.mask(reach))
 
     def event(self, number: int) -> Event:
         """Returns an event by its number."""

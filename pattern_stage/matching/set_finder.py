@@ -10,10 +10,11 @@ import numpy as np
 from common.distinct import distinct
 from pattern_stage.columns import Ints
 from pattern_stage.formula import has_parameters
+from pattern_stage.limits import Meter
 from pattern_stage.matching.alone import is_alone, of_event
 from pattern_stage.matching.arrivals import Arrivals, Key, MakeIndex, Role
 from pattern_stage.matching.choose import Apart
-from pattern_stage.matching.found import Conditions, Found, Table, table_of
+from pattern_stage.matching.found import Conditions, Found
 from pattern_stage.matching.kept_sets import Kept, KeptSets
 from pattern_stage.matching.masks import expanded, mask_of
 from pattern_stage.matching.match import Match
@@ -23,6 +24,7 @@ from pattern_stage.matching.order import event_order
 from pattern_stage.matching.scalar import Writer
 from pattern_stage.matching.set_search import SetForm, SetSearch
 from pattern_stage.matching.slots import Slots
+from pattern_stage.matching.tables import MatchTable
 from pattern_stage.matching.template import inputs as inputs_of
 from pattern_stage.operators import Origins, RowVectors
 from pattern_stage.predicates import kind_of
@@ -35,10 +37,16 @@ class SetFinder:
     """Finds the matches of a pattern with SET, or with EARLIEST MAXIMAL."""
 
     def __init__(
-        self, definitions: Sequence[Pattern], rows: RowVectors, texts: Texts, lineage: Origins, index: MakeIndex
+        self,
+        definitions: Sequence[Pattern],
+        rows: RowVectors,
+        texts: Texts,
+        lineage: Origins,
+        index: MakeIndex,
+        meter: Meter,
     ) -> None:
         self._pattern = pattern = definitions[0]
-        self._rows, self._texts, self._lineage = rows, texts, lineage
+        self._rows, self._texts, self._lineage, self._meter = rows, texts, lineage, meter
         self._schemas = [schema for _, schema in sorted(inputs_of(pattern), key=lambda one: int(one[0]))]
         slots = Slots()
         self._positive = [at for at, one in enumerate(pattern.variables) if not one.negated]
@@ -111,8 +119,15 @@ class SetFinder:
             return []
         search = SetSearch(self._form, candidates, store.window, end=end, start=start)
         known = high if start is not None else cast(int, end)
-        bound = [self._match(bindings, rows, known, key) for bindings, rows in search.matches(store.rows)]
-        found = self._true(store, bound, kept)
+        bound: list[Match] = []
+        for bindings, rows in search.matches(store.rows):
+            bound.append(self._match(bindings, rows, known, key))
+            store.found.add(rows)
+            if over := store.found.over():
+                store.exceed(over, known, "matches")
+                search.leave(over)
+        left = [match._replace(rows=match.rows & store.rows) for match in bound if match.rows & store.rows]
+        found = self._true(store, left, kept)
         if self._pattern.maximal and found:
             # Another match may begin earlier, as long as its first event does not end earlier.
             others = [
@@ -131,7 +146,7 @@ class SetFinder:
         """Returns what is left of matches by the conditions, HAVING and negated events."""
         if not matches:
             return matches
-        table = table_of(matches, len(self._positive))
+        table = MatchTable(matches, len(self._positive))
         at, rows = expanded([match.rows for match in matches])
         parameters = self._rows.parameters
         for test in self._tests:
@@ -148,7 +163,7 @@ class SetFinder:
     def _killed(
         self,
         store: KeptSets,
-        table: Table,
+        table: MatchTable,
         matches: Sequence[Match],
         at: Ints,
         rows: Ints,

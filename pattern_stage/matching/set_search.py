@@ -66,6 +66,7 @@ class SetSearch:
         self._order = [at for group in order for at, of in enumerate(form.groups) if of == group]
         self._bound: list[list[Event] | None] = [None] * len(form.groups)
         self._used: set[int] = set()
+        self._left = 0
         self._tests: list[list[Callable[[Any], bool]]] = []
         seen: set[int] = set()
         for at in self._order:
@@ -76,11 +77,18 @@ class SetSearch:
         """Yields bindings of all variables, and the rows that may have them."""
         yield from self._from(0, rows, NO_BOUND, -NO_BOUND, _Group(-NO_BOUND, NO_BOUND))
 
+    def leave(self, rows: int) -> None:
+        """Goes on without these rows."""
+        self._left |= rows
+
     def _from(
         self, depth: int, rows: int, first: int, last: int, group: _Group
     ) -> Iterator[tuple[list[list[Event]], int]]:
         """Goes on with a variable. `first` is the least t0 so far, `last` the greatest t1."""
         order, groups = self._order, self._form.groups
+        rows &= ~self._left
+        if not rows:
+            return
         if depth and (depth == len(order) or groups[order[depth]] != groups[order[depth - 1]]):
             # A group is complete: what is to be at the end is known.
             bounds = self._next_group(groups[order[depth - 1]])
@@ -93,7 +101,7 @@ class SetSearch:
             group = bounds
         at = order[depth]
         for event, of in self._candidates[at]:
-            held = rows & of
+            held = rows & of & ~self._left
             if held and self._fits(event, first, last, group) and event[2] not in self._used:
                 yield from self._with(depth, [event], held, min(first, event[0]), max(last, event[1]), group)
 
@@ -107,7 +115,7 @@ class SetSearch:
             yield from self._from(depth + 1, rows, first, last, group)
         if self._form.kleene[at]:
             for event, of in self._candidates[at]:
-                held = rows & of
+                held = rows & of & ~self._left
                 if (
                     held
                     and event[0] > chain[-1][1]

@@ -13,13 +13,13 @@ from pattern_stage.columns import Ints
 from pattern_stage.flow import Flow, each_once, sorted_flow
 from pattern_stage.matching.arrivals import Arrival, Key
 from pattern_stage.matching.choose import Apart
-from pattern_stage.matching.found import table_of
-from pattern_stage.matching.kept_sets import KeptSets
+from pattern_stage.matching.kept_sets import KeptSets, together
 from pattern_stage.matching.keyed_state import keyed_rows, keyed_table
-from pattern_stage.matching.masks import expanded, mask_of, rows_of
+from pattern_stage.matching.masks import mask_of, rows_of
 from pattern_stage.matching.match import Match
 from pattern_stage.matching.saved_parts import PartReader, PartWriter, SavedPart
 from pattern_stage.matching.set_finder import SetFinder
+from pattern_stage.matching.tables import MatchTable
 from pattern_stage.operators import Renumber
 from xscl.algebra.events import Kind
 
@@ -42,7 +42,7 @@ class SetMatching(SetFinder):
         for window in distinct(windows).tolist():
             store = self._stores.get(window)
             if store is None:
-                store = self._stores[window] = KeptSets(window)
+                store = self._stores[window] = KeptSets(window, self._wait(window), self._meter)
                 if self._pattern.apart:
                     self._apart[window] = Apart(self._order, whole=False)
             store.rows |= mask_of(new[windows == window])
@@ -56,16 +56,11 @@ class SetMatching(SetFinder):
         for role in self._roles:
             role.remove_rows(gone)
         for window, store in list(self._stores.items()):
-            store.rows &= ~mask
+            store.remove_rows(mask)
             if not store.rows:
                 del self._stores[window]
                 self._apart.pop(window, None)
                 continue
-            for key, kept in list(store.kept.items()):
-                cleared = [(event, tuple([of & ~mask for of in masks]), stream) for event, masks, stream in kept]
-                store.kept[key] = [one for one in cleared if any(one[1])]
-                if not store.kept[key]:
-                    del store.kept[key]
             if window in self._apart:
                 self._apart[window].without(mask)
         self._since = [(time, rows & ~mask) for time, rows in self._since if rows & ~mask]
@@ -83,13 +78,12 @@ class SetMatching(SetFinder):
             for found in self._of_store(store, epochs, until):
                 if apart is not None:
                     apart.forget_before(found[0].known - 2 * window)
-                    found = [match._replace(rows=rows) for match, rows in apart.chosen(found)]
+                    chosen = apart.chosen([match.candidate() for match in found])
+                    found = [match._replace(rows=rows) for match, rows in zip(found, chosen, strict=True) if rows]
                 told += found
-        table = table_of(told, len(self._positive))
-        at, rows = expanded([match.rows for match in told])
-        t0 = np.array([match.t0 for match in told], np.int64)
-        known = np.array([match.known for match in told], np.int64)
-        return each_once(sorted_flow(self._found.events(table, t0, known), at, rows).compact())
+        table = MatchTable(told, len(self._positive))
+        events = self._found.events(table, table.t0, table.known)
+        return each_once(sorted_flow(events, table.at, table.rows).compact())
 
     def _of_store(
         self, store: KeptSets, epochs: Sequence[tuple[int, Sequence[Arrival]]], until: int
@@ -103,21 +97,18 @@ class SetMatching(SetFinder):
                     by_key.setdefault(one.key, []).append(one)
             found: list[Match] = []
             for key, some in by_key.items():
-                kept = store.kept.setdefault(key, [])
                 for one in some:
                     masks = tuple([of & store.rows for of in one.masks])
                     if not any(masks) or one.event[1] - one.event[0] > store.window:
                         continue
-                    kept.append((one.event, masks, one.stream))
+                    store.keep(key, (one.event, masks, one.stream))
                     if self._pattern.is_late and self._begins(masks):
                         store.await_window(one.event[0], key)
-                if not kept:
-                    del store.kept[key]
-                elif not self._pattern.is_late:
-                    found += self._matches(store, key, kept, end=time)
+                if key in store.kept and not self._pattern.is_late:
+                    found += self._matches(store, key, store.kept[key], end=time)
+            store.end_epoch(time)
             if found:
                 yield found
-            self._sweep(store, time)
         yield from self._pass(store, until)
 
     def _begins(self, masks: Sequence[int]) -> bool:
@@ -131,18 +122,13 @@ class SetMatching(SetFinder):
             found: list[Match] = []
             for key in store.keys_at.pop(start):
                 found += self._matches(store, key, store.kept.get(key, []), start=start)
+            store.end_found()
             if found:
                 yield found
 
-    def _sweep(self, store: KeptSets, time: int) -> None:
-        """Forgets events that are too old, as soon as there are twice as many as were kept last."""
-        count = sum(map(len, store.kept.values())) if len(store.kept) < 100 else 2 * store.swept + 101
-        if count <= 2 * store.swept + 100:
-            return
-        low = time - store.window * (2 if self._pattern.is_late else 1)
-        kept = {key: [one for one in some if one[0][0] >= low] for key, some in store.kept.items()}
-        store.kept = {key: some for key, some in kept.items() if some}
-        store.swept = sum(map(len, store.kept.values()))
+    def _wait(self, window: int) -> int:
+        """Returns how long events are kept: with matches that are late, as long as an event that began before it."""
+        return 2 * window if self._pattern.is_late else window
 
     # ------------------------------------------------------------ state
 
@@ -157,10 +143,7 @@ class SetMatching(SetFinder):
         for store in self._stores.values():
             for some in store.kept.values():
                 for _, masks, _ in some:
-                    together = 0
-                    for of in masks:
-                        together |= of
-                    counts[rows_of(together)] += 1
+                    counts[rows_of(together(masks))] += 1
         return counts
 
     def codes(self) -> Iterable[Ints]:
@@ -225,6 +208,6 @@ class SetMatching(SetFinder):
                 made = reader.event_of(event, stream)
                 here = tuple([reader.mask(of) for of in masks])
                 if any(here):
-                    store.kept.setdefault(key, []).append((made, here, stream))
+                    store.keep(key, (made, here, stream))
                     if self._pattern.is_late and self._begins(here) and made[0] + window >= passed:
                         store.await_window(made[0], key)

@@ -6,8 +6,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pattern_stage.columns import Columns, Ints
-from pattern_stage.kernel import Results
+from pattern_stage.kernel import Kernel, Results
+from pattern_stage.limits import Excess, Limits
+from pattern_stage.lineage import Lineage
 from pattern_stage.matching.order import event_order
+from pattern_stage.values import Texts
 from tests.generate.documents import SECOND
 from tests.oracle.events import Event, event
 from tests.oracle.pattern_syntax import Near, Pattern
@@ -102,6 +105,26 @@ class PatternRunner(Runner):
         columns: Columns = result.events
         events = self._events(result.schema, columns)
         return [(one, numbers.bound(parts)) for one, parts in zip(events, columns.parts, strict=True)]
+
+
+class LimitedRunner(PatternRunner):
+    """Runs a world with limits: a statement that exceeds one goes, and `exceeded` says when, and by which limit."""
+
+    def __init__(self, world: PatternWorld, run: Run, limits: Limits) -> None:
+        def make(texts: Texts, lineage: Lineage, run: Run) -> Kernel:
+            return Kernel(texts, lineage, rules=run.rules, hashed=run.hashed, limits=limits)
+
+        super().__init__(world, run, make)
+        self.exceeded: dict[int, Excess] = {}
+
+    def _is_there(self, place: int, now: int) -> bool:
+        return place not in self.exceeded and super()._is_there(place, now)
+
+    def _interval(self, begin: int, end: int) -> None:
+        super()._interval(begin, end)
+        assert isinstance(self._kernel, Kernel)
+        for place, excess in self._kernel.exceeded.items():
+            self.exceeded[place] = excess
 
 
 def expected(world: PatternWorld, place: int) -> set[tuple[Any, ...]]:
