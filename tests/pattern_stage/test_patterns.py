@@ -9,6 +9,7 @@ from typing import cast
 
 import pytest
 
+from pattern_stage.kernel import Kernel
 from pattern_stage.lineage import Lineage
 from pattern_stage.partition.kernel import PartitionedKernel
 from pattern_stage.partition.runner import HereRunner
@@ -71,6 +72,15 @@ def test_runs_that_come_and_go_in_any_intervals(seed: int):
 @pytest.mark.parametrize("seed", seeds(30, 1_000, first=10_000))
 def test_runs_at_once(seed: int):
     check(patterns(seed), Run((END,)))
+
+
+@pytest.mark.parametrize("seed", seeds(10, 1_000, first=15_000))
+def test_runs_that_are_not_merged_have_the_same_matches(seed: int):
+    def make(texts: Texts, lineage: Lineage, run: Run) -> AnyKernel:
+        return Kernel(texts, lineage, rules=run.rules, hashed=run.hashed, merged=False)
+
+    world = patterns(seed)
+    check(world, to_the_end(random_run(Random(seed), len(world.statements), LENGTH)), make)
 
 
 @pytest.mark.parametrize("seed", [*seeds(15, 1_000, first=20_000), 20_233, 20_293])
