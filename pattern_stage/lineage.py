@@ -6,8 +6,8 @@ that tells it from others, and the numbers of its own parts. The events that an 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -15,8 +15,10 @@ import numpy as np
 import pyarrow as pa
 
 from common.distinct import distinct
-from pattern_stage.columns import Ints, Mask
+from pattern_stage.columns import Ints
 from pattern_stage.flow import numbered
+from pattern_stage.lineage_blocks import Block, merged
+from pattern_stage.set_ranges import SetRanges
 from pattern_stage.stretches import spread
 
 COMPOSED, TOGETHER = -1, -2
@@ -61,49 +63,16 @@ class Origin:
     parts: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Block:
-    """Events of one stream and of one kind, whose numbers ascend. `refers` has as many columns as
-    one of them needs, -1 where another needs fewer."""
-
-    stream: str
-    numbers: Ints
-    docids: Ints
-    t0: Ints
-    t1: Ints
-    refers: Ints
-
-    def take(self, places: Ints) -> _Block:
-        return replace(
-            self,
-            numbers=self.numbers[places],
-            docids=self.docids[places],
-            t0=self.t0[places],
-            t1=self.t1[places],
-            refers=self.refers[places],
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _Ranges:
-    """Sets that are numbered from `first` on: of the events in a list from one place to another, the last excluded."""
-
-    first: int
-    members: Ints
-    begins: Ints
-    ends: Ints
-
-
 class Lineage:
     """Numbers events. `next` is the next number, and `document_ids` says what documents are called."""
 
     def __init__(self, next: int = 0, document_ids: DocumentIds = same_ids) -> None:
         self.next, self.document_ids = next, document_ids
-        self._kept_blocks: list[_Block] = []
+        self._kept_blocks: list[Block] = []
         """One for each kind of event that was kept, by `_merged`."""
-        self._recent: list[_Block] = []
+        self._recent: list[Block] = []
         """Those since then. The numbers of one come before those of the next."""
-        self._ranges: list[_Ranges] = []
+        self._ranges = SetRanges()
         """Since then, too."""
         self._size = self._kept = 0
         self._sets: dict[bytes, int] = {}
@@ -159,7 +128,7 @@ class Lineage:
         numbers: Ints = members[begins]
         if len(many):
             numbers[many] = np.arange(self.next, self.next + len(many))
-            self._ranges.append(_Ranges(self.next, members, begins[many], ends[many]))
+            self._ranges.add(self.next, members, begins[many], ends[many])
             self.next += len(many)
             self._size += len(many)
         return numbers
@@ -185,32 +154,15 @@ class Lineage:
             refers[np.arange(refers.shape[1]) < count[:, np.newaxis]] = here
             yield begin, end, t0, t1, refers
 
-    def _listed(self, numbers: Ints) -> Iterator[_Block]:
+    def _listed(self, numbers: Ints) -> Iterator[Block]:
         """Yields the sets with these sorted numbers that `ranges` has numbered."""
-        firsts = np.array([one.first for one in self._ranges], np.int64)
-        of = np.searchsorted(firsts, numbers, "right") - 1
-        groups, heads = np.unique(of, return_index=True)
-        lists = []
-        for group, begin, end in zip(groups.tolist(), heads, np.append(heads, len(numbers))[1:], strict=True):
-            one, at = self._ranges[group], numbers[begin:end] - firsts[group]
-            places, _ = spread(one.begins[at], one.ends[at] - one.begins[at])
-            lists.append((one.members[places], one.ends[at] - one.begins[at]))
-        members, counts = (np.concatenate(column) for column in zip(*lists, strict=True))
+        members, counts = self._ranges.listed(numbers)
         order = np.argsort(counts, kind="stable")
         starts = np.cumsum(counts) - counts
         for begin, end, t0, t1, refers in self._columns(members, starts[order], counts[order]):
             here = order[begin:end]
-            block = _Block("", numbers[here], np.full(end - begin, TOGETHER, np.int64), t0, t1, refers)
+            block = Block("", numbers[here], np.full(end - begin, TOGETHER, np.int64), t0, t1, refers)
             yield block.take(np.argsort(here))
-
-    def _is_listed(self, numbers: Ints) -> Mask:
-        """Returns which numbers are not those of ranges."""
-        if not self._ranges:
-            return numbers >= 0
-        bounds = np.array([(one.first, one.first + len(one.begins)) for one in self._ranges], np.int64)
-        of = np.searchsorted(bounds[:, 0], numbers, "right") - 1
-        listed: Mask = (of < 0) | (numbers >= bounds[of, 1])
-        return listed
 
     def _flat(self, groups: Ints, members: Ints) -> tuple[Ints, Ints]:
         """Returns members of groups with the members of sets in place of the sets."""
@@ -232,7 +184,7 @@ class Lineage:
         numbers = np.arange(self.next, self.next + len(docids))
         if len(numbers):
             self.next += len(numbers)
-            self._recent.append(_Block(stream, numbers, docids, t0, t1, refers))
+            self._recent.append(Block(stream, numbers, docids, t0, t1, refers))
             self._size += len(numbers)
         return numbers
 
@@ -281,14 +233,14 @@ class Lineage:
             found = np.union1d(found, waiting)
         return found[found >= 0]
 
-    def _places(self, numbers: Ints) -> Iterable[tuple[_Block, Ints]]:
+    def _places(self, numbers: Ints) -> Iterable[tuple[Block, Ints]]:
         """Yields the blocks that have any of these sorted numbers, and where they are there."""
         numbers = numbers[numbers >= 0]
-        listed = self._is_listed(numbers)
-        if not listed.all():
-            for block in self._listed(numbers[~listed]):
+        unlisted = self._ranges.has(numbers)
+        if unlisted.any():
+            for block in self._listed(numbers[unlisted]):
                 yield block, np.arange(len(block.numbers))
-            numbers = numbers[listed]
+            numbers = numbers[~unlisted]
         recent = np.searchsorted(numbers, self._recent[0].numbers[0]) if self._recent else len(numbers)
         old, numbers = numbers[:recent], numbers[recent:]
         for block in self._kept_blocks:
@@ -309,7 +261,7 @@ class Lineage:
         """Returns the least t0 of all events; None if there are none."""
         return min((int(block.t0.min()) for block in self._blocks()), default=None)
 
-    def _blocks(self) -> list[_Block]:
+    def _blocks(self) -> list[Block]:
         return [*self._kept_blocks, *self._recent]
 
     # ------------------------------------------------------------ forgetting, saving
@@ -322,15 +274,14 @@ class Lineage:
     def keep(self, used: Iterable[Ints]) -> None:
         """Forgets all events but those whose numbers are in `used`, and those behind them. Numbers are not reused."""
         kept = self.with_parts(used)
-        self._kept_blocks = _merged([block.take(places) for block, places in self._places(kept)])
-        self._recent, self._ranges = [], []
+        self._kept_blocks = merged([block.take(places) for block, places in self._places(kept)])
+        self._recent = []
+        self._ranges.clear()
         self._kept = self._size = sum(len(block.numbers) for block in self._kept_blocks)
 
     def table(self) -> pa.Table:
         """Returns all events as rows of LINEAGE."""
-        ranges = [np.arange(one.first, one.first + len(one.begins)) for one in self._ranges]
-        listed = self._listed(np.concatenate(ranges)) if ranges else ()
-        return _table([*self._blocks(), *listed])
+        return _table([*self._blocks(), *self._listed(self._ranges.numbers())])
 
     def rows(self, used: Iterable[Ints]) -> pa.Table:
         """Returns the events whose numbers are in `used`, and those behind them, as rows of LINEAGE."""
@@ -354,30 +305,14 @@ class Lineage:
             places = np.flatnonzero(kind_of == kind)
             part = refers[starts[places, np.newaxis] + np.arange(widths[head])]
             number, docid, t0, t1 = (column[places] for column in columns)
-            blocks.append(_Block(streams[head].as_py(), number, docid, t0, t1, part))
-        self._kept_blocks, self._recent, self._ranges = _merged(blocks), [], []
+            blocks.append(Block(streams[head].as_py(), number, docid, t0, t1, part))
+        self._kept_blocks, self._recent = merged(blocks), []
+        self._ranges.clear()
         self._size = len(rows)
         self.next = max(self.next, int(columns[0][-1]) + 1)
 
 
-def _merged(blocks: Iterable[_Block]) -> list[_Block]:
-    """Returns blocks with one for each kind: those of one stream and width."""
-    kinds: dict[tuple[str, int, int], list[_Block]] = {}
-    for block in blocks:
-        kinds.setdefault((block.stream, min(int(block.docids[0]), 0), block.refers.shape[1]), []).append(block)
-    return [_joined(parts) if len(parts) > 1 else parts[0] for parts in kinds.values()]
-
-
-def _joined(parts: Sequence[_Block]) -> _Block:
-    def column(name: str) -> Ints:
-        return np.concatenate([getattr(part, name) for part in parts])
-
-    block = _Block(parts[0].stream, column("numbers"), column("docids"), column("t0"), column("t1"), column("refers"))
-    ascends = (block.numbers[1:] > block.numbers[:-1]).all()
-    return block if ascends else block.take(np.argsort(block.numbers))
-
-
-def _table(blocks: Iterable[_Block]) -> pa.Table:
+def _table(blocks: Iterable[Block]) -> pa.Table:
     tables = []
     for block in blocks:
         offsets = np.arange(len(block.numbers) + 1, dtype=np.int32) * block.refers.shape[1]
