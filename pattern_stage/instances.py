@@ -109,13 +109,10 @@ class Instances:
         self.kept.sweep(events)
         self.members.sweep(members)
 
-    def expire(self, until: int) -> None:
-        """Forgets all that could not end before this horizon."""
+    def expire(self, until: int) -> Batch:
+        """Forgets all that could not end before this horizon, and returns it, as `drop` does."""
         end = self._slots.end
-        gone = np.flatnonzero((self._ends[:end] < until) & self._alive[:end])
-        if len(gone):
-            batch = self.drop(gone)
-            self.sweep(batch.events, batch.members)
+        return self.drop(np.flatnonzero((self._ends[:end] < until) & self._alive[:end]))
 
     def remove_rows(self, gone: Ints) -> None:
         """Forgets rows, and the instances that are of no others."""

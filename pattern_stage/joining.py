@@ -132,7 +132,8 @@ class Joining:
         """Ends an interval in which nothing begins and nothing finds a partner; returns whether it is one."""
         if len(left) or (len(right) and len(self.instances)):
             return False
-        self.instances.expire(until)
+        gone = self.instances.expire(until)
+        self.instances.sweep(gone.events, gone.members)
         return True
 
     def finish(self, touched: Ints, kept: Batch, until: int) -> None:
@@ -143,10 +144,11 @@ class Joining:
             ends = self.instances.kept.sides[0].t0[kept.events] + self.classes.within[kept.classes]
             alive = ends >= until
             self.instances.add(kept.take(alive), ends[alive])
-        events, members = zip((dropped.events, dropped.members), *self._made, strict=True)
+        late = self.instances.expire(until)
+        used = [(dropped.events, dropped.members), (late.events, late.members), *self._made]
+        events, members = zip(*used, strict=True)
         self.instances.sweep(np.concatenate(events), np.concatenate(members))
         self._made = []
-        self.instances.expire(until)
 
     # ------------------------------------------------------------ partners
 

@@ -10,6 +10,9 @@ from pattern_stage.fan_out import grown
 from pattern_stage.slots import Slots
 from pattern_stage.stretches import spread
 
+_LITTLE = 4096
+"""So many rows of sets that are gone are not worth clearing away."""
+
 
 class Members:
     """Sets of rows, by codes: a row that is alone is its own code, the codes of sets are negative."""
@@ -86,5 +89,5 @@ class Members:
         return np.flatnonzero(np.where(sets, sizes == 0, np.isin(codes, gone)))
 
     def _tidy(self) -> None:
-        if 2 * self._waste > self._end:
+        if self._waste > max(_LITTLE, self._end // 2):
             self.remove(np.zeros(0, np.int64))

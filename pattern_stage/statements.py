@@ -17,6 +17,9 @@ from xscl.algebra.event_sequences import Statement
 
 _NONE = np.zeros(0, np.int64)
 
+_MANY = 10_000
+"""So many statements come into the plan together: their constants are objects until then."""
+
 
 @dataclass(slots=True)
 class Added:
@@ -60,39 +63,56 @@ class Statements:
         self._slots: dict[int, int] = {}
         self._free: list[int] = []
         self._waiting: dict[int, tuple[Form, _Waiting]] = {}
+        self._waiting_count = 0
+        # What came into the plan since the last `settle`, as parts of `Added`.
+        self._placed: dict[int, list[tuple[Ints, Ints]]] = {}
+        self._new: dict[int, list[Ints]] = {}
 
     def __len__(self) -> int:
-        return len(self._slots) + sum(len(waiting.ids) for _, waiting in self._waiting.values())
+        return len(self._slots) + self._waiting_count
 
     def add(self, statement: int, stream: Statement, since: int) -> None:
-        """Adds a statement, which comes into the plan with the next `settle`."""
+        """Adds a statement, which is in the plan after the next `settle`."""
         form, constants, windows = self._forms.form(stream)
         _, waiting = self._waiting.setdefault(id(form), (form, _Waiting()))
         waiting.ids.append(statement)
         waiting.since.append(since)
         waiting.constants.append(constants)
         waiting.windows.append(windows)
+        self._waiting_count += 1
+        if self._waiting_count == _MANY:
+            self._place()
 
     def settle(self) -> Added:
-        """Brings those that wait into the plan."""
+        """Brings those that wait into the plan. Returns what has come into it since the last time."""
+        self._place()
         added = Added()
+        for number, pairs in self._placed.items():
+            slots, rows = zip(*pairs, strict=True)
+            added.slots[number] = np.concatenate(slots), np.concatenate(rows)
+        added.rows = {number: np.concatenate(arrays) for number, arrays in self._new.items()}
+        self._placed, self._new = {}, {}
+        return added
+
+    def _place(self) -> None:
         if not self._waiting:
-            return added
-        waiting, self._waiting = list(self._waiting.values()), {}
+            return
+        waiting, self._waiting, self._waiting_count = list(self._waiting.values()), {}, 0
         bound = [self._bind(form) for form, _ in waiting]
         groups = [Alike(of, one.constants, one.windows) for (_, of), (_, one) in zip(bound, waiting, strict=True)]
         counts = np.array(list(map(len, groups)), np.int64)
         ids = np.fromiter(chain.from_iterable(one.ids for _, one in waiting), np.int64, int(counts.sum()))
         since = np.fromiter(chain.from_iterable(one.since for _, one in waiting), np.int64, len(ids))
-        rows, added.rows = add(self._plan, groups, ids, since)
+        rows, new = add(self._plan, groups, ids, since)
+        for number, made in new.items():
+            self._new.setdefault(number, []).append(made)
         self.newest = max(self.newest, int(since.max()))
         slots = self._take(ids)
         forms = np.repeat(np.array([number for number, _ in bound], np.int64), counts)
         self.ids[slots], self.since[slots], self.rows[slots], self._of[slots] = ids, since, rows, forms
         last = np.repeat(np.array([of.mops[-1].number for _, of in bound], np.int64), counts)
         for number, places in _by_value(last):
-            added.slots[number] = slots[places], rows[places]
-        return added
+            self._placed.setdefault(number, []).append((slots[places], rows[places]))
 
     def remove(self, statements: Sequence[int]) -> Removed:
         """Removes statements, all of which have come into the plan."""
