@@ -10,12 +10,12 @@ import numpy as np
 from pattern_stage.clauses import Clauses, TooManyClauses, clauses_of
 from pattern_stage.columns import Column, Columns, Ints, Mask
 from pattern_stage.flow import Flow
-from pattern_stage.formula import leaves, values_of
-from pattern_stage.matching.masks import masks_by_place
+from pattern_stage.formula import has_parameters
+from pattern_stage.matching.static_test import StaticTest
 from pattern_stage.operators import Index, RowVectors
 from pattern_stage.predicates import Pairs, compile_condition, compile_value, single_events
 from pattern_stage.values import Texts
-from xscl.algebra.events import AllOf, Condition, Parameter, Schema, Value
+from xscl.algebra.events import AllOf, Condition, Schema, Value
 
 Key = Any
 """The values of the keys of an event; None if one is NULL."""
@@ -43,25 +43,25 @@ class Role:
         self.stream = stream
         plain = [one for one in conditions if not has_parameters(one)]
         self._plain = compile_condition(AllOf(tuple(plain)), schema, None, texts) if plain else None
-        self._indexes: list[tuple[Clauses, Index]] = [
-            (clauses, index(schema, texts)) for clauses in _clauses([one for one in conditions if has_parameters(one)])
+        self._tests = [
+            StaticTest(some, clauses, index(schema, texts))
+            for some, clauses in _clauses([one for one in conditions if has_parameters(one)])
         ]
 
     def add_rows(self, new: Ints, rows: RowVectors) -> None:
         """Takes in rows."""
-        for clauses, index in self._indexes:
-            index.add(new, clauses, tuple(column[new] for column in rows.parameters))
-            index.settle()
+        for test in self._tests:
+            test.add_rows(new, rows)
 
     def remove_rows(self, gone: Ints) -> None:
         """Forgets rows."""
-        for _, index in self._indexes:
-            index.remove(gone)
+        for test in self._tests:
+            test.remove_rows(gone)
 
     def codes(self) -> Iterator[Ints]:
         """Yields the codes of the texts of its rows."""
-        for _, index in self._indexes:
-            yield from index.used()
+        for test in self._tests:
+            yield from test.codes()
 
     def masks(self, events: Columns, every: int) -> list[int]:
         """Returns of each event the rows that may have it, of `every`."""
@@ -71,9 +71,8 @@ class Role:
             at = np.arange(count)
             held = self._plain(single_events(events, at, at, ()))
             found = [every if one else 0 for one in held.tolist()]
-        for _, index in self._indexes:
-            masks = masks_by_place(*index.hits(events), count)
-            found = [one & other for one, other in zip(found, masks, strict=True)]
+        for test in self._tests:
+            found = [one & other for one, other in zip(found, test.masks(events), strict=True)]
         return found
 
 
@@ -168,16 +167,11 @@ def _seen(one: Arrival, since: Sequence[tuple[int, int]]) -> Arrival:
     return one._replace(masks=tuple([mask & ~hidden for mask in one.masks]))
 
 
-def has_parameters(condition: Condition) -> bool:
-    """Returns whether a condition depends on the row."""
-    return any(isinstance(leaf, Parameter) for value in values_of(condition) for leaf in leaves(value))
-
-
-def _clauses(conditions: Sequence[Condition]) -> list[Clauses]:
+def _clauses(conditions: Sequence[Condition]) -> list[tuple[Sequence[Condition], Clauses]]:
     """Returns conditions in disjunctive normal form: all as one, if it has few clauses, else each."""
     if not conditions:
         return []
     try:
-        return [clauses_of(AllOf(tuple(conditions)))]
+        return [(conditions, clauses_of(AllOf(tuple(conditions))))]
     except TooManyClauses:
-        return [clauses_of(one) for one in conditions]
+        return [([one], clauses_of(one)) for one in conditions]
