@@ -8,6 +8,7 @@ from itertools import islice
 from mmqjp.answers.output import Output
 from mmqjp.documents.record import Record
 from mmqjp.explain.findings import filters_of
+from mmqjp.explain.node_names import is_pattern, named_reason
 from mmqjp.explain.reasons import Reason, ReasonSearch, TooMuchWork
 from mmqjp.queries.compile import CompiledQuery
 from mmqjp.queries.model import Subscription
@@ -58,6 +59,8 @@ class Evidence:
     def _reason(
         self, output: Output, behind: Iterable[tuple[str | None, tuple[int, ...]]], known: dict[int, Record]
     ) -> Reason | None:
+        if any(is_pattern(query.text) for query in self._queries(output.query, None)[:1]):
+            return named_reason(output.nodes)
         sources = list(zip(output.documents, output.streams, strict=True))
         places = {source: place for place, source in reversed([*enumerate(sources)])}  # the first place of each
         for form, docids in behind:

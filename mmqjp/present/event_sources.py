@@ -20,7 +20,7 @@ from mmqjp.explain.retrace.values import number_of
 from mmqjp.explain.sample import TooLong
 from mmqjp.explain.terms import duration_text
 from mmqjp.present.kept_documents import AT_ONCE, CHARACTERS_AT_ONCE, affordable
-from mmqjp.present.known_event_queries import KnownEvents
+from mmqjp.present.known_event_queries import KnownEvents, KnownPattern
 from mmqjp.queries.event_compile import read_by
 from mmqjp.queries.event_statements import since_of
 from mmqjp.queries.model import Subscription
@@ -80,7 +80,7 @@ class EventSources:
     def __init__(
         self,
         select: Select,
-        known: KnownEvents,
+        known: KnownEvents | KnownPattern,
         records: Sequence[Record],
         interval: Interval | None,
         work: Work,

@@ -31,26 +31,42 @@ class KnownEvents:
     definitions: Mapping[str, Definition]
 
 
+@dataclass(frozen=True, slots=True)
+class KnownPattern:
+    """A PATTERN statement: what it looks for, and the definitions that it reads, by name. What it reads else, others
+    publish."""
+
+    query: Subscription
+    stream: Pattern | NearPattern
+    definitions: Mapping[str, Definition]
+
+
 def known_event_queries(select: Select, name: str, form: str | None = None) -> list[KnownEvents]:
     """Returns the event queries of a name, at most 100 of them: those that are registered, or, with their `form`, also
-    removed ones. PATTERNs are left out, and those that this version cannot read."""
+    removed ones. Those that this version cannot read are left out, and PATTERN statements."""
+    return [one for one in _all_known(select, name, form) if isinstance(one, KnownEvents)]
+
+
+def known_patterns(select: Select, name: str, form: str | None = None) -> list[KnownPattern]:
+    """Returns the PATTERN statements of a name, as `known_event_queries` does."""
+    return [one for one in _all_known(select, name, form) if isinstance(one, KnownPattern)]
+
+
+def _all_known(select: Select, name: str, form: str | None) -> list[KnownEvents | KnownPattern]:
     rows = [row for row in queries_named(select, name, MOST_QUERIES) if is_event_form(row["form"] or "")]
     wanted = [row for row in rows if (row["removed_at"] is None if form is None else row["form"] == form)]
     pauses = pauses_of(select, [row["qid"] for row in wanted])
-    found = []
+    found: list[KnownEvents | KnownPattern] = []
     for row in wanted:
         with suppress(StoreError):
-            if (known := _known(select, name, row, pauses)) is not None:
-                found.append(known)
+            found.append(_known(select, name, row, pauses))
     return found
 
 
-def _known(select: Select, name: str, row: Row, pauses: Iterable[Row]) -> KnownEvents | None:
+def _known(select: Select, name: str, row: Row, pauses: Iterable[Row]) -> KnownEvents | KnownPattern:
     texts, definitions = _behind(select, row["text"], row["removed_at"])
     schemas = {one.name: one.schema for one in definitions.values()}
     compiled = compile_stored([row["text"], *texts], schemas)[0]
-    if isinstance(compiled.stream, Pattern | NearPattern):
-        return None
     stored = StoredEvents(row["form"], compiled)
     query = Subscription(row["qid"], name, row["text"], row["occurrence"], row["since"], None, row["form"], 0, stored)
     for pause in pauses:
@@ -60,7 +76,10 @@ def _known(select: Select, name: str, row: Row, pauses: Iterable[Row]) -> KnownE
             else:
                 query.pause(pause["docid"], pause["reason"])
     read = read_by(compiled.stream)
-    return KnownEvents(query, compiled.stream, {name: one for name, one in definitions.items() if name in read})
+    own = {name: one for name, one in definitions.items() if name in read}
+    if isinstance(compiled.stream, Pattern | NearPattern):
+        return KnownPattern(query, compiled.stream, own)
+    return KnownEvents(query, compiled.stream, own)
 
 
 def _behind(select: Select, text: str, removed_at: int | None) -> tuple[list[str], dict[str, Definition]]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from mmqjp.answers.answer import Body
 from mmqjp.answers.output import Output, read_nodes
+from mmqjp.explain.node_names import is_pattern, named_reason
 from mmqjp.present.answer_table import Answer, Place
 from mmqjp.present.match import Match
 from mmqjp.present.output_why import MOST_MATCHES, compiled, items_of, parts_of, reason_of, selects_values
@@ -248,6 +249,8 @@ def matches_of_told(
         sources = list(zip(one.output.documents, one.output.streams, strict=True))
         behind = [parts_of(ids, records) for ids in one.behind]
         reason, _ = reason_of(one.output, behind, sources, queries, whole=False)
+        if any(map(is_pattern, one.texts)):
+            reason = named_reason(one.output.nodes)
         values = (
             selected(one.output.xml)
             if one.output.xml and any(selects_values(text, one.form) for text in one.texts)

@@ -14,12 +14,14 @@ from join_stage.store.protocol import StoreError
 from mmqjp.answers.output import Output, read_nodes
 from mmqjp.documents.record import Record
 from mmqjp.explain.findings import filters_of
+from mmqjp.explain.node_names import is_pattern, named_reason
 from mmqjp.explain.reasons import Reason, ReasonSearch, TooMuchWork
 from mmqjp.explain.retrace.filled import Filling
 from mmqjp.explain.why import MOST_QUERIES, MOST_STEPS
 from mmqjp.present.event_why import EventWhy, event_why
 from mmqjp.present.item import Item, item_of, missing_item
 from mmqjp.present.match import Match
+from mmqjp.present.pattern_why import pattern_why
 from mmqjp.present.recent_answers import RecentAnswers
 from mmqjp.present.remembered_documents import RememberedDocuments
 from mmqjp.present.selected import selected
@@ -125,6 +127,9 @@ def why_output(
     shown = selected(output.xml) if any(selects_values(text, row["form"]) for text in texts) else ()
     match, text = Match(output, items, reason, shown), text or next(iter(texts), "")
     if is_event_form(row["form"] or ""):
+        if is_pattern(text):
+            match = replace(match, reason=named_reason(output.nodes))
+            return _of_events(match, text, pattern_why(select, output, row["form"]))
         return _of_events(match, text, event_why(select, output, row["form"]))
     return OutputWhy(match, _fed(parts), text)
 

@@ -111,7 +111,7 @@ class _Telling:
     """Tells how an event came about, its inputs first, from left to right."""
 
     def __init__(self, documents: Sequence[Source]) -> None:
-        self._places = {source: place for place, source in reversed([*enumerate(documents)])}
+        self._places = places_of(documents)
         self._parts: list[Part] = []
         self._spans: list[Span] = []
         self._conditions: list[Condition] = []
@@ -159,22 +159,33 @@ class _Telling:
     def _hold(self, operator: Stream, condition: Tested, scope: Scope) -> None:
         for one in conjuncts(condition):
             filters = isinstance(operator, Filter) or is_of_right(one)
-            (self._filters if filters else self._conditions).append(_shown(operator, one, scope))
+            (self._filters if filters else self._conditions).append(shown(operator, one, scope))
 
     def _part(self, name: str, events: Sequence[Event]) -> Part:
-        shown = list(events) if len(events) <= MOST_EVENTS else [events[0], *events[1 - MOST_EVENTS :]]
-        return Part(name, len(events), tuple(map(self._seen, shown)))
-
-    def _seen(self, event: Event) -> Seen:
-        behind = {source: None for given in given_parts(event) for source in given.behind}
-        places = tuple(self._places[source] for source in behind if source in self._places)
-        seen = Seen(tuple(event.values.items()), event.t0, event.t1, places)
-        if isinstance(event.made, Given) and event.made.output:
-            return replace(seen, output=event.made.source[0], query=event.made.stream)
-        return seen
+        return part_of(name, events, self._places)
 
 
-def _shown(operator: Stream, condition: Tested, scope: Scope) -> Condition:
+def places_of(documents: Sequence[Source]) -> dict[Source, int]:
+    """Returns the first place of each of the documents of an output."""
+    return {source: place for place, source in reversed([*enumerate(documents)])}
+
+
+def part_of(name: str, events: Sequence[Event], places: Mapping[Source, int]) -> Part:
+    """Returns a part with the events that filled it."""
+    shown = list(events) if len(events) <= MOST_EVENTS else [events[0], *events[1 - MOST_EVENTS :]]
+    return Part(name, len(events), tuple(_seen(event, places) for event in shown))
+
+
+def _seen(event: Event, places: Mapping[Source, int]) -> Seen:
+    behind = {source: None for given in given_parts(event) for source in given.behind}
+    own = tuple(places[source] for source in behind if source in places)
+    seen = Seen(tuple(event.values.items()), event.t0, event.t1, own)
+    if isinstance(event.made, Given) and event.made.output:
+        return replace(seen, output=event.made.source[0], query=event.made.stream)
+    return seen
+
+
+def shown(operator: Stream, condition: Tested, scope: Scope) -> Condition:
     """Returns a condition of an operator that held as reasons have it: texts stand in it like those of nodes."""
     parts = [
         part
