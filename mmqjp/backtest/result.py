@@ -15,7 +15,7 @@ DAY_US = 86_400_000_000
 RECENT_DAYS = 30
 """Over so many days the outputs of a day are averaged."""
 
-FEWEST_TIMED = 20
+FEWEST_TIMED = 500
 """Fewer documents do not tell what a thousand take: most of their time is that of beginning."""
 
 

@@ -194,9 +194,9 @@ def test_pairs_are_those_of_the_rarest_join(tmp_path: Path):
         (Backtest(), ["tried on 0 documents", "0 outputs", "nothing new: registered queries have the same patterns "
                       "and joins, and it costs only its outputs"]),
         (
-            Backtest(20, 90, 1, 0, DAY_US, (QueryResult("q", 3),), (("1970-01-02", 3),), (), 0.1, ("p",),
+            Backtest(500, 900, 1, 0, DAY_US, (QueryResult("q", 3),), (("1970-01-02", 3),), (), 2.5, ("p",),
                      Novelty(3, 1, 1, 0, 2, 2), "it took more than 60 s"),
-            ["tried on 20 documents of 90, from 1970-01-01 00:00 to 1970-01-02 00:00 UTC; 1 could not be read",
+            ["tried on 500 documents of 900, from 1970-01-01 00:00 to 1970-01-02 00:00 UTC; 1 could not be read",
              "together with the registered queries that it reads: p",
              "cut short: it took more than 60 s",
              "3 outputs; 1.5 a day in the last 2 days",
@@ -219,7 +219,7 @@ def test_a_file_with_mistakes_and_no_documents_are_plain_errors(tmp_path: Path):
 
 
 def test_few_documents_do_not_tell_what_a_thousand_take():
-    assert (Backtest(19, seconds=1.0).milliseconds, Backtest(20, seconds=1.0).milliseconds) == (None, 50_000.0)
+    assert (Backtest(499, seconds=1.0).milliseconds, Backtest(500, seconds=1.0).milliseconds) == (None, 2_000.0)
 
 
 @pytest.mark.parametrize("seed", range(5))
