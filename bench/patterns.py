@@ -7,7 +7,7 @@
 4.14: one template with parts of the optimiser switched off. `feeds`, `rumor` and `hybrid` are Figures 4.18 and 5.8 to
 5.10: see `bench.patterns_thesis`. `double-top` is Figure 4.17: see `bench.patterns_double_top`. `places` is about
 executors and SQL: see `bench.patterns_places`. `peers` compares with Flink and with an expert's SQL: see
-`bench.patterns_peers`.
+`bench.patterns_peers`. `kleene` has the experiments of SASE+: see `bench.patterns_kleene`.
 
 Beside the others stand one statement at a time, by a kernel of its own over the same intervals and, for the first two,
 by hand in NumPy over all events, both for a sample, scaled up; and the floor: a dictionary probe for each attribute of
@@ -25,7 +25,15 @@ from typing import Any
 
 import numpy as np
 
-from bench import patterns_double_top, patterns_peers, patterns_places, patterns_plot, patterns_sweeps, patterns_thesis
+from bench import (
+    patterns_double_top,
+    patterns_kleene,
+    patterns_peers,
+    patterns_places,
+    patterns_plot,
+    patterns_sweeps,
+    patterns_thesis,
+)
 from bench.command import file, with_progress
 from bench.patterns_alone import Found, alone
 from bench.patterns_workload import (
@@ -52,7 +60,7 @@ INTERVAL = 1000
 
 SAMPLE, QUICK_SAMPLE = 30, 10
 
-NAMES = ("technical", "indexes", "double-top", "feeds", "rumor", "hybrid", "places", "peers")
+NAMES = ("technical", "indexes", "double-top", "feeds", "rumor", "hybrid", "kleene", "places", "peers")
 
 
 @dataclass(frozen=True)
@@ -261,6 +269,10 @@ def _measured(options: argparse.Namespace) -> tuple[list[Line], tuple[Column, ..
             turns = patterns_peers.QUICK_TURNS if quick else patterns_peers.TURNS
             peers = patterns_peers.cases(queries, count, flink=not lacking, quick=quick)
             return each(peers, lambda one: patterns_peers.measure(one, python, turns)), patterns_peers.COLUMNS_SHOWN
+        case "kleene":
+            turns, sample = (1, 2) if quick else (3, 5)
+            kleene = patterns_kleene.cases(queries, count, quick=quick)
+            return each(kleene, lambda one: patterns_kleene.measure(one, turns, sample)), patterns_kleene.COLUMNS
         case "feeds" | "rumor" | "hybrid":
             sweeps = patterns_thesis.cases(options.name, queries, count, quick=quick)
             sizes = (3, 1) if quick else (5, 3)

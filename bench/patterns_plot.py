@@ -1,4 +1,4 @@
-"""Plots the measurements of `mmqjp bench patterns`: events a second, with the axes of the thesis' figures."""
+"""Plots the measurements of `mmqjp bench patterns`: events a second, with the axes of the papers' figures."""
 
 from __future__ import annotations
 
@@ -28,8 +28,15 @@ _AXES = {
     "5.10b": ("sel", "selectivity of the start conditions"),
     "flink": ("queries", "statements, beside Flink"),
     "expert": ("queries", "statements, beside SQL"),
+    "E1": ("rises", "chance that a price rises"),
+    "E2": ("window", "events of a window"),
+    "E4": ("window", "events of a window, NON OVERLAPPING"),
+    "many": ("queries", "Kleene queries of one template"),
 }
 """What varies in a figure, and its label."""
+
+_OTHERS = ("one at a time", "one by hand", "backtracking")
+"""Ways that are drawn with dots."""
 
 _LOG = ("queries", "domain", "window")
 _COLOURS = (
@@ -68,7 +75,7 @@ def _panel(axes: Any, name: str, lines: Sequence[Line]) -> None:
         groups.setdefault(_series(line, lines), []).append(line)
     for series, colour in zip(groups, _COLOURS, strict=False):
         points = sorted((float(str(line.case[key])), _rate(line)) for line in groups[series])
-        style = "s:" if "one at a time" in series or "one by hand" in series else "D-"
+        style = "s:" if any(plan in series for plan in _OTHERS) else "D-"
         axes.plot([x for x, _ in points], [rate for _, rate in points], style, color=colour, label=series)
     axes.set(title=name, xlabel=label, ylabel="events a second", yscale="log")
     if key in _LOG:
