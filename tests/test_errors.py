@@ -37,6 +37,7 @@ INTERNAL = {
     "mmqjp.explain.funnel.Exhausted",
     "mmqjp.explain.reasons.TooMuchWork",
     "mmqjp.explain.sample.TooLong",
+    "mmqjp.present.event_sources.Exhausted",
     "mmqjp.service.streaming.Stopped",
     "xscl.lalr.Unparsable",
     "xscl.problems.Problem",
