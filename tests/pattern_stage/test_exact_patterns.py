@@ -1,0 +1,58 @@
+"""The cases by hand that the oracle of PATTERN is judged by hold for the kernel, too."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import product
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tests.generate.documents import SECOND
+from tests.oracle import pattern_cases, test_near, test_pattern_sets, test_patterns
+from tests.oracle.pattern_cases import Given, brief
+from tests.oracle.pattern_matches import Match
+from tests.oracle.pattern_syntax import Near, Pattern
+from tests.support.event_agreement import Run
+from tests.support.pattern_agreement import PatternRunner
+
+LATE = 10_000_000 * SECOND
+"""All windows are over then."""
+
+
+def told_by_kernel(statement: Pattern | Near, *given: Given) -> list[str]:
+    """What the kernel tells, as `told` has it."""
+    runner = PatternRunner(pattern_cases._world(statement, given), Run((LATE,)))
+    runner.results()
+    matches = [Match(bound, known, errors) for bound, known, errors, _ in runner.told[0]]
+    return sorted(map(brief, matches), key=pattern_cases._numbers)
+
+
+def cases() -> Iterator[Any]:
+    """The tests of the oracle that say what is told, each with its parameters."""
+    for module in (test_patterns, test_pattern_sets, test_near):
+        for name, test in inspect.getmembers(module, inspect.isfunction):
+            if name.startswith("test_") and "told" in test.__code__.co_names:
+                for number, parameters in enumerate(parameters_of(test)):
+                    title = f"{module.__name__.split('.')[-1]}-{name}-{number}"
+                    yield pytest.param(module, partial(test, **parameters), id=title)
+
+
+def parameters_of(test: Any) -> Iterator[dict[str, Any]]:
+    """The parameters that a test is run with."""
+    marks = [mark for mark in getattr(test, "pytestmark", ()) if mark.name == "parametrize"]
+    for chosen in product(*(mark.args[1] for mark in marks)):
+        found: dict[str, Any] = {}
+        for mark, values in zip(marks, chosen, strict=True):
+            names = mark.args[0]
+            found |= {names: values} if isinstance(names, str) else dict(zip(names, values, strict=True))
+        yield found
+
+
+@pytest.mark.parametrize(("module", "test"), list(cases()))
+def test_the_kernel_tells_what_the_case_says(module: ModuleType, test: Callable[[], None], monkeypatch):
+    monkeypatch.setattr(module, "told", told_by_kernel)
+    test()
