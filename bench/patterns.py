@@ -7,7 +7,8 @@
 4.14: one template with parts of the optimiser switched off. `feeds`, `rumor` and `hybrid` are Figures 4.18 and 5.8 to
 5.10: see `bench.patterns_thesis`. `double-top` is Figure 4.17: see `bench.patterns_double_top`. `places` is about
 executors and SQL: see `bench.patterns_places`. `peers` compares with Flink and with an expert's SQL: see
-`bench.patterns_peers`. `kleene` has the experiments of SASE+: see `bench.patterns_kleene`.
+`bench.patterns_peers`. `kleene` has the experiments of SASE+: see `bench.patterns_kleene`. `errors` is
+about missing letters: see `bench.patterns_errors`.
 
 Beside the others stand one statement at a time, by a kernel of its own over the same intervals and, for the first two,
 by hand in NumPy over all events, both for a sample, scaled up; and the floor: a dictionary probe for each attribute of
@@ -27,6 +28,7 @@ import numpy as np
 
 from bench import (
     patterns_double_top,
+    patterns_errors,
     patterns_kleene,
     patterns_peers,
     patterns_places,
@@ -60,7 +62,7 @@ INTERVAL = 1000
 
 SAMPLE, QUICK_SAMPLE = 30, 10
 
-NAMES = ("technical", "indexes", "double-top", "feeds", "rumor", "hybrid", "kleene", "places", "peers")
+NAMES = ("technical", "indexes", "double-top", "feeds", "rumor", "hybrid", "kleene", "errors", "places", "peers")
 
 
 @dataclass(frozen=True)
@@ -273,6 +275,9 @@ def _measured(options: argparse.Namespace) -> tuple[list[Line], tuple[Column, ..
             turns, sample = (1, 2) if quick else (3, 5)
             kleene = patterns_kleene.cases(queries, count, quick=quick)
             return each(kleene, lambda one: patterns_kleene.measure(one, turns, sample)), patterns_kleene.COLUMNS
+        case "errors":
+            turns, lacking_cases = (1 if quick else 3), patterns_errors.cases(count, quick=quick)
+            return each(lacking_cases, lambda one: patterns_errors.measure(one, turns)), patterns_errors.COLUMNS
         case "feeds" | "rumor" | "hybrid":
             sweeps = patterns_thesis.cases(options.name, queries, count, quick=quick)
             sizes = (3, 1) if quick else (5, 3)

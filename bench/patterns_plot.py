@@ -31,6 +31,8 @@ _AXES = {
     "E1": ("rises", "chance that a price rises"),
     "E2": ("window", "events of a window"),
     "E4": ("window", "events of a window, NON OVERLAPPING"),
+    "errors": ("errors", "missing letters"),
+    "budget": ("budget", "BUDGET, one letter missing"),
     "many": ("queries", "Kleene queries of one template"),
 }
 """What varies in a figure, and its label."""
