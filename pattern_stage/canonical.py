@@ -44,19 +44,25 @@ def ordered(condition: Condition) -> Ordered:
         clauses = clauses_of(condition)
     except TooManyClauses:
         return Ordered(condition, ())
-    sorted_clauses = [sorted({turned(atom): None for atom in clause}, key=_key) for clause in clauses]
-    sorted_clauses.sort(key=lambda clause: [_key(atom) for atom in clause])
-    alike = [group for clause in sorted_clauses for group in _alike([[atom] for atom in clause])]
-    alike += _alike(sorted_clauses)
-    parts = tuple(clause[0] if len(clause) == 1 else AllOf(tuple(clause)) for clause in sorted_clauses)
-    if () in [tuple(clause) for clause in sorted_clauses]:
+    written = [{turned(atom): None for atom in clause} for clause in clauses]
+    keyed = [sorted(((_key(atom), atom) for atom in clause), key=_first) for clause in written]
+    keyed.sort(key=lambda clause: list(map(_first, clause)))
+    alike = [group for clause in keyed for group in _alike([[pair] for pair in clause])]
+    alike += _alike(keyed)
+    if [] in keyed:
         return Ordered(AllOf(), ())
+    sorted_clauses = [tuple([atom for _, atom in clause]) for clause in keyed]
+    parts = tuple(clause[0] if len(clause) == 1 else AllOf(clause) for clause in sorted_clauses)
     return Ordered(parts[0] if len(parts) == 1 else AnyOf(parts), tuple(alike))
 
 
 def turned(atom: Atom) -> Atom:
     """Returns an atom with what is constant on its right, else the left event before the right one."""
-    if not isinstance(atom, Comparison) or _side(atom.left) <= _side(atom.right):
+    if not isinstance(atom, Comparison):
+        return atom
+    if isinstance(atom.left, Attribute) and isinstance(atom.right, Parameter):
+        return atom  # as most atoms are
+    if _side(atom.left) <= _side(atom.right):
         return atom
     return Comparison(_TURNED[atom.op], atom.right, atom.left)
 
@@ -74,18 +80,27 @@ def _key(atom: Atom) -> str:
     return shape(atom)
 
 
-def _alike(pieces: Sequence[Sequence[Atom]]) -> list[tuple[tuple[int, ...], ...]]:
+_Keyed = tuple[str, Atom]
+"""An atom with its key."""
+
+
+def _first(pair: _Keyed) -> str:
+    return pair[0]
+
+
+def _alike(pieces: Sequence[Sequence[_Keyed]]) -> list[tuple[tuple[int, ...], ...]]:
     """Finds neighbours of one shape whose parameters can be exchanged."""
     groups: list[tuple[tuple[int, ...], ...]] = []
     start = 0
-    shapes = [[_key(atom) for atom in piece] for piece in pieces]
+    shapes = [list(map(_first, piece)) for piece in pieces]
     for end in range(1, len(pieces) + 1):
         if end < len(pieces) and shapes[end] == shapes[start]:
             continue
-        vectors = [_parameters(piece) for piece in pieces[start:end]]
-        flat = [number for vector in vectors for number in vector]
-        if end - start > 1 and flat and len(set(flat)) == len(flat):
-            groups.append(tuple(vectors))
+        if end - start > 1:
+            vectors = [_parameters([atom for _, atom in piece]) for piece in pieces[start:end]]
+            flat = [number for vector in vectors for number in vector]
+            if flat and len(set(flat)) == len(flat):
+                groups.append(tuple(vectors))
         start = end
     return groups
 

@@ -57,7 +57,7 @@ class Filtering(_Stateless):
         self, definitions: Sequence[Filter], rows: RowVectors, texts: Texts, index: Callable[[Schema, Texts], Index]
     ) -> None:
         self._definitions, self._rows, self._texts, self._index = definitions, rows, texts, index
-        self._conditions: list[Callable[[Pairs], Mask]] = []
+        self._conditions: dict[int, Callable[[Pairs], Mask]] = {}
         self._classes = Classes(rows)
         self._readers = FanOut()
         self._of_class = FanOut()
@@ -65,8 +65,6 @@ class Filtering(_Stateless):
 
     def add_rows(self, new: Ints) -> None:
         """Takes in rows that were added."""
-        for definition in self._definitions[len(self._conditions) :]:
-            self._conditions.append(compile_condition(definition.condition, definition.schema, None, self._texts))
         fresh = self._classes.add(new)
         self._readers.add(new, self._rows.left[new])
         self._of_class.add(new, self._classes.of_row[new])
@@ -107,7 +105,7 @@ class Filtering(_Stateless):
         at = np.arange(len(flow.events))
         one = np.repeat(classes, len(at))
         pairs = single_events(flow.events, at, one, self._classes.parameters)
-        held = self._conditions[int(self._classes.shape[classes[0]])](pairs)
+        held = self._condition(int(self._classes.shape[classes[0]]))(pairs)
         kept = stretches.only(held[stretches.at])
         return Flow.of(flow.events, kept.through(*self._readers.of(kept.rows))).compact()
 
@@ -125,8 +123,17 @@ class Filtering(_Stateless):
         held = np.zeros(len(at), np.bool_)
         for shape, chosen in each_shape(self._classes.shape[classes]):
             pairs = single_events(flow.events, at[chosen], classes[chosen], self._classes.parameters)
-            held[chosen] = self._conditions[shape](pairs)
+            held[chosen] = self._condition(shape)(pairs)
         return at[held], rows[held]
+
+    def _condition(self, shape: int) -> Callable[[Pairs], Mask]:
+        """The condition of a shape, which is compiled when it is tried first: few are where there is an index."""
+        found = self._conditions.get(shape)
+        if found is None:
+            definition = self._definitions[shape]
+            found = compile_condition(definition.condition, definition.schema, None, self._texts)
+            self._conditions[shape] = found
+        return found
 
     def _indexed(self, flow: Flow, at: Ints, classes: Ints) -> Flow:
         """By the static index."""

@@ -14,6 +14,7 @@ import numpy as np
 
 from pattern_stage.clauses import Conjunction, children, mentions_parameters
 from pattern_stage.columns import Column, Columns, Floats, Ints, Mask
+from pattern_stage.formula import shape
 from pattern_stage.predicates import compile_value, kind_of, single_events
 from pattern_stage.values import Texts
 from xscl.algebra.events import (
@@ -66,7 +67,7 @@ def form_of(clause: Conjunction) -> ClauseForm:
     limits: list[tuple[Limit, Value]] = []
     common: list[Atom] = []
     varying: list[Atom] = []
-    for atom in sorted(map(_of_left, clause), key=repr):
+    for atom in sorted(map(_of_left, clause), key=shape):
         turned = _turned(atom)
         if turned is None:
             (varying if mentions_parameters(atom) else common).append(atom)
@@ -75,7 +76,7 @@ def form_of(clause: Conjunction) -> ClauseForm:
         else:
             limit = Limit(_number(turned.left), least=turned.op in (">", ">="), strict=turned.op in ("<", ">"))
             limits.append((limit, _number(turned.right)))
-    keys.sort(key=repr)
+    keys.sort(key=lambda pair: shape(pair[0]))
     order: dict[Parameter, Parameter] = {}
     varying = [_renumbered(atom, order) for atom in varying]
     return ClauseForm(
@@ -147,6 +148,8 @@ def rows_of(
     nothing = single_events(Columns(at, at, (), at.reshape(-1, 1)), at, at, given)
 
     def column(source: Value) -> Column:
+        if isinstance(source, Parameter):
+            return given[source.index]
         return compile_value(source, (), None, texts)(nothing)
 
     known = np.ones(len(entries), np.bool_)
