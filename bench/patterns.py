@@ -8,7 +8,7 @@
 5.10: see `bench.patterns_thesis`. `double-top` is Figure 4.17: see `bench.patterns_double_top`. `places` is about
 executors and SQL: see `bench.patterns_places`. `peers` compares with Flink and with an expert's SQL: see
 `bench.patterns_peers`. `kleene` has the experiments of SASE+: see `bench.patterns_kleene`. `errors` is
-about missing letters: see `bench.patterns_errors`.
+about missing letters: see `bench.patterns_errors`. `memory` registers statements: see `bench.patterns_memory`.
 
 Beside the others stand one statement at a time, by a kernel of its own over the same intervals and, for the first two,
 by hand in NumPy over all events, both for a sample, scaled up; and the floor: a dictionary probe for each attribute of
@@ -30,6 +30,7 @@ from bench import (
     patterns_double_top,
     patterns_errors,
     patterns_kleene,
+    patterns_memory,
     patterns_peers,
     patterns_places,
     patterns_plot,
@@ -62,7 +63,19 @@ INTERVAL = 1000
 
 SAMPLE, QUICK_SAMPLE = 30, 10
 
-NAMES = ("technical", "indexes", "double-top", "feeds", "rumor", "hybrid", "kleene", "errors", "places", "peers")
+NAMES = (
+    "technical",
+    "indexes",
+    "double-top",
+    "feeds",
+    "rumor",
+    "hybrid",
+    "kleene",
+    "errors",
+    "places",
+    "peers",
+    "memory",
+)
 
 
 @dataclass(frozen=True)
@@ -236,11 +249,13 @@ def main() -> None:
     made.add_argument("--queries", type=numbers, metavar="N,N", help="numbers of statements, separated by commas")
     made.add_argument("--events", type=int, metavar="N", help="how many events")
     add_outputs(made)
-    made.add_argument("--plot", type=file, metavar="PREFIX", help="draw PREFIX.svg and PREFIX.png; not of places")
+    made.add_argument(
+        "--plot", type=file, metavar="PREFIX", help="draw PREFIX.svg and PREFIX.png; not of places, memory"
+    )
     made.add_argument("--flink-python", metavar="PATH", help="peers: the interpreter that has apache-flink")
     options = parsed(made)
-    if options.plot and options.name == "places":
-        made.error("--plot draws no places")
+    if options.plot and options.name in ("places", "memory"):
+        made.error(f"--plot does not draw {options.name}")
     lines, columns = _measured(options)
     show(lines, f"event patterns, {options.name}", columns)
     keep(lines, options)
@@ -259,6 +274,8 @@ def _measured(options: argparse.Namespace) -> tuple[list[Line], tuple[Column, ..
         case "places":
             places = with_progress(patterns_places.cases(queries, count, quick=quick), str)
             return list(patterns_places.measured(places, quick=quick)), patterns_places.COLUMNS
+        case "memory":
+            return each(patterns_memory.cases(queries, quick=quick), patterns_memory.measure), patterns_memory.COLUMNS
         case "double-top":
             turns = patterns_double_top.QUICK_TURNS if quick else patterns_double_top.TURNS
             tops = patterns_double_top.cases(count, quick=quick)

@@ -158,6 +158,14 @@ def stream_of(template: Template, steps: Steps) -> Stream:
             return Filter(_fold(again, _primary(steps[2]), summed), _condition(steps[2], "left"))
 
 
+def chain_of(conditions: Sequence[Condition]) -> Stream:
+    """A statement of steps with these conditions, each on the next event."""
+    stream: Stream = Filter(_BASE, conditions[0])
+    for condition in conditions[1:]:
+        stream = Filter(_next(stream, ALWAYS, None), condition)
+    return stream
+
+
 _BASE = Events(STREAM, SCHEMA)
 _TOTAL: tuple[str, Kind] = ("total", "number")
 

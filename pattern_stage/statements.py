@@ -17,7 +17,7 @@ from xscl.algebra.event_sequences import Statement
 
 _NONE = np.zeros(0, np.int64)
 
-_MANY = 10_000
+_MANY = 4_000
 """So many statements come into the plan together: their constants are objects until then."""
 
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from bench import patterns
+from bench import patterns, patterns_memory
 from bench.patterns import SWITCHES, Case, indexes, measure, technical
 from bench.patterns_workload import TEMPLATES
 
@@ -43,6 +43,18 @@ def test_the_command_prints_a_table(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["bench", "indexes", "--quick", "--queries", "20", "--events", "100"])
     patterns.main()
     assert "dynamic index" in capsys.readouterr().out
+
+
+def test_the_command_registers_statements(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["bench", "memory", "--queries", "30"])
+    patterns.main()
+    printed = capsys.readouterr().out
+    assert "LinearStat" in printed and "different" in printed
+
+
+def test_different_statements_are():
+    (first, second) = patterns_memory.asked(patterns_memory.Case("different", 2))
+    assert first != second and len(list(patterns_memory.asked(patterns_memory.Case("LinearStat", 5)))) == 5
 
 
 def test_the_command_draws_every_figure(tmp_path, monkeypatch):

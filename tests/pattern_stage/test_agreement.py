@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from pattern_stage import statements
 from pattern_stage.rules import RULE_NAMES
 from tests.generate.event_worlds import world
 from tests.generate.events import LENGTH
@@ -74,4 +75,11 @@ def test_each_rule_alone_and_none(on, seed: int):
 @pytest.mark.parametrize("seed", seeds(8, 300, first=30_000))
 def test_many_statements_of_one_template(seed: int):
     made = world(seed, templates=3, statements=40, most=12, depth=2)
+    check(made, random_run(Random(seed), len(made.statements), LENGTH))
+
+
+@pytest.mark.parametrize("seed", seeds(10, 300, first=40_000))
+def test_statements_that_come_into_the_plan_two_at_a_time(seed: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(statements, "_MANY", 2)
+    made = world(seed)
     check(made, random_run(Random(seed), len(made.statements), LENGTH))
