@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from mmqjp.explain.outline import Node, Outline, Row
 from mmqjp.explain.terms import applied
 from xscl import Query, to_xscl
-from xscl.algebra.expressions import Call, Compare, Expr, Step, VarPath
-from xscl.algebra.functions import derivation
+from xscl.algebra.expressions import Call, Compare, Expr, Number, Step, VarPath
+from xscl.algebra.functions import derivation, number_string
+from xscl.algebra.near import join_threshold
 from xscl.disjuncts import disjuncts
 from xscl.syntax import Block, Input, Join, SelectItems, SubQuery
 
@@ -35,21 +36,26 @@ class FigureSide:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A value join: its text, and for each side the block and the row, counted from 0, and the functions applied."""
+    """A value join: its text, and for each side the block and the row, counted from 0, and the functions applied.
+    `near` is its threshold if near() finds the documents, else None."""
 
     text: str
     left: tuple[int, int]
     right: tuple[int, int]
     left_functions: tuple[str, ...]
     right_functions: tuple[str, ...]
+    near: str | None = None
 
     @property
     def label(self) -> str:
-        """The functions applied on both sides; "=" if there are none."""
+        """The functions applied on both sides, and how the values are compared if that is not by "=" alone."""
         left, right = (
             applied(names[1:], names[0]) if names else "" for names in (self.left_functions, self.right_functions)
         )
-        return (left or "=") if left == right else f"{left or 'as it is'} = {right or 'as it is'}"
+        sign = "=" if self.near is None else f"near {self.near}"
+        if left != right:
+            return f"{left or 'as it is'} {sign} {right or 'as it is'}"
+        return left if left and self.near is None else f"{left} {sign}".strip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,21 +175,23 @@ class _Reader:
 
     def _figure(self, join: _Join, literals: tuple[Expr, ...]) -> Figure:
         outlines = {number: self._outline(number) for number in (*join.left.blocks, *join.right.blocks)}
-        pairs: list[tuple[str, _Ref, _Ref]] = []
-        conditions: list[str] = []
-        for literal in literals:
-            pair = _value_join(literal, join)
-            if pair is None:
-                conditions.append(to_xscl(literal))
-            else:
-                pairs.append((to_xscl(literal), *pair))
-        ends = [tuple(outlines[ref.block].at(ref.var, ref.steps) for ref in pair) for _, *pair in pairs]
+        equal = [pair for literal in literals if (pair := _equality(literal, join)) is not None]
+        found = equal or _nearest(literals, join)
+        conditions = [to_xscl(literal) for literal in literals if all(literal is not pair.literal for pair in found)]
+        ends = [tuple(outlines[ref.block].at(ref.var, ref.steps) for ref in (pair.left, pair.right)) for pair in found]
         joined = {id(node) for pair in ends for node in pair}
         places: dict[int, tuple[int, int]] = {}
         sides = tuple(self._side(tree, outlines, joined, places) for tree in (join.left, join.right))
         curves = tuple(
-            Curve(text, places[id(one)], places[id(other)], left.functions, right.functions)
-            for (text, left, right), (one, other) in zip(pairs, ends, strict=True)
+            Curve(
+                to_xscl(pair.literal),
+                places[id(one)],
+                places[id(other)],
+                pair.left.functions,
+                pair.right.functions,
+                pair.near,
+            )
+            for pair, (one, other) in zip(found, ends, strict=True)
         )
         window = to_xscl(join.join.window)
         return Figure(1, 1, 1, join.join.op, window, sides, curves, tuple(conditions))
@@ -205,14 +213,42 @@ class _Reader:
         return FigureSide(tuple(blocks), tree.join)
 
 
-def _value_join(literal: Expr, join: _Join) -> tuple[_Ref, _Ref] | None:
-    """The two sides of an equality between the inputs of a join, the left one first; None if it is none."""
+@dataclass(frozen=True, slots=True)
+class _ValueJoin:
+    """A condition by which documents are found: what it compares of the left and of the right input, and how near."""
+
+    literal: Expr
+    left: _Ref
+    right: _Ref
+    near: str | None = None
+
+
+def _equality(literal: Expr, join: _Join) -> _ValueJoin | None:
+    """The value join of an equality between the inputs of a join; None if it is none."""
     if not isinstance(literal, Compare) or literal.op != "=":
         return None
-    one, other = _ref(literal.left, join.scope), _ref(literal.right, join.scope)
-    if one is None or other is None or (one.block in join.left.blocks) == (other.block in join.left.blocks):
+    return _between(literal, literal.left, literal.right, join)
+
+
+def _nearest(literals: tuple[Expr, ...], join: _Join) -> list[_ValueJoin]:
+    """The value join of a disjunct without equalities: that near() with the greatest threshold (`xscl.near_joins`)."""
+    found: list[_ValueJoin] = []
+    for literal in literals:
+        match literal:
+            case Call(name="near", args=(one, other, Number(text=text))):
+                pair = _between(literal, one, other, join, text)
+                found += [] if pair is None else [pair]
+    return sorted(found, key=lambda pair: join_threshold(number_string(pair.near or "")), reverse=True)[:1]
+
+
+def _between(literal: Expr, one: Expr, other: Expr, join: _Join, near: str | None = None) -> _ValueJoin | None:
+    """The value join of two operands; None if they are not of both inputs."""
+    left, right = _ref(one, join.scope), _ref(other, join.scope)
+    if left is None or right is None or (left.block in join.left.blocks) == (right.block in join.left.blocks):
         return None
-    return (one, other) if one.block in join.left.blocks else (other, one)
+    if right.block in join.left.blocks:
+        left, right = right, left
+    return _ValueJoin(literal, left, right, near)
 
 
 def _ref(operand: Expr, scope: _Scope) -> _Ref | None:

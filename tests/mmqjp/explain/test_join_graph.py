@@ -99,6 +99,16 @@ def test_a_chain_is_a_figure_for_each_join_with_the_names_of_the_query():
     assert (curve.left, curve.right, curve.text) == ((0, 1), (0, 0), "x/t = z")
 
 
+def test_near_equal_text_is_a_curve_if_there_is_no_equality():
+    query = "FROM S//a[./k->k][./x->x] JOIN {near(y, x, 0.7) AND near(k, y, 0.5) AND k != y, 1 h} S//b[./y->y]"
+    (figure,) = join_figures(parse_script(query).queries[0]).figures
+    assert [(curve.text, curve.label) for curve in figure.curves] == [("near(y, x, 0.7)", "near 0.7")]
+    assert figure.conditions == ("near(k, y, 0.5)", "k != y")
+    both = query.replace("k != y", "lower-case(k) = lower-case(y)")
+    (figure,) = join_figures(parse_script(both).queries[0]).figures
+    assert [curve.label for curve in figure.curves] == ["lower-case"] and len(figure.conditions) == 2
+
+
 def test_an_inner_select_renames():
     query = parse_script("SELECT n FROM (SELECT lower-case(x) AS n FROM S//a->x) JOIN {n = y, 1 h} S//b->y").queries[0]
     (figure,) = join_figures(query).figures
