@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,7 @@ def _panel(axes: Any, name: str, lines: Sequence[Line]) -> None:
     groups: dict[str, list[Line]] = {}
     for line in lines:
         groups.setdefault(_series(line, lines), []).append(line)
-    for series, colour in zip(groups, _COLOURS, strict=False):
+    for series, colour in zip(groups, cycle(_COLOURS), strict=False):
         points = sorted((float(str(line.case[key])), _rate(line)) for line in groups[series])
         style = "s:" if any(plan in series for plan in _OTHERS) else "D-"
         axes.plot([x for x, _ in points], [rate for _, rate in points], style, color=colour, label=series)
