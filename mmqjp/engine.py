@@ -22,7 +22,7 @@ from mmqjp.answers.components import assemble, make_operators
 from mmqjp.answers.operators import MakeOperators
 from mmqjp.answers.outputs import Outputs, OutputStream
 from mmqjp.answers.patterns.places import DRIVER, EXECUTORS, check_backfill, check_place, kernels
-from mmqjp.answers.quota import MAX_MATCHES, MAX_OUTPUTS, MAX_WORK, Quota
+from mmqjp.answers.quota import MAX_MATCHES, MAX_OUTPUTS, MAX_PARTIAL, MAX_WORK, Quota
 from mmqjp.documents.admission import EvaluatedBatch, warn_of
 from mmqjp.documents.watermarks import SETTLE, Lateness, Timing
 from mmqjp.garbage import gc_paused
@@ -78,9 +78,8 @@ class Engine:
 
     A document with more than `max_document` bytes, or more than `max_nodes` elements and attributes, becomes a dead
     letter. A query is paused if it would have more than `max_matches` outputs for one document that arrives or more
-    than `max_outputs` for 10,000, or would take more than `max_work` steps for one (see `mmqjp.answers.quota`). None
-    means unlimited. `limits` bounds what stage 1 caches.
-
+    than `max_outputs` for 10,000, or would take more than `max_work` steps for one; for event queries and `max_partial`
+    see `mmqjp.answers.quota`. None means unlimited. `limits` bounds what stage 1 caches.
     `plan` is the join plan, one of `join_stage.joiner.PLANS`; a state may be opened with any of them. `cache_bytes`
     bounds the cache of the plan "views". With `quiet`, dead letters are not logged.
 
@@ -104,6 +103,7 @@ class Engine:
         max_matches: int | None = MAX_MATCHES,
         max_outputs: int | None = MAX_OUTPUTS,
         max_work: int | None = MAX_WORK,
+        max_partial: int | None = MAX_PARTIAL,
         plan: str = DEFAULT_PLAN,
         cache_bytes: int = CACHE_BYTES,
         master: str | None = None,
@@ -144,7 +144,7 @@ class Engine:
                 raise Outdated(f"the store in {directory} is of an older format: open it once with write access")
             stage1 = _stage1(session, self._store, limits, max_nodes)
             timing = Timing(lateness, idle_after, max_ahead, settle)
-            quota = Quota(max_matches, max_outputs, max_work)
+            quota = Quota(max_matches, max_outputs, max_work, max_partial)
             self._components = assemble(
                 self._store,
                 ledger,
@@ -156,7 +156,7 @@ class Engine:
                 self._make_operators,
                 now,
                 has_executors=on_spark,
-                make_kernel=kernels(patterns, session),
+                make_kernel=kernels(patterns, session, quota),
             )
         except BaseException:
             self._store.close()

@@ -15,6 +15,7 @@ from pattern_stage.flow import Flow, each_once, numbered, same, sorted_flow
 from pattern_stage.operators import NO_BOUND, Lineage, Renumber, RowVectors
 from pattern_stage.predicates import Pairs, compile_value, kind_of, single_events
 from pattern_stage.range_aggregates import aggregated
+from pattern_stage.room import Crowded, Room, Sees
 from pattern_stage.saved import ints, loaded_values, saved_values
 from pattern_stage.values import Texts
 from pattern_stage.window_groups import WindowGroups
@@ -93,8 +94,16 @@ class Aggregating:
 
     def run(self, inputs: Sequence[Flow], until: int) -> Flow:
         """Returns the aggregates of all groups and times of this interval."""
+        return self.attempt(inputs, until, Room())
+
+    def attempt(self, inputs: Sequence[Flow], until: int, room: Room) -> Flow:
+        """Does the same within room. Raises Crowded."""
         (flow,) = inputs
         places, groups = self._groups.groups.of(flow.rows)
+        if self._definition.over is not None:
+            room.waiting -= len(groups)
+            if room.waiting < 0:
+                raise Crowded
         at = flow.at[places]
         events, classes = flow.events, self._groups.class_of[groups]
         columns: list[Column] = [events.values[place][at] for place in self._by]
@@ -213,6 +222,22 @@ class Aggregating:
             return (ends - starts).astype(np.float64)
         arguments = [columns[place] for place in item.arguments]
         return aggregated(item.name, arguments, starts, ends, self._texts)
+
+    def crowded(self, most: int, until: int, sees: Sees) -> Ints:
+        """Returns the rows for which more than so many events are in windows that end at `until` or later. What they
+        see is known here."""
+        candidates = np.flatnonzero(self.waiting() > most).tolist()
+        if not candidates:
+            return np.zeros(0, np.int64)
+        kept, found = self._store.all(), []
+        for row in candidates:
+            mine = (kept.rows == self._groups.of_row[row]) & (kept.times + self._rows.within[row] > until)
+            if np.count_nonzero(mine & (kept.columns[-1] > self._rows.apart[row])) > most:
+                found.append(row)
+        return np.array(found, np.int64)
+
+    def leave(self, rows: Ints) -> None:
+        """Does nothing: what waits is no more than what comes."""
 
     # ------------------------------------------------------------ state
 

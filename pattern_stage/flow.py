@@ -150,14 +150,6 @@ def numbered(keys: Sequence[Ints]) -> tuple[Ints, Ints]:
     return heads[order], result
 
 
-def _adjacent(keys: Sequence[Ints], hashes: Ints, ordered: Ints) -> bool:
-    """Whether rows of one hash are equal: then equal ones are adjacent in the order of hashes."""
-    taken = hashes[ordered]
-    alike = np.flatnonzero(taken[1:] == taken[:-1])
-    here, there = ordered[alike], ordered[alike + 1]
-    return all(np.array_equal(key[here], key[there]) for key in keys)
-
-
 def joined_flow(flows: Sequence[Flow], none: Flow) -> Flow:
     """Returns events that are given in any order, in several parts, each event once, as a flow; `none` if there are no
     parts."""
@@ -167,6 +159,14 @@ def joined_flow(flows: Sequence[Flow], none: Flow) -> Flow:
     at = np.concatenate([flow.at + start for flow, start in zip(flows, starts, strict=False)])
     events = joined([flow.events for flow in flows])
     return sorted_flow(events, at, np.concatenate([flow.rows for flow in flows])).compact()
+
+
+def _adjacent(keys: Sequence[Ints], hashes: Ints, ordered: Ints) -> bool:
+    """Whether rows of one hash are equal: then equal ones are adjacent in the order of hashes."""
+    taken = hashes[ordered]
+    alike = np.flatnonzero(taken[1:] == taken[:-1])
+    here, there = ordered[alike], ordered[alike + 1]
+    return all(np.array_equal(key[here], key[there]) for key in keys)
 
 
 def each_once(flow: Flow) -> Flow:

@@ -15,6 +15,7 @@ from pattern_stage.instances import Batch, joined_batches
 from pattern_stage.joining import NO_INSTANCES, Joining
 from pattern_stage.operators import Index, Renumber, RowVectors
 from pattern_stage.predicates import Pairs, compile_condition, compile_value
+from pattern_stage.room import Room, Sees
 from pattern_stage.search import Search
 from pattern_stage.values import Texts
 from xscl.algebra.events import Fold, Schema, Value
@@ -69,19 +70,24 @@ class Folding:
 
     def run(self, inputs: Sequence[Flow], until: int) -> Flow:
         """Returns the runs that end in this interval."""
+        return self.attempt(inputs, until, Room())
+
+    def attempt(self, inputs: Sequence[Flow], until: int, room: Room) -> Flow:
+        """Does the same within room. Raises Crowded."""
         left, right = inputs
         joining, instances = self._joining, self._joining.instances
         if joining.idle(left, right, until):
             return self._results(left.events, right.events, NO_INSTANCES)
         width = right.events.parts.shape[1]
         new = joining.enter(left, lambda events: [events, _begun(events, width)])
+        joining.make(room, len(new))
         # A class that has no instance now gets none in this interval.
         search = joining.search(right, new.classes)
         places, waiting = instances.touched(search.marks)
         batch = joined_batches([waiting, new])
         old, touched, unresolved, made = len(places), places[:0], [batch.take(places[:0])], [batch.take(places[:0])]
         while len(batch):
-            runs, going_on, resolved = self._generation(search, batch)
+            runs, going_on, resolved = self._generation(search, batch, room)
             if old:
                 touched = places[resolved[:old]]
             unresolved.append(batch.take(np.flatnonzero(~resolved[old:]) + old))
@@ -92,7 +98,15 @@ class Folding:
         joining.finish(touched, self._once(joined_batches(unresolved)), until)
         return found
 
-    def _generation(self, search: Search, batch: Batch) -> tuple[Batch, Mask, Mask]:
+    def crowded(self, most: int, until: int, sees: Sees) -> Ints:
+        """Returns the rows for which more than so many runs wait."""
+        return self._joining.crowded(most, until, sees)
+
+    def leave(self, rows: Ints) -> None:
+        """Makes no more for rows that are about to be removed."""
+        self._joining.leave(rows)
+
+    def _generation(self, search: Search, batch: Batch, room: Room) -> tuple[Batch, Mask, Mask]:
         """Returns the next generation, which of it can go on, and which of this one it came from.
 
         Runs that met in one are many where many events are simultaneous, so a part of them is looked at at once.
@@ -105,6 +119,11 @@ class Folding:
             whose, at = search.partners(part)
             resolved[whose + begin] = True
             found.append(self._next(search, part, whose, at))
+            room.found -= len(found[-1][0])
+            if room.found < 0:
+                runs = self._once(joined_batches([one for one, _ in found]))
+                self._joining.give_up(runs, np.ones(len(runs), np.int64), room)
+            self._joining.make(room, len(found[-1][0]))
         if len(found) == 1:
             return *found[0], resolved
         runs = joined_batches([one for one, _ in found])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +16,7 @@ from pattern_stage.flow import Flow, mixed, sets_of
 from pattern_stage.instances import Batch, Instances
 from pattern_stage.operators import NO_BOUND, Index, Renumber, RowVectors
 from pattern_stage.pair_tests import PairTests, known_keys, take_apart
+from pattern_stage.room import Crowded, Room, Sees
 from pattern_stage.saved import flat, ints, lists, loaded, saved
 from pattern_stage.search import Search, pairs_of
 from pattern_stage.stretches import Stretches, spread
@@ -148,6 +150,59 @@ class Joining:
         used = [(dropped.events, dropped.members), (late.events, late.members), *self._made]
         events, members = zip(*used, strict=True)
         self.instances.sweep(np.concatenate(events), np.concatenate(members))
+        self._made = []
+
+    # ------------------------------------------------------------ limits
+
+    def make(self, room: Room, count: int) -> None:
+        """Takes room for so many more instances. Raises Crowded."""
+        room.waiting -= count
+        if room.waiting < 0:
+            self._abandon()
+            raise Crowded
+
+    def give_up(self, batch: Batch, results: Ints, room: Room) -> NoReturn:
+        """Gives up because of the results of instances so far, which are counted: raises Crowded."""
+        rows = _NONE if room.epoch is None else self._over(batch, results, room.epoch, room.most, room.sees)
+        self._abandon()
+        raise Crowded(rows)
+
+    def crowded(self, most: int, until: int, sees: Sees) -> Ints:
+        """Returns the rows for which more than so many instances wait that they see, each in its own window."""
+        if len(self.instances) <= most:
+            return _NONE
+        _, batch = self.instances.all()
+        return self._over(batch, np.ones(len(batch), np.int64), until, most, sees)
+
+    def leave(self, rows: Ints) -> None:
+        """Makes no more instances for rows that are about to be removed, and forgets those that wait."""
+        self.instances.remove_rows(rows)
+        self._readers.remove(rows)
+
+    def _over(self, batch: Batch, counts: Ints, time: int, most: int, sees: Sees) -> Ints:
+        """Returns the rows for which counts of instances that they see, of those whose windows reach a time, sum up to
+        more than `most`."""
+        codes, which = np.unique(batch.members, return_inverse=True)
+        of, rows = self.instances.members.rows(codes)
+        sums = np.bincount(rows, np.bincount(which, counts, len(codes))[of])
+        found: list[int] = []
+        first = self.instances.kept.sides[0] if len(batch) else None
+        for row in np.flatnonzero(sums > most).tolist():
+            has_row = np.zeros(len(codes), np.bool_)
+            has_row[of[rows == row]] = True
+            assert first is not None, "there are instances"
+            mine = np.flatnonzero(has_row[which])
+            mine = mine[first.t0[batch.events[mine]] + self._rows.within[row] >= time]
+            mine = mine[sees(row, first.parts[batch.events[mine], 0])]
+            if counts[mine].sum() > most:
+                found.append(row)
+        return np.array(found, np.int64)
+
+    def _abandon(self) -> None:
+        """Forgets what was made since the last interval."""
+        if self._made:
+            events, members = zip(*self._made, strict=True)
+            self.instances.sweep(np.concatenate(events), np.concatenate(members))
         self._made = []
 
     # ------------------------------------------------------------ partners

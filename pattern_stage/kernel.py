@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -99,6 +100,11 @@ class Kernel:
         """Adds a statement. It sees what comes from the next interval on, and after `since`."""
         self.statements.add(statement, stream, since)
 
+    def narrow(self, statement: int, since: int) -> None:
+        """Lets a statement see less: only events whose first part has a t1 after `since`."""
+        self._settle()
+        self.statements.narrow(statement, since)
+
     def remove(self, statements: Sequence[int]) -> None:
         """Removes statements, and whatever waits for them alone."""
         self._settle()
@@ -137,6 +143,7 @@ class Kernel:
                     self.texts,
                     self._lineage,
                     meter,
+                    partial(self._sees, mop.number),
                     hashed=self._hashed,
                     indexed=mop.placement.hashed,
                     merged=self._merged,
@@ -153,13 +160,11 @@ class Kernel:
 
     @property
     def exceeded(self) -> Mapping[int, Excess]:
-        """The statements that have exceeded a limit, which have no results from then on. Whoever runs the kernel
-        removes them between this interval and the next."""
+        """The statements that have exceeded a limit, which have no results from then on, until they are removed."""
         return self._exceeded
 
     def begin(self, until: int) -> None:
         """Begins an interval, which ends before `until`."""
-        assert not self._exceeded, f"{sorted(self._exceeded)} have exceeded a limit, and are still there"
         self._settle()
         self._until, self._order, self._due = until, list(self.plan), None
         self._flows, self._ran = {}, set()
@@ -198,12 +203,16 @@ class Kernel:
                 found += self._results(mop, flow, readers)
         return found
 
+    def _sees(self, mop: int, row: int, firsts: Ints) -> Mask:
+        """Returns which events any statement of a row sees, given their first parts."""
+        statements, _ = self.statements.of_rows(mop, np.array([row]))
+        seen: Mask = self._lineage.ends(firsts) > min(map(self.statements.since_of, statements), default=1 << 62)
+        return seen
+
     def _exceed(self, mop: MOp, rows: Mapping[int, Excess]) -> None:
         """Follows that rows exceed a limit."""
         for statement, row in zip(*self.statements.of_rows(mop.number, np.array(sorted(rows), np.int64)), strict=True):
-            known = self._exceeded.get(statement)
-            if known is None or rows[row].time < known.time:
-                self._exceeded[statement] = rows[row]
+            self._exceeded[statement] = min(self._exceeded.get(statement, rows[row]), rows[row])
 
     def _results(self, mop: MOp, flow: Flow, readers: FanOut) -> list[Results]:
         read = self._read(flow, readers)

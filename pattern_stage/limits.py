@@ -13,8 +13,8 @@ from typing import Literal, NamedTuple
 from pattern_stage.columns import Ints
 from pattern_stage.operators import NO_BOUND
 
-Bound = Literal["partial", "matches"]
-"""What a limit is on: what waits after an epoch, or what is found in one."""
+Bound = Literal["matches", "partial"]
+"""What a limit is on: what is found in an epoch, or what waits after one. The first counts if both are exceeded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +47,7 @@ class Meter:
     def tell(self, rows: Ints, time: int, bound: Bound) -> None:
         """Says that rows exceed a limit in an epoch. If they do so more than once, the first time counts."""
         for row in rows.tolist():
-            known = self._exceeded.get(row)
-            if known is None or time < known.time:
-                self._exceeded[row] = Excess(time, bound)
+            self._exceeded[row] = min(self._exceeded.get(row, Excess(time, bound)), Excess(time, bound))
 
     def taken(self) -> dict[int, Excess]:
         """Returns the rows that have exceeded a limit, and forgets them."""

@@ -8,11 +8,13 @@ from typing import Any, cast
 from pattern_stage.aggregate import Aggregating
 from pattern_stage.definition import Operator as Defined
 from pattern_stage.fold import Folding
-from pattern_stage.limits import Meter
+from pattern_stage.limited import Bounded, Limited
+from pattern_stage.limits import NO_LIMITS, Meter
 from pattern_stage.matching.near import NearMatching
 from pattern_stage.matching.runs import Running
 from pattern_stage.matching.sets import SetMatching
 from pattern_stage.operators import Index, Lineage, Operator, Origins
+from pattern_stage.room import Sees
 from pattern_stage.rows import Rows
 from pattern_stage.select import Filtering, Selecting, Uniting
 from pattern_stage.sequence import Sequencing
@@ -34,12 +36,14 @@ def make_operator(
     texts: Texts,
     lineage: Lineage,
     meter: Meter,
+    sees: Sees,
     *,
     hashed: bool,
     indexed: bool,
     merged: bool,
 ) -> Operator:
-    """Makes the operator of definitions of one kind, which may become more, and of rows. It counts with `meter`.
+    """Makes the operator of definitions of one kind, which may become more, and of rows. It counts with `meter`
+    what rows see.
 
     `hashed`: one dynamic equality of a condition is. `indexed`: static clauses are found by an index. `merged`: runs of
     a PATTERN that remember the same are one.
@@ -48,6 +52,9 @@ def make_operator(
     def index(schema: Schema, texts: Texts) -> Index:
         found: Any = StaticIndex(schema, texts, hashed=indexed)  # the protocol knows no atoms
         return cast(Index, found)
+
+    def limited(operator: Bounded) -> Operator:
+        return operator if meter.limits == NO_LIMITS else Limited(operator, meter, sees)
 
     first: Defined = definitions[0]
     match first:
@@ -58,11 +65,11 @@ def make_operator(
         case Union():
             return Uniting(rows)
         case Next():
-            return Sequencing(definitions, rows, texts, index, hashed=hashed)
+            return limited(Sequencing(definitions, rows, texts, index, hashed=hashed))
         case Fold():
-            return Folding(definitions, rows, texts, index, hashed=hashed)
+            return limited(Folding(definitions, rows, texts, index, hashed=hashed))
         case Aggregate():
-            return Aggregating(definitions, rows, texts, lineage)
+            return limited(Aggregating(definitions, rows, texts, lineage))
         case Pattern():
             if first.has_sets or first.maximal:
                 return SetMatching(definitions, rows, texts, cast(Origins, lineage), index, meter)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from pattern_stage.columns import Ints, Mask
+from pattern_stage.operators import NO_BOUND
 from pattern_stage.stretches import spread
 
 _PAIRS = 1 << 20
@@ -36,17 +37,18 @@ class Candidates:
         last = np.searchsorted(self._codes, groups * self._step + np.searchsorted(self._times, until, "right"))
         return first, last
 
-    def first(self, start: Ints, end: Ints, test: Test | None) -> tuple[Ints, Ints]:
+    def first(self, start: Ints, end: Ints, test: Test | None, most: int = NO_BOUND) -> tuple[Ints, Ints]:
         """Returns pairs of an instance and an event: of each the first for which it holds, and all ties for which it
         does. Sorted by instance.
 
-        `start` and `end` are those of `ranges`. Without a test all hold.
+        `start` and `end` are those of `ranges`. Without a test all hold. It ends when it has more than `most` pairs.
         """
         found: list[tuple[Ints, Ints]] = []
+        count = 0
         active = np.flatnonzero(start < end)
         at, end = start[active], end[active]
         size = 1
-        while len(active):
+        while len(active) and count <= most:
             # What is tested at once becomes longer, so that the rounds are few, and little is tested in vain. It ends
             # with an epoch, so that ties are not torn apart.
             reach = np.minimum(at + size, end)
@@ -62,6 +64,7 @@ class Candidates:
             best = codes[heads][np.cumsum(heads) - 1]
             ties = codes == best
             found.append((active[whose[ties]], self.events[places[ties]]))
+            count += len(found[-1][0])
             open_ = np.ones(len(active), np.bool_)
             open_[whose] = False
             at[:part] = stop[:part]

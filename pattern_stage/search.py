@@ -11,6 +11,7 @@ from pattern_stage.classes import Classes, each_shape
 from pattern_stage.columns import Columns, Ints, Mask
 from pattern_stage.flow import Flow, mixed
 from pattern_stage.instances import Batch, Instances
+from pattern_stage.operators import NO_BOUND
 from pattern_stage.pair_tests import PairTests, known_keys
 from pattern_stage.partners import Candidates, Test
 from pattern_stage.predicates import Pairs
@@ -85,12 +86,13 @@ class Search:
         self.marks: Ints = marks
         return self
 
-    def partners(self, batch: Batch) -> tuple[Ints, Ints]:
-        """Returns pairs of an instance and an event: of each instance its first partners. Sorted by instance."""
+    def partners(self, batch: Batch, most: int = NO_BOUND) -> tuple[Ints, Ints]:
+        """Returns pairs of an instance and an event: of each instance its first partners. Sorted by instance. If they
+        are more than `most`, some may be left out."""
         if not len(batch) or not len(self.right):
             return _NONE, _NONE
         start, end = self._ranges(batch)
-        return self.candidates.first(start, end, self._test(batch))
+        return self.candidates.first(start, end, self._test(batch), most)
 
     def _ranges(self, batch: Batch) -> tuple[Ints, Ints]:
         """Returns where the candidates of instances begin and end."""

@@ -12,6 +12,7 @@ from pattern_stage.flow import Flow
 from pattern_stage.instances import Batch, joined_batches
 from pattern_stage.joining import NO_INSTANCES, Joining
 from pattern_stage.operators import Index, Renumber, RowVectors
+from pattern_stage.room import Room, Sees
 from pattern_stage.values import Texts
 from xscl.algebra.events import Next, Schema
 
@@ -54,21 +55,36 @@ class Sequencing:
 
     def run(self, inputs: Sequence[Flow], until: int) -> Flow:
         """Returns left events with their partners."""
+        return self.attempt(inputs, until, Room())
+
+    def attempt(self, inputs: Sequence[Flow], until: int, room: Room) -> Flow:
+        """Does the same within room. Raises Crowded."""
         left, right = inputs
         joining, instances = self._joining, self._joining.instances
         if joining.idle(left, right, until):
             return self._results(left.events, right.events, NO_INSTANCES, _NONE, _NONE)
         new = joining.enter(left, lambda events: [events])
+        joining.make(room, len(new))
         search = joining.search(right, new.classes)
         places, waiting = instances.touched(search.marks)
         batch = joined_batches([waiting, new])
-        whose, at = search.partners(batch)
+        whose, at = search.partners(batch, room.found)
+        if len(whose) > room.found:
+            joining.give_up(batch, np.bincount(whose, minlength=len(batch)), room)
         found = self._results(left.events, search.right.events, batch, whose, at)
         resolved = np.zeros(len(batch), np.bool_)
         resolved[whose] = True
         old = len(places)
         joining.finish(places[resolved[:old]], batch.take(np.flatnonzero(~resolved[old:]) + old), until)
         return found
+
+    def crowded(self, most: int, until: int, sees: Sees) -> Ints:
+        """Returns the rows for which more than so many instances wait."""
+        return self._joining.crowded(most, until, sees)
+
+    def leave(self, rows: Ints) -> None:
+        """Makes no more for rows that are about to be removed."""
+        self._joining.leave(rows)
 
     def _results(self, left: Columns, right: Columns, batch: Batch, whose: Ints, at: Ints) -> Flow:
         """Returns instances with their partners, as one event where several have the same."""

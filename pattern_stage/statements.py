@@ -138,6 +138,15 @@ class Statements:
         self._of[slots] = -1
         return removed
 
+    def since_of(self, statement: int) -> int:
+        """Returns the `since` of a statement in the plan."""
+        return int(self.since[self._slots[statement]])
+
+    def narrow(self, statement: int, since: int) -> None:
+        """Sets a later `since` of a statement in the plan, which has no AGGREGATE."""
+        self.since[self._slots[statement]] = since
+        self.newest = max(self.newest, since)
+
     def sums(self, counts: Mapping[int, Ints]) -> tuple[Ints, Ints]:
         """Returns statements and for each the sum of the counts of its rows, which are given by m-op; 0 is left out."""
         found: list[tuple[Ints, Ints]] = [(_NONE, _NONE)]

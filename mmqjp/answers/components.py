@@ -17,6 +17,7 @@ from mmqjp.answers.outbox import Outbox
 from mmqjp.answers.output_migration import number_outputs
 from mmqjp.answers.patterns.kept import KeptDocuments
 from mmqjp.answers.patterns.kernels import MakeKernel
+from mmqjp.answers.patterns.limits import limits_of
 from mmqjp.answers.patterns.patterns import Patterns
 from mmqjp.answers.patterns.stored import StoredEvents
 from mmqjp.answers.pipeline import Pipeline
@@ -112,6 +113,7 @@ def assemble(
         KeptDocuments(store, records),
         registry.joined_of,
         settle=timing.settle,
+        limits=limits_of(quota),
     )
     watermarks.released = lambda: patterns.horizon
 

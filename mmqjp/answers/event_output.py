@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from mmqjp.answers.answer import Answer, Body
+from mmqjp.answers.answered import Pause
 from mmqjp.answers.output import json_nodes
 from mmqjp.answers.pattern_documents import PatternDocuments, element
+from mmqjp.answers.patterns.limits import reason_of
 from mmqjp.answers.patterns.parts import Parts, written
 from mmqjp.answers.patterns.results import FormResults
 from mmqjp.answers.patterns.running import Running
+from mmqjp.answers.quota import Quota
 from mmqjp.documents.record import Record, own_part_id
 from mmqjp.documents.records import Records
 from mmqjp.queries.event_statements import form_of, since_of
 from mmqjp.queries.registry import Registry
 from mmqjp.tables.ledger import Ledger
 from pattern_stage.columns import Column
+from pattern_stage.limits import Excess
 from pattern_stage.lineage import Origin
 from pattern_stage.values import Texts
 from templates.witness import plain_node
@@ -44,6 +48,15 @@ class EventOutput:
             answers += made
             documents += self._published(found.form_id, made, first_qid)
         return answers, documents
+
+    def pauses(self, exceeded: Mapping[str, Excess], quota: Quota, horizon: int, first_qid: int = 0) -> Iterable[Pause]:
+        """Yields the pauses of queries whose forms have exceeded a limit: of those with at least `first_qid`. What was
+        released before the horizon they have got."""
+        for form_id, excess in exceeded.items():
+            for query in self._registry.events.members(form_id):
+                if query.qid >= first_qid:
+                    at = max(excess.time, horizon) - 1
+                    yield Pause(query, at, self._ledger.next_arrival, reason_of(excess, quota))
 
     def _answers(self, found: FormResults, running: Running, first_qid: int) -> list[Answer]:
         """Returns the answers of one form."""

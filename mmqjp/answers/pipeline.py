@@ -40,6 +40,7 @@ from mmqjp.state.join_state import JoinState
 from mmqjp.tables.dead_letters import DEAD_LETTERS
 from mmqjp.tables.ledger import Ledger
 from mmqjp.tables.table_rows import rows_table
+from pattern_stage.horizon import START
 from templates.witness import R_DOCTS, Witnesses
 from xpath_stage.evaluator import XPathStage
 
@@ -97,7 +98,7 @@ class Pipeline:
         the batch back and begins a new one. `clock` is that of live streams. `lasts` says, at the end of a finite run,
         whether its state does: then events that wait are released. If it does not, all absences are decided.
         """
-        first = self._ledger.next_docid
+        first, horizon = self._ledger.next_docid, self.patterns.horizon
         witnesses: Witnesses | None = None
         cutoffs: dict[int, Cutoff] = {}
         while True:
@@ -137,6 +138,7 @@ class Pipeline:
             reason = cutoff.reason(self._quota, self._id_of(cutoff) if record is None else record.id)
             docid = (first if record is None else record.docid) - 1
             pauses.append(Pause(self._registry.subscriptions[qid], docid, cutoff.arrival, reason))
+        pauses += self._event_output.pauses(self.patterns.exceeded(), self._quota, horizon)
         assert not records or records[0].docid == first, "documents that are admitted again get the same ids"
         self._save(accounts)
         return Answered(answers, self._members(accounts, answers, spread), pauses)
@@ -230,6 +232,8 @@ class Pipeline:
             reason = cutoff.reason(self._quota, self._id_of(cutoff))
             docid = arrived - 1 if arrived is not None and qid in new else last
             pauses.append(Pause(self._registry.subscriptions[qid], docid, cutoff.arrival, reason))
+        if events:
+            pauses += self._event_output.pauses(self.patterns.exceeded_before, self._quota, START, first_new)
         self._save(accounts)
         return Answered(answers, self._members(accounts, answers), pauses)
 

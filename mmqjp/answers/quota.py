@@ -15,7 +15,7 @@ from heapq import heapify, heappop, heappush
 BLOCK = 10_000
 """The number of consecutive arrivals in a block. `Quota.outputs` and the work of a block are counted per block."""
 
-MAX_MATCHES, MAX_OUTPUTS, MAX_WORK = 100_000, 1_000_000, 10_000_000
+MAX_MATCHES, MAX_OUTPUTS, MAX_WORK, MAX_PARTIAL = 100_000, 1_000_000, 10_000_000, 1_000_000
 """The values of `DEFAULT_QUOTA`."""
 
 BLOCK_WORK_FACTOR = 10
@@ -36,11 +36,15 @@ class Quota:
     it reads. `outputs` bounds the same for BLOCK arrivals. `work` bounds the steps for one arrival: a match, a joint
     binding that is tried, a node that is visited, and CHARACTERS_PER_STEP characters of an output, without the query's
     name, each cost one step.
+
+    Of event queries, `matches` bounds the outputs, and what each NEXT and FOLD finds, at one time, and `partial` what
+    waits for each NEXT, FOLD and AGGREGATE after that.
     """
 
     matches: int | None
     outputs: int | None
     work: int | None
+    partial: int | None = MAX_PARTIAL
 
     @property
     def most_outputs(self) -> int:

@@ -99,6 +99,7 @@ def open_engine(
             max_matches=quota.matches,
             max_outputs=quota.outputs,
             max_work=quota.work,
+            max_partial=quota.partial,
             patterns=patterns,
             quiet=True,
             read_only=read_only,

@@ -11,7 +11,7 @@ import click
 from feeds.history import MOST_VERSIONS
 from join_stage.joiner import DEFAULT_PLAN, PLANS
 from mmqjp.answers.patterns.places import DRIVER, EXECUTORS, SQL
-from mmqjp.answers.quota import BLOCK, MAX_MATCHES, MAX_OUTPUTS, MAX_WORK
+from mmqjp.answers.quota import BLOCK, MAX_MATCHES, MAX_OUTPUTS, MAX_PARTIAL, MAX_WORK
 from mmqjp.commands.failure import Failure, ScriptFailure
 from mmqjp.commands.progress import progress_shown
 from mmqjp.garbage import gc_paused
@@ -112,11 +112,12 @@ def versions_option(command: Decorated) -> Decorated:
 
 
 def bounds_options(command: Decorated) -> Decorated:
-    """The options --max-matches, --max-outputs and --max-work."""
+    """The options --max-matches, --max-outputs, --max-work and --max-partial."""
     bounds = (
+        ("--max-partial", MAX_PARTIAL, "Most partial matches of an event query, of one operator and at one time."),
         ("--max-work", MAX_WORK, "Most steps of a query for one document; ten times as many for"),
         ("--max-outputs", MAX_OUTPUTS, "Most outputs of a query for"),
-        ("--max-matches", MAX_MATCHES, "Most matches of a query for one document."),
+        ("--max-matches", MAX_MATCHES, "Most matches of a query for one document, or at one time."),
     )
     for name, default, text in bounds:
         whole = text if text.endswith(".") else f"{text} {BLOCK:,} documents in a row."

@@ -159,6 +159,7 @@ def run(
     max_matches: int,
     max_outputs: int,
     max_work: int,
+    max_partial: int,
     shared: bool,
     plan: str,
     master: str | None,
@@ -196,7 +197,7 @@ def run(
     only_spark = only_on_spark(patterns)
     engine = chosen_engine(engine, state, master, paths, only_spark, feeds=feeds is not None).engine
     dead, target, chosen = DeadLetters(dead_letters_path), check_output(output), chosen_format(form, output)
-    quota = Quota(max_matches, max_outputs, max_work)
+    quota = Quota(max_matches, max_outputs, max_work, max_partial)
     with (
         open_engine(
             engine, master, plan, state, Timing(lateness, settle=settle), quota=quota, patterns=patterns, shared=shared

@@ -85,6 +85,7 @@ class StreamOptions:
     max_matches: int
     max_outputs: int
     max_work: int
+    max_partial: int
     log_form: str
     question_timeout: float | None
     shared: bool
@@ -100,7 +101,7 @@ class StreamOptions:
     @property
     def quota(self) -> Quota:
         """The bounds of each query."""
-        return Quota(self.max_matches, self.max_outputs, self.max_work)
+        return Quota(self.max_matches, self.max_outputs, self.max_work, self.max_partial)
 
     @property
     def named_sources(self) -> list[str]:

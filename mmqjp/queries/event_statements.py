@@ -180,8 +180,6 @@ class EventStatements:
                     for query in members
                     if query.publishes
                 )
-                if known is not None:
-                    since = min(since, known.since)
                 new = EventForm(id, form.stream, since, tuple(publishers))
                 if new != known:
                     self.running.put(new)

@@ -16,6 +16,7 @@ from pattern_stage.columns import Columns, Ints, joined
 from pattern_stage.definition import Form, Forms
 from pattern_stage.flow import padded, sorted_flow
 from pattern_stage.kernel import Kernel, Results
+from pattern_stage.limits import NO_LIMITS, Excess, Limits
 from pattern_stage.lineage import Lineage
 from pattern_stage.matching.template import needs_order
 from pattern_stage.partition.apart import named
@@ -82,11 +83,13 @@ class PartitionedKernel:
         *,
         rules: Iterable[RuleName] = RULE_NAMES,
         hashed: bool = True,
+        limits: Limits = NO_LIMITS,
     ) -> None:
-        """`runner` does the work of parts. `rules` and `hashed` are those of `Kernel`."""
+        """`runner` does the work of parts. `rules` and `hashed` are those of `Kernel`. `limits` are for statements that
+        cannot be parted."""
         self._texts, self._lineage, self._runner = texts, lineage, runner
         self._rules, self._hashed = tuple(rules), hashed
-        self._others = Kernel(texts, lineage, rules=self._rules, hashed=hashed)
+        self._others = Kernel(texts, lineage, rules=self._rules, hashed=hashed, limits=limits)
         self._forms = Forms()
         self._keys: dict[int, tuple[Form, Keys | None]] = {}
         self._groups: dict[str, _Group] = {}
@@ -114,6 +117,16 @@ class PartitionedKernel:
             self._keys[id(form)] = form, keys_of(form)
         return self._keys[id(form)][1]
 
+    def narrow(self, statement: int, since: int) -> None:
+        """Lets a statement see less: only events whose first part has a t1 after `since`."""
+        name = self._group_of.get(statement)
+        if name is None:
+            self._others.narrow(statement, since)
+            return
+        of = self._groups[name].statements
+        of[statement] = of[statement]._replace(since=since)
+        self._told = None
+
     def remove(self, statements: Sequence[int]) -> None:
         """Removes statements, and whatever waits for them alone."""
         others = []
@@ -130,6 +143,11 @@ class PartitionedKernel:
             self._others.remove(others)
 
     # ------------------------------------------------------------ running
+
+    @property
+    def exceeded(self) -> Mapping[int, Excess]:
+        """The statements that have exceeded a limit."""
+        return self._others.exceeded
 
     def begin(self, until: int) -> None:
         """Begins an interval, which ends before `until`."""

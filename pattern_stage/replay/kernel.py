@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from pattern_stage.columns import Columns, Ints
 from pattern_stage.kernel import Kernel, Results
+from pattern_stage.limits import Excess
 from pattern_stage.reads import streams_of
 from pattern_stage.replay.database import Database
 from pattern_stage.replay.replay import Replay, runs_as_sql
@@ -38,11 +39,23 @@ class ReplayKernel:
         else:
             self._others.add(statement, stream, since)
 
+    def narrow(self, statement: int, since: int) -> None:
+        """Lets a statement see less, before the interval."""
+        if statement in self._statements:
+            self._statements[statement] = self._statements[statement][0], since
+        else:
+            self._others.narrow(statement, since)
+
     def remove(self, statements: Sequence[int]) -> None:
         """Removes statements."""
         others = [number for number in statements if self._statements.pop(number, None) is None]
         if others:
             self._others.remove(others)
+
+    @property
+    def exceeded(self) -> Mapping[int, Excess]:
+        """The statements that have exceeded a limit: of those that the database cannot run."""
+        return self._others.exceeded
 
     def begin(self, until: int) -> None:
         """Begins an interval, which ends before `until`.

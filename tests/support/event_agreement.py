@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from pattern_stage.columns import Column, Columns, Ints
 from pattern_stage.kernel import Kernel, Results
+from pattern_stage.limits import Excess, Limits
 from pattern_stage.lineage import Lineage
 from pattern_stage.rules import RULE_NAMES, RuleName
 from pattern_stage.values import Texts
@@ -144,6 +145,10 @@ class Runner:
             begin = end
         return [frozenset(found) for found in self._found]
 
+    def found_by(self, place: int) -> Events:
+        """What a statement has found so far."""
+        return frozenset(self._found[place])
+
     def _come_and_go(self, now: int) -> None:
         living = {place for place in range(len(self._streams)) if self._is_there(place, now)}
         if gone := self._there.keys() - living:
@@ -214,6 +219,25 @@ class Runner:
                 columns.t0.tolist(), columns.t1.tolist(), columns.parts, *values, strict=True
             )
         ]
+
+
+class LimitedRunner(Runner):
+    """Runs a world with limits: a statement that exceeds one goes, and `exceeded` says when, and by which limit."""
+
+    def __init__(self, world: World, run: Run, limits: Limits) -> None:
+        def make(texts: Texts, lineage: Lineage, run: Run) -> Kernel:
+            return Kernel(texts, lineage, rules=run.rules, hashed=run.hashed, limits=limits)
+
+        super().__init__(world, run, make)
+        self.exceeded: dict[int, Excess] = {}
+
+    def _is_there(self, place: int, now: int) -> bool:
+        return place not in self.exceeded and super()._is_there(place, now)
+
+    def _interval(self, begin: int, end: int) -> None:
+        super()._interval(begin, end)
+        assert isinstance(self._kernel, Kernel)
+        self.exceeded |= self._kernel.exceeded
 
 
 def with_lives(world: World, run: Run) -> World:

@@ -17,6 +17,7 @@ from mmqjp.queries.event_registry import EventForm
 from pattern_stage.adopt import adopted
 from pattern_stage.assemble import Assembled
 from pattern_stage.horizon import START
+from pattern_stage.limits import Excess
 from templates.catalog import Catalog, Change
 from templates.event_places import EventPlacement, place_events
 from xscl.algebra.event_pattern import EventPattern
@@ -57,6 +58,16 @@ class EventBackfill:
         """Yields the results of new queries, of a stratum each, which the caller answers before it goes on."""
         for results in self.running.run(self._horizon, self._placements):
             yield [found for found in results if found.form_id in self._told]
+
+    def exceeded(self) -> dict[str, Excess]:
+        """Returns the new forms that have exceeded a limit, and all of them if one behind them has."""
+        found = self.running.exceeded
+        behind = [excess for form_id, excess in found.items() if form_id not in self._told]
+        return {
+            form_id: min(known)
+            for form_id in self._told
+            if (known := [*behind, *([found[form_id]] if form_id in found else [])])
+        }
 
     def join(self, others: Running) -> None:
         """Lets what waits here wait among others, where the same queries are, too."""

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from pattern_stage.columns import Column, Columns, Ints
+from pattern_stage.limits import Excess
 from pattern_stage.lineage import Lineage
 from pattern_stage.values import Texts
 from xscl.algebra.event_sequences import Statement
@@ -34,7 +35,12 @@ class Results(Protocol):
 class Kernel(Protocol):
     """See `pattern_stage.kernel.Kernel`."""
 
+    @property
+    def exceeded(self) -> Mapping[int, Excess]: ...
+
     def add(self, statement: int, stream: Statement, since: int) -> None: ...
+
+    def narrow(self, statement: int, since: int) -> None: ...
 
     def remove(self, statements: Sequence[int]) -> None: ...
 

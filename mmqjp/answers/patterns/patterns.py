@@ -22,6 +22,7 @@ from mmqjp.documents.records import Records
 from mmqjp.queries.event_registry import EventForm, EventRegistry
 from pattern_stage.assemble import MOST_EVENTS, Assembled, assemble
 from pattern_stage.horizon import END, START, Settle, last_horizon, next_horizon
+from pattern_stage.limits import NO_LIMITS, Excess, Limits
 from pattern_stage.lineage import Lineage
 from pattern_stage.witnessed import EdgesOf, Witnessed, event_chains, told_apart
 from templates.catalog import Catalog
@@ -47,12 +48,14 @@ class Patterns:
         *,
         settle: Settle = None,
         snapshot_every: int = SNAPSHOT_EVERY,
+        limits: Limits = NO_LIMITS,
     ) -> None:
-        """`made_of` returns the streams that XSCL queries make a stream of."""
+        """`made_of` returns the streams that XSCL queries make a stream of. `limits` are those of a form's results;
+        kernels have their own."""
         self._statements, self._catalog, self._edges_of, self._stored = statements, catalog, edges_of, stored
         self._records, self._make_kernel, self._kept, self._made_of = records, make_kernel, kept, made_of
         self._ids = ids_of(records)
-        self._settle, self._every = settle, snapshot_every
+        self._settle, self._every, self._limits = settle, snapshot_every, limits
         self._since_snapshot = 0
         self._forget()
 
@@ -63,6 +66,8 @@ class Patterns:
         self._rows: list[pa.Table] = []
         self._late: dict[int, Late] = {}
         self._backfill: EventBackfill | None = None
+        self.exceeded_before: Mapping[str, Excess] = {}
+        """The forms that have exceeded a limit in the last backfill."""
 
     @property
     def horizon(self) -> int:
@@ -195,6 +200,10 @@ class Patterns:
     def _outside(self) -> set[str]:
         return self.running.outside(self._statements.placements)
 
+    def exceeded(self) -> Mapping[str, Excess]:
+        """Returns the forms that have exceeded a limit, by their ids."""
+        return self.running.exceeded if self._is_open else {}
+
     # ------------------------------------------------------------ backfill
 
     def begin_backfill(
@@ -206,15 +215,18 @@ class Patterns:
         if self._time.horizon == START:
             self._time.horizon = self._first_horizon(greatest, self._outside())
         self.follow()
-        own = Running(self._make_kernel, Lineage(0, self._ids), self._records, self._made_of, self.running.texts)
+        lineage = Lineage(0, self._ids)
+        own = Running(self._make_kernel, lineage, self._records, self._made_of, self.running.texts, self._limits)
         self._backfill = EventBackfill(forms, told, self._statements.definitions, own, self._kept, self._time.horizon)
 
     def backfill(self) -> Iterator[tuple[list[FormResults], Running]]:
         """Yields the results of new forms up to the horizon, of a stratum each, and what found them. The caller answers
         them before it goes on. Then what waits for new forms joins what waits for others."""
         assert self._backfill is not None, "it has begun"
+        self.exceeded_before = {}
         for results in self._backfill.release():
             yield results, self._backfill.running
+        self.exceeded_before = self._backfill.exceeded()
         self._backfill.join(self.running)
         self._backfill = None
         self._since_snapshot = self._every  # nothing else has what has joined
@@ -270,7 +282,7 @@ class Patterns:
         found = self._stored.snapshot()
         lineage = Lineage(self._time.next_number, self._ids)
         lineage.restore(found.lineage)
-        self.running = running = Running(self._make_kernel, lineage, self._records, self._made_of)
+        self.running = running = Running(self._make_kernel, lineage, self._records, self._made_of, limits=self._limits)
         self._is_open = True
         running.follow(self._statements.forms, self._statements.forms)
         self._statements.changed.clear()

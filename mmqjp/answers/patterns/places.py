@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from common.errors import InvalidValue
@@ -12,7 +13,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from mmqjp.answers.patterns.kernels import Kernel, MakeKernel
+    from mmqjp.answers.quota import Quota
     from pattern_stage.horizon import Settle
+    from pattern_stage.limits import Limits
     from pattern_stage.lineage import Lineage
     from pattern_stage.replay.database import Database
     from pattern_stage.values import Texts
@@ -53,18 +56,22 @@ def check_backfill(place: str, script: Script, *, backfill: bool) -> None:
         )
 
 
-def kernels(place: str, session: SparkSession | None) -> MakeKernel:
-    """Returns what makes the kernels of a place."""
+def kernels(place: str, session: SparkSession | None, quota: Quota | None = None) -> MakeKernel:
+    """Returns what makes the kernels of a place. What the driver answers is within a quota, if there is any."""
+    from mmqjp.answers.patterns.limits import limits_of
+    from pattern_stage.limits import NO_LIMITS
+
+    limits = NO_LIMITS if quota is None else limits_of(quota)
     if place == EXECUTORS and session is not None:
-        return _on_executors(session)
+        return _on_executors(session, limits)
     if place == SQL:
-        return _as_sql(session)
+        return _as_sql(session, limits)
     from pattern_stage.kernel import Kernel
 
-    return Kernel
+    return partial(Kernel, limits=limits)
 
 
-def _on_executors(session: SparkSession) -> MakeKernel:
+def _on_executors(session: SparkSession, limits: Limits) -> MakeKernel:
     from join_stage.store.spark.loss import telling_loss
     from pattern_stage.partition.kernel import PartitionedKernel
     from pattern_stage.partition.on_spark import SparkRunner
@@ -78,19 +85,19 @@ def _on_executors(session: SparkSession) -> MakeKernel:
     runner = Runner(session.sparkContext)
 
     def make(texts: Texts, lineage: Lineage) -> Kernel:
-        return PartitionedKernel(texts, lineage, runner)
+        return PartitionedKernel(texts, lineage, runner, limits=limits)
 
     return make
 
 
-def _as_sql(session: SparkSession | None) -> MakeKernel:
+def _as_sql(session: SparkSession | None, limits: Limits) -> MakeKernel:
     from pattern_stage.kernel import Kernel as Others
     from pattern_stage.replay.kernel import ReplayKernel
 
     database = _duckdb() if session is None else _spark(session)
 
     def make(texts: Texts, lineage: Lineage) -> Kernel:
-        return ReplayKernel(texts, database, Others(texts, lineage))
+        return ReplayKernel(texts, database, Others(texts, lineage, limits=limits))
 
     return make
 

@@ -21,6 +21,7 @@ from mmqjp.queries.pattern_items import told
 from pattern_stage.assemble import Assembled
 from pattern_stage.columns import Columns, Ints
 from pattern_stage.horizon import Buffer
+from pattern_stage.limits import NO_LIMITS, Excess, Limits
 from pattern_stage.lineage import Lineage
 from pattern_stage.values import Texts
 from templates.event_places import EventPlacement
@@ -37,11 +38,17 @@ class Running:
         records: Records,
         made_of: Callable[[str], Collection[str]],
         texts: Texts | None = None,
+        limits: Limits = NO_LIMITS,
     ) -> None:
-        """`made_of` returns the streams that XSCL queries make a stream of. With `texts`, others use them, too."""
+        """`made_of` returns the streams that XSCL queries make a stream of. With `texts`, others use them, too. Of
+        `limits`, the kernel knows its own."""
         self.lineage, self.texts, self.buffer = lineage, Texts() if texts is None else texts, Buffer()
         self._make_kernel, self._records = make_kernel, records
         self.kernel: Kernel = make_kernel(self.texts, lineage)
+        self._most = limits.matches
+        self.exceeded: dict[str, Excess] = {}
+        """The forms that have exceeded a limit: when, and which one. They have no results from then on, until they are
+        followed again."""
         self._order = Order(made_of)
         self._numbers: dict[str, int] = {}
         self._form_ids: dict[int, str] = {}
@@ -53,13 +60,15 @@ class Running:
     def follow(self, forms: Mapping[str, EventForm], changed: Iterable[str]) -> None:
         """Brings the kernel in step with forms, of which some have come, changed or gone."""
         gone = []
+        changed = dict.fromkeys([*changed, *self.exceeded])
         for form_id in changed:
-            if form_id not in forms and form_id in self._numbers:
+            if (form_id not in forms or form_id in self.exceeded) and form_id in self._numbers:
                 gone.append(number := self._numbers.pop(form_id))
                 del self._form_ids[number], self._known[form_id]
                 self._order.remove(form_id)
         if gone:  # first, because what others read may be defined otherwise now
             self.kernel.remove(gone)
+        self.exceeded = {}
         for form_id in changed:
             if form_id in forms and self._known.get(form_id) is not forms[form_id]:
                 self._put(form_id, forms[form_id])
@@ -76,6 +85,8 @@ class Running:
             if before is not None:  # only now, so that what waits for its rows stays
                 del self._form_ids[before]
                 self.kernel.remove([before])
+        elif form.since > known.since:
+            self.kernel.narrow(self._numbers[form_id], form.since)
         self._known[form_id] = form
         self._order.add(form)
 
@@ -113,10 +124,29 @@ class Running:
                     events[name] = in_order(composed)
             found = self.kernel.feed({name: events.get(name, no_events(self._order.schema(name))) for name in ready})
             fed.update(ready)
-            results = by_form(found, self._form_ids)
+            results = self._in_limits(by_form(found, self._form_ids))
             self._publish(results, published)
             yield results
-        yield by_form(self.kernel.end(), self._form_ids)
+        yield self._in_limits(by_form(self.kernel.end(), self._form_ids))
+
+    def _in_limits(self, results: Iterable[FormResults]) -> list[FormResults]:
+        """Returns what forms have before they exceed a limit."""
+        for number, excess in self.kernel.exceeded.items():
+            self._exceed(self._form_ids[number], excess)
+        kept = []
+        for one in results:
+            if len(one.events) > self._most:
+                times, counts = np.unique(one.events.t1, return_counts=True)
+                for time in times[counts > self._most][:1].tolist():
+                    self._exceed(one.form_id, Excess(time, "matches"))
+            if (known := self.exceeded.get(one.form_id)) is not None:
+                one = replace(one, events=one.events.take(one.events.t1 < known.time))
+            if len(one.events):
+                kept.append(one)
+        return kept
+
+    def _exceed(self, form_id: str, excess: Excess) -> None:
+        self.exceeded[form_id] = min(self.exceeded.get(form_id, excess), excess)
 
     def _publish(self, results: Sequence[FormResults], published: dict[str, list[Columns]]) -> None:
         """Adds results as events of the streams that are read."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +25,7 @@ from mmqjp.tables.store_schema import SCHEMA
 from pattern_stage.columns import Column, Columns, Ints
 from pattern_stage.horizon import Settle
 from pattern_stage.kernel import Kernel as RunsStatements
+from pattern_stage.limits import Excess
 from pattern_stage.lineage import Lineage
 from pattern_stage.values import Texts
 from templates.witness import plain_node
@@ -62,7 +64,9 @@ class Result(NamedTuple):
 
 
 class OracleKernel:
-    """Runs statements by the oracle, over all events that there ever were."""
+    """Runs statements by the oracle, over all events that there ever were. Nothing is limited."""
+
+    exceeded: Mapping[int, Excess] = MappingProxyType({})
 
     def __init__(
         self, texts: Texts, lineage: Lineage, cels: Mapping[Lowered, Cel], schemas: Mapping[str, Schema]
@@ -74,6 +78,9 @@ class OracleKernel:
 
     def add(self, statement: int, stream: Lowered, since: int) -> None:
         self._statements[statement] = self._cels[stream], since
+
+    def narrow(self, statement: int, since: int) -> None:
+        self._statements[statement] = self._statements[statement][0], since
 
     def remove(self, statements: Sequence[int]) -> None:
         for statement in statements:

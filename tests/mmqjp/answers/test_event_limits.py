@@ -1,0 +1,220 @@
+"""What event queries may take: they are paused at the same time, whatever the batches, restarts, faults and pauses."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+import pytest
+
+from feeds.document import Document
+from mmqjp.session import Session
+from tests.generate.documents import SECOND, chance
+from tests.generate.seeds import seeds
+from tests.support.faults import FaultySession, Injected
+from xpath_stage.parse import parse_document, text_of
+
+NEVER = 2**62
+QUERIES = """
+DEFINE EVENT A FROM S//a->a (k := a/@k);
+DEFINE EVENT B FROM S//b->b (l := b/@k);
+FROM A NEXT{k = l} B WITHIN 6 s PUBLISH pairs;
+FROM A PUBLISH all;
+FROM FILTER{l = "none"} B PUBLISH goes_on;
+FROM AGGREGATE{count() AS n OVER 5 s} A PUBLISH counts
+"""
+NAMES = ("pairs", "all", "counts")
+
+Found = Counter[tuple[str, int, int, str]]
+
+
+class Event(NamedTuple):
+    """An event in a document, at a time in seconds."""
+
+    name: str
+    time: int
+    key: str
+
+
+class Limited(NamedTuple):
+    """What a query tells before it is paused, when that is, and why."""
+
+    told: Found
+    time: int
+    reason: str
+
+
+def documents(rng: Random, count: int) -> list[tuple[int, list[Event]]]:
+    """Documents of events, in the order of time."""
+    times = sorted(rng.randint(0, count) for _ in range(count))
+    return [
+        (time, [Event(rng.choice("AAB"), time, rng.choice("uv")) for _ in range(rng.choice((0, 1, 1, 2, 4)))])
+        for time in times
+    ]
+
+
+def sent(number: int, time: int, events: Iterable[Event]) -> Document:
+    inside = "".join(f'<{one.name.lower()} k="{one.key}"/>' for one in events)
+    return Document(f"d{number}", f"<r>{inside}</r>", "S", time * SECOND)
+
+
+# ---------------------------------------------------------------- by the definitions
+
+
+def results(name: str, events: Sequence[Event]) -> Iterator[tuple[int, int, str]]:
+    """What a query finds in all events that it sees."""
+    starts = [one for one in events if one.name == "A"]
+    if name == "all":
+        yield from ((one.time, one.time, one.key) for one in starts)
+    elif name == "counts":
+        for time in {one.time for one in starts}:
+            yield time, time, f"{sum(time - 5 < one.time <= time for one in starts)}"
+    else:
+        for one in starts:
+            for other in partners(one, events):
+                if other.time - one.time <= 6:
+                    yield one.time, other.time, one.key
+
+
+def partners(one: Event, events: Sequence[Event]) -> list[Event]:
+    later = [other for other in events if other.name == "B" and other.key == one.key and other.time > one.time]
+    first = min((other.time for other in later), default=None)
+    return [other for other in later if other.time == first]
+
+
+def waiting(name: str, events: Sequence[Event], now: int) -> int:
+    """How much waits for a query after a time."""
+    starts = [one for one in events if one.name == "A" and one.time <= now]
+    if name == "counts":
+        return sum(one.time + 5 > now for one in starts)
+    if name == "all":
+        return 0
+    taken = [min((other.time for other in partners(one, events)), default=NEVER) for one in starts]
+    return sum(now < until and now < one.time + 6 for one, until in zip(starts, taken, strict=True))
+
+
+def limited(name: str, events: Sequence[Event], matches: int, partial: int) -> Limited:
+    found: Found = Counter((name, *one) for one in results(name, events))
+    at_once = Counter[int]()
+    for (_, _, time, _), count in found.items():
+        at_once[time] += count
+    over = [(time, f"more than {matches} matches at", "max-matches") for time, n in at_once.items() if n > matches]
+    for now in {one.time for one in events}:
+        if waiting(name, events, now) > partial:
+            over.append((now, f"more than {partial} partial matches wait after", "max-partial"))
+    if not over:
+        return Limited(found, NEVER, "")
+    time, what, option = min(over, key=lambda one: (one[0], one[2]))
+    told = Counter({key: count for key, count in found.items() if key[2] < time})
+    return Limited(told, time, f"{what} 1970-01-01T00:00:{time:02}Z ({option})")
+
+
+# ---------------------------------------------------------------- lives
+
+
+def check(seed: int, state: Path, small: pytest.MonkeyPatch, seen: Counter[str]) -> None:
+    """Queries are resumed when some documents have come; in between these come in any batches."""
+    rng = Random(seed)
+    matches, partial = rng.choice(((2, 100), (100, 3), (3, 5), (1, 1)))
+    arrived = documents(rng, 40)
+    resumed = sorted(rng.sample(range(5, 38), rng.choice((0, 1, 2))))
+    small.setattr("mmqjp.answers.patterns.patterns.SNAPSHOT_EVERY", rng.choice((1, 3, 50)))
+    small.setattr("pattern_stage.limited.FOUND", rng.choice((2, 1 << 22)))
+
+    def opened() -> FaultySession:
+        return FaultySession("duckdb", state=state, settle=0, max_matches=matches, max_partial=partial, quiet=True)
+
+    engine = opened()
+    engine.subscribe(QUERIES)
+    since = dict.fromkeys(NAMES, -1)
+    expected: Found = Counter()
+    place = 0
+    events = [one for _, several in arrived for one in several]
+    for stop in [*resumed, len(arrived)]:
+        while place < stop:
+            size = min(rng.randint(1, 7), stop - place)
+            batch = [sent(number, *arrived[number]) for number in range(place, place + size)]
+            if chance(rng, 15):
+                with engine.store.failing(rng.choice(("append", "commit"))), pytest.raises(Injected):
+                    engine.process(batch)
+            engine.process(batch)
+            place += size
+            if chance(rng, 20):
+                engine.close()
+                engine = opened()
+        if stop == len(arrived):
+            engine.process([Document("last", "<none/>", "S", 50 * SECOND)])
+        horizon = 50 if stop == len(arrived) else arrived[stop - 1][0]
+        for name in NAMES:
+            found = limited(name, [one for one in events if one.time > since[name]], matches, partial)
+            is_paused = found.time < horizon
+            (query,) = engine.registry.named(name)
+            assert query.paused == (found.reason if is_paused else None), (name, found, query.paused, horizon, since)
+            seen[found.reason.rpartition(" ")[2] if is_paused else "none"] += 1
+            if is_paused or stop == len(arrived):
+                expected += found.told
+            if is_paused and stop < len(arrived):
+                engine.resume(name)
+                since[name] = horizon - 1
+    assert told(engine) == expected
+    assert len({one.id for one in engine.outputs()}) == sum(expected.values())
+    engine.close()
+
+
+def told(engine: Session) -> Found:
+    found: Found = Counter()
+    for one in engine.outputs():
+        values = {str(child.tag): text_of(child) for child in parse_document(one.xml.encode(), trusted=True).root}
+        found[one.query, one.t0 // SECOND, one.t1 // SECOND, values.get("k") or values["n"]] += 1
+    return found
+
+
+@pytest.mark.parametrize("seed", seeds(4, 600))
+def test_event_queries_are_paused_at_the_same_time(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check(seed, tmp_path, monkeypatch, Counter())
+
+
+def test_random_lives_exceed_all_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = Counter[str]()
+    for seed in range(50, 60):
+        check(seed, tmp_path / str(seed), monkeypatch, seen)
+        if len(seen) == 3:
+            return
+    pytest.fail(f"some limit is not exceeded: {seen}")
+
+
+@pytest.mark.parametrize("seed", seeds(2, 200))
+def test_a_backfill_is_limited_as_if_the_query_had_been_there(seed: int, tmp_path: Path) -> None:
+    rng = Random(seed)
+    arrived = documents(rng, 25)
+    events = [one for _, several in arrived for one in several]
+    matches, partial = rng.choice(((2, 100), (100, 3)))
+    with Session("duckdb", state=tmp_path, settle=0, max_matches=matches, max_partial=partial, quiet=True) as engine:
+        engine.subscribe("FROM S//nothing PUBLISH nothing")
+        engine.process([sent(number, *one) for number, one in enumerate(arrived)])
+        engine.process([Document("last", "<none/>", "S", 50 * SECOND)])
+        engine.subscribe(QUERIES, backfill=True)
+        expected: Found = Counter()
+        for name in NAMES:
+            found = limited(name, events, matches, partial)
+            assert engine.registry.named(name)[0].paused == (found.reason or None), (name, found)
+            expected += found.told
+        assert told(engine) == expected
+        engine.process([sent(100, 60, [Event("A", 60, "u")]), sent(101, 61, [Event("B", 61, "u")])])
+        engine.process([Document("end", "<none/>", "S", 70 * SECOND)])
+        active = [name for name in NAMES if engine.registry.named(name)[0].active]
+        assert {one.query for one in engine.outputs() if one.t1 >= 60 * SECOND} == set(active)
+
+
+def test_another_query_of_the_same_form_begins_anew(tmp_path: Path) -> None:
+    with Session("duckdb", state=tmp_path, settle=0, max_partial=2, quiet=True) as engine:
+        engine.subscribe(QUERIES)
+        many = [Event("A", 1, "u")] * 3
+        engine.process([sent(1, 1, many), sent(2, 2, [])])
+        assert engine.registry.named("pairs")[0].paused
+        engine.subscribe("FROM A NEXT{k = l} B WITHIN 6 s PUBLISH others")
+        engine.process([sent(3, 3, [Event("A", 3, "u")]), sent(4, 4, [Event("B", 4, "u")]), sent(5, 5, [])])
+        assert [one.query for one in engine.outputs() if one.query in ("pairs", "others")] == ["others"]
