@@ -77,7 +77,7 @@ def test_worlds_in_parts(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     """After each restart, and each failed batch, there may be other parts, or none."""
     rng, found = Random(seed), some_world(seed)
     makers = [in_parts(1), in_parts(3), in_parts(7), kernels("driver", None)]
-    monkeypatch.setattr("mmqjp.engine.kernels", lambda place, session: rng.choice(makers))
+    monkeypatch.setattr("mmqjp.engine.kernels", lambda place, session, quota: rng.choice(makers))
 
     def opened() -> Session:
         return Session("duckdb", state=tmp_path, settle=worlds.SETTLE, quiet=True)
