@@ -9,9 +9,10 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.conftest import Visit
-from tests.browser.site import Site, served_site, write_story_state
+from tests.browser.site import OPTIONS, Site, served_site, write_story_state
 from tests.browser.test_pages import serves_everybody
-from tests.support.browser import violations
+from tests.support.browser import NAMES_OF_LOOPBACK, violations
+from tests.support.feed_server import closed_port
 
 QUERY = "FROM S//item->a[./title->t][contains(./title, 'Seagrass')] PUBLISH seagrass"
 
@@ -142,6 +143,19 @@ def test_logging_out_and_in_with_the_token(visit, own_site: Site):
     page.get_by_label("Token").fill((own_site.served.state / "secrets" / "token").read_text().strip())
     page.keyboard.press("Enter")
     expect(page).to_have_url(f"{own_site.url}/feeds")
+
+
+def test_forms_are_taken_over_plain_http_where_browsers_tell_less(visit, browser: Browser, tmp_path: Path):
+    port = closed_port()
+    place = ("--address", f"127.0.0.1:{port}", "--public-url", f"http://page{NAMES_OF_LOOPBACK}:{port}")
+    with served_site(browser, tmp_path / "state", *OPTIONS, *place) as site:
+        page = site.enter(visit, "/", allowed=("Cross-Origin-Opener-Policy",))  # which is for TLS and loopback alone
+        assert not page.evaluate("isSecureContext")  # so there is no Sec-Fetch-Site
+        page.get_by_role("button", name="Log out").click()
+        expect(page).to_have_url(f"{site.url}/login")
+        page.get_by_label("Token").fill((site.served.state / "secrets" / "token").read_text().strip())
+        page.keyboard.press("Enter")
+        expect(page).to_have_url(f"{site.url}/")
 
 
 def test_a_sink_and_its_list_serve_everybody(visit, own_site: Site):

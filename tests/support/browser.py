@@ -20,6 +20,9 @@ NAMES = ("chromium", "chromium-browser", "google-chrome")
 NEEDED = "MMQJP_TESTS_NEED_BROWSER"
 """The environment variable with which a test that finds no browser fails."""
 
+NAMES_OF_LOOPBACK = ".plain.test"
+"""Names with this end lead the browser to 127.0.0.1. It does not trust them without TLS, as it trusts loopback."""
+
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 
 DESK: ViewportSize = {"width": 1280, "height": 900}
@@ -44,7 +47,10 @@ def running_browser() -> Iterator[Browser]:
     """A headless browser until the end of the block."""
     path = chromium()
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        names = f"--host-resolver-rules=MAP *{NAMES_OF_LOOPBACK} 127.0.0.1"
+        browser = playwright.chromium.launch(
+            executable_path=path, args=["--no-sandbox", "--disable-dev-shm-usage", names]
+        )
         try:
             yield browser
         finally:

@@ -196,7 +196,7 @@ def test_every_response_has_the_policy(site):
     for path in ("/", "/login", "/healthz", "/nothing", "/api/v1/queries", "/api/v1/nothing"):
         headers = client.get(path).headers
         assert headers["content-security-policy"].startswith("default-src 'none'; style-src 'self'")
-        assert headers["x-content-type-options"] == "nosniff" and headers["referrer-policy"] == "no-referrer"
+        assert headers["x-content-type-options"] == "nosniff" and headers["referrer-policy"] == "same-origin"
         assert "cache-control" in headers
 
 
