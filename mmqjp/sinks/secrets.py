@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
 from common.errors import InputError
 from common.private import make_inside, make_state
@@ -32,6 +32,9 @@ MOST_BYTES = 64 << 10
 
 SHORTEST = 4
 """Shorter values are not looked for in texts: they are parts of words."""
+
+LIKE_A_KEY = 16
+"""A part of a secret address with so many characters may be a key by itself."""
 
 _READ_BY_OTHERS = 0o044
 
@@ -220,9 +223,19 @@ def _host(url: str) -> str:
 
 def _spellings(value: str) -> Iterator[str]:
     """Yields the forms in which a secret may come back: as it is, in an address, and in Base64. Of a secret address
-    also what follows its host."""
-    parts = urlsplit(value) if _host(value) else None
-    path = parts._replace(scheme="", netloc="").geturl() if parts is not None else ""
-    for text in (value, value.removeprefix("whsec_"), path):
+    also what follows its host, what stands before that, and what is as long as a key."""
+    texts = [value, value.removeprefix("whsec_")]
+    if _host(value):
+        texts += _parts(urlsplit(value))
+    for text in texts:
         if len(text) >= SHORTEST:
             yield from sorted({text, quote(text), base64.b64encode(text.encode()).decode()}, key=len, reverse=True)
+
+
+def _parts(address: SplitResult) -> Iterator[str]:
+    """Yields what is secret of an address, whole before its parts."""
+    yield address._replace(scheme="", netloc="").geturl()
+    user, password = (unquote(part or "") for part in (address.username, address.password))
+    yield from (f"{user}:{password}", password or user)
+    words = [*address.path.split("/"), *(word for _, word in parse_qsl(address.query))]
+    yield from (word for word in words if len(word) >= LIKE_A_KEY)

@@ -151,3 +151,13 @@ def test_texts_of_others_lose_the_secrets_that_they_repeat(path, tmp_path):
     encoded = base64.b64encode(VALUE.encode()).decode()
     told = secrets.redacted(f"bad {VALUE}, {encoded}; POST /T0/abcdef?x=1 at hooks.example.org")
     assert told == "bad [secret hook], [secret hook]; POST [secret slack] at hooks.example.org"
+
+
+def test_texts_of_others_lose_the_parts_of_an_address_that_are_secret_alone(path):
+    path.write_text(
+        "https://ann:p%40ssword@hooks.example.org/services/T0/0123456789abcdefXYZ?token=key%2Fof-sixteen-and"
+    )
+    secrets = Secrets({"slack": FileSecret(path)})
+    login = base64.b64encode(b"ann:p@ssword").decode()
+    told = secrets.redacted(f"Basic {login} p@ssword; no 0123456789abcdefXYZ of T0 in services; key/of-sixteen-and")
+    assert told == "Basic [secret slack] [secret slack]; no [secret slack] of T0 in services; [secret slack]"
