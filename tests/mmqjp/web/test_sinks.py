@@ -90,6 +90,24 @@ def test_a_sink_is_paused_resumed_replayed_and_removed(site):
     assert gone.status_code == 303 and "The sink was removed" in client.get(gone.headers["location"]).text
 
 
+def test_a_sink_that_waits_can_be_paused_and_can_try_at_once(site):
+    added(site)
+    waiting, asked = {"state": "waiting", "reason": "HTTP 503", "tries": 2, "next": 1_784_200_000_000_000}, site.ask
+
+    def ask(do, arguments):
+        found = asked(do, arguments)
+        if do == "sinks":
+            return found | waiting if "name" in arguments else [one | waiting for one in found]
+        return found
+
+    client = browser(replace(site, ask=ask))
+    for path in ("/sinks", "/sinks/alerts"):
+        text = client.get(path).text
+        assert 'action="/sinks/alerts/pause"' in text and 'action="/sinks/alerts/resume"' in text and "Try now" in text
+    text = browser(site).get("/sinks/alerts").text
+    assert 'action="/sinks/alerts/pause"' in text and 'action="/sinks/alerts/resume"' not in text
+
+
 def test_programs_can_do_the_same(site):
     added(site)
     client = script(site)
