@@ -174,6 +174,23 @@ def test_sinks_of_the_file_are_changed_there(site, tables, tmp_path):
     assert KEYS not in everything
 
 
+@pytest.mark.parametrize("inline", ["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "abcd0123" * 4])
+def test_a_secret_that_is_given_inline_is_neither_passed_on_nor_shown(site, inline):
+    added(site)
+    passed_on, inner = [], site.ask
+    client = script(replace(site, ask=lambda do, given: passed_on.append(given) or inner(do, given)))  # type: ignore[func-returns-value]
+    for keys in (
+        {"secret": inline}, {"secret": [inline]}, {"url": {"secret": inline}},
+        {"url": f"https://ann:{inline}@hooks.example/"},
+    ):  # fmt: skip
+        for answer in (
+            client.post("/api/v1/sinks", json={"name": "other", "table": HOOK | keys}),
+            client.patch("/api/v1/sinks/alerts", json=keys),
+        ):
+            assert answer.status_code == 400 and answer.json()["error"] and inline not in answer.text
+    assert inline not in str(passed_on)
+
+
 def test_an_unknown_sink_is_an_error(site):
     assert browser(site).get("/sinks/none").status_code == 400
     assert script(site).post("/api/v1/sinks/none/pause").json()["error"] == "no sink is named none"
