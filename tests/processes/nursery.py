@@ -64,7 +64,7 @@ def _warm() -> None:
     from tests.support.conjuncts import conjuncts_of
     from xscl import parse_script
 
-    for name in ("engine", "fetch", "nobody", "output", "service", "sinks", "stream"):
+    for name in ("engine", "event_life", "fetch", "nobody", "output", "service", "sinks", "stream"):
         import_module(f"tests.processes.{name}")
     list(main.commands.values())
     for number, query in enumerate(conjuncts_of(parse_script("S//a->x JOIN {x = y, 1} S//b->y"))):

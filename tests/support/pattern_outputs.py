@@ -49,7 +49,10 @@ def _in_order(sign: int) -> Any:
 
 def judges(found: PatternWorld) -> list[PatternWorld]:
     """The world by both orders of published events of one time, which nobody knows: their ids are digests."""
-    return [PatternWorld(found.schemas, found.given, found.statements, order=_in_order(sign)) for sign in (1, -1)]
+    return [
+        PatternWorld(found.schemas, found.given, found.statements, found.lives, order=_in_order(sign))
+        for sign in (1, -1)
+    ]
 
 
 def told(output: Output) -> Told:

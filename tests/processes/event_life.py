@@ -1,0 +1,152 @@
+"""An engine in whose life event statements come, pause, go on and see what is kept, and which is killed:
+
+`python -m tests.processes.event_life STATE SEED POINT CALLS`. POINT is `before` or `after` a commit of the store; CALLS
+of these are outlived. Each step is committed together with its number, and a process goes on behind the last one.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+from feeds.document import Document
+from join_stage.duckdb_engine import DuckDBEngine
+from mmqjp.answers.patterns.patterns import Patterns
+from mmqjp.queries.changes import MetadataFor
+from mmqjp.session import Session
+from mmqjp.tables.commit_metadata import CommitMetadata
+from tests.generate.documents import SECOND, chance
+from tests.generate.event_worlds import world
+from tests.generate.pattern_worlds import pattern_world
+from tests.mmqjp.answers.test_event_backfill import in_order
+from tests.mmqjp.answers.test_event_worlds import SETTLE, batches, documents, script
+from tests.oracle.event_syntax import Cel, Name
+from tests.oracle.pattern_world import PatternWorld
+from tests.support.faults import arm, kill
+
+FIRST_PATTERNS = 1000
+"""From this seed on, worlds have PATTERN statements."""
+
+DONE = "test: done"
+"""The setting that has the number of steps that are done."""
+
+
+class Subscribe(NamedTuple):
+    """Subscribes the statements at some places."""
+
+    places: tuple[int, ...]
+    backfill: bool
+
+
+class Pause(NamedTuple):
+    """Pauses what is under the name of the statement that came as the n-th."""
+
+    nth: int
+
+
+class Resume(NamedTuple):
+    """Ends the pause of it."""
+
+    nth: int
+
+
+class Process(NamedTuple):
+    """Processes documents in one batch."""
+
+    documents: tuple[Document, ...]
+
+
+Step = Subscribe | Pause | Resume | Process
+
+
+def life(seed: int) -> tuple[PatternWorld, Sequence[Step]]:
+    """A world, and what happens in it. All time before the first documents is over before anything is paused."""
+    rng, made = Random(seed), pattern_world(seed) if seed >= FIRST_PATTERNS else world(seed)
+    plain = [Cel(Name(name)) for name in made.given]
+    found = PatternWorld(made.schemas, made.given, [*plain, *made.statements])
+    return found, list(_steps(rng, found, len(plain)))
+
+
+def _steps(rng: Random, found: PatternWorld, plain: int) -> Iterator[Step]:
+    places = in_order(found)
+    early = [*range(plain), *(place for place in places[: len(places) // 2] if place >= plain)]
+    late = [place for place in places if place not in early]
+    arriving = documents(found)
+    begin, end = min(t1 for t1, _ in arriving) - SECOND, 10**6 * SECOND
+    yield Subscribe(tuple(early), backfill=False)
+    yield Process(_everywhere(found, begin))
+    came, paused = len(early), set[int]()
+    for batch in batches(rng, arriving):
+        if late and chance(rng, 40):
+            count = rng.randint(1, 3)
+            yield Subscribe(tuple(late[:count]), backfill=chance(rng, 60))
+            came, late = came + len(late[:count]), late[count:]
+        if chance(rng, 40):
+            nth = rng.randrange(plain, came)
+            yield Resume(nth) if nth in paused else Pause(nth)
+            paused ^= {nth}
+        yield Process(tuple(batch))
+    if late:
+        yield Subscribe(tuple(late), backfill=True)
+    for nth in sorted(paused)[::2]:
+        yield Resume(nth)
+    yield Process(_everywhere(found, end))
+
+
+def _everywhere(found: PatternWorld, time: int) -> tuple[Document, ...]:
+    return tuple(Document(f"{time} {name}", "<none/>", f"documents_{name}", (time, time)) for name in found.given)
+
+
+def opened(state: Path) -> Session:
+    """An engine that takes a snapshot after few batches."""
+    defaults = Patterns.__init__.__kwdefaults__
+    assert defaults is not None
+    defaults["snapshot_every"] = 4
+    return Session("duckdb", state=state, settle=SETTLE, quiet=True)
+
+
+def done(engine: Session) -> int:
+    """How many steps are done."""
+    return int(engine.setting(DONE) or 0)
+
+
+def names(engine: Session) -> list[str]:
+    """The names of all statements, in the order in which they came."""
+    return [engine.registry.subscriptions[qid].name for qid in sorted(engine.registry.subscriptions)]
+
+
+def with_it(metadata: CommitMetadata) -> MetadataFor:
+    """Commits metadata with a change of queries, whatever their names."""
+    return lambda _: metadata
+
+
+def live(engine: Session, seed: int) -> None:
+    """Does what is not done yet."""
+    found, steps = life(seed)
+    definitions = script(PatternWorld(found.schemas, found.given, []))
+    for number in range(done(engine), len(steps)):
+        metadata = CommitMetadata(settings={DONE: str(number + 1)})
+        match steps[number]:
+            case Subscribe(places, backfill):
+                texts = [found.statements[place].text() for place in places]
+                text = "; ".join(texts if number else [definitions, *texts])
+                engine.subscribe(text, add=True, backfill=backfill, metadata_for=with_it(metadata))
+            case Pause(nth):
+                engine.pause(names(engine)[nth], metadata_for=with_it(metadata))
+            case Resume(nth):
+                engine.resume(names(engine)[nth], metadata_for=with_it(metadata))
+            case Process(some):
+                engine.process(some, metadata)
+
+
+def main(state: str, seed: str, point: str, calls: str) -> None:
+    engine = opened(Path(state))
+    arm((DuckDBEngine, "commit"), kill, int(calls) + 1, after=point == "after")
+    live(engine, int(seed))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
