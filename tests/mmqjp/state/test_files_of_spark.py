@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -51,8 +52,10 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.fixture(scope="module")
-def pair(stores: tuple[Path, Path]) -> Iterator[tuple[Session, Session]]:
-    with Session(state=stores[0], read_only=True) as one, Session(state=stores[1], read_only=True) as other:
+def pair(stores: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Session, Session]]:
+    """Both stores, open to be read. That on DuckDB is a copy: other tests open it to write."""
+    copy = shutil.copytree(stores[0], tmp_path_factory.mktemp("copy") / "duckdb")
+    with Session(state=copy, read_only=True) as one, Session(state=stores[1], read_only=True) as other:
         yield one, other
 
 
