@@ -73,7 +73,7 @@ def partner_text(text: str) -> str | None:
     it is no absence, or its inputs have some.
 
     >>> partner_text("S//a->x NOT PRECEDED BY {x = y, 1 h} S//b->y")
-    'FROM S//b->y\\n  FOLLOWED BY {x = y, 1 h}\\n  S//a->x'
+    'FROM S//b->y FOLLOWED BY {x = y, 1 h} S//a->x'
     """
     script = parse_script(text, stored=True)
     query = script.queries[0]
