@@ -257,9 +257,11 @@ class Expressions:
         """Whether a function has as many arguments as it takes."""
         if least <= len(call.args) <= most:
             return True
-        wanted = f"{least} or more" if most == MOST_ARGUMENTS else f"{least}" + (f" or {most}" if most > least else "")
+        wanted = f"{least} to {most}" if most > least + 1 else f"{least}" + (f" or {most}" if most > least else "")
         noun = "argument" if wanted == "1" else "arguments"
         example = "(x, y)" if least == 2 else "(x)"
+        if len(call.args) > most == MOST_ARGUMENTS:
+            example = f"({call.name}(x, y), z)"
         self.problem(
             f"{call.name}() takes {wanted} {noun}, not {len(call.args)}", call.span, f"write {call.name}{example}"
         )

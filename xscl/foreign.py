@@ -60,6 +60,12 @@ _STARTS = {
     "create": ("there is no CREATE", "write the query, and PUBLISH and a name behind it"),
     "insert": ("there is no INSERT", "write the query, and PUBLISH and a name behind it"),
     "with": ("there is no WITH", "PUBLISH a query, and read its name as a stream"),
+    "pattern": (
+        "a PATTERN begins with SEQ",
+        "write PATTERN SEQ(A a, B b) WITHIN 7 d; in any order: SEQ(SET(A a, B b))",
+    ),
+    "seq": ("SEQ belongs to a PATTERN", "write PATTERN SEQ(A a, B b) WITHIN 7 d"),
+    "set": ("SET belongs to a PATTERN", "write PATTERN SEQ(SET(A a, B b)) WITHIN 7 d"),
     "subscribe": ("there is no SUBSCRIBE in a query", "write FROM S//item"),
 }
 """Words at the beginning of a query, which the parser takes for a stream: the message, and what to write."""
@@ -86,7 +92,6 @@ _HABITS = (
     _Habit("there is no operator ~", 'write matches(./title, "x")', r"~"),
     _Habit("there is no operator :=", "write =", "=", ":"),
     _Habit("names are written without backquotes", "remove them", "`"),
-    _Habit("comments are written otherwise", "write -- for the rest of the line, or (: and :)", "#"),
     _Habit("comments are written otherwise", "write -- for the rest of the line, or (: and :)",
            r"(?s)[^*]*\*/", r"/\*"),
     _Habit("not is a function", "write not(./title)", r"[./@\w]", r"(?i:\bnot)\s*", "RSQB"),

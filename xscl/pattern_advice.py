@@ -11,6 +11,7 @@ from xscl.algebra.expressions import Span
 from xscl.brackets import bracket_problem
 from xscl.event_advice import PART_RULES, SPELLING_RULES, place_of
 from xscl.event_names import RESERVED, RESERVED_IN_PATTERNS
+from xscl.pattern_resolve import STRATEGIES
 from xscl.problems import Lines, Problem
 
 _WORDS = {
@@ -23,6 +24,10 @@ _WORDS = {
     "LAST": "v.LEN",
     "EARLIER": "..i-1",
 }
+
+_WHERE = re.compile(r"(?i:\bwhere)(?!\w)")
+_STRATEGY = re.compile(rf"\s*(?:(?:{'|'.join(STRATEGIES)})(?!\w)\s*(?:\([^()]*\)\s*)?)?")
+_CLAUSE = re.compile(r"(?i:\b(?:errors|within|having|return|all|earliest|non|publish))(?![\w.])")
 
 _RULES = (
     # Components.
@@ -37,8 +42,6 @@ _RULES = (
     Rule("a component with + has a variable with brackets", "write {0}[]", r"[,)]", r"\+\s*(\w+)", expects="LSQB"),
     Rule("{0}* is no component with a variable", "write {0}+ {1}[]: one event or more", r"(\w+)", r"(\w+)\s*\*"),
     # Clauses.
-    Rule("the conditions of WHERE stand in braces", "write WHERE {{a.x = b.x}}", r"[\w(\[\"'.]",
-         r"(?i:\bwhere)(?:\s+\w+(?:\s*\([^()]*\))?)?", expects="LBRACE"),
     Rule("BUDGET belongs to ERRORS", "write ERRORS <= 1 BUDGET 100", r"(?i:budget)\b"),
     Rule("ERRORS has an upper bound", "write ERRORS <= 1", before=r"(?i:\berrors)", expects="COMPARE"),
     Rule("there is no {0} in a pattern", "write RETURN a.x AS x behind WITHIN", r"(?i:(select)\b)"),
@@ -61,11 +64,30 @@ def explain_pattern(error: UnexpectedInput, text: str, start: int, lines: Lines)
     at, ended, expected = place_of(error, text)
     problem = (
         bracket_problem(text, at, ended, expected, start, lines)
+        or _where_without_braces(text, at)
         or known_mistake(_RULES, text[:at], text[at:], at, expected)
         or _keyword_problem(text[at:], at, expected)
         or plain_problem(text[at:], at, {_WORDS.get(name, name) for name in expected})
     )
     return problem.moved(start)
+
+
+def _where_without_braces(text: str, at: int) -> Problem | None:
+    """The problem of a WHERE whose condition is not in braces, if the parser stopped at it."""
+    found = _WHERE.search(text, text.rfind("{", 0, at) + 1, at)
+    strategy = _STRATEGY.match(text, found.end()) if found else None
+    if found is None or strategy is None:
+        return None
+    begin = strategy.end()
+    ending = _CLAUSE.search(text, begin)
+    end = ending.start() if ending else len(text)
+    condition = text[begin:end].rstrip()
+    if "{" in condition or end < at:
+        return None
+    if not condition:
+        return Problem("WHERE without a condition", Span(*found.span()), "write it in braces: WHERE {a.x = b.x}")
+    hint = "write WHERE {a.x = b.x}" if "\n" in condition else f"write {{{condition}}}"
+    return Problem("the conditions of WHERE stand in braces", Span(begin, begin + len(condition)), hint)
 
 
 def _keyword_problem(behind: str, at: int, expected: set[str]) -> Problem | None:

@@ -17,14 +17,15 @@ _NAME_CHAR = r"[\w.\-]"
 _WHOLE_STRING = r'"(?:[^"\n]|"")*+"'
 # What has no mark in it: other characters, words and strings.
 _UNMARKED = rf"""
-    [^\w.\-'"()\[\]{{}}<;]++
+    [^\w.\-'"()\[\]{{}}<;\#]++
   | (?! -- | (?i: (?:and|or|select)' | select (?!{_NAME_CHAR}) ) ) {_NAME_CHAR}++
   | {_WHOLE_STRING}
 """
-_PLAIN = rf""" (?: [^\[\](){{}}"'<;\-]++ | -(?!-) | {_WHOLE_STRING} )*+ """
+_PLAIN = rf""" (?: [^\[\](){{}}"'<;\-\#]++ | -(?!-) | {_WHOLE_STRING} )*+ """
 _MARKS = rf"""
     (?P<comment> \(: )
   | (?P<line> (?<!{_NAME_CHAR}) --[^\n]* )
+  | (?P<hash> \#[^\n]* )
   | (?P<word> (?<!{_NAME_CHAR}) (?i:and|or|select) (?=') )   # and'a' is a keyword and a string, not a name with primes
   | (?P<primes> (?<={_NAME_CHAR}) '+ )
   | (?P<string> "(?:[^"\n]|"")*"? | '(?:[^'\n]|'')*'? )
@@ -85,8 +86,10 @@ class _Splitter:
             kind = found.lastgroup
             begin, pos = found.span(found.lastindex or 0)
             match kind:
-                case "comment" | "line":
+                case "comment" | "line" | "hash":
                     pos = self._comment(begin) if kind == "comment" else self._blank(begin, pos)
+                    if kind == "hash":
+                        self.problems.append(_hash(begin))
                     if after_select >= 0 and not text[after_select:begin].strip():
                         after_select = pos
                 case "word" | "string":
@@ -212,8 +215,10 @@ class _Splitter:
             match found.lastgroup:
                 case "comment":
                     pos = self._comment(begin)
-                case "line":
+                case "line" | "hash" as kind:
                     self._blank(begin, pos)
+                    if kind == "hash":
+                        self.problems.append(_hash(begin))
                 case "word":
                     pos = self._string(pos)
                 case "open":
@@ -251,6 +256,11 @@ class _Splitter:
 def _illegal(found: re.Match[str]) -> Problem:
     message = f"the character U+{ord(found[0]):04X} is not allowed in XML"
     return Problem(message, Span(*found.span()), "remove it")
+
+
+def _hash(at: int) -> Problem:
+    hint = "write -- for the rest of the line, or (: and :)"
+    return Problem("comments are written otherwise", Span(at, at + 1), hint)
 
 
 def _too_deep(at: int) -> Problem:

@@ -45,7 +45,11 @@ class QueryResult:
 @dataclass(frozen=True, slots=True)
 class Novelty:
     """What a script needs, and how much of that no registered query needs yet: patterns of stage 1, templates, and rows
-    of R_T; definitions of events, and event queries, but once of those that differ in name only."""
+    of R_T; definitions of events, and event queries, but once of those that differ in name only.
+
+    `same_event_queries` are registered, too, but what they find depends on since when they see events: they are run for
+    the script alone, and are counted neither as new nor as shared.
+    """
 
     patterns: int = 0
     new_patterns: int = 0
@@ -57,12 +61,13 @@ class Novelty:
     new_definitions: int = 0
     event_queries: int = 0
     new_event_queries: int = 0
+    same_event_queries: int = 0
 
     @property
     def is_shared(self) -> bool:
         """Whether everything is there already, so that the script costs its outputs only."""
         joins = self.new_patterns or self.new_templates or self.new_rows
-        return not (joins or self.new_definitions or self.new_event_queries)
+        return not (joins or self.new_definitions or self.new_event_queries or self.same_event_queries)
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,11 +128,11 @@ def _novelty(script: Script, registry: Registry) -> Novelty:
     )
 
 
-def _new_events(script: Script, registry: Registry) -> tuple[int, int, int, int]:
+def _new_events(script: Script, registry: Registry) -> tuple[int, int, int, int, int]:
     """How many definitions a script has, and how many of them are new; and the same of the forms of its event queries:
-    those of one form differ in name only."""
+    those of one form differ in name only. Last how many of them are registered as of another time."""
     if not script.has_events:
-        return 0, 0, 0, 0
+        return 0, 0, 0, 0, 0
     known = registry.events.definitions
     new = [
         one
@@ -140,8 +140,11 @@ def _new_events(script: Script, registry: Registry) -> tuple[int, int, int, int]
         if one.name not in known or known[one.name].text != definition_text(one, script)
     ]
     schemas = schemas_of(script, registry.events.streams())
-    forms = {CompiledEvents(query, schemas).form_id for query in script.event_queries}
-    return len(script.definitions), len(new), len(forms), sum(registry.form(form) is None for form in forms)
+    compiled = (CompiledEvents(query, schemas) for query in script.event_queries)
+    forms = {one.form_id: one.stream for one in compiled}
+    others = [stream for form, stream in forms.items() if registry.form(form) is None]
+    same = sum(registry.events.runs(stream) for stream in others)
+    return len(script.definitions), len(new), len(forms), len(others) - same, same
 
 
 def _all(conjuncts: tuple[Conjunct, ...]) -> Iterator[Conjunct]:

@@ -46,9 +46,13 @@ def novelty(found: Novelty) -> str:
         (found.new_definitions, found.definitions, "definition"),
         (found.new_event_queries, found.event_queries, "event query"),
     )
+    same = ""
+    if found.same_event_queries:
+        count = _counted(found.same_event_queries, "event query")
+        same = f"; {count} would not share the work of the same one, whose results depend on since when it sees events"
     has_events = found.definitions or found.event_queries
     parts = joins * bool(found.rows or not has_events) + events * bool(has_events)
-    return "new: " + ", ".join(f"{new:,} of {_counted(all, noun)}" for new, all, noun in parts)
+    return "new: " + ", ".join(f"{new:,} of {_counted(all, noun)}" for new, all, noun in parts) + same
 
 
 def _counted(number: int, noun: str) -> str:

@@ -174,11 +174,17 @@ class _Trial:
 
 
 def _pairs(engine: Session, names: tuple[str, ...]) -> Mapping[str, float]:
-    """The pairs that a new document is expected to bring for the rarest joins of the queries of each name."""
+    """The pairs that a new document is expected to bring for the rarest joins of the queries of each name that is one
+    of queries over documents."""
     guess = estimates(engine)
     if guess is None:
         return {}
-    return {name: _pairs_of(engine, guess, engine.registry.named(name)) for name in names}
+    named = {name: engine.registry.named(name) for name in names}
+    return {
+        name: _pairs_of(engine, guess, queries)
+        for name, queries in named.items()
+        if not any(query.is_events for query in queries)
+    }
 
 
 def _pairs_of(engine: Session, guess: Estimates, queries: list[Subscription]) -> float:

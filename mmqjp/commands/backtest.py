@@ -114,12 +114,13 @@ def print_result(result: Backtest, clock: Clock) -> None:
     for line in summary(result, clock):
         click.echo(printable_line(line))
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in ("query", "outputs", "pairs a document"):
+    has_pairs = any(query.pairs is not None for query in result.queries)
+    for column in ("query", "outputs", *(["pairs a document"] * has_pairs)):
         table.add_column(column, overflow="fold", justify="left" if column == "query" else "right")
     for query in result.queries:
         count = f"{query.outputs:,}" + (f", then paused: {query.paused}" if query.paused else "")
         pairs = "-" if query.pairs is None else f"{query.pairs:,.1f}"
-        table.add_row(*map(Text, (query.name, printable_line(count), pairs)))
+        table.add_row(*map(Text, (query.name, printable_line(count), *([pairs] * has_pairs))))
     out.print(table)
     if result.latest:
         with Spool().add(reversed(result.latest)) as spool:

@@ -32,5 +32,5 @@ def feed_link(name: str, revoke: bool, public_url: str, state: Path, wait: float
     store = client(state, wait)
     if revoke:
         store.ask("revoke-feed-link", {"name": name})
-    key = links_of(state).key("query", name, store.ask("feed-link", {"name": name}))
+    key = links_of(state).key(name, store.ask("feed-link", {"name": name}))
     click.echo((public_url or f"http://{ADDRESS}") + feed_path(key, name))

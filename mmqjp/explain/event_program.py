@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, islice
 
+from mmqjp.queries.event_compile import read_by
 from mmqjp.queries.model import Subscription
 from mmqjp.queries.registry import Registry
 from pattern_stage.plan import Plan
@@ -17,7 +18,7 @@ from pattern_stage.values import Texts
 from xscl import Script, to_xscl
 from xscl.algebra import event_sequences as algebra
 from xscl.algebra.event_sequences import NearPattern, Pattern
-from xscl.algebra.events import Aggregate, Events, Filter, Fold, Next, Schema, Select, Union
+from xscl.algebra.events import Aggregate, Events, Filter, Fold, Next, Select, Union
 from xscl.event_check import schemas_of
 from xscl.event_normal import lower_statement
 from xscl.event_syntax import EventQuery
@@ -90,13 +91,6 @@ def registered(registry: Registry, first: Iterable[Subscription] = (), most: int
     queries = (query for query in registry.subscriptions.values() if query.is_events)
     chosen = dict.fromkeys(chain(first, islice(queries, most)))
     return [Statement(query.name, query.text, registry.events.stream_of(query.form_id)) for query in chosen]
-
-
-def read_by(stream: algebra.Statement) -> dict[str, Schema]:
-    """Returns the event streams that a stream is made of, by name, from left to right."""
-    if isinstance(stream, Pattern | NearPattern):
-        return stream.streams
-    return {one.stream: one.schema for one in operators_of(stream) if isinstance(one, Events)}
 
 
 def operators_of(stream: algebra.Statement) -> list[algebra.Statement]:

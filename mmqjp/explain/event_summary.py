@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import islice
 
-from mmqjp.explain.event_program import EventProgram, Statement, kept_for, operators_of, read_by
+from mmqjp.explain.event_program import EventProgram, Statement, kept_for, operators_of
 from mmqjp.explain.terms import MAX_NAMES, window_text
+from mmqjp.queries.event_compile import read_by
 from xscl.algebra.events import Events
 from xscl.event_normal import schema_of
 from xscl.event_syntax import EventDefinition

@@ -3,9 +3,10 @@ left."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from mmqjp.explain import svg
+from mmqjp.explain.layers import Place, layered
 from mmqjp.explain.svg import COLUMN, LINE, clipped
 from mmqjp.explain.whole_plan import Operation
 
@@ -14,7 +15,6 @@ MOST, MOST_IN_COLUMN = 60, 12
 
 EDGE, PAD, WIDTH, GAP, ROOM = 12, 8, 250, 56, 14
 HEIGHT = 3 * LINE
-STEP = HEIGHT + ROOM
 
 
 def plan_picture(before: Sequence[Operation], after: Sequence[Operation]) -> str:
@@ -37,40 +37,43 @@ def plan_picture(before: Sequence[Operation], after: Sequence[Operation]) -> str
 
 def _plan(operations: Sequence[Operation], top: float) -> tuple[list[str], float, float]:
     """Returns a plan that begins at a height, and where it ends on the right and below."""
-    depths: dict[str, int] = {}
-    for one in operations:
-        depths[one.key] = 1 + max((depths.get(key, -1) for key in one.reads), default=-1)
-    columns: dict[int, list[Operation]] = {}
-    left_out: dict[int, int] = {}
-    for one in operations[:MOST]:
-        column = columns.setdefault(depths[one.key], [])
-        if len(column) < MOST_IN_COLUMN:
-            column.append(one)
-        else:
-            left_out[depths[one.key]] = left_out.get(depths[one.key], 0) + 1
-    places = {
-        one.key: (EDGE + depth * (WIDTH + GAP), top + number * STEP)
-        for depth, column in columns.items()
-        for number, one in enumerate(column)
-    }
+    layers = layered({one.key: one.reads for one in operations}, MOST, MOST_IN_COLUMN)
+    heights: dict[Place, float] = {}
+    lowest = top
+    for column in layers.columns:
+        y = top
+        for place in column:
+            heights[place] = y
+            y += (0 if place.lane else HEIGHT) + ROOM
+            lowest = max(lowest, y - ROOM)
     parts = [
-        svg.curve(places[key][0] + WIDTH, places[key][1] + HEIGHT / 2, x, y + HEIGHT / 2)
-        for one in operations
-        if one.key in places
-        for x, y in [places[one.key]]
-        for key in one.reads
-        if key in places and places[key][0] < x
+        svg.curve(_left(start) + WIDTH, _middle(start, heights), _left(end), _middle(end, heights))
+        for start, end in layers.steps
     ]
-    for column in columns.values():
-        for one in column:
-            parts += _box(one, *places[one.key])
-    lowest = max((y + HEIGHT for _, y in places.values()), default=top)
-    for depth, count in left_out.items():
-        parts.append(svg.text(EDGE + depth * (WIDTH + GAP), lowest + LINE, f"and {count:,} more", "quiet"))
+    by_key = {one.key: one for one in operations}
+    for place, y in heights.items():
+        if place.lane:
+            parts.append(svg.curve(_left(place), y, _left(place) + WIDTH, y))
+        else:
+            parts += _box(by_key[place.key], _left(place), y)
+    for number, count in layers.left_out.items():
+        parts.append(svg.text(_column(number), lowest + LINE, f"and {count:,} more", "quiet"))
     if len(operations) > MOST:
         parts.append(svg.text(EDGE, lowest + 2 * LINE, f"{len(operations) - MOST:,} more are not drawn", "quiet"))
-    right = max((x + WIDTH for x, _ in places.values()), default=float(WIDTH))
-    return parts, right, lowest + (2 * LINE if left_out or len(operations) > MOST else 0) + ROOM
+    right = _column(max(len(layers.columns) - 1, 0)) + WIDTH
+    return parts, right, lowest + (2 * LINE if layers.left_out or len(operations) > MOST else 0) + ROOM
+
+
+def _column(number: int) -> float:
+    return EDGE + number * (WIDTH + GAP)
+
+
+def _left(place: Place) -> float:
+    return _column(place.column)
+
+
+def _middle(place: Place, heights: Mapping[Place, float]) -> float:
+    return heights[place] + (0 if place.lane else HEIGHT / 2)
 
 
 def _box(one: Operation, x: float, y: float) -> list[str]:

@@ -94,6 +94,10 @@ class EventStatements:
         """Returns whether an event query reads the events of a name."""
         return name in self._readers
 
+    def runs(self, stream: Statement) -> bool:
+        """Returns whether an event query has these operators, since whatever time it sees events."""
+        return any(form.stream == stream for form in self._forms.values())
+
     def readers(self, name: str) -> list[Subscription]:
         """Returns the event queries that read the events of a name."""
         if name not in self._readers:

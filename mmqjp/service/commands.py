@@ -138,7 +138,7 @@ def _text(arguments: Mapping[str, Any], name: str) -> str:
 
 def _revoke_feed_link(engine: Session, arguments: Mapping[str, Any], metadata_for: MetadataFor) -> None:
     name = _text(arguments, "name")
-    revoked = {setting_of("query", name): str(_revoked(engine, name) + 1)}
+    revoked = {setting_of(name): str(_revoked(engine, name) + 1)}
     engine.commit_metadata(replace(metadata_for([name]), settings=revoked))
 
 
@@ -195,7 +195,7 @@ def _revoked(engine: Session, name: str) -> int:
     """How often the link of the feed of a query, which may be removed by now, was revoked. Raises UnknownQuery."""
     if not engine.registry.named(name) and not engine.removed_queries(name):
         raise UnknownQuery(name)
-    return int(engine.setting(setting_of("query", name)) or 0)
+    return int(engine.setting(setting_of(name)) or 0)
 
 
 def _counters(engine: Session, arguments: Mapping[str, Any]) -> object:

@@ -56,10 +56,10 @@ class FeedPages:
 
     def answer(self, request: Request) -> Answer:
         """Returns the answer. Raises what the reader of the feeds raises."""
-        made_at = self.links.revoked_before("query", request.name, request.key)
+        made_at = self.links.revoked_before(request.name, request.key)
         if made_at is None:
             return _error(404, "there is no feed at this address")
-        if made_at != self.feeds.revoked("query", request.name):
+        if made_at != self.feeds.revoked(request.name):
             return _error(410, "the link of this feed was revoked")
         return self._newest(request) if request.archive is None else self._archive(request, request.archive)
 
@@ -89,7 +89,7 @@ class FeedPages:
         return _document(request, document, _modified(found.entries, found.since), _FOR_GOOD, self.now())
 
     def _feed(self, request: Request, since: int) -> Feed:
-        id = self.links.feed_id("query", request.name)
+        id = self.links.feed_id(request.name)
         return Feed(id, line(request.name), self.url + feed_path(request.key, request.name), since)
 
     def _archive_address(self, request: Request, number: int) -> str:

@@ -16,7 +16,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Literal
 from urllib.parse import quote
 from uuid import UUID
 
@@ -34,10 +33,10 @@ KEY_CHARACTERS = 22
 """The characters of a key: more than 128 bits."""
 
 SETTING = "feed-link:"
-"""The prefix of the settings that count how often a link was revoked. The kind and name of the feed follow."""
+"""The prefix of the settings that count how often a link was revoked."""
 
-Kind = Literal["query", "sink"]
-"""What a feed is of."""
+_OF = "query"
+"""What a feed is of. It is a part of all keys, ids and settings, which stay as they are."""
 
 _KEY = re.compile(rf"([\w-]{{{KEY_CHARACTERS}}})(?:\.([1-9][0-9]{{0,9}}))?", re.ASCII)
 
@@ -51,24 +50,24 @@ class Links:
     def __repr__(self) -> str:
         return "Links()"
 
-    def key(self, kind: Kind, name: str, revoked: int) -> str:
+    def key(self, name: str, revoked: int) -> str:
         """Returns the key of a feed whose link was revoked some times."""
-        digest = urlsafe_b64encode(self._digest("key", kind, name, revoked)).decode()[:KEY_CHARACTERS]
+        digest = urlsafe_b64encode(self._digest("key", name, revoked)).decode()[:KEY_CHARACTERS]
         return f"{digest}.{revoked}" if revoked else digest
 
-    def revoked_before(self, kind: Kind, name: str, key: str) -> int | None:
+    def revoked_before(self, name: str, key: str) -> int | None:
         """Returns how often the link of a feed had been revoked when a key was made; None if we did not make it. Takes
         the same time whatever the key is."""
         found = _KEY.fullmatch(key)
         revoked = int(found[2] or 0) if found else 0
-        return revoked if hmac.compare_digest(self.key(kind, name, revoked).encode(), key.encode()) else None
+        return revoked if hmac.compare_digest(self.key(name, revoked).encode(), key.encode()) else None
 
-    def feed_id(self, kind: Kind, name: str) -> str:
+    def feed_id(self, name: str) -> str:
         """Returns the id of a feed, which stays when its link is revoked."""
-        return UUID(bytes=self._digest("id", kind, name, 0)[:16], version=4).urn
+        return UUID(bytes=self._digest("id", name, 0)[:16], version=4).urn
 
-    def _digest(self, use: str, kind: Kind, name: str, revoked: int) -> bytes:
-        return hmac.digest(self.secret, json.dumps([use, kind, name, revoked]).encode(), sha256)
+    def _digest(self, use: str, name: str, revoked: int) -> bytes:
+        return hmac.digest(self.secret, json.dumps([use, _OF, name, revoked]).encode(), sha256)
 
 
 def links_of(state: Path) -> Links:
@@ -96,9 +95,9 @@ def _make(path: Path) -> None:
         draft.unlink(missing_ok=True)
 
 
-def setting_of(kind: Kind, name: str) -> str:
+def setting_of(name: str) -> str:
     """Returns the key of the setting that counts how often a link was revoked."""
-    return f"{SETTING}{kind}:{name}"
+    return f"{SETTING}{_OF}:{name}"
 
 
 def feed_path(key: str, name: str) -> str:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from mmqjp.present.recent_answers import OfFeed, RecentAnswers, is_newer
 from mmqjp.syndication.archives import NEWEST, SIZE, archive_of, numbers_of, unarchived_from
 from mmqjp.syndication.entries import Entry
-from mmqjp.syndication.links import SETTING, Kind, setting_of
+from mmqjp.syndication.links import SETTING, setting_of
 from mmqjp.syndication.read_entries import EntryReader, Told
 from mmqjp.tables import feed_sql
 
@@ -136,9 +136,9 @@ class StoreFeeds:
         """Reads which links were revoked, unless there is nothing newer."""
         self._revoked_links()
 
-    def revoked(self, kind: Kind, name: str) -> int:
+    def revoked(self, name: str) -> int:
         """Returns how often the link of a feed was revoked."""
-        return self._revoked_links().get(setting_of(kind, name), 0)
+        return self._revoked_links().get(setting_of(name), 0)
 
     def _revoked_links(self) -> dict[str, int]:
         version = self._reader.version()

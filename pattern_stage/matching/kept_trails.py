@@ -3,6 +3,7 @@ counted."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from heapq import heappop, heappush
@@ -29,7 +30,7 @@ Watched = tuple[Key, Trail | Cell | Literal["absent", "pending"], Any]
 """Whose it is; what it is, or that something of the key is to be looked at; and of a cell where it is kept."""
 
 
-class KeptTrails:
+class KeptTrails(ABC):
     """The runs of some rows. `window` is the greatest span of a match."""
 
     def __init__(self, window: int, meter: Meter, rows: RowVectors) -> None:
@@ -52,14 +53,15 @@ class KeptTrails:
         """How much this epoch has made, and how much it may before a row may exceed the limit."""
         self.found = AtOnce(meter.limits.matches, self.windows)
 
+    @abstractmethod
     def kept_cells(self) -> Iterator[Cell]:
         """Yields all cells."""
-        raise NotImplementedError
 
+    @abstractmethod
     def remove_rows(self, gone: int) -> None:
         """Forgets rows, and what is kept for them alone."""
-        raise NotImplementedError
 
+    @abstractmethod
     def kept_beside(self, ages: Ages) -> None:
         """Counts what there is beside cells."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pattern_stage.limits import Meter
+from pattern_stage.matching.ages import Ages
 from pattern_stage.matching.arrivals import Key
 from pattern_stage.matching.cells import Cell
 from pattern_stage.matching.kept_trails import KeptTrails
@@ -44,3 +45,6 @@ class NearStore(KeptTrails):
                     del cells[vector]
             if not cells:
                 del self.cells[key]
+
+    def kept_beside(self, ages: Ages) -> None:
+        """See KeptTrails. There is nothing beside cells."""

@@ -132,7 +132,7 @@ def match_page(site: Site, name: str, after: str | None, most: int = OUTPUTS, *,
 
 def feed_address(site: Site, name: str) -> str:
     """Returns the address of a query's Atom feed."""
-    key = site.feed_links.key("query", name, site.feeds.revoked("query", name))
+    key = site.feed_links.key(name, site.feeds.revoked(name))
     return site.public_url + feed_path(key, name)
 
 

@@ -85,6 +85,21 @@ def test_events_of_the_store_are_tried_with_what_makes_them(tmp_path: Path, engi
     assert refused.exit_code == 1 and "there are no events Pots" in refused.output
 
 
+def test_event_queries_that_mind_since_when_they_see_events_are_neither_new_nor_shared(tmp_path: Path):
+    state = tmp_path / "state"
+    text = "DEFINE EVENT A FROM S//a->a (k := a); AGGREGATE{count() AS n BY k OVER 1 h} A PUBLISH counts; FROM A NEXT A"
+    with Session("duckdb", state=state) as opened:
+        opened.process(documents(3))
+        opened.subscribe(text)
+        opened.process(documents(6))
+    again = mmqjp("backtest", write_queries(tmp_path, text), "--state", state)
+    assert again.exit_code == 0 and "pairs a document" not in again.stdout
+    assert "1 event query would not share the work of the same one" in again.stdout and "new: 0 of 1" in again.stdout
+    found = asked(state, write_queries(tmp_path, text.replace("counts", "mine").replace("1 h", "2 h") + "; FROM S//a"))
+    assert (found.novelty.new_event_queries, found.novelty.same_event_queries, found.novelty.is_shared) == (1, 0, False)
+    assert [query.pairs is None for query in found.queries] == [True, True, False]
+
+
 def test_a_shared_script_costs_its_outputs_only(tmp_path: Path):
     mine = PAIRS.replace("pairs", "mine")
     with Session("duckdb", state=tmp_path) as opened:

@@ -27,7 +27,7 @@ def pages_of(engine, clock):
 
 
 def request(name, archive=None, **headers):
-    return Request(LINKS.key("query", name, 0), name, archive, **headers)
+    return Request(LINKS.key(name, 0), name, archive, **headers)
 
 
 def at(address, **headers):
@@ -42,7 +42,7 @@ class FeedReader:
     """A reader of a feed, as RFC 5005 has it: follows archives until it meets one that it knows."""
 
     def __init__(self, pages, name, random):
-        self.pages, self.random, self.address = pages, random, f"{URL}/f/{LINKS.key('query', name, 0)}/{name}.atom"
+        self.pages, self.random, self.address = pages, random, f"{URL}/f/{LINKS.key(name, 0)}/{name}.atom"
         self.ids, self.known, self.headers = set(), set(), {}
 
     def poll(self):
@@ -151,10 +151,10 @@ def test_wrong_and_revoked_keys(engine, clock):
     for wrong in (replace(right, key="x"), replace(right, name="same"), replace(right, key=right.key + ".1")):
         assert pages.answer(wrong).status in (404, 410)
     assert pages.answer(replace(right, key="")).status == 404
-    assert pages.answer(Request(LINKS.key("query", "unknown", 0), "unknown")).status == 404
-    engine.commit_metadata(CommitMetadata(settings={setting_of("query", "every"): "1"}))
+    assert pages.answer(Request(LINKS.key("unknown", 0), "unknown")).status == 404
+    engine.commit_metadata(CommitMetadata(settings={setting_of("every"): "1"}))
     assert pages.answer(right).status == 410 and pages.answer(request("same")).status == 200
-    newer = Request(LINKS.key("query", "every", 1), "every")
+    newer = Request(LINKS.key("every", 1), "every")
     assert pages.answer(newer).status == 200
     engine.prune(None)  # which compacts settings
     assert pages.answer(right).status == 410 and pages.answer(newer).status == 200
