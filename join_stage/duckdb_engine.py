@@ -84,8 +84,8 @@ class DuckDBEngine(DuckDBStore):
         self._older = False
         self._word_sets = WordSets(lambda docids: self.find("r_doc", "docid", docids))
 
-    def _upgrade(self) -> None:
-        if self._connection.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = 'r_bin'").fetchall():
+    def _upgrade(self, known: Collection[str]) -> None:
+        if "r_bin" in known:
             self._connection.execute(_REGROUP)
 
     # ------------------------------------------------------------ R_T

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -52,6 +53,7 @@ class DuckDBStore(DuckDBTables):
         try:
             if directory is not None:
                 make_state(directory)
+            self._is_new = directory is None or not (directory / DUCKDB_FILE).exists()
             file = ":memory:" if directory is None else str(directory / DUCKDB_FILE)
             # By default a database in memory spills into the working directory, which is the user's.
             self._spilled = tempfile.TemporaryDirectory(prefix="mmqjp-") if directory is None else None
@@ -88,15 +90,19 @@ class DuckDBStore(DuckDBTables):
         # value, and chose orders that were a thousand times slower.
         run("SET disabled_optimizers = 'join_order'")
         seclude(self._connection)
-        self._rename()
+        columns = self._columns()
+        former = self._rename(columns)
+        self._connection.begin()  # one write to disk for all tables
         for name, schema in self.schema.tables.items():
-            run(f"CREATE TABLE IF NOT EXISTS {name} ({columns_of(schema)})")
-        made = set(run("SELECT table_name, column_name FROM duckdb_columns()").fetchall())
-        for name, schema in self.schema.tables.items():
+            known = columns.get(former.get(name, name))
+            if known is None:
+                run(f"CREATE TABLE {name} ({columns_of(schema)})")
+                continue
             for field in schema:
-                if (name, field.name) not in made:  # a column that is younger than the store
+                if field.name not in known:  # a column that is younger than the store
                     run(f"ALTER TABLE {name} ADD COLUMN {field.name} {TYPES[field.type]}")
-        self._upgrade()
+        self._connection.commit()
+        self._upgrade(columns)
         self._connection.begin()  # one write to disk for all views
         run("CREATE MACRO IF NOT EXISTS sha2(text, bits) AS sha256(text)")
         self._make_views(self.schema.views)
@@ -105,18 +111,33 @@ class DuckDBStore(DuckDBTables):
             self._make_views(numbered.of_rows(rows, FIRST_INDEX))
         self._connection.commit()
 
-    def _rename(self) -> None:
-        """Gives tables of older stores the names that they have now."""
-        run = self._connection.execute
-        known = {name for (name,) in run("SELECT table_name FROM duckdb_tables()").fetchall()}
-        for name, former in self.schema.former_names.items():
-            if former in known and name not in known:
-                for (view,) in run("SELECT view_name FROM duckdb_views() WHERE NOT internal").fetchall():
-                    run(f"DROP VIEW {view}")  # they are made again
-                run(f"ALTER TABLE {former} RENAME TO {name}")
+    def _columns(self) -> Mapping[str, Collection[str]]:
+        """The columns of the tables that are there. A new store has none: to ask takes longer than to make
+        them all, as DuckDB then makes all that describes its catalog."""
+        columns = defaultdict[str, set[str]](set)
+        if not self._is_new:
+            asked = """SELECT table_name, column_name
+                FROM duckdb_columns() SEMI JOIN duckdb_tables() USING (database_oid, table_oid)"""
+            for table, column in self._connection.execute(asked).fetchall():
+                columns[table].add(column)
+        return columns
 
-    def _upgrade(self) -> None:
-        """Upgrades the tables of older stores, before the views over them are made. There is nothing to do here."""
+    def _rename(self, known: Collection[str]) -> Mapping[str, str]:
+        """Gives tables of older stores the names that they have now. Returns their former names."""
+        run = self._connection.execute
+        renamed = {
+            name: former for name, former in self.schema.former_names.items() if former in known and name not in known
+        }
+        if renamed:
+            for (view,) in run("SELECT view_name FROM duckdb_views() WHERE NOT internal").fetchall():
+                run(f"DROP VIEW {view}")  # they are made again
+        for name, former in renamed.items():
+            run(f"ALTER TABLE {former} RENAME TO {name}")
+        return renamed
+
+    def _upgrade(self, known: Collection[str]) -> None:
+        """Upgrades the tables of older stores, before the views over them are made. `known` are the names of those that
+        were there. There is nothing to do here."""
 
     def _make_views(self, statements: Mapping[str, str]) -> None:
         for name, statement in statements.items():
