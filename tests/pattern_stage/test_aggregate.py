@@ -11,6 +11,7 @@ from pattern_stage.aggregate import Aggregating
 from pattern_stage.operators import NO_BOUND
 from pattern_stage.values import Texts
 from pattern_stage.windows import greatest_in, sums_in
+from tests.generate.seeds import seeds
 from tests.pattern_stage.literal import (
     SCHEMA,
     Bound,
@@ -104,7 +105,7 @@ def literal(events: set[Event], vector: Vector, by: tuple[str, ...], over: bool,
     return found
 
 
-@pytest.mark.parametrize("seed", range(150))
+@pytest.mark.parametrize("seed", seeds(30, 150))
 def test_aggregates(seed):
     random, texts, sets = Random(seed), Texts(), Sets()
     by = random.choice([(), ("name",), ("name", "v")])
@@ -150,7 +151,7 @@ def test_aggregates(seed):
     assert found == {vector: events for vector, events in expected.items() if events}
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", seeds(8, 30))
 def test_sums_are_the_nearest_doubles(seed):
     random = Random(seed)
     exponent = random.choice([0, 10, 60, 300])

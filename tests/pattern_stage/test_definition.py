@@ -9,6 +9,7 @@ import pytest
 
 from pattern_stage.definition import Form, Forms
 from pattern_stage.formula import rewritten, rewritten_condition
+from tests.generate.seeds import seeds
 from tests.support.event_algebra import run
 from tests.support.event_worlds import lowered_world
 from xscl.algebra.events import (
@@ -82,7 +83,7 @@ def whole(form: Form, constants: tuple[str | float, ...], windows: tuple[int, ..
     return result
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", seeds(15, 60))
 def test_the_normal_form_means_what_the_statement_means(seed):
     one, forms = lowered_world(seed), Forms()
     for place, stream in enumerate(one.statements):

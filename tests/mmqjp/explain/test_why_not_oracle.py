@@ -33,7 +33,7 @@ CHOICES = 40
 """So many choices of documents are tried for a query."""
 
 
-@pytest.mark.parametrize("seed", seeds(10, 1500, first=20))
+@pytest.mark.parametrize("seed", seeds(2, 1500, first=20))
 def test_the_stage_that_is_named_is_the_first_that_is_not_passed(seed: int):
     check(seed, Counter())
 
@@ -41,7 +41,7 @@ def test_the_stage_that_is_named_is_the_first_that_is_not_passed(seed: int):
 def test_the_random_cases_have_all_stages():
     seen = Counter[str]()
     kinds = ("output", "stream", "pattern", "asked", "equality", "different", "order", "window", "residual", "mirror")
-    for seed in chain(range(10), filter(has_mirrors, range(10, 1000))):
+    for seed in chain((0, 2, 9, 62), range(10), filter(has_mirrors, range(10, 1000))):  # four have all stages
         check(seed, seen)
         if all(seen[kind] for kind in kinds):
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import chain
 
 import pytest
 
@@ -24,7 +25,7 @@ from xscl.syntax import Block, Input, Join, SelectItems, SubQuery
 Place = tuple[Stored, int | str]
 
 
-@pytest.mark.parametrize("seed", seeds(5, 1500, first=14))
+@pytest.mark.parametrize("seed", seeds(1, 1500, first=14))
 def test_the_nodes_that_are_told_are_those_of_a_joint_binding(seed: int):
     checked = Counter[str]()
     check(seed, checked)
@@ -32,7 +33,7 @@ def test_the_nodes_that_are_told_are_those_of_a_joint_binding(seed: int):
 
 def test_the_random_cases_have_joins_chains_and_filters():
     checked = Counter[str]()
-    for seed in range(60):
+    for seed in chain((3, 9, 23), range(60)):  # these three have all kinds
         check(seed, checked)
         if min(checked[kind] for kind in ("joined", "chain", "filters", "fed")) > 3:
             return

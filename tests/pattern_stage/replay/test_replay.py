@@ -21,7 +21,7 @@ from pattern_stage.values import Texts
 from tests.generate.documents import SECOND
 from tests.generate.event_worlds import world
 from tests.generate.events import LENGTH
-from tests.generate.seeds import seeds
+from tests.generate.seeds import at_length, seeds
 from tests.oracle.event_cases import events, schema
 from tests.oracle.event_schemas import Schema
 from tests.oracle.events import Event, Events, World
@@ -67,6 +67,13 @@ STATEMENTS = [
     "FROM E1",
     "SELECT a FROM E1",
 ]
+DIALECT = [
+    one
+    for one in STATEMENTS
+    if any(sign in one for sign in ("/", "%", "*", "with(", "matches(", "number(", "coalesce("))
+]
+"""Those with operations that databases may understand differently."""
+
 NO_SQL = [
     "FROM (SELECT a FROM E1) FOLD{$.a = $2.a, , } (SELECT b AS a FROM E2)",
     "FROM AGGREGATE{count() AS n BY a} E1",
@@ -146,22 +153,23 @@ def check(made: World, database: Database) -> None:
         assert found[place] == expected, shown
 
 
-@pytest.mark.parametrize("seed", seeds(25, 500, first=40_000))
+@pytest.mark.parametrize("seed", seeds(10, 500, first=40_000))
 def test_random_statements_on_duckdb(seed: int):
     check(world(seed), DuckDBDatabase())
 
 
-@pytest.mark.parametrize("seed", seeds(2, 20, first=50_000))
+@pytest.mark.parametrize("seed", seeds(1, 20, first=50_000))
 def test_random_statements_on_spark(seed: int, spark: SparkSession):
     check(world(seed, templates=3, statements=6), SparkDatabase(spark))
 
 
 def test_written_statements(database: Database):
-    made = written(STATEMENTS)
+    statements = STATEMENTS if at_length() or isinstance(database, DuckDBDatabase) else [STATEMENTS[0], *DIALECT]
+    made = written(statements)
     found = replayed(made, database)
     assert found == Runner(made, Run(WHOLE)).results()
-    assert [one for one, some in zip(STATEMENTS, found, strict=True) if not some] == [
-        one for one in STATEMENTS if "E3" in one
+    assert [one for one, some in zip(statements, found, strict=True) if not some] == [
+        one for one in statements if "E3" in one
     ]
 
 
