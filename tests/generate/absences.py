@@ -8,7 +8,7 @@ from random import Random
 
 from tests.generate.documents import SECOND, chance
 from xscl.algebra.expressions import ElementConstructor, VarPath
-from xscl.algebra.normal import JoinOp
+from xscl.algebra.normal import NEGATED, JoinOp
 from xscl.scope import visible_names
 from xscl.script import Script
 from xscl.syntax import Input, Join, Query, SelectItems, SelectStar, SubQuery, Window
@@ -20,6 +20,27 @@ def with_absences(rng: Random, script: Script, percent: int = 60, *, inner: bool
     """The script, in which so many joins are absences, where what follows does not need their right input. Without
     `inner` only whole queries are absences."""
     return replace(script, queries=tuple(_query(rng, query, percent, inner) for query in script.queries))
+
+
+def told_apart(script: Script) -> Script:
+    """The script, in which no two queries have an absence in common: the windows of each are microseconds longer."""
+    return replace(
+        script,
+        queries=tuple(
+            replace(query, source=_longer(query.source, number)) for number, query in enumerate(script.queries)
+        ),
+    )
+
+
+def _longer(source: Input, by: int) -> Input:
+    match source:
+        case Join():
+            us = source.window.us
+            window = source.window if us is None or source.op not in NEGATED else Window(us + by)
+            return replace(source, left=_longer(source.left, by), right=_longer(source.right, by), window=window)
+        case SubQuery():
+            return replace(source, source=_longer(source.source, by))
+    return source
 
 
 def _query(rng: Random, query: Query, percent: int, inner: bool) -> Query:

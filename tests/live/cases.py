@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 
-from tests.generate.absences import with_absences
+from tests.generate.absences import told_apart, with_absences
 from tests.generate.documents import PUBLISHED, SECOND, START, STREAMS, chance
 from tests.generate.near import near_case
 from tests.generate.once import with_once
@@ -27,6 +27,7 @@ from tests.live.operations import (
     Subscribe,
     Unsubscribe,
 )
+from tests.live.standing import has_inner_absence
 from xscl import Query, Script, parse_script, to_xscl
 
 PLANS = ("signature", "signature", "views", "basic")
@@ -34,6 +35,7 @@ TEXTS = ("u", "u", "u", "U", " u ", "v", "http://Ex.org/p/", "http://ex.org/p#to
 FUNCTIONS = ("", "", "", "lower-case", "normalize-space", "canonical-url", "host")
 WINDOWS = ("2", "5", "8", "INF")
 JOINS = (0, 0, 1, 1, 1, 2, 3)
+CHAINS = (0, 1, 2, 2, 2, 3)
 HOWS: tuple[How, ...] = ("replace", "replace", "add", "ensure")
 
 Timing = tuple[str, ...]
@@ -45,13 +47,18 @@ SILENT = ("bounded", "silent")
 """Silent streams may advance with the clock, too."""
 
 
-def random_operations(rng: Random, timing: Timing, length: int = 12) -> list[Operation]:
-    """Some operations. The first opens the store."""
-    script, documents = _case(rng, length)
-    # An inner absence is decided once for all that read it, also if some do not see all of it.
-    script = with_absences(rng, script, rng.choice((0, 50, 80)), inner=False)
+def random_operations(rng: Random, timing: Timing, length: int = 12, *, inner: bool = False) -> list[Operation]:
+    """Some operations. The first opens the store. With `inner`, queries may have absences that more is made of."""
+    script, documents = _case(rng, length, CHAINS if inner else JOINS)
+    script = with_absences(rng, script, rng.choice((60, 80) if inner else (0, 50, 80)), inner=inner)
     script = with_once(rng, script, rng.choice((0, 30, 60)))
     queries = list(script.queries)
+    if inner:
+        # What all that have an inner absence share is decided for the first of them: here each has its own.
+        queries = [
+            replace(query, publish=query.publish or f"N{number}") if has_inner_absence(query.source) else query
+            for number, query in enumerate(told_apart(script).queries)
+        ]
     texts = [to_xscl(Script((query,), script.namespaces)) for query in queries]
     names = [*sorted({query.publish for query in queries if query.publish}), "q1", "q2", "q3"]
     operations: list[Operation] = [_reopen(rng, timing), _subscribe(rng, texts, len(texts) if chance(rng, 45) else 2)]
@@ -81,8 +88,9 @@ def random_operations(rng: Random, timing: Timing, length: int = 12) -> list[Ope
     return operations
 
 
-def _case(rng: Random, length: int) -> tuple[Script, list[Doc]]:
-    """Queries, and documents that they match, in the order of arrival."""
+def _case(rng: Random, length: int, joins: Sequence[int]) -> tuple[Script, list[Doc]]:
+    """Queries, most of them with one of some numbers of joins, and documents that they match, in the order of
+    arrival."""
     if chance(rng, 40):
         script, samples = random_case(rng.randrange(1 << 32), 6, length, 8)
         documents = [Doc(d.id, d.stream, d.t0, d.t1, _text(d.xml)) for d in samples]
@@ -90,7 +98,7 @@ def _case(rng: Random, length: int) -> tuple[Script, list[Doc]]:
         script, samples = near_case(rng.randrange(1 << 32), 6, length)
         documents = [Doc(d.id, d.stream, START + d.t0, START + d.t1, _text(d.xml)) for d in samples]
     else:
-        script = parse_script("; ".join(_query(rng) for _ in range(8)))
+        script = parse_script("; ".join(_query(rng, joins) for _ in range(8)))
         documents = [_document(rng, number, length) for number in range(length)]
     # Nearly in the order of time.
     documents.sort(key=lambda d: d.t1 + rng.randrange(6) * SECOND)
@@ -114,11 +122,12 @@ def _document(rng: Random, number: int, spread: int) -> Doc:
     return Doc(identity, stream, time, time, f"<{tag}>{inner}</{tag}>")
 
 
-def _query(rng: Random) -> str:
-    """The text of a query, which may PUBLISH, or read what the queries of an earlier name PUBLISH."""
+def _query(rng: Random, numbers: Sequence[int]) -> str:
+    """The text of a query with one of some numbers of joins, which may PUBLISH, or read what the queries of an earlier
+    name PUBLISH."""
     level = rng.randrange(4)
     readable = ["S", "S", "T", *PUBLISHED[:level], *PUBLISHED[:level]]
-    joins = rng.choice(JOINS)
+    joins = rng.choice(numbers)
     names = (*PUBLISHED, rng.choice(("q1", "q2", "q3")))
     made = f" PUBLISH {names[level]}" if chance(rng, 75 if level < len(PUBLISHED) else 15) else ""
 
@@ -137,7 +146,10 @@ def _query(rng: Random) -> str:
 
     source = block(1)
     for number in range(2, joins + 2):
-        source = join(source, rng.randrange(1, number), block(number), number)
+        right = block(number)
+        if joins > 2 and number == joins:
+            right = f"(SELECT v{number} FROM {join(right, number, block(0), 0)})"
+        source = join(source, rng.randrange(1, number), right, number)
     select = rng.choice(
         (
             "",
@@ -153,8 +165,9 @@ def _query(rng: Random) -> str:
 
 def _subscribe(rng: Random, texts: Sequence[str], count: int | None = None) -> Subscribe:
     chosen = rng.sample(range(len(texts)), count or rng.choice((1, 1, 2, 3, len(texts))))
-    how = rng.choice(HOWS)
     text = script_of([texts[at] for at in sorted(chosen)])
+    shared = any(has_inner_absence(query.source) for query in parse_script(text).queries)
+    how = rng.choice([how for how in HOWS if how != "add" or not shared])
     return Subscribe(text, how, how != "ensure" and chance(rng, 50))
 
 

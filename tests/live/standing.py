@@ -106,6 +106,13 @@ def has_absence(source: Input) -> bool:
     return False
 
 
+def has_inner_absence(source: Input) -> bool:
+    """Whether an input has an absence that more is made of."""
+    while isinstance(source, SubQuery):
+        source = source.source
+    return isinstance(source, Join) and (has_absence(source.left) or has_absence(source.right))
+
+
 def in_order(queries: list[Standing]) -> list[Standing]:
     """The queries, each after those whose outputs it reads. Raises Refused if there is no such order."""
     ordered: list[Standing] = []

@@ -199,6 +199,12 @@ def test_live_use_gives_what_the_model_expects(seed: int, timing: Timing, tmp_pa
     lived("duckdb", random_operations(Random(seed), timing), tmp_path)
 
 
+@pytest.mark.parametrize("timing", [BOUNDED, SILENT], ids=["bounded", "silent"])
+@pytest.mark.parametrize("seed", seeds(3, 1_000))
+def test_absences_in_longer_queries_live_as_the_model_expects(seed: int, timing: Timing, tmp_path: Path):
+    lived("duckdb", random_operations(Random(seed), timing, 14, inner=True), tmp_path)
+
+
 @pytest.mark.parametrize("seed", [6, pytest.param(5, marks=pytest.mark.soak)])
 def test_live_use_on_spark_gives_what_the_model_expects(seed: int, spark: SparkSession, tmp_path: Path):
     live = Live(spark, tmp_path, START)
