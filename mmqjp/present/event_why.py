@@ -35,6 +35,8 @@ def event_why(select: Select, output: Output, form: str) -> EventWhy | None:
     longer stored, or is too much to look at. Raises what `select` does."""
     sources = list(zip(output.documents, output.streams, strict=True))
     for known in known_event_queries(select, output.query, form):
+        if not isinstance(known, KnownEvents):
+            continue
         rows = documents_by_id(select, output.documents)
         records = [record_of(row) for row in rows if (row["id"], row["stream"]) in set(sources)]
         for interval in (None, interval_of(known.stream, output.t0, output.t1, around=False)):

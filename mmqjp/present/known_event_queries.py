@@ -41,18 +41,9 @@ class KnownPattern:
     definitions: Mapping[str, Definition]
 
 
-def known_event_queries(select: Select, name: str, form: str | None = None) -> list[KnownEvents]:
+def known_event_queries(select: Select, name: str, form: str | None = None) -> list[KnownEvents | KnownPattern]:
     """Returns the event queries of a name, at most 100 of them: those that are registered, or, with their `form`, also
-    removed ones. Those that this version cannot read are left out, and PATTERN statements."""
-    return [one for one in _all_known(select, name, form) if isinstance(one, KnownEvents)]
-
-
-def known_patterns(select: Select, name: str, form: str | None = None) -> list[KnownPattern]:
-    """Returns the PATTERN statements of a name, as `known_event_queries` does."""
-    return [one for one in _all_known(select, name, form) if isinstance(one, KnownPattern)]
-
-
-def _all_known(select: Select, name: str, form: str | None) -> list[KnownEvents | KnownPattern]:
+    removed ones. Those that this version cannot read are left out."""
     rows = [row for row in queries_named(select, name, MOST_QUERIES) if is_event_form(row["form"] or "")]
     wanted = [row for row in rows if (row["removed_at"] is None if form is None else row["form"] == form)]
     pauses = pauses_of(select, [row["qid"] for row in wanted])

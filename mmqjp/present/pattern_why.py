@@ -14,12 +14,13 @@ from mmqjp.explain.pattern_text import all_written, component_text
 from mmqjp.explain.reasons import Reason
 from mmqjp.explain.retrace.event import Plain, Source
 from mmqjp.explain.retrace.filled import Filling, Part, Span, part_of, places_of, shown
-from mmqjp.explain.retrace.matched import Match, Matcher, Wanted, tested
+from mmqjp.explain.retrace.patterns.asked import Match
+from mmqjp.explain.retrace.patterns.matched import Matcher, Wanted, tested
 from mmqjp.explain.retrace.values import text_of
 from mmqjp.explain.terms import window_text
 from mmqjp.present.event_sources import EventSources, Exhausted, Interval, Work
 from mmqjp.present.event_why import EventWhy
-from mmqjp.present.known_event_queries import KnownPattern, known_patterns
+from mmqjp.present.known_event_queries import KnownPattern, known_event_queries
 from mmqjp.tables.lookup import Select, documents_by_id
 from xpath_stage.parse import parse_document
 from xscl.algebra.event_sequences import ERRORS, NearPattern, Pattern
@@ -30,7 +31,9 @@ def pattern_why(select: Select, output: Output, form: str) -> EventWhy | None:
     made of is no longer stored, or is too much to look at. Raises what `select` does."""
     sources = list(zip(output.documents, output.streams, strict=True))
     wanted = Wanted(fillers(output.nodes), output.t0, frozenset(sources)) if sources else None
-    for known in known_patterns(select, output.query, form) if wanted is not None else ():
+    for known in known_event_queries(select, output.query, form) if wanted is not None else ():
+        if not isinstance(known, KnownPattern):
+            continue
         rows = documents_by_id(select, output.documents)
         records = [record_of(row) for row in rows if (row["id"], row["stream"]) in set(sources)]
         for interval in (None, Interval(output.t0, output.t1, output.t1)):

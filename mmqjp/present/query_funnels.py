@@ -15,7 +15,7 @@ class QueryFunnel:
     `ties` how many only equal times keep from that (FOLLOWED BY). `unseen` documents came before the query was
     registered or while it was paused, and `left_out` are too large to search. `paused` is the reason if it is paused.
     If it is `incomplete`, there was too much to look at all. Of an event query (`of_events`) `found` are the events
-    that it makes."""
+    that it makes, or, of a PATTERN, those at which its matches begin."""
 
     text: str
     stages: tuple[Stage, ...]
@@ -26,6 +26,7 @@ class QueryFunnel:
     incomplete: bool = False
     paused: str = ""
     of_events: bool = False
+    of_pattern: bool = False
 
     @property
     def failed(self) -> Stage | None:

@@ -9,7 +9,7 @@ from feeds.dates import iso_utc
 from mmqjp.explain.funnel import steps_for
 from mmqjp.explain.verdict import orders, verdict
 from mmqjp.present.event_why_not import event_why_not
-from mmqjp.present.known_event_queries import KnownEvents, known_event_queries
+from mmqjp.present.known_event_queries import KnownEvents, KnownPattern, known_event_queries
 from mmqjp.present.known_queries import MOST_NAMES, known_absences, known_queries
 from mmqjp.present.named_documents import named_records
 from mmqjp.present.why_not_absence import why_not_absence
@@ -52,7 +52,7 @@ def why_not(select: Select, name: str, asked: Sequence[str]) -> WhyNot:
     return shown_verdict(select, name, found)
 
 
-def _of_events(select: Select, name: str, known: Sequence[KnownEvents], asked: Sequence[str]) -> WhyNot:
+def _of_events(select: Select, name: str, known: Sequence[KnownEvents | KnownPattern], asked: Sequence[str]) -> WhyNot:
     streams = {definition.pattern.stream for one in known for definition in one.definitions.values()}
     records = named_records(select, name, asked, streams, known[0].query.text)
     if isinstance(records, WhyNot):
@@ -71,7 +71,7 @@ def no_query(select: Select, name: str) -> tuple[str, str]:
         what = f"{name} tells what did not come inside of a longer query, which why-not does not look into"
         return what, "try it with the operator without NOT: what that matches are the partners"
     if queries_named(select, name, 1):
-        return f"{name} is a PATTERN, which why-not does not know", "mmqjp explain shows what it does"
+        return f"this version cannot read {name}", "subscribe it again"
     names = names_of_queries(select, MOST_NAMES)
     near = get_close_matches(name, names, 1)
     listed = ", ".join(names[:LISTED]) + (" and others" if len(names) > LISTED else "")

@@ -44,6 +44,13 @@ TITLES = {
     "consumed": "another event was first",
     "ended": "the run has ended",
     "group": "they are in no group together",
+    "equal": "they are not equal in what has to be",
+    "strategy": "something came in between",
+    "absent": "something came that must not",
+    "letters": "too many letters are missing",
+    "maximal": "another match is better",
+    "overlapping": "another match was told first",
+    "budget": "it was forgotten",
     "waiting": "it is not answered yet",
     "partner": "something came",
     "told": "it was told before",
@@ -107,13 +114,20 @@ def _print_funnel(funnel: QueryFunnel, out: Console) -> None:
         style = "bold" if stage is failed else ""
         cells = (stage_name(stage), printable_line(stage.part), f"{count_text(stage)}{' ◀' if stage is failed else ''}")
         table.add_row(*(Text(cell, style=style) for cell in cells))
-    what = "events of the query" if funnel.of_events else "choices of documents"
+    what = what_is_found(funnel)
     table.add_row(Text("matches"), Text(what), Text(f"{funnel.found:,}"))
     out.print(table)
     if failed is not None:
         print_facts("because", _said(failed.part, failed.message), out)
         print_facts("hint", _plain(failed.hint), out)
     print_facts("note", [(Word("plain", note),) for note in notes(funnel)], out)
+
+
+def what_is_found(funnel: QueryFunnel) -> str:
+    """Returns what gets past all stages, in words."""
+    if funnel.of_pattern:
+        return "first events of matches"
+    return "events of the query" if funnel.of_events else "choices of documents"
 
 
 def notes(funnel: QueryFunnel) -> Iterable[str]:

@@ -13,7 +13,8 @@ from itertools import product
 
 from mmqjp.documents.record import Record
 from mmqjp.explain.funnel_stage import Stage
-from mmqjp.explain.retrace.event import Event, Given, identity
+from mmqjp.explain.retrace.covering import Covering
+from mmqjp.explain.retrace.event import Event, identity
 from mmqjp.explain.retrace.folding import Folding
 from mmqjp.explain.retrace.pairing import Pairing
 from mmqjp.explain.retrace.said import conjuncts, stream_text
@@ -34,9 +35,8 @@ class Looking:
 
     def __init__(self, trial: Trial, documents: Sequence[Record], why_none: WhyNone) -> None:
         self._trial, self._documents, self._why_none = trial, documents, why_none
-        self._sources = [(record.id, record.stream) for record in documents]
         self._known: dict[tuple[int, Docs], Looked] = {}
-        self._covered: dict[int, tuple[Event, frozenset[int]]] = {}
+        self._covering = Covering(documents)
         self._pairing = Pairing(trial, self.covers)
         self._folding = Folding(trial, self.covers)
 
@@ -49,20 +49,7 @@ class Looking:
 
     def covers(self, event: Event, docs: Docs) -> bool:
         """Returns whether an event is made of all of some documents."""
-        return not docs or self._behind(event).issuperset(docs)
-
-    def _behind(self, event: Event) -> frozenset[int]:
-        known = self._covered.get(id(event))
-        if known is None:
-            known = event, self._found(event)  # with the event, so that its id stays its own
-            self._covered[id(event)] = known
-        return known[1]
-
-    def _found(self, event: Event) -> frozenset[int]:
-        if isinstance(event.made, Given):
-            sources = {event.made.source, *event.made.behind}
-            return frozenset(number for number, source in enumerate(self._sources) if source in sources)
-        return frozenset().union(*map(self._behind, event.inputs))
+        return not docs or self._covering.of(event).issuperset(docs)
 
     def _look(self, stream: Stream, docs: Docs) -> Looked:
         match stream:

@@ -4,30 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
 
 from mmqjp.explain.node_names import Filler
-from mmqjp.explain.pattern_text import referent_text
-from mmqjp.explain.retrace.event import Event, Plain, Source, before, given_parts
-from mmqjp.explain.retrace.values import Scope, aggregated, holds
-from pattern_stage.formula import rewritten_condition
+from mmqjp.explain.retrace.event import Event, Source, before, given_parts
+from mmqjp.explain.retrace.patterns.asked import Match, conjunct_of, having_of
+from mmqjp.explain.retrace.values import Scope, holds
 from xpath_stage.binder import Take
-from xscl.algebra.event_sequences import (
-    Length,
-    Names,
-    NearPattern,
-    OfItem,
-    OfItems,
-    Pattern,
-    Referent,
-    letters_of,
-)
-from xscl.algebra.events import AllOf, Attribute, Condition, Value
-
-Match = Mapping[str, Sequence[Event]]
-"""Of each variable, or of each letter, its events in the order of time."""
-
-_EACH = ("each", "previous")
+from xscl.algebra.event_sequences import NearPattern, Pattern, letters_of
+from xscl.algebra.events import Condition
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,51 +95,8 @@ def tested(pattern: Pattern | NearPattern, match: Match) -> Iterator[tuple[Condi
     written as in the statement: for all events that it is about, in their order."""
     if isinstance(pattern, NearPattern):
         return
-    having = [(one, pattern.having_names) for one in _parts(pattern.having)]
-    for condition, names in [*((one.condition, one.names) for one in pattern.conjuncts), *having]:
-        yield from _instances(pattern, match, condition, names)
-
-
-def _instances(pattern: Pattern, match: Match, condition: Condition, names: Names) -> Iterator[tuple[Condition, Scope]]:
-    texts = {name: referent_text(of, pattern.variables) for name, of in names}
-
-    def renamed(leaf: Value) -> Value:
-        return Attribute(leaf.part, texts[leaf.name], leaf.kind) if isinstance(leaf, Attribute) else leaf
-
-    said = rewritten_condition(condition, renamed)
-    about = {of.variable: _places(pattern, match, names, of.variable) for _, of in names}
-    for places in product(*about.values()):
-        at = dict(zip(about, places, strict=True))
-        values = {texts[name]: _value(of, match[pattern.variables[of.variable].name], at) for name, of in names}
-        yield said, Scope(values, 0)
-
-
-def _places(pattern: Pattern, match: Match, names: Names, variable: int) -> range:
-    """Returns the places of a variable's events for each of which a condition holds: one, if it is about none."""
-    count = len(match[pattern.variables[variable].name])
-    own = [of for _, of in names if of.variable == variable]
-    if any(of.earlier if isinstance(of, OfItems) else isinstance(of, OfItem) and of.place in _EACH for of in own):
-        return range(1, count)
-    if any(isinstance(of, OfItem) and of.place == "every" for of in own):
-        return range(count)
-    return range(1)
-
-
-def _value(of: Referent, events: Sequence[Event], at: Mapping[int, int]) -> Plain:
-    match of:
-        case Length():
-            return float(len(events))
-        case OfItems(aggregated=one, earlier=earlier):
-            some = events[: at[of.variable]] if earlier else events
-            return aggregated(one, [Scope(event.values, 0) for event in some])
-        case OfItem(place=place, name=name):
-            here = at[of.variable]
-            which = {"only": 0, "first": 0, "last": -1, "each": here, "previous": here - 1, "every": here}[place]
-            return events[which].values[name]
-
-
-def _parts(condition: Condition) -> tuple[Condition, ...]:
-    return condition.args if isinstance(condition, AllOf) else (condition,)
+    for asked in [*(conjunct_of(pattern, one) for one in pattern.conjuncts), *having_of(pattern)]:
+        yield from ((asked.said, scope) for scope in asked.scopes(match))
 
 
 def _behind(events: Iterable[Event]) -> frozenset[Source]:
