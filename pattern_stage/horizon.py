@@ -85,6 +85,11 @@ class Buffer:
                     released[stream] = due.take(np.argsort(due.t1, kind="stable"))
         return released
 
+    def pass_over(self, until: int) -> None:
+        """Drops the events that end before a time."""
+        for stream, parts in self._waiting.items():
+            self._waiting[stream] = [left for part in parts if len(left := part.take(part.t1 >= until))]
+
     def drop(self, streams: Iterable[str]) -> None:
         """Drops the events of streams that nothing reads any more."""
         for stream in streams:

@@ -118,7 +118,8 @@ def assemble(
     watermarks.released = lambda: patterns.horizon
 
     def event_time(streams: Collection[str]) -> int:
-        return patterns.first_since({} if patterns.is_begun else greatest_times(store, ledger), streams)
+        registry.events.settle()
+        return patterns.first_since({} if patterns.moves else greatest_times(store, ledger), streams)
 
     changes = QueryChanges(store, ledger, stored_queries, registry, compiler, now, event_time)
     state = JoinState(store, ledger, registry, stage1, records)

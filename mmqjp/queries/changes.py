@@ -20,6 +20,7 @@ from mmqjp.queries.event_changes import (
     InvalidEvents,
     definition_changes,
     refuse_misfits,
+    streams_behind,
     unused,
 )
 from mmqjp.queries.event_compile import CompiledEvents
@@ -181,7 +182,8 @@ class QueryChanges:
     def _set_paused(
         self, subscriptions: Sequence[Subscription], reason: str | None, names: list[str], metadata_for: MetadataFor
     ) -> None:
-        last = {False: self._ledger.next_docid - 1, True: self._event_time(())}  # of documents, and of events
+        behind = streams_behind(subscriptions, self._registry)
+        last = {False: self._ledger.next_docid - 1, True: self._event_time(behind)}  # of documents, and of events
         with whole_batch(self._store):
             if reason is None:
                 self._store.extend(NO_WITNESSES)  # cached plan state may lack what paused queries need

@@ -67,6 +67,13 @@ class EventCompiler:
         return CompiledEvents(query, self._schemas)
 
 
+def streams_behind(queries: Iterable[Subscription], registry: Registry) -> set[str]:
+    """Returns the streams of documents that the events which queries read are defined from."""
+    definitions = registry.events.definitions
+    read = {name for query in queries if query.is_events for name in registry.events.reads(query)}
+    return {definitions[name].pattern.stream for name in read if name in definitions}
+
+
 def definition_changes(script: Script, registry: Registry, first_id: int) -> DefinitionChanges:
     """Returns what the definitions of a script change. New ones are numbered from `first_id`."""
     changes, known = DefinitionChanges(), registry.events.definitions

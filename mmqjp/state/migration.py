@@ -2,8 +2,9 @@
 
 Up to format 3, two processes that wrote one store could give the same number to two chains of functions. These numbers
 cannot be resolved, so derived values are computed again from the documents. Up to format 4, outputs had no numbers and
-ids, and positions of sinks were stored as batches. Up to format 5, queries had no forms. What later formats added are
-tables, which a store gets empty.
+ids, and positions of sinks were stored as batches. Up to format 5, queries had no forms. What formats 7 to 9
+added are tables, which a store gets empty. Format 10 has an order of words, and queries that what reads format 9 does
+not know: `near`, absences, PATTERN.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from join_stage.store.protocol import StoreError, TableStore, whole_batch
 from mmqjp.tables import answers, batches, command_answers, dead_letters, deliveries, documents, offsets, settings
 from mmqjp.tables.commit_metadata import CommitMetadata
 
-SCHEMA_VERSION = 9
+SCHEMA_VERSION = 10
 """The format of a store.
 
 Format 2 added pauses of queries and offsets of sources. Format 3 added placements of queries in the catalog. Format 4

@@ -86,24 +86,40 @@ class Patterns:
         if not self._is_open and not self._statements.forms and self._time.horizon == START:
             return
         self._follow_forms()
-        if self._time.horizon == START and self._statements.forms:
-            self._time.horizon = min(form.since for form in self._statements.forms.values()) + 1
+        self._pass_over(self._start())
         self._follow_definitions()
 
     def _follow_forms(self) -> None:
         """Brings the forms in the kernel in step."""
         if not self._is_open:
             self._open()
-        if self._statements.changed:
+        elif self._statements.changed:
             self.running.follow(self._statements.forms, self._statements.changed)
             self._statements.changed.clear()
 
+    def _start(self) -> int:
+        """Returns from when on there is anything to find: the horizon, or later if all forms came later."""
+        since = min((form.since for form in self._statements.forms.values()), default=START)
+        return max(self._time.horizon, since + 1)
+
+    def _pass_over(self, horizon: int) -> None:
+        """Moves the horizon to a time before which there is nothing to find."""
+        if horizon > self._time.horizon:
+            self.running.buffer.pass_over(horizon)
+            self._time.horizon = horizon
+
+    @property
+    def moves(self) -> bool:
+        """Whether there is a horizon, and a form that is run moves it."""
+        return self.is_begun and bool(self._statements.forms)
+
     def first_since(self, greatest: Mapping[str, int], streams: Collection[str]) -> int:
-        """Returns since when a new statement over some external streams sees events: from the horizon on. If there is
-        none yet, documents that were there before are not for it."""
-        if self._time.horizon > START:
-            return self._time.horizon - 1
-        return self._first_horizon(greatest, streams) - 1
+        """Returns since when a new or resumed statement over some external streams sees events: from the horizon on. If
+        nothing moves that, documents that were there before are not for it: `greatest` has the greatest time of each
+        stream."""
+        if self.moves:
+            return self._start() - 1
+        return max(self._time.horizon, self._first_horizon(greatest, streams)) - 1
 
     def _first_horizon(self, greatest: Mapping[str, int], streams: Collection[str]) -> int:
         """Returns the first horizon: what the documents of some streams that are there have passed."""
@@ -278,13 +294,19 @@ class Patterns:
             self.running.compact()
 
     def _open(self) -> None:
-        """Reads the last snapshot, and runs the statements again over the events from there on."""
+        """Reads the last snapshot, and runs the statements again over the events from there on. Those that came later
+        come in again when they came, so that what waits is what waited before."""
         found = self._stored.snapshot()
         lineage = Lineage(self._time.next_number, self._ids)
         lineage.restore(found.lineage)
         self.running = running = Running(self._make_kernel, lineage, self._records, self._made_of, limits=self._limits)
         self._is_open = True
-        running.follow(self._statements.forms, self._statements.forms)
+        forms, later = self._statements.forms, dict[int, list[EventForm]]()
+        for form in forms.values():
+            if form.since + 1 < found.horizon:
+                running.put(form)
+            else:
+                later.setdefault(form.since + 1, []).append(form)
         self._statements.changed.clear()
         running.kernel.restore(found.kernel)
         schemas = {name: placement.schema for name, placement in self._statements.placements.items()}
@@ -292,6 +314,18 @@ class Patterns:
         taken = {name: since for name, since in self._time.taken.items() if self._statements.ids.get(name) == since.id}
         for name, events in events_of(rows, schemas, lineage, running.texts, taken).items():
             running.buffer.add(name, events)
-        if self._time.horizon > found.horizon:
-            for _ in running.run(self._time.horizon, self._statements.placements):
-                pass
+        reached = found.horizon
+        for start, new in sorted(later.items()):
+            reached = self._run_again(reached, min(start, self._time.horizon))
+            for form in new:
+                running.put(form)
+        self._run_again(reached, self._time.horizon)
+
+    def _run_again(self, reached: int, until: int) -> int:
+        """Runs the statements from one horizon to another, if that is later. Returns where they are."""
+        if until <= reached:
+            return reached
+        for _ in self.running.run(until, self._statements.placements):
+            pass
+        self.running.buffer.pass_over(until)
+        return until

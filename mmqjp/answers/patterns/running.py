@@ -71,10 +71,11 @@ class Running:
         self.exceeded = {}
         for form_id in changed:
             if form_id in forms and self._known.get(form_id) is not forms[form_id]:
-                self._put(form_id, forms[form_id])
+                self.put(forms[form_id])
 
-    def _put(self, form_id: str, form: EventForm) -> None:
+    def put(self, form: EventForm) -> None:
         """Adds a form, or follows a change of its members. The kernel knows nothing of these but the least `since`."""
+        form_id = form.id
         known = self._known.get(form_id)
         if known is None or form.since < known.since:
             before = self._numbers.get(form_id)

@@ -27,6 +27,17 @@ FROM FILTER{l = "none"} B PUBLISH goes_on;
 FROM AGGREGATE{count() AS n OVER 5 s} A PUBLISH counts
 """
 NAMES = ("pairs", "all", "counts")
+PATTERNS = """
+DEFINE EVENT A FROM S//a->a (k := a/@k);
+DEFINE EVENT B FROM S//b->b (l := b/@k);
+PATTERN SEQ(A a, B b) WHERE { a.k = b.l } WITHIN 6 s RETURN a.k AS k PUBLISH anyhow;
+PATTERN SEQ(A+ a[], B b) WHERE skip_till_next_match { a[i].k = a[i-1].k AND b.l = a[1].k } WITHIN 6 s
+    RETURN b.l AS k PUBLISH runs;
+PATTERN SEQ(~(A n), B b) WHERE { n.k = b.l } WITHIN 4 s RETURN b.l AS k PUBLISH alone
+"""
+GOES_ON = """;
+FROM FILTER{l = "none"} B PUBLISH goes_on
+"""
 
 Found = Counter[tuple[str, int, int, str]]
 
@@ -184,6 +195,60 @@ def test_random_lives_exceed_all_limits(tmp_path: Path, monkeypatch: pytest.Monk
         if len(seen) == 3:
             return
     pytest.fail(f"some limit is not exceeded: {seen}")
+
+
+def life(
+    rng: Random,
+    arrived: Sequence[tuple[int, list[Event]]],
+    stops: Sequence[int],
+    state: Path,
+    script: str,
+    most: tuple[int, int],
+    *,
+    plain: bool,
+) -> tuple[list[str | None], Found]:
+    """Documents come, and at the stops all queries that are paused are resumed. Returns why each one was paused at each
+    stop, and what was told. In a plain life documents come one by one; in others in any batches, with restarts."""
+    matches, partial = most
+
+    def opened() -> Session:
+        return Session("duckdb", state=state, settle=0, max_matches=matches, max_partial=partial, quiet=True)
+
+    engine = opened()
+    names = engine.subscribe(script)
+    reasons: list[str | None] = []
+    place = 0
+    for stop in stops:
+        while place < stop:
+            size = 1 if plain else min(rng.randint(1, 9), stop - place)
+            engine.process([sent(number, *arrived[number]) for number in range(place, place + size)])
+            place += size
+            if not plain and chance(rng, 40):
+                engine.close()
+                engine = opened()
+        paused = {name: engine.registry.named(name)[0].paused for name in names}
+        reasons += paused.values()
+        for name, reason in paused.items():
+            if reason is not None:
+                engine.resume(name)
+    engine.process([Document("last", "<none/>", "S", 50 * SECOND)])
+    found = told(engine)
+    engine.close()
+    return reasons, found
+
+
+@pytest.mark.parametrize("seed", seeds(3, 300))
+def test_patterns_are_paused_at_the_same_time(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if all are paused: then nothing moves the horizon but a resumption."""
+    rng = Random(seed)
+    arrived = documents(rng, 40)
+    stops = sorted(rng.sample(range(5, 38), 3))
+    most = rng.choice(((2, 100), (100, 2), (3, 3), (1, 1)))
+    script = PATTERNS + rng.choice(("", GOES_ON))
+    plain = life(rng, arrived, stops, tmp_path / "plain", script, most, plain=True)
+    monkeypatch.setattr("mmqjp.answers.patterns.patterns.SNAPSHOT_EVERY", rng.choice((1, 3, 50)))
+    for number in range(2):
+        assert life(rng, arrived, stops, tmp_path / f"{number}", script, most, plain=False) == plain
 
 
 @pytest.mark.parametrize("seed", seeds(2, 200))

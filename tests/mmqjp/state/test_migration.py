@@ -28,8 +28,8 @@ from tests.support.stores import TABLES, parquet_store
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-RECORDED, CHAINS, UNNUMBERED, WITHOUT_FORMS, TELLING_ALL, WITHOUT_EVENTS = (
-    DATA / f"store_v{version}.sql" for version in (1, 3, 4, 5, 6, 8)
+RECORDED, CHAINS, UNNUMBERED, WITHOUT_FORMS, TELLING_ALL, WITHOUT_EVENTS, WITHOUT_WORDS = (
+    DATA / f"store_v{version}.sql" for version in (1, 3, 4, 5, 6, 8, 9)
 )
 TABLE_NAMES = "SELECT table_name FROM duckdb_tables()"
 START = 1_767_225_600_000_000
@@ -83,7 +83,7 @@ def assert_goes_on(engine: Session) -> None:
     assert {o.documents for o in got} == pairs and len(got) == len(pairs)
     engine.pause("pairs")
     assert engine.process([Document("a6", "<a><k>v</k></a>", time=START + 6_000_000)])[0].query == "q2"
-    assert engine.setting("schema_version") == "9"
+    assert engine.setting("schema_version") == "10"
 
 
 @pytest.mark.parametrize("plan", PLANS)
@@ -297,7 +297,7 @@ def test_a_store_of_format_7_gets_the_tables_of_sinks(tmp_path: Path):
         assert [o.documents for o in engine.process([Document("a2", "<a/>", time=START)])] == [("a2",)]
         for table in ("gaps", "undelivered"):
             assert len(engine.sql(f"SELECT * FROM {table}")) == 0
-        assert engine.setting("schema_version") == "9"
+        assert engine.setting("schema_version") == "10"
 
 
 def assert_gets_events(engine: Session) -> None:
@@ -310,7 +310,7 @@ def assert_gets_events(engine: Session) -> None:
     engine.resume("q1")
     got = engine.process([Document("b6", "<b><k>w</k></b>", time=START + 63_500_000)])
     assert [(o.query, o.documents) for o in got] == []
-    assert engine.setting("schema_version") == "9"
+    assert engine.setting("schema_version") == "10"
 
 
 def test_a_store_of_format_8_gets_the_tables_of_events_on_duckdb(tmp_path: Path):
@@ -323,6 +323,38 @@ def test_a_store_of_format_8_gets_the_tables_of_events_on_spark(spark: SparkSess
     write_spark(tmp_path / "state", WITHOUT_EVENTS)
     with Session(spark, state=tmp_path / "state") as engine:
         assert_gets_events(engine)
+
+
+def assert_knows_words(engine: Session) -> None:
+    """The event query goes on where it was; queries of this format can be added."""
+    before = [(o.query, o.documents) for o in engine.outputs()]
+    assert before == [("pairs", ("a1", "b3")), ("first_after", ("a1", "b3"))]
+    engine.subscribe(
+        "S//a->x[./k->p] JOIN {near(p, q, 0.5), 1 min} S//b->y[./k->q] PUBLISH alike;"
+        "PATTERN SEQ(A a, B b) WHERE {a.k = b.l} WITHIN 1 min PUBLISH sequence"
+    )
+    documents = [
+        Document("b5", "<b><k>w</k></b>", "S", START + 5_000_000),
+        Document("a6", "<a><k>one two</k></a>", "S", START + 6_000_000),
+        Document("b7", "<b><k>two one</k></b>", "S", START + 7_000_000),
+        Document("c8", "<c/>", "S", START + 8_000_000),
+    ]
+    told = {(o.query, o.documents) for o in engine.process(documents)}
+    assert told == {("pairs", ("a2", "b5")), ("first_after", ("a2", "b5")), ("alike", ("a6", "b7"))}
+    assert engine.setting("schema_version") == "10"
+
+
+def test_a_store_of_format_9_opens_on_duckdb(tmp_path: Path):
+    write_duckdb(tmp_path / "state", WITHOUT_WORDS)
+    with Session("duckdb", state=tmp_path / "state", settle=0) as engine:
+        assert_knows_words(engine)
+
+
+@pytest.mark.soak
+def test_a_store_of_format_9_opens_on_spark(spark: SparkSession, tmp_path: Path):
+    write_spark(tmp_path / "state", WITHOUT_WORDS)
+    with Session(spark, state=tmp_path / "state", settle=0) as engine:
+        assert_knows_words(engine)
 
 
 def test_a_migration_that_is_killed_is_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -339,11 +371,11 @@ def test_a_store_of_a_newer_format_is_refused(tmp_path: Path):
     state = tmp_path / "state"
     Session("duckdb", state=state).close()
     with duckdb.connect(str(state / DUCKDB_FILE)) as connection:
-        connection.execute("INSERT INTO settings VALUES ('schema_version', '10', 8)")
-    with pytest.raises(StoreError, match="the store has format 10, and this version of mmqjp reads formats up to 9"):
+        connection.execute("INSERT INTO settings VALUES ('schema_version', '11', 8)")
+    with pytest.raises(StoreError, match="the store has format 11, and this version of mmqjp reads formats up to 10"):
         Session("duckdb", state=state)
     result = mmqjp("list", "--state", state)
-    assert result.exit_code == 1 and result.stderr.startswith("mmqjp: error: the store has format 10")
+    assert result.exit_code == 1 and result.stderr.startswith("mmqjp: error: the store has format 11")
     assert result.stderr.count("\n") == 1
 
 
