@@ -1,8 +1,9 @@
-"""A kernel for one interval, which has all events: a database runs the statements that it can, a kernel the others."""
+"""A kernel for one interval, which has all events: a database runs the statements that it can, and says which windows
+of patterns may have matches; kernels do the rest."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 
 import pyarrow as pa
 
@@ -12,7 +13,9 @@ from pattern_stage.limits import Excess
 from pattern_stage.reads import streams_of
 from pattern_stage.replay.database import Database
 from pattern_stage.replay.replay import Replay, runs_as_sql
+from pattern_stage.replay.windowed import MakeMatcher, WindowedReplay, has_match_windows
 from pattern_stage.values import Texts
+from xscl.algebra.event_sequences import Pattern
 from xscl.algebra.event_sequences import Statement as AnyStatement
 from xscl.algebra.events import Stream
 
@@ -25,16 +28,18 @@ class ReplayKernel:
     are asked together.
     """
 
-    def __init__(self, texts: Texts, database: Database, others: Kernel) -> None:
-        """`others` runs what the database cannot."""
-        self._texts, self._database, self._others = texts, database, others
-        self._statements: dict[int, tuple[Stream, int]] = {}
+    def __init__(self, texts: Texts, database: Database, others: Kernel, make_matcher: MakeMatcher) -> None:
+        """`others` runs what the database cannot. `make_matcher` makes what matches patterns in the windows that the
+        database has found."""
+        self._texts, self._database, self._others, self._make_matcher = texts, database, others, make_matcher
+        self._statements: dict[int, tuple[Stream | Pattern, int]] = {}
+        self._exceeded: dict[int, Excess] = {}
         self._events: dict[str, Columns] = {}
         self._ended = False
 
     def add(self, statement: int, stream: AnyStatement, since: int) -> None:
         """Adds a statement, before the interval. It sees events whose first part has a t1 after `since`."""
-        if runs_as_sql(stream):
+        if runs_as_sql(stream) or has_match_windows(stream):
             self._statements[statement] = stream, since
         else:
             self._others.add(statement, stream, since)
@@ -48,14 +53,16 @@ class ReplayKernel:
 
     def remove(self, statements: Sequence[int]) -> None:
         """Removes statements."""
+        for number in statements:
+            self._exceeded.pop(number, None)
         others = [number for number in statements if self._statements.pop(number, None) is None]
         if others:
             self._others.remove(others)
 
     @property
     def exceeded(self) -> Mapping[int, Excess]:
-        """The statements that have exceeded a limit: of those that the database cannot run."""
-        return self._others.exceeded
+        """The statements that have exceeded a limit: patterns, and others that the database cannot run."""
+        return {**self._others.exceeded, **self._exceeded}
 
     def begin(self, until: int) -> None:
         """Begins an interval, which ends before `until`.
@@ -65,7 +72,7 @@ class ReplayKernel:
         """
         if self._ended:
             raise RuntimeError("a replay has one interval with events, which has all of them")
-        self._events = {}
+        self._events, self._until = {}, until
         self._waiting = dict(self._statements)
         self._others.begin(until)
 
@@ -74,7 +81,7 @@ class ReplayKernel:
         that is lacking."""
         self._events |= events
         found = self._others.feed(events)
-        ready = [number for number, (stream, _) in self._waiting.items() if streams_of(stream) <= self._events.keys()]
+        ready = [number for number, (stream, _) in self._waiting.items() if _streams(stream) <= self._events.keys()]
         return found + self._run(ready)
 
     def end(self) -> list[Results]:
@@ -88,9 +95,16 @@ class ReplayKernel:
         if not numbers:
             return []
         replay = Replay(self._texts, self._database)
+        windowed = WindowedReplay(self._texts, self._database, self._make_matcher)
         for number in numbers:
-            replay.add(number, *self._waiting.pop(number))
-        return replay.run(self._events)
+            stream, since = self._waiting.pop(number)
+            if isinstance(stream, Pattern):
+                windowed.add(number, stream, since)
+            else:
+                replay.add(number, stream, since)
+        found = replay.run(self._events) + windowed.run(self._events, self._until)
+        self._exceeded |= windowed.exceeded
+        return found
 
     # ------------------------------------------------------------ upkeep
 
@@ -117,3 +131,7 @@ class ReplayKernel:
     def restore(self, state: Mapping[str, pa.Table]) -> None:
         """Takes over what waited before the interval, which is nothing."""
         self._others.restore(state)
+
+
+def _streams(stream: Stream | Pattern) -> Set[str]:
+    return stream.streams.keys() if isinstance(stream, Pattern) else streams_of(stream)

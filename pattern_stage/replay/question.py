@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 
 from pattern_stage.definition import Form, Node
 from pattern_stage.formula import rewritten, rewritten_condition
-from pattern_stage.replay.scope import AsConstant, Derived, NotSql, Place, Scope, plain
+from pattern_stage.replay.alike import Constants, fixed_constants
+from pattern_stage.replay.scope import Derived, NotSql, Place, Scope, plain
 from xscl.algebra.events import (
     Attribute,
     Condition,
@@ -28,9 +29,6 @@ from xscl.algebra.events import (
     Union,
     Value,
 )
-
-Constants = Mapping[int, str | float]
-"""Constants of a form, by their numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,26 +63,10 @@ def is_askable(form: Form) -> bool:
     """Returns whether there is a question for a form: it has no FOLD and no AGGREGATE, and what its conditions compute
     of several events is arithmetic, `coalesce`, or a test whether one text contains another."""
     try:
-        fixed_constants(form)
+        fixed_constants(form, question)
     except NotSql:
         return False
     return True
-
-
-def fixed_constants(form: Form) -> frozenset[int]:
-    """Returns the constants that stand in the question itself: the others are parameters of it.
-
-    Raises:
-        NotSql: if there is no question for this form.
-    """
-    fixed: dict[int, str | float] = {}
-    while True:
-        try:
-            question(form, fixed)
-        except AsConstant as needed:
-            fixed |= {slot: "" if form.kinds[slot] == "string" else 0.0 for slot in needed.slots}
-        else:
-            return frozenset(fixed)
 
 
 def question(form: Form, fixed: Constants) -> Question:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TypeGuard
 
 import numpy as np
 
-from pattern_stage.columns import Column, Columns, Ints
-from pattern_stage.definition import Form, Forms
+from pattern_stage.columns import Columns, Ints
+from pattern_stage.definition import Forms
 from pattern_stage.flow import Flow, each_once, sorted_flow
 from pattern_stage.kernel import Results, no_events
+from pattern_stage.replay.alike import Alike, AlikeStatements
 from pattern_stage.replay.database import Database
-from pattern_stage.replay.question import fixed_constants, is_askable, question
+from pattern_stage.replay.question import is_askable, question
 from pattern_stage.replay.tables import events_table, parameters_table, results_of
 from pattern_stage.values import Texts
 from xscl.algebra.event_sequences import NearPattern, Pattern, Statement
@@ -25,26 +25,12 @@ def runs_as_sql(stream: Statement) -> TypeGuard[Stream]:
     return not isinstance(stream, Pattern | NearPattern) and is_askable(Forms().form(stream)[0])
 
 
-@dataclass(slots=True)
-class _Alike:
-    """Statements that are one question: their form, the constants in it, and what is different in each."""
-
-    form: Form
-    fixed: dict[int, str | float]
-    numbers: list[int] = field(default_factory=list)
-    since: list[int] = field(default_factory=list)
-    constants: list[tuple[str | float, ...]] = field(default_factory=list)
-    windows: list[tuple[int, ...]] = field(default_factory=list)
-
-
 class Replay:
     """Statements that are run at once over all events that there are."""
 
     def __init__(self, texts: Texts, database: Database) -> None:
         self._texts, self._database = texts, database
-        self._forms = Forms()
-        self._fixed: dict[int, frozenset[int]] = {}
-        self._alike: dict[tuple[object, ...], _Alike] = {}
+        self._statements = AlikeStatements(question)
 
     def add(self, statement: int, stream: Stream, since: int) -> None:
         """Adds a statement that runs as SQL. It sees events whose first part has a t1 after `since`.
@@ -52,22 +38,14 @@ class Replay:
         Raises:
             NotSql: if it does not run as SQL.
         """
-        form, constants, windows = self._forms.form(stream)
-        if id(form) not in self._fixed:
-            self._fixed[id(form)] = fixed_constants(form)
-        fixed = {slot: constants[slot] for slot in sorted(self._fixed[id(form)])}
-        alike = self._alike.setdefault((id(form), *fixed.values()), _Alike(form, fixed))
-        alike.numbers.append(statement)
-        alike.since.append(since)
-        alike.constants.append(constants)
-        alike.windows.append(windows)
+        self._statements.add(statement, stream, since)
 
     def run(self, events: Mapping[str, Columns]) -> list[Results]:
         """Returns the results of all statements over events, by stream. A stream that is not there has none."""
-        found = (self._answered(alike, events) for alike in self._alike.values())
+        found = (self._answered(alike, events) for alike in self._statements)
         return [one for one in found if len(one)]
 
-    def _answered(self, alike: _Alike, events: Mapping[str, Columns]) -> Results:
+    def _answered(self, alike: Alike, events: Mapping[str, Columns]) -> Results:
         form = alike.form
         asked = question(form, alike.fixed)
         tables, parts, first = {}, [], 0
@@ -79,20 +57,13 @@ class Replay:
             parts.append(some.parts)
             first += len(some)
         since = np.array(alike.since, np.int64)
-        windows = [np.array(column, np.int64) for column in zip(*alike.windows, strict=True)]
-        tables["p"] = parameters_table(asked, since, windows, self._constants(alike), self._texts)
+        tables["p"] = parameters_table(
+            asked.parameters, since, alike.windows(), alike.constants(self._texts), self._texts
+        )
         answer = self._database.ask(asked.sql, tables)
         made, rows = results_of(asked, answer, form.schema, _stacked(parts))
         flow = each_once(sorted_flow(made, np.arange(len(made)), rows))
         return Results(form.schema, Flow(flow.events, flow.at, np.array(alike.numbers, np.int64)[flow.rows]))
-
-    def _constants(self, alike: _Alike) -> dict[int, Column]:
-        found: dict[int, Column] = {}
-        columns = zip(*alike.constants, strict=True)
-        for slot, (column, kind) in enumerate(zip(columns, alike.form.kinds, strict=True)):
-            if slot not in alike.fixed:
-                found[slot] = self._texts.codes(map(str, column)) if kind == "string" else np.array(column, np.float64)
-        return found
 
 
 def _stacked(parts: Sequence[Ints]) -> Ints:

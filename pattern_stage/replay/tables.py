@@ -27,9 +27,14 @@ def events_table(source: SourceTable, events: Columns, first: int, texts: Texts)
 
 
 def parameters_table(
-    question: Question, since: Ints, windows: Sequence[Ints], constants: Mapping[int, Column], texts: Texts
+    parameters: Mapping[Derived, str],
+    since: Ints,
+    windows: Sequence[Ints],
+    constants: Mapping[int, Column],
+    texts: Texts,
 ) -> pa.Table:
-    """Returns a row for each statement. `constants` has the columns of those that the question does not fix."""
+    """Returns a row for each statement. `parameters` says what is derived from its constants, of which `constants` has
+    the columns of those that the question does not fix."""
     count = len(since)
     every, none = np.arange(count), np.zeros(count, np.int64)
     columns = {"q": pa.array(every), "since": pa.array(since)}
@@ -37,7 +42,7 @@ def parameters_table(
     last = max(constants, default=-1) + 1
     values = tuple(constants.get(slot, none) for slot in range(last))
     pairs = single_events(Columns(none, none, (), none.reshape(-1, 1)), every, every, values)
-    for derived, name in question.parameters.items():
+    for derived, name in parameters.items():
         columns[name] = _derived(derived, (), pairs, texts)
     return pa.table(columns)
 

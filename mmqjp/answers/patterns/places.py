@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pattern_stage.horizon import Settle
     from pattern_stage.limits import Limits
     from pattern_stage.lineage import Lineage
+    from pattern_stage.partition.kernel import PartitionedKernel
     from pattern_stage.replay.database import Database
     from pattern_stage.values import Texts
     from xscl import Script
@@ -71,7 +72,7 @@ def kernels(place: str, session: SparkSession | None, quota: Quota | None = None
     return partial(Kernel, limits=limits)
 
 
-def _on_executors(session: SparkSession, limits: Limits) -> MakeKernel:
+def _on_executors(session: SparkSession, limits: Limits) -> Callable[[Texts, Lineage], PartitionedKernel]:
     from join_stage.store.spark.loss import telling_loss
     from pattern_stage.partition.kernel import PartitionedKernel
     from pattern_stage.partition.on_spark import SparkRunner
@@ -84,7 +85,7 @@ def _on_executors(session: SparkSession, limits: Limits) -> MakeKernel:
 
     runner = Runner(session.sparkContext)
 
-    def make(texts: Texts, lineage: Lineage) -> Kernel:
+    def make(texts: Texts, lineage: Lineage) -> PartitionedKernel:
         return PartitionedKernel(texts, lineage, runner, limits=limits)
 
     return make
@@ -93,11 +94,16 @@ def _on_executors(session: SparkSession, limits: Limits) -> MakeKernel:
 def _as_sql(session: SparkSession | None, limits: Limits) -> MakeKernel:
     from pattern_stage.kernel import Kernel as Others
     from pattern_stage.replay.kernel import ReplayKernel
+    from pattern_stage.replay.windowed import Matcher
 
     database = _duckdb() if session is None else _spark(session)
+    matching: Callable[[Texts, Lineage], Matcher] = partial(Others, limits=limits)
+    if session is not None:
+        matching = _on_executors(session, limits)
 
     def make(texts: Texts, lineage: Lineage) -> Kernel:
-        return ReplayKernel(texts, database, Others(texts, lineage, limits=limits))
+        others = Others(texts, lineage, limits=limits)
+        return ReplayKernel(texts, database, others, partial(matching, texts, lineage))
 
     return make
 

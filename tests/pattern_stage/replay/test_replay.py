@@ -107,14 +107,6 @@ def written(statements: Sequence[str]) -> World:
     return cast(World, Streams(known, given, list(map(Written, statements))))
 
 
-@pytest.fixture(params=["duckdb", pytest.param("spark", marks=pytest.mark.spark)])
-def database(request: pytest.FixtureRequest) -> Database:
-    """Each database in turn."""
-    if request.param == "duckdb":
-        return DuckDBDatabase()
-    return SparkDatabase(request.getfixturevalue("spark"))
-
-
 class Counting:
     """A database that counts."""
 
@@ -140,7 +132,7 @@ class Since:
 
 def replayed(made: World, database: Database) -> list[Events]:
     def replay(texts: Texts, lineage: Lineage, run: Run) -> AnyKernel:
-        return ReplayKernel(texts, database, Kernel(texts, lineage))
+        return ReplayKernel(texts, database, Kernel(texts, lineage), lambda: Kernel(texts, lineage))
 
     return Runner(made, Run(WHOLE), replay).results()
 
@@ -189,7 +181,7 @@ def test_only_events_after_since_are_seen(database: Database):
     made = written([one for one in STATEMENTS if "E3" not in one][::4])
 
     def since_three(texts: Texts, lineage: Lineage, run: Run) -> AnyKernel:
-        return Since(ReplayKernel(texts, database, Kernel(texts, lineage)), 3 * SECOND)
+        return Since(ReplayKernel(texts, database, Kernel(texts, lineage), lambda: Kernel(texts, lineage)), 3 * SECOND)
 
     kernel = Runner(made, Run(WHOLE), lambda texts, lineage, run: Since(Kernel(texts, lineage), 3 * SECOND))
     found = Runner(made, Run(WHOLE), since_three).results()
@@ -199,7 +191,9 @@ def test_only_events_after_since_are_seen(database: Database):
 
 def test_a_replay_ends_with_its_first_events():
     made = written(["FROM E1 NEXT{a = b} E2"])
-    kernel = ReplayKernel(texts := Texts(), DuckDBDatabase(), Kernel(texts, Lineage()))
+    kernel = ReplayKernel(
+        texts := Texts(), DuckDBDatabase(), Kernel(texts, Lineage()), lambda: Kernel(texts, Lineage())
+    )
     (stream,), _ = lowered(made)
     kernel.add(0, stream, -1)
     for until in (5, 9):

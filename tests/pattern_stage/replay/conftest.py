@@ -1,0 +1,17 @@
+"""The databases that replay statements."""
+
+from __future__ import annotations
+
+import pytest
+
+from pattern_stage.replay.database import Database
+from pattern_stage.replay.on_duckdb import DuckDBDatabase
+from pattern_stage.replay.on_spark import SparkDatabase
+
+
+@pytest.fixture(params=["duckdb", pytest.param("spark", marks=pytest.mark.spark)])
+def database(request: pytest.FixtureRequest) -> Database:
+    """Each database in turn."""
+    if request.param == "duckdb":
+        return DuckDBDatabase()
+    return SparkDatabase(request.getfixturevalue("spark"))
