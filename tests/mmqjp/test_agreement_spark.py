@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 SETS = 6
 VIEWS = 2
-QUERIES = 20
+QUERIES, FEW = 20, 8
 DOCUMENTS = 12
 
 
@@ -40,14 +40,14 @@ def test_spark_agrees_with_the_oracle(seed: int, spark: SparkSession):
 
 @pytest.mark.parametrize("seed", seeds(1, 30, 7000))
 def test_what_is_told_once_on_spark_agrees_with_the_oracle(seed: int, spark: SparkSession):
-    script, documents = random_case(seed, QUERIES, DOCUMENTS)
+    script, documents = random_case(seed, FEW, DOCUMENTS)
     with Session(spark) as engine:
         assert_agrees(engine, with_once(random.Random(seed), script), documents, Delivery(seed, 5))
 
 
 @pytest.mark.parametrize("seed", seeds(1, VIEWS, 6000))
 def test_spark_with_views_agrees_with_the_oracle(seed: int, spark: SparkSession):
-    script, documents = random_case(seed, QUERIES, DOCUMENTS)
+    script, documents = random_case(seed, FEW, DOCUMENTS)
     with Session(spark, plan="views") as engine:
         assert_agrees(engine, script, documents, _delivery(seed))
 

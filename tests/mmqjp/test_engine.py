@@ -10,10 +10,12 @@ from join_stage.joiner import PLANS
 from join_stage.store.protocol import DUCKDB_FILE
 from mmqjp import XsclErrors
 from mmqjp.session import Session
+from tests.generate.seeds import seeds
 from tests.generate.strategies import random_case
 from tests.oracle.evaluation import comparable
 from tests.support.agreement import as_row
 from tests.support.delivery import mark_delivered, undelivered
+from tests.support.in_turn import in_turn
 from tests.support.pairs import PAIRS, doc, pairs
 from xscl import parse_script
 
@@ -151,7 +153,7 @@ def test_eviction_drops_what_no_document_can_pair_with():
         assert pairs(engine.process([doc(100, seconds=1000)])) == [("d99", "d100")]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(2, 4))
 def test_half_and_half_with_state_is_one_run(seed: int, tmp_path: Path):
     script, documents = random_case(seed, 12, 12)
     with Session("duckdb") as engine:
@@ -165,8 +167,7 @@ def test_half_and_half_with_state_is_one_run(seed: int, tmp_path: Path):
     assert comparable(halves) == comparable(whole)
 
 
-@pytest.mark.parametrize("plan", PLANS)
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(("seed", "plan"), in_turn(range(5), PLANS))
 def test_a_store_that_has_r_bin_edge_by_edge_goes_on(seed: int, plan: str, tmp_path: Path):
     script, documents = random_case(seed)
     with Session("duckdb", plan=plan) as engine:

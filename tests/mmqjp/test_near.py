@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from join_stage.joiner import PLANS
+from join_stage.joiner import DEFAULT_PLAN, PLANS
 from join_stage.near import near_texts, word_sets
 from mmqjp.session import Session
 from tests.generate.near import near_case
@@ -16,6 +16,7 @@ from tests.generate.seeds import seeds
 from tests.oracle.evaluation import comparable, evaluate
 from tests.support.agreement import Delivery, arranged, as_row, assert_agrees
 from tests.support.in_process import run_in_process
+from tests.support.in_turn import in_turn
 from xscl import to_xscl
 
 if TYPE_CHECKING:
@@ -34,15 +35,16 @@ def _delivery(seed: int, batches: tuple[int, ...] = (1, 2, 3, 5, 100)) -> Delive
     return Delivery(rng.choice([None, seed]), rng.choice(batches))
 
 
-@pytest.mark.parametrize("plan", PLANS)
-@pytest.mark.parametrize("seed", seeds(2, 60))
+@pytest.mark.parametrize(("seed", "plan"), in_turn(seeds(3, 60), PLANS))
 def test_near_agrees_with_the_oracle(seed: int, plan: str):
     script, documents = near_case(seed, documents=16)
     with Session("duckdb", plan=plan) as engine:
         assert assert_agrees(engine, script, documents, _delivery(seed))
 
 
-@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize(
+    "plan", [pytest.param(plan, marks=() if plan == DEFAULT_PLAN else pytest.mark.soak) for plan in PLANS]
+)
 def test_near_agrees_with_the_oracle_on_spark(plan: str, spark: SparkSession):
     script, documents = near_case(11, queries=4, documents=12)
     with Session(spark, plan=plan) as engine:
@@ -59,8 +61,7 @@ def test_executors_find_what_is_near(seed: int, spark: SparkSession, tmp_path: P
     assert context.jobs
 
 
-@pytest.mark.parametrize("plan", PLANS)
-@pytest.mark.parametrize("seed", seeds(1, 30, 100))
+@pytest.mark.parametrize(("seed", "plan"), in_turn(seeds(3, 30, 100), PLANS))
 def test_near_over_restarts(seed: int, plan: str, tmp_path: Path):
     """Each batch is answered by another engine, which opens the store anew; queries come with the first."""
     script, documents = near_case(seed, documents=16)

@@ -106,7 +106,7 @@ def test_few_documents(rng: Random, attributes: bool, values: bool):
 
 
 @pytest.mark.usefixtures("at_once")
-@pytest.mark.parametrize("seed", seeds(3, 6))
+@pytest.mark.parametrize("seed", seeds(1, 6))
 def test_mutated_documents(seed: int):
     rng = Random(seed)
     check(parsed([mutated(rng) for _ in range(1_000)]))
@@ -127,7 +127,7 @@ def test_any_texts_are_read_as_they_were(texts: list[str]):
 
 
 @pytest.mark.usefixtures("at_once")
-@pytest.mark.parametrize("seed", seeds(2, 4))
+@pytest.mark.parametrize("seed", seeds(1, 4))
 def test_what_is_read_by_outlines_binds_as_before(seed: int):
     rng = Random(seed)
     xmls = similar(rng, 60)

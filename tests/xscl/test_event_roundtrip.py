@@ -7,6 +7,7 @@ from random import Random
 import pytest
 
 from tests.generate.event_worlds import world
+from tests.generate.seeds import seeds
 from tests.xscl.test_event_statements import EVENTS, FEED_EXAMPLES
 from xscl import XsclErrors, parse_script, to_xscl
 from xscl.script import EventStreams
@@ -39,7 +40,7 @@ def test_a_statement_is_printed_as_it_is_meant(text: str):
     assert to_xscl(parse_script(printed, events=known)) == printed
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", seeds(10, 30))
 def test_a_damaged_script_is_a_script_or_has_errors(seed: int):
     rng = Random(seed)
     text = EVENTS + rng.choice(list(FEED_EXAMPLES.values()))

@@ -19,7 +19,7 @@ TOKENS = (
 
 
 @given(scripts())
-@examples(60, 200)
+@examples(25, 200)
 def test_parsing_a_printed_script_gives_an_equal_tree(script: Script) -> None:
     text = to_xscl(script)
     parsed = parse_script(text)
@@ -29,7 +29,7 @@ def test_parsing_a_printed_script_gives_an_equal_tree(script: Script) -> None:
 
 
 @given(scripts())
-@examples(20, 50)
+@examples(10, 50)
 def test_a_query_spans_its_own_text(script: Script) -> None:
     text = to_xscl(script)
     queries = [text[query.span.start : query.span.end] for query in parse_script(text).queries]
@@ -41,13 +41,13 @@ def test_a_query_spans_its_own_text(script: Script) -> None:
         st.text(), st.lists(st.sampled_from(TOKENS)).map(" ".join), st.lists(st.sampled_from(TOKENS)).map("".join)
     )
 )
-@examples(200, 400)
+@examples(60, 400)
 def test_any_text_is_a_script_or_has_errors(text: str) -> None:
     _parse_or_render(text)
 
 
 @given(scripts(), st.data())
-@examples(60, 200)
+@examples(25, 200)
 def test_a_damaged_script_is_a_script_or_has_errors(script: Script, data: st.DataObject) -> None:
     text = to_xscl(script)
     for _ in range(data.draw(st.integers(1, 3))):

@@ -20,6 +20,7 @@ from mmqjp.queries.event_changes import InvalidEvents
 from mmqjp.queries.event_statements import since_of
 from mmqjp.session import Session
 from tests.generate.documents import chance
+from tests.generate.seeds import seeds
 from tests.mmqjp.answers.event_world import Doc, expected
 from tests.mmqjp.answers.test_patterns import (
     DEFINITIONS,
@@ -97,7 +98,7 @@ def few_batches_to_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(defaults, "snapshot_every", 3)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", seeds(3, 10))
 def test_outputs_are_those_of_brute_force(seed: int, tmp_path: Path) -> None:
     rng = Random(300 + seed)
     cels, patterns = statements(rng), pattern_statements(rng)

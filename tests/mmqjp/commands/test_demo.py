@@ -101,6 +101,7 @@ def test_master_is_for_spark():
     assert "--master is for the engine spark" in result.stderr
 
 
+@pytest.mark.soak  # test_choice.py has the demo on both engines
 @pytest.mark.spark
 def test_spark_shows_the_same(spark, shown):
     result = call("demo", "--engine", "spark")

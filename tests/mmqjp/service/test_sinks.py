@@ -25,6 +25,7 @@ from mmqjp.sinks.manager import SinkManager
 from mmqjp.sinks.message import Verdict, acknowledged, down, refused
 from mmqjp.sinks.secrets import Secrets
 from mmqjp.tables.commit_metadata import CommitMetadata
+from tests.generate.seeds import seeds
 from tests.support.fake_sinks import DAY, SECOND, Clock, Disk, Endpoint, Endpoints, FakeJobs, Killed, definition
 from tests.support.service import PAIRS, Directory, Events, streaming
 
@@ -63,7 +64,7 @@ def process(engine: Session, sinks: SinkManager, found: list[Document]) -> None:
     sinks.committed(outputs)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(2, 4))
 def test_a_store_and_its_sinks_are_killed_anywhere(seed: int, tmp_path: Path):
     random, clock, killed = Random(seed), Clock(), 0
 
@@ -227,6 +228,7 @@ def test_a_service_delivers_what_is_there_before_it_ends(tmp_path: Path):
     assert not (tmp_path / "s.jsonl").exists() or not lines_of(tmp_path / "s.jsonl")
 
 
+@pytest.mark.soak  # tests/mmqjp/commands/test_sinks.py has a shorter life of the same
 def test_on_spark_a_service_delivers_what_is_there_before_it_ends(spark: SparkSession, tmp_path: Path):
     from threading import Event
 

@@ -96,7 +96,7 @@ def assert_reopened_is_the_same(engine: object, plan: str, seed: int, tmp_path: 
     return len(found[0])
 
 
-@pytest.mark.parametrize("seed", seeds(5, SEEDS))
+@pytest.mark.parametrize("seed", seeds(3, SEEDS))
 def test_reopened_stores_go_on_as_if_they_had_not_been_closed(seed: int, tmp_path: Path):
     assert_reopened_is_the_same("duckdb", PLANS[seed % len(PLANS)], seed, tmp_path)
 
