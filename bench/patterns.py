@@ -8,7 +8,8 @@
 5.10: see `bench.patterns_thesis`. `double-top` is Figure 4.17: see `bench.patterns_double_top`. `places` is about
 executors and SQL: see `bench.patterns_places`. `peers` compares with Flink and with an expert's SQL: see
 `bench.patterns_peers`. `kleene` has the experiments of SASE+: see `bench.patterns_kleene`. `errors` is
-about missing letters: see `bench.patterns_errors`. `memory` registers statements: see `bench.patterns_memory`.
+about missing letters, and what a BUDGET leaves: see `bench.patterns_errors` and `bench.patterns_budget`. `memory`
+registers statements: see `bench.patterns_memory`.
 
 Beside the others stand one statement at a time, by a kernel of its own over the same intervals and, for the first two,
 by hand in NumPy over all events, both for a sample, scaled up; and the floor: a dictionary probe for each attribute of
@@ -27,6 +28,7 @@ from typing import Any
 import numpy as np
 
 from bench import (
+    patterns_budget,
     patterns_double_top,
     patterns_errors,
     patterns_kleene,
@@ -294,7 +296,9 @@ def _measured(options: argparse.Namespace) -> tuple[list[Line], tuple[Column, ..
             return each(kleene, lambda one: patterns_kleene.measure(one, turns, sample)), patterns_kleene.COLUMNS
         case "errors":
             turns, lacking_cases = (1 if quick else 3), patterns_errors.cases(count, quick=quick)
-            return each(lacking_cases, lambda one: patterns_errors.measure(one, turns)), patterns_errors.COLUMNS
+            exact = each(lacking_cases, lambda one: patterns_errors.measure(one, turns))
+            drifts = each(patterns_budget.cases(count, quick=quick), lambda one: patterns_budget.measure(one, turns))
+            return [*exact, *drifts], patterns_errors.COLUMNS
         case "feeds" | "rumor" | "hybrid":
             sweeps = patterns_thesis.cases(options.name, queries, count, quick=quick)
             sizes = (3, 1) if quick else (5, 3)

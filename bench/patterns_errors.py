@@ -8,7 +8,7 @@ have the same matches, which are compared. What a BUDGET leaves is compared with
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
 
@@ -57,10 +57,12 @@ class Given:
     streams: Ints
     keys: Ints
 
-    def columns(self, texts: Texts, lineage: Lineage, begin: int) -> Mapping[str, Columns]:
+    def columns(
+        self, texts: Texts, lineage: Lineage, begin: int, streams: Sequence[str] = STREAMS
+    ) -> Mapping[str, Columns]:
         """The events of an interval."""
         codes, found = texts.codes(f"k{key}" for key in range(KEYS)), {}
-        for number, name in enumerate(STREAMS):
+        for number, name in enumerate(streams):
             at = begin + np.flatnonzero(self.streams[begin : begin + INTERVAL] == number)
             times = (at + 1) * SECOND
             parts = lineage.of_documents(name, at, times, times, np.zeros((len(at), 1), np.int64))
@@ -74,9 +76,9 @@ def given(count: int, seed: int = 1) -> Given:
     return Given(chance.integers(0, len(STREAMS), count), chance.integers(0, KEYS, count))
 
 
-def run(text: str, events: Given) -> tuple[float, Found]:
+def run(text: str, events: Given, streams: Sequence[str] = STREAMS) -> tuple[float, Found]:
     """Returns the CPU time of all intervals, and the matches."""
-    (statement,) = lowered([text], dict.fromkeys(STREAMS, SCHEMA))
+    (statement,) = lowered([text], dict.fromkeys(streams, SCHEMA))
     lineage = Lineage()
     kernel = Kernel(Texts(), lineage)
     kernel.add(0, statement, -1)
@@ -84,7 +86,7 @@ def run(text: str, events: Given) -> tuple[float, Found]:
     seconds, found = 0.0, set[tuple[int, ...]]()
     docids: dict[int, int] = {}
     for begin in range(0, len(events.keys), INTERVAL):
-        columns = events.columns(kernel.texts, lineage, begin)
+        columns = events.columns(kernel.texts, lineage, begin, streams)
         for some in columns.values():
             docids.update(zip(some.parts[:, 0].tolist(), (some.t1 // SECOND).tolist(), strict=True))
         start = time.thread_time()
@@ -136,6 +138,7 @@ def cases(events: int | None, *, quick: bool) -> list[Case]:
 COLUMNS: tuple[Column, ...] = (
     ("missing letters", lambda line: line.case["errors"]),
     ("BUDGET", lambda line: line.case["budget"] or None),
+    ("kept by", lambda line: line.plan if line.case["figure"] == "drift" else None),
     ("events/s", lambda line: line.details["events_a_second"]),
     ("matches", lambda line: line.rows),
     ("times as fast as exact", lambda line: line.speedup),

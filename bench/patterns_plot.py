@@ -34,9 +34,13 @@ _AXES = {
     "E4": ("window", "events of a window, NON OVERLAPPING"),
     "errors": ("errors", "missing letters"),
     "budget": ("budget", "BUDGET, one letter missing"),
+    "drift": ("budget", "BUDGET, in a stream that drifts"),
     "many": ("queries", "Kleene queries of one template"),
 }
 """What varies in a figure, and its label."""
+
+_PARTS = ("drift",)
+"""Figures of which part is found, instead of how fast."""
 
 _OTHERS = ("one at a time", "one by hand", "backtracking")
 """Ways that are drawn with dots."""
@@ -77,10 +81,14 @@ def _panel(axes: Any, name: str, lines: Sequence[Line]) -> None:
     for line in lines:
         groups.setdefault(_series(line, lines), []).append(line)
     for series, colour in zip(groups, cycle(_COLOURS), strict=False):
-        points = sorted((float(str(line.case[key])), _rate(line)) for line in groups[series])
+        points = sorted((float(str(line.case[key])), _height(line)) for line in groups[series])
         style = "s:" if any(plan in series for plan in _OTHERS) else "D-"
         axes.plot([x for x, _ in points], [rate for _, rate in points], style, color=colour, label=series)
-    axes.set(title=name, xlabel=label, ylabel="events a second", yscale="log")
+    axes.set(title=name, xlabel=label)
+    if name in _PARTS:
+        axes.set(ylabel="recall", xscale="log", ylim=(0, 1.05))
+    else:
+        axes.set(ylabel="events a second", yscale="log")
     if key in _LOG:
         axes.set(xscale="log")
     places = sorted({float(str(line.case[key])) for line in lines})
@@ -100,7 +108,7 @@ def _series(line: Line, lines: Sequence[Line]) -> str:
     return ", ".join(parts) or "together"
 
 
-def _rate(line: Line) -> float:
-    found = line.details["events_a_second"]
+def _height(line: Line) -> float:
+    found = line.details["recall" if line.case["figure"] in _PARTS else "events_a_second"]
     assert isinstance(found, float)
     return found

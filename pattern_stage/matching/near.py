@@ -19,6 +19,7 @@ from pattern_stage.matching.bundle_table import BundleTable, Told, told
 from pattern_stage.matching.bundles import Bundle, Ending, parted
 from pattern_stage.matching.cells import Cell
 from pattern_stage.matching.choose import Apart
+from pattern_stage.matching.history import History, Made, Name
 from pattern_stage.matching.keyed_state import keyed_rows, keyed_table
 from pattern_stage.matching.letters import Automaton, Vector
 from pattern_stage.matching.masks import mask_of, rows_of
@@ -29,12 +30,16 @@ from pattern_stage.matching.saved_parts import PartReader, PartWriter, SavedPart
 from pattern_stage.matching.slots import FIRST_SLOT, Slots, slots_of
 from pattern_stage.matching.template import inputs as inputs_of
 from pattern_stage.matching.template import sees_before
+from pattern_stage.matching.thinning import restore_history, saved_history, thin
 from pattern_stage.operators import Origins, Renumber, RowVectors
 from pattern_stage.predicates import compile_value, kind_of, single_events
 from pattern_stage.stretches import spread
 from pattern_stage.values import Texts
 from xscl.algebra.event_sequences import ERRORS, EVENTS, NearPattern
 from xscl.algebra.events import Attribute, Kind
+
+Group = tuple[int, int]
+"""Rows that have a store together: their window, and since when they see events."""
 
 
 class NearMatching:
@@ -72,8 +77,8 @@ class NearMatching:
         self._read = {stream: [kind_of(one) for one in some] for stream, some in slots.values.items()}
         self._kinds: dict[int, list[Kind]] = {0: ["string"]} if self._has_events else {}
         self._by_window = sees_before(pattern)
-        self._stores: dict[int, NearStore] = {}
-        self._apart: dict[int, Apart] = {}
+        self._stores: dict[Group, NearStore] = {}
+        self._apart: dict[Group, Apart] = {}
         self._numbers: set[int] = set()
         self._since: list[tuple[int, int]] = []
 
@@ -82,34 +87,49 @@ class NearMatching:
     def add_rows(self, new: Ints) -> None:
         """Takes in rows that were added."""
         self._numbers.update(new.tolist())
-        windows = self._rows.within[new] if self._by_window else np.zeros(len(new), np.int64)
-        for window in distinct(windows).tolist():
-            mine = new[windows == window]
-            store = self._stores.get(window)
+        grouped: dict[Group, list[int]] = defaultdict(list)
+        for row in new.tolist():
+            grouped[self._group(row)].append(row)
+        for group, some in grouped.items():
+            mine = np.array(some, np.int64)
+            store = self._stores.get(group)
             if store is None:
-                store = self._stores[window] = NearStore(self._meter, self._rows)
+                store = self._stores[group] = NearStore(self._meter, self._rows)
                 if self._pattern.apart:
-                    self._apart[window] = Apart(self._order, whole=False)
+                    self._apart[group] = Apart(self._order, whole=False)
             store.rows |= mask_of(mine)
             store.window = max(store.window, int(self._rows.within[mine].max()))
             store.windows.follow(rows_of(store.rows))
+            if self._pattern.budget is not None and store.history is None:
+                store.history = History(store.window, self._key_texts)
         if self._by_window:
             for time in distinct(self._rows.apart[new]).tolist():
                 self._since.append((time, mask_of(new[self._rows.apart[new] == time])))
+
+    def _group(self, row: int) -> Group:
+        """Returns which rows have a store together: with a BUDGET only those that have seen the same events."""
+        if not self._by_window:
+            return 0, 0
+        return int(self._rows.within[row]), 0 if self._pattern.budget is None else int(self._rows.apart[row])
+
+    def _key_texts(self, key: Key) -> list[Any]:
+        """Returns what orders keys."""
+        kinds = self._key_kinds()
+        return [self._texts.text(one) if kind == "string" else one for one, kind in zip(key, kinds, strict=True)]
 
     def remove_rows(self, gone: Ints) -> None:
         """Forgets rows and what waits for them alone."""
         self._numbers.difference_update(gone.tolist())
         mask = mask_of(gone)
-        for window, store in list(self._stores.items()):
+        for group, store in list(self._stores.items()):
             store.remove_rows(mask)
             if not store.rows:
-                del self._stores[window]
-                self._apart.pop(window, None)
+                del self._stores[group]
+                self._apart.pop(group, None)
                 continue
             store.windows.follow(rows_of(store.rows))
-            if window in self._apart:
-                self._apart[window].without(mask)
+            if group in self._apart:
+                self._apart[group].without(mask)
         self._since = [(time, rows & ~mask) for time, rows in self._since if rows & ~mask]
 
     # ------------------------------------------------------------ running
@@ -120,8 +140,8 @@ class NearMatching:
         epochs = list(self._arrivals.epochs(inputs, every, self._since))
         self._since = [(time, rows) for time, rows in self._since if time >= until]
         found: list[Told] = []
-        for window, store in self._stores.items():
-            apart = self._apart.get(window)
+        for group, store in self._stores.items():
+            apart = self._apart.get(group)
             store.begin()
             bundles: list[Bundle] = []
             for time, arrivals in epochs:
@@ -143,11 +163,17 @@ class NearMatching:
     def _step(self, store: NearStore, time: int, arrivals: Sequence[Arrival]) -> list[Bundle]:
         """Takes the events of an epoch: each meets the chains that were there before."""
         made: list[tuple[Key, Vector, Draft]] = []
+        learnt: list[tuple[Key, Made]] = []
         for one in arrivals:
             if one.key is None:
                 continue
-            drafts = self._drafts(store, one)
+            drafts, before = self._drafts(store, one)
             made += [(one.key, vector, draft) for vector, draft in drafts.items()]
+            if store.history is not None:
+                for vector, draft in drafts.items():
+                    is_match = self._automaton.lacking(vector) is not None
+                    name = vector, draft.event[2]
+                    learnt.append((one.key, Made(name, draft.start, tuple(before[vector]), is_match)))
             if store.made > store.most_made:
                 store.exceed(store.made_too_much(time, (draft for _, _, draft in made)), time, "partial")
         for key, vector, draft in made:
@@ -158,17 +184,20 @@ class NearMatching:
                 if errors is not None:
                     ending = Ending(time, time - store.window, time, time, key, errors=errors)
                     store.find(ending, trail, trail.last, rows)
-        if self._pattern.budget is not None:
-            for key in {key for key, _, _ in made}:
-                self._thin(store, key, self._pattern.budget)
+        if store.history is not None and self._pattern.budget is not None:
+            store.history.learn(time, learnt)
+            for key in sorted({key for key, _, _ in made}, key=self._key_texts):
+                thin(store, store.history, key, self._pattern.budget, time, self._order)
+            store.history.tidy(time)
         return store.end_epoch(time)
 
-    def _drafts(self, store: NearStore, one: Arrival) -> dict[Vector, Draft]:
-        """Returns the chains that end with an event."""
+    def _drafts(self, store: NearStore, one: Arrival) -> tuple[dict[Vector, Draft], dict[Vector, list[Name]]]:
+        """Returns the chains that end with an event, and, with a BUDGET, what they go on from."""
+        before: dict[Vector, list[Name]] = defaultdict(list)
         rows = one.masks[one.stream] & store.rows
         drafts: dict[Vector, Draft] = {}
         if not rows:
-            return drafts
+            return drafts, before
         event = self._kept(one)
         for vector, cell in store.cells.get(one.key, {}).items():
             stop = cell.before(event[0])
@@ -180,11 +209,15 @@ class NearMatching:
                 draft.before, draft.oldest = max(draft.before, cell.entries[stop - 1].top), ALWAYS
                 draft.segments += cell.segments([(0, 0)], stop, rows, shared=True)
                 store.made += 1
+                if store.history is not None:
+                    low = event[1] - store.window
+                    ends = [(one.trail.event(one.place), one.start) for one in cell.entries[:stop]]
+                    before[then] += [(vector, end[2]) for end, start in ends if start >= low]
         begun = self._automaton.begin(one.stream)
         if begun and event[1] - event[0] <= store.window:
             draft = drafts.get(begun) or drafts.setdefault(begun, Draft(event, 0))
             draft.roots, draft.oldest = [(ALWAYS, rows)], min(draft.oldest, event[0])
-        return drafts
+        return drafts, before
 
     def _kept(self, one: Arrival) -> Event:
         """Returns an event as chains keep it."""
@@ -192,31 +225,6 @@ class NearMatching:
             return one.event
         values = as_json(one.event[FIRST_SLOT:], self._read[one.stream], self._texts)
         return *one.event[:FIRST_SLOT], self._texts.code(values)
-
-    def _thin(self, store: NearStore, key: Key, most: int) -> None:
-        """Keeps at most so many ends of chains of a key: those that lack least, then the latest ones."""
-        cells = store.cells.get(key, {})
-        for cell in cells.values():
-            cell.drop_before(store.low)
-        if sum(len(cell.entries) for cell in cells.values()) <= most:
-            return
-        order = self._order(one.trail.event(one.place)[2] for cell in cells.values() for one in cell.entries)
-        ranked = sorted(
-            (
-                (min(cost for _, cost in vector), -one.t1, order[one.trail.event(one.place)[2]], vector, one.start),
-                vector,
-                at,
-            )
-            for vector, cell in cells.items()
-            for at, one in enumerate(cell.entries)
-        )
-        kept: dict[Vector, set[int]] = defaultdict(set)
-        for _, vector, at in ranked[:most]:
-            kept[vector].add(at)
-        for vector, cell in list(cells.items()):
-            cell.only(kept[vector])
-            if not cell.entries:
-                del cells[vector]
 
     def _results(self, all_found: Sequence[Told]) -> Flow:
         flow = joined_flow([self._flow(found) for found in all_found], no_flow(self._pattern.schema, 1))
@@ -263,6 +271,7 @@ class NearMatching:
         """Returns the codes of all texts that it holds: those of keys, and of events."""
         keys = [key for store in self._stores.values() for key in store.cells]
         keys += [key for apart in self._apart.values() for key in apart.ends]
+        keys += [key for store in self._stores.values() if store.history is not None for key in store.history.told]
         found = {one for key in keys for one in key if isinstance(one, int) and one >= 0}
         if self._has_events:
             trails = [trail for store in self._stores.values() for trail in store.trails()]
@@ -277,13 +286,15 @@ class NearMatching:
     def state(self) -> pa.Table:
         """Returns what waits."""
         saved: list[tuple[Key, SavedPart]] = []
-        for window, store in self._stores.items():
+        for group, store in self._stores.items():
             for key, cells in store.cells.items():
                 writer = self._writer()
                 some = [[vector, writer.entries(cell.entries)] for vector, cell in cells.items()]
                 saved.append((key, writer.done(vectors=some, passed=store.passed)))
-            if window in self._apart:
-                for key, ends in self._apart[window].ends.items():
+            if store.history is not None:
+                saved += saved_history(store, store.history, self._writer)
+            if group in self._apart:
+                for key, ends in self._apart[group].ends.items():
                     writer = self._writer()
                     saved.append((key, writer.done(ends=[[end, writer.mask(of)] for end, of in ends])))
         return keyed_table(saved, self._key_kinds(), self._texts)
@@ -297,13 +308,16 @@ class NearMatching:
     def restore(self, table: pa.Table, renumber: Renumber) -> None:
         """Takes over a state that was saved."""
         for key, data, numbers, rows in keyed_rows(table, self._key_kinds(), self._texts, renumber):
-            window = int(self._rows.within[next(iter(rows.values()))]) if self._by_window else 0
+            group = self._group(next(iter(rows.values())))
             reader = PartReader(data, numbers, rows, self._texts, self._kinds, (0,), ())
             if "ends" in reader.data:
                 ends = [(end, reader.mask(of)) for end, of in reader.data["ends"]]
-                self._apart[window].ends[key] = [(end, of) for end, of in ends if of]
+                self._apart[group].ends[key] = [(end, of) for end, of in ends if of]
                 continue
-            store = self._stores[window]
+            store = self._stores[group]
+            if store.history is not None and ("history" in reader.data or "learnt" in reader.data):
+                restore_history(store.history, key, reader)
+                continue
             store.adopt_trails(key, reader.trails, reader.data["passed"])
             for written, entries in reader.data["vectors"]:
                 vector: Vector = tuple((at, cost) for at, cost in written)

@@ -8,6 +8,7 @@ from pattern_stage.limits import Meter
 from pattern_stage.matching.ages import Ages
 from pattern_stage.matching.arrivals import Key
 from pattern_stage.matching.cells import Cell
+from pattern_stage.matching.history import History
 from pattern_stage.matching.kept_trails import KeptTrails
 from pattern_stage.matching.letters import Vector
 from pattern_stage.operators import RowVectors
@@ -19,6 +20,8 @@ class NearStore(KeptTrails):
     def __init__(self, meter: Meter, rows: RowVectors) -> None:
         super().__init__(0, meter, rows)
         self.cells: dict[Key, dict[Vector, Cell]] = {}
+        self.history: History | None = None
+        """What is learnt for a BUDGET."""
 
     def kept_cells(self) -> Iterator[Cell]:
         """See KeptTrails."""
@@ -27,6 +30,8 @@ class NearStore(KeptTrails):
 
     def pass_until(self, time: int) -> None:
         """Forgets what began too long before a time."""
+        if self.history is not None:
+            self.history.pass_until(time)
         for start, some in self.expiring(time):
             for key, one, vector in some:
                 cells = self.cells.get(key, {})

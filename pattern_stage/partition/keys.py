@@ -143,7 +143,8 @@ class _Search:
             case Fold() as fold:
                 yield from self._of_fold(fold, key)
             case Pattern() | NearPattern() as pattern:
-                whole = isinstance(pattern, Pattern) and pattern.strategy == "strict"
+                # What a BUDGET keeps is learnt of all keys.
+                whole = pattern.strategy == "strict" if isinstance(pattern, Pattern) else pattern.budget is not None
                 kinds = dict(next(iter(pattern.streams.values())))
                 for name in () if whole or key is not None else pattern.keys:
                     one = Attribute("left", name, kinds[name])

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from bench import patterns, patterns_errors
+from bench import patterns, patterns_budget, patterns_errors
 from bench.patterns_errors import Case, cases, measure
 
 
@@ -19,6 +19,13 @@ def test_a_budget_has_a_part_of_the_matches():
     (all_,) = measure(Case("errors", 1, 1_500), 1)
     (few,) = measure(Case("budget", 1, 1_500, 2), 1)
     assert 0 < few.rows < all_.rows and few.details["recall"] == few.rows / all_.rows
+
+
+def test_a_history_finds_more_bundles_than_chance():
+    by_history, by_rank, by_chance = patterns_budget.measure(patterns_budget.Case("drift", 1, 3_000, 1), 1)
+    history, rank, chance = (float(str(one.details["recall"])) for one in (by_history, by_rank, by_chance))
+    assert history > rank > 0 and history > chance
+    assert by_history.details["bundles"] == by_chance.details["bundles"]
 
 
 def test_other_matches_are_told(monkeypatch):
