@@ -14,6 +14,7 @@ from pattern_stage.limits import Meter
 from pattern_stage.matching.alone import is_alone, of_event
 from pattern_stage.matching.arrivals import Arrivals, Key, MakeIndex, Role
 from pattern_stage.matching.choose import Apart
+from pattern_stage.matching.earliest_search import EarliestSearch
 from pattern_stage.matching.found import Conditions, Found
 from pattern_stage.matching.kept_sets import Kept, KeptSets
 from pattern_stage.matching.masks import expanded, mask_of
@@ -46,6 +47,7 @@ class SetFinder:
         meter: Meter,
     ) -> None:
         self._pattern = pattern = definitions[0]
+        self._is_late = pattern.is_late
         self._rows, self._texts, self._lineage, self._meter = rows, texts, lineage, meter
         self._schemas = [schema for _, schema in sorted(inputs_of(pattern), key=lambda one: int(one[0]))]
         slots = Slots()
@@ -71,10 +73,12 @@ class SetFinder:
             )
             for at in (*self._positive, *self._negated)
         ]
+        asked = {of.variable for one in rest for _, of in one.names} | {of.variable for _, of in pattern.having_names}
         self._form = SetForm(
             tuple([pattern.variables[at].group for at in self._positive]),
             tuple([pattern.variables[at].kleene for at in self._positive]),
             self._early(slots),
+            tuple([not self._negated and at not in asked for at in self._positive]),
         )
         self._arrivals = Arrivals(self._schemas, pattern.keys, self._roles, texts, all_events=False)
         self._arrivals.compute(slots.values)
@@ -117,7 +121,8 @@ class SetFinder:
         ]
         if not self._form.may_match(candidates, low, high):
             return []
-        search = SetSearch(self._form, candidates, store.window, end=end, start=start)
+        searching = EarliestSearch if self._pattern.maximal else SetSearch
+        search = searching(self._form, candidates, store.window, end=end, start=start)
         known = high if start is not None else cast(int, end)
         bound: list[Match] = []
         for bindings, rows in search.matches(store.rows):
@@ -219,7 +224,7 @@ class SetFinder:
     ) -> list[Match]:
         """Returns matches without the rows that have a better one: with an earlier first event of a variable, or with
         one event more."""
-        order = self._order(event[2] for some in candidates for event, _ in some)
+        order = self._ordered({event[2]: event[1] for some in candidates for event, _ in some})
         changed: list[Match] = []
         of: list[int] = []
         for place, match in enumerate(found):
@@ -236,6 +241,10 @@ class SetFinder:
             for match, rows in zip(found, worse, strict=True)
             if match.rows & ~rows
         ]
+
+    def _ordered(self, ends: dict[int, int]) -> dict[int, Any]:
+        """Returns what to sort events with these t1 by. What they are called matters for those of one time alone."""
+        return self._order(ends) if len(set(ends.values())) < len(ends) else ends
 
     def _order(self, numbers: Iterable[int]) -> dict[int, Any]:
         return event_order(self._lineage, numbers)

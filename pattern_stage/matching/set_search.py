@@ -18,11 +18,20 @@ class SetForm:
     """The variables of a pattern, negated ones aside: of each its group, and whether it has several events.
 
     `early` are conditions about plain variables, each with the variables that it is about; they take the bindings.
+    `free` says of which variables nothing is asked but of each event alone.
     """
 
     groups: tuple[int, ...]
     kleene: tuple[bool, ...]
     early: tuple[tuple[frozenset[int], Callable[[Any], bool]], ...]
+    free: tuple[bool, ...]
+
+    def tests(self, order: Sequence[int]) -> list[list[Callable[[Any], bool]]]:
+        """Returns for each variable, in an order of binding them, the early conditions that can be tested then."""
+        return [
+            [test for about, test in self.early if at in about and about <= set(order[:place])]
+            for place, at in enumerate(order, 1)
+        ]
 
     def may_match(self, candidates: Candidates, low: int, high: int) -> bool:
         """Whether there can be a match between two times: each variable has a candidate, and the first one of each is
@@ -67,11 +76,7 @@ class SetSearch:
         self._bound: list[list[Event] | None] = [None] * len(form.groups)
         self._used: set[int] = set()
         self._left = 0
-        self._tests: list[list[Callable[[Any], bool]]] = []
-        seen: set[int] = set()
-        for at in self._order:
-            seen.add(at)
-            self._tests.append([test for about, test in form.early if at in about and about <= seen])
+        self._tests = form.tests(self._order)
 
     def matches(self, rows: int) -> Iterator[tuple[list[list[Event]], int]]:
         """Yields bindings of all variables, and the rows that may have them."""

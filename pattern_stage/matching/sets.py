@@ -102,9 +102,9 @@ class SetMatching(SetFinder):
                     if not any(masks) or one.event[1] - one.event[0] > store.window:
                         continue
                     store.keep(key, (one.event, masks, one.stream))
-                    if self._pattern.is_late and self._begins(masks):
+                    if self._is_late and self._begins(masks):
                         store.await_window(one.event[0], key)
-                if key in store.kept and not self._pattern.is_late:
+                if key in store.kept and not self._is_late:
                     found += self._matches(store, key, store.kept[key], end=time)
             store.end_epoch(time)
             if found:
@@ -128,7 +128,7 @@ class SetMatching(SetFinder):
 
     def _wait(self, window: int) -> int:
         """Returns how long events are kept: with matches that are late, as long as an event that began before it."""
-        return 2 * window if self._pattern.is_late else window
+        return 2 * window if self._is_late else window
 
     # ------------------------------------------------------------ state
 
@@ -209,5 +209,5 @@ class SetMatching(SetFinder):
                 here = tuple([reader.mask(of) for of in masks])
                 if any(here):
                     store.keep(key, (made, here, stream))
-                    if self._pattern.is_late and self._begins(here) and made[0] + window >= passed:
+                    if self._is_late and self._begins(here) and made[0] + window >= passed:
                         store.await_window(made[0], key)

@@ -11,6 +11,7 @@ from xscl.algebra.event_sequences import (
     Letter,
     Letters,
     NearPattern,
+    OfItem,
     OneOf,
     Pattern,
     Repeated,
@@ -40,15 +41,36 @@ def template(pattern: AnyPattern, leaf: Callable[[Value], Value]) -> AnyPattern:
 
 def with_leaves(pattern: AnyPattern, leaf: Callable[[Value], Value]) -> AnyPattern:
     """Returns a pattern with the leaves of its conditions replaced, always in the same order. What RETURN and the
-    arguments of aggregates say stays as it is: it belongs to the shape of a statement."""
+    arguments of aggregates say stays as it is: it belongs to the shape of a statement.
+
+    What is said of the first event of a variable and again of each other one is one condition, and is replaced once.
+    """
     if isinstance(pattern, NearPattern):
         return pattern
 
     def tests(some: tuple[Conjunct, ...]) -> tuple[Conjunct, ...]:
-        return tuple(replace(one, condition=rewritten_condition(one.condition, leaf)) for one in some)
+        found: list[Conjunct] = []
+        for one in some:
+            before = (made for known, made in zip(some, found, strict=False) if _says_it_of_the_first(known, one))
+            twin = next(before, None)
+            condition = rewritten_condition(one.condition, leaf) if twin is None else twin.condition
+            found.append(replace(one, condition=condition))
+        return tuple(found)
 
     having = rewritten_condition(pattern.having, leaf)
     return replace(pattern, conjuncts=tests(pattern.conjuncts), kills=tests(pattern.kills), having=having)
+
+
+def _says_it_of_the_first(known: Conjunct, one: Conjunct) -> bool:
+    """Whether a conjunct says of the first event of a variable what another one says of each further one."""
+    if (known.phase, one.phase) != ("first", "each") or known.variable != one.variable:
+        return False
+    if known.condition != one.condition or len(known.names) != len(one.names):
+        return False
+    return all(
+        of == other or (isinstance(of, OfItem) and of.place == "first" and other == replace(of, place="each"))
+        for (_, of), (_, other) in zip(known.names, one.names, strict=True)
+    )
 
 
 def inputs(pattern: AnyPattern) -> tuple[tuple[str, Schema], ...]:
