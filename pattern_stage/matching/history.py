@@ -79,6 +79,8 @@ class History:
     window: int
     text: Callable[[Key], Any]
     bundles: int = 0
+    places: int = 0
+    """How many nodes were chosen among more."""
     known: dict[Level, _Known] = field(default_factory=dict)
     told: dict[Key, tuple[int, int]] = field(default_factory=dict)
     """Of each key when its last match was, and the number of its bundle."""
@@ -213,8 +215,9 @@ class History:
             alike.setdefault(seen[one.name], []).append(one)
         waiting: list[tuple[float, Any, Seen]] = []
         covered = 0
-        for count in range(most):
-            if count % EXPLORING == EXPLORING - 1:
+        for _ in range(most):
+            self.places += 1
+            if self.places % EXPLORING == 0:
                 yield next(one for one in hashed if one.name not in taken)
                 continue
             if not waiting or not self._first(waiting, covered, alike, taken):
@@ -281,12 +284,13 @@ class History:
         """Returns what is saved of it beside nodes and keys."""
         return {
             "bundles": self.bundles,
+            "places": self.places,
             "known": [[level, one.value, f"{one.map:x}"] for level, one in self.known.items()],
         }
 
     def remember(self, saved: dict[str, Any]) -> None:
         """Takes over what was saved."""
-        self.bundles = saved["bundles"]
+        self.bundles, self.places = saved["bundles"], saved["places"]
         self.known = {_tuples(level): _Known(value, int(bits, 16)) for level, value, bits in saved["known"]}
 
     def adopt(self, key: Key, name: Name, start: int, t1: int, saved: Sequence[Any]) -> None:

@@ -40,6 +40,7 @@ class Budget:
     values: dict[Any, float] = field(default_factory=dict)
     maps: dict[Any, set[int]] = field(default_factory=dict)
     bundles: int = 0
+    given_places: int = 0
     told: dict[Any, tuple[int, int]] = field(default_factory=dict)
     nodes: dict[Any, list[Node]] = field(default_factory=dict)
 
@@ -173,7 +174,8 @@ class Budget:
         covered: set[int] = set()
         while len(kept) < min(self.near.budget, len(ranked)):
             rest = [node for node in ranked if node not in kept]
-            if len(ranked) > self.near.budget and len(kept) % 16 == 15:
+            self.given_places += len(ranked) > self.near.budget
+            if len(ranked) > self.near.budget and self.given_places % 16 == 0:
                 kept.append(min(rest, key=lambda node: (self.hash(node), self.rank(node))))
                 continue
             known = [self.known(seen[id(node)]) for node in rest]
