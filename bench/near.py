@@ -15,6 +15,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
 from bench.command import with_progress
 from bench.fresh import in_fresh_process
@@ -22,10 +23,12 @@ from bench.headlines import SECOND, Headline, items, made_headlines, read_headli
 from bench.stage2_report import Column, Line, keep, parsed, parser, show
 from join_stage.joiner import DEFAULT_PLAN
 from join_stage.near.keys import first_words
-from join_stage.near.numbered_texts import numbered_texts
+from join_stage.near.numbered_texts import NumberedTexts, numbered_texts
 from join_stage.near.word_order import LONGEST_FIRST, WordOrder
+from join_stage.near.word_sets import OneOfEach, WordSets
 from mmqjp.garbage import gc_frozen
 from mmqjp.session import Session
+from templates.witness import MANY, R_DOC
 from xscl.algebra.near import join_threshold
 from xscl.algebra.word_numbers import numbered
 from xscl.algebra.words import words
@@ -79,10 +82,10 @@ def measure(case: Case) -> Line:
         frequent = engine.sql("SELECT frequent FROM word_order ORDER BY version DESC LIMIT 1", trusted=True)
     details: dict[str, object] = {"headlines_a_second": len(given) / seconds, "pairs": len(found)}
     if case.condition != EQUALITY:
-        details["candidates_longest"], details["keys"] = candidates(given, case.condition, LONGEST_FIRST)
+        details["sharing_longest"], _, details["keys"] = candidates(given, case.condition, LONGEST_FIRST)
         if frequent.num_rows:
             order = WordOrder(np.array(frequent["frequent"][0].as_py(), np.int64))
-            details["candidates"], details["keys"] = candidates(given, case.condition, order)
+            details["sharing"], details["compared"], details["keys"] = candidates(given, case.condition, order)
     about = {"condition": case.condition, "queries": case.queries, "headlines": len(given)}
     about |= {"source": "made" if case.file is None else case.file.name}
     return Line("near", about, case.engine, case.plan, seconds, count, None, None, details=details)
@@ -114,8 +117,9 @@ def expected(given: Sequence[Headline], condition: str) -> Pairs:
     return found
 
 
-def candidates(given: Sequence[Headline], threshold: str, order: WordOrder) -> tuple[float, float]:
-    """How many headlines within the window have a key in common with one, and how many keys each has, on average."""
+def candidates(given: Sequence[Headline], threshold: str, order: WordOrder) -> tuple[float, float, float]:
+    """How many headlines within the window have a key in common with one; with how many of these its words are
+    compared, because the numbers of words and the bits of both leave it open; and how many keys it has, on average."""
     texts = [numbered(text, join_threshold(threshold)) for text, _ in given]
     some = [number for number, text in enumerate(texts) if text]
     read = numbered_texts([texts[number] for number in some])
@@ -123,7 +127,7 @@ def candidates(given: Sequence[Headline], threshold: str, order: WordOrder) -> t
     keys = defaultdict(list)
     for at, key in zip(place.tolist(), read.numbers[word].tolist(), strict=True):
         keys[some[at]].append(key)
-    with_key, count = defaultdict[int, list[int]](list), 0
+    with_key, pairs = defaultdict[int, list[int]](list), list[tuple[int, int]]()
     for number in some:
         since = given[number].time - WINDOW
         met: set[int] = set()
@@ -131,8 +135,20 @@ def candidates(given: Sequence[Headline], threshold: str, order: WordOrder) -> t
             others = with_key[key] = [other for other in with_key[key] if given[other].time >= since]
             met.update(others)
             others.append(number)
-        count += len(met)
-    return count / len(given), len(place) / len(given)
+        pairs += ((number, other) for other in met)
+    return len(pairs) / len(given), _compared(read, some, pairs) / len(given), len(place) / len(given)
+
+
+def _compared(texts: NumberedTexts, numbers: Sequence[int], pairs: Sequence[tuple[int, int]]) -> int:
+    """Of how many pairs of texts, given by their numbers, the words are compared."""
+    sets, nodes = WordSets(), [MANY] * len(numbers)
+    columns = {"docid": numbers, "node": nodes, "strval": [""] * len(numbers), "stream": ["S"] * len(numbers)}
+    sets.add(pa.table(columns, R_DOC), texts)
+    docids = np.array(numbers, np.int64)
+    ends = np.searchsorted(docids, np.array(pairs, np.int64).reshape(-1, 2))
+    one, other = (OneOfEach(docids, np.array(nodes, np.int64), ends[:, side]) for side in (0, 1))
+    sets.are_near(one, other)
+    return sets.pairs
 
 
 def beside_equality(lines: Sequence[Line]) -> Iterator[Line]:
@@ -156,8 +172,9 @@ COLUMNS: tuple[Column, ...] = (
     ("pairs", lambda line: line.details["pairs"]),
     ("outputs", lambda line: line.rows),
     ("keys", lambda line: line.details.get("keys")),
-    ("candidates, longest first", lambda line: line.details.get("candidates_longest")),
-    ("candidates", lambda line: line.details.get("candidates")),
+    ("sharing keys, longest first", lambda line: line.details.get("sharing_longest")),
+    ("sharing keys", lambda line: line.details.get("sharing")),
+    ("compared", lambda line: line.details.get("compared")),
     ("headlines/s", lambda line: line.details["headlines_a_second"]),
     ("of equality", lambda line: line.speedup),
 )

@@ -254,7 +254,7 @@ def draw_latency(lines: Sequence[Line], prefix: Path) -> None:
 
 
 def draw_near(lines: Sequence[Line], prefix: Path) -> None:
-    """Writes PREFIX.svg and PREFIX.png: headlines a second, and candidates a headline, by condition."""
+    """Writes PREFIX.svg and PREFIX.png: headlines a second, and what a headline is compared with, by condition."""
     figure = _figure(8, 3.4)
     rates, found = figure.subplots(1, 2)
     for colour, queries in zip(_COLOURS, dict.fromkeys(line.case["queries"] for line in lines), strict=False):
@@ -265,7 +265,11 @@ def draw_near(lines: Sequence[Line], prefix: Path) -> None:
             conditions, [_number(line.details, "headlines_a_second") for line in of], "D-", color=colour, label=label
         )
     first = [line for line in lines if line.case["queries"] == lines[0].case["queries"] and "keys" in line.details]
-    for name, label in (("candidates_longest", "longest words first"), ("candidates", "rarest words first")):
+    for name, label in (
+        ("sharing_longest", "with a key in common, longest words first"),
+        ("sharing", "rarest words first"),
+        ("compared", "words compared"),
+    ):
         of = [line for line in first if name in line.details]
         found.plot(
             [str(line.case["condition"]) for line in of],
@@ -274,7 +278,7 @@ def draw_near(lines: Sequence[Line], prefix: Path) -> None:
             label=label,
         )
     rates.set(xlabel="condition", ylabel="headlines a second of CPU", ylim=(0, None))
-    found.set(xlabel="threshold", ylabel="candidates a headline", ylim=(0, None))
+    found.set(xlabel="threshold", ylabel="earlier headlines for each", ylim=(0, None))
     found.legend(frameon=False)
     _finish(figure, rates, prefix)
 

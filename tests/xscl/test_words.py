@@ -53,6 +53,19 @@ def test_the_words_of_each_character() -> None:
         assert words(text) == set(word_list(text)), hex(code)
 
 
+def test_the_words_of_european_texts() -> None:
+    """Letters before the marks, and the punctuation of typographers, are read in another way."""
+    others = [
+        *map(chr, range(0x80, 0x310)),
+        *"\u2010\u2018\u2019\u201a\u201c\u201d\u2013\u2014\u2026\u2022\u20ac\u2044\u2190\u0338\u2605\u200b\u3000\ud800\ufb01\u2169\u00bd\uff21",
+    ]
+    rng = Random(6)
+    for char in others:
+        more = "".join(rng.choices([*others, *"aZ1_ -"], k=rng.choice((0, 2, 9))))
+        for text in (char, f"a{char}b", f"3{char} {char}\u2019s \u201cA{more}{char}\u201d"):
+            assert words(text) == set(word_list(text)), ascii(text)
+
+
 def test_the_first_256_words_count() -> None:
     assert words("a " * 255 + "b c") == {"a", "b"}
     assert words("京" * 257 + "都市") == {"京京"}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from fractions import Fraction
 from functools import lru_cache
 
-from xscl.algebra.words import words
+from xscl.algebra.words import words_again
 
 LEAST, MOST = Fraction(1, 2), Fraction(1)
 """The least and the greatest threshold."""
@@ -19,7 +19,7 @@ MANY_WORDS = "words"
 what `xscl.algebra.word_numbers` tells of them. No query can name it: `words` of a query has no literal."""
 
 _MOST_REMEMBERED = 1_000
-"""The words of a text of at most so many characters are remembered."""
+"""What two texts of at most so many characters have in common is remembered."""
 
 
 def near(text: str, other: str, threshold: str) -> bool:
@@ -37,22 +37,18 @@ def overlap(text: str, other: str) -> tuple[int, int]:
     """The number of words that two texts have in common, and of those that one of them has."""
     if len(text) <= _MOST_REMEMBERED and len(other) <= _MOST_REMEMBERED:
         return _overlap(text, other)
-    return _counted(words(text), words(other))
+    return _counted(text, other)
 
 
 @lru_cache(maxsize=65_536)
 def _overlap(text: str, other: str) -> tuple[int, int]:
-    return _counted(_words(text), _words(other))
+    return _counted(text, other)
 
 
-@lru_cache(maxsize=8_192)
-def _words(text: str) -> frozenset[str]:
-    return words(text)
-
-
-def _counted(one: frozenset[str], other: frozenset[str]) -> tuple[int, int]:
-    common = len(one & other)
-    return common, len(one) + len(other) - common
+def _counted(text: str, other: str) -> tuple[int, int]:
+    ours, theirs = words_again(text), words_again(other)
+    common = len(ours & theirs)
+    return common, len(ours) + len(theirs) - common
 
 
 @lru_cache(maxsize=1_024)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from functools import lru_cache
 from hashlib import blake2b
 
-from xscl.algebra.words import words
+from xscl.algebra.words import words_again
 
 DIGITS = 16
 """The hexadecimal digits of a number."""
@@ -68,7 +68,7 @@ _MOST_REMEMBERED = 1_000
 
 @lru_cache(maxsize=8_192)
 def _numbers(text: str) -> str:
-    return "".join(sorted(map(_number, words(text))))
+    return "".join(sorted(map(_number, words_again(text))))
 
 
 @lru_cache(maxsize=65_536)

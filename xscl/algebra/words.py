@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, lru_cache
 from itertools import islice
 
 from xscl.algebra.regex.charsets import CharSet, named, union
@@ -49,10 +49,34 @@ _UNSPACED: CharSet = (
 """The letters, marks and digits of Han, Hiragana, Katakana, Thai, Lao, Khmer and Myanmar, scripts that put no space
 between words: those with one of them in Unicode's Script_Extensions, but for accents that European scripts use, too."""
 
-_ASCII = re.compile("[0-9a-z]+")
+_ASCII, _LATIN = re.compile("[0-9a-z]+"), re.compile(r"[^\W_]+")
 
 _SHORT = 2_000
 """The words of a text of so many characters are found at once, which is quicker, and not one by one."""
+
+_BEHIND_LATIN = "\u0300"
+"""The first of the marks. Before them, what re takes for alphanumeric are letters and digits, once NFKC has replaced
+superscripts and fractions."""
+
+_MOST_KNOWN = 4_096
+
+
+class _Plainer(dict[int, str]):
+    """For `str.translate`: a blank for each character that makes no word, such as quotation marks, dashes and stars,
+    and what is within ligatures and fractions. Few texts in European languages then have more than letters that come
+    before the marks."""
+
+    def __missing__(self, code: int) -> str:
+        char = chr(code)
+        plain = unicodedata.normalize("NFKC", char)
+        found = "".join(" " if unicodedata.category(one)[0] in "PSZC" else one for one in plain)
+        found = found if found.isascii() else char
+        if len(self) < _MOST_KNOWN:
+            self[code] = found
+        return found
+
+
+_plainer = _Plainer()
 
 
 def words(text: str) -> frozenset[str]:
@@ -66,9 +90,24 @@ def words(text: str) -> frozenset[str]:
     >>> sorted(words("The ﬁre, and THE Fire — 京都市"))
     ['and', 'fire', 'the', '京都', '都市']
     """
-    if len(text) <= _SHORT and text.isascii():
-        return frozenset(_ASCII.findall(text.lower())[:MOST_WORDS])
+    if len(text) <= _SHORT and (found := _at_once(text)) is not None:
+        return frozenset(found[:MOST_WORDS])
     return frozenset(islice(_words(text), MOST_WORDS))
+
+
+@lru_cache(maxsize=8_192)
+def _remembered(text: str) -> frozenset[str]:
+    return words(text)
+
+
+def words_again(text: str) -> frozenset[str]:
+    """What `words` returns, which is remembered for a short text: it is asked for where texts are joined, and where two
+    of them are compared."""
+    return _remembered(text) if len(text) <= _MOST_REMEMBERED else words(text)
+
+
+_MOST_REMEMBERED = 1_000
+"""The words of a text of at most so many characters are remembered."""
 
 
 def words_text(text: str) -> str:
@@ -78,6 +117,19 @@ def words_text(text: str) -> str:
     'coast hits storm the'
     """
     return " ".join(sorted(words(text)))
+
+
+def _at_once(text: str) -> list[str] | None:
+    """The words of a text, repeated as there; None if it has other characters than those of European languages."""
+    if not text.isascii():
+        text = text.translate(_plainer)
+    if text.isascii():
+        return _ASCII.findall(text.lower())
+    if max(text) < _BEHIND_LATIN:  # so none of what is blank now was one character with a mark behind it
+        folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
+        if max(folded, default="") < _BEHIND_LATIN:
+            return _LATIN.findall(folded)
+    return None
 
 
 def _words(text: str) -> Iterator[str]:
