@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 from rich import box
@@ -19,6 +20,7 @@ from mmqjp.commands.failure import FAILED, Failure
 from mmqjp.commands.options import AtLeast, FeedsBeforePaths, feeds_option, read_script, time_xpath_option
 from mmqjp.commands.progress import progress_shown
 from mmqjp.explain import trial_text
+from mmqjp.explain.deciding import absences_in, answers_after
 from mmqjp.explain.event_program import EventProgram, compiled
 from mmqjp.explain.event_summary import DEFINITION_COLUMNS, QUERY_COLUMNS, definition_row, query_row
 from mmqjp.explain.sample import Sample, in_turns, sample_of
@@ -98,7 +100,8 @@ def check(
         click.echo(f"{path}: {_counts(script)}, no mistakes")
         if summary is not None:
             if sample is None:
-                _show(summary, len(script.queries), "query", "queries")
+                _show(summary.table, len(script.queries), "query", "queries")
+                click.echo("".join(f"{note}\n" for note in summary.notes), nl=False)
             else:
                 _show_trial(path, text, script, sample)
         _show_events(script)
@@ -167,13 +170,21 @@ def _show_trial(path: Path, text: str, script: Script, sample: Sample) -> None:
         click.echo(rendered(notes, str(path), "note", "note"))
 
 
-def summarise(script: Script) -> Table:
-    """A table with a row for each query of a script, but at most MOST_LISTED. All are registered in a new, empty
-    engine."""
+class Summary(NamedTuple):
+    """A table with a row for each query of a script, but at most MOST_LISTED; and when absences of these are decided, a
+    line for each."""
+
+    table: Table
+    notes: list[str]
+
+
+def summarise(script: Script) -> Summary:
+    """Summarises the queries of a script. All are registered in a new, empty engine."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     named = zip(script.all_queries, script.names(), strict=True)
     names = [name for query, name in named if isinstance(query, Query)]
     longest = max(map(len, names[:MOST_LISTED]))
+    notes: list[str] = []
     for name in COLUMNS:
         width = min(longest, NAME_WIDTH) if name == "query" else None
         table.add_column(name, overflow="fold", min_width=width)
@@ -183,7 +194,9 @@ def summarise(script: Script) -> Table:
         joins = (query for query in engine.registry.subscriptions.values() if not query.is_events)
         for subscription in islice(joins, MOST_LISTED):
             table.add_row(*map(Text, _row(engine.registry, subscription)))
-    return table
+            found = map(answers_after, absences_in(subscription.normal))
+            notes += (f"{printable_line(subscription.name)}: {told}" for told in dict.fromkeys(found))
+    return Summary(table, notes)
 
 
 def _row(registry: Registry, subscription: Subscription) -> tuple[str, ...]:
@@ -191,14 +204,15 @@ def _row(registry: Registry, subscription: Subscription) -> tuple[str, ...]:
     owners: list[Subscription | HiddenStream] = [subscription, *registry.inner_joins(subscription)]
     blocks = list(leaf_sides(normal.conjuncts[0]))
     kind = f"chain of {len(blocks)}" if len(blocks) > 2 else normal.op or "filter"
-    joins = sorted({len(conjunct.joins) for conjunct in normal.conjuncts})
+    parts = normal.absent or normal.conjuncts
+    joins = sorted({len(part.joins) for part in parts})
     templates = sorted({target.template for owner in owners for target in owner.targets})
     sharers = (t for owner in owners for target in owner.targets for t in registry.of_row(target.row))
     return (
         subscription.name,
         kind,
         ", ".join(dict.fromkeys(block.stream for block in blocks)),
-        str(len(normal.conjuncts)),
+        str(len(parts)),
         "-".join(map(str, dict.fromkeys((joins[0], joins[-1])))),
         ", ".join(map(str, templates)),
         names_of_others(sharers, owners) or "-",

@@ -9,6 +9,7 @@ from itertools import chain
 
 from join_stage.batch_sql import NEW_LEFT, NEW_RIGHT, TemplateTable, template_statement, value_pairs_statement
 from join_stage.costs import Cost
+from mmqjp.explain.deciding import decided_when, kept_for
 from mmqjp.explain.estimates import Estimates
 from mmqjp.explain.event_explanation import automaton_lines
 from mmqjp.explain.event_program import EventProgram, registered
@@ -231,8 +232,9 @@ def _normal_form(normal: NormalQuery, publishes: bool) -> Iterator[str]:
     yield "  normal form"
     kind = f"{normal.op} within {window_text(normal.window)}" if normal.op else "a filter: each match is an output"
     if normal.absent:
-        yield f"    {kind}: each match of the left input without a partner, decided by the watermark"
+        yield f"    {kind}: each match of the left input without a partner"
         yield from chain.from_iterable(wrapped(line, 4) for line in _partners(normal))
+        yield from wrapped(f"{decided_when(normal)}; {kept_for(normal)}", 4)
         kind = (
             "the inputs are found apart, as filters; the right ones are kept by what they must have in common with one"
         )
