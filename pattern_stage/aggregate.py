@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,23 +12,28 @@ from common.distinct import distinct
 from pattern_stage.classes import Classes
 from pattern_stage.columns import Column, Columns, Ints, joined
 from pattern_stage.flow import Flow, each_once, numbered, same, sorted_flow
-from pattern_stage.operators import NO_BOUND, Lineage, Renumber, RowVectors
-from pattern_stage.predicates import Pairs, compile_value, kind_of, single_events
-from pattern_stage.range_aggregates import aggregated
+from pattern_stage.measures import Item, as_measures, compile_measure, computed, kept_before, measures_of, totals_of
+from pattern_stage.operators import Lineage, Renumber, RowVectors
+from pattern_stage.predicates import single_events
 from pattern_stage.room import Crowded, Room, Sees
 from pattern_stage.saved import ints, loaded_values, saved_values
+from pattern_stage.simultaneous import Simultaneous, all_measures, began_of
 from pattern_stage.values import Texts
 from pattern_stage.window_groups import WindowGroups
 from pattern_stage.window_store import WindowStore
 from pattern_stage.windows import greatest_in
-from xscl.algebra.events import Aggregate, AggregateName, Function, Value
+from xscl.algebra.events import Aggregate
 
 
 @dataclass(frozen=True, slots=True)
-class _Item:
-    name: AggregateName
-    arguments: tuple[int, ...]
-    """Places among the columns of what is kept of an event."""
+class _Coming:
+    """What comes in an interval: of each row its group, t1, how many events it stands for, its columns, and parts."""
+
+    groups: Ints
+    times: Ints
+    weights: Ints
+    columns: list[Column]
+    parts: Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +41,7 @@ class _Sorted:
     """Events, groups one after the other and each in the order of time, and where runs of simultaneous ones are."""
 
     times: Ints
+    weights: Ints
     columns: list[Column]
     heads: Ints
     ends: Ints
@@ -52,40 +58,40 @@ class _Arrived:
 class Aggregating:
     """AGGREGATE. It has one shape, as other items would give other attributes; rows differ in input, window and since.
 
-    Of an event in a window are kept: its time, the attributes of BY, the arguments of the aggregates, and when its
-    first part ended. A row sees what began after its since. Rows that see the same have one result, computed once.
+    Of an event in a window are kept: its time, the attributes of BY, the measures of the aggregates, and when its first
+    part ended. A row sees what began after its since. Rows that see the same have one result, computed once. With
+    `shared`, what is simultaneous and alike in BY is kept as one, made of what other AGGREGATEs use, too.
     """
 
-    def __init__(self, definitions: Sequence[Aggregate], rows: RowVectors, texts: Texts, lineage: Lineage) -> None:
+    def __init__(
+        self,
+        definitions: Sequence[Aggregate],
+        rows: RowVectors,
+        texts: Texts,
+        lineage: Lineage,
+        shared: Simultaneous | None = None,
+    ) -> None:
         self._definition = definition = definitions[0]
-        self._rows, self._texts, self._lineage = rows, texts, lineage
+        self._rows, self._texts, self._lineage, self._shared = rows, texts, lineage, shared
         self._classes, self._groups = Classes(rows), WindowGroups(rows)
-        self._last_since = -NO_BOUND
         schema = definition.source.schema
         kinds = dict(schema)
         names = [name for name, _ in schema]
         self._by = [names.index(name) for name in definition.by]
+        self._measures = all_measures(definition)
+        self._values = [compile_measure(one, schema, texts) for one in self._measures]
+        self._items = [
+            Item(one.name, tuple(self._measures.index(measure) for measure in measures_of(one)))
+            for _, one in definition.items
+        ]
         self._are_texts = [kinds[name] == "string" for name in definition.by]
-        self._values: list[Callable[[Pairs], Column]] = []
-        self._items: list[_Item] = []
-        for _, one in definition.items:
-            places = []
-            for place, argument in enumerate(one.args):
-                as_is = one.name == "count" or (one.name == "argmax" and place == 0)
-                value: Value = argument
-                if kind_of(argument) == "string" and not as_is:
-                    value = Function("number", (argument,), "number")
-                places.append(len(self._by) + len(self._values))
-                self._are_texts.append(kind_of(value) == "string")
-                self._values.append(compile_value(value, schema, None, texts))
-            self._items.append(_Item(one.name, tuple(places)))
+        self._are_texts += [measure.is_text for measure in self._measures]
         self._store = WindowStore([*self._are_texts, True])
 
     def add_rows(self, new: Ints) -> None:
         """Takes in rows that were added."""
         self._classes.add(new)
         self._groups.add(new, self._classes.of_row[new])
-        self._last_since = max(self._last_since, int(self._rows.apart[new].max(initial=self._last_since)))
 
     def remove_rows(self, gone: Ints) -> None:
         """Forgets rows and their windows."""
@@ -99,36 +105,42 @@ class Aggregating:
     def attempt(self, inputs: Sequence[Flow], until: int, room: Room) -> Flow:
         """Does the same within room. Raises Crowded."""
         (flow,) = inputs
-        places, groups = self._groups.groups.of(flow.rows)
+        come = self._each(flow) if self._shared is None else self._together(flow, self._shared)
         if self._definition.over is not None:
-            room.waiting -= len(groups)
+            room.waiting -= int(come.weights.sum())
             if room.waiting < 0:
                 raise Crowded
-        at = flow.at[places]
-        events, classes = flow.events, self._groups.class_of[groups]
-        columns: list[Column] = [events.values[place][at] for place in self._by]
-        pairs = single_events(events, at, classes, self._classes.parameters)
-        columns += [value(pairs) for value in self._values]
-        columns.append(self._began(events)[at])
-        found = self._aggregated(flow, at, groups, columns)
+        found = self._aggregated(come)
         if self._definition.over is not None:
-            self._store.add(groups, events.t1[at], columns, columns[: len(self._by)])
+            self._store.add(come.groups, come.times, come.weights, come.columns, come.columns[: len(self._by)])
             self._store.expire(self._groups.within, until)
         return found
 
-    def _began(self, events: Columns) -> Ints:
-        """Returns when the first parts of events ended, or, of those that began after all statements, a later time."""
-        began = events.t1.copy()
-        unclear = np.flatnonzero(events.t0 <= self._last_since)
-        if len(unclear):
-            began[unclear] = self._lineage.ends(events.parts[unclear, 0])
-        return began
+    def _each(self, flow: Flow) -> _Coming:
+        """Returns the events of a flow, each by itself."""
+        places, groups = self._groups.groups.of(flow.rows)
+        at, events = flow.at[places], flow.events
+        columns: list[Column] = [events.values[place][at] for place in self._by]
+        pairs = single_events(events, at, self._groups.class_of[groups], self._classes.parameters)
+        columns += [value(pairs) for value in self._values]
+        columns.append(began_of(events, self._lineage)[at])
+        return _Coming(groups, events.t1[at], np.ones(len(at), np.int64), columns, events.parts[at])
 
-    def _aggregated(self, flow: Flow, at: Ints, groups: Ints, columns: Sequence[Column]) -> Flow:
+    def _together(self, flow: Flow, shared: Simultaneous) -> _Coming:
+        """Returns the events of a flow, merged where they are simultaneous and alike in BY."""
+        whole = shared.of(flow, self._definition.by)
+        places, groups = self._groups.groups.of(whole.rows)
+        columns: list[Column] = [whole.by[name][places] for name in self._definition.by]
+        columns += [whole.measures[one][places] for one in self._measures]
+        columns.append(whole.began[places])
+        return _Coming(groups, whole.t1[places], whole.weights[places], columns, whole.parts[places])
+
+    def _aggregated(self, come: _Coming) -> Flow:
         by = len(self._by)
-        kept = self._store.touched(groups, columns[:by])
-        groups, times = np.concatenate([kept.rows, groups]), np.concatenate([kept.times, flow.events.t1[at]])
-        columns = [_both(*pair) for pair in zip(kept.columns, columns, strict=True)]
+        kept = self._store.touched(come.groups, come.columns[:by])
+        groups, times = np.concatenate([kept.rows, come.groups]), np.concatenate([kept.times, come.times])
+        weights = np.concatenate([kept.weights, come.weights])
+        columns = [_both(*pair) for pair in zip(kept.columns, come.columns, strict=True)]
         is_new = np.arange(len(groups)) >= len(kept.rows)
         # Groups one after the other, each in the order of time. A run is what is simultaneous in a group.
         keys = numbered([groups, *(same(column) for column in columns[:by])])[1] if len(groups) else groups
@@ -136,7 +148,7 @@ class Aggregating:
         step = len(moments) + 1
         codes = keys * step + ranks
         order = np.argsort(codes, kind="stable")
-        codes, times, is_new = codes[order], times[order], is_new[order]
+        codes, times, weights, is_new = codes[order], times[order], weights[order], is_new[order]
         heads = np.flatnonzero(np.diff(codes, prepend=-1))
         ends = np.append(heads[1:], len(codes))
         run_of = np.cumsum(np.diff(codes, prepend=-1) != 0) - 1
@@ -153,8 +165,8 @@ class Aggregating:
         since = self._rows.apart[rows]
         whole = (-greatest_in(-began, starts, ends[run]))[window] > since
         mine = np.flatnonzero(is_new)
-        arrived = _Arrived(flow.events.parts[at[order[mine] - len(kept.rows)]], (np.cumsum(current) - 1)[run_of[mine]])
-        data = _Sorted(times, sorted_columns, heads, ends)
+        arrived = _Arrived(come.parts[order[mine] - len(kept.rows)], (np.cumsum(current) - 1)[run_of[mine]])
+        data = _Sorted(times, weights, sorted_columns, heads, ends)
         if whole.all():
             made, numbers = self._windows(data, run, starts, arrived), window
         elif np.array_equal(began, times):
@@ -190,6 +202,7 @@ class Aggregating:
             runs = np.cumsum(there) - 1
             part = _Sorted(
                 data.times[seen],
+                data.weights[seen],
                 [column[seen] for column in data.columns],
                 before[data.heads[there]],
                 before[data.ends[there]],
@@ -210,18 +223,22 @@ class Aggregating:
         heads, ends = data.heads[run], data.ends[run]
         by = len(self._by)
         values = tuple(column[heads] for column in data.columns[:by])
-        values += tuple(self._computed(item, data.columns, starts, ends) for item in self._items)
+        measured = data.columns[by:]
+        totals = totals_of(data.weights, measured, self._measures)
+        values += tuple(computed(item, measured, totals, starts, ends, self._texts) for item in self._items)
         # The parts are those of the events that are simultaneous.
-        parts = self._lineage.together(arrived.parts, arrived.runs) if len(data.heads) else run
+        parts = self._together_parts(arrived) if len(data.heads) else run
         t = data.times[heads]
         return Columns(t, t, values, parts[run].reshape(-1, 1))
 
-    def _computed(self, item: _Item, columns: Sequence[Column], starts: Ints, ends: Ints) -> Column:
-        """Returns an aggregate of each of these ranges of rows."""
-        if not item.arguments:
-            return (ends - starts).astype(np.float64)
-        arguments = [columns[place] for place in item.arguments]
-        return aggregated(item.name, arguments, starts, ends, self._texts)
+    def _together_parts(self, arrived: _Arrived) -> Ints:
+        """Returns the number of the parts of each run."""
+        parts, runs = arrived.parts, arrived.runs
+        firsts = np.flatnonzero(np.diff(runs, prepend=-1))
+        numbers: Ints = parts[firsts, 0]
+        if parts.shape[1] == 1 and np.array_equal(numbers[runs], parts[:, 0]):
+            return numbers  # of one event, or of a set that was made together
+        return self._lineage.together(parts, runs)
 
     def crowded(self, most: int, until: int, sees: Sees) -> Ints:
         """Returns the rows for which more than so many events are in windows that end at `until` or later. What they
@@ -232,7 +249,7 @@ class Aggregating:
         kept, found = self._store.all(), []
         for row in candidates:
             mine = (kept.rows == self._groups.of_row[row]) & (kept.times + self._rows.within[row] > until)
-            if np.count_nonzero(mine & (kept.columns[-1] > self._rows.apart[row])) > most:
+            if kept.weights[mine & (kept.columns[-1] > self._rows.apart[row])].sum() > most:
                 found.append(row)
         return np.array(found, np.int64)
 
@@ -264,6 +281,7 @@ class Aggregating:
         held = np.flatnonzero(self._groups.of_row >= 0)
         row_of[self._groups.of_row[held]] = held
         columns = {"row": pa.array(row_of[kept.rows]), "t1": pa.array(kept.times), "began": pa.array(kept.columns[-1])}
+        columns["events"] = pa.array(kept.weights)
         for place, (column, text) in enumerate(zip(kept.columns[:-1], self._are_texts, strict=True)):
             columns[str(place)] = saved_values(column, text, self._texts)
         return pa.table(columns)
@@ -272,11 +290,16 @@ class Aggregating:
         """Takes over windows that were saved."""
         rows = renumber(ints(table, "row"))
         there = np.flatnonzero(rows >= 0)
-        columns = [
-            loaded_values(table, str(place), text, self._texts)[there] for place, text in enumerate(self._are_texts)
-        ]
+        is_old = "events" not in table.column_names
+        by = self._are_texts[: len(self._by)]
+        are_texts = [*by, *kept_before(self._definition)] if is_old else self._are_texts
+        columns = [loaded_values(table, str(place), text, self._texts)[there] for place, text in enumerate(are_texts)]
+        if is_old:
+            columns[len(by) :] = as_measures(self._definition, columns[len(by) :], self._measures)
         columns.append(ints(table, "began")[there])
-        self._store.add(self._groups.of_row[rows[there]], ints(table, "t1")[there], columns, columns[: len(self._by)])
+        groups, times = self._groups.of_row[rows[there]], ints(table, "t1")[there]
+        weights = np.ones(len(there), np.int64) if is_old else ints(table, "events")[there]
+        self._store.add(groups, times, weights, columns, columns[: len(self._by)])
 
 
 def _both(one: Column, other: Column) -> Column:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from pattern_stage.definition import Operator
 from pattern_stage.formula import condition_text, value_text
 from pattern_stage.plan import MOp, Plan
+from pattern_stage.simultaneous import all_measures, finest
 from xscl.algebra.event_sequences import NearPattern, Pattern
 from xscl.algebra.events import Aggregate, Condition, Filter, Fold, Next, Parameter, Select, Union
 
@@ -26,8 +28,33 @@ class Described:
 
 
 def described(plan: Plan) -> list[Described]:
-    """Returns the m-ops of a plan, inputs before those that read them."""
-    return [_described(mop) for mop in plan]
+    """Returns the m-ops of a plan, inputs before those that read them. What several AGGREGATEs share is one of them."""
+    partials = plan.partials()
+    number_of = {mop.number: number for number, mops in partials.items() for mop in mops}
+    found: dict[int, Described] = {}
+    for mop in plan:
+        one, number = _described(mop), number_of.get(mop.number)
+        if number is not None:
+            found.setdefault(number, _partial(number, partials[number]))
+            one = replace(one, reads=(number,))
+        found[mop.number] = one
+    return list(found.values())
+
+
+def _partial(number: int, mops: Sequence[MOp]) -> Described:
+    """Describes what AGGREGATEs are made of: what is simultaneous, by all attributes that any of them groups by."""
+    definitions = [one for mop in mops for one in mop.definitions if isinstance(one, Aggregate)]
+    names = {"known": "count"}
+    functions = dict.fromkeys(
+        f"{names.get(one.what, one.what)}({value_text(one.of, _parameter, True)})"
+        for definition in definitions
+        for one in all_measures(definition)
+    )
+    by = finest(definitions)
+    shape = f"AGGREGATE{{{', '.join(['count()', *functions])}{' BY ' * bool(by)}{', '.join(by)}}}"
+    rows = len({row for mop in mops for row in mop.rows.left[mop.rows.numbers()].tolist()})
+    forms = sum(mop.users for mop in mops)
+    return Described(number, "PARTIAL AGGREGATES", (shape,), rows, forms, mops[0].inputs)
 
 
 def plan_text(plan: Plan) -> str:

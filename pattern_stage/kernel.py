@@ -20,7 +20,8 @@ from pattern_stage.operators import Lineage as Together
 from pattern_stage.operators import Operator
 from pattern_stage.partition.apart import states
 from pattern_stage.plan import Changes, MOp, Plan
-from pattern_stage.rules import RULE_NAMES, RuleName
+from pattern_stage.rules import RULE_NAMES, Key, Placement, RuleName
+from pattern_stage.simultaneous import Simultaneous
 from pattern_stage.statements import Statements
 from pattern_stage.values import Texts
 from xscl.algebra.event_sequences import Statement
@@ -87,6 +88,7 @@ class Kernel:
         self._lineage, self._hashed, self._merged, self._limits = lineage, hashed, merged, limits
         self._operators: dict[int, Operator] = {}
         self._meters: dict[int, Meter] = {}
+        self._shared: dict[Key, Simultaneous] = {}
         self._exceeded: dict[int, Excess] = {}
         self._readers: dict[int, FanOut] = {}
         self._flows: dict[int, Flow] = {}
@@ -115,6 +117,8 @@ class Kernel:
             self._readers[number].remove(slots)
         self._follow_removed(removed.rows)
         for mop in removed.mops:
+            if mop.number in self._operators:
+                self._stop_sharing(mop)
             self._operators.pop(mop.number, None)
             self._meters.pop(mop.number, None)
             self._readers.pop(mop.number, None)
@@ -144,10 +148,28 @@ class Kernel:
                     self._lineage,
                     meter,
                     partial(self._sees, mop.number),
+                    self._sharing(mop, mop.placement),
                     hashed=self._hashed,
                     indexed=mop.placement.hashed,
                     merged=self._merged,
                 )
+
+    def _sharing(self, mop: MOp, placement: Placement) -> Simultaneous | None:
+        """Returns what an m-op has in common with others."""
+        key = placement.partial
+        if key is None:
+            return None
+        if key not in self._shared:
+            self._shared[key] = Simultaneous(self.plan.mops[mop.inputs[0]].schema, self.texts, self._lineage)
+        self._shared[key].add(mop.number, mop.definitions[0])  # type: ignore[arg-type]  # it is an AGGREGATE
+        return self._shared[key]
+
+    def _stop_sharing(self, mop: MOp) -> None:
+        key = mop.placement.partial if mop.placement else None
+        if key is not None:
+            self._shared[key].remove(mop.number)
+            if not len(self._shared[key]):
+                del self._shared[key]
 
     # ------------------------------------------------------------ running
 
@@ -178,6 +200,8 @@ class Kernel:
         """Ends the interval: streams that are lacking had no events. Returns the results of what depends on them."""
         found = self._advance({}, last=True)
         self._flows, self._order = {}, []
+        for shared in self._shared.values():
+            shared.forget()
         return found
 
     def _advance(self, events: Mapping[str, Columns], *, last: bool) -> list[Results]:

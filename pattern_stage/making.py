@@ -18,6 +18,7 @@ from pattern_stage.room import Sees
 from pattern_stage.rows import Rows
 from pattern_stage.select import Filtering, Selecting, Uniting
 from pattern_stage.sequence import Sequencing
+from pattern_stage.simultaneous import Simultaneous
 from pattern_stage.static_index import StaticIndex
 from pattern_stage.values import Texts
 from xscl.algebra.event_sequences import NearPattern, Pattern
@@ -37,13 +38,14 @@ def make_operator(
     lineage: Lineage,
     meter: Meter,
     sees: Sees,
+    shared: Simultaneous | None = None,
     *,
     hashed: bool,
     indexed: bool,
     merged: bool,
 ) -> Operator:
     """Makes the operator of definitions of one kind, which may become more, and of rows. It counts with `meter`
-    what rows see.
+    what rows see. `shared` has what an AGGREGATE has in common with others.
 
     `hashed`: one dynamic equality of a condition is. `indexed`: static clauses are found by an index. `merged`: runs of
     a PATTERN that remember the same are one.
@@ -69,7 +71,7 @@ def make_operator(
         case Fold():
             return limited(Folding(definitions, rows, texts, index, hashed=hashed))
         case Aggregate():
-            return limited(Aggregating(definitions, rows, texts, lineage))
+            return limited(Aggregating(definitions, rows, texts, lineage, shared))
         case Pattern():
             if first.has_sets or first.maximal:
                 return SetMatching(definitions, rows, texts, cast(Origins, lineage), index, meter)

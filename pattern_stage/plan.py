@@ -65,6 +65,8 @@ class Plan:
         """By number, inputs before those that read them."""
         self._by_key: dict[Key, MOp] = {}
         self._by_definition: dict[tuple[Definition, tuple[int, ...]], MOp] = {}
+        self._partials: dict[Key, int] = {}
+        """The numbers of what AGGREGATEs are made of together."""
         self._next = 0
 
     def __iter__(self) -> Iterator[MOp]:
@@ -79,6 +81,22 @@ class Plan:
             mop.users += 1
         mops, shapes, places = zip(*found, strict=True)
         return Bound(form, mops, shapes, places)
+
+    def partials(self) -> dict[int, list[MOp]]:
+        """Returns the m-ops that are made of the same partial aggregates, where these are of several, each with the
+        number of that."""
+        groups: dict[Key, list[MOp]] = {}
+        for mop in self:
+            if mop.placement is not None and mop.placement.partial is not None:
+                groups.setdefault(mop.placement.partial, []).append(mop)
+        found = {}
+        for key, mops in groups.items():
+            if len(mops) > 1:
+                if key not in self._partials:
+                    self._partials[key] = self._next
+                    self._next += 1
+                found[self._partials[key]] = mops
+        return found
 
     def unbind(self, bound: Bound) -> list[MOp]:
         """Lets go of the m-ops of a form without statements. Returns those that nobody uses any more."""

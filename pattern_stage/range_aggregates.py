@@ -14,16 +14,11 @@ from xscl.algebra.events import AggregateName
 
 def aggregated(name: AggregateName, arguments: Sequence[Column], starts: Ints, ends: Ints, texts: Texts) -> Column:
     """Returns an aggregate, which has arguments, of each of these ranges of their rows; none of them is empty."""
-    known = np.logical_and.reduce([_known(argument) for argument in arguments])
-    counts = counts_in(known, starts, ends)
+    all_known = np.logical_and.reduce([known(argument) for argument in arguments])
     if name == "count":
-        return counts.astype(np.float64)
+        return counts_in(all_known, starts, ends).astype(np.float64)
     if name in ("sum", "avg"):
-        sums = sums_in(arguments[0], starts, ends)  # type: ignore[arg-type]  # numbers
-        sums[counts == 0] = np.nan
-        result: Floats = sums / np.maximum(counts, 1) if name == "avg" else sums
-        result[~np.isfinite(result)] = np.nan
-        return result
+        return sums(name, arguments[0], counts_in(all_known, starts, ends), starts, ends)  # type: ignore[arg-type]
     # The greatest by a rank that is different for all rows.
     if name == "argmax":
         order = np.lexsort((_falling(arguments[0], texts), arguments[1]))
@@ -31,7 +26,7 @@ def aggregated(name: AggregateName, arguments: Sequence[Column], starts: Ints, e
         order = np.argsort(arguments[0] if name == "max" else -arguments[0], kind="stable")
     ranks = np.empty(len(order), np.int64)
     ranks[order] = np.arange(len(order))
-    ranks[~known] = -1
+    ranks[~all_known] = -1
     best = greatest_in(ranks, starts, ends)
     found = arguments[0][order[np.maximum(best, 0)]] if len(order) else arguments[0][:0]
     if arguments[0].dtype == np.int64:
@@ -50,5 +45,15 @@ def _falling(column: Column, texts: Texts) -> Column:
     return -ranks[numbers]
 
 
-def _known(column: Column) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def sums(name: AggregateName, numbers: Floats, counts: Ints, starts: Ints, ends: Ints) -> Floats:
+    """Returns the sum, or avg, of the numbers in each range, of which there were so many."""
+    found = sums_in(numbers, starts, ends)
+    found[counts == 0] = np.nan
+    result: Floats = found / np.maximum(counts, 1) if name == "avg" else found
+    result[~np.isfinite(result)] = np.nan
+    return result
+
+
+def known(column: Column) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Returns which values are not NULL."""
     return column >= 0 if column.dtype == np.int64 else ~np.isnan(column)

@@ -13,7 +13,7 @@ from typing import Literal, get_args
 from pattern_stage.definition import Definition
 from xscl.algebra.events import Aggregate, Filter, Fold, Next
 
-RuleName = Literal["cse", "s_sigma", "s_window", "channels", "c_alpha"]
+RuleName = Literal["cse", "s_sigma", "s_alpha", "s_window", "channels", "c_alpha"]
 
 RULE_NAMES: tuple[RuleName, ...] = get_args(RuleName)
 """All rules, in the order in which they are applied. What none applies to runs as it stands."""
@@ -37,6 +37,8 @@ class Placement:
     """Rows that differ in their windows keep instances of their own."""
     own_since: bool = True
     """Rows of AGGREGATE that differ in since when they see events keep windows of their own."""
+    partial: Key | None = None
+    """What AGGREGATEs have in common that are made of the same partial aggregates; None if it is made of events."""
     hashed: bool = False
     """A static index finds the rows that an event satisfies."""
 
@@ -64,6 +66,17 @@ def s_sigma(placement: Placement) -> Placement:
     return replace(placement, key=(*kind, placement.inputs), hashed=True)
 
 
+def s_alpha(placement: Placement) -> Placement:
+    """s_α: AGGREGATEs over one input have what is simultaneous aggregated once, in the finest of their groups, and roll
+    it up: all but argmax, and what computes with constants."""
+    operator = placement.definition.operator
+    if not isinstance(operator, Aggregate) or placement.definition.kinds:
+        return placement
+    if any(one.name == "argmax" for _, one in operator.items):
+        return placement
+    return replace(placement, partial=("α", placement.inputs))
+
+
 def s_window(placement: Placement) -> Placement:
     """s_W: operators that differ in the upper bound on DUR run at the largest, and results are checked."""
     if isinstance(placement.definition.operator, Next | Fold):
@@ -87,6 +100,7 @@ def c_alpha(placement: Placement) -> Placement:
 RULES: dict[RuleName, Rule] = {
     "cse": cse,
     "s_sigma": s_sigma,
+    "s_alpha": s_alpha,
     "s_window": s_window,
     "channels": channels,
     "c_alpha": c_alpha,

@@ -15,10 +15,11 @@ from pattern_stage.slots import Slots
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What is kept of events: their row, t1, and some values."""
+    """What is kept of events: their row, t1, how many events it stands for, and some values."""
 
     rows: Ints
     times: Ints
+    weights: Ints
     columns: tuple[Column, ...]
 
 
@@ -30,7 +31,7 @@ class WindowStore:
         """How many events there are of each row."""
         self._slots = Slots()
         self._alive = np.zeros(16, np.bool_)
-        self._rows, self._times, self._marks = (np.zeros(16, np.int64) for _ in range(3))
+        self._rows, self._times, self._weights, self._marks = (np.zeros(16, np.int64) for _ in range(4))
         self._columns: list[Column] = [np.zeros(16, np.int64) if text else np.zeros(16) for text in are_texts]
 
     def all(self) -> Kept:
@@ -45,17 +46,17 @@ class WindowStore:
         end = self._slots.end
         return self._take(np.flatnonzero(table[self._marks[:end] & (len(table) - 1)] & self._alive[:end]))
 
-    def add(self, rows: Ints, times: Ints, columns: Sequence[Column], by: Sequence[Column]) -> None:
-        """Adds events."""
+    def add(self, rows: Ints, times: Ints, weights: Ints, columns: Sequence[Column], by: Sequence[Column]) -> None:
+        """Adds events, or what stands for so many of them."""
         places = self._slots.take(len(rows))
         if self._slots.end > len(self._alive):
             self._grow(self._slots.end)
         self._rows[places], self._times[places], self._marks[places] = rows, times, _marks(rows, by)
-        self._alive[places] = True
+        self._weights[places], self._alive[places] = weights, True
         for mine, column in zip(self._columns, columns, strict=True):
             mine[places] = column
         self.counts = grown(self.counts, int(rows.max(initial=-1)) + 1)
-        np.add.at(self.counts, rows, 1)
+        np.add.at(self.counts, rows, weights)
 
     def expire(self, over: Ints, until: int) -> None:
         """Forgets what is in no window that ends at `until` or later. `over` has the length of each row's."""
@@ -69,17 +70,17 @@ class WindowStore:
         self._drop(np.flatnonzero(np.isin(self._rows[:end], gone) & self._alive[:end]))
 
     def _drop(self, places: Ints) -> None:
-        np.subtract.at(self.counts, self._rows[places], 1)
+        np.subtract.at(self.counts, self._rows[places], self._weights[places])
         self._alive[places] = False
         self._slots.give(places)
 
     def _take(self, places: Ints) -> Kept:
         columns = tuple(column[places] for column in self._columns)
-        return Kept(self._rows[places], self._times[places], columns)
+        return Kept(self._rows[places], self._times[places], self._weights[places], columns)
 
     def _grow(self, size: int) -> None:
         self._rows, self._times = grown(self._rows, size), grown(self._times, size)
-        self._marks = grown(self._marks, size)
+        self._weights, self._marks = grown(self._weights, size), grown(self._marks, size)
         more = len(self._rows) - len(self._alive)
         self._alive = np.concatenate([self._alive, np.zeros(more, np.bool_)])
         self._columns = [np.concatenate([column, np.zeros(more, column.dtype)]) for column in self._columns]

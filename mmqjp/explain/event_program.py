@@ -63,6 +63,8 @@ class EventProgram:
         for number, one in enumerate(self.statements):
             for mop in self._added.bound(number)[0].mops:
                 found.setdefault(mop.number, {})[one.name] = None
+        for partial, mops in self.plan.partials().items():
+            found[partial] = {name: None for mop in mops for name in found[mop.number]}
         return {mop: tuple(names) for mop, names in found.items()}
 
     @cached_property

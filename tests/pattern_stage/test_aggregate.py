@@ -60,10 +60,15 @@ class Sets:
 
     def together(self, parts, groups):
         sets = [frozenset(parts[groups == group].ravel().tolist()) for group in range(len(set(groups.tolist())))]
-        return np.array([self.numbers.setdefault(one, len(self.numbers)) for one in sets], np.int64)
+        return np.array([self.number(one) for one in sets], np.int64)
+
+    def number(self, events):
+        if len(events) == 1:
+            return min(events)
+        return self.numbers.setdefault(events, 1_000_000 + len(self.numbers))
 
     def ends(self, numbers):
-        raise AssertionError("all events began after all statements")
+        return np.full(len(numbers), NO_BOUND)  # all events began after all statements
 
 
 def aggregate(aggregated: Aggregated, window: list[Event], vector: Vector) -> Any:
@@ -99,7 +104,7 @@ def literal(events: set[Event], vector: Vector, by: tuple[str, ...], over: bool,
     for group, members in groups.items():
         for t in {event.t1 for event in members}:
             window = [event for event in members if t - (vector.within if over else 1) < event.t1 <= t]
-            number = sets.numbers[frozenset(event.parts[0] for event in members if event.t1 == t)]
+            number = sets.number(frozenset(event.parts[0] for event in members if event.t1 == t))
             values = tuple(aggregate(aggregated, window, vector) for _, aggregated in ITEMS)
             found.add(Event((*group, *values), t, t, (number,)))
     return found

@@ -164,12 +164,27 @@ def test_the_plan_before_and_after_each_rule(tmp_path):
     before, rules, after = (found.index(title) for title in ("plan before the rules", "rules", "plan after the rules"))
     assert any("FILTER of 1: 3 rows" in line for line in found[before:rules])
     assert any("FILTER of 1: 2 rows" in line for line in found[after:])
-    steps = [line.split() for line in found[rules + 2 : rules + 9]]
-    assert [step[0] for step in steps] == ["rule", "none", "cse", "s_sigma", "s_window", "channels", "c_alpha"]
+    steps = [line.split() for line in found[rules + 2 : rules + 10]]
+    names = ["rule", "none", "cse", "s_sigma", "s_alpha", "s_window", "channels", "c_alpha"]
+    assert [step[0] for step in steps] == names
     sizes = [[int(size) for size in step[1:]] for step in steps[1:]]
     assert all(after <= before for one, other in pairwise(sizes) for before, after in zip(one, other, strict=True))
     assert sizes[1][1] < sizes[0][1], "cse makes equal rows one"
-    assert sizes[4][2] < sizes[3][2], "rows that differ in their left rows alone share instances"
+    assert sizes[5][2] < sizes[4][2], "rows that differ in their left rows alone share instances"
+
+
+def test_partial_aggregates_of_several_queries_are_in_the_plan(tmp_path):
+    text = SCRIPT + ";FROM AGGREGATE{avg(y) AS mean, count(l) AS n OVER 1 d} B PUBLISH mean"
+    found = lines(tmp_path, "--plan", text=text)
+    before, after = (found.index(f"plan {one} the rules") for one in ("before", "after"))
+    partial = [line for line in found if "PARTIAL AGGREGATES" in line]
+    assert len(partial) == 1 and partial[0].endswith(": 1 row for top, mean") and partial[0] in found[after:]
+    assert "AGGREGATE{count(), max(y), sum(y), count(y), count(l) BY l}" in found[after:]
+    number = partial[0].split()[0]
+    assert sum(f"AGGREGATE of {number}: 1 row" in line for line in found[after:]) == 2
+    assert not [line for line in found[before:after] if "PARTIAL" in line]
+    off = lines(tmp_path, "--plan", "--without", "s_alpha", text=text)
+    assert not [line for line in off if "PARTIAL" in line]
 
 
 def test_a_rule_is_off(tmp_path):
@@ -180,7 +195,7 @@ def test_a_rule_is_off(tmp_path):
 
 def test_many_statements_stay_a_few_lines(tmp_path):
     text = "DEFINE EVENT A FROM S//a->r (k := r/@k);\n" + ";\n".join(f'FILTER{{k = "{n}"}} A' for n in range(1000))
-    assert len(lines(tmp_path, "--plan", text=text)) < 35
+    assert len(lines(tmp_path, "--plan", text=text)) < 40
 
 
 def test_queries_of_both_kinds_are_explained(tmp_path):
