@@ -8,8 +8,9 @@
 5.10: see `bench.patterns_thesis`. `double-top` is Figure 4.17: see `bench.patterns_double_top`. `places` is about
 executors and SQL: see `bench.patterns_places`. `peers` compares with Flink and with an expert's SQL: see
 `bench.patterns_peers`. `kleene` has the experiments of SASE+: see `bench.patterns_kleene`. `errors` is
-about missing letters, and what a BUDGET leaves: see `bench.patterns_errors` and `bench.patterns_budget`. `memory`
-registers statements: see `bench.patterns_memory`.
+about missing letters, and what a BUDGET leaves: see `bench.patterns_errors` and `bench.patterns_budget`. `windows` has
+the experiments of match windows: see `bench.patterns_windows`. `memory` registers statements: see
+`bench.patterns_memory`.
 
 Beside the others stand one statement at a time, by a kernel of its own over the same intervals and, for the first two,
 by hand in NumPy over all events, both for a sample, scaled up; and the floor: a dictionary probe for each attribute of
@@ -38,6 +39,7 @@ from bench import (
     patterns_plot,
     patterns_sweeps,
     patterns_thesis,
+    patterns_windows,
 )
 from bench.command import file, with_progress
 from bench.patterns_alone import Found, alone
@@ -74,6 +76,7 @@ NAMES = (
     "hybrid",
     "kleene",
     "errors",
+    "windows",
     "places",
     "peers",
     "memory",
@@ -299,6 +302,9 @@ def _measured(options: argparse.Namespace) -> tuple[list[Line], tuple[Column, ..
             exact = each(lacking_cases, lambda one: patterns_errors.measure(one, turns))
             drifts = each(patterns_budget.cases(count, quick=quick), lambda one: patterns_budget.measure(one, turns))
             return [*exact, *drifts], patterns_errors.COLUMNS
+        case "windows":
+            windows = patterns_windows.cases(count, quick=quick)
+            return each(windows, lambda one: patterns_windows.measure(one, 1)), patterns_windows.COLUMNS
         case "feeds" | "rumor" | "hybrid":
             sweeps = patterns_thesis.cases(options.name, queries, count, quick=quick)
             sizes = (3, 1) if quick else (5, 3)

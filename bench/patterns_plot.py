@@ -1,4 +1,5 @@
-"""Plots the measurements of `mmqjp bench patterns`: events a second, with the axes of the papers' figures."""
+"""Plots the measurements of `mmqjp bench patterns`: events a second, or how many times as fast as a baseline, with the
+axes of the papers' figures."""
 
 from __future__ import annotations
 
@@ -36,16 +37,26 @@ _AXES = {
     "budget": ("budget", "BUDGET, one letter missing"),
     "drift": ("budget", "BUDGET, in a stream that drifts"),
     "many": ("queries", "Kleene queries of one template"),
+    "Pseq, onco": ("size", "variables, one after the other"),
+    "Pset, onco": ("size", "variables in any order"),
+    "Pseq, nyse": ("size", "variables, one after the other"),
+    "Pset, nyse": ("size", "variables in any order"),
+    "Ponco": ("window", "days of a window"),
+    "Pnyse": ("window", "milliseconds of a window"),
+    "Pnyse, events": ("events", "events"),
 }
 """What varies in a figure, and its label."""
 
 _PARTS = ("drift",)
 """Figures of which part is found, instead of how fast."""
 
+_FACTORS = ("Pseq", "Pset", "Ponco", "Pnyse")
+"""What figures begin with that show how many times as fast something is as the baseline."""
+
 _OTHERS = ("one at a time", "one by hand", "backtracking")
 """Ways that are drawn with dots."""
 
-_LOG = ("queries", "domain", "window")
+_LOG = ("queries", "domain", "window", "events")
 _COLOURS = (
     *("tab:green", "tab:blue", "tab:orange", "tab:red", "tab:purple", "tab:brown", "tab:pink", "dimgrey"),
     *("tab:olive", "tab:cyan", "gold", "black", "navy", "darkred", "teal"),
@@ -78,7 +89,10 @@ def _panel(axes: Any, name: str, lines: Sequence[Line]) -> None:
     """One figure: a line for each template, with and without channels, and for one statement at a time."""
     key, label = _AXES[name]
     groups: dict[str, list[Line]] = {}
+    is_factor = name.startswith(_FACTORS)
     for line in lines:
+        if is_factor and line.baseline is None:
+            continue
         groups.setdefault(_series(line, lines), []).append(line)
     for series, colour in zip(groups, cycle(_COLOURS), strict=False):
         points = sorted((float(str(line.case[key])), _height(line)) for line in groups[series])
@@ -88,7 +102,7 @@ def _panel(axes: Any, name: str, lines: Sequence[Line]) -> None:
     if name in _PARTS:
         axes.set(ylabel="recall", xscale="log", ylim=(0, 1.05))
     else:
-        axes.set(ylabel="events a second", yscale="log")
+        axes.set(ylabel="times as fast" if is_factor else "events a second", yscale="log")
     if key in _LOG:
         axes.set(xscale="log")
     places = sorted({float(str(line.case[key])) for line in lines})
@@ -109,6 +123,10 @@ def _series(line: Line, lines: Sequence[Line]) -> str:
 
 
 def _height(line: Line) -> float:
-    found = line.details["recall" if line.case["figure"] in _PARTS else "events_a_second"]
+    figure = str(line.case["figure"])
+    if figure.startswith(_FACTORS):
+        found: object = line.speedup
+    else:
+        found = line.details["recall" if figure in _PARTS else "events_a_second"]
     assert isinstance(found, float)
     return found

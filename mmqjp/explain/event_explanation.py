@@ -50,6 +50,9 @@ def _automaton(found: Automaton) -> Iterator[str]:
         for edge in found.edges:
             if edge.source == state.number:
                 yield from _edge(edge)
+    if found.windows:
+        yield "    match windows"
+        yield from chain.from_iterable(wrapped(text, 8) for text in found.windows)
 
 
 def _kept(state: State) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from mmqjp.explain.event_program import EventProgram
 from mmqjp.explain.pattern_text import all_written, written
+from mmqjp.explain.pattern_windows import window_lines
 from mmqjp.explain.states import Automaton, Edge, State, static_index
 from mmqjp.explain.terms import window_text
 from pattern_stage.clauses import clauses_of
@@ -137,7 +138,7 @@ class _OfRuns(_OfPattern):
                 )
         end = (*_some(self._tests(self._positive[-1], "complete")), *self._having())
         edges.append(Edge("proceed" if variables[-1].kleene else "end", last, last + 1, "", end, ()))
-        return _automaton(states, edges, last + 1)
+        return _automaton(states, edges, last + 1, window_lines(self._pattern))
 
 
 class _OfSets(_OfPattern):
@@ -166,7 +167,7 @@ class _OfSets(_OfPattern):
         rest = [one for one in self._pattern.conjuncts if not is_alone(one, self._pattern)]
         end = (*_some(all_written(rest, self._pattern)), *self._having())
         edges.append(Edge("end", len(groups), len(groups) + 1, "", end, ()))
-        return _automaton(states, edges, len(groups) + 1)
+        return _automaton(states, edges, len(groups) + 1, window_lines(self._pattern))
 
 
 class _OfLetters(_Making):
@@ -198,9 +199,9 @@ class _OfLetters(_Making):
         return _automaton(states, edges, final)
 
 
-def _automaton(states: Sequence[State], edges: Sequence[Edge], final: int) -> Automaton:
+def _automaton(states: Sequence[State], edges: Sequence[Edge], final: int, windows: tuple[str, ...] = ()) -> Automaton:
     ordered = sorted(edges, key=lambda edge: (edge.source, edge.target))
-    return Automaton((*states, State(final, "final")), tuple(ordered))
+    return Automaton((*states, State(final, "final")), tuple(ordered), windows)
 
 
 def _title(variable: Variable) -> str:

@@ -47,10 +47,12 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Automaton:
-    """The states of a statement, the start first and the final one last, and the edges between them."""
+    """The states of a statement, the start first and the final one last, and the edges between them. Of a PATTERN,
+    `windows` says what its match windows leave out before anything is matched."""
 
     states: tuple[State, ...]
     edges: tuple[Edge, ...]
+    windows: tuple[str, ...] = ()
 
 
 def static_index(clauses: Clauses) -> list[str]:

@@ -122,6 +122,31 @@ def test_the_automaton_of_sets(tmp_path):
     ]
 
 
+def match_windows(tmp_path: Path, name: str, text: str = PATTERNS) -> list[str]:
+    """What the windows of a pattern leave out."""
+    found = lines(tmp_path, "--query", name, text=text)
+    return found[found.index("match windows") + 1 : -1] if "match windows" in found else []
+
+
+def test_the_match_windows_of_patterns(tmp_path):
+    assert match_windows(tmp_path, "runs") == [
+        "filter  a[1]: x > 3; ~c: y < 2; b: y = 5",
+        "partition  equal in k",
+        "necessary  2 events; candidates for a[1] and b; a[1] before b",
+    ]
+    assert match_windows(tmp_path, "sets") == [
+        "filter  a: x > 1",
+        "necessary  3 events; candidates for a, b[1] and c; a before c; b[1] before c",
+    ]
+    assert not match_windows(tmp_path, "near")
+    strict = PATTERNS.replace("skip_till_next_match", "strict_contiguity")
+    assert not match_windows(tmp_path, "runs", strict)
+    equal = PATTERNS.replace("c.x > a.x", "c.k = a.k AND b[].y = c.x AND b[].k = a.k")
+    assert "partition  equal in k" in match_windows(tmp_path, "sets", equal)
+    crossed = PATTERNS.replace("c.x > a.x", "c.x = a.x AND b[].y = c.x")
+    assert "partition  equal in a.x = b[1].y = b[i].y = c.x" in match_windows(tmp_path, "sets", crossed)
+
+
 def test_the_automaton_of_letters(tmp_path):
     assert automaton(tmp_path, "near") == [
         "0 start",
