@@ -9,7 +9,7 @@ from typing import Any, Literal
 Kind = Literal[
     "stream", "pattern", "asked", "equality", "together", "different", "order", "window", "residual", "mirror",
     "event", "late", "unseen", "filtered", "condition", "consumed", "ended", "group",
-    "equal", "strategy", "absent", "letters", "maximal", "run",
+    "equal", "strategy", "absent", "letters", "maximal", "run", "alone", "decided",
 ]  # fmt: skip
 """What is asked: documents of a stream; a name or condition of a block, and what predicates and SELECT ask of it; an
 equality, all of a join in one binding, another document on the other side, their order, how far apart they may be,
@@ -19,7 +19,9 @@ Of event queries: that there is an event, that it was not too late, and came whi
 of FILTER, and of NEXT and FOLD; that no earlier right event was taken by NEXT, that a run of FOLD goes on, and that
 events are in one group of AGGREGATE. Of PATTERN: that events are equal in what stands in brackets, that none comes
 that its strategy does not pass over, that none comes that must not, that not too many letters are missing, and that no
-match is better (EARLIEST MAXIMAL); "run" counts the events at which a match begins that gets so far."""
+match is better (EARLIEST MAXIMAL); "run" counts the events at which a match begins that gets so far.
+
+Of absences, that there is no partner, and that the watermark says that none comes."""
 
 Unit = Literal["documents", "values", "pairs", "events"]
 

@@ -39,6 +39,13 @@ class KnownAbsence:
     partners: ReadableQuery
     places: range
 
+    @property
+    def common_variables(self) -> set[str]:
+        """The variables of the left input that it has with whatever disjunct finds partners."""
+        sides = [one.right if self.places.start else one.left for one in self.partners.normal.conjuncts]
+        common = [set(side.pattern.variables()) for side in sides if side is not None]
+        return set.intersection(*common) & set(self.left.normal.conjuncts[0].left.pattern.variables())
+
 
 def known_queries(select: Select, name: str) -> list[Known]:
     """Returns the registered queries of a name, at most 100 of them. Event queries are left out, those with absences,

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from mmqjp.documents.record import Record
 from mmqjp.explain.funnel import Funnel, steps_for
+from mmqjp.present.absence_funnel import absence_funnels
 from mmqjp.present.event_funnel import event_funnels
 from mmqjp.present.kept_documents import Kept
 from mmqjp.present.known_event_queries import known_event_queries
-from mmqjp.present.known_queries import Known, known_queries
+from mmqjp.present.known_queries import Known, known_absences, known_queries
 from mmqjp.present.query_funnels import QueryFunnel, QueryFunnels
 from mmqjp.present.why_not import no_query
 from mmqjp.tables.lookup import Select, count_outputs
@@ -24,6 +25,8 @@ def query_funnel(select: Select, name: str, most: int = MOST_DOCUMENTS) -> Query
     known = known_queries(select, name)[:MOST_QUERIES_TRIED]
     if not known and (events := known_event_queries(select, name)[:MOST_QUERIES_TRIED]):
         return event_funnels(select, name, events, most)
+    if not known and (absences := known_absences(select, name)[:MOST_QUERIES_TRIED]):
+        return absence_funnels(select, name, absences, most)
     if not known:
         message, hint = no_query(select, name)
         return QueryFunnels(name, message=message, hint=hint)

@@ -66,8 +66,6 @@ def no_query(select: Select, name: str) -> tuple[str, str]:
     if removed:
         return f"the query {name} was removed at {iso_utc(removed[0]['removed_at'])}", "subscribe it again"
     if any(not is_event_form(row["form"] or "") for row in queries_named(select, name, 1)):
-        if known_absences(select, name):
-            return f"{name} tells what did not come", "name a document that it should tell: mmqjp why-not NAME DOC"
         what = f"{name} tells what did not come inside of a longer query, which why-not does not look into"
         return what, "try it with the operator without NOT: what that matches are the partners"
     if queries_named(select, name, 1):

@@ -78,9 +78,7 @@ class _Try:
 
     @staticmethod
     def begun(known: KnownAbsence, ordered: tuple[Record, ...], steps: int) -> _Try:
-        sides = [one.right if known.places.start else one.left for one in known.partners.normal.conjuncts]
-        common = [set(side.pattern.variables()) for side in sides if side is not None]
-        variables = set.intersection(*common) & set(known.left.normal.conjuncts[0].left.pattern.variables())
+        variables = known.common_variables
         left = Funnel(known.left, keep=variables, steps=steps)
         partners = Funnel(known.partners, keep=variables, steps=steps)
         for number, (place, record) in enumerate(zip(known.places, ordered, strict=True)):

@@ -111,7 +111,40 @@ def test_why_not_tells_what_came(query: str, asked: list[str], kind: str, messag
         assert WhyNot.from_dict(json.loads(json.dumps(found.to_dict()))) == found
         assert (found.kind, message in found.message) == (kind, True), found
         assert [one.id for one in found.items] == shown
-        assert "tells what did not come" in query_funnel(select_of(engine), query).message
+
+
+@pytest.mark.parametrize(
+    ("query", "stages"),
+    [
+        ("silent", [("stream", 4), ("pattern", 4), ("pattern", 4), ("alone", 4), ("decided", 1)]),
+        ("fresh", [("stream", 4), ("pattern", 4), ("pattern", 4), ("alone", 2), ("decided", 2)]),
+    ],
+)
+def test_how_many_have_no_partner(query: str, stages: list[tuple[str, int]]):
+    with lived(*DOCUMENTS) as engine:
+        (funnel,) = query_funnel(select_of(engine), query).funnels
+        assert [(one.kind, one.found) for one in funnel.stages] == stages
+        assert funnel.found == sum(output.query == query for output in engine.outputs()) == stages[-1][1]
+
+
+def test_nothing_is_decided_so_far():
+    with lived(*DOCUMENTS[:2]) as engine:
+        (funnel,) = query_funnel(select_of(engine), "silent").funnels
+    assert funnel.failed is not None and funnel.failed.kind == "decided"
+    assert "what is not late still may" in funnel.failed.message
+
+
+def test_all_have_a_partner():
+    with Session("duckdb", lateness=0) as engine:
+        engine.subscribe(
+            "S/a->x NOT JOIN {x = y, 9 s} S/a->y PUBLISH lone; P/a->x NOT JOIN {x = y, 9 s} S/a->y PUBLISH none"
+        )
+        engine.process([Document(id, "<a>u</a>", "S", time=0) for id in "abc"])
+        (funnel,) = query_funnel(select_of(engine), "lone").funnels
+        (nothing,) = query_funnel(select_of(engine), "none").funnels
+    assert funnel.failed is not None and funnel.failed.kind == "alone"
+    assert "each of them has a partner" in funnel.failed.message
+    assert nothing.failed is not None and nothing.failed.kind == "stream"
 
 
 def test_what_the_left_input_lacks_comes_first():
