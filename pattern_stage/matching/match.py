@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 from pattern_stage.matching.arrivals import Key
-from pattern_stage.matching.cells import Cell
+from pattern_stage.matching.cell_table import CellTable
 from pattern_stage.matching.choose import Candidate
 from pattern_stage.matching.nodes import Event
 
@@ -35,9 +36,10 @@ class Part:
 
     __slots__ = ("absent", "cells", "pending")
 
-    def __init__(self, states: int, negations: int) -> None:
-        self.cells: list[dict[tuple[Any, ...], Cell]] = [{} for _ in range(states)]
-        self.pending: dict[tuple[Any, ...], Cell] = {}
+    def __init__(self, hashed: Sequence[Collection[int]], negations: int) -> None:
+        """`hashed` are the registers of each state of which there is a hash."""
+        self.cells = [CellTable(registers) for registers in hashed]
+        self.pending = CellTable(hashed[-1])
         """Matches that a negated event may still kill, in cells."""
         self.absent: list[list[tuple[Event, int]]] = [[] for _ in range(negations)]
         """Events of negated variables that matches have to be compared with, each with its rows, by t1."""

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from pattern_stage.formula import has_parameters, leaves, rewritten, rewritten_condition, values_of
 from pattern_stage.matching import registers
+from pattern_stage.matching.cell_table import Equal
 from pattern_stage.matching.changing import with_arguments, with_values
 from pattern_stage.matching.registers import Part, Read, Register
 from pattern_stage.matching.row_tests import RowTest
@@ -23,6 +24,7 @@ from pattern_stage.values import Texts
 from xscl.algebra.event_sequences import Conjunct, Length, OfItem, OfItems, Pattern, Referent
 from xscl.algebra.events import (
     Attribute,
+    Comparison,
     Condition,
     Kind,
     Value,
@@ -41,6 +43,8 @@ class Edge:
     holds: Callable[[Values, Values], bool] | None = None
     """What is about no row, all at once; None if there is nothing."""
     by_row: list[RowTest] = field(default_factory=list)
+    equal: Equal | None = None
+    """An equality among what it tests of the run and the event."""
 
 
 @dataclass(slots=True)
@@ -245,12 +249,34 @@ class Program:
         self.begin = [self._moved(state - 1, state) for state in range(self.last + 1)]
         """For each state the registers of a run that begins it, from those before and the event."""
         self.take = [self._moved(state, state) for state in range(self.last + 1)]
+        self.hashed = [self._hashed(state) for state in range(self.last + 1)]
+        """For each state the registers of which a hash finds all runs that an event may concern."""
+
+    def _hashed(self, state: int) -> frozenset[int]:
+        edges = [self.takes[state]] if self.kleene[state] else []
+        edges += [self.begins[state + 1]] if state < self.last else []
+        edges += [one.edge for one in self.negations if one.group == state + 1]
+        return frozenset(edge.equal.register for edge in edges if edge.equal is not None)
 
     def _finish(self, edge: Edge, state: int) -> None:
         plain = [self._code(one, state) for one in edge.dynamic if not one.by_row]
         if plain:
             edge.holds = self._writer.compiled("V, E", " and ".join(plain))
         edge.by_row = [self._row_test(one, state) for one in edge.dynamic if one.by_row]
+        edge.equal = next((equal for one in edge.dynamic if (equal := self._equal(one, state)) is not None), None)
+
+    def _equal(self, placed: _Placed, state: int) -> Equal | None:
+        """Returns a test as an equality of a register and something of the event, if it is one, of values of one
+        kind."""
+        match placed.condition:
+            case Comparison("=", Attribute(name=one, kind=kind), Attribute(name=other, kind=also)) if kind == also:
+                match placed.at[one], placed.at[other]:
+                    case (Read(Register("first" | "last" | "min" | "max") as register, False), int(slot)) | (
+                        int(slot),
+                        Read(Register("first" | "last" | "min" | "max") as register, False),
+                    ):
+                        return Equal(self._live[state][register], slot)
+        return None
 
     def _at(self, state: int) -> Callable[[Register], str]:
         return lambda register: f"V[{self._live[state][register]}]"

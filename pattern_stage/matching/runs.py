@@ -302,10 +302,12 @@ class Running:
             ]
             return
         store = self._stores[window]
-        part = Part(self._program.last + 1, len(self._program.negations))
+        part = Part(self._program.hashed, len(self._program.negations))
         *cells, pending = reader.data["cells"]
-        part.cells = [reader.cells(some, layout) for some, layout in zip(cells, self._program.layouts, strict=True)]
-        part.pending = reader.cells(pending, self._program.layouts[-1])
+        tables = zip((*part.cells, part.pending), (*cells, pending), strict=True)
+        for layout, (table, some) in zip((*self._program.layouts, self._program.layouts[-1]), tables, strict=True):
+            for name, cell in reader.cells(some, layout).items():
+                table[name] = cell
         part.absent = [
             [(reader.event(event), mask) for event, of in some if (mask := reader.mask(of))]
             for some in reader.data["absent"]

@@ -12,6 +12,7 @@ from typing import Any
 
 from pattern_stage.matching.arrivals import Arrival, Key
 from pattern_stage.matching.bundles import Bundle, Ending
+from pattern_stage.matching.cell_table import CellTable
 from pattern_stage.matching.cells import Cell
 from pattern_stage.matching.kept_runs import KeptRuns
 from pattern_stage.matching.match import Part
@@ -21,7 +22,7 @@ from pattern_stage.matching.program import Edge
 Drafts = dict[tuple[Any, ...], Draft]
 """What an epoch makes of the runs of a key: by state, registers and event; without merging, each by a number more."""
 
-Consumed = tuple[dict[tuple[Any, ...], Cell], Cell, int, int]
+Consumed = tuple[CellTable, Cell, int, int]
 """A cell, and where it is; runs that end before a time go, for some rows."""
 
 
@@ -68,8 +69,8 @@ class Store(KeptRuns):
             for cells, cell, begin, ok in consumed:
                 if stop := cell.before(begin):
                     cell.take(stop, ok if ok != self.rows else EVERY)
-                if not cell.entries:
-                    cells.pop(cell.name, None)
+                if not cell.entries and cell.name in cells:
+                    del cells[cell.name]
         if self._contiguous and part is not None and not self._strict:
             self._cut(key, max(one.event[0] for one in arrivals))
         if drafts or self._remembered:
@@ -89,7 +90,9 @@ class Store(KeptRuns):
             if not take and not begin:
                 continue
             into = ends if state + 1 == last else drafts
-            for cell in cells.values():
+            edges = [program.takes[state].equal] if take else []
+            edges += [program.begins[state + 1].equal] if begin else []
+            for cell in cells.asked(edges, event):
                 stop = cell.before(event[0])
                 if not stop or cell.entries[stop - 1].top < event[1] - self.window:
                     continue
@@ -199,13 +202,13 @@ class Store(KeptRuns):
                     rows = arrival.masks[self.roles.negations[at]] & self.rows
                     if not rows:
                         continue
-                    for name, cell in list(cells.items()):
+                    for cell in list(cells.asked([negation.edge.equal], arrival.event)):
                         if held := self._held(negation.edge, cell.registers, arrival.event, rows):
                             stop = cell.before(arrival.event[0])
                             if stop and is_last:
                                 cell.take(stop, held if held != self.rows else EVERY)
                                 if not cell.entries:
-                                    del cells[name]
+                                    del cells[cell.name]
                             elif stop:
                                 cell.kill(arrival.event, held)
                                 self.add_weight(1)
@@ -217,7 +220,7 @@ class Store(KeptRuns):
         last = self.program.last
         part = self.parts.get(key)
         if part is None:
-            part = self.parts[key] = Part(last + 1, len(self.program.negations))
+            part = self.parts[key] = Part(self.program.hashed, len(self.program.negations))
         for name, draft in drafts.items():
             state, registers = name[0], name[1]
             if state == last:
