@@ -54,7 +54,7 @@ bench: bench-stage1
 	$(BIN)/mmqjp bench serve --csv bench-results/serve.csv --json bench-results/serve.json
 	$(BIN)/mmqjp bench registration --csv bench-results/registration.csv --json bench-results/registration.json
 	$(BIN)/mmqjp bench feeds --json bench-results/feeds.json
-	for name in technical indexes double-top feeds rumor hybrid kleene errors windows peers; do \
+	for name in technical indexes double-top feeds rumor hybrid aggregates kleene errors windows peers; do \
 		$(BIN)/mmqjp bench patterns $$name $(call kept,patterns-$$name) || exit 1; \
 	done
 

@@ -10,7 +10,7 @@ executors and SQL: see `bench.patterns_places`. `peers` compares with Flink and 
 `bench.patterns_peers`. `kleene` has the experiments of SASE+: see `bench.patterns_kleene`. `errors` is
 about missing letters, and what a BUDGET leaves: see `bench.patterns_errors` and `bench.patterns_budget`. `windows` has
 the experiments of match windows: see `bench.patterns_windows`. `memory` registers statements: see
-`bench.patterns_memory`.
+`bench.patterns_memory`. `aggregates` is about partial aggregates: see `bench.patterns_aggregates`.
 
 Beside the others stand one statement at a time, by a kernel of its own over the same intervals and, for the first two,
 by hand in NumPy over all events, both for a sample, scaled up; and the floor: a dictionary probe for each attribute of
@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 
 from bench import (
+    patterns_aggregates,
     patterns_budget,
     patterns_double_top,
     patterns_errors,
@@ -80,6 +81,7 @@ NAMES = (
     "places",
     "peers",
     "memory",
+    "aggregates",
 )
 
 
@@ -255,11 +257,11 @@ def main() -> None:
     made.add_argument("--events", type=int, metavar="N", help="how many events")
     add_outputs(made)
     made.add_argument(
-        "--plot", type=file, metavar="PREFIX", help="draw PREFIX.svg and PREFIX.png; not of places, memory"
+        "--plot", type=file, metavar="PREFIX", help="draw PREFIX.svg and PREFIX.png; not of places, memory, aggregates"
     )
     made.add_argument("--flink-python", metavar="PATH", help="peers: the interpreter that has apache-flink")
     options = parsed(made)
-    if options.plot and options.name in ("places", "memory"):
+    if options.plot and options.name in ("places", "memory", "aggregates"):
         made.error(f"--plot does not draw {options.name}")
     lines, columns = _measured(options)
     show(lines, f"event patterns, {options.name}", columns)
@@ -281,6 +283,9 @@ def _measured(options: argparse.Namespace) -> tuple[list[Line], tuple[Column, ..
             return list(patterns_places.measured(places, quick=quick)), patterns_places.COLUMNS
         case "memory":
             return each(patterns_memory.cases(queries, quick=quick), patterns_memory.measure), patterns_memory.COLUMNS
+        case "aggregates":
+            shared = patterns_aggregates.cases(count, quick=quick)
+            return each(shared, patterns_aggregates.measure), patterns_aggregates.COLUMNS
         case "double-top":
             turns = patterns_double_top.QUICK_TURNS if quick else patterns_double_top.TURNS
             tops = patterns_double_top.cases(count, quick=quick)

@@ -17,7 +17,7 @@ from pattern_stage.predicates import Pairs, single_events
 from pattern_stage.values import Texts
 from xscl.algebra.events import Aggregate, Schema
 
-FEW = 32
+FEW = 128
 """Fewer simultaneous events of a row of the input stay as they are: to merge them would cost more than it saves."""
 
 

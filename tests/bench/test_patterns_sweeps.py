@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from bench import patterns, patterns_sweeps, patterns_thesis
+from bench import patterns, patterns_aggregates, patterns_sweeps, patterns_thesis
 from bench.patterns_sweeps import measure
 from bench.patterns_thesis import PROCESSES, Workload, cases, statements, streams
 from pattern_stage.rules import RULE_NAMES
@@ -47,6 +47,15 @@ def test_cases_are_those_of_the_figures():
     assert figures == {"5.8a", "5.8b", "5.8c", "5.8d", "5.9a", "5.9b", "5.9c", "5.9d"}
     assert {one.figure for one in cases("hybrid", None, None, quick=True)} == {"5.10a", "5.10b"}
     assert max(one.queries for one in cases("feeds", None, None, quick=False)) == 40_000
+
+
+def test_aggregates_find_the_same_with_and_without_partial_ones(monkeypatch):
+    monkeypatch.setattr(patterns_aggregates, "TURNS", 1)
+    monkeypatch.setattr(patterns_aggregates, "INTERVAL", 300)
+    one, other = patterns_aggregates.measure(patterns_aggregates.Case(200, 1_000))
+    assert (one.plan, other.plan) == ("s_alpha", "without") and one.rows == other.rows > 0
+    fewer, all_of_them = (int(str(line.details["kept"])) for line in (one, other))
+    assert 0 < fewer < all_of_them
 
 
 def test_the_command_prints_a_table(monkeypatch, capsys):

@@ -120,10 +120,10 @@ def trial_of(*statements: str, on: bool = True) -> Trial:
 
 
 def at_once(time: int) -> frozenset[Any]:
-    """Forty events at a time: of two hosts, of five processes each."""
+    """Two hundred events at a time: of two hosts, of five processes each."""
     return frozenset(
         event({"host": f"h{n % 2}", "pid": f"p{n % 5}", "load": n / 10}, time * 10**6, time * 10**6, {(time, n)})
-        for n in range(40)
+        for n in range(200)
     )
 
 
@@ -138,10 +138,10 @@ def test_what_is_simultaneous_is_kept_once_for_each_group_and_limits_count_event
         trial = trial_of(BY_HOST, OF_ALL, on=on)
         trial.run({"Load": at_once(1) | at_once(2)}, 0, 2_500_000)
         found[on] = trial.results(0), trial.results(1)
-        assert kept(trial) == ([4, 8] if on else [80, 80]), "each sum is one double and a rest"
-        assert trial.kernel.instances()[1].tolist() == [80, 80]
+        assert kept(trial) == ([4, 8] if on else [400, 400]), "each sum is one double and a rest"
+        assert trial.kernel.instances()[1].tolist() == [400, 400]
     assert found[True] == found[False]
-    assert {one.values["total"] for one in found[True][1]} == {78.0, 156.0}
+    assert {one.values["total"] for one in found[True][1]} == {1990.0, 3980.0}
 
 
 def test_the_plan_says_what_is_shared_as_long_as_it_is():
