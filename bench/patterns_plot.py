@@ -3,7 +3,7 @@ axes of the papers' figures."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -72,8 +72,10 @@ def draw(lines: Sequence[Line], prefix: Path) -> None:
     down = -(-len(figures) // across)
     figure = Figure(figsize=(max(6.0, 4.2 * across), 3.4 * down + 0.6), layout="constrained")
     panels = figure.subplots(down, across, squeeze=False)
+    # Where all panels have the same ways, each has one colour.
+    colours = dict(zip(dict.fromkeys(line.plan for line in lines if line.baseline), _COLOURS, strict=False))
     for axes, name in zip(panels.flat, figures, strict=False):
-        _panel(axes, name, [line for line in lines if line.case["figure"] == name])
+        _panel(axes, name, [line for line in lines if line.case["figure"] == name], colours)
     for axes in panels.flat[len(figures) :]:
         axes.set_axis_off()
     shown: dict[str, Any] = {}
@@ -85,7 +87,7 @@ def draw(lines: Sequence[Line], prefix: Path) -> None:
         figure.savefig(f"{prefix}.{ending}", dpi=150)
 
 
-def _panel(axes: Any, name: str, lines: Sequence[Line]) -> None:
+def _panel(axes: Any, name: str, lines: Sequence[Line], colours: Mapping[str, str]) -> None:
     """One figure: a line for each template, with and without channels, and for one statement at a time."""
     key, label = _AXES[name]
     groups: dict[str, list[Line]] = {}
@@ -97,7 +99,8 @@ def _panel(axes: Any, name: str, lines: Sequence[Line]) -> None:
     for series, colour in zip(groups, cycle(_COLOURS), strict=False):
         points = sorted((float(str(line.case[key])), _height(line)) for line in groups[series])
         style = "s:" if any(plan in series for plan in _OTHERS) else "D-"
-        axes.plot([x for x, _ in points], [rate for _, rate in points], style, color=colour, label=series)
+        drawn = colours[series] if is_factor else colour
+        axes.plot([x for x, _ in points], [rate for _, rate in points], style, color=drawn, label=series)
     axes.set(title=name, xlabel=label)
     if name in _PARTS:
         axes.set(ylabel="recall", xscale="log", ylim=(0, 1.05))

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 from pattern_stage.matching.nodes import Event
 from pattern_stage.matching.set_search import Candidates, SetForm
+from pattern_stage.operators import NO_BOUND
 
 Found = tuple[list[list[Event]], int]
 """Bindings of all variables, and the rows that may have them."""
@@ -64,15 +65,15 @@ class EarliestSearch:
                     break
                 if rows & of and event[1] - event[0] <= self._window:
                     self._first = event
-                    yield from self._with(0, [event], rows & of, event[0], event[1], None)
+                    yield from self._with(0, [event], rows & of, event[0], event[1], None, NO_BOUND)
 
     def leave(self, rows: int) -> None:
         """Goes on without these rows."""
         self._left |= rows
 
-    def _from(self, depth: int, rows: int, first: int, last: int, after: int | None) -> Iterator[Found]:
-        """Goes on with a variable. `first` is the least t0 so far, `last` the greatest t1, and the events of its group
-        begin after `after`."""
+    def _from(self, depth: int, rows: int, first: int, last: int, after: int | None, until: int) -> Iterator[Found]:
+        """Goes on with a variable. `first` is the least t0 so far, `last` the greatest t1. The events of its group
+        begin after `after`, and not after `until`: then a variable of the group would have room for one event more."""
         order, groups = self._order, self._form.groups
         if depth == len(order) or groups[order[depth]] != groups[order[depth - 1]]:
             group = groups[order[depth - 1]]
@@ -83,7 +84,10 @@ class EarliestSearch:
                 if self._end is None or last == self._end:
                     yield [list(some) for some in self._bound], rows
                 return
-            after = max(some[-1][1] for some, of in zip(self._bound, groups, strict=True) if of == group and some)
+            after = max(some[-1][1] for some, of in zip(self._bound, groups, strict=True) if of == group)
+            if not self._has_next(group + 1, after, until):
+                return
+            until = NO_BOUND
         at = order[depth]
         earlier = tied = 0
         time = -1
@@ -92,11 +96,13 @@ class EarliestSearch:
                 earlier, tied, time = earlier | tied, 0, event[1]
                 if not rows & ~earlier & ~self._left:
                     return
-            if not self._follows(event, after) or max(last, event[1]) - min(first, event[0]) > self._window:
+            if not self._follows(event, after) or event[0] > until:
+                continue
+            if max(last, event[1]) - min(first, event[0]) > self._window:
                 continue
             if held := rows & of & ~earlier & ~self._left:
                 more = min(first, event[0]), max(last, event[1])
-                yield from self._with(depth, [event], held, *more, after)
+                yield from self._with(depth, [event], held, *more, after, until)
             if event[2] in self._is_own and event[0] >= self._first[0] and event[1] > self._first[1]:
                 tied |= of
 
@@ -109,28 +115,53 @@ class EarliestSearch:
         return bool((event[1], event[2]) > (self._first[1], self._first[2]))
 
     def _with(
-        self, depth: int, chain: list[Event], rows: int, first: int, last: int, after: int | None
+        self, depth: int, chain: list[Event], rows: int, first: int, last: int, after: int | None, until: int
     ) -> Iterator[Found]:
         at, end = self._order[depth], chain[-1]
         self._bound[at] = chain
         self._used.add(end[2])
-        if self._form.kleene[at] or all(test(self._bound) for test in self._tests[depth]):
-            yield from self._from(depth + 1, rows, first, last, after)
-        if self._form.kleene[at]:
+        if not self._form.kleene[at]:
+            if all(test(self._bound) for test in self._tests[depth]):
+                yield from self._from(depth + 1, rows, first, last, after, until)
+        else:
+            room = min(until, self._room(at, end, rows))
+            groups = self._form.groups
+            bound = (some[-1] for some, of in zip(self._bound, groups, strict=True) if of == groups[at] and some)
+            if all(event[0] <= room for event in bound):
+                yield from self._from(depth + 1, rows, first, last, after, room)
             passed: list[tuple[int, int]] = []
             for event, of in self._candidates[at]:
-                if event[0] <= end[1] or event[2] in self._used or event[1] - first > self._window:
+                if event[0] <= end[1] or event[0] > until or event[2] in self._used:
+                    continue
+                if event[1] - first > self._window:
                     continue
                 held = rows & of & ~self._left
                 for t1, others in passed:
                     if t1 < event[0]:
                         held &= ~others
                 if held:
-                    yield from self._with(depth, [*chain, event], held, first, max(last, event[1]), after)
+                    yield from self._with(depth, [*chain, event], held, first, max(last, event[1]), after, until)
                 if event[2] in self._is_own:
                     passed.append((event[1], of))
         self._used.discard(end[2])
         self._bound[at] = chain[:-1]
+
+    def _room(self, at: int, end: Event, rows: int) -> int:
+        """Returns when the next event of a free variable ends that could be behind its last one. What else its group
+        has begins before that, and the next group, too."""
+        for event, of in self._own[at]:
+            if event[0] > end[1] and not rows & ~of:
+                return int(event[1])
+        return NO_BOUND
+
+    def _has_next(self, group: int, after: int, until: int) -> bool:
+        """Whether an event of a group begins in time."""
+        return until == NO_BOUND or any(
+            after < event[0] <= until
+            for at, of in enumerate(self._form.groups)
+            if of == group
+            for event, _ in self._candidates[at]
+        )
 
     def _complete(self, group: int, rows: int, first: int) -> int:
         """Returns the rows for which no free variable has room for one event more, now that a group is complete: not

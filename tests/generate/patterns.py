@@ -96,7 +96,7 @@ class PatternMaker:
     def _components(self) -> tuple[Component, ...]:
         """Components, of which at most four are not negated, and at most two of these take several events."""
         rng = self._rng
-        names = iter("abcdefgh")
+        names = iter("abcdefghij")
         found: list[Component] = []
         left = rng.choice((1, 2, 2, 2, 3, 4))
         many = rng.choice((0, 1, 1, 2))
