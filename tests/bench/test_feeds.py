@@ -62,6 +62,7 @@ def test_spark_is_measured_beside_one_core_and_gives_the_same(spark, tmp_path):
     assert line["speedup"] > 0 and "over one core" in result.stdout
 
 
+@pytest.mark.soak
 def test_other_documents_on_spark_are_an_error(spark, tmp_path, monkeypatch):
     from bench import feeds_spark
 

@@ -26,6 +26,7 @@ def test_a_service_that_is_told_of_files_gives_the_lines_of_a_batch_run(monkeypa
         assert percentiles[0] > 0 and percentiles == sorted(percentiles)
 
 
+@pytest.mark.soak  # it runs the whole benchmark
 def test_other_lines_are_an_error(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(latency, "GAP", (0.0, 0.0))
     numbers = count()

@@ -14,7 +14,7 @@ from bench.patterns_workload import TEMPLATES
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_each_statement_gets_what_it_gets_alone(template, monkeypatch):
     monkeypatch.setattr(patterns, "INTERVAL", 70)
-    together, one, by_hand = measure(Case(template, 40, 200, selectivity=0.9, domain=2), 40)
+    together, one, by_hand = measure(Case(template, 20, 120, selectivity=0.9, domain=2), 20)
     assert together.rows == one.rows == by_hand.rows > 0
     assert together.baseline == "one at a time" and not together.extrapolated
 
@@ -46,7 +46,7 @@ def test_the_command_prints_a_table(monkeypatch, capsys):
 
 
 def test_the_command_registers_statements(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["bench", "memory", "--queries", "30"])
+    monkeypatch.setattr(sys, "argv", ["bench", "memory", "--queries", "5"])
     patterns.main()
     printed = capsys.readouterr().out
     assert "LinearStat" in printed and "different" in printed

@@ -47,6 +47,16 @@ def open_engine(request: pytest.FixtureRequest, engine_name: str, plan: str) -> 
     return partial(SparkEngine, request.getfixturevalue("spark"), plan=plan, schema=SCHEMA)
 
 
+@pytest.fixture
+def open_store(request: pytest.FixtureRequest, engine_name: str) -> Opener:
+    """The same for what does not depend on the plan, with one of them."""
+    if engine_name == "duckdb":
+        return partial(DuckDBEngine, schema=SCHEMA)
+    from join_stage.spark.engine import SparkEngine
+
+    return partial(SparkEngine, request.getfixturevalue("spark"), schema=SCHEMA)
+
+
 def table(name: str, *rows: tuple[object, ...]) -> pa.Table:
     schema = TABLES[name]
     # Columns that a row does not reach are null.
@@ -71,8 +81,8 @@ def add_setting(engine: JoinEngine, value: str | None, batch: int) -> None:
     engine.append("settings", table("settings", ("k", value, batch)))
 
 
-def test_the_rows_of_a_key_are_read_without_those_of_others(open_engine: Opener, tmp_path: Path):
-    engine = open_engine(tmp_path)
+def test_the_rows_of_a_key_are_read_without_those_of_others(open_store: Opener, tmp_path: Path):
+    engine = open_store(tmp_path)
     for batch, keys in enumerate((("k", "l"), ("it's", "k"), ("m",)), 1):
         engine.begin()
         engine.append("settings", table("settings", *((key, f"{key}{batch}", batch) for key in keys)))
@@ -89,8 +99,8 @@ def test_the_rows_of_a_key_are_read_without_those_of_others(open_engine: Opener,
     assert len(engine.read("settings", ["value"])) == 5
 
 
-def test_a_batch_is_seen_at_once_inside_and_kept_only_by_commit(open_engine: Opener, tmp_path: Path):
-    engine = open_engine(tmp_path)
+def test_a_batch_is_seen_at_once_inside_and_kept_only_by_commit(open_store: Opener, tmp_path: Path):
+    engine = open_store(tmp_path)
     engine.begin()
     add_setting(engine, "one", 1)
     add_setting(engine, "two", 2)
@@ -107,13 +117,13 @@ def test_a_batch_is_seen_at_once_inside_and_kept_only_by_commit(open_engine: Ope
     engine.begin()
     add_setting(engine, "five", 5)
     engine.close()
-    again = open_engine(tmp_path)
+    again = open_store(tmp_path)
     assert settings(again) == ["one", "two", "four"]
     again.close()
 
 
-def test_the_highest_number_is_told_of_what_is_committed_and_of_what_is_new(open_engine: Opener, tmp_path: Path):
-    engine = open_engine(tmp_path / "store")
+def test_the_highest_number_is_told_of_what_is_committed_and_of_what_is_new(open_store: Opener, tmp_path: Path):
+    engine = open_store(tmp_path / "store")
     assert engine.highest("settings", "batch") == engine.highest("added_queries", "since") == -1
     for batches in ((4, 7), (2,)):
         engine.begin()
@@ -127,16 +137,16 @@ def test_the_highest_number_is_told_of_what_is_committed_and_of_what_is_new(open
     assert (engine.highest("settings", "batch"), engine.highest("pauses", "docid")) == (9, 5)
     engine.rollback()
     engine.close()
-    engine = open_engine(tmp_path / "store")
+    engine = open_store(tmp_path / "store")
     assert (engine.highest("settings", "batch"), engine.highest("pauses", "docid")) == (7, -1)
     engine.close()
 
 
-def test_values_come_back_as_they_were(open_engine: Opener):
+def test_values_come_back_as_they_were(open_store: Opener):
     texts = ["", None, "\x01\t\n\r", "Ωß🎈\u2028", "'quoted' \\ \"twice\""]
     numbers = [-(2**63), 2**63 - 1, 0]
     row: tuple[object, ...] = (7, "ß", "S", 0, 0, "<a/>", "hidden", numbers, texts, [], ["S"], [], [1], 3, [])
-    engine = open_engine()
+    engine = open_store()
     engine.begin()
     engine.append(
         "dead_letters",
@@ -152,8 +162,8 @@ def test_values_come_back_as_they_were(open_engine: Opener):
     engine.close()
 
 
-def test_a_query_reads_views_given_along_and_orders_by_lists(open_engine: Opener):
-    engine = open_engine()
+def test_a_query_reads_views_given_along_and_orders_by_lists(open_store: Opener):
+    engine = open_store()
     engine.begin()
     rows = [("q", 0, 1, [d], ["S"], "{}", "<a/>", 0) for d in ("b", "a", "c")]
     engine.append("earlier_outputs", table("earlier_outputs", *rows))
@@ -166,8 +176,8 @@ def test_a_query_reads_views_given_along_and_orders_by_lists(open_engine: Opener
     engine.close()
 
 
-def test_views_for_readers(open_engine: Opener):
-    engine = open_engine()
+def test_views_for_readers(open_store: Opener):
+    engine = open_store()
     shape = random_join_case(0).templates[0][0]
     engine.put_rows(shape, random_join_case(0).templates[0][1])
     nodes = len(shape.shape.parents)
@@ -315,8 +325,8 @@ def test_many_templates_do_not_exhaust_duckdb_s_memory(monkeypatch: pytest.Monke
     apart.close()
 
 
-def test_a_store_of_the_other_engine_is_refused(open_engine: Opener, engine_name: str, tmp_path: Path):
+def test_a_store_of_the_other_engine_is_refused(open_store: Opener, engine_name: str, tmp_path: Path):
     other = tmp_path / ("manifests" if engine_name == "duckdb" else "mmqjp.duckdb")
     other.mkdir()
     with pytest.raises(StoreError, match="use that engine"):
-        open_engine(tmp_path)
+        open_store(tmp_path)

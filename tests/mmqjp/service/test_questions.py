@@ -310,7 +310,13 @@ def test_duckdb_answers(on_duckdb: Place, sql: str, rows: int):
     assert on_duckdb.engine.sql(on_duckdb.filled(sql)).num_rows == rows
 
 
-@pytest.mark.parametrize(("sql", "rows"), BOTH + [case for case in SPARK_READS if case[1] is not None])
+@pytest.mark.parametrize(
+    ("sql", "rows"),
+    [
+        pytest.param(*case, marks=() if number % 3 == 0 else pytest.mark.soak)
+        for number, case in enumerate(BOTH + [case for case in SPARK_READS if case[1] is not None])
+    ],
+)
 def test_spark_answers(on_spark: Place, sql: str, rows: int):
     assert on_spark.engine.sql(on_spark.filled(sql)).num_rows == rows
 
