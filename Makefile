@@ -91,5 +91,6 @@ $(READY): pyproject.toml
 		fi; \
 	done; \
 	echo "error: no Python 3.11 or newer is on PATH: install one, or name it with make PYTHONS=/path/to/python" >&2; exit 1
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@# Python compiles a module when it is first imported; most never are.
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable '.[dev]'
 	@touch $@

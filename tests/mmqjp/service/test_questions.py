@@ -17,6 +17,7 @@ from join_stage.store import duckdb_question
 from join_stage.store.reading import LONGEST, Bounds, QuestionInterrupted, QuestionRefused, measured
 from mmqjp.session import Session
 from mmqjp.tables.settings import save_settings
+from tests.generate.seeds import at_length
 from tests.support.service import PAIRS
 from tests.support.stores import TABLES
 
@@ -311,11 +312,7 @@ def test_duckdb_answers(on_duckdb: Place, sql: str, rows: int):
 
 
 @pytest.mark.parametrize(
-    ("sql", "rows"),
-    [
-        pytest.param(*case, marks=() if number % 3 == 0 else pytest.mark.soak)
-        for number, case in enumerate(BOTH + [case for case in SPARK_READS if case[1] is not None])
-    ],
+    ("sql", "rows"), [one for one in BOTH + SPARK_READS if one[1] is not None][:: 1 if at_length() else 3]
 )
 def test_spark_answers(on_spark: Place, sql: str, rows: int):
     assert on_spark.engine.sql(on_spark.filled(sql)).num_rows == rows
