@@ -116,7 +116,7 @@ def streamed(place: Directory, most: int | None = None) -> "subprocess.Completed
 
 
 # DuckDB's file is there: what is less than it cuts into blocks that are in use, as no full disk does.
-@pytest.mark.parametrize("more", [20_000, 300_000])
+@pytest.mark.parametrize("more", [20_000, pytest.param(300_000, marks=pytest.mark.soak)])
 def test_a_service_whose_files_cannot_grow_stops_with_the_cause_and_goes_on(more: int, tmp_path: Path):
     place = Directory(tmp_path)
     with Session("duckdb", state=place.state) as engine:
