@@ -7,7 +7,7 @@ enter. Time passes in between: runs that are too old go, and matches that had to
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from pattern_stage.matching.arrivals import Arrival, Key
@@ -90,9 +90,7 @@ class Store(KeptRuns):
             if not take and not begin:
                 continue
             into = ends if state + 1 == last else drafts
-            edges = [program.takes[state].equal] if take else []
-            edges += [program.begins[state + 1].equal] if begin else []
-            for cell in cells.asked(edges, event):
+            for cell in self._asked(cells, state, event, take, begin) if program.hashed[state] else cells.values():
                 stop = cell.before(event[0])
                 if not stop or cell.entries[stop - 1].top < event[1] - self.window:
                     continue
@@ -111,6 +109,12 @@ class Store(KeptRuns):
                     ranges = cell.killed(event[0], stop) if cell.kills else [(0, 0)]
                     registers = program.begin[state + 1](cell.registers, event)
                     self._link(into, state + 1, registers, event, cell, ranges, stop, ok)
+
+    def _asked(self, cells: CellTable, state: int, event: Event, take: int, begin: int) -> Collection[Cell]:
+        """Returns the cells of a state that may go on with an event."""
+        edges = [self.program.takes[state].equal] if take else []
+        edges += [self.program.begins[state + 1].equal] if begin else []
+        return cells.asked(edges, event)
 
     def _held(self, edge: Edge, registers: tuple[Any, ...], event: Event, rows: int) -> int:
         """Returns for which of these rows an edge may be taken."""
