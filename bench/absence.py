@@ -141,7 +141,7 @@ def main() -> None:
     made.add_argument("--count", type=int, metavar="N", help=f"so many documents; default: {COUNT:,}")
     options = parsed(made)
     count = options.count or (QUICK_COUNT if options.quick else COUNT)
-    numbers = options.queries or ([1] if options.quick else [1, 1_000])
+    numbers = options.queries or ([1] if options.quick else [1, 10])
     plan = options.plan or DEFAULT_PLAN
     some = [1, count] if options.quick else sorted({1, min(100, count), min(10_000, count), count})
     cases = [
