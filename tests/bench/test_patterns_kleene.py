@@ -5,11 +5,19 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from bench import patterns, patterns_kleene
+from bench.patterns_backtracking import matches
 from bench.patterns_kleene import Case, cases, measure
-from bench.patterns_stocks import PREDICATES, SYMBOLS, stocks
+from bench.patterns_stocks import PREDICATES, SCHEMA, SYMBOLS, lowered, stocks
+from bench.patterns_workload import SECOND
+from pattern_stage.columns import Columns
+from pattern_stage.lineage import Lineage
+from pattern_stage.values import Texts
+from tests.oracle import test_patterns
+from xscl.algebra.event_sequences import Pattern
 
 BASE = Case("E1", "p1", "s3", 30, 1_500)
 
@@ -69,3 +77,21 @@ def test_the_command_draws_every_figure(tmp_path, monkeypatch, capsys):
     assert "backtracking" in capsys.readouterr().out
     drawn = (tmp_path / "drawn.svg").read_text()
     assert "E1" in drawn and "E2" in drawn
+
+
+def test_backtracking_tells_the_example_of_the_paper():
+    """S4: the run that begins at the third quote waits on the stack while the one before is followed to its end."""
+    texts, lineage = Texts(), Lineage()
+    (statement,) = lowered([test_patterns.Q3.text()], {"Stock": SCHEMA})
+    assert isinstance(statement, Pattern)
+    quotes = [row.split() for row in test_patterns.QUOTES[2].split(" | ")]
+    times = np.arange(1, len(quotes) + 1) * SECOND
+    prices, volumes = (np.array([float(row[at]) for row in quotes]) for at in (1, 2))
+    parts = lineage.of_documents("Stock", times, times, times, np.zeros((len(times), 1), np.int64))
+    columns = Columns(times, times, (texts.codes(row[0] for row in quotes), prices, volumes), parts.reshape(-1, 1))
+    found = [
+        " | ".join(" ".join(str(number + 1) for number, of in path if of == at) for at in (0, 1))
+        for path in matches(statement, texts, {"Stock": columns})
+    ]
+    told = (test_patterns.R1, test_patterns.R2, test_patterns.R3)
+    assert sorted(found) == sorted(one.partition(" @")[0] for one in told)
