@@ -17,7 +17,7 @@ from join_stage.store import duckdb_tables
 from join_stage.store.protocol import StoreError
 from mmqjp.tables.store_schema import SCHEMA
 from tests.generate.joins import JoinCase, as_table, random_join_case, run_case, sorted_rows
-from tests.generate.seeds import seeds
+from tests.generate.seeds import at_length, seeds
 from tests.support.stores import TABLES
 
 Opener = Callable[..., JoinEngine]
@@ -42,6 +42,8 @@ def open_engine(request: pytest.FixtureRequest, engine_name: str, plan: str) -> 
     """Opens an engine, on a directory or without, with each plan."""
     if engine_name == "duckdb":
         return partial(DuckDBEngine, plan=plan, schema=SCHEMA)
+    if plan == "views" and not at_length():
+        pytest.skip("views on Spark: here in the long run only, and by default in tests/mmqjp/test_agreement_spark.py")
     from join_stage.spark.engine import SparkEngine
 
     return partial(SparkEngine, request.getfixturevalue("spark"), plan=plan, schema=SCHEMA)
