@@ -136,8 +136,9 @@ def closes(case: Case) -> tuple[Ints, Ints, Floats]:
 
 def ours(stream: Stream, given: Given, interval: int) -> tuple[float, set[Row]]:
     """Processor seconds and the rows of a statement that gets so many days at once."""
-    kernel = Kernel(Texts(), Numbered())
-    events = given.take(kernel.texts)
+    texts = Texts()
+    events = given.take(texts)  # numbered in the order of time
+    kernel = Kernel(texts, Numbered(events.t1))
     kernel.add(0, stream, -1)
     kernel.run({}, 0)
     found = []
