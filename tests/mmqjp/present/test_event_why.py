@@ -44,6 +44,7 @@ def test_what_is_said_is_what_the_store_has(seed: int, tmp_path: Path) -> None:
     check(seed, tmp_path, Counter())
 
 
+@pytest.mark.soak
 def test_the_random_lives_have_all_there_is_to_say(tmp_path: Path) -> None:
     seen = Counter[str]()
     kinds = ("output", "event", "late", "unseen", "order", "condition", "filtered", "consumed", "waiting")
