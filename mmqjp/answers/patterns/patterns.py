@@ -99,8 +99,10 @@ class Patterns:
 
     def _start(self) -> int:
         """Returns from when on there is anything to find: the horizon, or later if all forms came later."""
-        since = min((form.since for form in self._statements.forms.values()), default=START)
-        return max(self._time.horizon, since + 1)
+        horizon, forms = self._time.horizon, self._statements.forms.values()
+        if any(form.since < horizon for form in forms):  # mostly the first one, so that this takes no time
+            return horizon
+        return min((form.since + 1 for form in forms), default=horizon)
 
     def _pass_over(self, horizon: int) -> None:
         """Moves the horizon to a time before which there is nothing to find."""

@@ -6,6 +6,7 @@ that takes several, or to the next. Partial matches that are alike in all that m
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial as bound
@@ -66,7 +67,7 @@ class Partial:
         return Partial((*self.bound[:at], own), self.covered | covers)
 
 
-class Search:
+class Search(ABC):
     """Looks for a match that is made of some documents, numbered from 0; `covers` returns those of an event."""
 
     def __init__(
@@ -118,21 +119,21 @@ class Search:
             waiting += self.steps(partial)
         return None
 
+    @abstractmethod
     def begins(self) -> Iterator[Partial]:
         """Yields the partial matches of one event."""
-        raise NotImplementedError
 
+    @abstractmethod
     def steps(self, partial: Partial) -> Iterator[Partial]:
         """Yields a partial match with one event more."""
-        raise NotImplementedError
 
+    @abstractmethod
     def ends(self, partial: Partial) -> Iterator[tuple[Asked, int | None]]:
         """Yields what is asked of a partial match when its last variable is complete."""
-        raise NotImplementedError
 
+    @abstractmethod
     def likeness(self, partial: Partial) -> Hashable:
         """Returns what else matters of a partial match than what conditions ask."""
-        raise NotImplementedError
 
     def _is_known(self, partial: Partial) -> bool:
         """Whether it is like one that was followed before."""
