@@ -54,16 +54,25 @@ class Visitors:
         self._thread.join()
 
     async def _work(self) -> None:
+        """Puts each request into a queue when it is due. So many tasks as there are connections send them: were all
+        sent at once, those that wait would cost the client's pool time, and so the server its processor."""
         limits = httpx.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS)
+        waiting = asyncio.Queue[tuple[Request, float]]()
         async with httpx.AsyncClient(base_url=self._url, headers=self._headers, limits=limits, timeout=WAIT) as client:
-            due, sent = time.perf_counter(), set[asyncio.Task[None]]()
+            sending = [asyncio.create_task(self._send(client, waiting)) for _ in range(CONNECTIONS)]
+            due = time.perf_counter()
             while not self._stop.is_set():
-                task = asyncio.create_task(self._ask(client, next(self._requests), due))
-                sent.add(task)
-                task.add_done_callback(sent.discard)
+                waiting.put_nowait((next(self._requests), due))
                 due += 1 / self._rate
                 await asyncio.sleep(max(due - time.perf_counter(), 0))
-            await asyncio.gather(*sent)
+            await waiting.join()
+            for task in sending:
+                task.cancel()
+
+    async def _send(self, client: httpx.AsyncClient, waiting: asyncio.Queue[tuple[Request, float]]) -> None:
+        while True:
+            await self._ask(client, *await waiting.get())
+            waiting.task_done()
 
     async def _ask(self, client: httpx.AsyncClient, request: Request, due: float) -> None:
         """Sends a request. Its time begins when it was due: that it had to wait for others counts."""

@@ -18,18 +18,26 @@ class _Heap:
         """Whether `gc_frozen` keeps them from being scanned."""
         self._grown = 0
         self._bearable = LEAST_GROWTH
+        self._scanned = 0
+        """So many there were after the last scan, and those that came to last."""
 
     def put_away(self, *, lasting: bool) -> None:
         """Moves young objects to those that are rarely scanned, without a look at them. Scans all of them if those that
         are not known to be `lasting` have become more by a quarter: some may be garbage."""
-        if not lasting:
-            self._grown += gc.get_count()[0]
+        young = gc.get_count()[0]
         gc.freeze()
+        if lasting:
+            self._scanned += young
+            young = 0
+        self._grown += young
+        if self._grown > self._bearable:  # or so it seems: of old ones that have gone, few were subtracted
+            self._grown = gc.get_freeze_count() - self._scanned
         if self._grown > self._bearable:
             gc.unfreeze()
             gc.collect()
             gc.freeze()
-            self._grown, self._bearable = 0, max(LEAST_GROWTH, gc.get_freeze_count() // 4)
+            self._grown, self._scanned = 0, gc.get_freeze_count()
+            self._bearable = max(LEAST_GROWTH, self._scanned // 4)
         if not self.frozen:
             gc.unfreeze()  # to the oldest generation
 

@@ -88,3 +88,21 @@ def test_what_is_made_to_last_is_not_scanned(monkeypatch: pytest.MonkeyPatch):
         with gc_paused(lasting=lasting):
             kept += [Circle() for _ in range(5_000)]
         assert bool(scans) is not lasting
+
+
+def test_nothing_is_scanned_while_as_much_goes_as_comes(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(garbage, "LEAST_GROWTH", 5_000)
+    monkeypatch.setattr(garbage, "_HEAP", garbage._Heap())
+    scans: list[int] = []
+    monkeypatch.setattr(gc, "collect", lambda: scans.append(1))
+    kept: list[list[object]] = []
+    with gc_frozen():
+        for _ in range(100):
+            with gc_paused():
+                kept.clear()
+                kept += [[] for _ in range(1_000)]
+    assert len(kept) == 1_000 and len(scans) <= 1, "all are scanned once, to know how many there are"
+    for _ in range(100):
+        with gc_paused():
+            kept += [[] for _ in range(1_000)]
+    assert len(scans) > 1, "they became more by a quarter"
