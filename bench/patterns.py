@@ -85,6 +85,10 @@ NAMES = (
 )
 
 
+NOT_DRAWN = ("places", "memory")
+"""Those without a plot."""
+
+
 @dataclass(frozen=True)
 class Case:
     template: Template
@@ -257,11 +261,11 @@ def main() -> None:
     made.add_argument("--events", type=int, metavar="N", help="how many events")
     add_outputs(made)
     made.add_argument(
-        "--plot", type=file, metavar="PREFIX", help="draw PREFIX.svg and PREFIX.png; not of places, memory, aggregates"
+        "--plot", type=file, metavar="PREFIX", help="draw PREFIX.svg and PREFIX.png; not of places and memory"
     )
     made.add_argument("--flink-python", metavar="PATH", help="peers: the interpreter that has apache-flink")
     options = parsed(made)
-    if options.plot and options.name in ("places", "memory", "aggregates"):
+    if options.plot and options.name in NOT_DRAWN:
         made.error(f"--plot does not draw {options.name}")
     lines, columns = _measured(options)
     show(lines, f"event patterns, {options.name}", columns)

@@ -37,6 +37,7 @@ _AXES = {
     "budget": ("budget", "BUDGET, one letter missing"),
     "drift": ("budget", "BUDGET, in a stream that drifts"),
     "many": ("queries", "Kleene queries of one template"),
+    "aggregates": ("at_once", "events at one time"),
     "Pseq, onco": ("size", "variables, one after the other"),
     "Pset, onco": ("size", "variables in any order"),
     "Pseq, nyse": ("size", "variables, one after the other"),
@@ -56,7 +57,7 @@ _FACTORS = ("Pseq", "Pset", "Ponco", "Pnyse")
 _OTHERS = ("one at a time", "one by hand", "backtracking")
 """Ways that are drawn with dots."""
 
-_LOG = ("queries", "domain", "window", "events")
+_LOG = ("queries", "domain", "window", "events", "at_once")
 _COLOURS = (
     *("tab:green", "tab:blue", "tab:orange", "tab:red", "tab:purple", "tab:brown", "tab:pink", "dimgrey"),
     *("tab:olive", "tab:cyan", "gold", "black", "navy", "darkred", "teal"),

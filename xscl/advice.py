@@ -104,7 +104,11 @@ _RULES = (
     Rule("strings are written in straight quotes", "write \" or '", "[‘’“”„«»]"),
     Rule("a backslash is no escape in a string", "write the quote twice", r"\S", r"\\[\"']"),
     Rule("numbers have no exponent", "write the digits out", before=r"[0-9][eE][0-9]*", whole=True),
-    Rule("there is no WHERE", "write conditions as filters, as in S//item[./price > 5]", r"(?i:where)\b"),
+    Rule(
+        "there is no WHERE",
+        "write conditions as filters, as in S//item[./price > 5], and of events as in FILTER{{price > 5}} Offer",
+        r"(?i:where)\b",
+    ),
     Rule("reverse axes are not supported", _OUTER, r"\.\."),
     Rule("reverse axes are not supported", _OUTER, r"\.", r"\.", whole=True),
     Rule("the axis child:: is not supported", "write / before the name", ":", r"\bchild\s*:", whole=True),

@@ -47,6 +47,7 @@ PART_RULES = (
     Rule("{0} without a window", "write a number and a unit, such as 7 d", before=r"(?i:\b(within|over))"),
     Rule("{0} has no right side", "write a condition behind it, or remove it", r"(?:[,})]|$)", r"(?i:\b(and|or))"),
     Rule("{0} has no left side", "write a condition before it, or remove it", r"(?i:(and|or)\b)", expects="FUNCTION"),
+    Rule("% has no right side", "write a value behind it, or 80% without a blank", r"(?:[,})]|$)", r"[0-9]\s+%"),
     Rule("{0} has no right side", "write what to compare with", r"(?:[,})]|(?i:and|or)\b|$)", rf"({_COMPARISON})"),
     Rule("{0} has no left side", "write what to compare", rf"({_COMPARISON})", expects="FUNCTION"),
     Rule("a comparison of a comparison", "write AND between two comparisons", _COMPARISON, expects="AND"),

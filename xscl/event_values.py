@@ -150,7 +150,8 @@ class Expressions:
     def item(self, found: ItemReference, scope: Scope) -> Value | None:
         """An attribute of an event of a pattern's variable, which is none of what queries read."""
         name = found.name
-        hint = f"write $1.{name} for the left event, $2.{name} for the right one, $.{name} for FOLD's last"
+        sides = f"write $1.{name} for the left event, $2.{name} for the right one, $.{name} for FOLD's last"
+        hint = sides if scope.operator in ("NEXT", "FOLD") else f"write {name} alone: {scope.operator} reads one source"
         self.problem(f"{found.variable}.{name} is no reference", found.span, hint)
         return None
 

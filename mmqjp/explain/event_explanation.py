@@ -17,7 +17,7 @@ from mmqjp.explain.text_layout import aligned, indented, wrapped
 from mmqjp.explain.whole_plan import JOIN_MEANING, JOIN_RULE, Operation, plan_lines, whole_plan
 from mmqjp.queries.registry import Registry
 from pattern_stage.classes import Classes
-from pattern_stage.plan import MOp
+from pattern_stage.plan import MOp, Plan, is_aggregate
 from pattern_stage.rules import RULE_NAMES, RULES, RuleName
 from xscl.algebra.event_sequences import NearPattern, Pattern
 
@@ -77,6 +77,11 @@ def _listed(names: Sequence[str]) -> str:
 # ---------------------------------------------------------------- the plan
 
 
+HEADINGS = ("rule", "m-ops", "rows", "stores", "aggregations")
+"""Of the table of rules: operators and their rows, sets of rows that keep what waits, and how often the events of a
+time are aggregated."""
+
+
 def plan_explanation(registry: Registry, rules: Sequence[RuleName], *, joined: bool) -> Iterator[str]:
     """Yields the lines of the plan of all queries without rules, what each rule does, and the plan after them. `joined`
     says whether the rule for value joins is on."""
@@ -87,9 +92,7 @@ def plan_explanation(registry: Registry, rules: Sequence[RuleName], *, joined: b
     if any(key.partition(" ")[0] in ("join", "filter") for key in (one.key for one in before)):
         names[JOIN_RULE] = JOIN_MEANING
     said = chain.from_iterable(wrapped(f"{name}  {meaning}", 0) for name, meaning in names.items())
-    steps: list[tuple[str, ...]] = (
-        list(_steps(statements, rules)) if statements else [("rule", "m-ops", "rows", "stores")]
-    )
+    steps: list[tuple[str, ...]] = list(_steps(statements, rules)) if statements else [HEADINGS]
     if JOIN_RULE in names:
         steps += _joins(before, after, joined=joined)
     yield from _titled("rules", [*aligned(steps), "", *said])
@@ -101,19 +104,19 @@ def _joins(before: Sequence[Operation], after: Sequence[Operation], *, joined: b
     it."""
     for title, plan in (("documents", before), (JOIN_RULE, after)):
         if title == JOIN_RULE and not joined:
-            yield title, "is off", "", ""
+            yield title, "is off", "", "", ""
             continue
         own = [one for one in plan if one.key.startswith(("join ", "filter "))]
-        yield title, f"{len(own):,}", f"{sum(one.rows for one in own):,}", ""
+        yield title, f"{len(own):,}", f"{sum(one.rows for one in own):,}", "", ""
 
 
 def _steps(statements: Sequence[Statement], rules: Sequence[RuleName]) -> Iterator[tuple[str, ...]]:
-    """Yields a row for each rule: the m-ops, rows and stores of instances with it and those before it."""
-    yield "rule", "m-ops", "rows", "stores"
+    """Yields a row for each rule: what there is with it and those before it."""
+    yield HEADINGS
     yield "none", *_sizes(statements, ())
     for place, name in enumerate(RULE_NAMES):
         if name not in rules:
-            yield name, "is off", "", ""
+            yield name, "is off", "", "", ""
             continue
         on = [one for one in RULE_NAMES[: place + 1] if one in rules]
         yield name, *_sizes(statements, on)
@@ -123,9 +126,19 @@ def _meaning(name: RuleName) -> str:
     return " ".join((RULES[name].__doc__ or "").split())
 
 
-def _sizes(statements: Sequence[Statement], rules: Sequence[RuleName]) -> tuple[str, str, str]:
-    mops = [mop for mop in EventProgram(statements, rules).plan if mop.placement is not None]
-    return f"{len(mops):,}", f"{sum(len(mop.rows) for mop in mops):,}", f"{sum(map(_stores, mops)):,}"
+def _sizes(statements: Sequence[Statement], rules: Sequence[RuleName]) -> tuple[str, str, str, str]:
+    plan = EventProgram(statements, rules).plan
+    mops = [mop for mop in plan if mop.placement is not None]
+    sizes = len(mops), sum(len(mop.rows) for mop in mops), sum(map(_stores, mops)), _aggregations(plan)
+    return f"{sizes[0]:,}", f"{sizes[1]:,}", f"{sizes[2]:,}", f"{sizes[3]:,}"
+
+
+def _aggregations(plan: Plan) -> int:
+    """How often the events of a time are aggregated: for each store of AGGREGATE, or once for all that share that."""
+    partials = plan.partials().values()
+    together = {mop.number for mops in partials for mop in mops}
+    own = (mop for mop in plan if mop.placement is not None and is_aggregate(mop.placement))
+    return len(partials) + sum(_stores(mop) for mop in own if mop.number not in together)
 
 
 def _stores(mop: MOp) -> int:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -62,6 +64,24 @@ def test_the_command_prints_a_table(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["bench", "feeds", "--quick", "--queries", "20", "--events", "200"])
     patterns.main()
     assert "Iteration" in capsys.readouterr().out
+
+
+def test_aggregates_are_drawn(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(patterns_aggregates, "TURNS", 1)
+    options = ["--quick", "--events", "300", "--plot", str(tmp_path / "drawn")]
+    monkeypatch.setattr(sys, "argv", ["bench", "aggregates", *options])
+    patterns.main()
+    drawn = (tmp_path / "drawn.svg").read_text()
+    assert all(text in drawn for text in ("s_alpha", "without", "events at one time"))
+
+
+def test_make_bench_runs_all_and_draws_what_has_a_plot():
+    makefile = (Path(__file__).parents[2] / "Makefile").read_text()
+    drawn, others = (
+        set(names.split()) for names in re.findall(r"for name in ([^;]+); do .\n\t+\S+ bench patterns", makefile)
+    )
+    assert drawn == set(patterns.NAMES) - set(patterns.NOT_DRAWN) and others == set(patterns.NOT_DRAWN)
 
 
 def test_the_command_draws_every_figure(tmp_path, monkeypatch):

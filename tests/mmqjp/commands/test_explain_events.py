@@ -210,6 +210,9 @@ def test_partial_aggregates_of_several_queries_are_in_the_plan(tmp_path):
     assert not [line for line in found[before:after] if "PARTIAL" in line]
     off = lines(tmp_path, "--plan", "--without", "s_alpha", text=text)
     assert not [line for line in off if "PARTIAL" in line]
+    counted = [step[-1] for step in map(str.split, found[found.index("rules") + 2 :])][:5]
+    assert counted == ["aggregations", "2", "2", "2", "1"], "as many as there are AGGREGATEs, one with s_alpha"
+    assert next(line.split()[-1] for line in off if line.startswith("channels ")) == "2"
 
 
 def test_a_rule_is_off(tmp_path):
