@@ -307,9 +307,9 @@ def _measured(options: argparse.Namespace) -> tuple[list[Line], tuple[Column, ..
             kleene = patterns_kleene.cases(queries, count, quick=quick)
             return each(kleene, lambda one: patterns_kleene.measure(one, turns, sample)), patterns_kleene.COLUMNS
         case "errors":
-            turns, lacking_cases = (1 if quick else 3), patterns_errors.cases(count, quick=quick)
-            exact = each(lacking_cases, lambda one: patterns_errors.measure(one, turns))
-            drifts = each(patterns_budget.cases(count, quick=quick), lambda one: patterns_budget.measure(one, turns))
+            turns = 1 if quick else 3
+            exact = patterns_errors.measured(patterns_errors.cases(count, quick=quick), turns)
+            drifts = patterns_budget.measured(patterns_budget.cases(count, quick=quick), turns)
             return [*exact, *drifts], patterns_errors.COLUMNS
         case "windows":
             windows = patterns_windows.cases(count, quick=quick)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from statistics import median
 
 import numpy as np
@@ -104,28 +104,35 @@ def run(text: str, events: Given, streams: Sequence[str] = STREAMS) -> tuple[flo
     return seconds, found
 
 
-def measure(case: Case, turns: int) -> Iterator[Line]:
-    """The line of a case, with the exact pattern as the baseline. Raises AssertionError if they differ without missing
-    letters, or if a budget has other matches than there are."""
-    events = given(case.events)
-    taken, exact, recall = [], [], None
+def measured(cases: Sequence[Case], turns: int) -> Iterator[Line]:
+    """The lines of cases over the same events, in each turn of which the exact pattern is run once, as the baseline.
+    Raises AssertionError if they differ without missing letters, or if a budget has other matches than there are."""
+    events = given(cases[0].events)
+    taken: dict[Case, list[float]] = {case: [] for case in cases}
+    exact: list[float] = []
+    found: dict[Case, Found] = {}
     for _ in range(turns):
-        seconds, found = run(case.text(), events)
-        exact_seconds, right = run(EXACT, events)
-        assert right <= found or case.budget, f"{case}: an exact match is missing"
-        assert found == right or case.errors, f"{case}: other matches than {EXACT}"
-        taken.append(seconds)
-        exact.append(exact_seconds)
-    if case.budget:
-        _, every = run(Case("", case.errors, case.events).text(), events)
-        assert found <= every, f"{case}: a match that there is not"
-        recall = len(found) / len(every)
-    times = median(other / one for one, other in zip(taken, exact, strict=True))
-    rate = case.events / median(taken)
-    details = {"events_a_second": rate, "recall": recall}
-    yield Line(
-        "patterns", asdict(case), None, "errors", median(taken), len(found), "exact", times, None, False, details
-    )
+        seconds, right = run(EXACT, events)
+        exact.append(seconds)
+        for case in cases:
+            seconds, found[case] = run(case.text(), events)
+            taken[case].append(seconds)
+            assert right <= found[case] or case.budget, f"{case}: an exact match is missing"
+            assert found[case] == right or case.errors, f"{case}: other matches than {EXACT}"
+    every = {case.errors: found[case] for case in cases if not case.budget}
+    for case in cases:
+        recall = None
+        if case.budget:
+            if case.errors not in every:
+                _, every[case.errors] = run(replace(case, budget=0).text(), events)
+            assert found[case] <= every[case.errors], f"{case}: a match that there is not"
+            recall = len(found[case]) / len(every[case.errors])
+        seconds = median(taken[case])
+        times = median(other / one for one, other in zip(taken[case], exact, strict=True))
+        details = {"events_a_second": case.events / seconds, "recall": recall}
+        yield Line(
+            "patterns", asdict(case), None, "errors", seconds, len(found[case]), "exact", times, None, False, details
+        )
 
 
 def cases(events: int | None, *, quick: bool) -> list[Case]:
@@ -143,4 +150,5 @@ COLUMNS: tuple[Column, ...] = (
     ("matches", lambda line: line.rows),
     ("times as fast as exact", lambda line: line.speedup),
     ("recall", lambda line: line.details["recall"]),
+    ("times the time by rank", lambda line: line.details.get("over_rank")),
 )

@@ -15,6 +15,9 @@ from pattern_stage.clauses import clauses_of
 from pattern_stage.formula import has_parameters
 from pattern_stage.matching.alone import is_alone, of_event
 from pattern_stage.matching.letters import Automaton as Letters
+from pattern_stage.matching.program import Edge as Compiled
+from pattern_stage.matching.program import Program
+from pattern_stage.matching.slots import Slots
 from pattern_stage.matching.template import inputs
 from pattern_stage.rows import NO_BOUND
 from xscl.algebra.event_sequences import Conjunct, NearPattern, OfItem, Pattern, Phase, Variable
@@ -96,8 +99,12 @@ class _OfPattern(_Making, ABC):
             if one.negated:
                 tests = [test for test in self._pattern.kills if test.variable == at]
                 does = _some(all_written(tests, self._pattern))
-                stream = f"{one.source.stream} {one.name}"
-                yield Edge("unless", one.group, one.group + 1, stream, does, self._found_by(at, "complete"))
+                stream, found_by = f"{one.source.stream} {one.name}", self._found_by(at, "complete")
+                yield Edge("unless", one.group, one.group + 1, stream, does, (*found_by, *self._runs_found_by(at)))
+
+    def _runs_found_by(self, variable: int) -> tuple[str, ...]:
+        """Returns how the runs are found that an event of a negated variable ends."""
+        return ()
 
     def _having(self) -> tuple[str, ...]:
         """Returns what is asked at the end."""
@@ -109,6 +116,23 @@ class _OfPattern(_Making, ABC):
 
 class _OfRuns(_OfPattern):
     """Makes the automaton of a pattern without SET: runs wait in its states."""
+
+    def __init__(self, program: EventProgram, number: int, pattern: Pattern) -> None:
+        super().__init__(program, number, pattern)
+        assert isinstance(self._template, Pattern)
+        self._compiled = Program(self._template, program.plan.texts, Slots())
+
+    def _runs_found_by(self, variable: int) -> tuple[str, ...]:
+        return next(self._hash(one.edge) for one in self._compiled.negations if one.variable == variable)
+
+    def _hash(self, edge: Compiled) -> tuple[str, ...]:
+        """Returns by what value an event finds the runs of an edge."""
+        assert isinstance(self._template, Pattern)
+        return () if edge.equal_test is None else (f"hash: {all_written([edge.equal_test], self._template)}",)
+
+    def _hash_from(self, state: int, stream: int, edge: Compiled) -> tuple[str, ...]:
+        """Returns the same for an edge from a state, if events of its stream look at no other runs there."""
+        return self._hash(edge) if self._compiled.is_hashed(state, stream) else ()
 
     def _is_static(self, one: Conjunct, template: Pattern) -> bool:
         own = {of.place for _, of in one.names if isinstance(of, OfItem) and of.variable == one.variable}
@@ -128,10 +152,15 @@ class _OfRuns(_OfPattern):
                 does = (*_some(self._tests(self._positive[number - 2], "complete")), *does)
             else:
                 kind = "begin"
-            edges.append(Edge(kind, number - 1, number, one.source.stream, does, self._found_by(at, "first")))
+            compiled, stream = self._compiled, self._compiled.streams[number - 1]
+            by_hash = self._hash_from(number - 2, stream, compiled.begins[number - 1]) if number > 1 else ()
+            found_by = (*self._found_by(at, "first"), *by_hash)
+            edges.append(Edge(kind, number - 1, number, one.source.stream, does, found_by))
             if one.kleene:
                 does = _some(self._tests(at, "each"))
-                edges.append(Edge("take", number, number, one.source.stream, does, self._found_by(at, "each")))
+                by_hash = self._hash_from(number - 1, stream, compiled.takes[number - 1])
+                found_by = (*self._found_by(at, "each"), *by_hash)
+                edges.append(Edge("take", number, number, one.source.stream, does, found_by))
             if (number < last or one.kleene) and self._pattern.strategy != "strict":
                 edges.append(
                     Edge("ignore", number, number, _IGNORED[self._pattern.strategy].format(self._keys), (), ())

@@ -101,7 +101,8 @@ class Cell:
             last = self.entries[-1] if self.entries else None
             top = one.start if last is None else max(one.start, last.top)
             reach = one.rows if last is None else one.rows | last.reach
-            self.entries.append(one._replace(top=top, reach=reach))
+            is_same = top == one.top and reach == one.reach
+            self.entries.append(one if is_same else one._replace(top=top, reach=reach))
 
     def segments(self, ranges: list[tuple[int, int]], stop: int, rows: int, *, shared: bool) -> list[Segment]:
         """Returns the first entries as what leads to an event: those of `ranges`, each without the rows that it lacks.

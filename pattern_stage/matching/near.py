@@ -19,7 +19,7 @@ from pattern_stage.matching.bundle_table import BundleTable, Told, told
 from pattern_stage.matching.bundles import Bundle, Ending, parted
 from pattern_stage.matching.cells import Cell
 from pattern_stage.matching.choose import Apart
-from pattern_stage.matching.history import History, Made, Name
+from pattern_stage.matching.history import Before, History, Made
 from pattern_stage.matching.keyed_state import keyed_rows, keyed_table
 from pattern_stage.matching.letters import Automaton, Vector
 from pattern_stage.matching.masks import mask_of, rows_of
@@ -173,7 +173,7 @@ class NearMatching:
                 for vector, draft in drafts.items():
                     is_match = self._automaton.lacking(vector) is not None
                     name = vector, draft.event[2]
-                    learnt.append((one.key, Made(name, draft.start, tuple(before[vector]), is_match)))
+                    learnt.append((one.key, Made(name, draft.start, before.get(vector, ()), is_match)))
             if store.made > store.most_made:
                 store.exceed(store.made_too_much(time, (draft for _, _, draft in made)), time, "partial")
         for key, vector, draft in made:
@@ -191,9 +191,9 @@ class NearMatching:
             store.history.tidy(time)
         return store.end_epoch(time)
 
-    def _drafts(self, store: NearStore, one: Arrival) -> tuple[dict[Vector, Draft], dict[Vector, list[Name]]]:
+    def _drafts(self, store: NearStore, one: Arrival) -> tuple[dict[Vector, Draft], dict[Vector, Before]]:
         """Returns the chains that end with an event, and, with a BUDGET, what they go on from."""
-        before: dict[Vector, list[Name]] = defaultdict(list)
+        before: dict[Vector, Before] = {}
         rows = one.masks[one.stream] & store.rows
         drafts: dict[Vector, Draft] = {}
         if not rows:
@@ -211,8 +211,8 @@ class NearMatching:
                 store.made += 1
                 if store.history is not None:
                     low = event[1] - store.window
-                    ends = [(one.trail.event(one.place), one.start) for one in cell.entries[:stop]]
-                    before[then] += [(vector, end[2]) for end, start in ends if start >= low]
+                    ends = [one.trail.event(one.place)[2] for one in cell.entries[:stop] if one.start >= low]
+                    before[then] = [*before.get(then, ()), (vector, ends)]
         begun = self._automaton.begin(one.stream)
         if begun and event[1] - event[0] <= store.window:
             draft = drafts.get(begun) or drafts.setdefault(begun, Draft(event, 0))

@@ -22,13 +22,7 @@ from pattern_stage.matching.slots import Slots, as_aggregated
 from pattern_stage.predicates import kind_of
 from pattern_stage.values import Texts
 from xscl.algebra.event_sequences import Conjunct, Length, OfItem, OfItems, Pattern, Referent
-from xscl.algebra.events import (
-    Attribute,
-    Comparison,
-    Condition,
-    Kind,
-    Value,
-)
+from xscl.algebra.events import Attribute, Comparison, Condition, Kind, Value
 
 Values = tuple[Any, ...]
 """The registers of a run."""
@@ -45,6 +39,8 @@ class Edge:
     by_row: list[RowTest] = field(default_factory=list)
     equal: Equal | None = None
     """An equality among what it tests of the run and the event."""
+    equal_test: Conjunct | None = None
+    """The condition that it is."""
 
 
 @dataclass(slots=True)
@@ -62,6 +58,7 @@ class Negation:
 class _Placed:
     """A condition whose attributes are named for where they are; `sets` are those that it holds for all tuples of."""
 
+    test: Conjunct
     condition: Condition
     at: dict[str, int | Read | tuple[int, int]]
     sets: tuple[Register, ...]
@@ -214,7 +211,7 @@ class Program:
             )
             at.update({key: (len(sets), place_) for place_, (key, _) in enumerate(parts)})
             sets.append(register)
-        return _Placed(condition, at, tuple(sets))
+        return _Placed(test, condition, at, tuple(sets))
 
     def _is_negated(self, variable: int) -> bool:
         return self.pattern.variables[variable].negated
@@ -253,17 +250,28 @@ class Program:
         """For each state the registers of which a hash finds all runs that an event may concern."""
 
     def _hashed(self, state: int) -> frozenset[int]:
-        edges = [self.takes[state]] if self.kleene[state] else []
-        edges += [self.begins[state + 1]] if state < self.last else []
+        edges = [edge for _, edge in self._leaving(state)]
         edges += [one.edge for one in self.negations if one.group == state + 1]
         return frozenset(edge.equal.register for edge in edges if edge.equal is not None)
+
+    def _leaving(self, state: int) -> list[tuple[int, Edge]]:
+        """Returns the edges that events lead a run along from a state, each with its stream."""
+        found = [(self.streams[state], self.takes[state])] if self.kleene[state] else []
+        return found + ([(self.streams[state + 1], self.begins[state + 1])] if state < self.last else [])
+
+    def is_hashed(self, state: int, stream: int) -> bool:
+        """Returns whether a hash finds the runs of a state that go on with an event of a stream, whatever it may be."""
+        return all(edge.equal is not None for of, edge in self._leaving(state) if of == stream)
 
     def _finish(self, edge: Edge, state: int) -> None:
         plain = [self._code(one, state) for one in edge.dynamic if not one.by_row]
         if plain:
             edge.holds = self._writer.compiled("V, E", " and ".join(plain))
         edge.by_row = [self._row_test(one, state) for one in edge.dynamic if one.by_row]
-        edge.equal = next((equal for one in edge.dynamic if (equal := self._equal(one, state)) is not None), None)
+        for one in edge.dynamic:
+            if (equal := self._equal(one, state)) is not None:
+                edge.equal, edge.equal_test = equal, one.test
+                break
 
     def _equal(self, placed: _Placed, state: int) -> Equal | None:
         """Returns a test as an equality of a register and something of the event, if it is one, of values of one

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from pattern_stage.matching.arrivals import Key
 from pattern_stage.matching.cells import Cell
-from pattern_stage.matching.history import Candidate, History, Name
+from pattern_stage.matching.covering import Candidate, Name
+from pattern_stage.matching.history import History
 from pattern_stage.matching.letters import Vector
 from pattern_stage.matching.near_store import NearStore
 from pattern_stage.matching.saved_parts import PartReader, PartWriter, SavedPart
@@ -29,29 +29,38 @@ def thin(
         cell.drop_before(store.low)
         if not cell.entries:
             del cells[vector]
-    ends = [(name, one) for vector, cell in cells.items() for name, one in _named(vector, cell)]
-    tied = {(_cost(name), one.t1): name[1] for name, one in ends}
-    is_tied = len(ends) > most and any(tied[_cost(name), one.t1] != name[1] for name, one in ends)
-    order = order_of(number for (_, number), _ in ends) if is_tied else defaultdict(int)
-    candidates = [
-        Candidate(name, one.start, one.t1, (_cost(name), -one.t1, order[name[1]], name[0], one.start))
-        for name, one in ends
+    if sum(len(cell.entries) for cell in cells.values()) > most:
+        kept = _of_vectors(history.chosen(time, _candidates(cells, order_of), most))
+        for vector, cell in list(cells.items()):
+            numbers = kept.get(vector, ())
+            cell.only({at for at, one in enumerate(cell.entries) if one.trail.event(one.place)[2] in numbers})
+            if not cell.entries:
+                del cells[vector]
+        history.keep(key, kept)
+    history.age(time, key)
+
+
+def _candidates(cells: Mapping[Vector, Cell], order_of: Callable[[Iterable[int]], dict[int, Any]]) -> list[Candidate]:
+    ends = [
+        (cost, vector, one.trail.event(one.place)[2], one)
+        for vector, cell in cells.items()
+        for cost in [min(cost for _, cost in vector)]
+        for one in cell.entries
     ]
-    kept = history.chosen(time, key, candidates, most)
-    if len(kept) == len(ends):
-        return
-    for vector, cell in list(cells.items()):
-        cell.only({at for at, (name, _) in enumerate(_named(vector, cell)) if name in kept})
-        if not cell.entries:
-            del cells[vector]
+    first: dict[tuple[int, int], int] = {}
+    is_tied = any(first.setdefault((cost, one.t1), number) != number for cost, _, number, one in ends)
+    order = order_of(number for _, _, number, _ in ends) if is_tied else None
+    return [
+        Candidate((vector, number), one.start, one.t1, (cost, -one.t1, order and order[number], vector, one.start))
+        for cost, vector, number, one in ends
+    ]
 
 
-def _named(vector: Vector, cell: Cell) -> list[tuple[Name, Any]]:
-    return [((vector, one.trail.event(one.place)[2]), one) for one in cell.entries]
-
-
-def _cost(name: Name) -> int:
-    return min(cost for _, cost in name[0])
+def _of_vectors(names: Iterable[Name]) -> dict[Vector, set[int]]:
+    found: dict[Vector, set[int]] = {}
+    for vector, number in names:
+        found.setdefault(vector, set()).add(number)
+    return found
 
 
 def saved_history(
@@ -61,7 +70,11 @@ def saved_history(
     for key in {**history.nodes, **history.told}:
         writer = writer_of()
         nodes = [
-            [vector, writer.entries(cell.entries), [history.saved_node(key, name) for name, _ in _named(vector, cell)]]
+            [
+                vector,
+                writer.entries(cell.entries),
+                [history.saved_node(key, (vector, one.trail.event(one.place)[2])) for one in cell.entries],
+            ]
             for vector, cell in store.cells.get(key, {}).items()
         ]
         rows = writer.mask(store.rows)

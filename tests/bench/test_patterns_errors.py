@@ -7,22 +7,21 @@ import sys
 import pytest
 
 from bench import patterns, patterns_budget, patterns_errors
-from bench.patterns_errors import Case, cases, measure
+from bench.patterns_errors import Case, cases, measured
 
 
 def test_without_missing_letters_both_ways_have_the_same_matches():
-    (line,) = measure(Case("errors", 0, 1_500), 1)
+    (line,) = measured([Case("errors", 0, 1_500)], 1)
     assert line.rows > 0 and line.details["recall"] is None
 
 
 def test_a_budget_has_a_part_of_the_matches():
-    (all_,) = measure(Case("errors", 1, 1_500), 1)
-    (few,) = measure(Case("budget", 1, 1_500, 2), 1)
+    all_, few = measured([Case("errors", 1, 1_500), Case("budget", 1, 1_500, 2)], 1)
     assert 0 < few.rows < all_.rows and few.details["recall"] == few.rows / all_.rows
 
 
 def test_a_history_finds_more_bundles_than_chance():
-    by_history, by_rank, by_chance = patterns_budget.measure(patterns_budget.Case("drift", 1, 3_000, 1), 1)
+    by_history, by_rank, by_chance = patterns_budget.measured([patterns_budget.Case("drift", 1, 3_000, 1)], 1)
     history, rank, chance = (float(str(one.details["recall"])) for one in (by_history, by_rank, by_chance))
     assert history > rank > 0 and history > chance
     assert by_history.details["bundles"] == by_chance.details["bundles"]
@@ -31,7 +30,7 @@ def test_a_history_finds_more_bundles_than_chance():
 def test_other_matches_are_told(monkeypatch):
     monkeypatch.setattr(patterns_errors, "EXACT", patterns_errors.EXACT.replace("C c", "A c"))
     with pytest.raises(AssertionError, match="match"):
-        list(measure(Case("errors", 0, 1_500), 1))
+        list(measured([Case("errors", 0, 1_500)], 1))
 
 
 def test_the_command_draws_both_figures(tmp_path, monkeypatch, capsys):

@@ -11,8 +11,9 @@ import pytest
 
 from bench import patterns, patterns_windows
 from bench.patterns_windows import UNPRUNED, Case, cases, measure
-from bench.patterns_windows_data import DAY, given
-from bench.patterns_windows_matcher import matches
+from bench.patterns_windows_data import DAY, Component, Question, given
+from bench.patterns_windows_matcher import Automaton, Event, matches
+from tests.oracle.test_pattern_sets import CHEMO
 
 ONCO = Case("Ponco", "Ponco", "onco", 800, window=20)
 NYSE = Case("Pnyse", "Pnyse", "nyse", 1_500, window=60)
@@ -34,6 +35,37 @@ def test_all_ways_have_the_same_matches(case):
     assert [line.plan for line in lines] == [UNPRUNED, *pruned, "SQL, then kernel", "kernel"]
     assert len({line.rows for line in lines}) == 1 and lines[0].rows > 0
     assert [line.speedup is None for line in lines] == [True] + [False] * (len(lines) - 1)
+
+
+@pytest.mark.parametrize(
+    ("pruned", "windows"),
+    [
+        ("", ["1 2 3 4 5 6 7 8 9 10 11 12", "2 3 4 5 6 7 8 9 10 11 12 13", "3 4 5 6 7 8 9 10 11 12 13"]),
+        ("f", ["1 2 3 4 5 7 8 9 10 11 12", "2 3 4 5 7 8 9 10 11 12 13", "3 4 5 7 8 9 10 11 12 13"]),
+        ("fp", ["1 2 3 9 11", "2 3 9 11", "3 9 11"]),
+        ("fpc", ["1 2 3 9 11", "5 7 8 10 12 13", "7 8 10 12 13"]),
+    ],
+)
+def test_the_paper_s_windows_are_matched(pruned, windows, monkeypatch):
+    """M3 to M5: which windows the matcher is called for, the first ones in the order of calls, and with all pruning
+    all of them."""
+    seen = []
+    automaton = Automaton.matches
+
+    def called(self, window):
+        seen.append(" ".join(str(event.number) for event in window))
+        return automaton(self, window)
+
+    monkeypatch.setattr(Automaton, "matches", called)
+    sets = (Component("c", "C"), Component("p", "P", kleene=True, rises=True)), (Component("b", "B"),)
+    rows = [row.replace("@", "").split() for row in CHEMO[2].split(" | ")]
+    events = [
+        Event(number, int(day) * DAY, int(patient), kind, float(value))
+        for number, (patient, kind, value, day) in enumerate(rows, 1)
+    ]
+    found = matches(Question(sets, 15 * DAY, together=True), events, pruned)
+    assert found == {((1,), (3, 9), (11,)), ((7,), (5, 8), (12,)), ((7,), (8,), (12,))}
+    assert seen[:3] == windows and (pruned != "fpc" or len(seen) == 3)
 
 
 def test_other_matches_are_told(monkeypatch):

@@ -18,12 +18,13 @@ SECONDS = {number: Window(str(number)) for number in (1, 2, 3, 4, 5, 10, 100)}
 
 MANY = Cmp(">", Of("a", "volume", "1"), Num("1000"))
 ABOVE = Cmp(">", Of("a", "price", "i"), Fn("avg", (Of("a", "price", "..i-1"),)))
+LOW = Cmp("<", Of("b", "volume"), Op("*", Num("80%"), Of("a", "volume", "LEN")))
 Q3 = Pattern(
     (Many("Stock", "a"), One("Stock", "b")),
     SECONDS[100],
     "skip_till_next_match",
     ("symbol",),
-    both(MANY, ABOVE, Cmp("<", Of("b", "volume"), Op("*", Num("80%"), Of("a", "volume", "LEN")))),
+    both(MANY, ABOVE, LOW),
 )
 QUOTES = (
     "Stock",

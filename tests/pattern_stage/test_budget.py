@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from random import Random
 
 import pytest
 
-from pattern_stage.matching.history import BUNDLES, MOST_SEEN, Candidate, History, Made
+from pattern_stage.matching.history import History, Made
+from pattern_stage.matching.vectors import BUNDLES, MOST_SEEN, Known
 from tests.generate.events import LENGTH, events, schemas
 from tests.generate.seeds import seeds
 from tests.oracle.budget import Budget
@@ -55,17 +57,38 @@ def _near(rng: Random, known: Mapping[str, Schema], budget: int | None = None) -
     return Near(word, rng.randrange(1, min(len(word), 3)), window, keys, budget or rng.choice((1, 2, 3, 5, 18)))
 
 
+def test_the_latest_bundles_are_those_of_a_set() -> None:
+    rng, known, led, begun = Random(1), Known(()), set[int](), 0
+    for _ in range(2_000):
+        begun += rng.choice((0, 1, 1, 3, 40, BUNDLES, 2 * BUNDLES)) if rng.random() < 0.05 else rng.randrange(3)
+        if begun and rng.randrange(2):
+            led.add(bundle := max(begun - rng.randint(1, BUNDLES), 0))
+            known.lead(bundle, begun)
+        led = {one for one in led if one >= begun - BUNDLES}
+        if rng.randrange(2):
+            assert known.map(begun) == sum(1 << one % BUNDLES for one in led)
+
+
 def test_what_is_remembered_is_bounded() -> None:
     """Bundles are forgotten one after the other, vectors that were not seen for long, and nodes that have ended."""
     history = History(10, lambda key: key)
-    for turn in range(2 * BUNDLES):
+    for turn in range(3 * BUNDLES):
         time, key = 100 * turn, (turn,)
         history.pass_until(time)
         place = ((turn % 7_000, turn % 3),)
         history.learn(time, [(key, Made((place, turn), time, (), True))])
-        history.chosen(time, key, [Candidate((place, turn), time, time, 0)], 1)
+        history.age(time, key)
         history.tidy(time)
-        assert len(history.nodes) == 1 and len(history.told) <= 20 and len(history.known) <= MOST_SEEN
-    assert all(one.map.bit_length() <= BUNDLES for one in history.known.values())
-    assert sum(one.map for one in history.known.values() if one.map.bit_count() == 1) > 0
-    assert history.bundles == 2 * BUNDLES
+        living = sum(len(some) for of_key in history.nodes.values() for some in of_key.values())
+        assert living == 1 and len(history.told) <= 20 and len(history.vectors) <= MOST_SEEN
+    known = history.vectors.known()
+    assert len(known) == len(history.vectors)
+    assert history.vectors.bundles == 3 * BUNDLES
+    maps = [one.map(3 * BUNDLES) for one in known]
+    assert all(one.bit_length() <= BUNDLES for one in maps)
+    assert {one.bit_count() for one in maps} >= {0, 1}
+    # What was learnt last is what is left, and what is saved is what is taken over, in this order.
+    assert {one.level[0] for one in known[-3:] if one.level[0] != "at"} == {((turn % 7_000, turn % 3),)}
+    again = History(10, lambda key: key)
+    again.remember(json.loads(json.dumps(history.remembered())))
+    assert again.remembered() == history.remembered()

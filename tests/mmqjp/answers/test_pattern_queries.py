@@ -100,6 +100,22 @@ def test_published_matches_are_events_with_single_values_and_documents_with_all(
     assert list(last.nodes) == ["a", "n.e1", "n.e2", "n.e3"]
 
 
+@pytest.mark.parametrize(("item", "values"), [("a.k", ["u"]), ("a.n", ["1", "2.5"])])
+def test_matches_of_equal_events_with_equal_values_are_one_event(item: str, values: list[str]) -> None:
+    """They are two outputs, and two documents: which event is which variable may differ."""
+    found = told(
+        f"""
+        PATTERN SEQ(SET(A a, A b)) WHERE {{ [k] }} WITHIN 1 min RETURN {item} AS x PUBLISH both;
+        SELECT x AS y FROM both PUBLISH events;
+        SELECT x FROM both//match->m[./x->x] PUBLISH documents
+        """,
+        *RISE,
+    )
+    by_query = {name: [one for one in found if one.query == name] for name in ("both", "events", "documents")}
+    assert len(by_query["both"]) == len({one.id for one in by_query["both"]}) == len(by_query["documents"]) == 2
+    assert sorted(inside(one) for one in by_query["events"]) == [f"<y>{value}</y>" for value in values]
+
+
 def test_the_ids_of_documents_decide_where_nothing_else_does() -> None:
     script = "PATTERN SEQ(A a, A b) WHERE { [k] } WITHIN 1 min RETURN a.n AS a, b.n AS b NON OVERLAPPING"
     arriving = [document(f"d{number}", 5, f"<a k='u' n='{number}'/>") for number in range(3)]

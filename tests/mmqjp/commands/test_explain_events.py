@@ -109,6 +109,27 @@ def test_the_automaton_of_a_pattern(tmp_path):
     ]
 
 
+def test_runs_that_are_found_by_a_hash(tmp_path):
+    text = """\
+DEFINE EVENT A FROM S//a->r (k := r/@k, x := number(r/x));
+DEFINE EVENT B FROM S//b->r (l := r/@l, y := number(r/y));
+PATTERN SEQ(A a, ~(B n), B+ b[], A c)
+WHERE skip_till_next_match {n.l = a.k AND b[1].l = a.k AND b[i].l = b[i-1].l AND b[i].y > 2 AND c.k = b[1].l}
+WITHIN 1 h PUBLISH hashed;
+PATTERN SEQ(A+ a[], A c) WHERE skip_till_next_match {a[i].k = a[1].k AND c.x > a[1].x} WITHIN 1 h PUBLISH scanned
+"""
+    found = lines(tmp_path, "--query", "hashed", text=text)
+    hashes = {found[at - 1].split("  ")[0]: line for at, line in enumerate(found) if line.startswith("hash: ")}
+    assert hashes == {
+        "unless to 2": "hash: n.l = a.k",
+        "begin to 2": "hash: b[1].l = a.k",
+        "static index: y in order": "hash: b[i].l = b[i-1].l",
+        "proceed to 3": "hash: c.k = b[1].l",
+    }
+    # An event of A may be the next one of a[] or the last one, so that it looks at all runs.
+    assert not [line for line in lines(tmp_path, "--query", "scanned", text=text) if "hash" in line]
+
+
 def test_the_automaton_of_sets(tmp_path):
     assert automaton(tmp_path, "sets") == [
         "0 start",
