@@ -33,6 +33,7 @@ def test_other_matches_are_told(monkeypatch):
         list(measured([Case("errors", 0, 1_500)], 1))
 
 
+@pytest.mark.soak
 def test_the_command_draws_both_figures(tmp_path, monkeypatch, capsys):
     pytest.importorskip("matplotlib")
     assert {one.figure for one in cases(None, quick=False)} == {"errors", "budget"}

@@ -68,6 +68,7 @@ def test_cases_are_those_of_the_paper():
     assert max(one.queries for one in made) == 10_000
 
 
+@pytest.mark.soak
 def test_the_command_draws_every_figure(tmp_path, monkeypatch, capsys):
     pytest.importorskip("matplotlib")
     made = [replace(BASE, figure=figure, events=300) for figure in ("E1", "E2")]

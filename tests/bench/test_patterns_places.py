@@ -16,10 +16,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@pytest.mark.parametrize(
-    "template",
-    [pytest.param(one, marks=() if one == "first after" else pytest.mark.soak) for one in get_args(Template)],
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("template", get_args(Template))
 def test_all_ways_have_the_same_results(template, spark: SparkSession, monkeypatch):
     monkeypatch.setitem(SparkRunner.__init__.__kwdefaults__, "least", 0)
     case = Case(template, 3, events=300, keys=2, intervals=1 if template == "first after" else 2)

@@ -84,6 +84,7 @@ def test_make_bench_runs_all_and_draws_what_has_a_plot():
     assert drawn == set(patterns.NAMES) - set(patterns.NOT_DRAWN) and others == set(patterns.NOT_DRAWN)
 
 
+@pytest.mark.soak
 def test_the_command_draws_every_figure(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
     made = [Workload(figure, "NEXT", 3, 300) for figure in ("5.8a", "5.9a")]

@@ -100,6 +100,7 @@ def test_cases_are_those_of_the_paper():
     assert max(one.events for one in made if one.figure == "Pnyse, events") == 1_000_000
 
 
+@pytest.mark.soak
 def test_the_command_draws_every_figure(tmp_path, monkeypatch, capsys):
     pytest.importorskip("matplotlib")
     made = [replace(ONCO, events=300), replace(NYSE, figure="Pnyse, events", events=300)]

@@ -49,6 +49,7 @@ def test_statements_find_what_the_engine_finds(ran):
     assert {one.kind for one, pairs in zip(asked, found, strict=True) if pairs} >= {"title"}
 
 
+@pytest.mark.soak  # each registers hundreds of queries
 @pytest.mark.parametrize("kind", ["title", "link", "author", "retitled", "recording"])
 def test_statements_of_each_kind_find_what_the_engine_finds(kind):
     """With more items and subscriptions of one kind, so that there is something to find."""

@@ -26,7 +26,7 @@ def own_site(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iter
         yield site
 
 
-@pytest.fixture(params=[True, False], ids=["script", "no script"])
+@pytest.fixture(params=[pytest.param(True, marks=pytest.mark.soak), False], ids=["script", "no script"])
 def page(request: pytest.FixtureRequest, visit: Visit, own_site: Site) -> Page:
     """The page of queries, with script and without."""
     return own_site.enter(visit, "/", java_script_enabled=request.param, allowed=("400 (Bad Request)",))

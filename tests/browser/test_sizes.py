@@ -9,9 +9,10 @@ from playwright.sync_api import Browser, expect
 
 from tests.browser.site import OPTIONS, Site, served_site
 from tests.browser.test_pages import serves_everybody
+from tests.generate.seeds import at_length
 from tests.support.cli import mmqjp
 
-MANY = 3_000
+MANY = 10_000 if at_length() else 3_000
 
 
 @pytest.fixture(scope="module")

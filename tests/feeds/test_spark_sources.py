@@ -129,6 +129,7 @@ def test_what_cannot_be_read_is_a_row_with_the_reason(session, server, archives)
     assert len(rows(frame)) == 1
 
 
+@pytest.mark.soak
 def test_a_stream_of_warc_files_reads_each_once(session, query, server, archives):
     def stream() -> DataFrame:
         source = session.readStream.format("mmqjp_warc").option("feeds", "item").option("maxFilesPerTrigger", 1)

@@ -11,7 +11,7 @@ import pytest
 
 from join_stage import duckdb_basic
 from join_stage.duckdb_engine import DuckDBEngine
-from join_stage.joiner import PLANS, JoinEngine
+from join_stage.joiner import DEFAULT_PLAN, PLANS, JoinEngine
 from join_stage.state_tables import STATE
 from join_stage.store import duckdb_tables
 from join_stage.store.protocol import StoreError
@@ -42,8 +42,8 @@ def open_engine(request: pytest.FixtureRequest, engine_name: str, plan: str) -> 
     """Opens an engine, on a directory or without, with each plan."""
     if engine_name == "duckdb":
         return partial(DuckDBEngine, plan=plan, schema=SCHEMA)
-    if plan == "views" and not at_length():
-        pytest.skip("views on Spark: here in the long run only, and by default in tests/mmqjp/test_agreement_spark.py")
+    if plan != DEFAULT_PLAN and not at_length():
+        pytest.skip("other plans on Spark: in the long run; by default in tests/mmqjp/test_agreement_spark.py")
     from join_stage.spark.engine import SparkEngine
 
     return partial(SparkEngine, request.getfixturevalue("spark"), plan=plan, schema=SCHEMA)

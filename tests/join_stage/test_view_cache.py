@@ -179,9 +179,10 @@ EVICTING: list[list[Step]] = [[], [], [("roll back", 1)], [("evict", 4)], [("dro
 MIXED: list[list[Step]] = [[], [("roll back", 0)], [("reopen", 0)], [("drop", 1)], [("put", 1), ("bound", 3)]]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("steps", "in_order", "bound"),
-    [pytest.param(EVICTING, True, CACHE_BYTES, marks=pytest.mark.soak), (MIXED, False, 10_000)],
+    [(EVICTING, True, CACHE_BYTES), (MIXED, False, 10_000)],
 )
 def test_slices_stay_complete_on_spark(
     steps: list[list[Step]],

@@ -39,6 +39,7 @@ def count(reader: SparkSession, table: str) -> int:
     return reader.table(f"mmqjp.{table}").count()
 
 
+@pytest.mark.soak
 def test_a_query_sees_the_batches_that_are_committed(spark: SparkSession, reader: SparkSession, tmp_path: Path):
     with Session(spark, state=tmp_path) as engine:
         engine.subscribe(PAIRS)
@@ -71,6 +72,7 @@ def test_all_tables_say_what_the_engine_says(spark: SparkSession, reader: SparkS
     assert [tuple(row) for row in costs] == [("signature", 0, 4)]
 
 
+@pytest.mark.soak
 def test_another_store_takes_the_place_of_the_first(spark: SparkSession, reader: SparkSession, tmp_path: Path):
     for name, documents in (("one", 2), ("other", 4)):
         with Session(spark, state=tmp_path / name) as engine:
@@ -94,6 +96,7 @@ def test_what_is_not_ours_is_not_replaced(spark: SparkSession, reader: SparkSess
     assert reader.catalog.currentDatabase() == "default"
 
 
+@pytest.mark.soak
 def test_a_table_that_older_versions_made_is_a_view_now(spark: SparkSession, reader: SparkSession, tmp_path: Path):
     with Session(spark, state=tmp_path) as engine:
         engine.subscribe("S/a PUBLISH ones")
@@ -108,6 +111,7 @@ def test_a_table_that_older_versions_made_is_a_view_now(spark: SparkSession, rea
         reader.sql("DROP DATABASE older CASCADE")
 
 
+@pytest.mark.soak
 def test_the_questions_in_the_documentation_are_answered(spark: SparkSession, reader: SparkSession, tmp_path: Path):
     def item(number: int, title: str) -> Document:
         xml = f"<item><channel_url>http://feed{number}</channel_url><title>{title}</title></item>"

@@ -149,7 +149,8 @@ def test_bounds_are_those_of_documents_that_come_one_by_one_at_length(seed: int,
     assert_is_the_model(on_duckdb(tmp_path, random_plans(seed)), seed, monkeypatch)
 
 
-@pytest.mark.parametrize("seed", [22, pytest.param(3, marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", [3, 22])
 def test_bounds_on_spark(seed: int, spark: SparkSession, tmp_path: Path, monkeypatch: Any):
     plans = random_plans(seed)
 

@@ -126,6 +126,7 @@ def test_late_patterns_tell_what_early_ones_would(seed: int, tmp_path: Path) -> 
     assert_late_is_early("duckdb", tmp_path, seed, pattern_world(seed))
 
 
+@pytest.mark.soak
 def test_late_queries_on_spark(spark: SparkSession, tmp_path: Path) -> None:
     assert assert_late_is_early(spark, tmp_path, 3, pattern_world(3)) > 0
 

@@ -115,6 +115,7 @@ def told(outputs: list[Output]) -> list[tuple[object, ...]]:
     return [(o.seq, o.id, o.query, o.documents, tuple(o.nodes.items()), o.xml) for o in outputs]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("seed", seeds(1, 400, 14))
 def test_outputs_have_the_same_numbers_as_on_the_embedded_engine(
     seed: int, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

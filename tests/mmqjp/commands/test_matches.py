@@ -239,10 +239,9 @@ def test_run_replaces_the_file_of_a_page(tmp_path):
 # ---------------------------------------------------------------- engines
 
 
+@pytest.mark.soak
 @pytest.mark.spark
-@pytest.mark.parametrize(
-    "form", ["table", *(pytest.param(form, marks=pytest.mark.soak) for form in ("csv", "json", "html", "markdown"))]
-)
+@pytest.mark.parametrize("form", ["table", "csv", "json", "html", "markdown"])
 def test_both_engines_give_the_same_text(spark, tmp_path, form):
     on_duckdb = run(tmp_path, "--format", form, "--utc")
     on_spark = run(tmp_path, "--format", form, "--utc", engine="spark")

@@ -239,6 +239,7 @@ def test_a_state_that_is_none(tmp_path, monkeypatch):
     assert "there is no store in state" in error("list")
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 def test_a_store_on_spark(tmp_path, monkeypatch, spark):
     monkeypatch.chdir(tmp_path)

@@ -266,6 +266,7 @@ def test_the_ids_of_dropped_documents_are_known_for_a_while():
         assert engine.counters().dead_letters == 2  # late, no longer known
 
 
+@pytest.mark.soak
 def test_old_rows_go_from_files_too(spark: SparkSession, tmp_path: Path):
     time = Time()
     for start in range(2):

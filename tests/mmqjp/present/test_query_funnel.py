@@ -126,6 +126,7 @@ def test_the_queries_of_a_union_have_a_funnel_each():
         assert [funnel.found for funnel in found.funnels] == [3, 5] and found.outputs == 8
 
 
+@pytest.mark.soak
 def test_spark_says_the_same(spark: SparkSession, tmp_path: Path):
     with Session("duckdb") as engine:
         fill(engine)

@@ -241,6 +241,7 @@ def test_an_output_that_was_dropped_is_said_to_be(tmp_path: Path):
     assert found.kind in ("dropped", "paused")
 
 
+@pytest.mark.soak
 def test_spark_says_the_same(spark: SparkSession, tmp_path: Path):
     documents = (("l", item("The old pier"), 0), ("r", item("The Old Pier", lang="de"), 9), ("it's\\", item(), 5))
     asked = (["l", "r"], ["l"], ["it's\\", "r"], ["The old pier", "r"], ["none"])

@@ -111,6 +111,7 @@ pairs//b->x JOIN {x = y, 1} S//a[./b->y] PUBLISH again
 """
 
 
+@pytest.mark.soak
 def test_what_executors_join_and_write_is_what_the_embedded_engine_finds(tmp_path: Path):
     """An executor is killed in the first micro-batch, and the driver in the second. A cold start with one micro-batch
     of each kind is behind them: one that the driver joins alone, and two that executors join."""

@@ -71,6 +71,7 @@ def test_what_comes_is_read_once_in_order_of_its_fetch_and_lines_as_they_are_app
         assert first == "20200101T000000Z-0123456789ab.xml"
 
 
+@pytest.mark.soak
 def test_lines_of_files_that_were_moved_or_copied_and_cut_are_read_once(spark: SparkSession, place: Directory):
     path = place.drops / "1.jsonl"
     place.drop("1.jsonl", range(3))
@@ -90,6 +91,7 @@ def test_lines_of_files_that_were_moved_or_copied_and_cut_are_read_once(spark: S
     assert not stream(place, spark).named("batch")
 
 
+@pytest.mark.soak
 def test_a_store_that_was_written_without_a_query_of_spark_is_gone_on_with(spark: SparkSession, place: Directory):
     place.drop("1.jsonl", range(4))
     place.run(PAIRS, engine=spark)
@@ -107,9 +109,9 @@ def test_a_store_that_was_written_without_a_query_of_spark_is_gone_on_with(spark
         pytest.param(StreamingService, "_process_rows", 1, marks=pytest.mark.soak),  # before anything is done
         (StreamingService, "_process", 2),  # between the batches of a micro-batch
         pytest.param(Session, "process", 2, marks=pytest.mark.soak),
-        (GrowingFile, "write", 2),  # a batch is committed, its lines are not written
+        pytest.param(GrowingFile, "write", 2, marks=pytest.mark.soak),  # a batch is there, its lines are not
         pytest.param(StreamingService, "_prune", 3, marks=pytest.mark.soak),
-        (StreamingService, "_prune", 6),  # all is done, and Spark has not heard of it
+        pytest.param(StreamingService, "_prune", 6, marks=pytest.mark.soak),  # Spark has not heard of what is done
     ],
 )  # fmt: skip
 def test_a_micro_batch_that_comes_again_is_passed_over_as_far_as_it_was_done(

@@ -156,6 +156,7 @@ def test_both_sides_of_the_threshold_give_the_same_lines(
     assert on_duckdb == on_spark and on_duckdb
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 def test_the_demo_gives_the_same_on_both(spark: SparkSession):
     result = call("demo", "--both")

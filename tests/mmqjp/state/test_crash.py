@@ -14,7 +14,7 @@ from tests.support.agreement import as_row
 from tests.support.delivery import undelivered
 
 
-@pytest.mark.parametrize("after", [0, 2, 3])
+@pytest.mark.parametrize("after", [pytest.param(0, marks=pytest.mark.soak), 2, pytest.param(3, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("point", ["before commit", "after commit", "after join", "before append"])
 def test_a_killed_run_is_taken_up_again(point: str, after: int, tmp_path: Path):
     seed = 7

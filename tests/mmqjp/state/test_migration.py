@@ -139,6 +139,7 @@ def test_derived_values_of_a_store_of_format_3_are_found_anew_on_duckdb(plan: st
         assert [(o.query, o.documents) for o in got] == [("both", ("d7", "d2")), ("lower", ("d7", "d2"))]
 
 
+@pytest.mark.soak
 def test_derived_values_of_a_store_of_format_3_are_found_anew_on_spark(spark: SparkSession, tmp_path: Path):
     write_spark(tmp_path / "state", CHAINS)
     with Session(spark, state=tmp_path / "state") as engine:
@@ -191,6 +192,7 @@ def test_outputs_of_a_store_of_format_4_are_numbered_on_duckdb(tmp_path: Path):
         assert_numbered(engine, lines)
 
 
+@pytest.mark.soak
 def test_outputs_of_a_store_of_format_4_are_numbered_on_spark(spark: SparkSession, tmp_path: Path):
     recorded, lines = left_by_format_4(tmp_path)
     write_spark(tmp_path / "state", recorded)
@@ -278,6 +280,7 @@ def test_a_store_of_format_6_opens_on_duckdb(tmp_path: Path):
         assert_tells_once(engine)
 
 
+@pytest.mark.soak
 def test_a_store_of_format_6_opens_on_spark(spark: SparkSession, tmp_path: Path):
     write_spark(tmp_path / "state", TELLING_ALL)
     with Session(spark, state=tmp_path / "state") as engine:
@@ -319,6 +322,7 @@ def test_a_store_of_format_8_gets_the_tables_of_events_on_duckdb(tmp_path: Path)
         assert_gets_events(engine)
 
 
+@pytest.mark.soak
 def test_a_store_of_format_8_gets_the_tables_of_events_on_spark(spark: SparkSession, tmp_path: Path):
     write_spark(tmp_path / "state", WITHOUT_EVENTS)
     with Session(spark, state=tmp_path / "state") as engine:
