@@ -105,7 +105,8 @@ class Aggregating:
     def attempt(self, inputs: Sequence[Flow], until: int, room: Room) -> Flow:
         """Does the same within room. Raises Crowded."""
         (flow,) = inputs
-        come = self._each(flow) if self._shared is None else self._together(flow, self._shared)
+        shared = self._shared
+        come = self._each(flow) if shared is None or shared.is_idle(flow) else self._together(flow, shared)
         if self._definition.over is not None:
             room.waiting -= int(come.weights.sum())
             if room.waiting < 0:

@@ -79,6 +79,10 @@ class Simultaneous:
             self._made[by] = self._rolled_up(self._made[self._by], by)
         return self._made[by]
 
+    def is_idle(self, flow: Flow) -> bool:
+        """Returns whether there is nothing to share or merge: one AGGREGATE, and few events at any time."""
+        return len(self._users) == 1 and _are_all_few(flow.events.t1[flow.at])
+
     def forget(self) -> None:
         """Forgets the last flow."""
         self._flow, self._made = None, {}
@@ -140,12 +144,16 @@ class Simultaneous:
 
 def _are_few(rows: Ints, t1: Ints, began: Ints) -> Mask:
     """Returns which events are among few that are simultaneous. Times ascend."""
-    bounds = np.concatenate([[0], np.flatnonzero(t1[1:] != t1[:-1]) + 1, [len(t1)]])
-    if int(np.diff(bounds).max()) < FEW:
+    if _are_all_few(t1):
         return np.ones(len(t1), np.bool_)
     _, of = numbered([rows, t1, began])
     few: Mask = np.bincount(of)[of] < FEW
     return few
+
+
+def _are_all_few(t1: Ints) -> bool:
+    """Returns whether there are few events at each time. Times ascend."""
+    return len(t1) < FEW or bool((t1[FEW - 1 :] != t1[: len(t1) - FEW + 1]).all())
 
 
 def _widened(numbers: Ints, width: int) -> Ints:
