@@ -1,8 +1,10 @@
 """Near-equal headlines: queries with near() beside the same queries with equality.
 
 Query n joins headlines that come up to 48 hours and n seconds one after the other. The headlines are those of a file,
-or made ones. Before a time is reported, the pairs of the first query must be those that sets of words give, compared
-each with each. Each case runs in a process of its own. Times are seconds of CPU.
+or made ones. More of them are near than equal, and to tell them takes time, too. So near() also stands beside equality
+over headlines of which those that are near were made equal. Before a time is reported, the pairs of the first query
+must be those that sets of words give, compared each with each. Each case runs in a process of its own. Times are
+seconds of CPU.
 """
 
 from __future__ import annotations
@@ -36,6 +38,8 @@ from xscl.algebra.words import words
 COUNT, QUICK_COUNT, BATCH = 15_000, 3_000, 200
 NUMBERS, QUICK_NUMBERS = [1, 1_000], [1]
 EQUALITY, THRESHOLDS = "equality", ("0.6", "0.7", "0.8")
+MEASURED = [(EQUALITY, None), *((one, None) for one in THRESHOLDS), *((EQUALITY, one) for one in THRESHOLDS)]
+"""The conditions, each with the threshold by which headlines are made equal before."""
 WINDOW = 48 * 3600 * SECOND
 
 Pairs = set[tuple[int, int]]
@@ -44,7 +48,7 @@ Pairs = set[tuple[int, int]]
 @dataclass(frozen=True)
 class Case:
     """How much is measured: so many queries with a threshold, or EQUALITY, over so many headlines, of a file if one is
-    given."""
+    given. Those that are near by the threshold `alike` are made equal before."""
 
     condition: str
     queries: int
@@ -52,6 +56,7 @@ class Case:
     file: Path | None = None
     engine: str = "duckdb"
     plan: str = DEFAULT_PLAN
+    alike: str | None = None
 
 
 def script(case: Case) -> str:
@@ -68,6 +73,7 @@ def script(case: Case) -> str:
 def measure(case: Case) -> Line:
     """Runs one case. Raises AssertionError if the pairs of the first query are not those of sets."""
     given = made_headlines(case.count) if case.file is None else read_headlines(case.file, case.count)
+    given = given if case.alike is None else made_equal(given, case.alike)
     documents = list(items(given))
     unlimited = {"max_matches": None, "max_outputs": None, "max_work": None}
     with Session(case.engine, plan=case.plan, **unlimited) as engine:  # type: ignore[arg-type]
@@ -86,7 +92,8 @@ def measure(case: Case) -> Line:
         if frequent.num_rows:
             order = WordOrder(np.array(frequent["frequent"][0].as_py(), np.int64))
             details["sharing"], details["compared"], details["keys"] = candidates(given, case.condition, order)
-    about = {"condition": case.condition, "queries": case.queries, "headlines": len(given)}
+    about: dict[str, str | int] = {"condition": case.condition, "queries": case.queries, "headlines": len(given)}
+    about |= {} if case.alike is None else {"alike": case.alike}
     about |= {"source": "made" if case.file is None else case.file.name}
     return Line("near", about, case.engine, case.plan, seconds, count, None, None, details=details)
 
@@ -115,6 +122,14 @@ def expected(given: Sequence[Headline], condition: str) -> Pairs:
             if near and given[earlier].time < at:
                 found.add((earlier, number))
     return found
+
+
+def made_equal(given: Sequence[Headline], threshold: str) -> list[Headline]:
+    """Headlines, of which those that are near an earlier one have its text. So equality finds about as many pairs."""
+    first = list(range(len(given)))
+    for one, other in sorted(expected(given, threshold)):
+        first[other] = min(first[one], first[other])
+    return [Headline(given[first[number]].text, headline.time) for number, headline in enumerate(given)]
 
 
 def candidates(given: Sequence[Headline], threshold: str, order: WordOrder) -> tuple[float, float, float]:
@@ -152,21 +167,34 @@ def _compared(texts: NumberedTexts, numbers: Sequence[int], pairs: Sequence[tupl
 
 
 def beside_equality(lines: Sequence[Line]) -> Iterator[Line]:
-    """Yields the lines, those with near() beside as many queries with equality."""
-    equal = {line.case["queries"]: line.seconds for line in lines if line.case["condition"] == EQUALITY}
+    """Yields the lines, those with near() beside as many queries with equality, and beside those where what is near was
+    made equal."""
+    equal = {
+        (line.case["queries"], line.case.get("alike")): line.seconds
+        for line in lines
+        if line.case["condition"] == EQUALITY
+    }
     for line in lines:
-        base = equal.get(line.case["queries"])
-        if base is None or line.case["condition"] == EQUALITY:
+        queries, threshold = line.case["queries"], line.case["condition"]
+        base, alike = equal.get((queries, None)), equal.get((queries, threshold))
+        if base is None or threshold == EQUALITY:
             yield line
         else:
+            details = line.details if alike is None else {**line.details, "of_alike": alike / line.seconds}
             yield Line(
                 line.bench, line.case, line.engine, line.plan, line.seconds, line.rows, EQUALITY, base / line.seconds,
-                details=line.details,
+                details=details,
             )  # fmt: skip
 
 
+def condition(line: Line) -> str:
+    """The condition of the queries of a line."""
+    alike = line.case.get("alike")
+    return str(line.case["condition"]) + ("" if alike is None else f", {alike} made equal")
+
+
 COLUMNS: tuple[Column, ...] = (
-    ("condition", lambda line: line.case["condition"]),
+    ("condition", condition),
     ("queries", lambda line: line.case["queries"]),
     ("headlines", lambda line: line.case["headlines"]),
     ("pairs", lambda line: line.details["pairs"]),
@@ -177,6 +205,7 @@ COLUMNS: tuple[Column, ...] = (
     ("compared", lambda line: line.details.get("compared")),
     ("headlines/s", lambda line: line.details["headlines_a_second"]),
     ("of equality", lambda line: line.speedup),
+    ("of as many", lambda line: line.details.get("of_alike")),
 )
 
 
@@ -190,9 +219,9 @@ def main() -> None:
     numbers = options.queries or (QUICK_NUMBERS if options.quick else NUMBERS)
     count = options.count or (QUICK_COUNT if options.quick else COUNT)
     cases = [
-        Case(condition, number, count, options.headlines, options.engine, options.plan or DEFAULT_PLAN)
+        Case(holds, number, count, options.headlines, options.engine, options.plan or DEFAULT_PLAN, alike)
         for number in numbers
-        for condition in (EQUALITY, *THRESHOLDS)
+        for holds, alike in MEASURED
     ]
     lines = list(beside_equality([in_fresh_process(measure, case) for case in with_progress(cases, str)]))
     show(lines, f"near-equal headlines, {options.engine}", COLUMNS)

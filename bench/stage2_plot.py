@@ -258,12 +258,13 @@ def draw_near(lines: Sequence[Line], prefix: Path) -> None:
     figure = _figure(8, 3.4)
     rates, found = figure.subplots(1, 2)
     for colour, queries in zip(_COLOURS, dict.fromkeys(line.case["queries"] for line in lines), strict=False):
-        of = [line for line in lines if line.case["queries"] == queries]
-        conditions = [str(line.case["condition"]) for line in of]
         label = "one query" if queries == 1 else f"{queries:,} queries"
-        rates.plot(
-            conditions, [_number(line.details, "headlines_a_second") for line in of], "D-", color=colour, label=label
-        )
+        for alike in (False, True):
+            of = [line for line in lines if line.case["queries"] == queries and ("alike" in line.case) == alike]
+            conditions = [str(line.case.get("alike", line.case["condition"])) for line in of]
+            heights = [_number(line.details, "headlines_a_second") for line in of]
+            style, more = ("s:", ", near ones made equal") if alike else ("D-", "")
+            rates.plot(conditions, heights, style, color=colour, label=label + more)
     first = [line for line in lines if line.case["queries"] == lines[0].case["queries"] and "keys" in line.details]
     for name, label in (
         ("sharing_longest", "with a key in common, longest words first"),
@@ -278,8 +279,9 @@ def draw_near(lines: Sequence[Line], prefix: Path) -> None:
             label=label,
         )
     rates.set(xlabel="condition", ylabel="headlines a second of CPU", ylim=(0, None))
-    found.set(xlabel="threshold", ylabel="earlier headlines for each", ylim=(0, None))
-    found.legend(frameon=False)
+    most = max((_number(line.details, "sharing_longest") for line in first), default=1.0)
+    found.set(xlabel="threshold", ylabel="earlier headlines for each", ylim=(0, 1.5 * most))
+    found.legend(frameon=False, loc="upper right")
     _finish(figure, rates, prefix)
 
 

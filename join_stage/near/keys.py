@@ -38,8 +38,8 @@ def keys_of(rows: pa.Table, texts: NumberedTexts, order: WordOrder) -> pa.Table:
     """Rows of R_doc with the keys of texts, given those with their words, and these."""
     place, word = first_words(texts, order)
     keys = _written(texts.tenths[place], texts.numbers[word])
-    rows = rows.take(pa.array(place))
-    return rows.set_column(R_DOC.get_field_index("strval"), "strval", pa.chunked_array([keys]))
+    others = rows.drop_columns(["strval"]).take(pa.array(place))  # the words of a text are long
+    return others.add_column(R_DOC.get_field_index("strval"), "strval", pa.chunked_array([keys]))
 
 
 def first_words(texts: NumberedTexts, order: WordOrder) -> tuple[Ints, Ints]:

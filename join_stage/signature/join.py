@@ -99,7 +99,8 @@ class SignatureJoin:
             if len(run.docid) > 1:
                 found += pairing.paired(run, asked, run, [False])
             for other in self._others():
-                found += pairing.paired(run, asked, other, [False, True])
+                if run.span.is_within(scope.window, other.span):
+                    found += pairing.paired(run, asked, other, [False, True])
         self._keep(run)
         self._window = scope.window
         return FactorisedMatches(self.rows, self.costs, found, self._filtered(batch), self._near.sets)

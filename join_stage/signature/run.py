@@ -32,6 +32,10 @@ class Span(NamedTuple):
     last: int
     end: int
 
+    def is_within(self, window: int, other: Span) -> bool:
+        """Whether a document may be so many microseconds, or less, from one of others."""
+        return other.last >= self.first - window and other.first <= self.end + window
+
 
 class Run(Protocol):
     """Postings in groups of one value and one path class. Within a group they are sorted by time.

@@ -16,11 +16,13 @@ from tests.oracle import values as oracle_values
 
 
 def test_near_is_measured_beside_equality():
-    lines = list(beside_equality([measure(Case(one, 2, 300)) for one in (EQUALITY, "0.6")]))
-    assert lines[0].baseline is None and lines[1].baseline == EQUALITY
+    cases = [Case(EQUALITY, 2, 300), Case("0.6", 2, 300), Case(EQUALITY, 2, 300, alike="0.6")]
+    lines = list(beside_equality([measure(case) for case in cases]))
+    assert [line.baseline for line in lines] == [None, EQUALITY, None]
+    assert lines[1].details["of_alike"] == lines[2].seconds / lines[1].seconds
     assert lines[1].speedup == lines[0].seconds / lines[1].seconds
     assert all(line.rows == 2 * int(str(line.details["pairs"])) > 0 for line in lines)
-    assert lines[0].rows < lines[1].rows
+    assert lines[0].rows < lines[1].rows <= lines[2].rows
 
 
 def test_headlines_of_a_file(tmp_path: Path):

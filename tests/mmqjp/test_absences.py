@@ -11,6 +11,7 @@ import pytest
 
 from feeds.document import Document
 from join_stage.joiner import PLANS
+from join_stage.near import near_texts
 from mmqjp.session import Session
 from tests.generate.absences import with_absences
 from tests.generate.documents import SECOND, START
@@ -23,6 +24,12 @@ from tests.support.agreement import Delivery, arranged, as_row
 from xscl import Script, parse_script
 
 QUERIES, DOCUMENTS = 12, 12
+
+
+@pytest.fixture(autouse=True)
+def learning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The order of words is learnt from a few texts, so that it changes in the middle."""
+    monkeypatch.setattr(near_texts, "ENOUGH", 5)
 
 
 def case(seed: int) -> tuple[Script, list[Document], list[list[Document]]]:

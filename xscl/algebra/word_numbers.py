@@ -8,6 +8,7 @@ words.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from hashlib import blake2b
 
@@ -33,10 +34,12 @@ def numbered(text: str, threshold: str) -> str:
     return f"{threshold}{numbers}" if numbers else ""
 
 
-def first_keys(words: str) -> list[str]:
+def first_keys(words: str, places: Mapping[str, int] | None = None) -> list[str]:
     """The first words of a text, given what `numbered` tells, each with the threshold: texts that are near have one of
-    them in common (see `join_stage.near.keys`)."""
+    them in common (see `join_stage.near.keys`). Words with `places` come last, in the order of these."""
     numbers, tenths = split(words), _tenths(words)
+    if places:
+        numbers.sort(key=lambda number: places.get(number, -1))
     most = len(numbers) + (-tenths * len(numbers) // 10) + 1
     return [f"{words[:THRESHOLD]}{number}" for number in numbers[:most]]
 
@@ -46,6 +49,11 @@ def have_enough_in_common(one: str, other: str) -> bool:
     one word, so some may be taken for near that are not."""
     ours, theirs, tenths = _set(one), _set(other), _tenths(one)
     return len(ours & theirs) * (10 + tenths) >= tenths * (len(ours) + len(theirs))
+
+
+def as_digits(number: int) -> str:
+    """The number of a word as `numbered` writes it."""
+    return f"{number:0{DIGITS}x}"
 
 
 def split(words: str) -> list[str]:

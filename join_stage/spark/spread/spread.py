@@ -52,7 +52,11 @@ class Spread:
         slices = slices_of(docids, self._context.defaultParallelism)
         told = SpreadBatch(
             None if batch is None else batch.file.path,
-            tuple(StoredRun(run.file.path, run.low) for run in others if batch is None or _may_meet(run, batch, scope)),
+            tuple(
+                StoredRun(run.file.path, run.low)
+                for run in others
+                if batch is None or batch.span.is_within(scope.window, run.span)
+            ),
             slices,
             self._context.defaultParallelism,
             scope.streams,
@@ -72,9 +76,3 @@ class Spread:
         if told is not None:
             with suppress(Py4JError, ConnectionError):  # if Spark has ended, they have forgotten them
                 told[1].destroy()
-
-
-def _may_meet(run: DiskRun, batch: DiskRun, scope: Scope) -> bool:
-    """Whether a document of a run may be as near to one of the batch as any row asks."""
-    one, other = run.span, batch.span
-    return one.last >= other.first - scope.window and one.first <= other.end + scope.window

@@ -14,6 +14,7 @@ from mmqjp.answers.absence.replay import replayed
 from mmqjp.answers.absence.sightings import Sighting, Sightings
 from mmqjp.answers.absence.times import decided_before, needed_from, partners_from
 from mmqjp.answers.absence.waiting import Entry, Waiting
+from mmqjp.answers.absence.words_in_order import WORDS, WordsInOrder
 from mmqjp.answers.joint import JointBindings
 from mmqjp.answers.match import Match
 from mmqjp.answers.operators import value_of
@@ -23,6 +24,7 @@ from mmqjp.documents.records import Records
 from mmqjp.documents.watermarks import EARLIEST, LATEST, Watermarks
 from mmqjp.queries.model import Subscription
 from mmqjp.queries.registry import Registry
+from mmqjp.tables.ledger import Ledger
 from templates.catalog import INFINITE
 from xscl.algebra.normal import Term
 
@@ -31,14 +33,16 @@ WORTH_DROPPING = 64
 
 
 class KeptMatches:
-    """The matches of both inputs of all absences. `plans` are those of the absences."""
+    """The matches of both inputs of all absences. `plans` are those of the absences, and `order` is that of the words
+    by which texts are found."""
 
     def __init__(
-        self, store: JoinEngine, registry: Registry, records: Records, watermarks: Watermarks, opened_at: int
+        self, store: JoinEngine, registry: Registry, records: Records, watermarks: Watermarks, ledger: Ledger
     ) -> None:
-        """`opened_at` is the number of the first document since the engine was opened."""
         self._store, self._registry, self._records, self._watermarks = store, registry, records, watermarks
-        self._opened_at = opened_at
+        self._ledger, self._opened_at = ledger, ledger.next_docid
+        """The number of the first document since the engine was opened."""
+        self.order = WordsInOrder(ledger.setting(WORDS))
         self.plans = Plans(registry)
         self._waiting: dict[int, Waiting] = {}
         # What the running batch has changed.
@@ -73,7 +77,9 @@ class KeptMatches:
         for binding in JointBindings().of(right.part, (record,), match.nodes, steps):
             values = [value_of(self._records, binding, Term(var)) for var in right.kept]
             bound = tuple((value.record.docid, value.node) for value in values)
-            found = wanted(self._records, binding, right.terms, steps)
+            found = wanted(self._records, self.order, binding, right.terms, steps)
+            if found.words:
+                self.order.see(found.words)
             one = Sighting(record.t0, record.t1, record.docid, min(record.appeared), bound, found.words)
             for key in found.keys:
                 self._keep(right.sightings.add(key, one))
@@ -158,8 +164,16 @@ class KeptMatches:
 
     # ------------------------------------------------------------ batches
 
+    def save(self) -> None:
+        """Writes, within the batch, the order of words, if it is learnt now."""
+        if (setting := self.order.new_setting()) is not None:
+            self._ledger.save_settings({WORDS: setting})
+
     def committed(self, decided: Decided, now: Mapping[str, int]) -> None:
         """Drops, after a batch, what nobody asks for any more. `now` has the watermarks of right streams."""
+        if self.order.finish_batch(committed=True):
+            for sightings, _ in self.plans.sightings():
+                sightings.rekey(self.order.keys_of)
         by_row: dict[int, list[Group]] = {}
         for group in self.plans.groups:
             by_row.setdefault(group[0], []).append(group)
@@ -182,6 +196,7 @@ class KeptMatches:
 
     def rolled_back(self) -> None:
         """Forgets what the batch has added."""
+        self.order.finish_batch(committed=False)
         for undo in reversed(self._undo):
             undo()
         for waiting in self._waiting.values():

@@ -52,7 +52,7 @@ class AbsenceOperator:
         """`queries` and `inner` make answers and tuples of what has no partner."""
         self._store, self._registry, self._records, self._ledger = store, registry, records, ledger
         self._watermarks, self._quota, self._queries, self._inner = watermarks, quota, queries, inner
-        self._kept = KeptMatches(store, registry, records, watermarks, ledger.next_docid)
+        self._kept = KeptMatches(store, registry, records, watermarks, ledger)
         self._plans = self._kept.plans
         self._decided = Decided.from_setting(ledger.setting(ABSENCES))
         # What the running batch has changed.
@@ -192,6 +192,7 @@ class AbsenceOperator:
                 noted.note(stream, Mark(self._ledger.next_docid, watermark, latest + 1))
         if noted.by_stream != self._decided.by_stream:
             self._ledger.save_settings({ABSENCES: noted.to_setting()})
+        self._kept.save()
         self._noted = noted
 
     def finish_batch(self, *, committed: bool) -> None:
@@ -288,7 +289,7 @@ class AbsenceOperator:
         """Yields what the absences of an entry give to queries from number `told_before` on."""
         record = inputs[0]
         match = Match(plan.row, entry.docid, None, entry.nodes)
-        partners = Partners(self._records, plan.op, plan.window, plan.watched)
+        partners = Partners(self._records, self._kept.order, plan.op, plan.window, plan.watched)
         steps = Steps(self._quota.most_work)
         if plan.part.form is None:
             if told_before and isinstance(plan.owner, HiddenStream):

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
+from heapq import merge
+from itertools import chain, product
 from typing import NamedTuple
 
 from mmqjp.answers.absence.sightings import Sighting, Sightings
+from mmqjp.answers.absence.words_in_order import WordsInOrder
 from mmqjp.answers.construct import Value
 from mmqjp.answers.joint import CHARACTERS_READ_PER_STEP, JointBinding
 from mmqjp.answers.operators import value_of
@@ -21,7 +23,7 @@ from xpath_stage.binder import Node, Part, each_binding
 from xscl.algebra.functions import many_valued
 from xscl.algebra.normal import Absent, JoinOp, Term, variables_of
 from xscl.algebra.pattern import PatternNode, Test
-from xscl.algebra.word_numbers import first_keys, have_enough_in_common
+from xscl.algebra.word_numbers import have_enough_in_common
 
 _ANY = Test("element", "*", "*")
 
@@ -64,14 +66,16 @@ class Wanted(NamedTuple):
     words: str = ""
 
 
-def wanted(records: StoredRecords, binding: JointBinding, terms: Sequence[Term], steps: Steps) -> Wanted:
+def wanted(
+    records: StoredRecords, order: WordsInOrder, binding: JointBinding, terms: Sequence[Term], steps: Steps
+) -> Wanted:
     """Returns what a partner has in common with the values of terms."""
     texts = [value_of(records, binding, term).text() for term in terms]
     steps.take(1 + sum(map(len, texts)) // CHARACTERS_READ_PER_STEP)
     if many_valued(terms[0].functions) is None:
         return Wanted((key_of(texts),))
     (words,) = texts  # what is found by near() has no equality beside it
-    return Wanted([key_of([key]) for key in first_keys(words)] if words else (), words)
+    return Wanted(order.keys_of(words), words)
 
 
 @dataclass(slots=True)
@@ -80,6 +84,7 @@ class Partners:
     are none."""
 
     records: StoredRecords
+    order: WordsInOrder
     op: JoinOp
     window: int
     watched: Sequence[Watched]
@@ -91,29 +96,29 @@ class Partners:
         left = record.t0, record.t1, record.docid
         for watched in self.watched:
             for joint in self._with_paths(watched, binding, steps):
-                words = wanted(self.records, joint, watched.terms, steps)
-                for sighting in self._having(words.keys, watched.sightings, left, after):
+                having = wanted(self.records, self.order, joint, watched.terms, steps)
+                for sighting in self._having(having, watched.sightings, left, after):
                     before = steps.left
                     steps.take()
-                    enough = not words.words or have_enough_in_common(words.words, sighting.words)
-                    if enough and self._holds(watched, joint, sighting, steps):
+                    if self._holds(watched, joint, sighting, steps):
                         return sighting
                     self.in_vain += before - steps.left
         return None
 
     def _having(
-        self, keys: Sequence[Key], sightings: Sightings, left: tuple[int, int, int], after: int
+        self, having: Wanted, sightings: Sightings, left: tuple[int, int, int], after: int
     ) -> Iterator[Sighting]:
-        """Yields the partners in time that have one of some keys, each once."""
-        if len(keys) == 1:
-            yield from sightings.partners(keys[0], self.op, self.window, left, after)
+        """Yields the partners in time that have what is wanted, each once, the nearest ones first, whatever the order
+        of words. Those that have a key and not enough words take no step: they depend on this order."""
+        found = [sightings.partners(key, self.op, self.window, left, after) for key in having.keys]
+        if not having.words:
+            yield from chain.from_iterable(found)
             return
-        met = set[Sighting]()
-        for key in keys:
-            for sighting in sightings.partners(key, self.op, self.window, left, after):
-                if sighting not in met:
-                    met.add(sighting)
-                    yield sighting
+        last: Sighting | None = None
+        for sighting in merge(*found, reverse=self.op == "NOT PRECEDED BY"):
+            if sighting != last and have_enough_in_common(having.words, sighting.words):
+                yield sighting
+            last = sighting
 
     def _with_paths(self, watched: Watched, binding: JointBinding, steps: Steps) -> Iterator[JointBinding]:
         """Yields the binding with each choice of nodes at the ends of paths."""

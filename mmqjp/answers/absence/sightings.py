@@ -7,7 +7,7 @@ other conditions than equalities, the first one in time decides.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from mmqjp.answers.telling import Key
@@ -96,6 +96,16 @@ class Sightings:
                 del found[:place]
         self.cut = cut
         self.earlier_from = max(self.earlier_from, cut)
+
+    def rekey(self, keys_of: Callable[[str], Sequence[Key]]) -> None:
+        """Has sightings that are found by words found by other ones from now on."""
+        found = {one for some in self._by_key.values() for one in some if one.words}
+        if not found:
+            return
+        self._by_key, self._latest = {}, {}
+        for one in sorted(found):
+            for key in keys_of(one.words):
+                self.add(key, one)
 
     def __len__(self) -> int:
         """Returns how many sightings there are."""
