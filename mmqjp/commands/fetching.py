@@ -22,12 +22,11 @@ from feeds.fetch.gates import Courtesy
 from feeds.fetch.job import Job
 from feeds.fetch.lists import read_feed_lists
 from feeds.fetch.schedule import Pace
-from feeds.fetch.state import STATE_FILE
 from feeds.fetch.visit import Outcome, Settings, own_agent
 from mmqjp.commands.console import counted
 from mmqjp.commands.failure import Failure, Interrupted
 from mmqjp.commands.options import AtLeast, duration
-from mmqjp.service.fetched_feeds import DROPS
+from mmqjp.service.fetched_feeds import has_feeds
 from mmqjp.text import printable_line
 
 COURTESY, LIMITS = Courtesy(), ReplyLimits()
@@ -170,7 +169,7 @@ def feeds_to_fetch(lists: Sequence[str], state: Path | None) -> list[FeedState]:
         return listed_feeds(lists)
     if set(lists) != {KNOWN}:
         raise click.UsageError("--fetch is given with a LIST and without; mmqjp feeds add adds feeds to a state")
-    if state is None or not (state / DROPS / STATE_FILE).is_file():
+    if state is None or not has_feeds(state):
         raise click.UsageError("--fetch without a LIST needs a --state with feeds; name a LIST, or see mmqjp feeds add")
     return []
 

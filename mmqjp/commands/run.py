@@ -10,7 +10,6 @@ from tempfile import TemporaryDirectory
 
 import click
 
-from common.private import make_inside
 from feeds.document import DEFAULT_STREAM, Document, Reject
 from feeds.entries import EntryForm
 from feeds.history import History, Versions
@@ -63,7 +62,7 @@ from mmqjp.documents.watermarks import SETTLE, Lateness, Timing, lateness_of
 from mmqjp.garbage import gc_frozen
 from mmqjp.present.read import MatchReader
 from mmqjp.service.drops import DropDirectory
-from mmqjp.service.fetched_feeds import DROPS
+from mmqjp.service.fetched_feeds import fetch_directory
 from mmqjp.service.intake import Intake
 from mmqjp.service.loop import PRUNE_INTERVAL, PRUNED_AT_BATCH
 from mmqjp.service.rereading import FILES, Rereading, reading_of
@@ -216,7 +215,7 @@ def run(
         try:
             drops = intake = report = rereading = None
             if lists:
-                fetched_into = make_inside(state, DROPS) if state else Path(here.enter_context(TemporaryDirectory()))
+                fetched_into = fetch_directory(state) if state else Path(here.enter_context(TemporaryDirectory()))
                 drops = DropDirectory(fetched_into, keep_drops)
                 report = fetch_once(options.job(subscribed, drops.directory), KEPT if state else NOT_KEPT)
             with interruptible():

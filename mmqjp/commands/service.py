@@ -28,7 +28,7 @@ from mmqjp.documents.watermarks import lateness_of
 from mmqjp.garbage import gc_frozen
 from mmqjp.service.commands import CommandQueue, RunSinks
 from mmqjp.service.drops import FETCHED, DropDirectory
-from mmqjp.service.fetched_feeds import DROPS
+from mmqjp.service.fetched_feeds import fetch_directory
 from mmqjp.service.fetching import Fetching
 from mmqjp.service.log import Log, SharedLog, standard_log
 from mmqjp.service.loop import Service, ServiceOptions
@@ -189,7 +189,7 @@ class _Running:
         given = self.prepared.given
         self.sources = [Tail(path, feeds=given.feeds, time_xpath=given.time_xpath) for path in given.paths]
         if self.prepared.subscribed is not None:
-            self.drops = DropDirectory(make_inside(given.state, DROPS), given.keep_drops)
+            self.drops = DropDirectory(fetch_directory(given.state), given.keep_drops)
             self.sources.append(self.drops.tail(given.feeds or "item"))
 
     def _free_memory(self, questions: QuestionRunner) -> FreeMemory:

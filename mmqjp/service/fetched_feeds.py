@@ -77,8 +77,31 @@ def new_state_file(path: Path) -> Path:
     if not path.exists() and not path.suffix:
         return path / STATE_FILE
     if (path / OWNER_FILE).exists() and not (path / STATE_FILE).exists():
-        return make_inside(path, DROPS) / STATE_FILE
+        return fetch_directory(path) / STATE_FILE
     return state_file(path)
+
+
+def fetch_directory(state: Path) -> Path:
+    """The folder that `run`, `stream` and `serve` with a state fetch into. It is made if it is missing, and feeds that
+    were added before there was a store go there. Raises OSError, SourceError."""
+    folder = make_inside(state, DROPS)
+    if (early := _added_early(state)) is not None:
+        early.replace(folder / STATE_FILE)
+    return folder
+
+
+def has_feeds(state: Path) -> bool:
+    """Whether there are feeds to fetch into that folder. Raises SourceError."""
+    return (state / DROPS / STATE_FILE).is_file() or _added_early(state) is not None
+
+
+def _added_early(state: Path) -> Path | None:
+    """The file of feeds that were added before there was a store. A crawl, of which something was fetched, stays where
+    it is."""
+    early = state / STATE_FILE
+    if not early.is_file() or (state / DROPS / STATE_FILE).exists():
+        return None
+    return None if any(feed.checked_at for feed in known_feeds(early)) else early
 
 
 def known_feeds(file: Path) -> list[FeedState]:

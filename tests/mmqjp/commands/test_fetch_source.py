@@ -91,6 +91,31 @@ def test_on_spark_what_executors_read_of_feeds_is_judged_by_what_was_met(call, s
     assert lines(call("stream", *spark).stdout) == 0 and len(server.log) == 4
 
 
+@pytest.mark.parametrize("command", ["run", "stream"])
+def test_feeds_may_be_added_before_there_is_a_store(command, server, tmp_path):
+    state = tmp_path / "state"
+    for path in ("/a", "/b"):
+        assert mmqjp("feeds", "add", server.url(path), "--state", state).exit_code == 0
+    options = NOW if command == "stream" else []
+    places = ["--queries", write_queries(tmp_path, QUERY), "--fetch", "--state", state]
+    result = mmqjp(command, *places, *QUICK, *options)
+    assert result.exit_code == 0, result.stderr
+    assert lines(result.stdout) == 2 and server.paths() == ["/a", "/b"]
+    added = mmqjp("feeds", "add", server.url("/a"), "--state", state)
+    assert "0 new feeds, 2 feeds in all" in added.stderr
+    assert "200" in mmqjp("feeds", "list", "--state", state).stdout
+
+
+def test_the_feeds_of_a_crawl_stay_where_they_are(server, tmp_path):
+    crawl = tmp_path / "crawl"
+    fetched = mmqjp("fetch", server.url("/a"), "--out", crawl, "--allow-private")
+    assert fetched.exit_code == 0, fetched.stderr
+    before = (crawl / STATE_FILE).read_bytes()
+    result = mmqjp("run", "--queries", write_queries(tmp_path, QUERY), "--fetch", "--state", crawl, *QUICK)
+    assert result.exit_code == 2 and "needs a --state with feeds" in result.stderr
+    assert (crawl / STATE_FILE).read_bytes() == before
+
+
 def test_run_and_stream_take_turns_on_one_state(call, server, tmp_path):
     assert lines(call("run").stdout) == 2
     due(tmp_path / "state")
