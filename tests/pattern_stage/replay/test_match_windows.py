@@ -34,9 +34,6 @@ from tests.support.pattern_agreement import PatternRunner
 from tests.support.pattern_lowering import lowered_pattern
 
 if TYPE_CHECKING:
-    pass
-
-if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Matching = Callable[[Texts, Lineage], Matcher]
@@ -126,6 +123,12 @@ def test_what_must_not_come_is_kept_by_its_own_equalities():
     guarded = Pattern((Absent("N", "n"), One("A", "a"), One("B", "b")), Q1.within, cond=about)
     given = ("A", "x", "p @20 | q @20"), ("B", "x", "p @30 | q @30"), ("N", "x", "p @16 | q @4 | r @16 | p @25")
     assert matched(guarded, *given, database=DuckDBDatabase()) == (["2 | 4 @30"], [1, 2, 3, 4, 5, 8])
+
+
+def test_what_must_not_come_before_a_match_is_kept_for_the_next_start():
+    guarded = Pattern((Absent("N", "n"), One("A", "a"), One("B", "b")), Q1.within)
+    given = ("A", "x", "- @20 | - @100"), ("B", "x", "- @30 | - @110"), ("N", "x", "- @16 | - @70")
+    assert matched(guarded, *given, database=DuckDBDatabase()) == (["2 | 4 @110"], [1, 2, 3, 4, 5])
 
 
 def on_executors(spark: SparkSession) -> MakeKernel:
