@@ -128,5 +128,5 @@ def measured(cases: Sequence[Case], turns: int) -> Iterator[Line]:
 
 def cases(events: int | None, *, quick: bool) -> list[Case]:
     """Budgets from what keeps hardly anything to what keeps all."""
-    count = events or (4_000 if quick else 20_000)
+    count = events or (4_000 if quick else 12_000)
     return [Case("drift", 1, count, budget) for budget in (1, 2, 4, 8, 16, 32)]

@@ -137,7 +137,7 @@ def measured(cases: Sequence[Case], turns: int) -> Iterator[Line]:
 
 def cases(events: int | None, *, quick: bool) -> list[Case]:
     """Up to two missing letters, and with one of them budgets."""
-    count = events or (2_000 if quick else 20_000)
+    count = events or (2_000 if quick else 10_000)
     made = [Case("errors", errors, count) for errors in (0, 1, 2)]
     return made + [Case("budget", 1, count, budget) for budget in (1, 2, 4, 8, 16, 32)]
 

@@ -103,6 +103,11 @@ def assemble(
     greatest: Mapping[str, int] = greatest_times(store, ledger) if is_bounded(timing.lateness) else {}
     watermarks, records = Watermarks(timing, greatest, now()), Records(store)
     running = registry.events.running
+
+    def made_of(stream: str) -> Collection[str] | None:
+        joined = registry.joined_of(stream)
+        return joined or (() if any(one.publishes for one in registry.named(stream)) else None)
+
     patterns = Patterns(
         running,
         registry.catalog,
@@ -111,7 +116,7 @@ def assemble(
         records,
         make_kernel,
         KeptDocuments(store, records),
-        registry.joined_of,
+        made_of,
         settle=timing.settle,
         limits=limits_of(quota),
     )

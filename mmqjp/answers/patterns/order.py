@@ -11,6 +11,10 @@ from mmqjp.queries.event_registry import EventForm
 from templates.event_places import EventPlacement
 from xscl.algebra.events import Schema
 
+MadeOf = Callable[[str], Collection[str] | None]
+"""Returns the streams of documents that XSCL queries make a stream of; None if it is external. What event queries alone
+publish, paused ones, too, is made of none."""
+
 
 class _Shape(NamedTuple):
     """What forms read, and where they publish."""
@@ -25,8 +29,7 @@ class Order:
     Forms that read and publish the same names are one here, so that many forms cost no more than one.
     """
 
-    def __init__(self, made_of: Callable[[str], Collection[str]]) -> None:
-        """`made_of` returns the streams of documents that XSCL queries make a stream of."""
+    def __init__(self, made_of: MadeOf) -> None:
         self._made_of = made_of
         self._shapes: Counter[_Shape] = Counter()
         self._shape_of: dict[str, _Shape] = {}
@@ -57,10 +60,12 @@ class Order:
         """Returns the attributes of events that are read."""
         return self._schemas[name]
 
-    def outside(self, placements: Mapping[str, EventPlacement]) -> set[str]:
-        """Returns the external streams behind any form."""
-        streams = (placements[name].stream for name in self.names() if name in placements)
-        return {stream for stream in self._behind(streams) if not self._made_of(stream) and not self._makers(stream)}
+    def outside(self, placements: Mapping[str, EventPlacement], without: Collection[str] = ()) -> set[str]:
+        """Returns the external streams behind any form but those `without`."""
+        shapes = self._shapes - Counter(self._shape_of[form_id] for form_id in without)
+        names = set[str]().union(*(shape.reads for shape in shapes))
+        streams = (placements[name].stream for name in names if name in placements)
+        return {stream for stream in self._behind(streams) if self._made_of(stream) is None}
 
     def ready(self, fed: Collection[str], placements: Mapping[str, EventPlacement]) -> list[str]:
         """Returns the names, not `fed` yet, whose events are complete once those that are fed have been answered."""
@@ -81,5 +86,5 @@ class Order:
             stream = waiting.pop()
             if stream not in found:
                 found.add(stream)
-                waiting += self._made_of(stream)
+                waiting += self._made_of(stream) or ()
         return found

@@ -7,13 +7,14 @@ the store again: a snapshot, and the events since.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import pyarrow as pa
 
 from mmqjp.answers.patterns.backfill import EventBackfill
 from mmqjp.answers.patterns.kept import KeptDocuments
 from mmqjp.answers.patterns.kernels import MakeKernel
+from mmqjp.answers.patterns.order import MadeOf
 from mmqjp.answers.patterns.parts import ids_of
 from mmqjp.answers.patterns.results import LATE, FormResults, Late, Waiting
 from mmqjp.answers.patterns.running import Running
@@ -44,14 +45,13 @@ class Patterns:
         records: Records,
         make_kernel: MakeKernel,
         kept: KeptDocuments,
-        made_of: Callable[[str], Collection[str]],
+        made_of: MadeOf,
         *,
         settle: Settle = None,
         snapshot_every: int = SNAPSHOT_EVERY,
         limits: Limits = NO_LIMITS,
     ) -> None:
-        """`made_of` returns the streams that XSCL queries make a stream of. `limits` are those of a form's results;
-        kernels have their own."""
+        """`limits` are those of a form's results; kernels have their own."""
         self._statements, self._catalog, self._edges_of, self._stored = statements, catalog, edges_of, stored
         self._records, self._make_kernel, self._kept, self._made_of = records, make_kernel, kept, made_of
         self._ids = ids_of(records)
@@ -201,13 +201,18 @@ class Patterns:
         """
         if not self._is_open:
             return
-        until = self._next(greatest, clock)
-        if lasts is not None:
-            until = last_horizon(until, self._time.greatest, self._outside(), self._settle, lasts=lasts)
-        if until > self._time.horizon:
+        while True:
+            until = self._next(greatest, clock)
+            if lasts is not None:
+                until = last_horizon(until, self._time.greatest, self._outside(), self._settle, lasts=lasts)
+            if until <= self._time.horizon:
+                return
             # What comes of this stratum is compared with the horizon before, so that moves last.
             yield from self.running.run(until, self._statements.placements)
             self._time.horizon = until
+            if not self.running.exceeded:
+                return
+            # What has exceeded a limit holds the others up no more, whichever batch this is noticed in.
 
     def _next(self, greatest: Mapping[str, int], clock: int | None) -> int:
         known = self._time.greatest

@@ -5,14 +5,14 @@ A stratum is what becomes complete with the documents of the one before: XSCL an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 
 from mmqjp.answers.patterns.kernels import Kernel, MakeKernel, no_events
-from mmqjp.answers.patterns.order import Order
+from mmqjp.answers.patterns.order import MadeOf, Order
 from mmqjp.answers.patterns.parts import Parts
 from mmqjp.answers.patterns.results import FormResults, by_form, in_order
 from mmqjp.documents.records import Records
@@ -36,12 +36,11 @@ class Running:
         make_kernel: MakeKernel,
         lineage: Lineage,
         records: Records,
-        made_of: Callable[[str], Collection[str]],
+        made_of: MadeOf,
         texts: Texts | None = None,
         limits: Limits = NO_LIMITS,
     ) -> None:
-        """`made_of` returns the streams that XSCL queries make a stream of. With `texts`, others use them, too. Of
-        `limits`, the kernel knows its own."""
+        """With `texts`, others use them, too. Of `limits`, the kernel knows its own."""
         self.lineage, self.texts, self.buffer = lineage, Texts() if texts is None else texts, Buffer()
         self._make_kernel, self._records = make_kernel, records
         self.kernel: Kernel = make_kernel(self.texts, lineage)
@@ -100,8 +99,8 @@ class Running:
         self.kernel.restore(state)
 
     def outside(self, placements: Mapping[str, EventPlacement]) -> set[str]:
-        """Returns the external streams behind any form."""
-        return self._order.outside(placements)
+        """Returns the external streams behind any form that has not exceeded a limit."""
+        return self._order.outside(placements, self.exceeded)
 
     # ------------------------------------------------------------ events
 

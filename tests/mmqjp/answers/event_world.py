@@ -250,7 +250,7 @@ class Store:
             self._records,
             lambda texts, lineage: self._kernel(texts, lineage, self._cels, self.schemas),
             KeptDocuments(self.store, self._records),
-            lambda stream: (),
+            lambda stream: () if any(cel.publish == stream for cel, _ in self._added.values()) else None,
             settle=self._settle,
             snapshot_every=self._every,
         )

@@ -223,6 +223,31 @@ def test_a_definition_changes_with_its_readers(tmp_path: Path) -> None:
         assert not engine.registry.events.definitions
 
 
+PUBLISHER = """
+DEFINE EVENT A FROM S//a->a (k := a/@k);
+FROM A PUBLISH first;
+DEFINE EVENT First FROM first//match->m (k := m/k);
+FROM A NEXT{$1.k = $2.k} First WITHIN 5 s PUBLISH second;
+FROM A PUBLISH other
+"""
+
+
+def test_a_publisher_that_is_paused_holds_nobody_up() -> None:
+    """Nobody waits for what it would publish, and when it is resumed, it does not tell what came in between."""
+    with Session("duckdb", settle=0, quiet=True) as engine:
+        engine.subscribe(PUBLISHER)
+        for second in range(9):
+            if second == 3:
+                engine.pause("first")
+            if second == 6:
+                engine.resume("first")
+            engine.process([Document(f"d{second}", "<a k='u'/>", "S", second * SECOND)])
+        found = [(one.query, one.t1 // SECOND) for one in engine.outputs()]
+    told = {name: [time for query, time in found if query == name] for name in ("first", "second", "other")}
+    # What ended at 2 was not released yet when `first` was paused, nor was what ended at 5 when it was resumed.
+    assert told == {"first": [0, 1, 5, 6, 7], "second": [1, 5, 5, 5, 5, 6, 7], "other": [*range(8)]}
+
+
 def test_a_finite_run_is_answered_at_its_end() -> None:
     with Engine("duckdb", settle=None) as engine:
         engine.subscribe("DEFINE EVENT A FROM S//x->x (k := x/k); FROM A NEXT A PUBLISH pairs")
