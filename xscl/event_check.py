@@ -169,11 +169,11 @@ class _Checker:
         first: Schema | None = None
         for query in queries:
             schema = self._resolved(query, schemas, problems)
-            if first is not None and schema is not None and (difference := unequal(first, schema)):
+            if first is not None and schema is not None and first != schema:
+                difference = unequal(first, schema) or "their order"
                 message = f"{query.publish} has other attributes here than in the statement before: {difference}"
-                problems.append(
-                    Problem(message, event_name_span("", query), "SELECT the same ones, or PUBLISH under another name")
-                )
+                hint = "SELECT the same ones in the same order, or PUBLISH under another name"
+                problems.append(Problem(message, event_name_span("", query), hint))
             first = first or schema
         return first
 
