@@ -29,6 +29,7 @@ from tests.live.operations import (
 )
 from tests.live.standing import has_inner_absence
 from xscl import Query, Script, parse_script, to_xscl
+from xscl.syntax import Join, Window
 
 PLANS = ("signature", "signature", "views", "basic")
 TEXTS = ("u", "u", "u", "U", " u ", "v", "http://Ex.org/p/", "http://ex.org/p#top", "https://ex.org/p")
@@ -54,11 +55,12 @@ def random_operations(rng: Random, timing: Timing, length: int = 12, *, inner: b
     script = with_once(rng, script, rng.choice((0, 30, 60)))
     queries = list(script.queries)
     if inner:
-        # What all that have an inner absence share is decided for the first of them: here each has its own.
+        # What all that have an inner absence share is decided for the first of them. Here it is seen which those are.
         queries = [
             replace(query, publish=query.publish or f"N{number}") if has_inner_absence(query.source) else query
             for number, query in enumerate(told_apart(script).queries)
         ]
+        queries += [again for query in queries if chance(rng, 60) and (again := _with_the_same_inside(rng, query))]
     texts = [to_xscl(Script((query,), script.namespaces)) for query in queries]
     names = [*sorted({query.publish for query in queries if query.publish}), "q1", "q2", "q3"]
     operations: list[Operation] = [_reopen(rng, timing), _subscribe(rng, texts, len(texts) if chance(rng, 45) else 2)]
@@ -166,9 +168,16 @@ def _query(rng: Random, numbers: Sequence[int]) -> str:
 def _subscribe(rng: Random, texts: Sequence[str], count: int | None = None) -> Subscribe:
     chosen = rng.sample(range(len(texts)), count or rng.choice((1, 1, 2, 3, len(texts))))
     text = script_of([texts[at] for at in sorted(chosen)])
-    shared = any(has_inner_absence(query.source) for query in parse_script(text).queries)
-    how = rng.choice([how for how in HOWS if how != "add" or not shared])
+    how = rng.choice(HOWS)
     return Subscribe(text, how, how != "ensure" and chance(rng, 50))
+
+
+def _with_the_same_inside(rng: Random, query: Query) -> Query | None:
+    """A query that has the inner absences of another one; None if it has none."""
+    if not isinstance(query.source, Join) or not has_inner_absence(query.source):
+        return None
+    window = Window(rng.randrange(1, 9) * SECOND)
+    return replace(query, source=replace(query.source, window=window), publish=f"{query.publish}x")
 
 
 def script_of(texts: Sequence[str]) -> str:

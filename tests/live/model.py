@@ -20,9 +20,9 @@ from lxml import etree
 from tests.live.operations import Batch, Change, Doc, Pause, Prune, Reopen, Resume, Subscribe, Unsubscribe
 from tests.live.standing import Kept, Refused, Standing, has_absence, in_order, parts_of, streams_of, windows_of
 from tests.oracle.bindings import OutputRow, Stored
-from tests.oracle.evaluation import QueryAnswers
 from tests.oracle.match import Tree
 from tests.oracle.once import Telling
+from tests.oracle.query_answers import QueryAnswers
 from xscl import parse_script
 
 parsed = cache(parse_script)
@@ -51,6 +51,7 @@ class LiveModel:
         self.dropped: dict[tuple[str, str], int] = {}
         self.undelivered: list[OutputRow] = []
         self.dead_letters: list[tuple[int, tuple[str, str, str]]] = []
+        self._inner = InnerAbsences(self)
         self._floors: list[int] = []
         """A document that ends before one of these times could have matched one that was dropped."""
         self._gone: list[tuple[Kept, int]] = []
@@ -73,6 +74,7 @@ class LiveModel:
             case Unsubscribe():
                 gone = self._named(change.name)
                 self.queries = [query for query in self.queries if query not in gone]
+                self._inner.forget()
                 return Expected()
             case Pause() | Resume():
                 return self._pause(change)
@@ -142,6 +144,7 @@ class LiveModel:
         in_order([*staying, *fresh])
         self._highest = max([highest, *(int(one.name[1:]) for one in fresh if re.fullmatch("q[0-9]+", one.name))])
         self.queries = [*staying, *fresh]
+        self._inner.forget()
         return Expected(self._settle(fresh if change.backfill else None) if change.backfill else [], names=names)
 
     def _pause(self, change: Pause | Resume) -> Expected:
@@ -231,7 +234,9 @@ class LiveModel:
                     seen.setdefault(document.stream, []).append(document.stored)
                     by_stored[document.stored] = document
             new = [
-                one for one in query.answers.over(seen, self._decided_to) if (one.inputs, one.nodes) not in query.given
+                one
+                for one in query.answers.over(seen, self._decided_to, self._inner)
+                if (one.inputs, one.nodes) not in query.given
             ]
             query.given |= {(one.inputs, one.nodes) for one in new}
             for answer in query.telling.told(new):
@@ -325,6 +330,32 @@ class LiveModel:
                 for query in self.queries:
                     waiting += streams_of(query.query.source) if query.query.publish == stream else ()
         return found
+
+
+class InnerAbsences:
+    """What is decided once for all queries that have it: a partner counts that the earliest of them has seen."""
+
+    def __init__(self, model: LiveModel) -> None:
+        self._model = model
+        self._decided: dict[object, dict[object, bool]] = {}
+
+    def decided(self, absence: object) -> dict[object, bool]:
+        return self._decided.setdefault(absence, {})
+
+    def seen(self, absence: object) -> dict[str, list[Stored]]:
+        after = min(query.sees_after for query in self._having(absence) if query.paused is None)
+        found: dict[str, list[Stored]] = {}
+        for document in self._model.documents:
+            if document.arrived > after:
+                found.setdefault(document.stream, []).append(document.stored)
+        return found
+
+    def forget(self) -> None:
+        """Forgets what no query has any more."""
+        self._decided = {absence: some for absence, some in self._decided.items() if self._having(absence)}
+
+    def _having(self, absence: object) -> list[Standing]:
+        return [query for query in self._model.queries if absence in query.inner_absences]
 
 
 _NONE = QueryAnswers(parse_script("S").queries[0], "", ())

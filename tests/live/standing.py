@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from tests.oracle.bindings import Answer, Stored
-from tests.oracle.evaluation import QueryAnswers
 from tests.oracle.once import Telling
+from tests.oracle.query_answers import QueryAnswers
 from xscl import Query, Script
 from xscl.algebra.normal import NEGATED
 from xscl.syntax import Block, Input, Join, SubQuery
@@ -50,6 +51,16 @@ class Standing:
     def key(self) -> object:
         """What two equal queries have in common."""
         return self.query.publish, self.query.source, self.query.select, self.namespaces, self.query.once
+
+    @cached_property
+    def inner_absences(self) -> set[object]:
+        """What tells apart its absences that more is made of."""
+        return self.answers.inner_absences()
+
+    @property
+    def sees_after(self) -> int:
+        """The step after which it sees all documents."""
+        return max([self.since, *(high for _, high in self.gaps)])
 
     def sees(self, document: Kept) -> bool:
         """Whether the query is answered for a document."""

@@ -92,7 +92,7 @@ class Evaluation:
             query, name = self._script.queries[index], self._names[index]
             select = query.select or SelectStar()
             found: dict[object, Answer] = {}
-            for match in self._matches(query.source, frozenset(_needed(query)), is_whole=True):
+            for match in self._matches(query.source, frozenset(mentioned(query)), is_whole=True):
                 keys = self._keys(query, match)
                 if keys is None:
                     continue
@@ -175,9 +175,13 @@ class Evaluation:
             if not self._is_over(join, left):
                 continue
             if rights is None:
-                rights = self._matches(join.right, needed)
+                rights = self._rights(join, needed)
             if self._is_alone(join, left, rights):
                 yield replace(left, hidden=True, until=until)
+
+    def _rights(self, join: Join, needed: frozenset[str]) -> list[Match]:
+        """The matches that may be partners of those of the left side."""
+        return self._matches(join.right, needed)
 
     def _is_over(self, join: Join, left: Match) -> bool:
         """Whether nothing that may still come can be a partner of a match of the left side."""
@@ -308,52 +312,7 @@ class Evaluation:
         return Answer(row, Stored(name, id, match.t0, match.t1, xml, externals), match.inputs, nodes)
 
 
-class QueryAnswers(Evaluation):
-    """The answers of one query over streams whose documents the caller chooses, for repeated use as these change."""
-
-    def __init__(self, query: Query, name: str, namespaces: tuple[tuple[str, str], ...], occurrence: int = 0) -> None:
-        """`occurrence` counts the equal queries before this one."""
-        super().__init__(Script((query,), namespaces), ())
-        self._names = (name,)
-        self._before = occurrence
-        self._streams: Mapping[str, Sequence[Stored]] = {}
-        self._alone: dict[object, bool] = {}
-        self._found: dict[tuple[int, frozenset[str], Stored], list[Match]] = {}
-
-    def _occurrence(self, index: int) -> int:
-        return self._before
-
-    def over(self, streams: Mapping[str, Sequence[Stored]], watermark: Watermark = at_the_end) -> list[Answer]:
-        """Every answer over these documents, when external streams, and streams of publishers, have come to these
-        watermarks. What was alone or not when its time was over stays so."""
-        self._streams, self._watermark = streams, watermark
-        self._outputs.clear()
-        return self.outputs(0)
-
-    def _stream(self, name: str) -> list[Stored]:
-        return list(self._streams.get(name, ()))
-
-    def _is_over(self, join: Join, left: Match) -> bool:
-        return _place(join, left) in self._alone or super()._is_over(join, left)
-
-    def _is_alone(self, join: Join, left: Match, rights: Sequence[Match]) -> bool:
-        place = _place(join, left)
-        if place not in self._alone:
-            self._alone[place] = super()._is_alone(join, left, rights)
-        return self._alone[place]
-
-    def _in_document(self, block: Block, needed: frozenset[str], document: Stored) -> Iterator[Match]:
-        key = id(block), needed, document
-        if key not in self._found:
-            self._found[key] = list(super()._in_document(block, needed, document))
-        return iter(self._found[key])
-
-
-def _place(join: Join, left: Match) -> object:
-    return id(join), left.inputs, tuple((name, value) for name, value in left.visible.items())
-
-
-def _needed(part: object) -> Iterator[str]:
+def mentioned(part: object) -> Iterator[str]:
     """The variables that a part of a query mentions; also ROOTS if it says or means `SELECT *`."""
     if (isinstance(part, Query) and part.select is None) or isinstance(part, SelectStar):
         yield ROOTS
@@ -361,10 +320,10 @@ def _needed(part: object) -> Iterator[str]:
         yield part.var
     if isinstance(part, tuple):
         for item in part:
-            yield from _needed(item)
+            yield from mentioned(item)
     elif is_dataclass(part):
         for field in fields(part):
-            yield from _needed(getattr(part, field.name))
+            yield from mentioned(getattr(part, field.name))
 
 
 def _without_mirrors(source: Input, answers: Collection[Answer]) -> list[Answer]:

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tests.oracle.bindings import Answer, OutputRow, Stored
-from tests.oracle.evaluation import Doc, QueryAnswers
+from tests.oracle.evaluation import Doc
+from tests.oracle.query_answers import QueryAnswers
 from xscl.scope import blocks
 from xscl.script import Script
 from xscl.syntax import Once

@@ -12,7 +12,7 @@ from itertools import product
 
 from tests.oracle.bindings import Match, Stored
 from tests.oracle.construct import hole_key, holes_of
-from tests.oracle.evaluation import Evaluation, _needed
+from tests.oracle.evaluation import Evaluation, mentioned
 from tests.oracle.times import moment
 from tests.oracle.values import number, text_of
 from xscl.algebra.expressions import And, Call, Compare, ElementConstructor, Expr, Or, String, VarPath
@@ -34,7 +34,7 @@ class Stages:
 
     def __init__(self, evaluation: Evaluation, query: Query) -> None:
         self._evaluation, self._query = evaluation, query
-        self._wanted = frozenset(_needed(query))
+        self._wanted = frozenset(mentioned(query))
         self._joined: list[tuple[Expr, str]] = []
 
     def first_failure(self, documents: Sequence[Stored]) -> str:

@@ -14,7 +14,7 @@ from mmqjp.session import Session
 from tests.generate.seeds import seeds
 from tests.generate.strategies import random_case
 from tests.oracle.bindings import Match, Stored, Value
-from tests.oracle.evaluation import Evaluation, _needed
+from tests.oracle.evaluation import Evaluation, mentioned
 from tests.oracle.match import Matcher
 from tests.oracle.values import apply, text_of
 from xscl import to_xscl
@@ -61,7 +61,7 @@ def check(seed: int, checked: Counter[str]) -> None:
         )
         query = script.queries[index]
         if index not in of_query:
-            of_query[index] = evaluation._matches(query.source, frozenset(_needed(query)), is_whole=True)
+            of_query[index] = evaluation._matches(query.source, frozenset(mentioned(query)), is_whole=True)
         matches = [match for match in of_query[index] if match.inputs == answer.inputs]
         sources = [source for stored in answer.inputs for source in stored.externals]
         for joined in reason.joined:
@@ -120,7 +120,7 @@ def nodes_of(source: Input, match: Match, evaluation: Evaluation) -> Iterator[Pl
 
 def inner_values(source: Input, match: Match, evaluation: Evaluation) -> Iterator[Value]:
     """The values of all names of the blocks, in the documents of the match."""
-    needed = frozenset(_needed(source))
+    needed = frozenset(mentioned(source))
     for block, stored in zip(blocks(source), match.inputs, strict=True):
         for found in evaluation._in_document(block, needed, stored):
             yield from found.visible.values()
