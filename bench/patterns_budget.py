@@ -48,14 +48,14 @@ class ByRank(History):
     def learn(self, time: int, made: Iterable[tuple[Key, Made]]) -> None:
         pass
 
-    def chosen(self, time: int, candidates: Sequence[Candidate], most: int) -> set[Name]:
+    def chosen(self, time: int, key: Key, candidates: Sequence[Candidate], most: int) -> set[Name]:
         return {one.name for one in sorted(candidates, key=lambda one: one.rank)[:most]}
 
 
 class ByHash(ByRank):
     """Drops at random."""
 
-    def chosen(self, time: int, candidates: Sequence[Candidate], most: int) -> set[Name]:
+    def chosen(self, time: int, key: Key, candidates: Sequence[Candidate], most: int) -> set[Name]:
         return {one.name for one in sorted(candidates, key=lambda one: (hashed(one), one.rank))[:most]}
 
 

@@ -57,7 +57,7 @@ _FACTORS = ("Pseq", "Pset", "Ponco", "Pnyse")
 _OTHERS = ("one at a time", "one by hand", "backtracking")
 """Ways that are drawn with dots."""
 
-_LOG = ("queries", "domain", "window", "events", "at_once")
+_LOG = ("queries", "domain", "window", "events", "at_once", "budget")
 _COLOURS = (
     *("tab:green", "tab:blue", "tab:orange", "tab:red", "tab:purple", "tab:brown", "tab:pink", "dimgrey"),
     *("tab:olive", "tab:cyan", "gold", "black", "navy", "darkred", "teal"),
@@ -90,6 +90,8 @@ def draw(lines: Sequence[Line], prefix: Path) -> None:
 
 def _panel(axes: Any, name: str, lines: Sequence[Line], colours: Mapping[str, str]) -> None:
     """One figure: a line for each template, with and without channels, and for one statement at a time."""
+    from matplotlib.ticker import LogLocator
+
     key, label = _AXES[name]
     groups: dict[str, list[Line]] = {}
     is_factor = name.startswith(_FACTORS)
@@ -107,6 +109,8 @@ def _panel(axes: Any, name: str, lines: Sequence[Line], colours: Mapping[str, st
         axes.set(ylabel="recall", xscale="log", ylim=(0, 1.05))
     else:
         axes.set(ylabel="times as fast" if is_factor else "events a second", yscale="log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter("{x:,g}")
     if key in _LOG:
         axes.set(xscale="log")
     places = sorted({float(str(line.case[key])) for line in lines})

@@ -3,7 +3,7 @@ before do not lead to."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from heapq import heapify, heappop, heapreplace
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -27,9 +27,11 @@ class Candidate(NamedTuple):
 class Cover:
     """A choice among candidates, which are given by rank, each with its vector."""
 
-    def __init__(self, ranked: Sequence[Candidate], seen: Sequence[Seen], bundles: int) -> None:
+    def __init__(
+        self, ranked: Sequence[Candidate], seen: Sequence[Seen], bundles: int, hash_of: Callable[[Candidate], int]
+    ) -> None:
         """`bundles` says how many have begun."""
-        self._ranked = ranked
+        self._ranked, self._hash_of = ranked, hash_of
         self._taken = [False] * len(ranked)
         self._next = 0
         self._hashed: list[int] | None = None
@@ -40,6 +42,9 @@ class Cover:
         known = {one: one.known() for one in self._alike}
         promises = {one: (what.value, what.map(bundles)) for one, what in known.items() if what.value > 0}
         self._promises = {one: promise for one, promise in promises.items() if promise[1]}
+        self._every = 0
+        for _, leads in self._promises.values():
+            self._every |= leads
         self._waiting: list[tuple[float, int, Seen]] = []
         """Vectors, what they promise at most, and their first candidate: a heap."""
         self._covered = 0
@@ -47,15 +52,15 @@ class Cover:
     def by_hash(self) -> int:
         """Returns one that has nothing to do with what is known."""
         if self._hashed is None:
-            some = self._ranked
-            self._hashed = sorted(range(len(some)), key=lambda at: (hashed(some[at]), at), reverse=True)
+            hashes = list(map(self._hash_of, self._ranked))
+            self._hashed = sorted(range(len(hashes)), key=lambda at: (hashes[at], at), reverse=True)
         while self._taken[self._hashed[-1]]:
             self._hashed.pop()
         return self._take(self._hashed.pop())
 
     def best(self) -> int:
         """Returns the one that promises most. When all bundles are covered, it begins anew."""
-        if not self._has_more():
+        if self._covered == self._every or not self._has_more():
             self._covered, self._waiting = 0, self._round()
         if not self._waiting:
             while self._taken[self._next]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import Any, NamedTuple
 
-from pattern_stage.matching.covering import Candidate, Cover, Name
+from pattern_stage.matching.covering import Candidate, Cover, Name, hashed
 from pattern_stage.matching.letters import Vector
 from pattern_stage.matching.vectors import EIGHTHS, Seen, Vectors, tuples
 
@@ -42,6 +42,7 @@ class Node:
     went_on: bool = False
     same_until: int = 0
     """Its vector does not change before."""
+    hashed: int = -1
 
 
 class Made(NamedTuple):
@@ -161,12 +162,29 @@ class History:
 
     # ------------------------------------------------------------ which are kept
 
-    def chosen(self, time: int, candidates: Sequence[Candidate], most: int) -> set[Name]:
+    def chosen(self, time: int, key: Key, candidates: Sequence[Candidate], most: int) -> set[Name]:
         """Returns so many of the nodes of a key, of which there are more: those that promise most, and some by hash."""
-        ranked = sorted(candidates, key=lambda one: one.rank)
-        cover = Cover(
-            ranked, [self._seen(one.name[0], one.start, one.t1, time) for one in ranked], self.vectors.bundles
-        )
+        ranked = sorted(candidates, key=_rank)
+        nodes = self.nodes.get(key, {})
+
+        def node_of(one: Candidate) -> Node | None:
+            return nodes.get(one.name[0], {}).get(one.name[1])
+
+        def seen_of(one: Candidate) -> Seen:
+            node = node_of(one)
+            if node is not None and time < node.same_until:
+                return node.seen
+            return self._seen(one.name[0], one.start, one.t1, time)
+
+        def hash_of(one: Candidate) -> int:
+            node = node_of(one)
+            if node is None:
+                return hashed(one)
+            if node.hashed < 0:
+                node.hashed = hashed(one)
+            return node.hashed
+
+        cover = Cover(ranked, list(map(seen_of, ranked)), self.vectors.bundles, hash_of)
         taken = set()
         for _ in range(most):
             self.places += 1
@@ -227,6 +245,10 @@ class History:
         """Returns what is saved of a node."""
         node = self.nodes.get(key, {}).get(name[0], {}).get(name[1])
         return None if node is None else [node.seen.name, sorted(one.name for one in node.trace), node.went_on]
+
+
+def _rank(one: Candidate) -> Any:
+    return one.rank
 
 
 def _like(node: Node) -> Any:

@@ -30,7 +30,7 @@ def thin(
         if not cell.entries:
             del cells[vector]
     if sum(len(cell.entries) for cell in cells.values()) > most:
-        kept = _of_vectors(history.chosen(time, _candidates(cells, order_of), most))
+        kept = _of_vectors(history.chosen(time, key, _candidates(cells, order_of), most))
         for vector, cell in list(cells.items()):
             numbers = kept.get(vector, ())
             cell.only({at for at, one in enumerate(cell.entries) if one.trail.event(one.place)[2] in numbers})
