@@ -15,6 +15,7 @@ from feeds.text import LONGEST_TITLE, one_line
 from mmqjp.commands.console import console, counted
 from mmqjp.commands.debug import debug_option
 from mmqjp.commands.feeds_listing import listed, listed_as_json
+from mmqjp.commands.fetching import listed_feeds
 from mmqjp.commands.options import Decorated
 from mmqjp.commands.sinks import check_output, data_file
 from mmqjp.service.fetched_feeds import (
@@ -74,7 +75,7 @@ def list_feeds(state: Path, as_json: bool) -> None:
 
 
 @feeds.command()
-@click.argument("addresses", nargs=-1, required=True, metavar="ADDRESS...")
+@click.argument("addresses", nargs=-1, required=True, metavar="ADDRESS|LIST...")
 @click.option(
     "--state", metavar="PATH", required=True, type=click.Path(path_type=Path),
     help="The directory of mmqjp fetch --out or of --state, or the fetcher's state file. It is made if it is missing.",
@@ -86,15 +87,19 @@ def add(addresses: tuple[str, ...], state: Path, folder: str, title: str) -> Non
     """Add feeds, or give feeds that are known already a folder or title.
 
     \b
-    Example:
+    Examples:
       mmqjp feeds add https://example.org/feed --folder News --state crawl/
+      mmqjp feeds add subscriptions.opml --state crawl/
 
-    They are fetched by mmqjp fetch without a LIST, and by mmqjp run and mmqjp stream with --fetch without a LIST.
+    A LIST is an OPML file or a text file with one address per line. The feeds
+    are fetched by mmqjp fetch without a LIST, and by mmqjp run, stream and
+    serve with --fetch without a LIST.
     """
     folder, title = _name(folder, "--folder"), _name(title, "--title")
-    if title and len(addresses) > 1:
-        raise click.UsageError("--title is for one feed, and several addresses are given")
-    wanted = {feed.url: Added(feed.url, title, folder) for feed in map(feed_named, addresses)}
+    feeds = [feed for one in addresses for feed in (listed_feeds([one]) if Path(one).is_file() else [feed_named(one)])]
+    wanted = {feed.url: Added(feed.url, title or feed.title, folder or feed.folder) for feed in feeds}
+    if title and len(wanted) > 1:
+        raise click.UsageError("--title is for one feed, and several are given")
     file = new_state_file(state)
     known = {feed.url for feed in known_feeds(file)} if file.exists() else set()
     made = change_feeds(file, FeedChange(add=tuple(wanted.values())), WAIT)

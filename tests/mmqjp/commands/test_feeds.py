@@ -144,6 +144,24 @@ def test_feeds_are_added_renamed_and_removed(server, fetch, tmp_path, known):
     assert [(feed.url, feed.title, feed.folder) for feed in read_opml(exported.encode())] == [(b, "My B", "News/World")]
 
 
+def test_the_feeds_of_a_list_are_added(tmp_path, known):
+    a, b, c = (f"https://{name}.example/f" for name in "abc")
+    (tmp_path / "list.opml").write_text(
+        f'<opml version="2.0"><body><outline text="News"><outline text="A" xmlUrl="{a}"/></outline>'
+        f'<outline text="B" xmlUrl="{b}"/></body></opml>'
+    )
+    (tmp_path / "list.txt").write_text(f"{c}\nftp://c.example/\n")
+    state = ["--state", tmp_path / "crawl"]
+    result = call("feeds", "add", tmp_path / "list.opml", tmp_path / "list.txt", *state)
+    complaint, told = result.stderr.splitlines()
+    assert "list.txt:2" in complaint and "left out" in complaint
+    assert (result.exit_code, told) == (0, "mmqjp: 3 new feeds, 3 feeds in all")
+    assert known() == {a: ("A", ("News",)), b: ("B", ()), c: ("", ())}
+    assert call("feeds", "add", tmp_path / "list.opml", "--title", "T", *state).exit_code == 2
+    assert call("feeds", "add", tmp_path / "list.txt", "--folder", "Old", *state).exit_code == 0
+    assert known()[c] == ("", ("Old",))
+
+
 def test_an_address_may_be_spelled_as_a_person_does(tmp_path, known):
     state = ["--state", tmp_path / "crawl"]
     assert call("feeds", "add", "HTTPS://Example.org", "https://example.org/#top", *state).exit_code == 0
@@ -159,7 +177,7 @@ def test_an_address_may_be_spelled_as_a_person_does(tmp_path, known):
         (["add", "ftp://ada:s3cret@example.org/"], 1, "error: 'ftp://example.org/' is not an http or https address"),
         (["add", "https://a.example/", "https://b.example/", "--title", "T"], 2, "--title is for one feed"),
         (["add", "https://a.example/", "--title", "x" * (LONGEST_TITLE + 1)], 2, "write at most 1,000"),
-        (["add"], 2, "Missing argument 'ADDRESS...'"),
+        (["add"], 2, "Missing argument 'ADDRESS|LIST...'"),
         (["remove", "https://a.example/"], 1, "https://a.example/ is not a feed of"),
         (["rename", "https://a.example/", "T"], 1, "mmqjp feeds list shows them"),
         (["rename", "https://a.example/"], 2, "Missing argument 'TITLE'"),
