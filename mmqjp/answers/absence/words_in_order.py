@@ -6,7 +6,7 @@ import json
 
 from join_stage.near import near_texts
 from join_stage.near.word_order import learnt
-from mmqjp.answers.telling import Key, key_of
+from mmqjp.answers.telling import Key
 from xscl.algebra.word_numbers import THRESHOLD, as_digits, first_keys
 
 WORDS = "absence_words"
@@ -25,7 +25,8 @@ class WordsInOrder:
 
     def keys_of(self, words: str) -> list[Key]:
         """Returns the keys of a text, given its words as `xscl.algebra.word_numbers` tells them."""
-        return [key_of([key]) for key in first_keys(words, self._places or {})] if words else []
+        keys = first_keys(words, self._places or {}) if words else []
+        return [(int(key[0] + key[2]), int(key[THRESHOLD:], 16)) for key in keys]
 
     def see(self, words: str) -> None:
         """Notes a text from which the order may be learnt."""
