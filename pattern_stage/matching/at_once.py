@@ -35,7 +35,8 @@ class AtOnce:
     def end(self, rows: int) -> list[Bundle]:
         """Ends the epoch. Returns the bundles that any of these rows has."""
         found = self._bundles
-        if found:
-            self._bundles, self._counted, self._room = [], 0, self._most
-            self._tally.clear()
+        if not found:
+            return []
+        self._bundles, self._counted, self._room = [], 0, self._most
+        self._tally.clear()
         return [one._replace(rows=held) for one in found if (held := one.rows & rows)]

@@ -164,9 +164,7 @@ class KeptTrails(ABC):
                     lists[id(entries)] = stop
 
     def sweep(self) -> None:
-        """Lets go of trails that nothing leads to, if there may be many."""
-        if self._watched < self._sweep_at:
-            return
+        """Lets go of trails that nothing leads to."""
         used = {id(trail) for trail in self.trails()}
         for start, some in self._by_start.items():
             self._by_start[start] = [one for one in some if not isinstance(one[1], Trail) or id(one[1]) in used]
@@ -181,8 +179,6 @@ class KeptTrails(ABC):
 
     def over(self) -> int:
         """Returns the rows for which more is kept than the limit says."""
-        if self._room >= 0:
-            return 0
         ages = Ages()
         for trail in self.trails(low=self.low):
             rows = trail.rows & self.rows
@@ -214,9 +210,11 @@ class KeptTrails(ABC):
 
     def end_epoch(self, time: int) -> list[Bundle]:
         """Ends an epoch with events. Returns what was found in it."""
-        self.exceed(self.over(), time, "partial")
+        if self._room < 0:
+            self.exceed(self.over(), time, "partial")
         self.made, self.most_made = 0, self._meter.limits.partial
-        self.sweep()
+        if self._watched >= self._sweep_at:
+            self.sweep()
         return self.end_found()
 
     def end_found(self) -> list[Bundle]:

@@ -32,6 +32,8 @@ class Store(KeptRuns):
     def step(self, time: int, arrivals: Sequence[Arrival]) -> list[Bundle]:
         """Takes the events of an epoch. Returns what has become known since the one before, and in it."""
         told = self.pass_until(time)
+        if not (self._strict or self._remembered) and all(map(self._is_idle, arrivals)):
+            return told
         if len(arrivals) == 1:
             key = arrivals[0].key
             if key is not None:
@@ -49,6 +51,10 @@ class Store(KeptRuns):
                 self._cut(key, begin)
         return told + self.end_epoch(time)
 
+    def _is_idle(self, one: Arrival) -> bool:
+        """Returns whether an event changes nothing: it begins no run, and there is none that it may end or lead on."""
+        return one.key is None or not (one.key in self.parts or one.masks[self.roles.begins[0]] & self.rows)
+
     def _meet(self, key: Key, arrivals: Sequence[Arrival]) -> None:
         part = self.parts.get(key)
         drafts: Drafts = {}
@@ -65,7 +71,8 @@ class Store(KeptRuns):
             if self.made > self.most_made:
                 self.exceed(self.made_too_much(arrival.event[1], drafts.values()), arrival.event[1], "partial")
         if part is not None:
-            self._kill(part, arrivals)
+            if self.program.negations:
+                self._kill(part, arrivals)
             for cells, cell, begin, ok in consumed:
                 if stop := cell.before(begin):
                     cell.take(stop, ok if ok != self.rows else EVERY)
