@@ -60,7 +60,7 @@ _OTHERS = ("one at a time", "one by hand", "backtracking")
 _LOG = ("queries", "domain", "window", "events", "at_once", "budget")
 _COLOURS = (
     *("tab:green", "tab:blue", "tab:orange", "tab:red", "tab:purple", "tab:brown", "tab:pink", "dimgrey"),
-    *("tab:olive", "tab:cyan", "gold", "black", "navy", "darkred", "teal"),
+    *("tab:olive", "tab:cyan", "gold", "black", "navy", "darkred", "teal", "lime", "magenta", "tan"),
 )
 
 
@@ -73,10 +73,11 @@ def draw(lines: Sequence[Line], prefix: Path) -> None:
     down = -(-len(figures) // across)
     figure = Figure(figsize=(max(6.0, 4.2 * across), 3.4 * down + 0.6), layout="constrained")
     panels = figure.subplots(down, across, squeeze=False)
-    # Where all panels have the same ways, each has one colour.
-    colours = dict(zip(dict.fromkeys(line.plan for line in lines if line.baseline), _COLOURS, strict=False))
+    drawn = {name: _groups(name, [line for line in lines if line.case["figure"] == name]) for name in figures}
+    # What has one name has one colour in all panels, as they have one legend.
+    colours = dict(zip(dict.fromkeys(series for groups in drawn.values() for series in groups), cycle(_COLOURS)))
     for axes, name in zip(panels.flat, figures, strict=False):
-        _panel(axes, name, [line for line in lines if line.case["figure"] == name], colours)
+        _panel(axes, name, drawn[name], colours)
     for axes in panels.flat[len(figures) :]:
         axes.set_axis_off()
     shown: dict[str, Any] = {}
@@ -88,32 +89,31 @@ def draw(lines: Sequence[Line], prefix: Path) -> None:
         figure.savefig(f"{prefix}.{ending}", dpi=150)
 
 
-def _panel(axes: Any, name: str, lines: Sequence[Line], colours: Mapping[str, str]) -> None:
-    """One figure: a line for each template, with and without channels, and for one statement at a time."""
-    from matplotlib.ticker import LogLocator
-
-    key, label = _AXES[name]
+def _groups(name: str, lines: Sequence[Line]) -> dict[str, list[Line]]:
+    """The lines of a figure: one for each template, with and without channels, and for one statement at a time."""
     groups: dict[str, list[Line]] = {}
-    is_factor = name.startswith(_FACTORS)
     for line in lines:
-        if is_factor and line.baseline is None:
-            continue
-        groups.setdefault(_series(line, lines), []).append(line)
-    for series, colour in zip(groups, cycle(_COLOURS), strict=False):
-        points = sorted((float(str(line.case[key])), _height(line)) for line in groups[series])
+        if line.baseline is not None or not name.startswith(_FACTORS):
+            groups.setdefault(_series(line, lines), []).append(line)
+    return groups
+
+
+def _panel(axes: Any, name: str, groups: Mapping[str, Sequence[Line]], colours: Mapping[str, str]) -> None:
+    """One figure."""
+    key, label = _AXES[name]
+    is_factor = name.startswith(_FACTORS)
+    for series, lines in groups.items():
+        points = sorted((float(str(line.case[key])), _height(line)) for line in lines)
         style = "s:" if any(plan in series for plan in _OTHERS) else "D-"
-        drawn = colours[series] if is_factor else colour
-        axes.plot([x for x, _ in points], [rate for _, rate in points], style, color=drawn, label=series)
+        axes.plot([x for x, _ in points], [rate for _, rate in points], style, color=colours[series], label=series)
     axes.set(title=name, xlabel=label)
     if name in _PARTS:
         axes.set(ylabel="recall", xscale="log", ylim=(0, 1.05))
     else:
         axes.set(ylabel="times as fast" if is_factor else "events a second", yscale="log")
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.yaxis.set_major_formatter("{x:,g}")
     if key in _LOG:
         axes.set(xscale="log")
-    places = sorted({float(str(line.case[key])) for line in lines})
+    places = sorted({float(str(line.case[key])) for lines in groups.values() for line in lines})
     axes.set_xticks(places, [f"{place:,g}" if place < 1000 else f"{place:,.0f}" for place in places])
     axes.minorticks_off()
     axes.grid(alpha=0.3)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import patterns, patterns_aggregates, patterns_sweeps, patterns_thesis
+from bench import patterns, patterns_aggregates, patterns_plot, patterns_sweeps, patterns_thesis
 from bench.patterns_sweeps import measure
 from bench.patterns_thesis import PROCESSES, Workload, cases, statements, streams
 from pattern_stage.rules import RULE_NAMES
@@ -64,6 +64,24 @@ def test_the_command_prints_a_table(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["bench", "feeds", "--quick", "--queries", "20", "--events", "200"])
     patterns.main()
     assert "Iteration" in capsys.readouterr().out
+
+
+def test_what_has_one_name_has_one_colour_in_all_panels(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    from matplotlib.axes import Axes
+
+    found: dict[str, set[str]] = {}
+    plot = Axes.plot
+
+    def noted(self, *values, label, color):
+        found.setdefault(label, set()).add(color)
+        return plot(self, *values, label=label, color=color)
+
+    monkeypatch.setattr(Axes, "plot", noted)
+    made = [Workload("5.8a", "NEXT", 3, 100), Workload("5.9c", "channel", 3, 100, capacity=2)]
+    patterns_plot.draw([line for one in made for line in measure(one, 2, 1)], tmp_path / "drawn")
+    assert all(len(colours) == 1 for colours in found.values())
+    assert len(set.union(*found.values())) == len(found) == 3, "together, without channels, one at a time"
 
 
 def test_aggregates_are_drawn(tmp_path, monkeypatch):
