@@ -64,6 +64,10 @@ _COLOURS = (
 )
 
 
+_LETTER = 0.08
+"""About how wide a letter of the legend is, in inches."""
+
+
 def draw(lines: Sequence[Line], prefix: Path) -> None:
     """Writes PREFIX.svg and PREFIX.png: a panel for each figure that was measured."""
     from matplotlib.figure import Figure  # installed only for the benchmarks
@@ -71,11 +75,14 @@ def draw(lines: Sequence[Line], prefix: Path) -> None:
     figures = list(dict.fromkeys(str(line.case["figure"]) for line in lines))
     across = min(4, len(figures))
     down = -(-len(figures) // across)
-    figure = Figure(figsize=(max(6.0, 4.2 * across), 3.4 * down + 0.6), layout="constrained")
-    panels = figure.subplots(down, across, squeeze=False)
     drawn = {name: _groups(name, [line for line in lines if line.case["figure"] == name]) for name in figures}
     # What has one name has one colour in all panels, as they have one legend.
     colours = dict(zip(dict.fromkeys(series for groups in drawn.values() for series in groups), cycle(_COLOURS)))
+    width = max(6.0, 4.2 * across)
+    columns = max(1, min(3, int(width / (0.6 + _LETTER * max(map(len, colours), default=0)))))
+    rows = -(-len(colours) // columns)
+    figure = Figure(figsize=(width, 3.4 * down + 0.2 * max(3, rows)), layout="constrained")
+    panels = figure.subplots(down, across, squeeze=False)
     for axes, name in zip(panels.flat, figures, strict=False):
         _panel(axes, name, drawn[name], colours)
     for axes in panels.flat[len(figures) :]:
@@ -84,7 +91,7 @@ def draw(lines: Sequence[Line], prefix: Path) -> None:
     for axes in panels.flat:
         handles, labels = axes.get_legend_handles_labels()
         shown |= dict(zip(labels, handles, strict=True))
-    figure.legend(shown.values(), shown.keys(), loc="outside lower center", ncols=3, frameon=False)
+    figure.legend(shown.values(), shown.keys(), loc="outside lower center", ncols=columns, frameon=False)
     for ending in ("svg", "png"):
         figure.savefig(f"{prefix}.{ending}", dpi=150)
 
