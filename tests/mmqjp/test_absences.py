@@ -6,6 +6,7 @@ import random
 from collections.abc import Sequence
 from math import inf
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -22,6 +23,9 @@ from tests.oracle.bindings import OutputRow
 from tests.oracle.evaluation import comparable, evaluate
 from tests.support.agreement import Delivery, arranged, as_row
 from xscl import Script, parse_script
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 QUERIES, DOCUMENTS = 12, 12
 
@@ -49,6 +53,18 @@ def test_all_is_decided_at_the_end_of_a_run(seed: int):
         got += [as_row(output) for output in engine.finish()]
         assert not list(engine.finish())
     assert comparable(got) == comparable(evaluate(script, documents))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(4))
+def test_all_is_decided_at_the_end_of_a_run_on_spark(seed: int, spark: SparkSession):
+    script, documents = (near_case if seed % 2 else random_case)(seed, 6, DOCUMENTS)
+    script = with_absences(random.Random(seed), script, 90)
+    with Session(spark, plan=PLANS[seed % 3]) as engine:
+        engine.ensure(script)
+        got = [as_row(output) for batch in arranged(documents, Delivery(seed, 5)) for output in engine.process(batch)]
+        got += [as_row(output) for output in engine.finish()]
+    assert comparable(got) == comparable(evaluate(script, documents)) != []
 
 
 @pytest.mark.parametrize("seed", seeds(5, 400))
