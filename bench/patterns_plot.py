@@ -117,7 +117,12 @@ def _panel(axes: Any, name: str, groups: Mapping[str, Sequence[Line]], colours: 
     if name in _PARTS:
         axes.set(ylabel="recall", xscale="log", ylim=(0, 1.05))
     else:
-        axes.set(ylabel="times as fast" if is_factor else "events a second", yscale="log")
+        axes.set(ylabel="times as fast" if is_factor else "events a second")
+        heights = [_height(line) for lines in groups.values() for line in lines]
+        if max(heights) < 10 * min(heights):
+            axes.set_ylim(bottom=0)  # a logarithmic axis would have hardly a number
+        else:
+            axes.set(yscale="log")
     if key in _LOG:
         axes.set(xscale="log")
     places = sorted({float(str(line.case[key])) for lines in groups.values() for line in lines})
