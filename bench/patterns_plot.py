@@ -54,8 +54,8 @@ _PARTS = ("drift",)
 _FACTORS = ("Pseq", "Pset", "Ponco", "Pnyse")
 """What figures begin with that show how many times as fast something is as the baseline."""
 
-_OTHERS = ("one at a time", "one by hand", "backtracking")
-"""Ways that are drawn with dots."""
+_STYLES = {"without merging": "o--", "one at a time": "s:", "one by hand": "^:", "backtracking": "s:"}
+"""How ways are drawn that are compared with others."""
 
 _LOG = ("queries", "domain", "window", "events", "at_once", "budget")
 _COLOURS = (
@@ -77,10 +77,12 @@ def draw(lines: Sequence[Line], prefix: Path) -> None:
     down = -(-len(figures) // across)
     drawn = {name: _groups(name, [line for line in lines if line.case["figure"] == name]) for name in figures}
     # What has one name has one colour in all panels, as they have one legend.
-    colours = dict(zip(dict.fromkeys(series for groups in drawn.values() for series in groups), cycle(_COLOURS)))
+    names = dict.fromkeys(_named(series, some[0]) for groups in drawn.values() for series, some in groups.items())
+    colours = dict(zip(names, cycle(_COLOURS), strict=False))
+    ways = {series for groups in drawn.values() for series in groups}
     width = max(6.0, 4.2 * across)
-    columns = max(1, min(3, int(width / (0.6 + _LETTER * max(map(len, colours), default=0)))))
-    rows = -(-len(colours) // columns)
+    columns = max(1, min(3, int(width / (0.6 + _LETTER * max(map(len, ways), default=0)))))
+    rows = -(-len(ways) // columns)
     figure = Figure(figsize=(width, 3.4 * down + 0.2 * max(3, rows)), layout="constrained")
     panels = figure.subplots(down, across, squeeze=False)
     for axes, name in zip(panels.flat, figures, strict=False):
@@ -107,12 +109,14 @@ def _groups(name: str, lines: Sequence[Line]) -> dict[str, list[Line]]:
 
 def _panel(axes: Any, name: str, groups: Mapping[str, Sequence[Line]], colours: Mapping[str, str]) -> None:
     """One figure."""
+    from matplotlib.ticker import LogLocator
+
     key, label = _AXES[name]
     is_factor = name.startswith(_FACTORS)
     for series, lines in groups.items():
         points = sorted((float(str(line.case[key])), _height(line)) for line in lines)
-        style = "s:" if any(plan in series for plan in _OTHERS) else "D-"
-        axes.plot([x for x, _ in points], [rate for _, rate in points], style, color=colours[series], label=series)
+        style, colour = _STYLES.get(lines[0].plan, "D-"), colours[_named(series, lines[0])]
+        axes.plot([x for x, _ in points], [rate for _, rate in points], style, color=colour, label=series)
     axes.set(title=name, xlabel=label)
     if name in _PARTS:
         axes.set(ylabel="recall", xscale="log", ylim=(0, 1.05))
@@ -123,6 +127,9 @@ def _panel(axes: Any, name: str, groups: Mapping[str, Sequence[Line]], colours: 
             axes.set_ylim(bottom=0)  # a logarithmic axis would have hardly a number
         else:
             axes.set(yscale="log")
+        if 10 * min(heights) <= max(heights) < 100 * min(heights):  # powers of ten alone are one or two numbers
+            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axes.yaxis.set_major_formatter("{x:,g}")
     if key in _LOG:
         axes.set(xscale="log")
     places = sorted({float(str(line.case[key])) for lines in groups.values() for line in lines})
@@ -130,6 +137,12 @@ def _panel(axes: Any, name: str, groups: Mapping[str, Sequence[Line]], colours: 
     axes.minorticks_off()
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def _named(series: str, line: Line) -> str:
+    """What of a series has a colour: its template, of which each way has a style of its own, or else its name."""
+    template = str(line.case.get("template"))
+    return template if series.startswith(template) else series
 
 
 def _series(line: Line, lines: Sequence[Line]) -> str:
