@@ -271,17 +271,14 @@ def draw_near(lines: Sequence[Line], prefix: Path) -> None:
         ("sharing", "rarest words first"),
         ("compared", "words compared"),
     ):
-        of = [line for line in first if name in line.details]
-        found.plot(
-            [str(line.case["condition"]) for line in of],
-            [_number(line.details, name) for line in of],
-            "o-",
-            label=label,
-        )
+        if of := [line for line in first if name in line.details]:
+            heights = [_number(line.details, name) for line in of]
+            found.plot([str(line.case["condition"]) for line in of], heights, "o-", label=label)
     rates.set(xlabel="condition", ylabel="headlines a second of CPU", ylim=(0, None))
     most = max((_number(line.details, "sharing_longest") for line in first), default=1.0)
     found.set(xlabel="threshold", ylabel="earlier headlines for each", ylim=(0, 1.5 * most))
-    found.legend(frameon=False, loc="upper right")
+    if found.lines:
+        found.legend(frameon=False, loc="upper right", fontsize="small")
     _finish(figure, rates, prefix)
 
 
