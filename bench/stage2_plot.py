@@ -284,7 +284,7 @@ def draw_near(lines: Sequence[Line], prefix: Path) -> None:
 
 def draw_absence(lines: Sequence[Line], prefix: Path) -> None:
     """Writes PREFIX.svg and PREFIX.png: documents a second, by channels."""
-    figure = _figure(5, 3.4)
+    figure = _figure(6.5, 3.6)
     axes = figure.subplots()
     for colour, kind in zip(_COLOURS, dict.fromkeys(str(line.case["kind"]) for line in lines), strict=False):
         for queries in dict.fromkeys(line.case["queries"] for line in lines):
