@@ -15,6 +15,7 @@ from bench.latency_service import Place, RunningService, ServiceFailed
 SMALL = Case(500, before=150, at_once=30, idle=6, half=30)
 
 
+@pytest.mark.soak
 def test_a_service_that_is_told_of_files_gives_the_lines_of_a_batch_run(monkeypatch: pytest.MonkeyPatch):
     """The trigger is longer than the benchmark waits: only the watcher makes the service look."""
     monkeypatch.setattr(latency, "GAP", (0.0, 0.0))

@@ -29,6 +29,7 @@ def test_all_ways_have_the_same_results(template, spark: SparkSession, monkeypat
     assert lines["driver"].speedup is None and lines["executors"].speedup
 
 
+@pytest.mark.soak
 def test_a_difference_is_an_error(spark: SparkSession, monkeypatch):
     monkeypatch.setattr(patterns_places, "ways", lambda case, session: _other_ways(case, session))
     with pytest.raises(AssertionError, match="executors has other results"):

@@ -37,6 +37,7 @@ def test_no_two_queries_are_equal():
         assert len(set(queries(kind, 300))) == 300
 
 
+@pytest.mark.soak
 def test_the_commands_do_what_is_measured():
     assert [line.case["what"] for line in measure_commands("windows", 20)] == [
         "check",

@@ -28,6 +28,7 @@ KINDS = {
 }
 
 
+@pytest.mark.soak
 def test_there_is_a_line_for_the_engine_and_for_each_page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setattr(serve, "STEP", 200)
     engine, *pages = measure(SMALL, tmp_path / "kept")

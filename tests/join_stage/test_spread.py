@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("seed", seeds(1, 200))
 def test_tasks_find_what_the_embedded_engine_finds(
     seed: int, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -55,6 +55,7 @@ def test_a_query_sees_the_batches_that_are_committed(spark: SparkSession, reader
     assert count(reader, "outputs") == 3  # with nobody writing
 
 
+@pytest.mark.soak
 def test_all_tables_say_what_the_engine_says(spark: SparkSession, reader: SparkSession, tmp_path: Path):
     with Session(spark, state=tmp_path) as engine:
         engine.subscribe(PAIRS)
@@ -72,7 +73,6 @@ def test_all_tables_say_what_the_engine_says(spark: SparkSession, reader: SparkS
     assert [tuple(row) for row in costs] == [("signature", 0, 4)]
 
 
-@pytest.mark.soak
 def test_another_store_takes_the_place_of_the_first(spark: SparkSession, reader: SparkSession, tmp_path: Path):
     for name, documents in (("one", 2), ("other", 4)):
         with Session(spark, state=tmp_path / name) as engine:

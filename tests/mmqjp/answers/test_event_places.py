@@ -111,6 +111,7 @@ def fault(_: object) -> None:
     raise Fault
 
 
+@pytest.mark.soak
 def test_a_store_may_be_opened_with_another_place(spark: SparkSession, tmp_path: Path) -> None:
     seed, batches = 1, given(1)
     quarter = -(-len(batches) // 4)

@@ -137,6 +137,7 @@ def test_queries_get_together_what_each_gets_alone(seed: int):
     assert sum(len(of_query[0]) for of_query in together.values()) > (2 if quota else 10)
 
 
+@pytest.mark.soak
 def test_queries_get_the_same_on_spark(spark: SparkSession):
     given = steps(random.Random(3))
     found = [told(engine, given, None) for engine in (spark, "duckdb")]

@@ -70,6 +70,7 @@ def test_it_agrees_with_the_oracle(seed: int):
         assert_agrees(engine, text, given, Delivery(rng.choice([None, seed]), rng.choice([1, 2, 4, 100])))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("seed", seeds(1, 20))
 def test_it_agrees_with_the_oracle_on_spark(seed: int, spark: Any):
     rng = Random(seed)

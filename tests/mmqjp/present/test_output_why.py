@@ -188,6 +188,7 @@ def test_outputs_of_earlier_stores_are_told(tmp_path: Path, version: int):
                 assert why_output(select_of(engine), asked).match.output == output
 
 
+@pytest.mark.soak
 def test_spark_says_the_same(spark: SparkSession, tmp_path: Path, duckdb_whys: Callable[[], list[object]]):
     with Session(spark, state=tmp_path) as engine:
         chain(engine)

@@ -78,6 +78,7 @@ def test_a_state_on_duckdb_is_its_owners(tmp_path: Path, mask: int):
     assert place.output.stat().st_mode & 0o777 == 0o666 & ~mask  # that is the user's
 
 
+@pytest.mark.soak
 def test_a_state_on_spark_is_its_owners(tmp_path: Path, spark: SparkSession):
     with umask(0o022):
         place = Directory(tmp_path)
