@@ -209,7 +209,7 @@ def _report(case: Case, alone: list[float], visited: list[float], outputs: int) 
 
 def _paired(turns: Sequence[float]) -> Iterator[Sequence[float]]:
     """Two turns at a time: with visitors first in one and last in the other, so that what comes back in each second
-    turn, such as the collection of garbage, is in both."""
+    turn, such as a checkpoint of the store, is in both."""
     return (turns[first : first + 2] for first in range(0, len(turns), 2))
 
 

@@ -58,8 +58,11 @@ class Visitors:
         sent at once, those that wait would cost the client's pool time, and so the server its processor."""
         limits = httpx.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS)
         waiting = asyncio.Queue[tuple[Request, float]]()
-        async with httpx.AsyncClient(base_url=self._url, headers=self._headers, limits=limits, timeout=WAIT) as client:
-            sending = [asyncio.create_task(self._send(client, waiting)) for _ in range(CONNECTIONS)]
+        async with (
+            httpx.AsyncClient(base_url=self._url, headers=self._headers, limits=limits, timeout=WAIT) as client,
+            asyncio.TaskGroup() as group,  # if one fails, all end
+        ):
+            sending = [group.create_task(self._send(client, waiting)) for _ in range(CONNECTIONS)]
             due = time.perf_counter()
             while not self._stop.is_set():
                 waiting.put_nowait((next(self._requests), due))

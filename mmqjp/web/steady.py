@@ -18,10 +18,6 @@ from mmqjp.web.readers import StoreReader
 LATE = 10.0
 """A page waits rather than show a store of which a newer batch may have been there for so many seconds."""
 
-REST, LONGEST_REST = 4.0, 1.0
-"""After what is new was read, nothing is read for so many times as long, but at most for so many seconds. Batches that
-follow each other faster are read together: what pages need anew for each version takes no more of the processor."""
-
 
 class SteadyReader:
     """A `StoreReader` around another, whose version is an older one until `prepare` has read what is new: `prepare` is
@@ -33,7 +29,7 @@ class SteadyReader:
         self._lock, self._own = Lock(), local()
         self._known: object = None
         self._newest = self._shown = 0
-        self._looked_at = self._newer_since = self._rests_until = float("-inf")
+        self._looked_at = self._newer_since = float("-inf")
         self._is_preparing = False
 
     def prepare_by(self, prepare: Callable[[], object]) -> None:
@@ -64,7 +60,7 @@ class SteadyReader:
                 return self._newest
             if self._prepare is None or self._looked_at >= self._newer_since + LATE:
                 self._shown = self._newest
-            elif self._shown < self._newest and not self._is_preparing and self._looked_at >= self._rests_until:
+            elif self._shown < self._newest and not self._is_preparing:
                 self._is_preparing = True
                 Thread(target=self._run, args=(self._newest,), name="mmqjp news", daemon=True).start()
             return self._shown
@@ -93,9 +89,7 @@ class SteadyReader:
             with suppress(OperationalError, StoreError, OSError):  # whoever looks later asks, and learns of it
                 self._prepare()
         finally:
-            ended_at = self._clock()
             with self._lock:
-                self._rests_until = ended_at + min(REST * (ended_at - began_at), LONGEST_REST)
                 self._shown = max(self._shown, newest)
                 self._newer_since = began_at
                 self._is_preparing = False

@@ -6,7 +6,7 @@ from threading import Event
 import pytest
 
 from common.errors import OperationalError
-from mmqjp.web.steady import LATE, LONGEST_REST, REST, SteadyReader
+from mmqjp.web.steady import LATE, SteadyReader
 
 
 class Store:
@@ -99,23 +99,3 @@ def test_a_change_is_shown_at_once():
     assert after > case.first and case.store.refreshed == 1
     case.wait()
     assert case.reader.version() == after, "what was being read meanwhile is older"
-
-
-@pytest.mark.parametrize(("took", "rest"), [(0.125, 0.125 * REST), (2.0, LONGEST_REST)])
-def test_batches_that_follow_each_other_fast_are_read_together(took, rest):
-    case = Case()
-    case.store.now = 2
-    assert case.reader.version() == case.first
-    second = case.begun.get(timeout=60)
-    case.time = took
-    case.wait()
-    for case.store.now in (3, 4):
-        case.time = took + rest - 0.0625
-        assert case.reader.version() == second and case.begun.empty(), "it rests"
-    case.time = took + rest
-    case.goes_on.clear()
-    assert case.reader.version() == second
-    fourth = case.begun.get(timeout=60)
-    assert fourth == second + 2, "both are read at once"
-    case.wait()
-    assert case.reader.version() == fourth
