@@ -86,7 +86,8 @@ def fetch_directory(state: Path) -> Path:
     were added before there was a store go there. Raises OSError, SourceError."""
     folder = make_inside(state, DROPS)
     if (early := _added_early(state)) is not None:
-        early.replace(folder / STATE_FILE)
+        with FetchStore(early, write=True):  # nobody adds feeds to it meanwhile
+            early.replace(folder / STATE_FILE)
     return folder
 
 

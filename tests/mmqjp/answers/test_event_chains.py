@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from lxml import etree
@@ -69,7 +69,7 @@ def event(t0: int, t1: int, parts: Iterable[object], **values: str | float | Non
     return Event(known, t0, t1, frozenset(parts))
 
 
-def of(one: Event) -> dict[str, str | float]:
+def of(one: Event) -> dict[str, Any]:
     return dict(one.values)
 
 
@@ -87,7 +87,7 @@ def runs(starts: set[Event], given: set[Event]) -> set[Event]:
             now = of(latest)
             same = [one for one in given if latest.t1 < one.t0 and "k" in now and of(one).get("k") == now["k"]]
             for one in same:
-                rises = "x" in now and "x" in of(one) and of(one)["x"] >= now["x"]  # type: ignore[operator]  # numbers
+                rises = "x" in now and "x" in of(one) and of(one)["x"] >= now["x"]
                 if rises and one.t1 == min(other.t1 for other in same):
                     longer.add((first, one))
         last = longer
@@ -120,7 +120,7 @@ def growth(rate: set[Event]) -> set[Event]:
     for one in rate:
         greater = [
             other for other in rate
-            if one.t1 < other.t0 and of(one)["k"] == of(other)["k"] and of(other)["n"] > of(one)["n"]  # type: ignore[operator]
+            if one.t1 < other.t0 and of(one)["k"] == of(other)["k"] and of(other)["n"] > of(one)["n"]
         ]  # fmt: skip
         for other in greater:
             if other.t1 == min(each.t1 for each in greater) and other.t1 - one.t0 <= 9:
