@@ -13,24 +13,25 @@ from typing import NamedTuple
 _SPACE = rb"[ \t\r\n]"
 _LITERAL = rb"""(?:"[^"]*+"|'[^']*+')"""
 
-# These never backtrack: their quantifiers are possessive, and where a lazy one fails the search is over.
-_MISC = re.compile(rb"(?:%b++|<\?.*?\?>|<!--.*?-->)*+" % _SPACE, re.DOTALL)
+# These never backtrack: their quantifiers are possessive, and where a lazy one fails the search is over. A possessive
+# group has an empty alternative: before 3.11.5, Python loses its place when one fails.
+_MISC = re.compile(rb"(?:%b++|<\?.*?\?>|<!--.*?-->|)*+" % _SPACE, re.DOTALL)
 _DOCTYPE = re.compile(
     rb"""<!DOCTYPE%(s)b++[^ \t\r\n\[>"'<&]++%(s)b*+
-    (?:(?:SYSTEM%(s)b++%(l)b|PUBLIC%(s)b++%(l)b%(s)b++%(l)b)%(s)b*+)?+([\[>])"""
+    (?>(?:SYSTEM%(s)b++%(l)b|PUBLIC%(s)b++%(l)b%(s)b++%(l)b)%(s)b*+|)([\[>])"""
     % {b"s": _SPACE, b"l": _LITERAL},
     re.VERBOSE,
 )
 _PART = re.compile(
     rb"""%(s)b++|<\?.*?\?>|<!--.*?-->
-    |<!(?P<kind>ENTITY|ATTLIST|ELEMENT|NOTATION)(?P<body>(?:[^"'<>]++|%(l)b)*+)>
+    |<!(?P<kind>ENTITY|ATTLIST|ELEMENT|NOTATION)(?P<body>(?:[^"'<>]++|%(l)b|)*+)>
     |%%(?P<reference>[^; \t\r\n<>]++);
     |(?P<end>\]%(s)b*+>)"""
     % {b"s": _SPACE.replace(b" ", b"\\ "), b"l": _LITERAL},
     re.DOTALL | re.VERBOSE,
 )
 _ENTITY = re.compile(
-    rb"%(s)b++(?:(?P<parameter>%%)%(s)b++)?+(?P<name>[^ \t\r\n]++)%(s)b++(?P<outside>SYSTEM|PUBLIC)?+(?P<rest>.*)"
+    rb"%(s)b++(?>(?P<parameter>%%)%(s)b++|)(?P<name>[^ \t\r\n]++)%(s)b++(?>(?P<outside>SYSTEM|PUBLIC)|)(?P<rest>.*)"
     % {b"s": _SPACE},
     re.DOTALL,
 )

@@ -9,9 +9,10 @@ from typing import Literal
 BodyKind = Literal["feed", "page", "other"]
 
 _HEAD = 64 * 1024
-# What may stand before the first element, and that element's name. Atomic groups: nothing is tried twice.
+# What may stand before the first element, and that element's name. Nothing is tried twice; and the possessive group has
+# an empty alternative, as Python before 3.11.5 loses its place when one fails.
 _START = re.compile(
-    rb"(?>\s+|<\?[^>]*+>|<!--.*?-->|<!DOCTYPE\s++[^\s>\[]++[^>\[]*+(?:\[.*?\]\s*+)?>)*+<(?:[\w.-]++:)?+([\w.-]++)",
+    rb"(?:\s++|<\?[^>]*+>|<!--.*?-->|<!DOCTYPE\s++[^\s>\[]++[^>\[]*+(?:\[.*?\]\s*+)?>|)*+<(?>[\w.-]++:|)([\w.-]++)",
     re.DOTALL | re.IGNORECASE,
 )
 _FEED = re.compile(rb"<(?:[\w.-]+:)?(?:rss|feed|rdf)[\s>]|https?:\\?/\\?/jsonfeed\.org\\?/version\\?/", re.IGNORECASE)

@@ -223,6 +223,7 @@ def _scan(terminals: Iterable[TerminalDef], expected: frozenset[str], ignored: I
     if _END in expected:
         ways.append(r"\Z")
     skipped = "|".join(t.pattern.to_regexp() for t in terminals if t.name in ignored)
-    # Where white space counts, a terminal matches it before it could be skipped.
+    # Where white space counts, a terminal matches it before it could be skipped. The possessive group has an empty
+    # alternative, as Python before 3.11.5 loses its place when one fails.
     counts = any(re.match(terminal.pattern.to_regexp(), " ") for terminal in tried)
-    return re.compile(f"{'' if counts else f'(?:{skipped})*+'}(?:{'|'.join(ways)})").match
+    return re.compile(f"{'' if counts else f'(?:{skipped}|)*+'}(?:{'|'.join(ways)})").match

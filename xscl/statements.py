@@ -14,14 +14,15 @@ MAX_DEPTH = 50
 """How deep brackets, and elements in a constructor, may be nested. Deeper nesting would exhaust the stack later."""
 
 _NAME_CHAR = r"[\w.\-]"
-_WHOLE_STRING = r'"(?:[^"\n]|"")*+"'
+# A possessive group has an empty alternative: before 3.11.5, Python loses its place when one fails.
+_WHOLE_STRING = r'"(?:[^"\n]++|""|)*+"'
 # What has no mark in it: other characters, words and strings.
 _UNMARKED = rf"""
     [^\w.\-'"()\[\]{{}}<;\#]++
   | (?! -- | (?i: (?:and|or|select)' | select (?!{_NAME_CHAR}) ) ) {_NAME_CHAR}++
   | {_WHOLE_STRING}
 """
-_PLAIN = rf""" (?: [^\[\](){{}}"'<;\-\#]++ | -(?!-) | {_WHOLE_STRING} )*+ """
+_PLAIN = rf""" (?: [^\[\](){{}}"'<;\-\#]++ | -(?!-) | {_WHOLE_STRING} | )*+ """
 _MARKS = rf"""
     (?P<comment> \(: )
   | (?P<line> (?<!{_NAME_CHAR}) --[^\n]* )
@@ -36,8 +37,8 @@ _MARKS = rf"""
   | (?P<end> ; )
   | (?P<other> (?s:.) )
 """
-_MARK = re.compile(f"(?: {_UNMARKED} )*+ (?: {_MARKS} )", re.VERBOSE)
-_PAST_BRACKETS = re.compile(rf"(?: {_UNMARKED} | \[ {_PLAIN} \] | \{{ {_PLAIN} \}} )*+ (?: {_MARKS} )", re.VERBOSE)
+_MARK = re.compile(f"(?: {_UNMARKED} | )*+ (?: {_MARKS} )", re.VERBOSE)
+_PAST_BRACKETS = re.compile(rf"(?: {_UNMARKED} | \[ {_PLAIN} \] | \{{ {_PLAIN} \}} | )*+ (?: {_MARKS} )", re.VERBOSE)
 """Finds the next mark, as the other one does, but skips whole brackets without marks in them."""
 _STRING = re.compile(r""" "(?:[^"\n]|"")*("?) | '(?:[^'\n]|'')*('?) """, re.VERBOSE)
 _COMMENT_MARK = re.compile(r"\(:|:\)")
