@@ -46,6 +46,8 @@ class DuckDBStore(DuckDBTables):
     The instance cannot reach any file but its own, whatever SQL it is given.
     """
 
+    _empty: set[str]
+
     def __init__(self, schema: StoreSchema, directory: Path | None = None) -> None:
         self.schema = schema
         if directory is not None and (directory / SPARK_MANIFESTS).exists():
@@ -69,6 +71,7 @@ class DuckDBStore(DuckDBTables):
             self._waiting = WaitingRows(self._prepared, self.schema.tables)
             self._threads = Threads(self._connection, most_threads())
             self._in_batch = self._begun = False
+            self._empty = set(schema.tables) if self._is_new else set[str]()
             self._followers, self._follows = tuple[ref[Following], ...](), Lock()
             self._prepare()
             # Cursors of a connection are made where it is not at work, which the batches' may be.
@@ -183,6 +186,8 @@ class DuckDBStore(DuckDBTables):
         return is_whole
 
     def append(self, table: str, rows: pa.Table) -> None:
+        if len(rows):
+            self._empty.discard(table)
         self._waiting.add(table, rows)
         if self._waiting.are_many or not self._in_batch:
             self._settle()

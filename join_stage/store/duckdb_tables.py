@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import duckdb
@@ -35,6 +35,8 @@ class DuckDBTables:
     _connection: duckdb.DuckDBPyConnection
     _asked: duckdb.DuckDBPyConnection
     _prepared: PreparedStatements
+    _empty: Collection[str] = ()
+    """Tables that are known to have no rows: to ask would take most of the time in which a new store is opened."""
 
     def select(self, sql: str, views: Mapping[str, pa.Table] | None = None) -> pa.Table:
         if views:
@@ -45,6 +47,8 @@ class DuckDBTables:
         return DuckDBQuestion(self._asked, self.schema, sql, bounds, own=own)
 
     def read(self, table: str, columns: Sequence[str], key: str | None = None) -> pa.Table:
+        if table in self._empty:
+            return self.schema.tables[table].empty_table().select(columns)
         sql = f"SELECT {', '.join(columns)} FROM {table}"
         if key is None:
             return self.select(sql)
@@ -53,11 +57,15 @@ class DuckDBTables:
         )
 
     def find(self, table: str, column: str, numbers: pa.Array) -> pa.Table:
+        if table in self._empty:
+            return self.schema.tables[table].empty_table()
         columns = ", ".join(f"t.{name}" for name in self.schema.tables[table].names)
         sql = f"SELECT {columns} FROM {table} t JOIN wanted_rows w ON t.{column} = w.number"
         return self.select(sql, {"wanted_rows": pa.table({"number": numbers})})
 
     def highest(self, table: str, column: str) -> int:
+        if table in self._empty:
+            return -1
         (number,) = self.select(f"SELECT coalesce(max({column}), -1) AS number FROM {table}")["number"].to_pylist()
         return int(number)
 

@@ -57,6 +57,9 @@ def run_batch(store: DuckDBStore, rng: random.Random, before: Rows) -> Rows:
             bound = rng.randrange(100)
             store.drop_before(table, "a", bound)
             now[table] = [value for value in now[table] if value >= bound]
+        elif chosen < 0.85:
+            number = rng.randrange(100)
+            assert store.find(table, "a", pa.array([number]))["a"].to_pylist() == [number] * now[table].count(number)
         elif chosen < 0.9:
             assert store.highest(table, "a") == max(now[table], default=-1)
         else:
