@@ -212,9 +212,9 @@ def _case_variants(char: str) -> frozenset[str]:
 
 @cache
 def _by_case() -> tuple[dict[str, str], dict[str, str]]:
-    """All characters that have the same lower case, and the same upper case."""
+    """All characters that have the same lower case, and the same upper case. Past the first two planes none has."""
     of_lower, of_upper = dict[str, str](), dict[str, str]()
-    for char in map(chr, range(0x110000)):
+    for char in map(chr, range(0x20000)):
         lower, upper = char.lower(), char.upper()
         of_lower[lower] = of_lower.get(lower, "") + char
         of_upper[upper] = of_upper.get(upper, "") + char
