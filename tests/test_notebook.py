@@ -2,6 +2,8 @@
 
 import re
 
+import pytest
+
 from tests.support.notebook import printed, run
 
 MEASURED = re.compile(r"\d+(?:\.\d+)? m?s\b")
@@ -14,6 +16,7 @@ def pages(notebook):
     return [MEASURED.sub("TIME", html) for html in found]
 
 
+@pytest.mark.soak
 def test_the_first_hour_prints_what_it_shows():
     shown, ran = run()
     assert printed(shown) == printed(ran), "python -m tests.support.docs --write writes what is printed"

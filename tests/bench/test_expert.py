@@ -17,7 +17,7 @@ from bench.workload import items
 from xscl import parse_script
 
 
-@pytest.mark.parametrize("queries", [1, 60, 600])
+@pytest.mark.parametrize("queries", [1, 60, pytest.param(600, marks=pytest.mark.soak)])
 def test_both_ways_write_the_same_lines(queries: int):
     (line,) = measure(Case(queries, items=1500, batch=500, singles=20), rounds=1)
     assert line.rows > 0 or queries == 1

@@ -45,6 +45,7 @@ def test_the_command_prints_a_table(monkeypatch, capsys):
     assert "dynamic index" in capsys.readouterr().out
 
 
+@pytest.mark.soak
 def test_the_command_registers_statements(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["bench", "memory", "--queries", "5"])
     patterns.main()
@@ -57,6 +58,7 @@ def test_different_statements_are():
     assert first != second and len(list(patterns_memory.asked(patterns_memory.Case("LinearStat", 5)))) == 5
 
 
+@pytest.mark.soak
 def test_the_command_draws_every_figure(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
     drawn = tmp_path / "drawn"

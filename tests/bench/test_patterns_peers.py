@@ -59,6 +59,7 @@ def _by_loop(task, rows):
                 latest = row
 
 
+@pytest.mark.soak
 def test_flink_is_a_program_beside_ours(monkeypatch):
     # Where Flink is not installed, ours stands for it: what is tested is how programs are run and compared.
     if FLINK.lacking(sys.executable):

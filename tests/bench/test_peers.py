@@ -46,6 +46,7 @@ def test_a_peer_finds_our_rows(name: str, queries: int, monkeypatch: pytest.Monk
         assert {"start", "items_a_second", "resident_mib", "added"} <= line.details.keys()
 
 
+@pytest.mark.soak
 def test_our_rows_are_those_of_a_program_without_joins(tmp_path: Path):
     work = prepare(replace(SMALL, queries=30), tmp_path)
     found = run(SYSTEMS["mmqjp"], work, tmp_path).rows
@@ -209,6 +210,7 @@ def test_a_peer_ends_when_the_benchmark_does():
         assert process.wait(60) == -signal.SIGKILL
 
 
+@pytest.mark.soak
 def test_the_command_prints_a_table_and_writes_lines(tmp_path: Path):
     out = tmp_path / "lines.json"
     nowhere = ["--peer", "flink", "--flink-python", "/nowhere", "--peer", "pathway", "--pathway-python", "/nowhere"]

@@ -41,6 +41,7 @@ def test_subscriptions_are_of_five_kinds_and_can_be_registered():
     assert subscriptions(40) == asked == subscriptions(50)[:40]
 
 
+@pytest.mark.soak
 def test_statements_find_what_the_engine_finds(ran):
     batches, asked, of = ran
     _, _, found = by_statements(batches, asked)
@@ -72,6 +73,7 @@ def test_statements_of_each_kind_find_what_the_engine_finds(kind):
     assert len(outputs) > 0
 
 
+@pytest.mark.soak
 def test_a_program_in_python_finds_what_the_engine_finds(ran):
     batches, _, of = ran
     expected = pairs_of(of.outputs, batches, range(len(POPULAR)))
@@ -88,12 +90,14 @@ def test_other_pairs_are_refused():
             check_pairs("it", [wrong], [{(1, 2)}])
 
 
+@pytest.mark.soak
 def test_measuring_stops_where_a_program_finds_something_else(monkeypatch):
     monkeypatch.setattr(SameTitle, "run", lambda self, batches: (1.0, {(0, 1)}))
     with pytest.raises(AssertionError, match="the program in Python tells subscription 0"):
         measure(SMALLER, "duckdb", ["basic"], 1, 5)
 
 
+@pytest.mark.soak
 def test_measuring_stops_where_plans_have_other_outputs(monkeypatch):
     real, runs = realistic.run, []
 
@@ -106,6 +110,7 @@ def test_measuring_stops_where_plans_have_other_outputs(monkeypatch):
         measure(SMALLER, "duckdb", ["basic", "other"], 1, 5)
 
 
+@pytest.mark.soak
 def test_replayed_calls_give_the_same_rows(ran):
     _, _, of = ran
     tables = []
@@ -118,6 +123,7 @@ def test_replayed_calls_give_the_same_rows(ran):
     assert {rows_digest(table) for table in tables} == {rows_digest(tables[0])}
 
 
+@pytest.mark.soak
 def test_documents_past_all_windows_are_evicted(ran):
     batches, asked, of = ran
     inputs = list(floor_inputs(of.calls))
@@ -128,6 +134,7 @@ def test_documents_past_all_windows_are_evicted(ran):
     assert 0 < inputs[1].documents < len(batches[0])
 
 
+@pytest.mark.soak
 def test_the_floor_joins_the_values_that_the_engine_joins(ran):
     _, _, of = ran
     values: dict[int, list[tuple[int, str]]] = {}
@@ -149,12 +156,14 @@ def test_the_floor_joins_the_values_that_the_engine_joins(ran):
         assert floor.join(*inputs.joined) == expected > 0
 
 
+@pytest.mark.soak
 def test_the_parts_are_the_whole(ran):
     _, _, of = ran
     assert set(of.parts) == set(PARTS) and all(of.parts[part] > 0 for part in PARTS)
     assert sum(of.parts.values()) == pytest.approx(of.seconds, rel=0.05)
 
 
+@pytest.mark.soak
 def test_wrapping_an_engine_leaves_its_outputs_alone(ran):
     batches, asked, of = ran
     with Session("duckdb", lateness=HOUR) as engine:
@@ -164,6 +173,7 @@ def test_wrapping_an_engine_leaves_its_outputs_alone(ran):
         assert isinstance(engine.sql("SELECT count(*) FROM documents"), pa.Table)
 
 
+@pytest.mark.soak
 def test_lines(measured):
     plans = stage2_engines.plans_of("duckdb", None, quick=False)
     assert [(line.bench, line.plan) for line in measured] == [
@@ -179,6 +189,7 @@ def test_lines(measured):
     assert stage2.over_floor is not None and path.over_floor is not None and statements.over_floor is None
 
 
+@pytest.mark.soak
 def test_plot(measured, tmp_path):
     from bench.stage2_plot import draw_parts
 

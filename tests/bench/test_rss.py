@@ -62,12 +62,14 @@ def streamed():
     return rss.measure(TINY_RSS, "duckdb", stage2_engines.plans_of("duckdb", None, quick=False), 2, 12)
 
 
+@pytest.mark.soak
 def test_pairs_of_values_are_those_of_the_engine(streamed):
     values = feed(80)
     expected = sum(int((values[a][:, None] == values[b][None, :]).sum()) for b in range(60, 80) for a in range(b))
     assert streamed[0].details["value_pairs"] == expected > 0
 
 
+@pytest.mark.soak
 def test_rss_lines_are_those_of_the_contract(streamed):
     first, *_, sequential = [line.flat() for line in streamed]
     assert list(first)[: len(CONTRACT)] == CONTRACT
@@ -79,6 +81,7 @@ def test_rss_lines_are_those_of_the_contract(streamed):
     assert sequential["rows"] == first["expanded"] > 0
 
 
+@pytest.mark.soak
 def test_without_sequential_the_baseline_is_basic():
     plans = stage2_engines.plans_of("duckdb", None, quick=False)
     lines = rss.measure(TINY_RSS, "duckdb", plans, 1, 0)
@@ -87,6 +90,7 @@ def test_without_sequential_the_baseline_is_basic():
     ]
 
 
+@pytest.mark.soak
 def test_rss_stops_at_rows_that_differ(monkeypatch):
     real = stage2_engines.timed_join
 
@@ -105,6 +109,7 @@ def test_rss_cases():
     assert len(swept) == len(set(swept)) and max(case.state + case.batch for case in swept) == 225_000
 
 
+@pytest.mark.soak
 def test_memory_of_a_kept_document():
     (line,) = rss.memory(["basic"], 200, 400)
     size = line.details["state_bytes"]
@@ -118,6 +123,7 @@ def test_witnesses_of_the_feed_come_in_batches():
     assert work.kept[0][1].r_group.num_rows and not work.measured[1].r_group.num_rows
 
 
+@pytest.mark.soak
 def test_plot_of_rates(streamed, tmp_path):
     from bench.stage2_plot import draw_rates
 

@@ -77,12 +77,14 @@ def refuse(item):
     raise AssertionError(f"{item} differs")
 
 
+@pytest.mark.soak
 def test_each_case_has_a_process_of_its_own():
     processes = {in_fresh_process(process_of, item) for item in (1, 2)}
     assert {item for _, item in processes} == {1, 2}
     assert len({os.getpid(), *(process for process, _ in processes)}) == 3
 
 
+@pytest.mark.soak
 def test_what_is_wrong_in_a_case_reaches_the_user():
     with pytest.raises(AssertionError, match="case 7 differs"):
         in_fresh_process(refuse, "case 7")
@@ -99,6 +101,7 @@ def refuse_in_vain(item: object) -> None:
     raise error
 
 
+@pytest.mark.soak
 def test_an_error_that_cannot_be_sent_is_told():
     with pytest.raises(RuntimeError, match="ValueError: not case 7"):
         in_fresh_process(refuse_in_vain, "case 7")
@@ -122,11 +125,13 @@ def test_stage1_measures_its_cases_and_tells_on_a_terminal(monkeypatch, capsys, 
     assert len((tmp_path / "it.csv").read_text("utf-8").splitlines()) == 3
 
 
+@pytest.mark.soak
 def test_table(measured, capsys):
     show(measured)
     assert "elementpath" in capsys.readouterr().out
 
 
+@pytest.mark.soak
 def test_csv(measured, tmp_path):
     write_csv(measured, tmp_path / "stage1.csv")
     few, many = csv.DictReader((tmp_path / "stage1.csv").open(encoding="utf-8"))
@@ -136,6 +141,7 @@ def test_csv(measured, tmp_path):
     assert (many["lxml_xpath"], many["elementpath"], many["saxon"]) == ("", "", "")
 
 
+@pytest.mark.soak
 def test_json_lines_are_those_of_the_contract(measured, tmp_path):
     write_json(measured, tmp_path / "stage1.json")
     lines = [json.loads(line) for line in (tmp_path / "stage1.json").read_text("utf-8").splitlines()]
@@ -155,6 +161,7 @@ def test_json_lines_are_those_of_the_contract(measured, tmp_path):
     assert line["seconds"] == pytest.approx(line["floor"] * line["over_floor"])
 
 
+@pytest.mark.soak
 def test_plot(measured, tmp_path):
     draw(measured, tmp_path / "stage1")
     assert (tmp_path / "stage1.png").read_bytes().startswith(b"\x89PNG")
@@ -167,7 +174,10 @@ def test_a_missing_matplotlib_is_named(monkeypatch):
 
 
 @pytest.mark.parametrize("limits", adversarial.LIMITS)
-@pytest.mark.parametrize("attack", adversarial.ATTACKS)
+@pytest.mark.parametrize(
+    "attack",
+    [name if name == "new tags" else pytest.param(name, marks=pytest.mark.soak) for name in adversarial.ATTACKS],
+)
 def test_documents_made_to_hurt(attack, limits, capsys):
     case = adversarial.Case(attack, limits)
     found = adversarial.measure(case, 3, 1)
@@ -200,6 +210,7 @@ def test_documents_that_hurt_are_new_ones():
         assert len(set(texts)) == len(texts) == 150
 
 
+@pytest.mark.soak
 def test_registration(capsys):
     of_patterns = registration.measure_patterns(20, 100)
     of_texts = registration.measure_texts(20, 60)

@@ -197,6 +197,7 @@ def test_measuring_stops_at_rows_that_differ(monkeypatch):
         measure(TINY[0], "duckdb", PLANS[:1], rounds=1)
 
 
+@pytest.mark.soak
 def test_plans_that_differ_are_not_measured(monkeypatch):
     real, calls = stage2_engines.timed_join, []
 

@@ -50,7 +50,8 @@ def test_what_cannot_be_done_is_said_before_anything_is_measured(name, options, 
     assert message in result.stderr
 
 
-@pytest.mark.parametrize("name", [NAMES[0], *(pytest.param(name, marks=pytest.mark.soak) for name in NAMES[1:])])
+@pytest.mark.soak
+@pytest.mark.parametrize("name", NAMES)
 def test_what_a_run_leaves(name, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(technical, "ROUNDS", {"duckdb": 1})
     monkeypatch.setattr(rss, "STATE", 60)

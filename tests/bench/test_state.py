@@ -33,6 +33,7 @@ def test_expected_rows_are_those_of_all_pairs(monkeypatch: pytest.MonkeyPatch):
         assert digest.rows == rows > 0
 
 
+@pytest.mark.soak
 def test_a_small_one_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     """Rows of a store with several runs are compared; the processes are replaced by calls."""
     monkeypatch.setattr(join, "MOST_IN_MEMORY", 2_000)

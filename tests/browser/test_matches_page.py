@@ -50,7 +50,7 @@ def shown(visit: Visit, address: str, **options: object) -> Page:
     return page
 
 
-@pytest.mark.parametrize("feeds", ["stories", "hostile"])
+@pytest.mark.parametrize("feeds", ["hostile", pytest.param("stories", marks=pytest.mark.soak)])
 def test_it_serves_everybody(visit, request, feeds):
     page = shown(visit, request.getfixturevalue(feeds))
     for viewport in (DESK, PHONE, ZOOMED):

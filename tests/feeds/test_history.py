@@ -235,7 +235,7 @@ STEPS = st.lists(
 
 @pytest.mark.parametrize("layout", ["drop", "warc"])
 @given(steps=STEPS)
-@examples(8, 20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(4, 20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_fetches_with_crashes_give_each_entry_version_exactly_once(steps, layout, tmp_path_factory):
     directory = tmp_path_factory.mktemp("fetches")
     archives = {"drop": DropArchive, "warc": WarcArchive}

@@ -169,6 +169,7 @@ def test_what_is_no_crawl_is_said(session, options, words):
 # ---------------------------------------------------------------- drops
 
 
+@pytest.mark.soak
 def test_a_stream_of_drops_reads_each_file_once(session, query, server, tmp_path):
     fetching = Fetching(tmp_path / "drops")
     publish(server, fetching, "a", "b")
@@ -218,6 +219,7 @@ def due(state: Path) -> None:
             store.commit(replace(feed, next_check=0))
 
 
+@pytest.mark.soak
 def test_live_feeds_are_fetched_and_read(session, server, live, tmp_path):
     frame = session.read.format("mmqjp_feeds").options(**live).load()
     assert sorted(id.split()[1] for id, *_ in rows(frame)) == ["aone", "atwo", "bthree", "btwo"]
@@ -255,6 +257,7 @@ def test_a_stream_of_live_feeds_has_each_version_of_each_entry_once(session, que
     assert sorted(query.ids()) == sorted(id for id, *_ in here(tmp_path / "live" / "drops"))
 
 
+@pytest.mark.soak
 def test_a_state_goes_with_one_query(session, query, server, live, tmp_path):
     def stream() -> DataFrame:
         found: DataFrame = session.readStream.format("mmqjp_feeds").options(**live).load()

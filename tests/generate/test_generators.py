@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 
+import pytest
 from hypothesis import given
 
 from feeds.document import Document
@@ -40,6 +41,7 @@ def test_cases_are_the_same_for_a_seed() -> None:
     assert random_case(7) == random_case(7) != random_case(8)
 
 
+@pytest.mark.soak
 def test_cases_mostly_have_outputs() -> None:
     """Of the queries in 150 cases at least 40% have an output, and every construct occurs in one that has."""
     queries = answered = 0

@@ -42,6 +42,7 @@ def test_random_witnesses(seed: int):
     assert by_plan(case, "signature") == by_plan(case, "basic")
 
 
+@pytest.mark.soak
 def test_random_witnesses_match_enough():
     found = [
         row for seed in range(12) for result in by_plan(random_join_case(seed, templates=6), "basic") for row in result

@@ -164,7 +164,7 @@ def check_case(opener: Opener, directory: Path, case: JoinCase, steps: list[list
     st.lists(st.lists(STEPS, max_size=3), min_size=5, max_size=5),
     st.sampled_from(BOUNDS),
 )
-@examples(8, 20)
+@examples(4, 20)
 def test_slices_stay_complete_whatever_happens(seed: int, in_order: bool, steps: list[list[Step]], bound: int):
     case = random_join_case(seed, templates=3, batches=5, documents=3, in_order=in_order)
     with TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:

@@ -82,6 +82,7 @@ def test_constants_of_an_inner_select_can_be_compared_and_shown():
         assert assert_agrees(engine, script, documents, Delivery(None, 2)) == 1
 
 
+@pytest.mark.soak
 def test_the_lifelike_workload_agrees_with_the_oracle():
     script, documents = parse_script(queries(60)), list(items(150))
     for plan in PLANS:

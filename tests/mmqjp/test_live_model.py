@@ -205,7 +205,8 @@ def test_absences_in_longer_queries_live_as_the_model_expects(seed: int, timing:
     lived("duckdb", random_operations(Random(seed), timing, 14, inner=True), tmp_path)
 
 
-@pytest.mark.parametrize("seed", [6, pytest.param(5, marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", [5, 6])
 def test_live_use_on_spark_gives_what_the_model_expects(seed: int, spark: SparkSession, tmp_path: Path):
     live = Live(spark, tmp_path, START)
     live.run(random_operations(Random(seed), BOUNDED, 6))  # not shrunk: each trial takes long

@@ -117,6 +117,7 @@ def test_the_table_of_a_notebook_is_that_of_the_page():
         assert 'import "parts.html"' in text and "parts.items(" in text and "parts.reasons(" in text
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 def test_on_spark(spark):
     with mmqjp.Engine(spark) as engine:

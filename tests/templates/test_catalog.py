@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from templates.catalog import INFINITE, Catalog, Change, Placement
+from tests.generate.seeds import AT_LENGTH, examples
 from tests.generate.strategies import cases
 from tests.support.conjuncts import conjunct, conjuncts_of
 from xpath_stage.evaluator import XPathStage
@@ -64,6 +65,7 @@ class Books:
 
 
 @given(st.lists(cases(max_queries=4), min_size=1, max_size=3), st.randoms(use_true_random=False))
+@examples(20, AT_LENGTH)
 def test_removal_takes_back_exactly_what_adding_brought(found: list[tuple[Script, object]], rng: Random):
     queries = [conjunct for script, _ in found for conjunct in conjuncts_of(script)]
     queries += [rng.choice(queries) for _ in range(len(queries) // 2)]
@@ -164,6 +166,7 @@ def test_known_steps_and_templates_keep_their_numbers():
 
 
 @given(st.lists(cases(max_queries=4), min_size=1, max_size=3), st.randoms(use_true_random=False))
+@examples(20, AT_LENGTH)
 def test_restored_rows_stand_for_what_was_added(found: list[tuple[Script, object]], rng: Random):
     queries = [conjunct for script, _ in found for conjunct in conjuncts_of(script)]
     first, books = Catalog(), Books()

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from templates.catalog import INFINITE, Catalog
 from templates.novelty import needs_of
+from tests.generate.seeds import AT_LENGTH, examples
 from tests.generate.strategies import cases
 from tests.support.conjuncts import conjuncts_of
 from xscl import parse_script
@@ -16,6 +17,7 @@ SHARED = "FROM S//a[./k->x][./t->z] JOIN {x = y, 1 h} S//b[./m->y]"
 
 
 @given(cases(max_queries=4), cases(max_queries=4), st.randoms(use_true_random=False))
+@examples(20, AT_LENGTH)
 def test_what_is_new_is_what_adding_adds(one: tuple[Script, object], other: tuple[Script, object], rng: object) -> None:
     catalog = Catalog()
     there = conjuncts_of(one[0])

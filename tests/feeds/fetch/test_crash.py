@@ -69,7 +69,7 @@ def output(directory: Path) -> str:
     return result.stdout
 
 
-@pytest.mark.parametrize("layout", ["drop", "warc"])
+@pytest.mark.parametrize("layout", [pytest.param("drop", marks=pytest.mark.soak), "warc"])
 def test_feeds_killed_and_restarted(layout, many, tmp_path):
     keep = "keep" if layout == "drop" else "keep-warc"
     named = ["before exchange", "after exchange", f"before {keep}", f"after {keep}", "before commit", "after commit"]

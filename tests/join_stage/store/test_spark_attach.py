@@ -83,6 +83,7 @@ def test_another_store_takes_the_place_of_the_first(spark: SparkSession, reader:
         assert count(reader, "documents") == documents
 
 
+@pytest.mark.soak
 def test_what_is_not_ours_is_not_replaced(spark: SparkSession, reader: SparkSession, tmp_path: Path):
     with pytest.raises(StoreError, match="holds no store"):
         attach(reader, tmp_path / "nothing")

@@ -85,6 +85,7 @@ def test_the_files_on_disk_stay_as_many_as_batches_of_the_grace_made(store: Parq
     assert files(tmp_path) < 1.5 * most
 
 
+@pytest.mark.soak
 def test_a_query_that_was_planned_before_finds_its_files(store: ParquetStore, clock: Clock, tmp_path: Path):
     for number in range(MERGE - 1):
         commit(store, clock, number)

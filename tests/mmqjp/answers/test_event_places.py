@@ -149,7 +149,7 @@ def test_killed_amid_a_batch(point: str, spark: SparkSession, tmp_path: Path) ->
     ("kind", "place"),
     [
         ("duckdb", "sql"),
-        pytest.param("spark", "sql", marks=pytest.mark.spark),
+        pytest.param("spark", "sql", marks=[pytest.mark.spark, pytest.mark.soak]),
         pytest.param("spark", "executors", marks=pytest.mark.spark),
     ],
 )

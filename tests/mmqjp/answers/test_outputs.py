@@ -92,6 +92,7 @@ def test_outputs_are_a_sequence_however_they_are_cut():
             outputs[beyond]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("seed", [9002])
 def test_ids_are_the_same_on_spark(seed: int, spark: SparkSession):
     script, documents = random_case(seed)

@@ -10,6 +10,7 @@ from mmqjp.answers import looking, ties
 from mmqjp.documents.record import Record
 from mmqjp.session import Session
 from tests.generate.documents import SECOND
+from tests.support.in_turn import in_turn
 
 PAIRS = "S//a->x FOLLOWED BY {x = y, INF} S//a->y PUBLISH pairs"
 
@@ -27,13 +28,9 @@ def counted(given: list[Document], size: int, plan: str, query: str = PAIRS) -> 
         return engine.ties(), sorted(found)
 
 
-@pytest.mark.parametrize("plan", PLANS)
-@pytest.mark.parametrize(
-    ("of_document", "of_form", "expected"), [(4, 1000, 10), (100, 9, 10), (100, 10, 10), (2, 5, 3)]
-)
-def test_the_bounds_do_not_depend_on_batches(
-    plan: str, of_document: int, of_form: int, expected: int, monkeypatch: pytest.MonkeyPatch
-):
+@pytest.mark.parametrize(("bounds", "plan"), in_turn([(4, 1000, 10), (100, 9, 10), (100, 10, 10), (2, 5, 3)], PLANS))
+def test_the_bounds_do_not_depend_on_batches(bounds: tuple[int, int, int], plan: str, monkeypatch: pytest.MonkeyPatch):
+    of_document, of_form, expected = bounds
     monkeypatch.setattr(looking, "MOST_PAIRS", of_document)
     monkeypatch.setattr(looking, "MOST_OF_FORM", of_form)
     given = [*at(1, 9, 0), *at(2, 1, 9)]

@@ -78,6 +78,7 @@ def test_what_is_new_is_fetched_and_answered_once(command, call, server, tmp_pat
     assert listed.exit_code == 0 and "200" in listed.stdout and "304" in listed.stdout
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 def test_on_spark_what_executors_read_of_feeds_is_judged_by_what_was_met(call, server, tmp_path):
     spark = ["--engine", "spark", *NOW]

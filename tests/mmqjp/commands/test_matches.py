@@ -248,6 +248,7 @@ def test_both_engines_give_the_same_text(spark, tmp_path, form):
     assert (on_spark.exit_code, on_spark.stdout) == (0, on_duckdb.stdout)
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 def test_a_state_on_spark_is_shown_as_one_on_duckdb(spark, tmp_path, story):
     state = tmp_path / "on-spark"

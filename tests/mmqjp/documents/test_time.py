@@ -22,7 +22,7 @@ from mmqjp.answers.output import Output
 from mmqjp.documents import watermarks
 from mmqjp.session import Session
 from mmqjp.state.retention import ID_RETENTION
-from tests.generate.seeds import seeds
+from tests.generate.seeds import at_length, seeds
 from tests.generate.strategies import random_case
 from tests.oracle.evaluation import comparable
 from tests.support.agreement import as_row
@@ -232,7 +232,7 @@ def test_watermarks_last_although_their_documents_are_dropped(tmp_path: Path):
 
 def test_what_is_dropped_is_needed_by_nobody(tmp_path: Path):
     chain = "S/a->x FOLLOWED BY {x = y, 50} S/a->y FOLLOWED BY {y = z, 50} S/a->z PUBLISH chain"
-    documents = [doc(second) for second in range(0, 600, 7)]
+    documents = [doc(second) for second in range(0, 600 if at_length() else 300, 7)]
     found = []
     for keep in (None, 0):
         with Session("duckdb", lateness=5 * SECOND) as engine:
@@ -246,7 +246,7 @@ def test_what_is_dropped_is_needed_by_nobody(tmp_path: Path):
             found.append(comparable(map(as_row, got)))
             tables = ("documents", "outputs", "match_rows", "matches", "answers", "answer_matches", "settings")
             left = {table: engine.sql(f"SELECT count(*) AS n FROM {table}")["n"][0].as_py() for table in tables}
-    assert found[0] == found[1] and len(found[0]) > 1000
+    assert found[0] == found[1] and len(found[0]) > 400
     assert left["documents"] < 120 and left["outputs"] < 30 and left["matches"] < 60 and left["settings"] < 12
     assert left["answers"] < 30 and left["answer_matches"] < 60 and left["match_rows"] < 60
 

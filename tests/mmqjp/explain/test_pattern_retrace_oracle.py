@@ -44,6 +44,7 @@ def test_the_stage_that_is_named_is_the_first_that_is_not_passed(seed: int) -> N
     check(seed, Counter())
 
 
+@pytest.mark.soak
 def test_the_random_cases_have_all_stages() -> None:
     seen = Counter[str]()
     for seed in range(400, 800):

@@ -38,6 +38,7 @@ def test_the_stage_that_is_named_is_the_first_that_is_not_passed(seed: int):
     check(seed, Counter())
 
 
+@pytest.mark.soak
 def test_the_random_cases_have_all_stages():
     seen = Counter[str]()
     kinds = ("output", "stream", "pattern", "asked", "equality", "different", "order", "window", "residual", "mirror")

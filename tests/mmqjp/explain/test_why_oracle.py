@@ -31,6 +31,7 @@ def test_the_nodes_that_are_told_are_those_of_a_joint_binding(seed: int):
     check(seed, checked)
 
 
+@pytest.mark.soak
 def test_the_random_cases_have_joins_chains_and_filters():
     checked = Counter[str]()
     for seed in chain((3, 9, 23), range(60)):  # these three have all kinds

@@ -138,7 +138,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", path], check=True)
 
 
-@pytest.mark.parametrize("room", [20_000, 250_000, 1_100_000])
+@pytest.mark.parametrize(
+    "room", [20_000, *(pytest.param(room, marks=pytest.mark.soak) for room in (250_000, 1_100_000))]
+)
 def test_a_service_on_a_full_disk_stops_with_the_cause_and_goes_on(room: int, small_disk: Path, tmp_path: Path):
     place = Directory(small_disk)
     place.drops = tmp_path / "drops"

@@ -21,7 +21,7 @@ POINTS = [*FETCHING, "process", "write", "sweep"]
 NEVER = ("never", 0)
 
 
-@pytest.fixture(params=[(40, 8), pytest.param((400, 40), marks=pytest.mark.soak)], ids=["40", "400"])
+@pytest.fixture(params=[(20, 4), pytest.param((400, 40), marks=pytest.mark.soak)], ids=["20", "400"])
 def many(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ManyFeeds]:
     """The feeds, and the queries over them."""
     (tmp_path / "queries.xscl").write_text(f"{QUERY};\nFROM S//item->a PUBLISH all;\nFROM same/match->m PUBLISH again")

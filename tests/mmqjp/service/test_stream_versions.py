@@ -105,7 +105,7 @@ STEPS = st.lists(
 and at which call of what the process is killed."""
 
 
-@pytest.mark.parametrize("layout", ["drop", "warc"])
+@pytest.mark.parametrize("layout", [pytest.param("drop", marks=pytest.mark.soak), "warc"])
 @given(steps=STEPS)
 @examples(4, 8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_fetches_of_any_versions_with_crashes_give_each_version_once(steps, layout, tmp_path_factory):

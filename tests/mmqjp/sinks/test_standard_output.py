@@ -28,7 +28,7 @@ def run(tmp_path: Path) -> list[object]:
     return ["run", "--queries", write_queries(tmp_path), "--documents", write_documents(tmp_path / "documents.jsonl")]
 
 
-@pytest.mark.parametrize("command", [["run"], ["check"], ["--version"]], ids=str)
+@pytest.mark.parametrize("command", [["run"], pytest.param(["check"], marks=pytest.mark.soak), ["--version"]], ids=str)
 def test_a_closed_standard_output_is_said(tmp_path: Path, run: list[object], command: list[object]):
     arguments = {"run": run, "check": ["check", write_queries(tmp_path)]}.get(str(command[0]), command)
     assert program(*arguments, close=lambda: os.close(1)) == (1, CLOSED)
@@ -40,7 +40,7 @@ def test_a_file_needs_no_standard_files(tmp_path: Path, run: list[object]):
     assert target.read_text().splitlines() == LINES
 
 
-@pytest.mark.parametrize("command", ["run", "check", "--help"])
+@pytest.mark.parametrize("command", ["run", pytest.param("check", marks=pytest.mark.soak), "--help"])
 def test_a_full_standard_output_is_said(tmp_path: Path, run: list[object], command: str):
     arguments = {"run": run, "check": ["check", write_queries(tmp_path)]}.get(command, [command])
     with Path("/dev/full").open("wb") as full:

@@ -205,7 +205,9 @@ KILLS: list[list[Behaviour]] = [
 ]
 
 
-@pytest.mark.parametrize("more", ["", 'wait = "30s"\nmost = 3'], ids=["one by one", "in groups"])
+@pytest.mark.parametrize(
+    "more", ["", pytest.param('wait = "30s"\nmost = 3', marks=pytest.mark.soak)], ids=["one by one", "in groups"]
+)
 def test_nothing_is_lost_when_the_service_is_killed(more: str, pushing: Pushing):
     with hook_server() as server:
         pushing.configure(webhook(server.url, more=more))

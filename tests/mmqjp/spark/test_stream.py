@@ -137,6 +137,7 @@ def test_a_micro_batch_that_comes_again_is_passed_over_as_far_as_it_was_done(
         assert marks == [MICRO_BATCHES]
 
 
+@pytest.mark.soak
 def test_what_comes_out_does_not_depend_on_who_reads_what(
     spark: SparkSession, place: Directory, monkeypatch: pytest.MonkeyPatch
 ):
@@ -165,6 +166,7 @@ FEED = """<rss><channel><title>t</title>{}</channel></rss>"""
 ENTRY = "<item><title>{0}</title><guid>{0}</guid><pubDate>{1}</pubDate></item>"
 
 
+@pytest.mark.soak
 def test_feeds_that_are_met_first_are_archives_and_what_is_refused_is_a_dead_letter(
     spark: SparkSession, place: Directory, tmp_path: Path
 ):
@@ -227,6 +229,7 @@ def test_commands_are_done_while_it_waits_and_a_stop_is_heard(spark: SparkSessio
     assert sorted(lines) == ["later"] * 3 + ["pairs"] * 3
 
 
+@pytest.mark.soak
 def test_a_micro_batch_that_begins_after_a_stop_comes_again(spark: SparkSession, place: Directory):
     place.drop("1.jsonl", range(6))
     stop = Event()

@@ -79,6 +79,7 @@ def test_other_columns_are_taken_where_they_are_there(spark: SparkSession):
         rows(spark, "a int, b int", (1, 2))
 
 
+@pytest.mark.soak
 def test_what_spark_reads_otherwise_is_answered_once(spark: SparkSession, place: Directory):
     """A source of which Spark alone knows how far it is read: a crash between two batches of a micro-batch."""
     (place.drops / "1.txt").write_text("".join(json.dumps(RECORD | {"id": f"d{n}"}) + "\n" for n in range(5)) + "{\n")

@@ -183,6 +183,7 @@ def test_a_state_without_the_name_of_a_holder_is_looked_at(state: Path):
     assert not is_held(state) and not (state / OWNER_FILE).exists()
 
 
+@pytest.mark.soak
 def test_files_of_spark_are_read_while_somebody_writes(tmp_path: Path, spark: SparkSession):
     fill(tmp_path, spark)
     with Session(spark, state=tmp_path) as writes, Session(spark, state=tmp_path, read_only=True) as reads:

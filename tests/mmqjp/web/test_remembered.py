@@ -62,7 +62,7 @@ def differing(one, other):
     ]
 
 
-@pytest.mark.parametrize("seed", seeds(2, 12))
+@pytest.mark.parametrize("seed", seeds(1, 12))
 def test_pages_are_those_of_a_site_that_remembers_nothing(monkeypatch, seed):
     rng = Random(seed)
     if seed % 3 == 2:  # members are remembered at first, and then they are too many
