@@ -40,7 +40,7 @@ def test_collection_is_paused_and_goes_on():
         gc.enable()
 
 
-@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("frozen", [pytest.param(False, marks=pytest.mark.soak), True])
 def test_garbage_of_many_batches_goes(monkeypatch: pytest.MonkeyPatch, frozen: bool):
     monkeypatch.setattr(garbage, "LEAST_GROWTH", 1_000)
     monkeypatch.setattr(garbage, "_HEAP", garbage._Heap())

@@ -124,7 +124,8 @@ def test_a_shape_tells_values_apart_that_were_not_read_unasked():
 # ---------------------------------------------------------------- states
 
 
-@pytest.mark.parametrize("max_states", [10, pytest.param(1000, marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("max_states", [10, 1000])
 def test_two_hundred_elements_in_one_another(max_states: int):
     script = """
     //a->x//a->y JOIN {x = u AND y = u, 1 h} Other//u->u;

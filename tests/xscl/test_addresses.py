@@ -107,6 +107,7 @@ def test_domain(text: str, domain: str) -> None:
         assert oracle_values.domain(text) == domain
 
 
+@pytest.mark.soak
 def test_domains_below_each_public_suffix() -> None:
     """Held against the algorithm that publicsuffix.org describes. The rules of the list are the same."""
     with Path(publicsuffixlist.PSLFILE).open(encoding="utf-8") as lines:

@@ -142,6 +142,7 @@ def test_options_that_make_no_sense_are_refused(tmp_path, options, wanted):
     assert not (tmp_path / "state").exists()
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 def test_on_spark_the_page_reads_the_files(tmp_path, queries):
     state, drops = tmp_path / "state", tmp_path / "drops"

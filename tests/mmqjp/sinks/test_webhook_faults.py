@@ -237,7 +237,10 @@ def test_nothing_is_lost_when_the_service_is_killed(more: str, pushing: Pushing)
     [("", 2), pytest.param('wait = "30s"\nmost = 3', 1, marks=pytest.mark.soak)],
     ids=["one by one", "in groups"],
 )
-@pytest.mark.parametrize("place", ["before the send", "after the send", "before the note", "after the note"])
+@pytest.mark.parametrize(
+    "place",
+    ["before the send", "after the send", "before the note", pytest.param("after the note", marks=pytest.mark.soak)],
+)
 def test_a_service_is_killed_around_a_send_and_its_note(place: str, number: int, more: str, pushing: Pushing):
     with hook_server() as server:
         pushing.configure(webhook(server.url, more=more))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import pytest
 
-from join_stage.joiner import DEFAULT_PLAN, PLANS
+from join_stage.joiner import PLANS
 from join_stage.store.protocol import DUCKDB_FILE
 from mmqjp.session import Session
 from templates.catalog import Catalog
@@ -101,9 +101,8 @@ def given(engine: Session) -> list[tuple[str, str, str]]:
     return sorted((o.query, o.documents[0], o.documents[1]) for o in undelivered(engine))
 
 
-@pytest.mark.parametrize(
-    "plan", [pytest.param(plan, marks=() if plan == DEFAULT_PLAN else pytest.mark.soak) for plan in PLANS]
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("plan", PLANS)
 def test_processes_that_meet_chains_in_other_orders_write_one_store(plan: str, tmp_path: Path):
     case = Case(PLANS.index(plan))
     cuts = 0, len(case.steps) // 3, 2 * len(case.steps) // 3

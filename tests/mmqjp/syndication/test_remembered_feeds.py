@@ -17,7 +17,9 @@ def remembering(reader):
     return StoreFeeds(reader, RecentAnswers(lambda sql: reader.select(sql, 100_000, 10.0), reader.version))
 
 
-@pytest.mark.parametrize("of_form", [recent_answers.OF_FORM, 40])  # of the latter, some feeds are asked for
+@pytest.mark.parametrize(
+    "of_form", [pytest.param(recent_answers.OF_FORM, marks=pytest.mark.soak), 40]
+)  # of the latter, some feeds are asked for
 @settings(max_examples=2, phases=(Phase.generate,))  # a smaller case says no more
 @given(st.integers(0, 10**6))
 def test_feeds_are_the_same_after_each_batch(of_form, seed):
