@@ -40,7 +40,7 @@ def visit(browser: Browser) -> Iterator[Visit]:
 
         def new(address: str, *, allowed: tuple[str, ...] = (), **options: Any) -> BrowserContext:
             context = stack.enter_context(browser.new_context(**({"viewport": DESK} | options)))
-            context.set_default_timeout(10_000)
+            context.set_default_timeout(30_000)
             watch = Watch(origin_of(address), allowed)
             watches.append(watch)
             context.on("page", watch.follow)
