@@ -5,7 +5,8 @@ PYTHONS ?= python3.11 python3 python3.12 python3.13 python3.14
 
 BIN := .venv/bin
 READY := .venv/.ready
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
+# One worker has the tests on Spark and one those with a browser. Both often wait for other processes.
+PYTEST := $(BIN)/python -m pytest -n 3 --dist loadgroup
 
 # Tests start many programs: each would compile its modules anew.
 unexport PYTHONDONTWRITEBYTECODE

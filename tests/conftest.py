@@ -24,7 +24,7 @@ os.environ.pop("COLUMNS", None)
 # A JVM of the tests ends before what it compiles with more care pays: that took a fifth of its time.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
-settings.register_profile("ci", deadline=None, print_blob=True, max_examples=40)
+settings.register_profile("ci", deadline=None, print_blob=True, max_examples=25)
 settings.register_profile("soak", settings.get_profile("ci"), max_examples=AT_LENGTH)
 settings.load_profile("ci")
 

@@ -40,7 +40,7 @@ def written(program: Rotating) -> Counter[str]:
 
 
 @pytest.mark.parametrize("single", [False, True])
-@pytest.mark.parametrize("seed", seeds(3, 200))
+@pytest.mark.parametrize("seed", seeds(2, 200))
 def test_each_line_is_read_once_whatever_becomes_of_its_file(
     seed: int, single: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -74,7 +74,7 @@ def test_each_line_is_read_once_whatever_becomes_of_its_file(
     assert found == written(writer)
 
 
-@pytest.mark.parametrize("seed", seeds(3, 200))
+@pytest.mark.parametrize("seed", seeds(2, 200))
 def test_each_line_is_read_once_by_micro_batches_that_are_repeated(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

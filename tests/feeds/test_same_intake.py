@@ -146,7 +146,7 @@ def by_spark(directory: Path, feeds: EntryForm | None, plans: Path) -> Sequence:
 
 
 @pytest.mark.parametrize("feeds", [None, "item", "raw"])
-@pytest.mark.parametrize("seed", seeds(3, 60))
+@pytest.mark.parametrize("seed", seeds(2, 60))
 def test_run_stream_and_spark_read_the_same(seed: int, feeds: EntryForm | None, tmp_path: Path):
     crawl = Crawl(tmp_path / "crawl", seed).directory
     found = by_stream(crawl, feeds)

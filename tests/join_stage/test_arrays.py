@@ -17,7 +17,7 @@ from templates.witness import R_BIN, R_GROUP
 from tests.generate.seeds import seeds
 
 
-@pytest.mark.parametrize("seed", seeds(8, 500))
+@pytest.mark.parametrize("seed", seeds(4, 500))
 def test_few_values_have_the_codes_of_many(seed: int, monkeypatch: pytest.MonkeyPatch):
     rng = random.Random(seed)
     values = np.array([rng.randint(-3, 3) << 40 for _ in range(rng.randrange(10))], np.int64)

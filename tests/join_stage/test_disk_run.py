@@ -89,7 +89,7 @@ def flat(run: DiskRun) -> Flat:
     return sorted(found, key=repr)
 
 
-@pytest.mark.parametrize("seed", seeds(6, 200))
+@pytest.mark.parametrize("seed", seeds(3, 200))
 def test_a_merged_run_has_the_postings_of_all(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     rng = np.random.default_rng(seed)
     monkeypatch.setattr(merging, "PIECE", int(rng.choice([7, 100, 5_000])))
@@ -140,7 +140,7 @@ def found_in(run: PostingRun | DiskRun, asked: AskedValues) -> Iterator[Any]:
         yield sorted(of_value)
 
 
-@pytest.mark.parametrize("seed", seeds(4, 100))
+@pytest.mark.parametrize("seed", seeds(2, 100))
 def test_the_same_is_found_on_disk_and_in_memory(seed: int, tmp_path: Path):
     rng = np.random.default_rng(seed)
     run, values, classes = random_run(rng, int(rng.choice([1, 30, 800])), 0, 5_000)
@@ -222,7 +222,7 @@ def test_a_file_that_is_no_run_is_refused(tmp_path: Path):
         RunFile(path, PagePool())
 
 
-@pytest.mark.parametrize("seed", seeds(4, 50))
+@pytest.mark.parametrize("seed", seeds(2, 50))
 def test_records_are_found_however_few_pages_are_kept(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     rng = np.random.default_rng(seed)
     monkeypatch.setattr(paged_records, "PAGE", int(rng.choice([8, 100, 1024])))

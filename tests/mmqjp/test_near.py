@@ -35,7 +35,7 @@ def _delivery(seed: int, batches: tuple[int, ...] = (1, 2, 3, 5, 100)) -> Delive
     return Delivery(rng.choice([None, seed]), rng.choice(batches))
 
 
-@pytest.mark.parametrize(("seed", "plan"), in_turn(seeds(3, 60), PLANS))
+@pytest.mark.parametrize(("seed", "plan"), in_turn(seeds(2, 60), PLANS))
 def test_near_agrees_with_the_oracle(seed: int, plan: str):
     script, documents = near_case(seed, documents=16)
     with Session("duckdb", plan=plan) as engine:
@@ -61,7 +61,7 @@ def test_executors_find_what_is_near(seed: int, spark: SparkSession, tmp_path: P
     assert context.jobs
 
 
-@pytest.mark.parametrize(("seed", "plan"), in_turn(seeds(3, 30, 100), PLANS))
+@pytest.mark.parametrize(("seed", "plan"), in_turn(seeds(2, 30, 100), PLANS))
 def test_near_over_restarts(seed: int, plan: str, tmp_path: Path):
     """Each batch is answered by another engine, which opens the store anew; queries come with the first."""
     script, documents = near_case(seed, documents=16)

@@ -147,7 +147,7 @@ def made(rows: TestRows, texts: Texts, hashed: bool = True) -> Folding:
     return operator
 
 
-@pytest.mark.parametrize("seed", seeds(30, 150))
+@pytest.mark.parametrize("seed", seeds(15, 150))
 def test_fold(seed):
     random, texts = Random(seed), Texts()
     lefts, rights = random.choice([1, 3]), random.choice([1, 1, 2])
@@ -158,7 +158,7 @@ def test_fold(seed):
     assert {rows.vectors[row]: events for row, events in found.items()} == expected_of(left, right, rows)
 
 
-@pytest.mark.parametrize("seed", seeds(12, 50))
+@pytest.mark.parametrize("seed", seeds(6, 50))
 def test_restart(seed):
     random, texts = Random(seed), Texts()
     left, right = lefts_of(random, 3), random_streams(random, 2)

@@ -180,7 +180,7 @@ def check(seed: int, seen: Counter[str]) -> None:
         assert runner.found_by(place) == {one for one in world.results(place) if one.t1 < until}, statement.text()
 
 
-@pytest.mark.parametrize("seed", seeds(5, 3_000))
+@pytest.mark.parametrize("seed", seeds(3, 3_000))
 @pytest.mark.parametrize("found", [limited.FOUND, 3])
 def test_statements_tell_what_they_have_before_they_exceed_a_limit(
     seed: int, found: int, monkeypatch: pytest.MonkeyPatch

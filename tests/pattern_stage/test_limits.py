@@ -39,7 +39,7 @@ def with_limits(world: PatternWorld, run: Run, limits: Limits) -> LimitedRunner:
 
 
 @pytest.mark.parametrize("kind", ["run", "near"])
-@pytest.mark.parametrize("seed", seeds(6, 1_000, first=60_000))
+@pytest.mark.parametrize("seed", seeds(3, 1_000, first=60_000))
 def test_a_statement_with_too_many_matches_at_once_tells_what_it_had_before(seed, kind):
     world = patterns(seed, kind)
     rng = Random(seed)
@@ -61,7 +61,7 @@ def test_a_statement_with_too_many_matches_at_once_tells_what_it_had_before(seed
 
 
 @pytest.mark.parametrize("kind", ["run", "set", "near"])
-@pytest.mark.parametrize("seed", seeds(5, 1_000, first=70_000))
+@pytest.mark.parametrize("seed", seeds(3, 1_000, first=70_000))
 def test_what_waits_is_limited_at_the_same_epoch_in_any_intervals(seed, kind):
     world = patterns(seed, kind)
     rng = Random(seed)

@@ -63,18 +63,18 @@ def to_the_end(run: Run) -> Run:
     return replace(run, cuts=(*run.cuts, (LENGTH + 10) * SECOND, END), lives=lives)
 
 
-@pytest.mark.parametrize("seed", seeds(20, 4_000))
+@pytest.mark.parametrize("seed", seeds(10, 4_000))
 def test_runs_that_come_and_go_in_any_intervals(seed: int):
     world = patterns(seed)
     check(world, to_the_end(random_run(Random(seed), len(world.statements), LENGTH)))
 
 
-@pytest.mark.parametrize("seed", seeds(10, 1_000, first=10_000))
+@pytest.mark.parametrize("seed", seeds(5, 1_000, first=10_000))
 def test_runs_at_once(seed: int):
     check(patterns(seed), Run((END,)))
 
 
-@pytest.mark.parametrize("seed", seeds(10, 1_000, first=15_000))
+@pytest.mark.parametrize("seed", seeds(5, 1_000, first=15_000))
 def test_runs_that_are_not_merged_have_the_same_matches(seed: int):
     def make(texts: Texts, lineage: Lineage, run: Run) -> AnyKernel:
         return Kernel(texts, lineage, rules=run.rules, hashed=run.hashed, merged=False)
@@ -83,7 +83,7 @@ def test_runs_that_are_not_merged_have_the_same_matches(seed: int):
     check(world, to_the_end(random_run(Random(seed), len(world.statements), LENGTH)), make)
 
 
-@pytest.mark.parametrize("seed", [*seeds(15, 1_000, first=20_000), 20_233, 20_293])
+@pytest.mark.parametrize("seed", [*seeds(8, 1_000, first=20_000), 20_233, 20_293])
 def test_patterns_in_parts(seed: int):
     def make(texts: Texts, lineage: Lineage, run: Run) -> AnyKernel:
         return PartitionedKernel(texts, lineage, HereRunner(3, 2), rules=run.rules, hashed=run.hashed)
@@ -92,19 +92,19 @@ def test_patterns_in_parts(seed: int):
     check(world, to_the_end(random_run(Random(seed), len(world.statements), LENGTH)), make)
 
 
-@pytest.mark.parametrize("seed", seeds(20, 4_000, first=30_000))
+@pytest.mark.parametrize("seed", seeds(10, 4_000, first=30_000))
 def test_sets_that_come_and_go_in_any_intervals(seed: int):
     world = patterns(seed, "set")
     check(world, to_the_end(random_run(Random(seed), len(world.statements), LENGTH)))
 
 
-@pytest.mark.parametrize("seed", seeds(15, 3_000, first=40_000))
+@pytest.mark.parametrize("seed", seeds(8, 3_000, first=40_000))
 def test_nearly_matching_ones_that_come_and_go_in_any_intervals(seed: int):
     world = patterns(seed, "near")
     check(world, to_the_end(random_run(Random(seed), len(world.statements), LENGTH)))
 
 
-@pytest.mark.parametrize("seed", seeds(15, 500, first=50_000))
+@pytest.mark.parametrize("seed", seeds(8, 500, first=50_000))
 def test_a_budget_leaves_a_part_of_the_matches_the_same_in_any_intervals(seed: int):
     world = patterns(seed, "near")
     every = cast(Sequence[Near], world.statements)

@@ -37,7 +37,7 @@ def rows_of(keys: Ints, found: Merged) -> list[tuple[Any, ...]]:
     return sorted((key, *map(repr, row)) for key, *row in zip(keys[found.firsts].tolist(), *columns, strict=True))
 
 
-@pytest.mark.parametrize("seed", seeds(30, 1_000))
+@pytest.mark.parametrize("seed", seeds(15, 1_000))
 def test_what_is_merged_in_steps_is_what_is_merged_at_once_and_exact(seed: int):
     rng = Random(seed)
     numbers: Floats = np.array([rng.choice(HARD) if rng.random() < 0.5 else rng.uniform(-9, 9) for _ in range(40)])
@@ -91,7 +91,7 @@ def many_aggregates(rng: Random) -> World:
     return World(kinds, given, made)
 
 
-@pytest.mark.parametrize("seed", seeds(40, 2_000))
+@pytest.mark.parametrize("seed", seeds(20, 2_000))
 def test_statements_that_share_partial_aggregates_find_what_they_mean(seed: int, monkeypatch: pytest.MonkeyPatch):
     rng = Random(seed)
     monkeypatch.setattr("pattern_stage.simultaneous.FEW", rng.choice((1, 2, 4)))

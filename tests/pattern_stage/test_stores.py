@@ -13,7 +13,7 @@ from pattern_stage.slots import Slots
 from tests.generate.seeds import seeds
 
 
-@pytest.mark.parametrize("seed", seeds(8, 30))
+@pytest.mark.parametrize("seed", seeds(4, 30))
 def test_fan_out(seed):
     random = Random(seed)
     fan_out = FanOut()
@@ -38,7 +38,7 @@ def test_fan_out(seed):
             del sources[row]
 
 
-@pytest.mark.parametrize("seed", seeds(8, 30))
+@pytest.mark.parametrize("seed", seeds(4, 30))
 def test_members(seed):
     random = Random(seed)
     members = Members()

@@ -23,7 +23,7 @@ PAIRS = 2_500
 Batches = Sequence[Sequence[StreamDocument]]
 
 
-@pytest.mark.parametrize("seed", seeds(2, 8))
+@pytest.mark.parametrize("seed", seeds(1, 8))
 def test_witnesses_are_the_matches_in_any_batches(seed: int):
     rng, cacheable = Random(seed), seed % 2 == 1
     conjuncts, documents = workload(rng)

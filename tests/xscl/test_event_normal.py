@@ -13,7 +13,7 @@ from xscl.event_normal import lower_event_query
 from xscl.script import EventStreams
 
 
-@pytest.mark.parametrize("seed", seeds(20, 3_000))
+@pytest.mark.parametrize("seed", seeds(10, 3_000))
 def test_operators_find_what_statements_mean(seed: int) -> None:
     one = world(seed, most=9)
     given = {name: tuple(schema.items()) for name, schema in one.schemas.items() if name.startswith("E")}

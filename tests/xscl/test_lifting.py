@@ -36,7 +36,7 @@ def respelled(rng: Random, text: str) -> str:
     return re.sub(r"(?<![\w.\-'\"])[0-9]+(?![\w\"])", lambda _: rng.choice(["0", "7", "12.5", "-3", "9" * 25]), text)
 
 
-@pytest.mark.parametrize("seed", seeds(20, 60))
+@pytest.mark.parametrize("seed", seeds(10, 60))
 def test_other_constants_say_what_they_say(seed: int):
     rng = Random(seed)
     text = to_xscl(random_case(seed, 3, 1)[0])
@@ -44,7 +44,7 @@ def test_other_constants_say_what_they_say(seed: int):
         assert outcome(variant, reuse=True) == outcome(variant, reuse=False), variant
 
 
-@pytest.mark.parametrize("seed", seeds(10, 30))
+@pytest.mark.parametrize("seed", seeds(5, 30))
 def test_other_names_are_published(seed: int):
     rng = Random(seed)
     queries = [re.sub(r" PUBLISH \w+$", "", query) for query in to_xscl(random_case(seed, 4, 1)[0]).split("; ")]

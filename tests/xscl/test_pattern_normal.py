@@ -34,7 +34,7 @@ def schemas_of(world: PatternWorld) -> dict[str, Schema]:
     return {name: tuple(schema.items()) for name, schema in world.schemas.items()}
 
 
-@pytest.mark.parametrize("seed", seeds(20, 3_000))
+@pytest.mark.parametrize("seed", seeds(10, 3_000))
 def test_patterns_mean_what_the_oracle_says(seed: int):
     world = pattern_world(seed)
     schemas = schemas_of(world)

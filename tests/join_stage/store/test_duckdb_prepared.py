@@ -27,7 +27,7 @@ def drawn(rng: random.Random) -> dict[str, pa.Table]:
     return {"fresh": fresh, "other": fresh.append_column("b", fresh["a"]) if rng.random() < 0.3 else fresh}
 
 
-@pytest.mark.parametrize("seed", seeds(8, 500))
+@pytest.mark.parametrize("seed", seeds(4, 500))
 def test_statements_do_the_same_when_they_are_prepared(seed: int, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(duckdb_prepared, "MAX_STATEMENTS", 3)
     rng = random.Random(seed)

@@ -41,7 +41,7 @@ def change(store, rng, number):
     return number + count, set()
 
 
-@pytest.mark.parametrize("seed", seeds(2, 40))
+@pytest.mark.parametrize("seed", seeds(1, 40))
 def test_what_is_told_is_what_has_come(store, seed):
     rng, number, told = Random(seed), 0, 0
     follower = store.follow(TABLES[:2])

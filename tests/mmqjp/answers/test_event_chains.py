@@ -169,7 +169,7 @@ def as_document(one: Doc) -> Document:
     return Document(one.name, xml, STREAMS[one.kind], (one.t0 * SECOND, one.t1 * SECOND))
 
 
-@pytest.mark.parametrize("seed", seeds(2, 200))
+@pytest.mark.parametrize("seed", seeds(1, 200))
 def test_chains_of_joins_and_events_are_those_of_brute_force(seed: int, tmp_path: Path) -> None:
     rng = Random(seed)
     given = documents(rng, 45)

@@ -100,7 +100,7 @@ def _documents(parts: Iterable[Hashable]) -> Iterator[str]:
             yield f"{part[0]}-{part[1]}"
 
 
-@pytest.mark.parametrize("seed", seeds(10, 40))
+@pytest.mark.parametrize("seed", seeds(5, 40))
 def test_worlds_are_told(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     defaults = Patterns.__init__.__kwdefaults__
     assert defaults is not None

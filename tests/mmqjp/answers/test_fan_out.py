@@ -55,7 +55,7 @@ def brute_force(
             yield a["t1"], name, a["documents"], a["place"], int(of.qids[i]), a["batch"], of.identities[i].id(b"c")
 
 
-@pytest.mark.parametrize("seed", seeds(20, 2_000))
+@pytest.mark.parametrize("seed", seeds(10, 2_000))
 @pytest.mark.parametrize("most", [1, 7, 10_000])
 def test_each_member_gets_its_answers_in_order(seed: int, most: int, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("mmqjp.answers.fan_out.ROWS_AT_A_TIME", most)

@@ -31,7 +31,7 @@ def word(rng: random.Random, most: int) -> str:
 
 @pytest.mark.parametrize("few", [1, 32])
 @pytest.mark.parametrize("name", INDEXES)
-@pytest.mark.parametrize("seed", seeds(2, 200))
+@pytest.mark.parametrize("seed", seeds(1, 200))
 def test_an_index_finds_what_looking_for_each_literal_finds(
     name: str, few: int, seed: int, monkeypatch: pytest.MonkeyPatch
 ):
@@ -79,7 +79,7 @@ class Standing:
         return any(HAS[name](text, literal) for name, literal in self.tests)
 
 
-@pytest.mark.parametrize("seed", seeds(2, 100))
+@pytest.mark.parametrize("seed", seeds(1, 100))
 def test_queries_that_come_and_go_get_the_pairs_whose_text_has_their_literals(seed: int, tmp_path: Path):
     rng, standing, told, expected = random.Random(seed), dict[str, Standing](), list[object](), list[object]()
     texts: list[str] = []

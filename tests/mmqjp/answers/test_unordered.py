@@ -62,7 +62,7 @@ def documents(rng: Random, count: int) -> list[Document]:
     return found
 
 
-@pytest.mark.parametrize("seed", seeds(4, 300))
+@pytest.mark.parametrize("seed", seeds(2, 300))
 def test_it_agrees_with_the_oracle(seed: int):
     rng = Random(seed)
     text, given = parse_script(script(rng)), documents(rng, 6)

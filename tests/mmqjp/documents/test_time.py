@@ -72,7 +72,7 @@ def assert_any_order(engine: object, seed: int, queries: int, documents: int) ->
     return len(found[0])
 
 
-@pytest.mark.parametrize("seed", seeds(5, 50))
+@pytest.mark.parametrize("seed", seeds(3, 50))
 def test_any_order_within_the_lateness_gives_the_same(seed: int):
     assert_any_order("duckdb", seed, 8, 12)
 

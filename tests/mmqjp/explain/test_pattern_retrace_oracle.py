@@ -39,7 +39,7 @@ TESTS = ("order", "equal", "window", "condition", "strategy")
 ENDS = ("condition", "together", "condition", "absent")
 
 
-@pytest.mark.parametrize("seed", seeds(25, 4_000))
+@pytest.mark.parametrize("seed", seeds(13, 4_000))
 def test_the_stage_that_is_named_is_the_first_that_is_not_passed(seed: int) -> None:
     check(seed, Counter())
 

@@ -78,7 +78,7 @@ def _sources(one: Expected) -> Iterator[tuple[str, str]]:
             yield f"{place} {_named(_expected(made))}", name
 
 
-@pytest.mark.parametrize("seed", seeds(10, 3_000))
+@pytest.mark.parametrize("seed", seeds(5, 3_000))
 def test_the_events_of_statements_are_those_of_brute_force(seed: int) -> None:
     made = world(seed, most=12)
     retraced = Retraced(made)

@@ -40,7 +40,7 @@ def shared(text: str) -> Sharing:
     return found
 
 
-@pytest.mark.parametrize("seed", seeds(8, 400))
+@pytest.mark.parametrize("seed", seeds(4, 400))
 def test_counts_are_those_of_the_tables(seed: int):
     script, documents = random_case(seed, 8, 6)
     with Session("duckdb") as engine:

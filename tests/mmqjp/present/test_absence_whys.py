@@ -156,7 +156,7 @@ def test_what_the_left_input_lacks_comes_first():
         assert (found.kind, './site = "q"' in found.message) == ("pattern", True), found
 
 
-@pytest.mark.parametrize("seed", seeds(2, 400))
+@pytest.mark.parametrize("seed", seeds(1, 400))
 def test_what_is_said_turns_out(seed: int):
     """What waits is told at the end, and nothing else is. What is called a partner is one, as the oracle says."""
     rng = Random(seed)

@@ -12,7 +12,7 @@ KEYWORD = 'FROM S//a->x[./t->t][./w->w] JOIN {{t = u AND contains(w, "k{n}"), {w
 PLAIN = "FROM S//a->x[./t{n}->t] JOIN {{t = u, {window} h}} S//b->y[./t->u]"
 
 
-@pytest.mark.parametrize("seed", seeds(2, 40))
+@pytest.mark.parametrize("seed", seeds(1, 40))
 def test_forms_go_with_their_last_query(seed: int):
     rng = random.Random(seed)
     names: list[str] = []

@@ -121,6 +121,7 @@ def test_a_fault_of_ours_is_no_mistake_of_who_asks(
             CommandQueue(place.spool).apply(engine, Events())
 
 
+@pytest.mark.soak
 def test_commands_on_spark(place: Directory, spark: SparkSession):
     place.drop("1.jsonl", range(4))
     asked = [place.ask("subscribe", text=PAIRS, add=False, backfill=False), place.ask("status")]

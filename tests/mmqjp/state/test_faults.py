@@ -185,6 +185,7 @@ def test_a_damaged_store_of_spark_says_so_at_length(tmp_path: Path):
     assert spark_damage(range(100, 100 + SOAK), tmp_path) > SOAK // 2
 
 
+@pytest.mark.soak
 def test_a_damaged_store_says_so_on_spark(spark: SparkSession, tmp_path: Path):
     made(tmp_path / "whole", spark)
     for table in ("documents", "r_doc"):

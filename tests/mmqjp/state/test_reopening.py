@@ -107,6 +107,7 @@ def test_reopened_stores_go_on_at_length(seed: int, tmp_path: Path):
     assert_reopened_is_the_same("duckdb", PLANS[seed % len(PLANS)], seed, tmp_path, queries=16)
 
 
+@pytest.mark.soak
 def test_reopened_stores_go_on_on_spark(spark: SparkSession, tmp_path: Path):
     assert assert_reopened_is_the_same(spark, "signature", 3, tmp_path, queries=4)
 

@@ -70,7 +70,7 @@ def matched(statement: Pattern | Near, *given: Given, database: Database) -> tup
 
 
 @pytest.mark.parametrize("kind", ["run", "set"])
-@pytest.mark.parametrize("seed", seeds(8, 1_500, first=60_000))
+@pytest.mark.parametrize("seed", seeds(4, 1_500, first=60_000))
 def test_random_patterns_on_duckdb(seed: int, kind: str):
     check(patterns(seed, kind), Run((END,)), in_two_phases(DuckDBDatabase()))
 
