@@ -12,14 +12,13 @@ import re
 from collections.abc import Iterator
 from importlib import import_module
 from re import _constants as codes
-from re import _parser as parser
+from re import _parser as sre
 from typing import Any
 
 import pytest
 
 from tests.test_project import PACKAGES
-from xscl import lalr
-from xscl.parser import parse_script
+from xscl import lalr, parse_script, parser
 
 SINGLE = {codes.LITERAL, codes.NOT_LITERAL, codes.ANY, codes.IN}
 
@@ -34,20 +33,30 @@ def all_patterns() -> Iterator[tuple[str, re.Pattern[Any]]]:
                 continue
             for value in vars(import_module(module.name)).values():
                 for one in value.values() if isinstance(value, dict) else [value]:
-                    found = getattr(one, "__self__", one)  # of a method, such as `match`
-                    if isinstance(found, re.Pattern):
+                    for found in pattern_of(one):
                         yield module.name, found
+
+
+def pattern_of(value: object) -> list[re.Pattern[Any]]:
+    """The regular expression that a value is, or is a method of, such as `match`; none otherwise."""
+    found = getattr(value, "__self__", value)
+    return [found] if isinstance(found, re.Pattern) else []
 
 
 def loses_its_place(pattern: re.Pattern[Any]) -> bool:
     """Whether a possessive group may fail."""
+    return any(not may_be_empty(group) for group in possessive(parsed(pattern)))
+
+
+def parsed(pattern: re.Pattern[Any]) -> Any:
+    """What Python's own parser makes of an expression."""
     flags = pattern.flags & ~re.UNICODE if isinstance(pattern.pattern, bytes) else pattern.flags
-    return any(not may_be_empty(group) for group in possessive(parser.parse(pattern.pattern, flags)))
+    return sre.parse(pattern.pattern, flags)
 
 
 def possessive(part: Any) -> Iterator[Any]:
     """The groups in a part of an expression that have a possessive quantifier."""
-    if isinstance(part, parser.SubPattern):
+    if isinstance(part, sre.SubPattern):
         for code, value in part:
             if code is codes.POSSESSIVE_REPEAT and not (len(value[2]) == 1 and value[2][0][0] in SINGLE):
                 yield value[2]
@@ -68,8 +77,9 @@ def test_no_possessive_group_can_fail():
 
 
 def test_nor_can_those_that_a_grammar_makes():
-    found = lalr._scan([], frozenset(), []).__self__  # type: ignore[attr-defined]  # of the method `match`
-    assert not loses_its_place(found)
+    lark = parser._lark()
+    (found,) = pattern_of(lalr._scan(lark.terminals, frozenset({"FROM"}), lark.ignore_tokens))
+    assert list(possessive(parsed(found))) and not loses_its_place(found)
 
 
 @pytest.mark.parametrize(

@@ -244,7 +244,7 @@ def test_a_state_on_disk_is_the_state_on_spark(
 
 @pytest.mark.parametrize("in_order", [pytest.param(True, marks=pytest.mark.soak), False])
 def test_what_is_evicted_leaves_the_disk(in_order: bool, tmp_path: Path):
-    """Documents of hours with a window of one; one of them is dated a century ahead."""
+    """Documents of five or ten hours, with a window of one hour; one of them is dated a century ahead."""
     hour, count = 3_600_000_000, 200 if at_length() else 100
     rng, runs, most = np.random.default_rng(3), StoredRuns(tmp_path), 0
     runs.open(None, lambda one: 1)
