@@ -63,10 +63,10 @@ def _batches(rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
 
 
 def _rows_of(outputs: Sequence[Output], batch: int) -> pa.Table:
-    schema = answers.TABLES[EARLIER]
+    arrow_schema = answers.TABLES[EARLIER]
     given = {"nodes": [json_nodes(output.nodes) for output in outputs], "batch": [batch] * len(outputs)}
-    columns = {name: given.get(name) or [getattr(output, name) for output in outputs] for name in schema.names}
-    return pa.table(columns, schema)
+    columns = {name: given.get(name) or [getattr(output, name) for output in outputs] for name in arrow_schema.names}
+    return pa.table(columns, arrow_schema)
 
 
 def _line(output: Output) -> str:
