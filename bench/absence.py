@@ -18,10 +18,10 @@ from random import Random
 from bench.command import with_progress
 from bench.fresh import in_fresh_process
 from bench.stage2_report import Column, Line, keep, parsed, parser, show
-from feeds.document import Document
-from join_stage.joiner import DEFAULT_PLAN
-from mmqjp.garbage import gc_frozen
-from mmqjp.session import Session
+from feeds.documents import Document
+from join_stage.protocol import DEFAULT_PLAN
+from mmqjp.engine import Session
+from mmqjp.process import gc_frozen
 
 START, SECOND = 1_780_000_000_000_000, 1_000_000
 COUNT, QUICK_COUNT, BATCH = 100_000, 10_000, 1_000

@@ -30,10 +30,10 @@ from bench.fresh import in_fresh_process
 from bench.stage1_reference import Edge, rows_of
 from bench.timing import clocked, evaluate, floor
 from templates.catalog import Catalog, Change
+from xpath_stage.documents import DEFAULT, Limits
 from xpath_stage.evaluator import XPathStage
-from xpath_stage.limits import DEFAULT, Limits
-from xscl import parse_script
 from xscl.lower import normalize
+from xscl.parser import parse_script
 
 ROUNDS, BATCH = 5, 500
 LIMITS = {"default": DEFAULT, "small": Limits(states=1000, classes=1000, emissions=1000, shapes=100)}

@@ -26,8 +26,8 @@ from bench.fresh import in_fresh_process
 from bench.latency_service import Place
 from bench.spark_cluster import running_cluster
 from bench.stage2_report import Column, Line, keep, numbers, parsed, plain_parser, show
-from common.private import make_inside
-from mmqjp.state.open_store import directory_bytes
+from common.files import make_inside
+from mmqjp.state.choice import directory_bytes
 
 T = TypeVar("T")
 

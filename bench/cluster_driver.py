@@ -18,10 +18,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 from bench.latency_service import Place
 from bench.process_tree import processor_seconds
 from bench.spark_cluster import SETTINGS, environment
-from mmqjp.commands.stream import stream
+from mmqjp.commands.serve import stream
 from mmqjp.documents.admission import Admission
-from mmqjp.service.streaming import StreamingService
-from mmqjp.session import Session
+from mmqjp.engine import Session
+from mmqjp.service.drops import StreamingService
 
 Measures = dict[str, float]
 

@@ -20,12 +20,12 @@ from bench.command import with_progress
 from bench.expert_workload import Expert, Parameters, parameters, script
 from bench.stage2_report import Column, Line, keep, parsed, parser, show
 from bench.workload import items
-from feeds.document import Document
-from join_stage.joiner import DEFAULT_PLAN
+from feeds.documents import Document
+from join_stage.protocol import DEFAULT_PLAN
 from mmqjp.answers.outbox import Position
-from mmqjp.garbage import gc_frozen
-from mmqjp.session import Session
-from mmqjp.sinks.jsonl import GrowingFile
+from mmqjp.engine import Session
+from mmqjp.process import gc_frozen
+from mmqjp.sinks.files import GrowingFile
 
 NUMBERS = [1, 100, 1_000, 10_000]
 QUICK_NUMBERS = [1, 1_000]

@@ -16,7 +16,7 @@ from lxml import etree
 
 from bench.realistic_workload import FIELDS, fields
 from bench.workload import CHANNELS, HOUR, channel
-from feeds.document import Document
+from feeds.documents import Document
 
 KINDS = {"title": 96, "author": 6, "mention": 168}
 """The kinds of subscription, and the hours of their longest windows."""

@@ -20,13 +20,13 @@ from resource import RUSAGE_SELF, getrusage
 from bench.command import with_progress
 from bench.fresh import in_fresh_process
 from bench.stage2_report import Column, Line, keep, parsed, parser, show
-from feeds.document import Document
-from join_stage.joiner import DEFAULT_PLAN
+from feeds.documents import Document
+from join_stage.protocol import DEFAULT_PLAN
+from mmqjp.answers.fan_out import Chunk, OutputStream
 from mmqjp.answers.outbox import Position
-from mmqjp.answers.outputs import Chunk, OutputStream
-from mmqjp.garbage import gc_frozen
-from mmqjp.session import Session
-from mmqjp.sinks.jsonl import GrowingFile
+from mmqjp.engine import Session
+from mmqjp.process import gc_frozen
+from mmqjp.sinks.files import GrowingFile
 
 START, SECOND = 1_780_000_000_000_000, 1_000_000
 PAIRS, NUMBERS, QUICK_NUMBERS = 1_000, [1, 100, 10_000, 100_000], [1, 100]

@@ -29,18 +29,16 @@ from lxml import etree
 from rich import box
 from rich.table import Table
 
-import feeds.entries
 import feeds.feed
 from bench.command import file, shown, with_progress
 from bench.feeds_measurement import Measurement
 from bench.feeds_workload import FORMATS, feed_files
 from bench.timing import clocked
-from feeds.bad_input import SourceError
-from feeds.entries import read_entries
-from feeds.files import files_below
+from feeds.documents import SourceError
+from feeds.feed import read_entries
+from feeds.files import SIDECAR_SUFFIX, files_below, is_named_as_feed
 from feeds.history import History
-from feeds.item import Origin
-from feeds.kinds import SIDECAR_SUFFIX, is_named_as_feed
+from feeds.items import Origin
 from mmqjp.commands.console import console
 
 ENTRIES, ROUNDS = 2_000, 5
@@ -50,7 +48,7 @@ CONTENT = (0, 500, 5_000)
 OTHERS: dict[str, list[tuple[Any, str]]] = {
     "feedparser": [(feedparser, "parse"), (feeds.feed, "resolve_relative_uris")],
     "nh3": [(nh3, "clean")],
-    "lxml": [(feeds.entries, "item_xml"), (feeds.entries, "json_feed_to_atom")],
+    "lxml": [(feeds.feed, "item_xml"), (feeds.feed, "json_feed_to_atom")],
 }
 """The libraries whose time is measured separately, with the functions through which we call them."""
 
@@ -123,7 +121,7 @@ def accounted() -> Iterator[dict[str, float]]:
         return work(*arguments)
 
     with ExitStack() as patches:
-        patches.enter_context(patch.object(feeds.entries, "confined", here))
+        patches.enter_context(patch.object(feeds.feed, "confined", here))
         for name, functions in OTHERS.items():
             for owner, attribute in functions:
                 patches.enter_context(patch.object(owner, attribute, timed(name, getattr(owner, attribute))))

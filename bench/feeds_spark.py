@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 from bench.feeds_measurement import Measurement
 from bench.timing import clocked
 from bench.workload import START
-from feeds import read_documents
-from feeds.document import Document
-from feeds.drop_directory import drop_stem
-from feeds.kinds import FEED_SUFFIX, SIDECAR_SUFFIX
-from feeds.spark.drops import FILES, entries
-from join_stage.store.spark.start import spark_session
+from feeds.documents import Document
+from feeds.files import FEED_SUFFIX, SIDECAR_SUFFIX
+from feeds.readers import drop_stem
+from feeds.spark.sources import FILES, entries
+from feeds.tail import read_documents
+from join_stage.store.spark.java import spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

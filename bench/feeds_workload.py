@@ -13,7 +13,7 @@ from xml.sax.saxutils import escape
 from lxml import etree
 
 from bench.workload import WORDS, items
-from feeds.dates import EPOCH, iso_utc
+from feeds.documents import EPOCH, iso_utc
 
 A_FEED = 20
 """How many entries a feed has."""

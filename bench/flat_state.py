@@ -19,8 +19,8 @@ from pathlib import Path
 from random import Random
 from time import perf_counter
 
-from feeds.document import Document
-from mmqjp.session import Session
+from feeds.documents import Document
+from mmqjp.engine import Session
 
 BATCH, PRUNED, LINES = 1_000, 10, 40
 SECOND = 1_000_000

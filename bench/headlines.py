@@ -11,7 +11,7 @@ from xml.sax.saxutils import escape
 
 import numpy as np
 
-from feeds.document import Document
+from feeds.documents import Document
 
 START, SECOND = 1_780_000_000_000_000, 1_000_000
 A_DAY = 1_000

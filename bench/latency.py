@@ -23,8 +23,8 @@ from bench.expert_workload import parameters, script
 from bench.latency_service import LineTimes, Place, RunningService, mmqjp
 from bench.stage2_report import Column, Line, keep, parsed, parser, show
 from bench.workload import items
-from join_stage.joiner import DEFAULT_PLAN
-from mmqjp.commands.interrupts import interruptible
+from join_stage.protocol import DEFAULT_PLAN
+from mmqjp.commands.console import interruptible
 
 NUMBERS, QUICK_NUMBERS = [1_000, 100_000], [1_000]
 READY, BATCH_RUN, PROCESSED = 1_800.0, 1_800.0, 600.0

@@ -23,17 +23,12 @@ from bench.command import with_progress
 from bench.fresh import in_fresh_process
 from bench.headlines import SECOND, Headline, items, made_headlines, read_headlines
 from bench.stage2_report import Column, Line, keep, parsed, parser, show
-from join_stage.joiner import DEFAULT_PLAN
-from join_stage.near.keys import first_words
-from join_stage.near.numbered_texts import NumberedTexts, numbered_texts
-from join_stage.near.word_order import LONGEST_FIRST, WordOrder
-from join_stage.near.word_sets import OneOfEach, WordSets
-from mmqjp.garbage import gc_frozen
-from mmqjp.session import Session
+from join_stage.near import LONGEST_FIRST, NumberedTexts, OneOfEach, WordOrder, WordSets, first_words, numbered_texts
+from join_stage.protocol import DEFAULT_PLAN
+from mmqjp.engine import Session
+from mmqjp.process import gc_frozen
 from templates.witness import MANY, R_DOC
-from xscl.algebra.near import join_threshold
-from xscl.algebra.word_numbers import numbered
-from xscl.algebra.words import words
+from xscl.algebra.words import encode_words, join_threshold, words
 
 COUNT, QUICK_COUNT, BATCH = 15_000, 3_000, 200
 NUMBERS, QUICK_NUMBERS = [1, 1_000], [1]
@@ -135,7 +130,7 @@ def made_equal(given: Sequence[Headline], threshold: str) -> list[Headline]:
 def candidates(given: Sequence[Headline], threshold: str, order: WordOrder) -> tuple[float, float, float]:
     """How many headlines within the window have a key in common with one; with how many of these its words are
     compared, because the numbers of words and the bits of both leave it open; and how many keys it has, on average."""
-    texts = [numbered(text, join_threshold(threshold)) for text, _ in given]
+    texts = [encode_words(text, join_threshold(threshold)) for text, _ in given]
     some = [number for number, text in enumerate(texts) if text]
     read = numbered_texts([texts[number] for number in some])
     place, word = first_words(read, order)

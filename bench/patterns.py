@@ -58,9 +58,10 @@ from bench.patterns_workload import (
     stream_of,
 )
 from bench.stage2_report import Column, Line, add_outputs, keep, marked, numbers, parsed, show
-from pattern_stage.columns import Columns, Ints
+from common.arrays import Ints
+from pattern_stage.columns import Columns
 from pattern_stage.kernel import Kernel
-from pattern_stage.rules import RULE_NAMES, RuleName
+from pattern_stage.plan import RULE_NAMES, RuleName
 from pattern_stage.values import Texts
 
 INTERVAL = 1000

@@ -13,11 +13,11 @@ import numpy as np
 from bench.patterns_thesis import Given, lowered
 from bench.patterns_workload import SECOND
 from bench.stage2_report import Column, Line
-from pattern_stage.columns import Columns, Floats, Ints
-from pattern_stage.flow import mixed, same
+from common.arrays import Ints
+from pattern_stage.columns import Columns, Floats, mixed, same
 from pattern_stage.kernel import Kernel
 from pattern_stage.lineage import Lineage
-from pattern_stage.rules import RULE_NAMES
+from pattern_stage.plan import RULE_NAMES
 from pattern_stage.values import Texts
 from xscl.algebra.events import Schema, Stream
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from bench.patterns_workload import SECOND, WITHIN, Step, Steps, Stocks, Template
-from pattern_stage.columns import Floats, Ints, Mask
+from common.arrays import Ints
+from pattern_stage.columns import Floats, Mask
 
 Found = set[tuple[int, int, int]]
 """Results, by the numbers of the events of the three steps."""

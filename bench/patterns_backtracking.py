@@ -10,16 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pattern_stage.columns import Columns
-from pattern_stage.flow import whole
-from pattern_stage.matching.arrivals import Arrival, Arrivals, Role
-from pattern_stage.matching.program import Edge, Program
-from pattern_stage.matching.slots import Slots
-from pattern_stage.matching.template import inputs as inputs_of
-from pattern_stage.matching.template import template
-from pattern_stage.static_index import StaticIndex
+from pattern_stage.columns import Columns, whole
+from pattern_stage.definition import inputs as inputs_of
+from pattern_stage.definition import pattern_template
+from pattern_stage.index import StaticIndex
+from pattern_stage.pattern.program import CompiledEdge, EventSlots, PatternProgram
+from pattern_stage.pattern.rows import Arrival, EventRole, RoleEvents
 from pattern_stage.values import Texts
-from xscl.algebra.event_sequences import Pattern
+from xscl.algebra.events import Pattern
 
 Found = list[tuple[int, int]]
 """The events of a match: of each its number, and its variable."""
@@ -35,21 +33,21 @@ class Backtracking:
     def __init__(self, pattern: Pattern, texts: Texts) -> None:
         assert pattern.within is not None and not pattern.kills and not pattern.apart and not pattern.maximal
         self._window = pattern.within
-        numbered = template(pattern, lambda leaf: leaf)
+        numbered = pattern_template(pattern, lambda leaf: leaf)
         assert isinstance(numbered, Pattern)
         self._pattern = pattern = numbered
-        slots = Slots()
-        self._program = program = Program(pattern, texts, slots)
+        slots = EventSlots()
+        self._program = program = PatternProgram(pattern, texts, slots)
         self._schemas = [schema for _, schema in inputs_of(pattern)]
-        self._roles: list[Role] = []
+        self._roles: list[EventRole] = []
         self._begins = [self._role(at, edge, texts) for at, edge in enumerate(program.begins)]
         self._takes = [self._role(at, edge, texts) for at, edge in enumerate(program.takes)]
-        self._arrivals = Arrivals(self._schemas, pattern.keys, self._roles, texts, all_events=True)
+        self._arrivals = RoleEvents(self._schemas, pattern.keys, self._roles, texts, all_events=True)
         self._arrivals.compute(slots.values)
 
-    def _role(self, variable: int, edge: Edge, texts: Texts) -> int:
+    def _role(self, variable: int, edge: CompiledEdge, texts: Texts) -> int:
         stream = self._program.streams[variable]
-        made = Role(stream, self._schemas[stream], edge.static, texts, StaticIndex)
+        made = EventRole(stream, self._schemas[stream], edge.static, texts, StaticIndex)
         self._roles.append(made)
         return len(self._roles) - 1
 
@@ -108,7 +106,7 @@ def _listed(path: _Path) -> Found:
     return found[::-1]
 
 
-def _holds(edge: Edge, registers: tuple[Any, ...], event: tuple[Any, ...]) -> bool:
+def _holds(edge: CompiledEdge, registers: tuple[Any, ...], event: tuple[Any, ...]) -> bool:
     return edge.holds is None or edge.holds(registers, event)
 
 

@@ -17,8 +17,7 @@ import numpy as np
 
 from bench.patterns_errors import Found, Given, run
 from bench.stage2_report import Line
-from pattern_stage.matching.covering import Candidate, Name, hashed
-from pattern_stage.matching.history import History, Key, Made
+from pattern_stage.pattern.history import Extension, KeyTuple, NearHistory, PartialCandidate, PartialName, hashed
 
 STREAMS = ("A", "B", "C", "D")
 KEYS, WITHIN, EPISODE = 20, 400, 60
@@ -39,23 +38,23 @@ class Case:
         return f"PATTERN SEQ(A!, B, C, D!) WHERE {{[key]}} ERRORS <= {self.errors}{budget} WITHIN {WITHIN} s"
 
 
-class ByRank(History):
+class ByRank(NearHistory):
     """Learns nothing, and keeps by rank: what a history takes more than this is what it costs."""
 
     def pass_until(self, time: int) -> None:
         pass
 
-    def learn(self, time: int, made: Iterable[tuple[Key, Made]]) -> None:
+    def learn(self, time: int, made: Iterable[tuple[KeyTuple, Extension]]) -> None:
         pass
 
-    def chosen(self, time: int, key: Key, candidates: Sequence[Candidate], most: int) -> set[Name]:
+    def chosen(self, time: int, key: KeyTuple, candidates: Sequence[PartialCandidate], most: int) -> set[PartialName]:
         return {one.name for one in sorted(candidates, key=lambda one: one.rank)[:most]}
 
 
 class ByHash(ByRank):
     """Drops at random."""
 
-    def chosen(self, time: int, key: Key, candidates: Sequence[Candidate], most: int) -> set[Name]:
+    def chosen(self, time: int, key: KeyTuple, candidates: Sequence[PartialCandidate], most: int) -> set[PartialName]:
         return {one.name for one in sorted(candidates, key=lambda one: (hashed(one), one.rank))[:most]}
 
 
@@ -109,8 +108,8 @@ def measured(cases: Sequence[Case], turns: int) -> Iterator[Line]:
         seconds: dict[str, list[float]] = {}
         told: dict[str, Found] = {}
         for _ in range(turns):
-            for name, history in (("history", History), ("rank", ByRank), ("random", ByHash)):
-                with patch("pattern_stage.matching.near.History", history):
+            for name, history in (("history", NearHistory), ("rank", ByRank), ("random", ByHash)):
+                with patch("pattern_stage.pattern.near.NearHistory", history):
                     taken, told[name] = run(case.text(), events, STREAMS)
                 seconds.setdefault(name, []).append(taken)
         for name, found in told.items():

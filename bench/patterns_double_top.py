@@ -24,7 +24,8 @@ from bench.patterns_sweeps import INTERVAL, Numbered
 from bench.patterns_thesis import Given, lowered
 from bench.patterns_workload import SECOND
 from bench.stage2_report import Column, Line
-from pattern_stage.columns import Floats, Ints
+from common.arrays import Ints
+from pattern_stage.columns import Floats
 from pattern_stage.kernel import Kernel
 from pattern_stage.values import Texts
 from xscl.algebra.events import Schema, Stream

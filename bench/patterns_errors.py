@@ -17,7 +17,8 @@ import numpy as np
 from bench.patterns_stocks import lowered
 from bench.patterns_workload import SECOND
 from bench.stage2_report import Column, Line
-from pattern_stage.columns import Columns, Ints
+from common.arrays import Ints
+from pattern_stage.columns import Columns
 from pattern_stage.kernel import Kernel
 from pattern_stage.lineage import Lineage
 from pattern_stage.values import Texts

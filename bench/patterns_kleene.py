@@ -39,11 +39,11 @@ from bench.patterns_stocks import (
 from bench.stage2_report import Column, Line, marked
 from pattern_stage.kernel import Kernel, Results
 from pattern_stage.lineage import Lineage
-from pattern_stage.matching import runs as running
-from pattern_stage.matching.bundle_table import told
-from pattern_stage.matching.runs import Running
+from pattern_stage.pattern import runs as running
+from pattern_stage.pattern.found import expand_bundles
+from pattern_stage.pattern.runs import RunMatching
 from pattern_stage.values import Texts
-from xscl.algebra.event_sequences import Pattern, Statement
+from xscl.algebra.events import Pattern, Statement
 
 INTERVAL = 1000
 """How many events an interval has."""
@@ -145,8 +145,8 @@ def _telling(made: Run) -> Iterator[None]:
 
         return call
 
-    results = timed(Running._results)
-    with patch.object(running, "told", timed(told)), patch.object(Running, "_results", results):
+    results = timed(RunMatching._results)
+    with patch.object(running, "told", timed(expand_bundles)), patch.object(RunMatching, "_results", results):
         yield
 
 

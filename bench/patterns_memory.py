@@ -22,11 +22,11 @@ from typing import Literal
 
 from bench.patterns_workload import SCHEMA, chain_of, statements, stream_of
 from bench.stage2_report import Column, Line
-from pattern_stage.columns import Ints
+from common.arrays import Ints
 from pattern_stage.kernel import Kernel
 from pattern_stage.values import Texts
-from xscl.algebra.events import AllOf, Atom, Attribute, Comparison, Condition, Constant, Stream
-from xscl.algebra.expressions import CompareOp
+from xscl.algebra.events import AllOf, Atom, Attribute, Comparison, Constant, EventCondition, Stream
+from xscl.algebra.values import CompareOp
 
 Kind = Literal["LinearStat", "different"]
 _STATM = Path("/proc/self/statm")
@@ -74,7 +74,7 @@ def asked(case: Case) -> Iterator[Stream]:
     return (chain_of([_different(chance) for _ in range(3)]) for _ in range(case.queries))
 
 
-def _different(chance: Random) -> Condition:
+def _different(chance: Random) -> EventCondition:
     """A condition on some attributes, each compared in any way."""
     atoms: list[Atom] = []
     for name, kind in SCHEMA:

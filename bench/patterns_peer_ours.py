@@ -12,7 +12,8 @@ from pyarrow import compute, csv
 from bench.patterns_peer_task import COLUMNS, Task, finish, given_directory, read_task
 from bench.patterns_thesis import Given, lowered
 from bench.patterns_workload import SECOND
-from pattern_stage.columns import Columns, Ints
+from common.arrays import Ints
+from pattern_stage.columns import Columns
 from pattern_stage.kernel import Kernel
 from pattern_stage.values import Texts
 from xscl.algebra.events import Schema, Stream

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from bench.patterns_peer_task import Task
-from pattern_stage.columns import Ints
+from common.arrays import Ints
 
 _STARTS = """
     WITH starts AS (

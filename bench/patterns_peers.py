@@ -26,7 +26,7 @@ from bench.patterns_peer_task import COLUMNS, TEMPLATES, Task, ranges, read_rows
 from bench.patterns_thesis import lowered
 from bench.peer_runs import System, reported
 from bench.stage2_report import Column, Line
-from pattern_stage.columns import Ints
+from common.arrays import Ints
 
 FLINK = System("flink", "patterns_peer_flink", "pyflink", java=True)
 OURS = System("mmqjp", "patterns_peer_ours", "mmqjp", uses_ours=True)

@@ -18,9 +18,10 @@ import numpy as np
 from bench.patterns_thesis import Given, lowered
 from bench.patterns_workload import SECOND
 from bench.stage2_report import Column, Line
-from mmqjp.answers.patterns.kernels import MakeKernel, Results
-from mmqjp.answers.patterns.places import DRIVER, EXECUTORS, SQL, kernels
-from pattern_stage.columns import Columns, Ints
+from common.arrays import Ints
+from mmqjp.answers.events_run import DRIVER, EXECUTORS, SQL, kernels
+from mmqjp.answers.kernels import MakeKernel, PatternResults
+from pattern_stage.columns import Columns
 from pattern_stage.lineage import Lineage
 from pattern_stage.values import Texts
 from xscl.algebra.events import Schema, Stream
@@ -103,7 +104,7 @@ def run(make: MakeKernel, case: Case, asked: Sequence[Stream], given: Mapping[st
     for place, stream in enumerate(asked):
         kernel.add(place, stream, -1)
     bounds = np.linspace(0, case.events + 2, case.intervals + 1).astype(np.int64) * SECOND
-    found: list[Results] = []
+    found: list[PatternResults] = []
     begin = time.perf_counter()
     for low, high in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
         lineage.begin()
@@ -125,7 +126,7 @@ def _numbered(name: str, given: Given, texts: Texts, lineage: Lineage) -> Column
     return Columns(events.t0, events.t1, events.values, numbers.reshape(-1, 1))
 
 
-def _rows(found: Sequence[Results]) -> Ints:
+def _rows(found: Sequence[PatternResults]) -> Ints:
     if not found:
         return np.zeros((0, 3), np.int64)
     rows = [
@@ -138,7 +139,7 @@ def _rows(found: Sequence[Results]) -> Ints:
 
 def measured(some: Iterable[Case], *, quick: bool) -> Iterator[Line]:
     """Lines of cases."""
-    from join_stage.store.spark.start import spark_session
+    from join_stage.store.spark.java import spark_session
 
     session = spark_session(app_name="places")
     try:

@@ -14,15 +14,15 @@ from typing import Literal, get_args
 import numpy as np
 
 from bench.patterns_workload import SECOND
-from pattern_stage.columns import Columns, Floats, Ints
+from common.arrays import Ints
+from pattern_stage.columns import Columns, Floats
 from pattern_stage.lineage import Lineage
 from pattern_stage.values import Texts
-from xscl import parse_script
-from xscl.algebra.event_sequences import Statement
-from xscl.algebra.events import Schema
-from xscl.event_check import schemas_of
-from xscl.event_normal import lower_statement
-from xscl.script import EventStreams
+from xscl.algebra.events import Schema, Statement
+from xscl.event_lower import lower_statement
+from xscl.event_parser import schemas_of
+from xscl.parser import parse_script
+from xscl.syntax import EventStreams
 
 Predicate = Literal["p1", "p2", "p3"]
 Strategy = Literal["s2", "s3"]

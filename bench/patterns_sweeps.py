@@ -12,7 +12,7 @@ import numpy as np
 from bench.patterns_thesis import Given, Workload, lowered, statements, streams
 from bench.patterns_workload import SECOND
 from bench.stage2_report import Column, Line, marked
-from pattern_stage.columns import Ints
+from common.arrays import Ints
 from pattern_stage.kernel import Kernel
 from pattern_stage.values import Texts
 from xscl.algebra.events import Stream

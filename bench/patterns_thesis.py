@@ -12,14 +12,15 @@ from typing import Literal
 import numpy as np
 
 from bench.patterns_workload import SECOND
-from pattern_stage.columns import Column, Columns, Floats, Ints
-from pattern_stage.rules import RULE_NAMES, RuleName
+from common.arrays import Ints
+from pattern_stage.columns import Column, Columns, Floats
+from pattern_stage.plan import RULE_NAMES, RuleName
 from pattern_stage.values import Texts
-from xscl import parse_script
 from xscl.algebra.events import Schema, Stream
-from xscl.event_check import schemas_of
-from xscl.event_normal import lower_event_query
-from xscl.script import EventStreams
+from xscl.event_lower import lower_event_query
+from xscl.event_parser import schemas_of
+from xscl.parser import parse_script
+from xscl.syntax import EventStreams
 
 Name = Literal["feeds", "rumor", "hybrid"]
 

@@ -23,12 +23,11 @@ from bench.patterns_stocks import lowered
 from bench.patterns_windows_data import SCHEMA, STREAM, Data, Given, Question, given, pnyse, ponco, random_question
 from bench.patterns_windows_matcher import Match, events, matches
 from bench.stage2_report import Column, Line, marked
+from pattern_stage.in_sql.kernel import DuckDBDatabase, ReplayKernel
 from pattern_stage.kernel import Kernel, Results
 from pattern_stage.lineage import Lineage
-from pattern_stage.replay.kernel import ReplayKernel
-from pattern_stage.replay.on_duckdb import DuckDBDatabase
 from pattern_stage.values import Texts
-from xscl.algebra.event_sequences import Statement
+from xscl.algebra.events import Statement
 
 Shape = Literal["Pseq", "Pset", "Ponco", "Pnyse"]
 

@@ -14,7 +14,8 @@ from typing import Literal
 import numpy as np
 
 from bench.patterns_workload import SECOND
-from pattern_stage.columns import Columns, Floats, Ints
+from common.arrays import Ints
+from pattern_stage.columns import Columns, Floats
 from pattern_stage.lineage import Lineage
 from pattern_stage.values import Texts
 from xscl.algebra.events import Schema

@@ -14,7 +14,8 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from pattern_stage.columns import Columns, Floats, Ints
+from common.arrays import Ints
+from pattern_stage.columns import Columns, Floats
 from pattern_stage.values import Texts
 from xscl.algebra.events import (
     ALWAYS,
@@ -23,8 +24,8 @@ from xscl.algebra.events import (
     Atom,
     Attribute,
     Comparison,
-    Condition,
     Constant,
+    EventCondition,
     Events,
     Filter,
     Fold,
@@ -158,7 +159,7 @@ def stream_of(template: Template, steps: Steps) -> Stream:
             return Filter(_fold(again, _primary(steps[2]), summed), _condition(steps[2], "left"))
 
 
-def chain_of(conditions: Sequence[Condition]) -> Stream:
+def chain_of(conditions: Sequence[EventCondition]) -> Stream:
     """A statement of steps with these conditions, each on the next event."""
     stream: Stream = Filter(_BASE, conditions[0])
     for condition in conditions[1:]:
@@ -170,7 +171,7 @@ _BASE = Events(STREAM, SCHEMA)
 _TOTAL: tuple[str, Kind] = ("total", "number")
 
 
-def _condition(step: Step, part: Part) -> Condition:
+def _condition(step: Step, part: Part) -> EventCondition:
     atoms: list[Atom] = [
         Comparison("=", Attribute(part, f"d{place}", "string"), Constant(_named(value))) for place, value in step.equal
     ]
@@ -180,22 +181,22 @@ def _condition(step: Step, part: Part) -> Condition:
     return AllOf(tuple(atoms))
 
 
-def _primary(step: Step) -> Condition:
+def _primary(step: Step) -> EventCondition:
     (place, value), _ = step.equal
     return Comparison("=", Attribute("right", f"d{place}", "string"), Constant(_named(value)))
 
 
-def _rises(step: Step) -> Condition:
+def _rises(step: Step) -> EventCondition:
     """The parameterised atom: the step's first continuous attribute is greater than before."""
     name = f"c{step.ranges[0][0]}"
     return Comparison(">", Attribute("left", name, "number"), Attribute("left", f"{name}_1", "number"))
 
 
-def _and(one: Condition, other: Condition) -> Condition:
+def _and(one: EventCondition, other: EventCondition) -> EventCondition:
     return AllOf((one, other))
 
 
-def _next(left: Stream, condition: Condition, within: int | None) -> Stream:
+def _next(left: Stream, condition: EventCondition, within: int | None) -> Stream:
     before = [name for name, _ in left.schema]
     schema = (*((f"{name}_1", kind) for name, kind in left.schema), *SCHEMA)
     names: tuple[tuple[Part, str], ...] = (
@@ -205,7 +206,7 @@ def _next(left: Stream, condition: Condition, within: int | None) -> Stream:
     return Next(left, _BASE, condition, within, names, schema)
 
 
-def _fold(left: Stream, chooses: Condition, summed: bool) -> Stream:
+def _fold(left: Stream, chooses: EventCondition, summed: bool) -> Stream:
     schema = (*((f"{name}_1", kind) for name, kind in left.schema), *left.schema)
     names: tuple[tuple[Part, str], ...] = (
         *(("left", name) for name, _ in left.schema),

@@ -12,10 +12,10 @@ from bench.expert_workload import Parameters, script
 from bench.peer_worker import Row, Wish, Work, serve
 from bench.realistic_split import PartTimes
 from bench.workload import HOUR
-from feeds.document import Document
+from feeds.documents import Document
 from mmqjp.answers.output import Output
-from mmqjp.garbage import gc_frozen
-from mmqjp.session import Session
+from mmqjp.engine import Session
+from mmqjp.process import gc_frozen
 
 BEFORE_JOINS = ("admission and parse", "stage 1")
 """The parts that the peers do not have, because they get shredded rows."""

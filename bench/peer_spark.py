@@ -17,7 +17,7 @@ from pyarrow import csv
 
 from bench.peer_files import Directories
 from bench.peer_worker import JOINS, TABLES, WISHES, Row, Wish, Work, serve
-from join_stage.store.spark.start import spark_session
+from join_stage.store.spark.java import spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

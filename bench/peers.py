@@ -26,7 +26,7 @@ from bench.peer_worker import FORMS, TABLES, Row, Wish, Work, write_table
 from bench.realistic_workload import fields
 from bench.stage2_report import Column, Line, keep, parsed, plain_parser, show
 from bench.workload import HOUR, items
-from feeds.document import Document
+from feeds.documents import Document
 
 NUMBERS, QUICK_NUMBERS = [1, 10, 100, 1_000, 10_000], [1, 1_000]
 ITEMS, QUICK_ITEMS = 20_000, 5_000

@@ -32,10 +32,10 @@ from bench.stage2_report import Column, Line, keep, marked, parsed, parser, show
 from bench.stage2_rows import check_equal, rows_digest
 from bench.timing import clocked, floor
 from bench.workload import HOUR, channel, items
-from feeds.document import Document
-from mmqjp import Output
-from mmqjp.garbage import gc_frozen
-from mmqjp.session import Session
+from feeds.documents import Document
+from mmqjp.answers.output import Output
+from mmqjp.engine import Session
+from mmqjp.process import gc_frozen
 
 NUMBERS = [1000, 10_000, 100_000]
 ITEMS, QUICK_ITEMS, BATCH = 20_000, 10_000, 5_000

@@ -18,7 +18,7 @@ from lxml import etree
 
 from bench.realistic_workload import FIELDS, LONGEST, RealisticQuery, fields
 from bench.workload import HOUR
-from feeds.document import Document
+from feeds.documents import Document
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 
 from bench.stage2_engines import timed_join
-from join_stage.joiner import JoinEngine
-from mmqjp.session import Session
+from join_stage.protocol import JoinEngine
+from mmqjp.engine import Session
 
 PARTS = ("admission and parse", "stage 1", "stage 2", "expansion", "store", "rest")
 _JOIN = "stage 2"

@@ -14,7 +14,7 @@ import pyarrow as pa
 from lxml import etree
 
 from bench.workload import CATEGORIES, CHANNELS, HOUR, author, category, channel
-from feeds.document import Document
+from feeds.documents import Document
 
 LONGEST = 168
 """Hours in the longest window."""

@@ -34,10 +34,10 @@ from bench.stage2_report import Line, keep
 from bench.stage2_report import show as show_lines
 from bench.timing import ROUNDS, clocked, evaluate, floor, in_turns, ratio
 from bench.workload import channel, items, queries
-from mmqjp.session import Session
+from mmqjp.engine import Session
 from templates.catalog import Catalog
 from xpath_stage.evaluator import XPathStage
-from xscl.algebra.normal import Conjunct
+from xscl.algebra.joins import Conjunct
 
 DISTINCT, SUBSCRIPTIONS, QUICK = 5_000, 100_000, 10_000
 _MORE = 20

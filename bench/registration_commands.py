@@ -18,7 +18,7 @@ from pathlib import Path
 
 from bench.registration_scripts import WRONG, documents, script
 from bench.stage2_report import Line
-from join_stage.joiner import DEFAULT_PLAN
+from join_stage.protocol import DEFAULT_PLAN
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from resource import RUSAGE_SELF, getrusage
 
 from bench.registration_scripts import KINDS, WRONG, documents, queries, script
 from bench.stage2_report import Column, Line
-from join_stage.joiner import DEFAULT_PLAN
-from mmqjp.session import Session
+from join_stage.protocol import DEFAULT_PLAN
+from mmqjp.engine import Session
 
 RATES = tuple(kind for kind in KINDS if kind not in WRONG)
 COMPARED, PAIRS = 40, 6

@@ -8,7 +8,7 @@ from itertools import count
 from random import Random
 
 from bench.expert_workload import parameters
-from feeds.document import Document
+from feeds.documents import Document
 
 START, SECOND = 1_780_000_000_000_000, 1_000_000
 

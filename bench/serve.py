@@ -28,11 +28,11 @@ from bench.serve_pages import Pages
 from bench.serve_visitors import Times, Visitors
 from bench.stage2_report import Column, Line, keep, plain_parser, show
 from bench.workload import items
-from feeds.document import Document
-from join_stage.joiner import DEFAULT_PLAN
-from mmqjp.commands.interrupts import interruptible
-from mmqjp.garbage import gc_frozen
-from mmqjp.session import Session
+from feeds.documents import Document
+from join_stage.protocol import DEFAULT_PLAN
+from mmqjp.commands.console import interruptible
+from mmqjp.engine import Session
+from mmqjp.process import gc_frozen
 
 QUERIES, OUTPUTS, RATE = 10_000, 1_000_000, 50.0
 TURNS, QUICK_TURNS = 12, 4

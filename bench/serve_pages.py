@@ -10,7 +10,7 @@ from random import Random
 from urllib.parse import urlencode, urlsplit
 
 from bench.serve_visitors import Request, get
-from mmqjp.session import Session
+from mmqjp.engine import Session
 
 SAMPLE = 60
 """The number of queries whose matches and feeds are asked for."""

@@ -37,10 +37,9 @@ from bench.stage1_workload import KINDS, LARGE, STREAM, VOCABULARIES, documents,
 from bench.timing import ROUNDS, Way, clocked, evaluate, floor, in_turns, ratio
 from templates.catalog import Catalog, Placement
 from templates.witness import Witnesses
+from xpath_stage.documents import Limits, StreamDocument, parse_document
 from xpath_stage.evaluator import XPathStage
-from xpath_stage.limits import Limits
-from xpath_stage.parse import StreamDocument, parse_document
-from xscl.algebra.normal import Conjunct
+from xscl.algebra.joins import Conjunct
 
 SIZES, QUICK_SIZES = [10, 100, 1000, 5000, 50_000], [10, 100, 5000]
 MIXES, QUICK_MIXES = ((0.0, 0.0), (0.4, 0.0), (0.4, 0.1)), ((0.0, 0.0), (0.4, 0.1))

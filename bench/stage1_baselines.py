@@ -10,8 +10,8 @@ from lxml import etree
 
 from bench.stage1_workload import LARGE, xpaths
 from bench.timing import Way
-from common.xml_parser import xml_parser
-from xscl.algebra.normal import Conjunct
+from common.xml import xml_parser
+from xscl.algebra.joins import Conjunct
 
 _PARSER = xml_parser(elements_only=True)
 

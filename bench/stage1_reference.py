@@ -8,10 +8,10 @@ from dataclasses import replace
 from templates.catalog import Catalog, Placement
 from templates.witness import Witnesses, node_id, plain_node
 from xpath_stage.binder import bindings
-from xpath_stage.parse import StreamDocument
-from xscl.algebra.functions import derive
-from xscl.algebra.normal import Conjunct
-from xscl.algebra.pattern import PatternNode
+from xpath_stage.documents import StreamDocument
+from xscl.algebra.joins import Conjunct
+from xscl.algebra.trees import PatternNode
+from xscl.algebra.values import derive
 
 Edge = tuple[int, int]
 Row = tuple[int, int]

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from itertools import count
 from random import Random
 
-from xscl.algebra.normal import Conjunct, Side, Term
-from xscl.algebra.pattern import Condition, PatternNode, Test
+from xscl.algebra.joins import Conjunct, Side, Term
+from xscl.algebra.trees import Condition, PatternNode, Test
 
 _TEXT = (
     "stream join event query template witness node value path atom feed book author title data system window time "

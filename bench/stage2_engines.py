@@ -16,10 +16,10 @@ import pyarrow as pa
 
 from bench.stage2_queries import Registered
 from bench.stage2_rows import CHUNK
-from join_stage.duckdb_engine import DuckDBEngine
-from join_stage.joiner import PLANS, RESULT, JoinEngine, Scope
+from join_stage.duckdb import DuckDBEngine
+from join_stage.protocol import PLANS, RESULT, JoinEngine, JoinScope
 from join_stage.store.protocol import whole_batch
-from mmqjp.tables.store_schema import SCHEMA
+from mmqjp.tables.schema import SCHEMA
 from templates.catalog import INFINITE
 from templates.witness import Witnesses
 
@@ -30,7 +30,7 @@ ENGINES = ("duckdb", "spark")
 PATIENCE = 20.0
 """A way that takes longer, in seconds, is not measured again."""
 
-NOTHING = Scope(INFINITE, frozenset())
+NOTHING = JoinScope(INFINITE, frozenset())
 """The scope of documents that only become state: no streams are joined."""
 
 
@@ -45,7 +45,7 @@ def open_engine(engine: str, plan: str, directory: Path | None = None) -> JoinEn
 
 def session() -> SparkSession:
     """The Spark session of this process, started with the settings of mmqjp if there is none."""
-    from join_stage.store.spark.start import spark_session
+    from join_stage.store.spark.java import spark_session
 
     return spark_session()
 
@@ -66,9 +66,9 @@ def put_rows(store: JoinEngine, registered: Registered) -> None:
         store.put_rows(template, rows)
 
 
-def scope(registered: Registered) -> Scope:
+def scope(registered: Registered) -> JoinScope:
     """All documents of the two streams, however far apart."""
-    return Scope(INFINITE, frozenset({registered.streams}))
+    return JoinScope(INFINITE, frozenset({registered.streams}))
 
 
 def become_state(store: JoinEngine, batches: Iterable[tuple[int, Witnesses]]) -> None:
@@ -89,7 +89,7 @@ class Joined:
     table: pa.Table
 
 
-def timed_join(store: JoinEngine, batch: Witnesses, first: int, among: Scope, keep: bool = False) -> Joined:
+def timed_join(store: JoinEngine, batch: Witnesses, first: int, among: JoinScope, keep: bool = False) -> Joined:
     """Joins a batch and lists the rows. With `keep`, the result has them."""
     kept = []
     begin = time.perf_counter()

@@ -9,11 +9,11 @@ from functools import cached_property
 
 import numpy as np
 
-from join_stage.batch_sql import TemplateTable
-from templates.catalog import INFINITE, Catalog, Edge, Placement, Row
-from templates.template import Shape, canonical_shape
-from xscl.algebra.normal import Conjunct, Side, Term
-from xscl.algebra.pattern import PatternNode, Test
+from join_stage.protocol import TemplateTable
+from templates.catalog import INFINITE, Catalog, Placement, StepEdge, TemplateRow
+from templates.graph import Shape, canonical_shape
+from xscl.algebra.joins import Conjunct, Side, Term
+from xscl.algebra.trees import PatternNode, Test
 
 ROOT = "item"
 
@@ -106,9 +106,9 @@ class Registered:
     queries: list[Pairs]
     catalog: Catalog
     placements: dict[Pairs, Placement]
-    edges: frozenset[Edge]
+    edges: frozenset[StepEdge]
     values: frozenset[int]
-    tables: list[tuple[TemplateTable, list[Row]]]
+    tables: list[tuple[TemplateTable, list[TemplateRow]]]
 
     @property
     def subscribers(self) -> Counter[int]:
@@ -133,15 +133,15 @@ def register(schema: Schema, queries: list[Pairs], streams: tuple[str, str]) -> 
     catalog = Catalog()
     conjuncts = {pairs: conjunct(schema, pairs, streams) for pairs in dict.fromkeys(queries)}
     placements: dict[Pairs, Placement] = {}
-    edges: set[Edge] = set()
+    edges: set[StepEdge] = set()
     values: set[int] = set()
-    rows: dict[int, Row] = {}
+    rows: dict[int, TemplateRow] = {}
     for pairs in queries:
         placements[pairs], change = catalog.add(conjuncts[pairs], INFINITE, True)
         edges.update(change.edges)
         values.update(change.values)
         rows.update((row.id, row) for row in change.rows)
-    by_template: dict[int, list[Row]] = {}
+    by_template: dict[int, list[TemplateRow]] = {}
     for row in rows.values():
         by_template.setdefault(row.template, []).append(row)
     tables = [(TemplateTable(number, catalog.templates[number]), of) for number, of in sorted(by_template.items())]

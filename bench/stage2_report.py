@@ -16,7 +16,7 @@ from rich.table import Table
 from bench.command import file
 from bench.stage1_plot import missing
 from bench.stage2_engines import ENGINES
-from join_stage.joiner import PLANS
+from join_stage.protocol import PLANS
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bench.stage2_queries import Pairs, Registered
-from xscl.algebra.normal import Term
+from xscl.algebra.joins import Term
 
 CHUNK = 1 << 20
 

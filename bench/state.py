@@ -25,7 +25,7 @@ from bench.stage2_report import Column, Line, keep, numbers, parsed, plain_parse
 from bench.stage2_rows import RowsDigest, check_equal, of_columns
 from bench.stage2_witnesses import SECOND, witnesses
 from bench.state_workload import LEAVES, chunks, expected, kept, measured, registered, strings
-from mmqjp.state.open_store import directory_bytes
+from mmqjp.state.choice import directory_bytes
 
 NUMBERS, QUICK_NUMBERS = [100_000, 1_000_000, 10_000_000], [20_000, 100_000]
 SIZE, BATCHES, WARM = 5_000, 7, 2

@@ -23,17 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from bench.command import with_progress
-from bench.stage2_engines import (
-    Joined,
-    become_state,
-    medians,
-    open_sql,
-    opened,
-    plans_of,
-    put_rows,
-    scope,
-    timed_join,
-)
+from bench.stage2_engines import Joined, become_state, medians, open_sql, opened, plans_of, put_rows, scope, timed_join
 from bench.stage2_queries import Registered, Schema, draw, register, three_level, two_level, without_mirrors
 from bench.stage2_report import Column, Line, keep, marked, parsed, parser, show, shown, speedup
 from bench.stage2_rows import check_equal, check_sample, expanded_count, of_queries, rows_digest
@@ -41,7 +31,7 @@ from bench.stage2_sequential import Sequential, load
 from bench.stage2_sequential import measure as measure_sequential
 from bench.stage2_witnesses import witnesses
 from bench.technical_split import split
-from join_stage.joiner import JoinEngine
+from join_stage.protocol import JoinEngine
 from templates.witness import Witnesses
 
 STREAMS = ("S", "T")

@@ -16,10 +16,9 @@ import pyarrow as pa
 
 from bench.stage2_engines import Sql
 from bench.stage2_queries import Registered
-from join_stage.batch_sql import TemplateTable
-from templates.catalog import Row
-from templates.conjunctive import R_BIN, Atom, ConjunctiveQuery, conjunctive_query
-from templates.template import Shape
+from join_stage.protocol import TemplateTable
+from templates.catalog import TemplateRow
+from templates.graph import R_BIN, ConjunctiveQuery, RelationAtom, Shape, conjunctive_query
 
 T = TypeVar("T")
 
@@ -63,7 +62,7 @@ def view_query(shape: Shape, template: str) -> ConjunctiveQuery:
     for atom in query.body:
         if atom.relation in ("R_bin", "R_binW") and atom.args[-1] in strval:
             name = "R_L" if atom.relation == "R_bin" else "R_R"
-            body.append(Atom(name, (*R_BIN, "strval"), (*atom.args, strval[atom.args[-1]])))
+            body.append(RelationAtom(name, (*R_BIN, "strval"), (*atom.args, strval[atom.args[-1]])))
         elif not atom.relation.startswith("R_doc"):
             body.append(atom)
     return ConjunctiveQuery(query.head, tuple(body))
@@ -79,7 +78,7 @@ def _answers(sql: Sql, registered: Registered, make: Callable[[Shape, str], Conj
     return sorted(found)
 
 
-def _rows(template: TemplateTable, rows: list[Row]) -> pa.Table:
+def _rows(template: TemplateTable, rows: list[TemplateRow]) -> pa.Table:
     columns = zip(*((row.id, *row.variables, row.window) for row in rows), strict=True)
     return pa.table([pa.array(column) for column in columns], names=template.columns[:-1])
 

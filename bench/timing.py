@@ -13,9 +13,8 @@ from lxml import etree
 
 from bench.stage1_workload import STREAM
 from templates.witness import Witnesses
+from xpath_stage.documents import ParsedDocument, parse_documents
 from xpath_stage.evaluator import XPathStage
-from xpath_stage.parse import ParsedDocument
-from xpath_stage.parse_many import parse_documents
 
 ROUNDS = 41
 PATIENCE = 2.0

@@ -20,11 +20,13 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.workload import items, queries
-from feeds.document import Document
-from join_stage.joiner import DEFAULT_PLAN
-from mmqjp import Output
-from mmqjp.session import Session
-from xscl import Script, parse_script, to_xscl
+from feeds.documents import Document
+from join_stage.protocol import DEFAULT_PLAN
+from mmqjp.answers.output import Output
+from mmqjp.engine import Session
+from xscl.parser import parse_script
+from xscl.printer import to_xscl
+from xscl.syntax import Script
 
 BATCH = 500
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from random import Random
 from xml.sax.saxutils import escape, quoteattr
 
-from feeds.document import Document
+from feeds.documents import Document
 
 START = 1_780_000_000_000_000
 HOUR = 3_600_000_000

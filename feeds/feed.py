@@ -1,28 +1,72 @@
-"""A feed's bytes read into entries by feedparser: RSS 0.9x, 1.0 and 2.0, Atom 0.3 and 1.0."""
+"""A feed's bytes read into entries by feedparser: RSS 0.9x, 1.0 and 2.0, Atom 0.3 and 1.0.
+
+Reads the entries in a feed's bytes, each with its document: an `<item>`, or the entry as it stands.
+
+The entries of a feed as they stand there: each entry's own element, with the feed's title and link added.
+
+Runs work on strangers' input in a process of its own, which the system ends after a time limit.
+
+Some libraries that read feeds, pages and robots.txt take quadratic time or worse if the input is written to hurt them.
+A thread or a call cannot be ended from outside; a process can. Idle processes are kept for later calls.
+
+JSON Feed 1.0 and 1.1 rewritten as Atom, so that one reader serves, sanitises and resolves every format.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import atexit
 import html
 import io
+import json
+import os
+import pickle
 import re
-from collections.abc import Iterable
+import resource
+import signal
+import struct
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from copy import deepcopy
 from dataclasses import dataclass
+from math import ceil
+from threading import Lock
 from time import struct_time
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, Literal, TypeVar, cast
 from urllib.parse import urljoin
 
 import feedparser
 from feedparser.urls import resolve_relative_uris
+from lxml import etree
 
-from feeds.bad_input import FeedError
-from feeds.credentials import without_credentials
-from feeds.dates import from_struct, parse_iso
-from feeds.item import Enclosure, Entry
-from feeds.links import harmless, is_harmless, is_url
-from feeds.markup import LONGEST_ADDRESS, links_of, mentions, sanitised
-from feeds.text import LONGEST_TITLE, html_to_text, looks_like_markup, one_line, xml_text
-
-_T = TypeVar("_T")
+from common.errors import InputError
+from common.xml import read_prolog, xml_parser
+from feeds.documents import DEFAULT_STREAM, FeedError, Reject, from_struct, parse_iso
+from feeds.files import RAW_KEPT, as_told
+from feeds.history import EndOfFetch, Fetch, Sighting, sightings
+from feeds.items import (
+    LONGEST_ADDRESS,
+    LONGEST_TITLE,
+    Enclosure,
+    Entry,
+    Membership,
+    Origin,
+    extract_links,
+    harmless,
+    html_to_text,
+    is_harmless,
+    is_url,
+    item_xml,
+    looks_like_markup,
+    mentions,
+    one_line,
+    sanitised,
+    without_credentials,
+    xml_text,
+)
 
 _HTML = frozenset({"text/html", "application/xhtml+xml"})
 
@@ -135,7 +179,7 @@ def _is_html(detail: Any, atom: bool) -> bool:
 
 def _summary_links(entry: Any, atom: bool) -> list[str]:
     detail = _detail(entry, "summary")
-    return links_of(detail["value"]) if _is_html(detail, atom) and detail.get("value") else []
+    return extract_links(detail["value"]) if _is_html(detail, atom) and detail.get("value") else []
 
 
 def _entry_language(entry: Any) -> str:
@@ -250,3 +294,443 @@ def _name_without_address(text: str) -> str:
 
 def _distinct(values: Iterable[_T]) -> tuple[_T, ...]:
     return tuple(dict.fromkeys(value for value in values if value))
+
+
+_ITEMS = frozenset(
+    {
+        "item",
+        "{http://purl.org/rss/1.0/}item",
+        "{http://my.netscape.com/rdf/simple/0.9/}item",
+        "{http://backend.userland.com/rss}item",
+        "{http://backend.userland.com/rss2}item",
+        "{http://blogs.law.harvard.edu/tech/rss}item",
+        "entry",
+        "{http://www.w3.org/2005/Atom}entry",
+        "{http://purl.org/atom/ns#}entry",
+    }
+)
+
+
+def raw_entries(data: bytes, feed: Feed) -> list[bytes]:
+    """The `item` or `entry` elements of the feed's XML, in the order of `feed.entries`, as documents of their own.
+
+    Each gets two last children in no namespace, `channel_title` and `channel_url`, if the feed has them. Raises
+    FeedError if the XML is not well-formed (nothing is repaired here) or its entries are not those of `feed`.
+    """
+    try:
+        # Blanks before the XML declaration are common and mean nothing.
+        root = etree.fromstring(data.lstrip(), xml_parser())
+    except etree.XMLSyntaxError as error:
+        raise FeedError(f"raw entries need well-formed XML: {error.msg}") from None
+    found = [element for element in root.iter() if element.tag in _ITEMS]
+    if len(found) != len(feed.entries):
+        raise FeedError(f"raw entries cannot be told apart: {len(found)} elements for {len(feed.entries)} entries")
+    return [_document(element, feed) for element in found]
+
+
+def _document(element: etree._Element, feed: Feed) -> bytes:
+    copy = deepcopy(element)
+    copy.tail = None
+    for name, value in (("channel_title", feed.title), ("channel_url", feed.site_url or feed.self_url)):
+        if value:
+            # Parsed with an explicit xmlns="", because an element that lxml makes without a namespace
+            # is written, and read again, in the default namespace of its parent.
+            child = etree.fromstring(f'<{name} xmlns=""/>')
+            child.text = xml_text(value)
+            copy.append(child)
+    return etree.tostring(copy, encoding="utf-8")
+
+
+_T = TypeVar("_T")
+
+SECONDS, BYTES_A_SECOND = 10, 256 * 1024
+"""The seconds of processor time for a call, and the bytes that give it another second."""
+
+MEMORY = 4 << 30
+"""The most bytes of address space."""
+
+ANSWER, ANSWER_PER_BYTE = 64 << 20, 16
+"""The most bytes of an answer, and the bytes more that each byte of the input gives it. What comes from a stranger may
+be written to grow, and here it is held whole."""
+
+IDLE = 2
+"""The number of processes that are kept for later calls, and of calls of event loops that run at once."""
+
+_LENGTH_PREFIX = struct.Struct("<Q")
+
+
+class ConfinedError(InputError, ValueError):
+    """The work did not end within its limits. The message tells what happened."""
+
+
+def seconds_for(size: int) -> int:
+    """The seconds of processor time for work on so many bytes."""
+    return SECONDS + size // BYTES_A_SECOND
+
+
+def answer_for(size: int) -> int:
+    """The most bytes of the answer of work on so many bytes."""
+    return ANSWER + size * ANSWER_PER_BYTE
+
+
+def confined(work: Callable[..., _T], *arguments: object, size: int) -> _T:
+    """Calls a module's function with arguments that hold about `size` bytes from a stranger.
+
+    Returns and raises what the function does, and ConfinedError if it passes the limits or ends its process.
+    """
+    return cast(_T, _asked(_Call(), work, arguments, size))
+
+
+async def confined_aside(work: Callable[..., _T], *arguments: object, size: int) -> _T:
+    """Like `confined`, while the event loop goes on. The work ends if the call is cancelled."""
+    call = _Call()
+    try:
+        loop = asyncio.get_running_loop()
+        return cast(_T, await loop.run_in_executor(_threads, _asked, call, work, arguments, size))
+    except asyncio.CancelledError:
+        call.cancel()
+        raise
+
+
+def prepare(work: Callable[..., object]) -> None:
+    """Starts a process for later calls of a module's function. It loads the module while this process goes on."""
+    _put_back(_Worker(f"import {work.__module__}; "))
+
+
+class _Worker:
+    """A process that does one call after the other. It runs `first` before them."""
+
+    def __init__(self, first: str = "") -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", f"{first}from feeds.feed import serve; serve()"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+            start_new_session=True,  # Ctrl-C is for whoever asked
+        )
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._to, self._from = cast(BinaryIO, self._process.stdin), cast(BinaryIO, self._process.stdout)
+        self._ended = False
+
+    def is_well(self) -> bool:
+        return not self._ended and self._process.poll() is None
+
+    def ask(self, size: int, work: Callable[..., object], arguments: tuple[object, ...]) -> object:
+        """Returns or raises what the work on so many bytes does."""
+        seconds = seconds_for(size)
+        request = pickle.dumps((seconds, answer_for(size), work, arguments), pickle.HIGHEST_PROTOCOL)
+        try:
+            with suppress(BrokenPipeError):  # its end tells more
+                _write(self._to, request)
+            answer = _read(self._from)
+        except EOFError:
+            raise ConfinedError(self._end(seconds)) from None
+        succeeded, result = pickle.loads(answer)
+        if succeeded:
+            return result
+        raise result
+
+    def _end(self, seconds: int) -> str:
+        status = self._process.wait()
+        if status == -signal.SIGXCPU:
+            return f"reading it takes more than {seconds} s"
+        return f"reading it ended its process (status {status})"
+
+    def end(self) -> None:
+        self._ended = True
+        self._process.kill()
+
+    def leave(self) -> None:
+        """Closes this process's ends of the pipes. The worker ends when all ends are closed."""
+        for pipe in (self._to, self._from):
+            with suppress(OSError):
+                pipe.close()
+
+    def finish(self) -> None:
+        """Kills the process and waits for its end."""
+        self.end()
+        self._process.wait()
+        self.leave()
+
+    def forget(self) -> None:
+        """For a fork of this process, whose child the worker is not."""
+        self._process.returncode = 0
+        self.leave()
+
+
+class _Call:
+    """A call that another thread may cancel. It has a worker only while that runs it."""
+
+    def __init__(self) -> None:
+        self._worker: _Worker | None = None
+        self._cancelled = False
+
+    def begin(self, worker: _Worker) -> None:
+        with _lock:
+            self._worker = worker
+            if self._cancelled:
+                worker.end()
+
+    def finish(self) -> None:
+        with _lock:
+            self._worker = None
+
+    def cancel(self) -> None:
+        with _lock:
+            self._cancelled = True
+            if self._worker is not None:
+                self._worker.end()
+
+
+_threads = ThreadPoolExecutor(IDLE, "confined")
+_idle: list[_Worker] = []
+_lock = Lock()
+
+
+def _taken() -> _Worker:
+    with _lock:
+        while _idle:
+            if (worker := _idle.pop()).is_well():
+                return worker
+            worker.finish()
+    return _Worker()
+
+
+def _asked(call: _Call, work: Callable[..., object], arguments: tuple[object, ...], size: int) -> object:
+    worker = _taken()
+    call.begin(worker)
+    try:
+        return worker.ask(size, work, arguments)
+    except Exception:
+        raise  # what the work raises, its process survives
+    except BaseException:
+        worker.end()
+        raise
+    finally:
+        call.finish()
+        _put_back(worker)
+
+
+def _put_back(worker: _Worker) -> None:
+    with _lock:
+        if len(_idle) < IDLE:
+            _idle.append(worker)
+            return
+    worker.finish()
+
+
+def _finish_all() -> None:
+    while _idle:
+        _idle.pop().finish()
+
+
+def _forget_all() -> None:
+    global _threads, _lock
+    _threads, _lock = ThreadPoolExecutor(IDLE, "confined"), Lock()
+    while _idle:
+        _idle.pop().forget()
+
+
+atexit.register(_finish_all)
+os.register_at_fork(after_in_child=_forget_all)
+
+
+# ---------------------------------------------------------------- in that process
+
+
+def serve_calls() -> None:
+    """Runs the calls that come on standard input until that ends."""
+    come, go = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what the work prints is no answer
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _lower(resource.RLIMIT_AS, MEMORY)
+    while True:
+        try:
+            request = _read(come)
+        except EOFError:
+            return
+        try:
+            seconds, most, work, arguments = pickle.loads(request)
+            used = resource.getrusage(resource.RUSAGE_SELF)
+            _lower(resource.RLIMIT_CPU, ceil(used.ru_utime + used.ru_stime) + seconds)
+            answer = pickle.dumps((True, work(*arguments)), pickle.HIGHEST_PROTOCOL)
+            if len(answer) > most:
+                raise ConfinedError(f"what is read of it takes more than {most:,} bytes")
+        except Exception as error:
+            answer = _failure(error)
+        _write(go, answer)
+
+
+def _failure(error: Exception) -> bytes:
+    """The error as an answer: itself if it can be pickled, else its message."""
+    try:
+        answer = pickle.dumps((False, error))
+        pickle.loads(answer)
+    except Exception:
+        return pickle.dumps((False, ValueError(f"{type(error).__name__}: {error}")))
+    return answer
+
+
+def _lower(kind: int, limit: int) -> None:
+    most = resource.getrlimit(kind)[1]
+    resource.setrlimit(kind, (limit if most == resource.RLIM_INFINITY else min(limit, most), most))
+
+
+def _write(pipe: BinaryIO, data: bytes) -> None:
+    pipe.write(_LENGTH_PREFIX.pack(len(data)))
+    pipe.write(data)
+    pipe.flush()
+
+
+def _read(pipe: BinaryIO) -> bytes:
+    """Raises EOFError if there is less."""
+    head = pipe.read(_LENGTH_PREFIX.size)
+    data = pipe.read(_LENGTH_PREFIX.unpack(head)[0]) if len(head) == _LENGTH_PREFIX.size else b""
+    if not data:
+        raise EOFError
+    return data
+
+
+ATOM = "http://www.w3.org/2005/Atom"
+_VERSIONS = ("https://jsonfeed.org/version/", "http://jsonfeed.org/version/")
+
+
+def load_json_feed(data: bytes) -> dict[str, Any]:
+    """The feed's object. Raises FeedError with the cause if the bytes are no JSON Feed."""
+    try:
+        feed = json.loads(data.decode("utf-8-sig"))
+    except json.JSONDecodeError as error:
+        raise FeedError(f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
+    except UnicodeDecodeError as error:
+        raise FeedError(str(error)) from None
+    except RecursionError:
+        raise FeedError("JSON nested too deeply") from None
+    if not is_json_feed(feed):
+        raise FeedError("JSON, but not a JSON Feed: its version is not a https://jsonfeed.org/version/ address")
+    if not isinstance(feed.get("items"), list):
+        raise FeedError("a JSON Feed without a list of items")
+    return dict(feed)
+
+
+def is_json_feed(value: object) -> bool:
+    """Whether a JSON value declares itself a JSON Feed."""
+    return isinstance(value, dict) and str(value.get("version", "")).startswith(_VERSIONS)
+
+
+def json_feed_to_atom(feed: dict[str, Any]) -> bytes:
+    """The same feed in Atom 1.0. Values of a wrong type are left out."""
+    root = etree.Element(f"{{{ATOM}}}feed")
+    _set_language(root, feed)
+    _add(root, "title", feed.get("title"))
+    _add_link(root, "alternate", feed.get("home_page_url"))
+    _add_link(root, "self", feed.get("feed_url"))
+    _add_authors(root, feed)
+    for item in feed["items"]:
+        if isinstance(item, dict):
+            _add_entry(etree.SubElement(root, f"{{{ATOM}}}entry"), item)
+    return etree.tostring(root, encoding="utf-8", xml_declaration=True)
+
+
+def _add_entry(entry: etree._Element, item: dict[str, Any]) -> None:
+    _set_language(entry, item)
+    _add(entry, "id", item.get("id"))
+    _add(entry, "title", item.get("title"))
+    _add_link(entry, "alternate", item.get("url"))
+    _add_link(entry, "related", item.get("external_url"))
+    _add(entry, "published", item.get("date_published"))
+    _add(entry, "updated", item.get("date_modified"))
+    _add(entry, "summary", item.get("summary"))
+    _add_authors(entry, item)
+    for tag in _list(item.get("tags")):
+        if _text(tag):
+            etree.SubElement(entry, f"{{{ATOM}}}category", term=_text(tag))
+    for attachment in _list(item.get("attachments")):
+        if isinstance(attachment, dict):
+            about = {"type": attachment.get("mime_type"), "length": attachment.get("size_in_bytes")}
+            _add_link(entry, "enclosure", attachment.get("url"), **about)
+    if _text(item.get("content_html")):
+        _add(entry, "content", item["content_html"], type="html")
+    else:
+        _add(entry, "content", item.get("content_text"))
+
+
+def _add_authors(parent: etree._Element, holder: dict[str, Any]) -> None:
+    """Version 1.1 has a list of authors, 1.0 had one author. A feed may have both, for old readers."""
+    for author in _list(holder.get("authors")) or [holder.get("author")]:
+        if isinstance(author, dict) and (name := _text(author.get("name")) or _text(author.get("url"))):
+            _add(etree.SubElement(parent, f"{{{ATOM}}}author"), "name", name)
+
+
+def _add(parent: etree._Element, name: str, value: object, **attributes: str) -> None:
+    text = _text(value)
+    if text:
+        etree.SubElement(parent, f"{{{ATOM}}}{name}", attributes).text = text
+
+
+def _set_language(holder: etree._Element, told: dict[str, Any]) -> None:
+    if text := _text(told.get("language")):
+        holder.set("{http://www.w3.org/XML/1998/namespace}lang", text)
+
+
+def _add_link(parent: etree._Element, rel: str, href: object, **about: object) -> None:
+    text = _text(href)
+    if text:
+        told = {name: _text(value) for name, value in about.items() if _text(value)}
+        etree.SubElement(parent, f"{{{ATOM}}}link", told, rel=rel, href=text)
+
+
+def _text(value: object) -> str:
+    """The text of a value. Ids are often numbers although the format wants strings."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    return xml_text(value).strip() if isinstance(value, str) else ""
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+EntryForm = Literal["item", "raw"]
+
+_BLANKS = b"\xef\xbb\xbf \t\r\n"
+
+
+def read_entries(data: bytes, origin: Origin, form: EntryForm = "item") -> Iterator[Sighting | EndOfFetch | Reject]:
+    """The entries of a feed in its order, and the end of the fetch; one Reject if it cannot be read.
+
+    A well-formed, empty feed has only an end. From an ill-formed one comes what can be read.
+    """
+    try:
+        feed, bodies = confined(read_feed, data, origin, form, size=len(data))
+    except ValueError as error:
+        when = origin.modified if origin.fetched is None else origin.fetched
+        yield Reject(origin.name, DEFAULT_STREAM, when, f"{origin.name}: {error}", data[:RAW_KEPT])
+        return
+    fetch = Fetch(_name(origin, feed), origin.name, origin.modified, origin.fetched)
+    yield from sightings(feed.entries, bodies, fetch)
+
+
+def read_feed(data: bytes, origin: Origin, form: EntryForm) -> tuple[Feed, list[bytes]]:
+    """A feed, and the document of each of its entries. Raises FeedError if it cannot be read.
+
+    It may be written to take long: see `feeds.feed`.
+    """
+    data = as_told(data, origin.content_type)
+    if read_prolog(data.lstrip(b" \t\r\n")).defaults:
+        raise FeedError("the DOCTYPE gives attributes defaults, which are not read")
+    base = next((url for url in (origin.base, origin.source) if is_url(url) and len(url) <= LONGEST_ADDRESS), "")
+    if data.lstrip(_BLANKS).startswith(b"{"):
+        if form == "raw":
+            raise FeedError("raw entries need a feed in XML, and this is JSON: read it without --feeds=raw")
+        data = json_feed_to_atom(load_json_feed(data))
+    feed = parse_feed(data, base, origin.source or origin.name)
+    if form == "raw":
+        return feed, raw_entries(data, feed)
+    member = Membership(harmless(_name(origin, feed)), origin.title or feed.title, origin.folders)
+    return feed, [item_xml(entry, member) for entry in feed.entries]
+
+
+def _name(origin: Origin, feed: Feed) -> str:
+    """The feed's address, or its name in a crawl."""
+    return origin.source or feed.self_url or origin.name

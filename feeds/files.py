@@ -1,12 +1,55 @@
-"""Reads files with care: in a fixed order, inside a directory, and never too much."""
+"""Reads files with care: in a fixed order, inside a directory, and never too much.
+
+Feeds whose encoding only the header of the answer tells.
+
+The kinds of files that documents come in, told by the ends of their names.
+
+Tells feeds and pages by their content, whatever the content type says.
+"""
 
 from __future__ import annotations
 
+import codecs
 import os
+import re
 from collections.abc import Callable, Iterator
+from email.message import Message
+from enum import Enum
 from pathlib import Path
+from typing import Literal
 
 from common.errors import InputError
+
+_DECLARED = re.compile(rb"""\s*<\?xml\s[^>]*?encoding\s*=""")
+_MARKS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+
+
+def as_told(data: bytes, content_type: str) -> bytes:
+    """The bytes in UTF-8, if they declare no encoding, are not UTF-8, and the header Content-Type names one.
+
+    The header is used last, because servers add charsets that are not the feed's.
+
+    >>> as_told(b"<a>caf\\xe9</a>", "text/xml; charset=iso-8859-1").decode()
+    '<a>café</a>'
+    """
+    if data.startswith(_MARKS) or _DECLARED.match(data):
+        return data
+    header = Message()
+    header["Content-Type"] = content_type
+    charset = header.get_content_charset()
+    if charset is None:
+        return data
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError:
+        pass
+    else:
+        return data
+    try:
+        return data.decode(charset).encode("utf-8", "replace")
+    except (LookupError, ValueError):
+        return data
+
 
 MAX_BYTES = 64 * 1024 * 1024
 """The most bytes of a document, a line or a feed."""
@@ -94,10 +137,111 @@ def _is_file_inside(child: os.DirEntry[str], root: Path) -> bool:
 
 
 def name_below(path: Path, directory: Path) -> str:
-    """The path relative to the directory, with `/`."""
     return printable(path.relative_to(directory).as_posix())
 
 
 def printable(name: str) -> str:
     """A name as text that can be written anywhere, with lone surrogates (undecodable bytes) replaced."""
     return name if name.isascii() else name.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+
+
+FEED_SUFFIX = ".xml"
+SIDECAR_SUFFIX = ".json"
+FEED_SUFFIXES = frozenset({FEED_SUFFIX, ".rss", ".atom", ".rdf", ".feed", SIDECAR_SUFFIX})
+"""The suffixes of files with feeds. A JSON Feed has the suffix of a sidecar."""
+
+WARC_SUFFIX = ".warc.gz"
+"""The suffix of the archives that a fetch writes."""
+
+COMPRESSED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
+"""The suffixes of compressed files, as log rotation makes them. Only files with the first can be read."""
+
+_UNFINISHED_SUFFIXES = (".tmp", ".part")
+
+
+class FileKind(Enum):
+    """What a file holds."""
+
+    JSON_LINES = "JSON lines"
+    """One document per line. Lines may be appended at any time."""
+    COMPRESSED_JSON_LINES = "compressed JSON lines"
+    WARC = "warc"
+    FEED = "feed"
+    XML = "xml"
+    """One document."""
+
+
+_KINDS = {
+    ".jsonl": FileKind.JSON_LINES,
+    ".jsonl.gz": FileKind.COMPRESSED_JSON_LINES,
+    ".warc": FileKind.WARC,
+    WARC_SUFFIX: FileKind.WARC,
+    ".xml": FileKind.XML,
+}
+
+EXPECTED = "documents are .jsonl, .jsonl.gz, .xml, .warc or .warc.gz files, directories of them, or feeds with --feeds"
+"""The kinds in words, for error messages."""
+
+
+def kind_of_file(name: str, *, feeds: bool) -> FileKind | None:
+    """The kind of a file with this name; None if it is of no known kind. With `feeds`, an `.xml` holds a feed.
+
+    >>> kind_of_file("a.WARC.gz", feeds=True), kind_of_file("a.xml", feeds=True), kind_of_file("a.rss", feeds=False)
+    (<FileKind.WARC: 'warc'>, <FileKind.FEED: 'feed'>, None)
+    """
+    lower = name.lower()
+    if feeds and is_named_as_feed(lower):
+        return FileKind.FEED
+    return next((kind for suffix, kind in _KINDS.items() if lower.endswith(suffix)), None)
+
+
+def is_compressed(name: str) -> bool:
+    """Whether a file with this name is read through gzip.
+
+    >>> is_compressed("a.jsonl.gz"), is_compressed("a.jsonl")
+    (True, False)
+    """
+    return name.lower().endswith(COMPRESSED_SUFFIXES[0])
+
+
+def is_named_as_feed(name: str) -> bool:
+    """Whether a file with this name may hold a feed."""
+    return name.lower().endswith(tuple(FEED_SUFFIXES))
+
+
+def is_unfinished(name: str) -> bool:
+    """Whether a name is that of a file which is still being written. It is renamed when it is whole."""
+    return name.startswith(".") or name.endswith(_UNFINISHED_SUFFIXES)
+
+
+BodyKind = Literal["feed", "page", "other"]
+
+_HEAD = 64 * 1024
+# What may stand before the first element, and that element's name. Nothing is tried twice; and the possessive group has
+# an empty alternative, as Python before 3.11.5 loses its place when one fails.
+_START = re.compile(
+    rb"(?:\s++|<\?[^>]*+>|<!--.*?-->|<!DOCTYPE\s++[^\s>\[]++[^>\[]*+(?:\[.*?\]\s*+)?>|)*+<(?>[\w.-]++:|)([\w.-]++)",
+    re.DOTALL | re.IGNORECASE,
+)
+_FEED = re.compile(rb"<(?:[\w.-]+:)?(?:rss|feed|rdf)[\s>]|https?:\\?/\\?/jsonfeed\.org\\?/version\\?/", re.IGNORECASE)
+# Some feeds are wrapped in a page; in a page about feeds, such a tag would be escaped.
+_WRAPPED = re.compile(rb"""<(?:feed|rss)\s[^<>]*(?:xmlns|version)\s*+=""")
+_PAGE = frozenset({b"html", b"head", b"body", b"title", b"meta", b"link", b"script", b"div", b"p"})
+_WIDE = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+
+
+def kind_of_body(body: bytes) -> BodyKind:
+    """The kind of a body, or of its beginning: the first element decides, else the first sign of a feed.
+
+    >>> kind_of_body(b"<?xml version='1.0'?><!-- made --><rss version='2.0'/>")
+    'feed'
+    >>> kind_of_body(b"<!DOCTYPE html><title>Hi</title>")
+    'page'
+    """
+    head = body[:_HEAD]
+    if head.startswith(_WIDE):
+        head = head.decode("utf-16", "ignore").encode()
+    start = _START.match(head.removeprefix(codecs.BOM_UTF8))
+    if start is not None and start[1].lower() in _PAGE and not _WRAPPED.search(head):
+        return "page"
+    return "feed" if _FEED.search(head) else "other"

@@ -7,11 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from feeds.jsonl import line_ends
-from feeds.kinds import is_compressed
-from feeds.offsets import ALL_READ, Offset, Positions
+from feeds.files import is_compressed
+from feeds.readers import ALL_READ, Offset, Positions, ReplacedError, line_ends
 from feeds.tail import WaitingFile
-from feeds.unreadable import ReplacedError
 
 GRAIN = 64 << 10
 """This many bytes are worth a task of their own."""

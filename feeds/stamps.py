@@ -7,7 +7,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
-from feeds.drop_directory import sidecar_path
+from feeds.readers import sidecar_path
 
 SETTLED = 2 * 10**9
 """Nanoseconds after which a change of a file changes its times for certain: some file systems count in two seconds."""

@@ -1,33 +1,339 @@
-"""Tails: what has come to a directory, or a file, since it was last read, in the order of the fetches."""
+"""Tails: what has come to a directory, or a file, since it was last read, in the order of the fetches.
+
+The files of a source: those below a directory that hold documents, or the one that was named.
+
+Rotated files: how far a JSON lines file was read that was moved, copied or written anew.
+
+A name does not identify a file. Log rotation moves a log aside and makes a new one, or copies it and truncates it. The
+fingerprint of what was read identifies the file, so reading goes on where it was under any name, also at lines that
+were appended after the move. A file without a known fingerprint is new.
+
+Documents from the paths of a command line: each is a tail that is drained once, lazily and in a fixed order.
+
+Reads waiting files one after the other, and passes over those that cannot be read now.
+
+The size of the documents behind the paths of a command line, before any of them is read.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from feeds.bad_input import SourceError
-from feeds.document import DEFAULT_STREAM
-from feeds.entries import EntryForm
-from feeds.feed_files import read_feed_file
-from feeds.files import printable
-from feeds.jsonl import follow_jsonl, read_jsonl
-from feeds.kinds import EXPECTED, FileKind, is_named_as_feed, kind_of_file
-from feeds.listing import Listing, SourceFile, in_order
-from feeds.offsets import ALL_READ, Offset, Positions
-from feeds.order import feed_address, fetch_time
-from feeds.rotation import Rotation
-from feeds.sightings import Item
-from feeds.times import Now, TimeReader, now_us, time_reader
-from feeds.unreadable import ReplacedError
-from feeds.warc import read_warc
-from feeds.xml_files import read_xml_file
+from feeds.documents import DEFAULT_STREAM, Document, Now, Reject, SourceError, TimeReader, now_us, time_reader
+from feeds.feed import EntryForm
+from feeds.files import (
+    COMPRESSED_SUFFIXES,
+    EXPECTED,
+    FEED_SUFFIXES,
+    SIDECAR_SUFFIX,
+    FileKind,
+    files_below,
+    is_compressed,
+    is_named_as_feed,
+    is_unfinished,
+    kind_of_file,
+    name_below,
+    none_known,
+    printable,
+)
+from feeds.history import History, InputItem
+from feeds.readers import (
+    ALL_READ,
+    HEAD,
+    Fingerprint,
+    Offset,
+    Positions,
+    ReplacedError,
+    digest_of,
+    feed_address,
+    fetch_time,
+    follow_jsonl,
+    has_fingerprint,
+    is_unreadable,
+    or_reject,
+    parse_fingerprint,
+    read_error_text,
+    read_feed_file,
+    read_jsonl,
+    read_sidecar,
+    read_stem,
+    read_warc,
+    read_xml_file,
+    with_inode,
+)
 
-_ItemT = TypeVar("_ItemT", bound=Item, covariant=True)
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """A file of a source, by its name there, and its kind; None for a directory that cannot be listed."""
+
+    path: Path
+    name: str
+    kind: FileKind | None
+
+    def fetched(self) -> int:
+        """When its content was fetched (see `feeds.readers`); 0 for a directory, so that it is reported first."""
+        return 0 if self.kind is None else fetch_time(self.path)
+
+
+class Listing:
+    """Lists the files of a source. In a directory, unfinished files and sidecars are passed over. A single file is
+    listed whatever it is."""
+
+    def __init__(self, path: Path, *, feeds: bool) -> None:
+        self._path = path
+        self._kind = partial(kind_of_file, feeds=feeds)
+        self._sidecars: set[str] = set()
+
+    def files(self, is_known: Callable[[str], bool] = none_known) -> Iterator[SourceFile]:
+        """The files that are there now, in no particular order. In a directory, those that are known by their names are
+        left out."""
+        if not self._path.is_dir():
+            yield SourceFile(self._path, printable(self._path.name), self._kind(self._path.name))
+            return
+        sidecars: set[str] = set()
+
+        def is_passed_over(name: str) -> bool:
+            if name in self._sidecars:
+                sidecars.add(name)
+                return True
+            return is_known(name)
+
+        for path, name in files_below(self._path, self.is_wanted, is_passed_over):
+            if _is_sidecar(path):
+                sidecars.add(name)
+            else:
+                yield SourceFile(path, name, self._kind(path.name) if self.is_wanted(path.name) else None)
+        self._sidecars = sidecars
+
+    def is_wanted(self, name: str) -> bool:
+        """Whether a file of the directory is listed if it has this name, unless it is a sidecar."""
+        return not is_unfinished(name) and self._kind(name) is not None
+
+
+def _is_sidecar(path: Path) -> bool:
+    """Whether a file only has notes on another, which may come later."""
+    if path.suffix.lower() != SIDECAR_SUFFIX:
+        return False
+    if read_stem(path.stem) is not None:
+        return True
+    try:
+        return read_sidecar(path) is not None
+    except (ValueError, OSError):
+        return False
+
+
+def sort_files(files: Iterable[SourceFile]) -> list[SourceFile]:
+    """Files in the order in which they are read: that of their fetches, and then of their names."""
+    return sorted(files, key=lambda file: (file.fetched(), file.name))
+
+
+RACY = 2_000_000_000
+"""For this many nanoseconds after a change, a file's times may not show another change."""
+
+UNKNOWN = "0 1 none 0 0"
+"""A fingerprint that no file has."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinesFile:
+    """A JSON lines file. It was read up to `at`; `moved` says that it had another name then."""
+
+    name: str
+    path: Path
+    at: Offset
+    moved: bool = False
+
+
+class Rotation:
+    """Recognises the JSON lines files of a source. Each look costs one system call per file; only files that have
+    changed are opened."""
+
+    def __init__(self, source: str, directory: Path) -> None:
+        """Names are relative to a directory."""
+        self._source, self._directory = source, directory
+        self._unchanged: dict[str, tuple[object, ...]] = {}
+        self._searched: dict[Path, tuple[tuple[object, ...], list[Path]]] = {}
+        self._strange: dict[Path, tuple[int, ...]] = {}
+
+    def found(self, present: Mapping[str, Path], known: Mapping[str, Offset]) -> list[LinesFile]:
+        """How far the files that are there were read. `known` has the offsets so far, by name. A file whose name the
+        source does not take is among them if it was read under another name."""
+        paths = dict(present)
+        for name, offset in known.items():
+            if name not in paths and offset.fingerprint and _is_file(path := self._directory / name):
+                paths[name] = path
+        fresh: dict[str, Path] = {}
+        kept: dict[str, LinesFile] = {}
+        for name, path in paths.items():
+            noted = known.get(name)
+            if noted is not None and self._is_same(name, path, noted):
+                kept[name] = LinesFile(name, path, noted)
+            else:
+                fresh[name] = path
+        self._unchanged = {name: state for name, state in self._unchanged.items() if name in kept}
+        lost = [
+            offset for name, offset in known.items() if name not in kept and offset.position > 0 and offset.fingerprint
+        ]
+        beside = {path: (name, state) for name, path, state in self._beside(lost, paths)}
+        unjudged = [(name, path) for path, (name, state) in beside.items() if self._strange.get(path) != state]
+        moved, unreadable = self._moved([*fresh.items(), *unjudged], known.values())
+        strange = ((path, state) for path, (name, state) in beside.items() if name not in moved)
+        self._strange = {path: state for path, state in strange if path not in unreadable}
+        for name, path in fresh.items():
+            if name in present:
+                kept[name] = LinesFile(name, path, self._beginning(name, path))
+        return list((kept | moved).values())
+
+    def _is_same(self, name: str, path: Path, offset: Offset) -> bool:
+        """Whether the file under a name is the one that was read. If it cannot be opened, the inode decides."""
+        try:
+            found = path.stat()
+            state = (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns, offset)
+            if self._unchanged.get(name) == state:
+                return True
+        except OSError:
+            return False
+        try:
+            with path.open("rb") as file:
+                same = has_fingerprint(file, offset.position, offset.fingerprint)
+        except OSError:
+            fingerprint = parse_fingerprint(offset.fingerprint)
+            return fingerprint is None or fingerprint.inode == found.st_ino
+        if same and found.st_ctime_ns < time.time_ns() - RACY:
+            self._unchanged[name] = state
+        return same
+
+    def _beginning(self, name: str, path: Path) -> Offset:
+        """Where a new file is read from. A file that cannot be opened may not be new: it is not read until that is
+        known."""
+        try:
+            path.open("rb").close()
+        except OSError:
+            return Offset(self._source, name, 1, UNKNOWN)
+        return Offset(self._source, name, 0)
+
+    def _moved(
+        self, paths: Sequence[tuple[str, Path]], known: Iterable[Offset]
+    ) -> tuple[dict[str, LinesFile], Container[Path]]:
+        """The files that were read under other names, and those that could not be opened."""
+        moved: dict[str, LinesFile] = {}
+        index = _Index(known if paths else ())
+        for name, path in paths:
+            if (offset := index.of(path)) is not None:
+                at = Offset(self._source, name, offset.position, with_inode(offset.fingerprint, path))
+                moved[name] = LinesFile(name, path, at, moved=True)
+        return moved, index.unreadable
+
+    def _beside(self, lost: Iterable[Offset], paths: Container[str]) -> Iterator[tuple[str, Path, tuple[int, ...]]]:
+        """The files in the directories of lost ones that may be those, or copies, each with the state that shows
+        whether it has changed."""
+        wanted: dict[Path, list[Offset]] = {}
+        for offset in lost:
+            wanted.setdefault((self._directory / offset.file).parent, []).append(offset)
+        self._searched = {directory: seen for directory, seen in self._searched.items() if directory in wanted}
+        for directory, offsets in wanted.items():
+            for path in self._candidates(directory, offsets):
+                name = name_below(path, self._directory)
+                if name not in paths and (state := _state(path)) is not None:
+                    yield name, path, state
+
+    def _candidates(self, directory: Path, offsets: Sequence[Offset]) -> list[Path]:
+        """The files of a directory that have the inode of a lost one, or whose names begin with its name. The directory
+        is listed when it or the set of lost files has changed."""
+        try:
+            found = directory.stat()
+            seen, candidates = self._searched.get(directory, ((), []))
+            if seen == (now := (found.st_mtime_ns, *offsets)):
+                return candidates
+            entries = list(os.scandir(directory))
+        except OSError:
+            return []  # it has gone, or its listing reports it
+        known = (parse_fingerprint(offset.fingerprint) for offset in offsets)
+        inodes = {fingerprint.inode for fingerprint in known if fingerprint is not None}
+        stems = tuple(Path(offset.file).name for offset in offsets)
+        alike = (entry for entry in entries if entry.inode() in inodes or entry.name.startswith(stems))
+        candidates = [Path(entry.path) for entry in alike if entry.is_file(follow_symlinks=False)]
+        candidates = [path for path in candidates if path.suffix not in COMPRESSED_SUFFIXES]
+        if found.st_mtime_ns < time.time_ns() - RACY:
+            self._searched[directory] = now, candidates
+        return candidates
+
+
+def _state(path: Path) -> tuple[int, ...] | None:
+    """What changes when a file does, and always if it has just changed; None if it has gone."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    now = time.time_ns()
+    racy = 0 if found.st_ctime_ns < now - RACY else now
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns, racy
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # its directory cannot be listed, which is reported there
+        return False
+
+
+class _Index:
+    """Finds the offset of a file by its content."""
+
+    def __init__(self, known: Iterable[Offset]) -> None:
+        self._by_head: dict[int, dict[str, list[tuple[Fingerprint, Offset]]]] = {}
+        self.unreadable: set[Path] = set()
+        """The files that could not be opened."""
+        for offset in known:
+            fingerprint = parse_fingerprint(offset.fingerprint)
+            if fingerprint is not None and offset.position > 0:
+                digests = self._by_head.setdefault(fingerprint.head, {})
+                digests.setdefault(fingerprint.digest, []).append((fingerprint, offset))
+
+    def of(self, path: Path) -> Offset | None:
+        """The furthest of the offsets whose fingerprint a file has; None if it has none."""
+        if not self._by_head:
+            return None
+        best: Offset | None = None
+        try:
+            with path.open("rb") as file:
+                head = file.read(HEAD)
+                size = os.fstat(file.fileno()).st_size
+                for length, digests in self._by_head.items():
+                    found = digests.get(digest_of(head[:length]), ()) if length <= len(head) else ()
+                    for fingerprint, offset in found:
+                        further = best is None or offset.position > best.position
+                        if further and offset.position <= size and fingerprint.fits(head, file, offset.position):
+                            best = offset
+        except FileNotFoundError:
+            return None
+        except OSError:  # its inode has to do until it can be opened
+            self.unreadable.add(path)
+            return self._by_inode(path)
+        return best
+
+    def _by_inode(self, path: Path) -> Offset | None:
+        with suppress(OSError):
+            inode = path.stat().st_ino
+            return max(self._with_inode(inode), key=lambda offset: offset.position, default=None)
+        return None
+
+    def _with_inode(self, inode: int) -> Iterator[Offset]:
+        for digests in self._by_head.values():
+            for offsets in digests.values():
+                yield from (offset for fingerprint, offset in offsets if fingerprint.inode == inode)
+
+
+_ItemT = TypeVar("_ItemT", bound=InputItem, covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +363,7 @@ class WaitingFile:
     known: Offset | None = field(compare=False)
     lines: bool = field(compare=False)
 
-    def read(self, stop: int | None = None, stop_fingerprint: str = "") -> Iterator[ReadItem[Item]]:
+    def read(self, stop: int | None = None, stop_fingerprint: str = "") -> Iterator[ReadItem[InputItem]]:
         """See `Tail.read`."""
         return self.tail.read(self, stop, stop_fingerprint)
 
@@ -167,7 +473,7 @@ class Tail:
 
     def read(
         self, waiting: WaitingFile, stop: int | None = None, stop_fingerprint: str = ""
-    ) -> Iterator[ReadItem[Item]]:
+    ) -> Iterator[ReadItem[InputItem]]:
         """The items of a file from where it waits. Of JSON lines only those that begin before byte `stop`, where the
         file must have the fingerprint. Raises OSError if the file cannot be read now, and ReplacedError if another has
         its name, which the next look finds out."""
@@ -191,14 +497,13 @@ class Tail:
                 yield ReadItem(item, to(count))
             yield ReadItem(None, to(ALL_READ))
 
-    def drain(self, is_wanted: Callable[[SourceFile], bool] = any_file) -> Iterator[tuple[str, Iterator[Item]]]:
+    def drain(self, is_wanted: Callable[[SourceFile], bool] = any_file) -> Iterator[tuple[str, Iterator[InputItem]]]:
         """All items of each file that is there and wanted, with the file's name, in the order in which files are read,
         as if nothing were ever added. The items raise OSError if the file cannot be read."""
-        for file in in_order(filter(is_wanted, self._listing.files())):
+        for file in sort_files(filter(is_wanted, self._listing.files())):
             yield file.name, self._items(file)
 
-    def _items(self, file: SourceFile) -> Iterator[Item]:
-        """All items of a file, each at its place."""
+    def _items(self, file: SourceFile) -> Iterator[InputItem]:
         match file.kind:
             case None:
                 os.scandir(file.path).close()
@@ -233,3 +538,142 @@ def _at_end(path: Path, position: int) -> bool:
         return path.stat().st_size == position
     except OSError:
         return True  # it has gone meanwhile
+
+
+def read_documents(
+    paths: Iterable[str | Path],
+    *,
+    feeds: EntryForm | None = None,
+    time_xpath: str | None = None,
+    now: Now = now_us,
+    history: History | None = None,
+) -> Iterator[Document | Reject]:
+    """The documents of all paths, path by path, and a Reject for each thing that could not be made one.
+
+    `history` is what is known of entries before, and says whether those that have changed are documents again; without
+    it they are. For the rest see `tails_of`. What is read raises nothing: a file that cannot be read is a Reject.
+    """
+    return settled(tails_of(paths, feeds=feeds, time_xpath=time_xpath, now=now), history or History())
+
+
+def settled(tails: Iterable[Tail], history: History) -> Iterator[Document | Reject]:
+    """The documents and rejects that a history finds in all files of some tails."""
+    files = chain.from_iterable(tail.drain() for tail in tails)
+    return history.settle(chain.from_iterable(or_reject(items, file) for file, items in files))
+
+
+def tails_of(
+    paths: Iterable[str | Path],
+    *,
+    feeds: EntryForm | None = None,
+    time_xpath: str | None = None,
+    now: Now = now_us,
+    prefix: str = "",
+) -> list[Tail]:
+    """A tail for each path. `prefix` is put before their names.
+
+    `feeds` makes each entry of a feed file a document ("item": normalised, "raw": as it stands). `time_xpath` says
+    where an XML file holds its time. `now` times JSON lines that give no time. All paths are looked at.
+
+    Raises SourceError for a path that is missing, empty or of a kind that is not known, and for a `time_xpath` that is
+    not XPath.
+    """
+    if time_xpath is not None:
+        time_reader(time_xpath)  # which is told also if there is no path to read
+    return [_tail(Path(path), feeds, time_xpath, now, prefix) for path in paths]
+
+
+def _tail(path: Path, feeds: EntryForm | None, time_xpath: str | None, now: Now, prefix: str) -> Tail:
+    is_directory = _is_directory(path)
+    name = prefix + printable(str(path.absolute()))
+    tail = Tail(path, feeds=feeds, time_xpath=time_xpath, name=name, relative=not is_directory, now=now)
+    if is_directory and tail.names() == set():
+        raise _empty(path, feeds)
+    return tail
+
+
+def _is_directory(path: Path) -> bool:
+    """Whether a path is a directory; it can be read, or SourceError says why not."""
+    name = printable(str(path))
+    try:
+        if path.is_dir():
+            os.scandir(path).close()
+            return True
+        path.open("rb").close()
+    except FileNotFoundError:
+        raise SourceError(name, "no such file or directory", "check the path") from None
+    except OSError as error:
+        raise SourceError(name, f"cannot be read: {error.strerror or error}", "check its permissions") from None
+    return False
+
+
+def _empty(directory: Path, feeds: EntryForm | None) -> SourceError:
+    wanted = ", ".join(f"*{suffix}" for suffix in sorted(FEED_SUFFIXES)) if feeds else "*.xml"
+    cause = f"the directory holds no {wanted} file, nor *.jsonl[.gz] or *.warc[.gz]"
+    hint = "give a directory with feed files" if feeds else "feeds need --feeds"
+    return SourceError(printable(str(directory)), cause, hint)
+
+
+_OnUnreadable = Callable[[WaitingFile, str], object]
+
+
+def read_waiting(files: Iterable[WaitingFile], told: _OnUnreadable) -> Iterator[ReadItem[InputItem]]:
+    """What the files hold. `told` hears which file cannot be read, or not further, and why: it stays waiting.
+
+    Later versions of the same feed stay waiting too, because what is new in them depends on it.
+    """
+    blocked = BlockedFeeds()
+    for waiting in files:
+        if blocked.has(waiting):
+            continue
+        try:
+            yield from waiting.read()
+        except ReplacedError:
+            pass  # the next look tells what it is
+        except OSError as error:
+            if not is_unreadable(error):
+                raise
+            blocked.add(waiting)
+            told(waiting, read_error_text(error))
+
+
+def judged(items: Iterable[ReadItem[InputItem]], history: History) -> Iterator[ReadItem[Document | Reject]]:
+    """Items as a history judges them, in the order in which they were read."""
+    for read in items:
+        yield ReadItem(None if read.item is None else history.judge(read.item), read.offset)
+
+
+class BlockedFeeds:
+    """The feeds of which a version cannot be read."""
+
+    def __init__(self) -> None:
+        self._feeds: set[str] = set()
+
+    def add(self, waiting: WaitingFile) -> None:
+        """Blocks the feed of a file, if it is known."""
+        self._feeds |= {waiting.feed()} - {""}
+
+    def has(self, waiting: WaitingFile) -> bool:
+        """Whether a file is of a blocked feed."""
+        return bool(self._feeds) and waiting.feed() in self._feeds
+
+
+EXPANDED = 5
+"""How many times its size a compressed file counts: feeds and crawls of them are compressed to about a fifth."""
+
+
+def input_bytes(paths: Iterable[str | Path], enough: int, *, feeds: bool) -> int:
+    """The bytes of all files that are read from the paths, with or without `feeds`; compressed ones count EXPANDED
+    times. Stops past `enough`."""
+    size = 0
+    for path in _files(paths, feeds=feeds):
+        with suppress(OSError):  # whoever reads the file says what is wrong with it
+            size += path.stat().st_size * (EXPANDED if is_compressed(path.name) else 1)
+        if size > enough:
+            break
+    return size
+
+
+def _files(paths: Iterable[str | Path], *, feeds: bool) -> Iterator[Path]:
+    for path in map(Path, paths):
+        yield from (file.path for file in Listing(path, feeds=feeds).files() if file.kind is not None)

@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
+from common.arrays import Ints
 
 
-class Column(Protocol):
+class IntLookup(Protocol):
     """Numbers that are looked up by index, many at a time."""
 
     def __getitem__(self, at: Ints, /) -> Ints: ...
@@ -22,8 +22,8 @@ class Column(Protocol):
 class Composed:
     """Numbers that are looked up by way of another column."""
 
-    inner: Column
-    outer: Column
+    inner: IntLookup
+    outer: IntLookup
 
     def __getitem__(self, at: Ints) -> Ints:
         return self.outer[self.inner[at]]
@@ -104,7 +104,9 @@ def first_of_each(*columns: Ints) -> Ints:
     return np.flatnonzero(code > np.append(-1, before)) if len(code) else code
 
 
-def bisect_ranges(ordered: Column, start: Ints, end: Ints, values: NDArray[np.integer], *, after: bool = False) -> Ints:
+def bisect_ranges(
+    ordered: IntLookup, start: Ints, end: Ints, values: NDArray[np.integer], *, after: bool = False
+) -> Ints:
     """The first index in each range whose element is not less than the value, or `after` it: greater than the value.
     The end of the range if there is none.
 

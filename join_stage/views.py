@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from join_stage.batch_sql import APART, SPAN, Orientation, TemplateTable
-from templates.catalog import INFINITE, Row
-from templates.template import Shape
+from join_stage.protocol import APART, SPAN, Orientation, TemplateTable
+from templates.catalog import INFINITE, TemplateRow
+from templates.graph import Shape
 
 CACHE_BYTES = 256 << 20
 """The bytes that cached slices may take between batches. A batch takes what it needs beyond that."""
@@ -51,14 +51,14 @@ class JoinedEdges:
         self._users: Counter[tuple[int, ...]] = Counter()
         self._table: pa.Table | None = None
 
-    def put(self, template: TemplateTable, rows: Sequence[Row]) -> None:
+    def put(self, template: TemplateTable, rows: Sequence[TemplateRow]) -> None:
         """Adds rows of a template. A row replaces the one with its id."""
         self.drop(template, rows)
         for row in rows:
             self._variables[template.number, row.id] = row.variables
             self._users.update(_edge_pairs(template.shape, row.variables))
 
-    def drop(self, template: TemplateTable, rows: Sequence[Row]) -> None:
+    def drop(self, template: TemplateTable, rows: Sequence[TemplateRow]) -> None:
         """Removes rows of a template."""
         self._table = None
         for row in rows:

@@ -7,21 +7,25 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from common.errors import InputError, InvalidValue, MmqjpError, OperationalError
-    from feeds.bad_input import SourceError
-    from feeds.document import Document
-    from join_stage.joiner import UnknownPlan
-    from join_stage.store.protocol import OtherSession, Outdated, OutOfMemory, StoreError
-    from join_stage.store.reading import QuestionInterrupted, QuestionRefused
+    from feeds.documents import Document, SourceError
+    from join_stage.protocol import UnknownPlan
+    from join_stage.store.protocol import (
+        OtherSession,
+        Outdated,
+        OutOfMemory,
+        QuestionInterrupted,
+        QuestionRefused,
+        StoreError,
+    )
     from join_stage.store.spark.java import JavaNotFound
     from mmqjp.answers.output import Output
     from mmqjp.present.output_why import NoOutput
-    from mmqjp.queries.changes import NameTaken, PublishCycle, UnknownQuery
-    from mmqjp.queries.event_changes import InvalidEvents
+    from mmqjp.queries.changes import InvalidEvents, NameTaken, PublishCycle, UnknownQuery
     from mmqjp.shown_engine import Engine
-    from mmqjp.state.ownership import InUse
+    from mmqjp.state.choice import InUse
     from templates.catalog import TooManyChains
-    from xpath_stage.limits import Limits
-    from xscl import XsclError, XsclErrors
+    from xpath_stage.documents import Limits
+    from xscl.problems import XsclError, XsclErrors
 
 __all__ = [
     "Document",
@@ -53,14 +57,14 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Document": "feeds.document",
+    "Document": "feeds.documents",
     "Engine": "mmqjp.shown_engine",
-    "InUse": "mmqjp.state.ownership",
+    "InUse": "mmqjp.state.choice",
     "InputError": "common.errors",
-    "InvalidEvents": "mmqjp.queries.event_changes",
+    "InvalidEvents": "mmqjp.queries.changes",
     "InvalidValue": "common.errors",
     "JavaNotFound": "join_stage.store.spark.java",
-    "Limits": "xpath_stage.limits",
+    "Limits": "xpath_stage.documents",
     "MmqjpError": "common.errors",
     "NameTaken": "mmqjp.queries.changes",
     "NoOutput": "mmqjp.present.output_why",
@@ -70,12 +74,12 @@ _MODULES = {
     "Outdated": "join_stage.store.protocol",
     "Output": "mmqjp.answers.output",
     "PublishCycle": "mmqjp.queries.changes",
-    "QuestionInterrupted": "join_stage.store.reading",
-    "QuestionRefused": "join_stage.store.reading",
-    "SourceError": "feeds.bad_input",
+    "QuestionInterrupted": "join_stage.store.protocol",
+    "QuestionRefused": "join_stage.store.protocol",
+    "SourceError": "feeds.documents",
     "StoreError": "join_stage.store.protocol",
     "TooManyChains": "templates.catalog",
-    "UnknownPlan": "join_stage.joiner",
+    "UnknownPlan": "join_stage.protocol",
     "UnknownQuery": "mmqjp.queries.changes",
     "XsclError": "xscl",
     "XsclErrors": "xscl",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from common.unneeded import in_own_process
-from mmqjp.loading import end_past_questions, end_without_freeing, ending_when_interrupted
+from common.tools import in_own_process
+from mmqjp.process import end_past_questions, end_without_freeing, ending_when_interrupted
 
 
 def main() -> None:

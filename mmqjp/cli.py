@@ -6,15 +6,13 @@ from pathlib import Path
 
 import click
 
-from mmqjp.commands.configuration import NAME, configured
-from mmqjp.commands.debug import debug_option
-from mmqjp.commands.failure import MISUSED, CommandLine
-from mmqjp.commands.lazy import LazyCommand, LazyCommands
+from mmqjp.commands.console import MISUSED, CommandLine, LazyCommand, LazyCommands, debug_option
+from mmqjp.commands.options import NAME, configured
 
 COMMANDS = LazyCommands(
     {
         "run": LazyCommand("mmqjp.commands.run:run", "Answer queries over existing documents."),
-        "stream": LazyCommand("mmqjp.commands.stream:stream", "Answer queries over documents as they arrive."),
+        "stream": LazyCommand("mmqjp.commands.serve:stream", "Answer queries over documents as they arrive."),
         "serve": LazyCommand("mmqjp.commands.serve:serve", "Show queries and matches in a browser."),
         "subscribe": LazyCommand("mmqjp.commands.manage_queries:subscribe", "Register the queries of a file."),
         "unsubscribe": LazyCommand("mmqjp.commands.manage_queries:unsubscribe", "Remove the queries of a name."),
@@ -22,19 +20,21 @@ COMMANDS = LazyCommands(
         "resume": LazyCommand("mmqjp.commands.manage_queries:resume", "Resume the queries of a name."),
         "list": LazyCommand("mmqjp.commands.manage_queries:list_queries", "List the registered queries."),
         "matches": LazyCommand("mmqjp.commands.matches:matches", "Show what the queries of a store have matched."),
-        "why": LazyCommand("mmqjp.commands.why:why", "Show why an output came about."),
-        "why-not": LazyCommand("mmqjp.commands.why:why_not", "Show why there is no output."),
-        "feed-link": LazyCommand("mmqjp.commands.feed_link:feed_link", "Print or revoke the link of a query's feed."),
-        "query": LazyCommand("mmqjp.commands.query:query", "Query a store in SQL."),
-        "status": LazyCommand("mmqjp.commands.status:status", "Show how far a store has come and what it keeps."),
-        "fetch": LazyCommand("mmqjp.commands.fetch:fetch", "Fetch the feeds that are due."),
+        "why": LazyCommand("mmqjp.commands.matches:why", "Show why an output came about."),
+        "why-not": LazyCommand("mmqjp.commands.matches:why_not", "Show why there is no output."),
+        "feed-link": LazyCommand("mmqjp.commands.serve:feed_link", "Print or revoke the link of a query's feed."),
+        "query": LazyCommand("mmqjp.commands.matches:query", "Query a store in SQL."),
+        "status": LazyCommand(
+            "mmqjp.commands.manage_queries:status", "Show how far a store has come and what it keeps."
+        ),
+        "fetch": LazyCommand("mmqjp.commands.feeds:fetch", "Fetch the feeds that are due."),
         "feeds": LazyCommand("mmqjp.commands.feeds:feeds", "Show and change what is known of fetched feeds."),
         "sinks": LazyCommand("mmqjp.commands.manage_sinks:sinks", "Show and change where outputs are delivered."),
-        "show": LazyCommand("mmqjp.commands.show:show", "Show documents as queries see them."),
+        "show": LazyCommand("mmqjp.commands.matches:show", "Show documents as queries see them."),
         "check": LazyCommand("mmqjp.commands.check:check", "Check query files for mistakes."),
-        "sharing": LazyCommand("mmqjp.commands.sharing:sharing", "Show what registered queries share and cost."),
+        "sharing": LazyCommand("mmqjp.commands.manage_queries:sharing", "Show what registered queries share and cost."),
         "backtest": LazyCommand("mmqjp.commands.backtest:backtest", "Try queries on documents that are there."),
-        "explain": LazyCommand("mmqjp.commands.explain:explain", "Explain how queries are run and what they share."),
+        "explain": LazyCommand("mmqjp.commands.check:explain", "Explain how queries are run and what they share."),
         "demo": LazyCommand("mmqjp.commands.demo:demo", "Run the packaged example."),
         "bench": LazyCommand("mmqjp.commands.bench:bench", "Run a benchmark."),
     }

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TypeVar
 
-from feeds.document import Document, Reject
+from feeds.documents import Document, Reject
 from mmqjp import engine
-from mmqjp.answers.outputs import SHOWN, Outputs, OutputStream
-from mmqjp.session import Session
+from mmqjp.answers.fan_out import SHOWN, Outputs, OutputStream
+from mmqjp.engine import Session
 
 WIDTH = 100
 """The characters of a line of text that explains."""
@@ -33,8 +33,8 @@ class Explanation:
         return self.html
 
 
-class Engine(engine.Engine):
-    __doc__ = engine.Engine.__doc__
+class Engine(engine.CoreEngine):
+    __doc__ = engine.CoreEngine.__doc__
 
     def process(self, documents: Iterable[Document | Reject]) -> Outputs:
         """Processes a batch of documents and returns the outputs that it completes, in the order of output lines. A
@@ -57,10 +57,10 @@ class Engine(engine.Engine):
     def explain(self, name: str) -> Explanation:
         """Returns how the queries of a name are run and what they share: a text, which a notebook shows with a picture
         of their join graphs. Raises UnknownQuery if there is none, and StoreError."""
-        from mmqjp.explain.estimates import estimates
         from mmqjp.explain.explanation import CostInfo, explanation
-        from mmqjp.explain.join_graph import join_graphs
-        from mmqjp.present.notebook import explanation_html
+        from mmqjp.explain.pictures import join_graphs
+        from mmqjp.explain.plan import estimates
+        from mmqjp.present.terminal import explanation_html
         from mmqjp.queries.changes import UnknownQuery
 
         session = self._session()
@@ -77,16 +77,15 @@ class Engine(engine.Engine):
         Raises NoOutput if there is no such output, and StoreError."""
         from rich.console import Console
 
-        from mmqjp.present.notebook import why_html
+        from mmqjp.present.item import TimeFormat
         from mmqjp.present.output_why import why_output
-        from mmqjp.present.times import Clock
-        from mmqjp.present.why_text import print_why
+        from mmqjp.present.terminal import print_why, why_html
 
         found = why_output(lambda sql: self._store.question(sql).answer(), str(id))
         text = Console(file=io.StringIO(), width=WIDTH, color_system=None, force_jupyter=False)
-        print_why(found, Clock(), text)
+        print_why(found, TimeFormat(), text)
         assert isinstance(text.file, io.StringIO)
-        return Explanation(text.file.getvalue().rstrip(), why_html(found, Clock()))
+        return Explanation(text.file.getvalue().rstrip(), why_html(found, TimeFormat()))
 
     def _shown(self, outputs: _Stream, count: Callable[[_Stream], int]) -> _Stream:
         """Has a notebook show the first of some outputs with their documents."""
@@ -95,13 +94,12 @@ class Engine(engine.Engine):
             if self._is_closed:
                 return None  # documents cannot be read any more
 
-            from mmqjp.present.notebook import matches_html
-            from mmqjp.present.read import MatchReader
-            from mmqjp.present.times import Clock
+            from mmqjp.present.item import OutputPresenter, TimeFormat
+            from mmqjp.present.terminal import matches_html
 
-            matches = list(MatchReader(self._session()).matches(islice(outputs, SHOWN)))
+            matches = list(OutputPresenter(self._session()).matches(islice(outputs, SHOWN)))
             more = count(outputs) - len(matches)
-            return matches_html(matches, f"{more:,} more." if more > 0 and len(matches) == SHOWN else "", Clock())
+            return matches_html(matches, f"{more:,} more." if more > 0 and len(matches) == SHOWN else "", TimeFormat())
 
         outputs.html = html
         return outputs

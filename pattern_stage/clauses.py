@@ -1,8 +1,15 @@
-"""Conditions in disjunctive normal form, and the atoms of a clause by what tests them."""
+"""Conditions in disjunctive normal form, and the atoms of a clause by what tests them.
+
+Conditions in one order: clauses of atoms that are turned one way, so that equal ones are written alike.
+
+Chains of selections and renamings as one selection and one renaming of its results.
+
+Expressions and conditions as text: for people, for an order among them, and to take them apart.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,16 +21,21 @@ from xscl.algebra.events import (
     Atom,
     Attribute,
     Comparison,
-    Condition,
+    Constant,
     Duration,
+    EventCondition,
+    Filter,
     Function,
     Gap,
     NullTest,
     Parameter,
     Part,
+    Select,
+    Stream,
     TextTest,
     Value,
 )
+from xscl.algebra.values import CompareOp
 
 MAX_CLAUSES = 64
 """How many clauses a condition may have."""
@@ -53,7 +65,7 @@ class Clause:
     rest: Conjunction
 
 
-def split_condition(condition: Condition, part: Literal["left", "right"] = "right") -> tuple[Clause, ...]:
+def split_condition(condition: EventCondition, part: Literal["left", "right"] = "right") -> tuple[Clause, ...]:
     """Returns the clauses of a condition, with the atoms about the events of `part` alone apart from the others.
 
     Of an operator with one input, `part` is `left`, and all atoms are static.
@@ -61,7 +73,7 @@ def split_condition(condition: Condition, part: Literal["left", "right"] = "righ
     Raises:
         TooManyClauses: if there are more than MAX_CLAUSES.
     """
-    return tuple(_clause(atoms, part) for atoms in clauses_of(condition))
+    return tuple(_clause(atoms, part) for atoms in dnf_clauses(condition))
 
 
 def static_clauses(clauses: tuple[Clause, ...]) -> Clauses:
@@ -69,7 +81,7 @@ def static_clauses(clauses: tuple[Clause, ...]) -> Clauses:
     return tuple(dict.fromkeys(clause.static for clause in clauses))
 
 
-def clauses_of(condition: Condition) -> Clauses:
+def dnf_clauses(condition: EventCondition) -> Clauses:
     """Returns a condition in disjunctive normal form, without repeated atoms and clauses, in their order.
 
     Raises:
@@ -78,7 +90,7 @@ def clauses_of(condition: Condition) -> Clauses:
     return _distinct(_clauses(condition))
 
 
-def _clauses(condition: Condition) -> Sequence[Conjunction]:
+def _clauses(condition: EventCondition) -> Sequence[Conjunction]:
     """The clauses; atoms and clauses may be repeated, as looking for equal ones takes long."""
     match condition:
         case AllOf(args=args):
@@ -108,14 +120,14 @@ def _distinct(clauses: Iterable[Conjunction]) -> Clauses:
     return tuple(found)
 
 
-def parts_of(node: Atom | Value) -> frozenset[Part]:
+def referenced_parts(node: Atom | Value) -> frozenset[Part]:
     """Returns whose attributes and times an atom or value of a pair mentions. DUR and GAP mention both sides."""
     match node:
         case Attribute(part=part):
             return frozenset({part})
         case Duration() | Gap():
             return frozenset({"left", "right"})
-    return frozenset().union(*map(parts_of, children(node)))
+    return frozenset().union(*map(referenced_parts, children(node)))
 
 
 def mentions_parameters(node: Atom | Value) -> bool:
@@ -138,7 +150,7 @@ def children(node: Atom | Value) -> tuple[Value, ...]:
 def _clause(atoms: Conjunction, part: Literal["left", "right"]) -> Clause:
     static, equalities, rest = [], [], []
     for atom in atoms:
-        if part == "left" or parts_of(atom) <= {part}:
+        if part == "left" or referenced_parts(atom) <= {part}:
             static.append(atom)
         elif equality := _dynamic_equality(atom):
             equalities.append(equality)
@@ -152,6 +164,282 @@ def _dynamic_equality(atom: Atom) -> tuple[Value, Value] | None:
     if not isinstance(atom, Comparison) or atom.op != "=":
         return None
     for one, other in ((atom.left, atom.right), (atom.right, atom.left)):
-        if "right" not in parts_of(one) and parts_of(other) == {"right"} and not mentions_parameters(other):
+        if (
+            "right" not in referenced_parts(one)
+            and referenced_parts(other) == {"right"}
+            and not mentions_parameters(other)
+        ):
             return one, other
     return None
+
+
+Replace = Callable[[Value], Value]
+
+_PART = {"left": "$1", "latest": "$", "right": "$2"}
+
+
+def value_text(value: Value, parameter: Callable[[Parameter], str], bare: bool = False) -> str:
+    """Returns a value as it is written in a statement. `bare`: attributes are written without `$1.`."""
+    match value:
+        case Constant(number_or_text):
+            return constant_text(number_or_text)
+        case Parameter():
+            return parameter(value)
+        case Attribute(part, name):
+            return name if bare else f"{_PART[part]}.{name}"
+        case Duration():
+            return "DUR"
+        case Gap():
+            return "GAP"
+        case Arithmetic(op, left, right):
+            return f"({value_text(left, parameter, bare)} {op} {value_text(right, parameter, bare)})"
+        case Function(name, args):
+            return f"{name}({', '.join(value_text(arg, parameter, bare) for arg in args)})"
+
+
+def constant_text(value: str | float) -> str:
+    """Returns a constant as it is written in a statement."""
+    if isinstance(value, str):
+        return '"' + value.replace('"', '""') + '"'
+    return f"{value:.15g}"
+
+
+def condition_text(condition: EventCondition, parameter: Callable[[Parameter], str], bare: bool = False) -> str:
+    """Returns a condition as it is written in a statement. `bare` as in `value_text`."""
+
+    def text(value: Value) -> str:
+        return value_text(value, parameter, bare)
+
+    match condition:
+        case Comparison(op, left, right):
+            return f"{text(left)} {op} {text(right)}"
+        case TextTest(name, args, negated):
+            return f"{'NOT ' if negated else ''}{name}({', '.join(map(text, args))})"
+        case NullTest(value, negated):
+            return f"{text(value)} IS {'NOT ' if negated else ''}NULL"
+        case AllOf(()):
+            return "TRUE"
+        case AllOf(args):
+            return " AND ".join(_inner(arg, parameter, bare) for arg in args)
+        case AnyOf(()):
+            return "FALSE"
+        case AnyOf(args):
+            return " OR ".join(condition_text(arg, parameter, bare) for arg in args)
+
+
+def _inner(condition: EventCondition, parameter: Callable[[Parameter], str], bare: bool) -> str:
+    written = condition_text(condition, parameter, bare)
+    return f"({written})" if isinstance(condition, AnyOf) and len(condition.args) > 1 else written
+
+
+def shape(item: Value | EventCondition) -> str:
+    """Returns the text of a value or a condition in which all parameters of a kind look the same."""
+
+    def parameter(one: Parameter) -> str:
+        return f"?{one.kind}"
+
+    if isinstance(item, Comparison | TextTest | NullTest | AllOf | AnyOf):
+        return condition_text(item, parameter)
+    # A text and a number of one name are different attributes.
+    kind = item.kind if isinstance(item, Attribute) else ""
+    return value_text(item, parameter) + kind
+
+
+def rewritten(value: Value, replace: Replace) -> Value:
+    """Returns a value with each attribute, parameter, constant, DUR and GAP in it replaced."""
+    match value:
+        case Arithmetic(op, left, right):
+            return Arithmetic(op, rewritten(left, replace), rewritten(right, replace))
+        case Function(name, args, kind):
+            return Function(name, tuple(rewritten(arg, replace) for arg in args), kind)
+        case _:
+            return replace(value)
+
+
+def rewritten_condition(condition: EventCondition, replace: Replace) -> EventCondition:
+    """Returns a condition with the leaves of its values replaced."""
+    match condition:
+        case Comparison(op, left, right):
+            return Comparison(op, rewritten(left, replace), rewritten(right, replace))
+        case TextTest(name, args, negated):
+            return TextTest(name, tuple(rewritten(arg, replace) for arg in args), negated)
+        case NullTest(value, negated):
+            return NullTest(rewritten(value, replace), negated)
+        case AllOf(args):
+            return AllOf(tuple(rewritten_condition(arg, replace) for arg in args))
+        case AnyOf(args):
+            return AnyOf(tuple(rewritten_condition(arg, replace) for arg in args))
+
+
+def leaves(value: Value) -> Iterator[Value]:
+    """Yields the attributes, parameters, constants, DUR and GAP of a value, from left to right."""
+    match value:
+        case Arithmetic(_, left, right):
+            yield from leaves(left)
+            yield from leaves(right)
+        case Function(_, args):
+            for arg in args:
+                yield from leaves(arg)
+        case _:
+            yield value
+
+
+def condition_operands(condition: EventCondition) -> Iterator[Value]:
+    """Yields the values that the atoms of a condition compare, from left to right."""
+    match condition:
+        case Comparison(_, left, right):
+            yield left
+            yield right
+        case TextTest(_, args):
+            yield from args
+        case NullTest(value):
+            yield value
+        case AllOf(args) | AnyOf(args):
+            for arg in args:
+                yield from condition_operands(arg)
+
+
+def atoms_of(condition: EventCondition) -> Iterator[Atom]:
+    """Yields the atoms of a condition, from left to right."""
+    if isinstance(condition, AllOf | AnyOf):
+        for arg in condition.args:
+            yield from atoms_of(arg)
+    else:
+        yield condition
+
+
+def count_leaves(item: Value | EventCondition) -> int:
+    """Returns how many leaves a value or a condition has."""
+    if isinstance(item, Comparison | TextTest | NullTest | AllOf | AnyOf):
+        return sum(count_leaves(value) for value in condition_operands(item))
+    return sum(1 for _ in leaves(item))
+
+
+def has_parameters(condition: EventCondition) -> bool:
+    """Returns whether a condition has a parameter."""
+    return any(isinstance(leaf, Parameter) for value in condition_operands(condition) for leaf in leaves(value))
+
+
+_TURNED: dict[CompareOp, CompareOp] = {"=": "=", "!=": "!=", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
+
+_RANK = {"left": "0", "latest": "1", "right": "2"}
+
+
+@dataclass(frozen=True, slots=True)
+class Ordered:
+    """A condition in its order, and which of its parameters (`alike`) may be exchanged, inner groups first.
+
+    A group has vectors of parameters, all of one length.
+    """
+
+    condition: EventCondition
+    alike: tuple[tuple[tuple[int, ...], ...], ...]
+
+
+def ordered(condition: EventCondition) -> Ordered:
+    """Returns a condition in disjunctive normal form, atoms turned and sorted. One with too many clauses stays."""
+    try:
+        clauses = dnf_clauses(condition)
+    except TooManyClauses:
+        return Ordered(condition, ())
+    written = [{turned(atom): None for atom in clause} for clause in clauses]
+    keyed = [sorted(((_key(atom), atom) for atom in clause), key=_first) for clause in written]
+    keyed.sort(key=lambda clause: list(map(_first, clause)))
+    alike = [group for clause in keyed for group in _alike([[pair] for pair in clause])]
+    alike += _alike(keyed)
+    if [] in keyed:
+        return Ordered(AllOf(), ())
+    sorted_clauses = [tuple([atom for _, atom in clause]) for clause in keyed]
+    parts = tuple(clause[0] if len(clause) == 1 else AllOf(clause) for clause in sorted_clauses)
+    return Ordered(parts[0] if len(parts) == 1 else AnyOf(parts), tuple(alike))
+
+
+def turned(atom: Atom) -> Atom:
+    """Returns an atom with what is constant on its right, else the left event before the right one."""
+    if not isinstance(atom, Comparison):
+        return atom
+    if isinstance(atom.left, Attribute) and isinstance(atom.right, Parameter):
+        return atom  # as most atoms are
+    if _side(atom.left) <= _side(atom.right):
+        return atom
+    return Comparison(_TURNED[atom.op], atom.right, atom.left)
+
+
+def _side(value: Value) -> tuple[str, str]:
+    parts = [_RANK[leaf.part] for leaf in leaves(value) if isinstance(leaf, Attribute)]
+    if parts:
+        return min(parts), shape(value)
+    varies = any(isinstance(leaf, Duration | Gap) for leaf in leaves(value))
+    constant = any(isinstance(leaf, Parameter | Constant) for leaf in leaves(value))
+    return ("3" if varies else "5" if constant else "4"), shape(value)
+
+
+def _key(atom: Atom) -> str:
+    return shape(atom)
+
+
+_Keyed = tuple[str, Atom]
+"""An atom with its key."""
+
+
+def _first(pair: _Keyed) -> str:
+    return pair[0]
+
+
+def _alike(pieces: Sequence[Sequence[_Keyed]]) -> list[tuple[tuple[int, ...], ...]]:
+    """Finds neighbours of one shape whose parameters can be exchanged."""
+    groups: list[tuple[tuple[int, ...], ...]] = []
+    start = 0
+    shapes = [list(map(_first, piece)) for piece in pieces]
+    for end in range(1, len(pieces) + 1):
+        if end < len(pieces) and shapes[end] == shapes[start]:
+            continue
+        if end - start > 1:
+            vectors = [_parameters([atom for _, atom in piece]) for piece in pieces[start:end]]
+            flat = [number for vector in vectors for number in vector]
+            if flat and len(set(flat)) == len(flat):
+                groups.append(tuple(vectors))
+        start = end
+    return groups
+
+
+def _parameters(atoms: Sequence[Atom]) -> tuple[int, ...]:
+    return tuple(
+        leaf.index
+        for atom in atoms
+        for value in condition_operands(atom)
+        for leaf in leaves(value)
+        if isinstance(leaf, Parameter)
+    )
+
+
+MOST = 400
+"""A chain of selections is made one as long as its expressions have at most so many leaves."""
+
+
+def chain(stream: Stream) -> tuple[Stream, EventCondition, tuple[tuple[str, Value], ...] | None]:
+    """Takes a chain apart: what it is over, the condition there, and the items, None for all as they are."""
+    match stream:
+        case Select(source, items):
+            base, condition, inner = chain(source)
+            if inner is None:
+                return base, condition, items
+            over = _over(inner)
+            composed = tuple((name, rewritten(value, over)) for name, value in items)
+            if sum(count_leaves(value) for _, value in composed) > MOST:
+                return source, AllOf(), items
+            return base, condition, composed
+        case Filter(source, condition):
+            base, below, inner = chain(source)
+            if inner is not None:
+                condition = rewritten_condition(condition, _over(inner))
+            if count_leaves(condition) > MOST:
+                return source, stream.condition, None
+            return base, AllOf((below, condition)), inner
+        case _:
+            return stream, AllOf(), None
+
+
+def _over(items: tuple[tuple[str, Value], ...]) -> Callable[[Value], Value]:
+    values = dict(items)
+    return lambda leaf: values[leaf.name] if isinstance(leaf, Attribute) else leaf

@@ -1,15 +1,29 @@
-"""Events of one schema as columns."""
+"""Events of one schema as columns.
+
+Columns that take no memory as long as all their values are equal.
+
+What flows between operators over an interval: events, and for each the rows that have it.
+
+Numbers found by hashes of what they stand for: a table in one array, with no object for each.
+
+Sets of numbered events that are ranges of lists, and are listed only as far as somebody asks for them.
+
+Pairs of an event and a row, many at once: an event beside a stretch of a list of rows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import secrets
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
+from common.arrays import Ints, distinct
+from xscl.algebra.events import Schema
+
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 Column = NDArray[np.int64] | NDArray[np.float64]
@@ -58,3 +72,457 @@ def joined(all_columns: Sequence[Columns]) -> Columns:
         tuple(np.concatenate(column) for column in zip(*(columns.values for columns in all_columns), strict=True)),
         np.concatenate([columns.parts for columns in all_columns]),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Stretches:
+    """Event `at[i]` is beside `sizes[i]` rows of the list from place `starts[i]` on. `at` ascends, sizes are positive.
+
+    Where many events are beside the same rows, or the first few of them, that is far less than all pairs.
+    """
+
+    at: Ints
+    starts: Ints
+    sizes: Ints
+    rows: Ints
+    """The list."""
+
+    def __len__(self) -> int:
+        """How many pairs there are."""
+        return int(self.sizes.sum())
+
+    def pairs(self) -> tuple[Ints, Ints]:
+        """Returns events and rows, pair by pair."""
+        places, of = spread(self.starts, self.sizes)
+        return self.at[of], self.rows[places]
+
+    def only(self, kept: Mask) -> Stretches:
+        return Stretches(self.at[kept], self.starts[kept], self.sizes[kept], self.rows)
+
+    def moved(self, at: Ints) -> Stretches:
+        """Returns the same beside other events, which ascend too."""
+        return Stretches(at, self.starts, self.sizes, self.rows)
+
+    def through(self, places: Ints, rows: Ints) -> Stretches:
+        """Returns stretches of a list in which each row has given way to some others, or to none: they are pairs of the
+        place of a row, ascending, and what stands for it."""
+        counts = np.bincount(places, minlength=len(self.rows))
+        ends = np.cumsum(counts)
+        starts = ends[self.starts] - counts[self.starts]
+        sizes = ends[self.starts + self.sizes - 1] - starts
+        found = Stretches(self.at, starts, sizes, rows)
+        return found if sizes.all() else found.only(sizes > 0)
+
+
+def spread(starts: Ints, counts: Ints) -> tuple[Ints, Ints]:
+    """Returns the numbers of ranges, one after the other, and of each the place of its range."""
+    place = np.repeat(np.arange(len(counts)), counts)
+    ends = np.cumsum(counts)
+    return np.arange(len(place)) + np.repeat(starts - ends + counts, counts), place
+
+
+MIX = np.uint64(0x9E3779B97F4A7C15)
+"""An odd number whose products spread the bits of the other factor upwards."""
+
+NULL_NUMBER = int(np.array([np.nan]).view(np.int64)[0])
+"""What `same` returns for a number that is NULL."""
+
+
+class Flow:
+    """The events of an m-op over an interval, each once, and which rows have it: `events[at[i]]` is of `rows[i]`.
+
+    Events are sorted by t1 and `at` ascends. No pair is twice. An event without a row may be there: it is nobody's.
+    A flow is made of pairs, or of stretches, which become pairs when somebody asks for them.
+    """
+
+    __slots__ = ("_pairs", "events", "stretches")
+
+    def __init__(self, events: Columns, at: Ints, rows: Ints) -> None:
+        self.events = events
+        self.stretches: Stretches | None = None
+        self._pairs: tuple[Ints, Ints] | None = (at, rows)
+
+    @classmethod
+    def of(cls, events: Columns, stretches: Stretches) -> Flow:
+        flow = cls(events, stretches.at, stretches.rows)
+        flow.stretches, flow._pairs = stretches, None
+        return flow
+
+    @property
+    def at(self) -> Ints:
+        """The event of each pair."""
+        return self._spread()[0]
+
+    @property
+    def rows(self) -> Ints:
+        """The row of each pair."""
+        return self._spread()[1]
+
+    def __len__(self) -> int:
+        if self._pairs is not None:
+            return len(self._pairs[0])
+        assert self.stretches is not None
+        return len(self.stretches)
+
+    def only(self, kept: Mask | Ints) -> Flow:
+        """Returns the flow of these pairs."""
+        return Flow(self.events, self.at[kept], self.rows[kept])
+
+    def compact(self) -> Flow:
+        """Returns the same without events that are nobody's."""
+        at = self.at if self.stretches is None else self.stretches.at
+        if len(at) == 0:
+            return Flow(self.events.take(at), at, at)
+        first = np.empty(len(at), np.bool_)
+        first[0] = True
+        np.not_equal(at[1:], at[:-1], out=first[1:])
+        used = at[first]
+        if len(used) == len(self.events):
+            return self
+        events, at = self.events.take(used), np.cumsum(first) - 1
+        return Flow(events, at, self.rows) if self.stretches is None else Flow.of(events, self.stretches.moved(at))
+
+    def _spread(self) -> tuple[Ints, Ints]:
+        if self._pairs is None:
+            assert self.stretches is not None
+            self._pairs = self.stretches.pairs()
+        return self._pairs
+
+
+def whole(events: Columns) -> Flow:
+    """Returns the flow of a source, which has one row: row 0. The events are sorted by t1."""
+    return Flow(events, np.arange(len(events)), np.zeros(len(events), np.int64))
+
+
+def no_flow(schema: Schema, parts: int) -> Flow:
+    """Returns no events of a schema, with so many places of parts."""
+    none = np.zeros(0, np.int64)
+    values: tuple[Column, ...] = tuple([none if kind == "string" else np.zeros(0) for _, kind in schema])
+    return Flow(Columns(none, none, values, np.zeros((0, parts), np.int64)), none, none)
+
+
+def sorted_flow(events: Columns, at: Ints, rows: Ints) -> Flow:
+    """Returns events, given in any order, each once, as a flow."""
+    order = np.argsort(events.t1, kind="stable")
+    places = np.empty_like(order)
+    places[order] = np.arange(len(order))
+    at = places[at]
+    by_place = np.argsort(at, kind="stable")
+    return Flow(events.take(order), at[by_place], rows[by_place])
+
+
+def same(column: Column) -> Ints:
+    """Returns a number for each value of a column: equal ones for equal values, where NULL is equal to NULL."""
+    if column.dtype == np.int64:
+        return cast(Ints, column)
+    numbers = column + np.float64(0)  # -0 is 0
+    numbers[np.isnan(numbers)] = np.nan
+    return numbers.view(np.int64)
+
+
+def mixed(keys: Sequence[Ints], seed: int = 0) -> Ints:
+    """Returns a hash of each row of columns of numbers; others with another seed. That of no column is the seed."""
+    result = np.full(len(keys[0]) if keys else 0, seed, np.uint64)
+    for key in keys:
+        result ^= key.view(np.uint64)
+        result *= MIX
+        result ^= result >> np.uint64(29)
+    return result.view(np.int64)
+
+
+def number_distinct(keys: Sequence[Ints]) -> tuple[Ints, Ints]:
+    """Numbers the distinct rows of columns: returns the first place of each, and the number of each row.
+
+    They are numbered in the order of those first places.
+    """
+    count = len(keys[0])
+    if len(keys) == 1:
+        ordered = np.argsort(keys[0], kind="stable")
+    else:
+        hashes = mixed(keys)
+        ordered = np.argsort(hashes, kind="stable")
+        if not _adjacent(keys, hashes, ordered):
+            ordered = np.lexsort(tuple(keys))
+    differs = np.zeros(count, np.bool_)
+    differs[:1] = True
+    for key in keys:
+        taken = key[ordered]
+        differs[1:] |= taken[1:] != taken[:-1]
+    # A stable sort leaves the first place of each group at its head.
+    heads = ordered[differs]
+    order = np.argsort(heads, kind="stable")
+    numbers = np.empty(len(heads), np.int64)
+    numbers[order] = np.arange(len(heads))
+    result = np.empty(count, np.int64)
+    result[ordered] = numbers[np.cumsum(differs) - 1]
+    return heads[order], result
+
+
+def joined_flow(flows: Sequence[Flow], none: Flow) -> Flow:
+    """Returns events that are given in any order, in several parts, each event once, as a flow; `none` if there are no
+    parts."""
+    if not flows:
+        return none
+    starts = np.cumsum([0, *(len(flow.events) for flow in flows)])
+    at = np.concatenate([flow.at + start for flow, start in zip(flows, starts, strict=False)])
+    events = joined([flow.events for flow in flows])
+    return sorted_flow(events, at, np.concatenate([flow.rows for flow in flows])).compact()
+
+
+def _adjacent(keys: Sequence[Ints], hashes: Ints, ordered: Ints) -> bool:
+    """Whether rows of one hash are equal: then equal ones are adjacent in the order of hashes."""
+    taken = hashes[ordered]
+    alike = np.flatnonzero(taken[1:] == taken[:-1])
+    here, there = ordered[alike], ordered[alike + 1]
+    return all(np.array_equal(key[here], key[there]) for key in keys)
+
+
+def each_once(flow: Flow) -> Flow:
+    """Returns a flow whose events or pairs are more than once as one in which they are not.
+
+    Two events are equal if their attributes, times and parts are.
+    """
+    events = flow.events
+    if len(events) == 0:
+        return flow
+    keys = [events.t1, events.t0, *(same(column) for column in events.values)]
+    heads, numbers = number_distinct([*keys, *(np.ascontiguousarray(place) for place in _in_front(events.parts).T)])
+    if len(heads) == len(events):
+        return flow
+    return Flow(events.take(heads), *pairs_once(numbers[flow.at], flow.rows))
+
+
+def _in_front(parts: Ints) -> Ints:
+    """Returns parts with their -1 behind all others: where they stand makes no difference."""
+    lacking = parts < 0
+    if not (lacking[:, :-1] & ~lacking[:, 1:]).any():
+        return parts
+    return np.take_along_axis(parts, np.argsort(lacking, axis=1, kind="stable"), 1)
+
+
+def pairs_once(at: Ints, rows: Ints) -> tuple[Ints, Ints]:
+    """Returns pairs once, sorted."""
+    width = int(rows.max(initial=0)) + 1
+    pairs = distinct(at * width + rows)
+    return pairs // width, pairs % width
+
+
+def sets_of(flow: Flow) -> tuple[Ints, Ints, Ints, Ints]:
+    """Returns the events that have rows, the number of the set of rows of each, and these sets: pairs of the number of
+    a set, ascending, and a row. Equal sets are one, if their rows stand in the same order, and those of stretches if
+    they are the same places of the list."""
+    stretches = flow.stretches
+    if stretches is not None and np.all(stretches.at[1:] > stretches.at[:-1]):
+        firsts, numbers = number_distinct([stretches.starts, stretches.sizes])
+        taken, of = spread(stretches.starts[firsts], stretches.sizes[firsts])
+        return stretches.at, numbers, of, stretches.rows[taken]
+    heads = np.append(True, flow.at[1:] != flow.at[:-1])
+    starts = np.flatnonzero(heads)
+    if len(starts) == len(flow):
+        rows, numbers = np.unique(flow.rows, return_inverse=True)
+        return flow.at, numbers, np.arange(len(rows)), rows
+    sizes = np.diff(starts, append=len(flow))
+    places = np.arange(len(flow)) - np.repeat(starts, sizes)
+    firsts, numbers = number_distinct([np.add.reduceat(mixed([flow.rows, places]), starts), sizes])
+    if not np.array_equal(flow.rows, flow.rows[np.repeat(starts[firsts][numbers], sizes) + places]):
+        firsts = numbers = np.arange(len(starts))  # two sets have one hash
+    taken, of = spread(starts[firsts], sizes[firsts])
+    return flow.at[starts], numbers, of, flow.rows[taken]
+
+
+def merge_flows(first: Flow, second: Flow) -> Flow:
+    """Returns the flow of the events of two of one schema. Where one has fewer places of parts, others are -1."""
+    places = max(first.events.parts.shape[1], second.events.parts.shape[1])
+    events = joined([padded(first.events, places), padded(second.events, places)])
+    at = np.concatenate([first.at, second.at + len(first.events)])
+    return each_once(sorted_flow(events, at, np.concatenate([first.rows, second.rows])))
+
+
+def padded(events: Columns, places: int) -> Columns:
+    """Returns events with so many places of parts: those that are added are -1."""
+    lacking = places - events.parts.shape[1]
+    if not lacking:
+        return events
+    return Columns(
+        events.t0, events.t1, events.values, np.pad(events.parts, ((0, 0), (0, lacking)), constant_values=-1)
+    )
+
+
+C = TypeVar("C", bound=Column)
+
+
+def scatter(column: C, places: Ints, values: C, size: int) -> C:
+    """Returns a column of this size, at least, with values at some places; elsewhere it is as it was.
+
+    One that has a single value cannot be written to, so it is always what is returned that counts. A place that has
+    not been written has any value.
+    """
+    if not len(column) or not column.flags.writeable:
+        first = column[:1] if len(column) else values[:1]
+        if len(first) and np.all(same(values) == same(first)):
+            return cast(C, np.broadcast_to(first[0].copy(), max(size, len(column))))
+    if size > len(column) or not column.flags.writeable:
+        longer = np.zeros(room(size, len(column)), values.dtype)
+        longer[: len(column)] = column
+        column = cast(C, longer)
+    column[places] = values
+    return column
+
+
+def room(needed: int, have: int) -> int:
+    """Returns how many places an array of `have` is given when more are needed: so many that growing costs the same
+    for each, however many there are."""
+    return max(needed, have + have // 4, 16)
+
+
+_EMPTY, _GONE = -1, -2
+_HALF = 32
+_NUMBER = (1 << _HALF) - 1
+
+_SEED = secrets.randbits(63)
+"""Differs in each process, so that nobody can choose values with equal hashes."""
+
+_Equal = Callable[[Ints, Ints], Mask]
+"""Whether what is looked for, at these places, is what these numbers stand for."""
+
+
+class HashTable:
+    """Numbers from 0 on, by hashes. What has an equal hash is told apart by whoever asks.
+
+    It is open addressing: an entry has a part of the hash and the number, and stands at the place that the hash names,
+    or behind.
+    """
+
+    def __init__(self) -> None:
+        self._table: Ints = np.full(16, _EMPTY, np.int64)
+        self._count = self._taken = 0
+
+    def __len__(self) -> int:
+        """How many numbers there are."""
+        return self._count
+
+    def find(self, hashes: Ints, equal: _Equal) -> Ints:
+        """Returns the number of each of what is looked for, -1 for one that there is not."""
+        found: Ints = np.full(len(hashes), -1, np.int64)
+        if not self._count:
+            return found
+        marks, places = marks_of(hashes), np.arange(len(hashes))
+        last = len(self._table) - 1
+        at = marks & last
+        while len(places):
+            entries = self._table[at]
+            is_open = entries != _EMPTY
+            alike = np.flatnonzero(entries >> _HALF == marks[places])
+            if len(alike):
+                numbers = entries[alike] & _NUMBER
+                held = equal(places[alike], numbers)
+                alike = alike[held]
+                found[places[alike]] = numbers[held]
+                is_open[alike] = False
+            places, at = places[is_open], (at[is_open] + 1) & last
+        return found
+
+    def add(self, hashes: Ints, numbers: Ints) -> None:
+        self._count += len(numbers)
+        self._taken += len(numbers)
+        if 3 * self._taken > 2 * len(self._table):
+            entries = self._table[self._table >= 0]
+            self._table = np.full(1 << (2 * self._count).bit_length(), _EMPTY, np.int64)
+            self._taken = self._count
+            self._put(entries)
+        self._put(marks_of(hashes) << _HALF | numbers)
+
+    def remove(self, hashes: Ints, numbers: Ints) -> None:
+        """Removes numbers that are there."""
+        entries, last = marks_of(hashes) << _HALF | numbers, len(self._table) - 1
+        at = entries >> _HALF & last
+        while len(at):
+            there = self._table[at] == entries
+            self._table[at[there]] = _GONE
+            at, entries = (at[~there] + 1) & last, entries[~there]
+        self._count -= len(numbers)
+
+    def _put(self, entries: Ints) -> None:
+        last = len(self._table) - 1
+        at = entries >> _HALF & last
+        while len(at):
+            free = self._table[at] == _EMPTY
+            # Where several want one place, one of them gets it.
+            self._table[at[free]] = entries[free]
+            lacking = self._table[at] != entries
+            at, entries = (at[lacking] + 1) & last, entries[lacking]
+
+
+def marks_of(hashes: Ints) -> Ints:
+    """Returns 31 bits of each hash, all of which depend on all of its bits. Round numbers differ in the upper ones
+    alone, and the lower ones are a place."""
+    bits = hashes.view(np.uint64)
+    return (((bits ^ (bits >> np.uint64(_HALF))) * MIX) >> np.uint64(_HALF + 1)).view(np.int64)
+
+
+def hashes_of(keys: Sequence[Ints], parameters: Sequence[Ints] = ()) -> Ints:
+    """Returns a hash of each row of columns, which is another one in each process.
+
+    NULL makes no difference to that of parameters, so that a column which comes later, and is NULL for what was there,
+    makes none.
+    """
+    hashes = mixed(keys, _SEED)
+    for place, key in enumerate(parameters):
+        there = np.flatnonzero((key != NULL_TEXT) & (key != NULL_NUMBER))
+        if len(there) == len(key):
+            hashes = mixed([hashes, key], place)
+        else:
+            hashes[there] = mixed([hashes[there], key[there]], place)
+    return hashes
+
+
+@dataclass(frozen=True, slots=True)
+class _Ranges:
+    """Sets that are numbered from `first` on: of the events in a list from one place to another, the last excluded."""
+
+    first: int
+    members: Ints
+    begins: Ints
+    ends: Ints
+
+
+class SetRanges:
+    """Sets by number."""
+
+    def __init__(self) -> None:
+        self._ranges: list[_Ranges] = []
+        """The numbers of one come before those of the next."""
+
+    def add(self, first: int, members: Ints, begins: Ints, ends: Ints) -> None:
+        """Adds sets, which are numbered from `first` on, past all others: of the members between these places."""
+        self._ranges.append(_Ranges(first, members, begins, ends))
+
+    def clear(self) -> None:
+        """Forgets all sets."""
+        self._ranges = []
+
+    def numbers(self) -> Ints:
+        """Returns the numbers of all sets, sorted."""
+        every = [np.arange(one.first, one.first + len(one.begins)) for one in self._ranges]
+        return np.concatenate([np.zeros(0, np.int64), *every])
+
+    def has(self, numbers: Ints) -> Mask:
+        if not self._ranges:
+            return np.zeros(len(numbers), np.bool_)
+        bounds = np.array([(one.first, one.first + len(one.begins)) for one in self._ranges], np.int64)
+        of = np.searchsorted(bounds[:, 0], numbers, "right") - 1
+        found: Mask = (of >= 0) & (numbers < bounds[of, 1])
+        return found
+
+    def listed(self, numbers: Ints) -> tuple[Ints, Ints]:
+        """Returns the members of sets with these sorted numbers, one set after the other, and how many each has."""
+        firsts = np.array([one.first for one in self._ranges], np.int64)
+        of = np.searchsorted(firsts, numbers, "right") - 1
+        members, counts = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        for number in distinct(of).tolist():
+            one, at = self._ranges[number], numbers[of == number] - firsts[number]
+            sizes = one.ends[at] - one.begins[at]
+            places, _ = spread(one.begins[at], sizes)
+            members.append(one.members[places])
+            counts.append(sizes)
+        return np.concatenate(members), np.concatenate(counts)

@@ -1,42 +1,261 @@
-"""The normal form of a stream: operators with parameters for constants, in common to statements of one shape."""
+"""The normal form of a stream: operators with parameters for constants, in common to statements of one shape.
+
+Which conditions of a pattern are about each event of a variable alone.
+
+Expressions and conditions with the values inside them changed.
+
+Patterns without what differs from statement to statement: constants are parameters, streams are numbered inputs.
+
+Takes a statement apart: pieces without constants, which many statements have in common, and its constants.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from common.quick import quick
-from pattern_stage.canonical import Ordered, ordered
-from pattern_stage.chains import chain
-from pattern_stage.formula import rewritten, rewritten_condition
-from pattern_stage.matching.template import inputs as inputs_of
-from pattern_stage.matching.template import with_leaves
-from pattern_stage.taking import Taken
-from xscl.algebra.event_sequences import NearPattern, Pattern, Statement
+from common.tools import quick
+from pattern_stage.clauses import Ordered, chain, ordered, rewritten, rewritten_condition
 from xscl.algebra.events import (
     Aggregate,
     AllOf,
+    AnyOf,
+    Arithmetic,
     Attribute,
-    Condition,
+    Comparison,
+    Constant,
+    EventCondition,
     Events,
     Filter,
     Fold,
+    Function,
     Kind,
+    Letter,
+    Letters,
+    NearPattern,
     Next,
+    NullTest,
+    OfItem,
+    OneOf,
     Parameter,
+    Pattern,
+    Repeated,
     Schema,
     Select,
+    Statement,
     Stream,
+    TextTest,
     Union,
     Value,
+    WhereConjunct,
+    Word,
 )
+
+AnyPattern = Pattern | NearPattern
+"""What a PATTERN statement looks for."""
+
+
+def pattern_template(pattern: AnyPattern, leaf: Callable[[Value], Value]) -> AnyPattern:
+    """Returns a pattern over inputs named `0`, `1`, ..., in the order of `inputs`, with its leaves replaced by `leaf`,
+    as `with_leaves` does. Its window is 0, or None if it has none."""
+    numbers = {name: str(place) for place, (name, _) in enumerate(inputs(pattern))}
+
+    def source(events: Events) -> Events:
+        return Events(numbers[events.stream], events.schema)
+
+    within = None if pattern.within is None else 0
+    if isinstance(pattern, NearPattern):
+        return replace(pattern, letters=_over(pattern.letters, source), within=within)
+    variables = tuple(replace(one, source=source(one.source)) for one in pattern.variables)
+    return with_leaves(replace(pattern, variables=variables, within=within), leaf)
+
+
+def with_leaves(pattern: AnyPattern, leaf: Callable[[Value], Value]) -> AnyPattern:
+    """Returns a pattern with the leaves of its conditions replaced, always in the same order. What RETURN and the
+    arguments of aggregates say stays as it is: it belongs to the shape of a statement.
+
+    What is said of the first event of a variable and again of each other one is one condition, and is replaced once.
+    """
+    if isinstance(pattern, NearPattern):
+        return pattern
+
+    def tests(some: tuple[WhereConjunct, ...]) -> tuple[WhereConjunct, ...]:
+        found: list[WhereConjunct] = []
+        for one in some:
+            before = (made for known, made in zip(some, found, strict=False) if _says_it_of_the_first(known, one))
+            twin = next(before, None)
+            condition = rewritten_condition(one.condition, leaf) if twin is None else twin.condition
+            found.append(replace(one, condition=condition))
+        return tuple(found)
+
+    having = rewritten_condition(pattern.having, leaf)
+    return replace(pattern, conjuncts=tests(pattern.conjuncts), kills=tests(pattern.kills), having=having)
+
+
+def _says_it_of_the_first(known: WhereConjunct, one: WhereConjunct) -> bool:
+    """Whether a conjunct says of the first event of a variable what another one says of each further one."""
+    if (known.phase, one.phase) != ("first", "each") or known.variable != one.variable:
+        return False
+    if known.condition != one.condition or len(known.names) != len(one.names):
+        return False
+    return all(
+        of == other or (isinstance(of, OfItem) and of.place == "first" and other == replace(of, place="each"))
+        for (_, of), (_, other) in zip(known.names, one.names, strict=True)
+    )
+
+
+def inputs(pattern: AnyPattern) -> tuple[tuple[str, Schema], ...]:
+    """Returns the streams that a pattern reads, sorted by name, each with its attributes."""
+    return tuple(sorted(pattern.streams.items()))
+
+
+def sees_before(pattern: AnyPattern) -> bool:
+    """Returns whether what a statement tells depends on what was there before its first event: then statements that
+    began at different times have nothing in common."""
+    if isinstance(pattern, NearPattern):
+        return pattern.apart or pattern.budget is not None
+    leading = any(one.negated and one.group == 0 for one in pattern.variables)
+    return pattern.apart or pattern.maximal or pattern.has_sets or leading
+
+
+def needs_order(statement: Statement) -> bool:
+    """Returns whether what a statement tells may depend on the order of events of one time, by what they are called."""
+    if isinstance(statement, NearPattern):
+        return statement.apart or statement.budget is not None
+    return isinstance(statement, Pattern) and (statement.apart or statement.maximal)
+
+
+def _over(letters: Letters, source: Callable[[Events], Events]) -> Letters:
+    match letters:
+        case Letter():
+            return replace(letters, source=source(letters.source))
+        case Repeated():
+            return replace(letters, part=_over(letters.part, source))
+        case Word() | OneOf():
+            return replace(letters, parts=tuple(_over(part, source) for part in letters.parts))
+
+
+@dataclass(frozen=True, slots=True)
+class TemplatePiece:
+    """A source, an operator, or a chain of selections and renamings."""
+
+    template: Statement
+    """Over streams that stand for its inputs: `left` and `right`, or, of a PATTERN, `0`, `1`, ... It has parameters for
+    its constants, which are numbered from 0, and 0 for its window."""
+    inputs: tuple[int, ...]
+    """The places of the pieces that it is over."""
+    first: int
+    """Its first constant, in the order of all."""
+    window: int
+    """Which window of the statement is its own; -1 for none."""
+
+
+@dataclass(slots=True)
+class SplitStatement:
+    """What was taken out of a stream: pieces, inputs first; and its constants and distinct windows, in their order."""
+
+    pieces: list[TemplatePiece] = field(default_factory=list)
+    constants: list[str | float] = field(default_factory=list)
+    windows: list[int] = field(default_factory=list)
+    _first: int = 0
+
+    def add(self, stream: Statement) -> int:
+        """Takes a stream apart; returns the place of the piece that has its events."""
+        if isinstance(stream, Pattern | NearPattern):
+            return self._pattern(stream)
+        inputs: tuple[int, ...]
+        match stream:
+            case Events():
+                return self._piece(stream, ())
+            case Select() | Filter():
+                base: Stream = stream
+                chain: list[Select | Filter] = []
+                while isinstance(base, Select | Filter):
+                    chain.append(base)
+                    base = base.source
+                inputs = (self.add(base),)
+                return self._piece(self._chain(_input_stream("left", base), chain), inputs)
+            case Union(left, right):
+                return self._piece(
+                    Union(_input_stream("left", left), _input_stream("right", right)), (self.add(left), self.add(right))
+                )
+            case Next(left, right, condition, within, names, schema):
+                inputs = self.add(left), self.add(right)
+                self._first = len(self.constants)
+                condition = rewritten_condition(condition, self._leaf)
+                bare: Stream = Next(
+                    _input_stream("left", left),
+                    _input_stream("right", right),
+                    condition,
+                    _numbered(within),
+                    names,
+                    schema,
+                )
+                return self._piece(bare, inputs, within)
+            case Fold(left, right, chooses, continues, sets, within, names, schema):
+                inputs = self.add(left), self.add(right)
+                self._first = len(self.constants)
+                chooses = rewritten_condition(chooses, self._leaf)
+                continues = rewritten_condition(continues, self._leaf)
+                sets = tuple((name, rewritten(value, self._leaf)) for name, value in sets)
+                start, then = _input_stream("left", left), _input_stream("right", right)
+                bare = Fold(start, then, chooses, continues, sets, _numbered(within), names, schema)
+                return self._piece(bare, inputs, within)
+            case Aggregate(source, items, by, over, schema):
+                inputs = (self.add(source),)
+                self._first = len(self.constants)
+                items = tuple(
+                    (name, replace(one, args=tuple(rewritten(arg, self._leaf) for arg in one.args)))
+                    for name, one in items
+                )
+                return self._piece(
+                    Aggregate(_input_stream("left", source), items, by, _numbered(over), schema), inputs, over
+                )
+
+    def _pattern(self, pattern: AnyPattern) -> int:
+        places = tuple([self.add(Events(name, schema)) for name, schema in inputs(pattern)])
+        self._first = len(self.constants)
+        return self._piece(pattern_template(pattern, self._leaf), places, pattern.within)
+
+    def _chain(self, base: Stream, chain: list[Select | Filter]) -> Stream:
+        self._first = len(self.constants)
+        for link in reversed(chain):
+            if isinstance(link, Filter):
+                base = Filter(base, rewritten_condition(link.condition, self._leaf))
+            else:
+                items = tuple((name, rewritten(value, self._leaf)) for name, value in link.items)
+                base = Select(base, items, link.schema)
+        return base
+
+    def _piece(self, template: Statement, inputs: tuple[int, ...], window: int | None = None) -> int:
+        if window is not None and window not in self.windows:
+            self.windows.append(window)
+        place = -1 if window is None else self.windows.index(window)
+        self.pieces.append(TemplatePiece(template, inputs, self._first, place))
+        return len(self.pieces) - 1
+
+    def _leaf(self, value: Value) -> Value:
+        if not isinstance(value, Constant):
+            return value
+        constant = value.value if isinstance(value.value, str) else float(value.value)
+        self.constants.append(constant)
+        return Parameter(len(self.constants) - 1 - self._first, "string" if isinstance(constant, str) else "number")
+
+
+def _input_stream(name: str, stream: Stream) -> Events:
+    return Events(name, stream.schema)
+
+
+def _numbered(window: int | None) -> int | None:
+    return None if window is None else 0
+
 
 T = TypeVar("T")
 
-Operator = Select | Filter | Union | Next | Fold | Aggregate | Pattern | NearPattern
+AlgebraOp = Select | Filter | Union | Next | Fold | Aggregate | Pattern | NearPattern
 
 
 @quick
@@ -47,7 +266,7 @@ class Definition:
     A window is none: a row has it. So `within` is None, and of an AGGREGATE with OVER it is 0.
     """
 
-    operator: Operator
+    operator: AlgebraOp
     kinds: tuple[Kind, ...]
     _hash: int = field(default=0, init=False, repr=False, compare=False)
 
@@ -73,7 +292,7 @@ class Definition:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class FormNode:
     """An operator of a normal form, or a source: then `definition` is None and `stream` its name."""
 
     definition: Definition | None
@@ -100,10 +319,10 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class StatementForm:
     """The normal form of all statements that differ in constants alone. The last node has the results."""
 
-    nodes: tuple[Node, ...]
+    nodes: tuple[FormNode, ...]
     schema: Schema
     kinds: tuple[Kind, ...]
     """Of the constants of a statement."""
@@ -117,12 +336,12 @@ class _Unit:
 
     number: int
     template: Statement
-    nodes: tuple[Node, ...]
+    nodes: tuple[FormNode, ...]
     users: int = 0
-    placed: dict[tuple[object, ...], Node] = field(default_factory=dict)
+    placed: dict[tuple[object, ...], FormNode] = field(default_factory=dict)
     """The nodes as they stand in forms."""
 
-    def node(self, at: int, inputs: tuple[int, ...], first: int, window: int) -> Node:
+    def node(self, at: int, inputs: tuple[int, ...], first: int, window: int) -> FormNode:
         """Returns a node as it stands in a form: over these inputs, from this constant on, with this window."""
         key = at, inputs, first, window
         found = self.placed.get(key)
@@ -130,23 +349,23 @@ class _Unit:
             node = self.nodes[at]
             slots = tuple(slot + first for slot in node.slots)
             mine = window if node.window >= 0 else -1
-            found = self.placed[key] = Node(node.definition, "", node.schema, inputs, slots, node.alike, mine)
+            found = self.placed[key] = FormNode(node.definition, "", node.schema, inputs, slots, node.alike, mine)
         return found
 
 
-class Forms:
+class StatementForms:
     """The normal forms of the shapes of statements, each made once, of pieces that are made once."""
 
     def __init__(self) -> None:
         self._units: dict[Statement, _Unit] = {}
         self._next = 0
-        self._forms: dict[tuple[int, ...], Form] = {}
+        self._forms: dict[tuple[int, ...], StatementForm] = {}
         self._made_of: dict[int, tuple[tuple[int, ...], tuple[_Unit, ...]]] = {}
         """By the identity of a form: its key, and its units."""
 
-    def form(self, stream: Statement) -> tuple[Form, tuple[str | float, ...], tuple[int, ...]]:
+    def form(self, stream: Statement) -> tuple[StatementForm, tuple[str | float, ...], tuple[int, ...]]:
         """Returns the normal form of a stream, and its constants and windows, in microseconds."""
-        taken = Taken()
+        taken = SplitStatement()
         taken.add(stream)
         units, numbers = [], list[int]()
         for piece in taken.pieces:
@@ -165,7 +384,7 @@ class Forms:
                 unit.users += 1
         return form, tuple(taken.constants), tuple(taken.windows)
 
-    def forget(self, form: Form) -> None:
+    def forget(self, form: StatementForm) -> None:
         """Forgets a form, of which there is no statement any more."""
         key, units = self._made_of.pop(id(form))
         del self._forms[key]
@@ -175,9 +394,9 @@ class Forms:
                 del self._units[unit.template]
 
 
-def _form(taken: Taken, units: Sequence[_Unit]) -> Form:
+def _form(taken: SplitStatement, units: Sequence[_Unit]) -> StatementForm:
     """Puts the nodes of pieces together. Equal ones are one."""
-    nodes: list[Node] = []
+    nodes: list[FormNode] = []
     last: list[int] = []
     for piece, unit in zip(taken.pieces, units, strict=True):
         if not piece.inputs:
@@ -192,29 +411,29 @@ def _form(taken: Taken, units: Sequence[_Unit]) -> Form:
             places.append(_place(unit.node(at, inputs, piece.first, piece.window), nodes))
         last.append(places[-1])
     kinds: tuple[Kind, ...] = tuple("string" if isinstance(one, str) else "number" for one in taken.constants)
-    return Form(tuple(nodes), nodes[-1].schema, kinds, len(taken.windows))
+    return StatementForm(tuple(nodes), nodes[-1].schema, kinds, len(taken.windows))
 
 
-def normal(template: Statement) -> tuple[Node, ...]:
+def normal(template: Statement) -> tuple[FormNode, ...]:
     """Returns the nodes of a piece, its inputs first."""
     if isinstance(template, Pattern | NearPattern):
         return _normal_pattern(template)
     if isinstance(template, Events):
-        return (Node(None, template.stream, template.schema, (), ()),)
-    nodes: list[Node] = []
+        return (FormNode(None, template.stream, template.schema, (), ()),)
+    nodes: list[FormNode] = []
     for name, stream in zip(("left", "right"), _sources(template), strict=False):
-        nodes.append(Node(None, name, stream.schema, (), ()))
+        nodes.append(FormNode(None, name, stream.schema, (), ()))
     _add(template, nodes)
     return tuple(nodes)
 
 
-def _normal_pattern(template: Pattern | NearPattern) -> tuple[Node, ...]:
-    sources = sorted(inputs_of(template), key=lambda one: int(one[0]))
-    nodes = [Node(None, name, schema, (), ()) for name, schema in sources]
+def _normal_pattern(template: Pattern | NearPattern) -> tuple[FormNode, ...]:
+    sources = sorted(inputs(template), key=lambda one: int(one[0]))
+    nodes = [FormNode(None, name, schema, (), ()) for name, schema in sources]
     slots = _Slots()
     bare = with_leaves(template, slots.value)
     window = -1 if template.within is None else template.within
-    node = Node(
+    node = FormNode(
         Definition(bare, tuple(slots.slots.values())),
         "",
         template.schema,
@@ -237,11 +456,11 @@ def _sources(template: Stream) -> tuple[Stream, ...]:
     return (template,)
 
 
-def _add(stream: Stream, nodes: list[Node]) -> int:
+def _add(stream: Stream, nodes: list[FormNode]) -> int:
     """Adds the nodes of a stream, inputs first. Equal ones are one. Returns the place of the last."""
     match stream:
         case Events(name, schema):
-            return _place(Node(None, name, schema, (), ()), nodes)
+            return _place(FormNode(None, name, schema, (), ()), nodes)
         case Select() | Filter():
             return _add_chain(stream, nodes)
         case Union(left, right):
@@ -270,7 +489,7 @@ def _add(stream: Stream, nodes: list[Node]) -> int:
             return _node(aggregate, (place,), slots, nodes, over)
 
 
-def _add_chain(stream: Select | Filter, nodes: list[Node]) -> int:
+def _add_chain(stream: Select | Filter, nodes: list[FormNode]) -> int:
     """Adds a chain of selections and renamings as one selection, and one renaming of its results."""
     source, condition, items = chain(stream)
     place = _add(source, nodes)
@@ -299,7 +518,7 @@ class _Slots:
     def value(self, value: Value) -> Value:
         return rewritten(value, self._leaf)
 
-    def condition(self, condition: Condition) -> Condition:
+    def condition(self, condition: EventCondition) -> EventCondition:
         found = ordered(condition)
         self._ordered.append(found)
         return rewritten_condition(found.condition, self._leaf)
@@ -327,17 +546,69 @@ def _input(stream: Stream, name: str) -> Events:
 
 
 def _node(
-    operator: Operator, inputs: tuple[int, ...], slots: _Slots, nodes: list[Node], window: int | None = None
+    operator: AlgebraOp, inputs: tuple[int, ...], slots: _Slots, nodes: list[FormNode], window: int | None = None
 ) -> int:
     definition = Definition(operator, tuple(slots.slots.values()))
     number = -1 if window is None else window
-    node = Node(definition, "", operator.schema, inputs, tuple(slots.slots), slots.alike(), number)
+    node = FormNode(definition, "", operator.schema, inputs, tuple(slots.slots), slots.alike(), number)
     return _place(node, nodes)
 
 
-def _place(node: Node, nodes: list[Node]) -> int:
+def _place(node: FormNode, nodes: list[FormNode]) -> int:
     for place, other in enumerate(nodes):
         if other is node or (other.inputs == node.inputs and other.slots == node.slots and other == node):
             return place
     nodes.append(node)
     return len(nodes) - 1
+
+
+def is_alone(one: WhereConjunct, pattern: Pattern) -> bool:
+    """Whether a conjunct is about each event of its own variable alone."""
+    places = {of.place if isinstance(of, OfItem) and of.variable == one.variable else "" for _, of in one.names}
+    if places <= {"only", "every"}:
+        return True
+    if len(places) > 1 or not places <= {"first", "each"}:
+        return False
+    # What is said of the first event may be said of all others, too: then it is about each.
+    twins = (other for other in pattern.conjuncts if other.variable == one.variable and other.phase != one.phase)
+    return any(
+        {of.place if isinstance(of, OfItem) and of.variable == one.variable else "" for _, of in other.names}
+        == ({"first", "each"} - places)
+        and of_event(other) == of_event(one)
+        for other in twins
+    )
+
+
+def of_event(one: WhereConjunct) -> EventCondition:
+    names = dict(one.names)
+
+    def leaf(value: Any) -> Any:
+        of = names.get(value.name) if isinstance(value, Attribute) else None
+        return Attribute("left", of.name, value.kind) if isinstance(of, OfItem) else value
+
+    return rewritten_condition(one.condition, leaf)
+
+
+def with_arguments(value: Value, change: Callable[[Value], Value]) -> Value:
+    """Returns a value with its arguments changed."""
+    match value:
+        case Arithmetic(op, left, right):
+            return Arithmetic(op, change(left), change(right))
+        case Function(name, args, kind):
+            return Function(name, tuple(map(change, args)), kind)
+    return value
+
+
+def with_values(condition: EventCondition, change: Callable[[Value], Value]) -> EventCondition:
+    """Returns a condition with the values that its atoms compare changed."""
+    match condition:
+        case Comparison(op, left, right):
+            return Comparison(op, change(left), change(right))
+        case TextTest(name, args, negated):
+            return TextTest(name, tuple(map(change, args)), negated)
+        case NullTest(value, negated):
+            return NullTest(change(value), negated)
+        case AllOf(args):
+            return AllOf(tuple(with_values(arg, change) for arg in args))
+        case AnyOf(args):
+            return AnyOf(tuple(with_values(arg, change) for arg in args))

@@ -7,10 +7,8 @@ from typing import TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from common.distinct import distinct
-from pattern_stage.columns import Ints
-from pattern_stage.constant_columns import room
-from pattern_stage.stretches import spread
+from common.arrays import Ints, distinct
+from pattern_stage.columns import room, spread
 
 _NONE = np.zeros(0, np.int64)
 
@@ -20,7 +18,7 @@ Short = NDArray[np.int32]
 I = TypeVar("I", Ints, Short)  # noqa: E741
 
 
-class FanOut:
+class RowReaders:
     """Which rows read which source. To add or remove a row costs the same however many there are, if seen over many."""
 
     def __init__(self) -> None:
@@ -35,8 +33,8 @@ class FanOut:
         """Adds rows that are not there, each with its source."""
         needed = int(rows.max(initial=-1)) + 1
         if needed > len(self._source):
-            self._source = grown(self._source, needed, -1)
-            self._source_in_base = grown(self._source_in_base, needed, -1)
+            self._source = grow_array(self._source, needed, -1)
+            self._source_in_base = grow_array(self._source_in_base, needed, -1)
         self._source[rows] = sources
         # A row that was removed and has come back may be in the base still.
         self._added.append(rows[self._source_in_base[rows] != sources])
@@ -105,7 +103,6 @@ class _BySource:
         return len(self._rows)
 
     def all(self) -> tuple[Ints, Ints]:
-        """Returns all rows, and the source of each."""
         return self._rows.astype(np.int64), np.repeat(np.arange(len(self._starts) - 1), np.diff(self._starts))
 
     def counts(self, sources: Ints) -> Ints:
@@ -124,7 +121,7 @@ class _BySource:
         return starts, self._starts[here + 1] - starts
 
 
-def grown(array: I, needed: int, fill: int = 0) -> I:
+def grow_array(array: I, needed: int, fill: int = 0) -> I:
     """Returns an array that begins with `array` and has at least `needed` places, the others filled."""
     if needed <= len(array):
         return array

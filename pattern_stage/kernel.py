@@ -1,34 +1,363 @@
-"""Runs the plan of all event statements over events, an interval at a time, and keeps what waits for later ones."""
+"""Runs the plan of all event statements over events, an interval at a time, and keeps what waits for later ones.
+
+Takes over what waits in another kernel, whose events were numbered apart: those that are known here keep their
+numbers, and what both have waits once.
+
+Makes the operator of an m-op at run time.
+
+A saved state of several parts: each as `Kernel.state` returns it, under names that say whose it is.
+
+The state of all m-ops as tables that any process can take over: rows have keys there that say what they are.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import hashlib
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from itertools import groupby
+from typing import Any, Protocol, cast
 
 import numpy as np
 import pyarrow as pa
 
-from pattern_stage import snapshot
-from pattern_stage.columns import Column, Columns, Ints, Mask
-from pattern_stage.fan_out import FanOut
-from pattern_stage.flow import Flow, whole
-from pattern_stage.limits import NO_LIMITS, Excess, Limits, Meter
-from pattern_stage.making import due, make_operator
-from pattern_stage.operators import Lineage as Together
-from pattern_stage.operators import Operator
-from pattern_stage.partition.apart import states
-from pattern_stage.plan import Changes, MOp, Plan
-from pattern_stage.rules import RULE_NAMES, Key, Placement, RuleName
-from pattern_stage.simultaneous import Simultaneous
+from common.arrays import Ints, distinct
+from pattern_stage.aggregate import Aggregating, Simultaneous
+from pattern_stage.columns import Column, Columns, Flow, Mask, whole
+from pattern_stage.definition import AlgebraOp as Defined
+from pattern_stage.fan_out import RowReaders
+from pattern_stage.index import StaticIndex
+from pattern_stage.lineage import COMPOSED, DIGEST_NUMBERS, LINEAGE, TOGETHER, Lineage
+from pattern_stage.operators import (
+    NO_LIMITS,
+    Bounded,
+    Excess,
+    Index,
+    Limited,
+    Meter,
+    OriginLookup,
+    PatternOp,
+    RowLimits,
+    Sees,
+    SetNumbering,
+)
+from pattern_stage.operators import SetNumbering as Together
+from pattern_stage.partition.keys import Numbers
+from pattern_stage.pattern.near import NearMatching
+from pattern_stage.pattern.runs import RunMatching
+from pattern_stage.pattern.sets import SetMatching
+from pattern_stage.plan import (
+    RULE_NAMES,
+    Changes,
+    EventPlan,
+    MOp,
+    MOpKey,
+    NodePlacement,
+    Rows,
+    RuleName,
+    extra_columns,
+    is_aggregate,
+)
+from pattern_stage.saved import flatten_lists, ints, lists
+from pattern_stage.select import Filtering, Selecting, Uniting
+from pattern_stage.sequence import Folding, Sequencing
 from pattern_stage.statements import Statements
 from pattern_stage.values import Texts
-from xscl.algebra.event_sequences import Statement
-from xscl.algebra.events import Schema
+from xscl.algebra.events import Aggregate, Filter, Fold, NearPattern, Next, Pattern, Schema, Select, Statement, Union
+
+_ROWS = "/rows"
+
+_NUMBERS = frozenset(("rows", "row", "event", "origin"))
+"""The columns that number what a state has."""
+
+SavedState = Mapping[str, pa.Table]
 
 
-class Lineage(Together, Protocol):
+def prefix_state(group: str, part: int, state: SavedState) -> dict[str, pa.Table]:
+    """Returns the state of a part of a group under the names that it is saved by."""
+    return {f"{group}.{part} {name}": table for name, table in state.items()}
+
+
+def as_one(several: Sequence[SavedState]) -> dict[str, pa.Table]:
+    """Returns states, which may be saved in parts, as groups of one."""
+    found: dict[str, pa.Table] = {}
+    for number, state in enumerate(several):
+        for key, table in state.items():
+            group, _, name = key.rpartition(" ")
+            group, _, part = group.rpartition(".")
+            found[f"{number}-{group}.{part or 0} {name}"] = table
+    return found
+
+
+def states(saved: SavedState) -> Iterator[SavedState]:
+    """Yields the states that are saved as one. A kernel that takes over all of them has what waits once.
+
+    The parts of a group have nothing in common. Groups may.
+    """
+    groups = [list(parts) for _, parts in groupby(_parts(saved), key=lambda one: one[0].rpartition(".")[0])]
+    held = Counter(name for parts in groups for name in {name for _, state in parts for name in state})
+    common = {name for name, count in held.items() if count > 1 and name + _ROWS in held}
+    seen: dict[str, set[Hashable]] = {name: set() for name in common}
+    for parts in groups:
+        new: dict[str, Counter[Hashable]] = {name: Counter() for name in common}
+        for _, state in parts:
+            mine = dict(state)
+            for name in common & state.keys():
+                mine[name] = _unseen(state[name], state[name + _ROWS], seen[name], new[name])
+            yield mine
+        for name in common:
+            seen[name].update(new[name])
+
+
+def _parts(saved: SavedState) -> Iterable[tuple[str, dict[str, pa.Table]]]:
+    found: dict[str, dict[str, pa.Table]] = {}
+    for key in sorted(saved):
+        part, _, name = key.rpartition(" ")
+        found.setdefault(part, {})[name] = saved[key]
+    return found.items()
+
+
+def _unseen(table: pa.Table, rows: pa.Table, seen: set[Hashable], new: Counter[Hashable]) -> pa.Table:
+    """Returns a table of what waits without what other groups have, and counts all of it in `new`.
+
+    Of events in windows, equal ones are told apart by their numbers: as many as any group has are in all.
+    """
+    keys = dict(zip(ints(rows, "row").tolist(), rows["key"].to_pylist(), strict=True))
+    columns = [table[name].to_pylist() for name in table.column_names if name not in _NUMBERS]
+    instances = [repr(values) for values in zip(*columns, strict=True)]
+    if "rows" not in table.column_names:  # windows of AGGREGATE
+        kept = []
+        for row, instance in zip(ints(table, "row").tolist(), instances, strict=True):
+            new[keys[row], instance] += 1
+            numbered = keys[row], instance, new[keys[row], instance]
+            new[numbered] = 1
+            kept.append(numbered not in seen)
+        return table.filter(pa.array(kept, pa.bool_()))
+    numbers, sizes = flatten_lists(table, "rows")
+    of = np.repeat(np.arange(len(sizes)), sizes)
+    pairs = [(keys[row], instances[at]) for row, at in zip(numbers.tolist(), of.tolist(), strict=True)]
+    new.update(pairs)
+    there = np.array([pair not in seen for pair in pairs], np.bool_)
+    counts: Ints = np.bincount(of[there], minlength=len(sizes))
+    place = table.column_names.index("rows")
+    return table.set_column(place, "rows", lists(numbers[there], counts)).filter(pa.array(counts > 0))
+
+
+def adopted(
+    state: SavedState, others: SavedState, parts: Iterable[Ints], theirs: Lineage, ours: Lineage
+) -> dict[str, pa.Table]:
+    """Returns a state with what `others` has beside it. Their `parts` are numbered in their lineage, and in ours from
+    now on, too."""
+    return as_one([state, _numbers(theirs.rows(parts), ours).in_state(others)])
+
+
+def _numbers(rows: pa.Table, ours: Lineage) -> Numbers:
+    known = {_key(row, row["refers"]): row["number"] for row in ours.table().to_pylist()}
+    number_of: dict[int, int] = {-1: -1}
+    new: list[dict[str, object]] = []
+    for row in sorted(rows.to_pylist(), key=lambda row: row["number"]):  # what a set or an event is made of is less
+        refers = _refers(row, number_of)
+        key = _key(row, refers)
+        number = known.get(key)
+        if number is None:
+            number = known[key] = ours.next + len(new)
+            new.append(row | {"number": number, "refers": refers})
+        number_of[row["number"]] = number
+    ours.restore(pa.Table.from_pylist(new, LINEAGE))
+    theirs = np.array(sorted(number_of), np.int64)
+    return Numbers(theirs, np.array([number_of[number] for number in theirs.tolist()], np.int64))
+
+
+def _refers(row: Mapping[str, Any], number_of: Mapping[int, int]) -> list[int]:
+    """Returns what a row refers to, in our numbers: of an event of a document, these are nodes."""
+    refers: list[int] = row["refers"]
+    if row["docid"] == TOGETHER:
+        return [number_of[number] for number in refers]
+    if row["docid"] == COMPOSED:
+        return [*refers[:DIGEST_NUMBERS], *(number_of[number] for number in refers[DIGEST_NUMBERS:])]
+    return refers
+
+
+def _key(row: Mapping[str, Any], refers: list[int]) -> Hashable:
+    if row["docid"] == TOGETHER:
+        return frozenset(refers) - {-1}
+    if row["docid"] == COMPOSED:
+        return row["stream"], tuple(refers[:DIGEST_NUMBERS])
+    return row["stream"], row["docid"], tuple(node for node in refers if node >= 0)
+
+
+def due(operator: PatternOp) -> int | None:
+    """Returns a time: nothing becomes known to an operator before without another event. None if nothing waits for time
+    alone."""
+    return operator.due() if isinstance(operator, RunMatching | SetMatching) else None
+
+
+def make_operator(
+    definitions: Sequence[Any],
+    rows: Rows,
+    texts: Texts,
+    lineage: SetNumbering,
+    meter: Meter,
+    sees: Sees,
+    shared: Simultaneous | None = None,
+    *,
+    hashed: bool,
+    indexed: bool,
+    merged: bool,
+) -> PatternOp:
+    """Makes the operator of definitions of one kind, which may become more, and of rows. It counts with `meter`
+    what rows see. `shared` has what an AGGREGATE has in common with others.
+
+    `hashed`: one dynamic equality of a condition is. `indexed`: static clauses are found by an index. `merged`: runs of
+    a PATTERN that remember the same are one.
+    """
+
+    def index(schema: Schema, texts: Texts) -> Index:
+        found: Any = StaticIndex(schema, texts, hashed=indexed)  # the protocol knows no atoms
+        return cast(Index, found)
+
+    def limited(operator: Bounded) -> PatternOp:
+        return operator if meter.limits == NO_LIMITS else Limited(operator, meter, sees)
+
+    first: Defined = definitions[0]
+    match first:
+        case Filter():
+            return Filtering(definitions, rows, texts, index)
+        case Select():
+            return Selecting(definitions, rows, texts)
+        case Union():
+            return Uniting(rows)
+        case Next():
+            return limited(Sequencing(definitions, rows, texts, index, hashed=hashed))
+        case Fold():
+            return limited(Folding(definitions, rows, texts, index, hashed=hashed))
+        case Aggregate():
+            return limited(Aggregating(definitions, rows, texts, lineage, shared))
+        case Pattern():
+            if first.has_sets or first.maximal:
+                return SetMatching(definitions, rows, texts, cast(OriginLookup, lineage), index, meter)
+            return RunMatching(definitions, rows, texts, cast(OriginLookup, lineage), index, meter, merged=merged)
+        case NearPattern():
+            return NearMatching(definitions, rows, texts, cast(OriginLookup, lineage), index, meter)
+
+
+FORMAT = 1
+"""The version of what is saved."""
+
+_FORMAT, _ROWS = "format", "/rows"
+
+
+def save(plan: EventPlan, operators: Mapping[int, PatternOp]) -> dict[str, pa.Table]:
+    """Returns what waits in the m-ops, by their names, and the keys of the rows that it waits for."""
+    keys = SnapshotKeys(plan)
+    saved = {_FORMAT: pa.table({"version": [FORMAT]})}
+    for number, operator in operators.items():
+        state = operator.state()
+        if not len(state):
+            continue
+        rows = distinct(flatten_lists(state, "rows")[0] if "rows" in state.column_names else ints(state, "row"))
+        mop = plan.mops[number]
+        saved[keys.name(mop)] = state
+        saved[keys.name(mop) + _ROWS] = pa.table(
+            {"row": rows, "key": pa.array(keys.of(mop, rows, stored=True), pa.binary())}
+        )
+    return saved
+
+
+def restore(plan: EventPlan, operators: Mapping[int, PatternOp], saved: Mapping[str, pa.Table]) -> None:
+    """Gives the m-ops what waited for their rows. What waited for rows that are gone is dropped.
+
+    Raises:
+        ValueError: if another version has saved it.
+    """
+    if not saved:
+        return
+    version = saved[_FORMAT]["version"][0].as_py()
+    if version != FORMAT:
+        raise ValueError(f"the state of event patterns has format {version}; this version reads {FORMAT}")
+    keys = SnapshotKeys(plan)
+    for number, operator in operators.items():
+        mop = plan.mops[number]
+        state = saved.get(keys.name(mop))
+        if state is None:
+            continue
+        table = saved[keys.name(mop) + _ROWS]
+        there = mop.rows.numbers()
+        row_of = dict(zip(keys.of(mop, there, stored=True), there.tolist(), strict=True))
+        before = ints(table, "row")
+        now = np.array([row_of.get(key, -1) for key in table["key"].to_pylist()], np.int64)
+
+        def renumber(rows: Ints, before: Ints = before, now: Ints = now) -> Ints:
+            return now[np.searchsorted(before, rows)]
+
+        operator.restore(state, renumber)
+
+
+def parts(operators: Mapping[int, PatternOp]) -> list[Ints]:
+    """Returns the numbers of all events that something which waits was made of."""
+    return [numbers.ravel() for operator in operators.values() for numbers in operator.parts()]
+
+
+class SnapshotKeys:
+    """Names of m-ops and keys of rows: digests of what they are, the same in every process."""
+
+    def __init__(self, plan: EventPlan) -> None:
+        self._plan = plan
+        self._names: dict[int, str] = {}
+        self._definitions = {
+            mop.number: {shape: (definition.name, places) for definition, (shape, places) in mop.shapes.items()}
+            for mop in plan
+        }
+
+    def name(self, mop: MOp) -> str:
+        """Returns the name of an m-op."""
+        found = self._names.get(mop.number)
+        if found is None:
+            inputs = [self.name(self._plan.mops[number]) for number in mop.inputs]
+            found = _digest(repr((self._kind(mop), mop.stream, mop.schema, inputs)).encode()).hex()
+            self._names[mop.number] = found
+        return found
+
+    def _kind(self, mop: MOp) -> str:
+        if mop.placement is None:
+            return "source"
+        return repr(mop.placement.key[:-1])
+
+    def of(self, mop: MOp, rows: Ints, *, stored: bool = False) -> list[bytes]:
+        """Returns the keys of rows of an m-op. `stored`: those of rows that have one store are the same."""
+        if mop.placement is None:
+            return [mop.stream.encode()] * len(rows)
+        sides = []
+        for column, number in zip((mop.rows.left, mop.rows.right), mop.inputs, strict=False):
+            distinct, at = np.unique(column[rows], return_inverse=True)
+            keys = self.of(self._plan.mops[number], distinct)
+            sides.append([keys[place] for place in at.tolist()])
+        texts = self._plan.texts
+        columns = [
+            texts.texts(column[rows].astype(np.int64)) if column.dtype == np.int64 else column[rows].tolist()
+            for column in mop.rows.parameters
+        ]
+        windows = zip(mop.rows.within[rows].tolist(), mop.rows.apart[rows].tolist(), strict=True)
+        together = stored and is_aggregate(mop.placement) and not mop.placement.own_since
+        own = is_aggregate(mop.placement) and mop.placement.own_rows
+        shapes = mop.rows.shape[rows].tolist()
+        found = []
+        for row, (shape, window) in enumerate(zip(shapes, windows, strict=True)):
+            name, places = self._definitions[mop.number][shape]
+            kinds = len(places) - extra_columns(mop.placement)
+            vector = [columns[place][row] for place in (*places[:kinds], *places[-1:] * own)]
+            apart = None if together else window
+            found.append(_digest(repr((name, [side[row] for side in sides], vector, apart)).encode()))
+        return found
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=16).digest()
+
+
+class KernelLineage(Together, Protocol):
     """Knows what the numbers of parts stand for."""
 
     def ends(self, numbers: Ints) -> Ints:
@@ -58,7 +387,6 @@ class Results:
 
     @property
     def statements(self) -> Ints:
-        """The statement of each result."""
         return self.flow.rows
 
 
@@ -72,25 +400,25 @@ class Kernel:
     def __init__(
         self,
         texts: Texts,
-        lineage: Lineage,
+        lineage: KernelLineage,
         *,
         rules: Iterable[RuleName] = RULE_NAMES,
         hashed: bool = True,
         merged: bool = True,
-        limits: Limits = NO_LIMITS,
+        limits: RowLimits = NO_LIMITS,
     ) -> None:
-        """`rules` are those of `pattern_stage.rules` that are on. `hashed`: one dynamic equality of a condition is
+        """`rules` are those of `pattern_stage.plan` that are on. `hashed`: one dynamic equality of a condition is
         hashed. `merged`: runs of a PATTERN that remember the same are one. A statement that exceeds one of the `limits`
         is in `exceeded`."""
         self.texts = texts
-        self.plan = Plan(texts, rules)
+        self.plan = EventPlan(texts, rules)
         self.statements = Statements(self.plan)
         self._lineage, self._hashed, self._merged, self._limits = lineage, hashed, merged, limits
-        self._operators: dict[int, Operator] = {}
+        self._operators: dict[int, PatternOp] = {}
         self._meters: dict[int, Meter] = {}
-        self._shared: dict[Key, Simultaneous] = {}
+        self._shared: dict[MOpKey, Simultaneous] = {}
         self._exceeded: dict[int, Excess] = {}
-        self._readers: dict[int, FanOut] = {}
+        self._readers: dict[int, RowReaders] = {}
         self._flows: dict[int, Flow] = {}
         self._due: tuple[int | None] | None = None
         self._ran: set[int] = set()
@@ -132,7 +460,7 @@ class Kernel:
         """Brings statements that were added into the plan, and their rows to the operators."""
         added = self.statements.settle()
         for number, (slots, rows) in added.slots.items():
-            self._readers.setdefault(number, FanOut()).add(slots, rows)
+            self._readers.setdefault(number, RowReaders()).add(slots, rows)
         self._make_operators()
         for number, new in added.rows.items():
             self._operators[number].add_rows(new)
@@ -154,7 +482,7 @@ class Kernel:
                     merged=self._merged,
                 )
 
-    def _sharing(self, mop: MOp, placement: Placement) -> Simultaneous | None:
+    def _sharing(self, mop: MOp, placement: NodePlacement) -> Simultaneous | None:
         """Returns what an m-op has in common with others."""
         key = placement.partial
         if key is None:
@@ -228,7 +556,6 @@ class Kernel:
         return found
 
     def _sees(self, mop: int, row: int, firsts: Ints) -> Mask:
-        """Returns which events any statement of a row sees, given their first parts."""
         statements, _ = self.statements.of_rows(mop, np.array([row]))
         seen: Mask = self._lineage.ends(firsts) > min(map(self.statements.since_of, statements), default=1 << 62)
         return seen
@@ -238,11 +565,11 @@ class Kernel:
         for statement, row in zip(*self.statements.of_rows(mop.number, np.array(sorted(rows), np.int64)), strict=True):
             self._exceeded[statement] = min(self._exceeded.get(statement, rows[row]), rows[row])
 
-    def _results(self, mop: MOp, flow: Flow, readers: FanOut) -> list[Results]:
+    def _results(self, mop: MOp, flow: Flow, readers: RowReaders) -> list[Results]:
         read = self._read(flow, readers)
         return [Results(mop.schema, read)] if len(read) else []
 
-    def _read(self, flow: Flow, readers: FanOut) -> Flow:
+    def _read(self, flow: Flow, readers: RowReaders) -> Flow:
         """Returns events of rows as those of the statements that read them."""
         ids = self.statements.ids
         all_see = self.statements.newest < int(flow.events.t0.min())
@@ -277,7 +604,7 @@ class Kernel:
     def state(self) -> dict[str, pa.Table]:
         """Returns what waits, as tables by name. Between intervals only."""
         self._settle()
-        return snapshot.save(self.plan, self._operators)
+        return save(self.plan, self._operators)
 
     def restore(self, state: Mapping[str, pa.Table]) -> None:
         """Takes over what waited for statements that are here too, whatever their numbers, in a kernel or in the parts
@@ -289,7 +616,7 @@ class Kernel:
         self._settle()
         self._due = None
         for one in states(state):
-            snapshot.restore(self.plan, self._operators, one)
+            restore(self.plan, self._operators, one)
 
     def forget(self) -> None:
         """Forgets all that waits. Between intervals only."""
@@ -303,12 +630,12 @@ class Kernel:
     def names(self) -> dict[int, str]:
         """Returns the names of the m-ops in a state, by their numbers."""
         self._settle()
-        keys = snapshot.Keys(self.plan)
+        keys = SnapshotKeys(self.plan)
         return {mop.number: keys.name(mop) for mop in self.plan}
 
     def parts(self) -> Iterable[Ints]:
         """Returns the numbers of all events that something which waits was made of, for `Lineage.keep`."""
-        return snapshot.parts(self._operators)
+        return parts(self._operators)
 
     def instances(self) -> tuple[Ints, Ints]:
         """Returns statements and how many instances wait for each; those for several count for each."""
@@ -335,7 +662,6 @@ class Kernel:
 
 
 def no_events(schema: Schema) -> Columns:
-    """Returns no events of a schema."""
     none = np.zeros(0, np.int64)
     values: tuple[Column, ...] = tuple(np.zeros(0, np.int64) if kind == "string" else np.zeros(0) for _, kind in schema)
     return Columns(none, none, values, np.zeros((0, 1), np.int64))

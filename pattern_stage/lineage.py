@@ -2,24 +2,66 @@
 
 An event of a document is its stream, the document, and nodes. An event that statements PUBLISH is composed: a digest
 that tells it from others, and the numbers of its own parts. The events that an aggregate is of are one part together.
+
+Numbered events as columns: blocks of those of one stream and kind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from common.distinct import distinct
-from pattern_stage.columns import Ints
-from pattern_stage.flow import numbered
-from pattern_stage.lineage_blocks import Block, merged
-from pattern_stage.set_ranges import SetRanges
-from pattern_stage.stretches import spread
+from common.arrays import Ints, distinct
+from pattern_stage.columns import SetRanges, number_distinct, spread
+
+
+@dataclass(frozen=True, slots=True)
+class LineageBlock:
+    """Events of one stream and of one kind, whose numbers ascend. `refers` has as many columns as
+    one of them needs, -1 where another needs fewer."""
+
+    stream: str
+    numbers: Ints
+    docids: Ints
+    t0: Ints
+    t1: Ints
+    refers: Ints
+
+    def take(self, places: Ints) -> LineageBlock:
+        """Returns the events at these places."""
+        return replace(
+            self,
+            numbers=self.numbers[places],
+            docids=self.docids[places],
+            t0=self.t0[places],
+            t1=self.t1[places],
+            refers=self.refers[places],
+        )
+
+
+def merge_blocks(blocks: Iterable[LineageBlock]) -> list[LineageBlock]:
+    """Returns blocks with one for each kind: those of one stream and width."""
+    kinds: dict[tuple[str, int, int], list[LineageBlock]] = {}
+    for block in blocks:
+        kinds.setdefault((block.stream, min(int(block.docids[0]), 0), block.refers.shape[1]), []).append(block)
+    return [_joined(parts) if len(parts) > 1 else parts[0] for parts in kinds.values()]
+
+
+def _joined(parts: Sequence[LineageBlock]) -> LineageBlock:
+    def column(name: str) -> Ints:
+        return np.concatenate([getattr(part, name) for part in parts])
+
+    block = LineageBlock(
+        parts[0].stream, column("numbers"), column("docids"), column("t0"), column("t1"), column("refers")
+    )
+    ascends = (block.numbers[1:] > block.numbers[:-1]).all()
+    return block if ascends else block.take(np.argsort(block.numbers))
+
 
 COMPOSED, TOGETHER = -1, -2
 """The docids of an event that is composed of others, and of a set of events that are one part."""
@@ -50,7 +92,7 @@ def same_ids(docids: Collection[int]) -> Mapping[int, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class EventOrigin:
     """What a number stands for: an event of a document, with the ids of its nodes, the root first; or, if `docid` is
     COMPOSED, an event with a `digest`, made of the events numbered `parts`; or, if it is TOGETHER, the set of these."""
 
@@ -68,9 +110,9 @@ class Lineage:
 
     def __init__(self, next: int = 0, document_ids: DocumentIds = same_ids) -> None:
         self.next, self.document_ids = next, document_ids
-        self._kept_blocks: list[Block] = []
+        self._kept_blocks: list[LineageBlock] = []
         """One for each kind of event that was kept, by `_merged`."""
-        self._recent: list[Block] = []
+        self._recent: list[LineageBlock] = []
         """Those since then. The numbers of one come before those of the next."""
         self._ranges = SetRanges()
         """Since then, too."""
@@ -154,14 +196,14 @@ class Lineage:
             refers[np.arange(refers.shape[1]) < count[:, np.newaxis]] = here
             yield begin, end, t0, t1, refers
 
-    def _listed(self, numbers: Ints) -> Iterator[Block]:
+    def _listed(self, numbers: Ints) -> Iterator[LineageBlock]:
         """Yields the sets with these sorted numbers that `ranges` has numbered."""
         members, counts = self._ranges.listed(numbers)
         order = np.argsort(counts, kind="stable")
         starts = np.cumsum(counts) - counts
         for begin, end, t0, t1, refers in self._columns(members, starts[order], counts[order]):
             here = order[begin:end]
-            block = Block("", numbers[here], np.full(end - begin, TOGETHER, np.int64), t0, t1, refers)
+            block = LineageBlock("", numbers[here], np.full(end - begin, TOGETHER, np.int64), t0, t1, refers)
             yield block.take(np.argsort(here))
 
     def _flat(self, groups: Ints, members: Ints) -> tuple[Ints, Ints]:
@@ -184,28 +226,30 @@ class Lineage:
         numbers = np.arange(self.next, self.next + len(docids))
         if len(numbers):
             self.next += len(numbers)
-            self._recent.append(Block(stream, numbers, docids, t0, t1, refers))
+            self._recent.append(LineageBlock(stream, numbers, docids, t0, t1, refers))
             self._size += len(numbers)
         return numbers
 
     # ------------------------------------------------------------ looking up
 
-    def origins(self, numbers: Ints) -> dict[int, Origin]:
+    def origins(self, numbers: Ints) -> dict[int, EventOrigin]:
         """Returns what numbers stand for. -1 is left out."""
-        found: dict[int, Origin] = {}
+        found: dict[int, EventOrigin] = {}
         for block, places in self._places(distinct(numbers.ravel())):
             columns = block.numbers, block.docids, block.t0, block.t1, block.refers
             for number, docid, t0, t1, refers in zip(*(column[places].tolist() for column in columns), strict=True):
                 if docid == TOGETHER:
-                    found[number] = Origin(
+                    found[number] = EventOrigin(
                         block.stream, docid, t0, t1, parts=tuple([part for part in refers if part >= 0])
                     )
                 elif docid == COMPOSED:
                     digest = np.array(refers[:DIGEST_NUMBERS], np.int64).tobytes()
                     parts = tuple([part for part in refers[DIGEST_NUMBERS:] if part >= 0])
-                    found[number] = Origin(block.stream, docid, t0, t1, digest=digest, parts=parts)
+                    found[number] = EventOrigin(block.stream, docid, t0, t1, digest=digest, parts=parts)
                 else:
-                    found[number] = Origin(block.stream, docid, t0, t1, tuple([node for node in refers if node >= 0]))
+                    found[number] = EventOrigin(
+                        block.stream, docid, t0, t1, tuple([node for node in refers if node >= 0])
+                    )
         return found
 
     def ends(self, numbers: Ints) -> Ints:
@@ -233,8 +277,7 @@ class Lineage:
             found = np.union1d(found, waiting)
         return found[found >= 0]
 
-    def _places(self, numbers: Ints) -> Iterable[tuple[Block, Ints]]:
-        """Yields the blocks that have any of these sorted numbers, and where they are there."""
+    def _places(self, numbers: Ints) -> Iterable[tuple[LineageBlock, Ints]]:
         numbers = numbers[numbers >= 0]
         unlisted = self._ranges.has(numbers)
         if unlisted.any():
@@ -261,7 +304,7 @@ class Lineage:
         """Returns the least t0 of all events; None if there are none."""
         return min((int(block.t0.min()) for block in self._blocks()), default=None)
 
-    def _blocks(self) -> list[Block]:
+    def _blocks(self) -> list[LineageBlock]:
         return [*self._kept_blocks, *self._recent]
 
     # ------------------------------------------------------------ forgetting, saving
@@ -274,7 +317,7 @@ class Lineage:
     def keep(self, used: Iterable[Ints]) -> None:
         """Forgets all events but those whose numbers are in `used`, and those behind them. Numbers are not reused."""
         kept = self.with_parts(used)
-        self._kept_blocks = merged([block.take(places) for block, places in self._places(kept)])
+        self._kept_blocks = merge_blocks([block.take(places) for block, places in self._places(kept)])
         self._recent = []
         self._ranges.clear()
         self._kept = self._size = sum(len(block.numbers) for block in self._kept_blocks)
@@ -299,20 +342,20 @@ class Lineage:
         refers, starts = lists.flatten().to_numpy(), np.cumsum(widths) - widths
         columns = [rows[name].to_numpy() for name in ("number", "docid", "t0", "t1")]
         kinds = [streams.indices.to_numpy().astype(np.int64), widths, np.minimum(columns[1], 0)]
-        heads, kind_of = numbered(kinds)
+        heads, kind_of = number_distinct(kinds)
         blocks = []
         for kind, head in enumerate(heads.tolist()):
             places = np.flatnonzero(kind_of == kind)
             part = refers[starts[places, np.newaxis] + np.arange(widths[head])]
             number, docid, t0, t1 = (column[places] for column in columns)
-            blocks.append(Block(streams[head].as_py(), number, docid, t0, t1, part))
-        self._kept_blocks, self._recent = merged(blocks), []
+            blocks.append(LineageBlock(streams[head].as_py(), number, docid, t0, t1, part))
+        self._kept_blocks, self._recent = merge_blocks(blocks), []
         self._ranges.clear()
         self._size = len(rows)
         self.next = max(self.next, int(columns[0][-1]) + 1)
 
 
-def _table(blocks: Iterable[Block]) -> pa.Table:
+def _table(blocks: Iterable[LineageBlock]) -> pa.Table:
     tables = []
     for block in blocks:
         offsets = np.arange(len(block.numbers) + 1, dtype=np.int32) * block.refers.shape[1]

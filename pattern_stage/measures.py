@@ -1,18 +1,133 @@
-"""What the aggregates of AGGREGATE are computed from: for each event, or for several that were merged, some numbers."""
+"""What the aggregates of AGGREGATE are computed from: for each event, or for several that were merged, some numbers.
+
+Makes one row of those that are alike, with aggregates of their values: counts, least and greatest values, and exact
+sums. What is merged in steps, in whatever order, is what is merged at once.
+
+Which rows of AGGREGATE keep their events together: those of one class over one input, whatever OVER and since.
+
+The events in the windows of AGGREGATE, in columns.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
 from typing import Literal, NamedTuple
 
 import numpy as np
 
-from pattern_stage.columns import Column, Floats, Ints
-from pattern_stage.merging import Kind
-from pattern_stage.predicates import Pairs, compile_value, kind_of
-from pattern_stage.range_aggregates import aggregated, known, sums
-from pattern_stage.values import Texts
+from common.arrays import Ints, distinct
+from pattern_stage.columns import Column, Floats, mixed, number_distinct, same, spread
+from pattern_stage.fan_out import RowReaders, grow_array
+from pattern_stage.operators import RowVectors
+from pattern_stage.slots import Slots
+from pattern_stage.values import Pairs, Texts, aggregate_ranges, compile_value, known, sums, value_kind
+from pattern_stage.windows import counts_in, sums_in
 from xscl.algebra.events import Aggregate, Aggregated, AggregateName, Function, Schema, Value
+
+MergeKind = Literal["count", "sum", "min", "max"]
+"""How values of a column are merged. NaN is no value. A count is always there."""
+
+
+class Merged(NamedTuple):
+    """Rows that were merged: of each the place of the first one that it is made of, and its values; and for each of the
+    rows before the first one that it is in. The first row of several ones for the same has the counts."""
+
+    firsts: Ints
+    columns: list[Floats]
+    of: Ints
+
+
+def merge_rows_by_key(keys: Sequence[Ints], columns: Sequence[Column], kinds: Sequence[MergeKind]) -> Merged:
+    """Merges the rows that have equal keys.
+
+    A sum may be no double. It is the exact sum of the values of several rows then: of the double that is nearest to it,
+    the one that is nearest to the rest, and so on.
+    """
+    heads, of = number_distinct(keys)
+    if len(heads) == len(of):
+        return Merged(heads, [column.astype(np.float64, copy=False) for column in columns], of)
+    order = np.argsort(of, kind="stable")
+    starts = np.searchsorted(of[order], np.arange(len(heads)))
+    ends = np.append(starts[1:], len(of))
+    found: list[list[Floats]] = []
+    for kind, column in zip(kinds, columns, strict=True):
+        ordered = column[order].astype(np.float64)
+        match kind:
+            case "count":
+                found.append([np.add.reduceat(ordered, starts)])
+            case "sum":
+                found.append(addends(ordered, starts, ends))
+            case "min":
+                found.append([np.fmin.reduceat(ordered, starts)])
+            case "max":
+                found.append([np.fmax.reduceat(ordered, starts)])
+    firsts, values = [heads], [[parts[0]] for parts in found]
+    for step in range(1, max((len(parts) for parts in found), default=1)):
+        more = np.zeros(len(heads), np.bool_)
+        for parts in found:
+            if step < len(parts):
+                more |= ~np.isnan(parts[step])
+        firsts.append(heads[more])
+        for mine, kind, parts in zip(values, kinds, found, strict=True):
+            none = np.full(len(heads), 0.0 if kind == "count" else np.nan)
+            mine.append((parts[step] if step < len(parts) else none)[more])
+    return Merged(np.concatenate(firsts), [np.concatenate(column) for column in values], of)
+
+
+def addends(numbers: Floats, starts: Ints, ends: Ints) -> list[Floats]:
+    """Returns doubles whose exact sum is that of the numbers of each range, without NaNs: for each range one in the
+    first array, if there is any number, and as few as possible in the others, where NaN is none. No range is empty.
+
+    >>> [part.tolist() for part in addends(np.array([1e16, 1.0, 0.5, 0.25]), np.array([0, 2]), np.array([2, 4]))]
+    [[1e+16, 0.75], [1.0, nan]]
+    """
+    known = counts_in(~np.isnan(numbers), starts, ends)
+    found = [np.fmax.reduceat(numbers, starts) + 0.0]  # that of a range with one number
+    places = np.flatnonzero(known > 1)
+    sums = sums_in(numbers, starts[places], ends[places])
+    huge = [(place, _huge(numbers[starts[place] : ends[place]])) for place in places[np.isnan(sums)].tolist()]
+    places, sums = places[~np.isnan(sums)], sums[~np.isnan(sums)]
+    found[0][places] = sums
+    rest, of = spread(starts[places], (ends - starts)[places])
+    values = numbers[rest]
+    while len(places):
+        # What was found so far is taken away.
+        values, of = np.append(values, -sums), np.append(of, np.arange(len(places)))
+        order = np.argsort(of, kind="stable")
+        values, of = values[order], of[order]
+        begins = np.searchsorted(of, np.arange(len(places)))
+        sums = sums_in(values, begins, np.append(begins[1:], len(of)))
+        more = sums != 0
+        if not more.any():
+            break
+        kept = more[of]
+        values, of = values[kept], (np.cumsum(more) - 1)[of[kept]]
+        places, sums = places[more], sums[more]
+        found.append(np.full(len(starts), np.nan))
+        found[-1][places] = sums
+    for place, parts in huge:
+        for step, part in enumerate(parts):
+            if step == len(found):
+                found.append(np.full(len(starts), np.nan))
+            found[step][place] = part
+    return found
+
+
+def _huge(numbers: Floats) -> list[float]:
+    """The same for numbers whose sum is greater than any double."""
+    total = sum(map(Fraction, numbers[~np.isnan(numbers)].tolist()), Fraction(0))
+    found: list[float] = []
+    while total:
+        try:
+            nearest = float(total)
+        except OverflowError:
+            nearest = sys.float_info.max if total > 0 else -sys.float_info.max
+        found.append(nearest)
+        total -= Fraction(nearest)
+    return found
 
 
 class Measure(NamedTuple):
@@ -25,16 +140,16 @@ class Measure(NamedTuple):
     @property
     def is_text(self) -> bool:
         """Whether its column is one of texts."""
-        return self.what == "value" and kind_of(self.of) == "string"
+        return self.what == "value" and value_kind(self.of) == "string"
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> MergeKind:
         """How its column is merged."""
         assert self.what != "value"
         return "count" if self.what == "known" else self.what
 
 
-class Item(NamedTuple):
+class AggregateItem(NamedTuple):
     """An aggregate: its name, and the places of its measures."""
 
     name: AggregateName
@@ -55,7 +170,7 @@ def measures_of(one: Aggregated) -> tuple[Measure, ...]:
 
 
 def _number(value: Value) -> Value:
-    return Function("number", (value,), "number") if kind_of(value) == "string" else value
+    return Function("number", (value,), "number") if value_kind(value) == "string" else value
 
 
 def compile_measure(measure: Measure, schema: Schema, texts: Texts) -> Callable[[Pairs], Column]:
@@ -73,11 +188,10 @@ def _as_measure(measure: Measure, values: Column) -> Column:
 
 def kept_before(definition: Aggregate) -> list[bool]:
     """Returns which columns are of texts where a state has the arguments of the aggregates, as it once had."""
-    return [kind_of(argument) == "string" for _, one in definition.items for argument in _arguments(one)]
+    return [value_kind(argument) == "string" for _, one in definition.items for argument in _arguments(one)]
 
 
 def as_measures(definition: Aggregate, columns: Sequence[Column], measures: Sequence[Measure]) -> list[Column]:
-    """Returns such columns as measures."""
     found: dict[Measure, Column] = {}
     arguments = [(one, argument) for _, one in definition.items for argument in _arguments(one)]
     for (one, argument), column in zip(arguments, columns, strict=True):
@@ -94,7 +208,7 @@ def _arguments(one: Aggregated) -> tuple[Value, ...]:
 
 
 def computed(
-    item: Item, columns: Sequence[Column], totals: Sequence[Ints], starts: Ints, ends: Ints, texts: Texts
+    item: AggregateItem, columns: Sequence[Column], totals: Sequence[Ints], starts: Ints, ends: Ints, texts: Texts
 ) -> Column:
     """Returns an aggregate of ranges of rows, none of them empty. `totals` has the running sums of how many events the
     rows stand for, and then those of each column of counts, from 0 on."""
@@ -106,7 +220,7 @@ def computed(
         total = totals[at[1] + 1]
         numbers: Floats = columns[at[0]]  # type: ignore[assignment]  # a sum's column is of numbers
         return sums(item.name, numbers, total[ends] - total[starts], starts, ends)
-    return aggregated(item.name, [columns[place] for place in at], starts, ends, texts)
+    return aggregate_ranges(item.name, [columns[place] for place in at], starts, ends, texts)
 
 
 def totals_of(weights: Ints, columns: Sequence[Column], measures: Sequence[Measure]) -> list[Ints]:
@@ -117,3 +231,166 @@ def totals_of(weights: Ints, columns: Sequence[Column], measures: Sequence[Measu
         is_count = measure.what == "known"
         found.append(np.append(0, np.cumsum(column.astype(np.int64))) if is_count else none)
     return found
+
+
+class WindowGroups:
+    """Groups of rows. The rows of a group that have one OVER are a span."""
+
+    def __init__(self, rows: RowVectors) -> None:
+        self._rows = rows
+        self.groups = RowReaders()
+        """The groups that read a row of the input."""
+        self.spans = RowReaders()
+        """The spans of a group."""
+        self.members = RowReaders()
+        """The rows of a span."""
+        self.of_row = np.full(16, -1, np.int64)
+        """The group of each row."""
+        self.within = np.zeros(16, np.int64)
+        """The greatest OVER of each group."""
+        self.class_of = np.zeros(16, np.int64)
+        self.over = np.zeros(16, np.int64)
+        """The OVER of each span."""
+        self._numbers: dict[tuple[int, int], int] = {}
+        self._keys: dict[int, tuple[int, int]] = {}
+        self._spans: dict[int, dict[int, int]] = {}
+        self._sizes = np.zeros(16, np.int64)
+        self._group_slots, self._span_slots = Slots(), Slots()
+        self._span_of_row = np.full(16, -1, np.int64)
+
+    def add(self, new: Ints, classes: Ints) -> None:
+        """Takes in rows, with their classes."""
+        rows = self._rows
+        self.of_row = grow_array(self.of_row, int(new.max(initial=-1)) + 1, -1)
+        self._span_of_row = grow_array(self._span_of_row, len(self.of_row), -1)
+        for row, left, of, over in zip(
+            new.tolist(), rows.left[new].tolist(), classes.tolist(), rows.within[new].tolist(), strict=True
+        ):
+            group = self._group(left, of)
+            span = self._span(group, over)
+            self.of_row[row], self._span_of_row[row] = group, span
+            self._sizes[span] += 1
+        self.members.add(new, self._span_of_row[new])
+
+    def remove(self, gone: Ints) -> Ints:
+        """Forgets rows; returns the groups that have none left."""
+        self.members.remove(gone)
+        spans = self._span_of_row[gone]
+        np.subtract.at(self._sizes, spans, 1)
+        emptied = distinct(spans[self._sizes[spans] == 0])
+        group_of = dict(zip(spans.tolist(), self.of_row[gone].tolist(), strict=True))
+        self.of_row[gone] = self._span_of_row[gone] = -1
+        empty: list[int] = []
+        for span in emptied.tolist():
+            group = group_of[span]
+            mine = self._spans[group]
+            del mine[int(self.over[span])]
+            self.within[group] = max(mine, default=0)
+            if not mine:
+                empty.append(group)
+                del self._spans[group], self._numbers[self._keys.pop(group)]
+        self.spans.remove(emptied)
+        self._span_slots.give(emptied)
+        groups = np.array(empty, np.int64)
+        self.groups.remove(groups)
+        self._group_slots.give(groups)
+        return groups
+
+    def _group(self, left: int, of: int) -> int:
+        found = self._numbers.get((left, of))
+        if found is None:
+            taken = self._group_slots.take(1)
+            found = int(taken[0])
+            self.within, self.class_of = grow_array(self.within, found + 1), grow_array(self.class_of, found + 1)
+            self.within[found], self.class_of[found] = 0, of
+            self._numbers[left, of], self._keys[found], self._spans[found] = found, (left, of), {}
+            self.groups.add(taken, np.array([left]))
+        return found
+
+    def _span(self, group: int, over: int) -> int:
+        found = self._spans[group].get(over)
+        if found is None:
+            taken = self._span_slots.take(1)
+            found = self._spans[group][over] = int(taken[0])
+            self.over, self._sizes = grow_array(self.over, found + 1), grow_array(self._sizes, found + 1)
+            self.over[found], self._sizes[found] = over, 0
+            self.within[group] = max(int(self.within[group]), over)
+            self.spans.add(taken, np.array([group]))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class WindowRows:
+    """What is kept of events: their row, t1, how many events it stands for, and some values."""
+
+    rows: Ints
+    times: Ints
+    weights: Ints
+    columns: tuple[Column, ...]
+
+
+class WindowStore:
+    """What windows hold. An interval looks at all marks, and takes the events of the groups that it is about."""
+
+    def __init__(self, are_texts: Sequence[bool]) -> None:
+        self.counts = np.zeros(16, np.int64)
+        """How many events there are of each row."""
+        self._slots = Slots()
+        self._alive = np.zeros(16, np.bool_)
+        self._rows, self._times, self._weights, self._marks = (np.zeros(16, np.int64) for _ in range(4))
+        self._columns: list[Column] = [np.zeros(16, np.int64) if text else np.zeros(16) for text in are_texts]
+
+    def all(self) -> WindowRows:
+        """Returns all events."""
+        return self._take(np.flatnonzero(self._alive[: self._slots.end]))
+
+    def touched(self, rows: Ints, by: Sequence[Column]) -> WindowRows:
+        """Returns the events of these groups, each a row and values of BY, and perhaps a few more."""
+        marks = _marks(rows, by)
+        table = np.zeros(1 << max(10, int(8 * len(marks)).bit_length()), np.bool_)
+        table[marks & (len(table) - 1)] = True
+        end = self._slots.end
+        return self._take(np.flatnonzero(table[self._marks[:end] & (len(table) - 1)] & self._alive[:end]))
+
+    def add(self, rows: Ints, times: Ints, weights: Ints, columns: Sequence[Column], by: Sequence[Column]) -> None:
+        """Adds events, or what stands for so many of them."""
+        places = self._slots.take(len(rows))
+        if self._slots.end > len(self._alive):
+            self._grow(self._slots.end)
+        self._rows[places], self._times[places], self._marks[places] = rows, times, _marks(rows, by)
+        self._weights[places], self._alive[places] = weights, True
+        for mine, column in zip(self._columns, columns, strict=True):
+            mine[places] = column
+        self.counts = grow_array(self.counts, int(rows.max(initial=-1)) + 1)
+        np.add.at(self.counts, rows, weights)
+
+    def expire(self, over: Ints, until: int) -> None:
+        """Forgets what is in no window that ends at `until` or later. `over` has the length of each row's."""
+        end = self._slots.end
+        alive = self._alive[:end]
+        self._drop(np.flatnonzero((self._times[:end] + over[self._rows[:end]] <= until) & alive))
+
+    def remove_rows(self, gone: Ints) -> None:
+        """Forgets the events of rows."""
+        end = self._slots.end
+        self._drop(np.flatnonzero(np.isin(self._rows[:end], gone) & self._alive[:end]))
+
+    def _drop(self, places: Ints) -> None:
+        np.subtract.at(self.counts, self._rows[places], self._weights[places])
+        self._alive[places] = False
+        self._slots.give(places)
+
+    def _take(self, places: Ints) -> WindowRows:
+        columns = tuple(column[places] for column in self._columns)
+        return WindowRows(self._rows[places], self._times[places], self._weights[places], columns)
+
+    def _grow(self, size: int) -> None:
+        self._rows, self._times = grow_array(self._rows, size), grow_array(self._times, size)
+        self._weights, self._marks = grow_array(self._weights, size), grow_array(self._marks, size)
+        more = len(self._rows) - len(self._alive)
+        self._alive = np.concatenate([self._alive, np.zeros(more, np.bool_)])
+        self._columns = [np.concatenate([column, np.zeros(more, column.dtype)]) for column in self._columns]
+
+
+def _marks(rows: Ints, by: Sequence[Column]) -> Ints:
+    return mixed([rows, *(same(column) for column in by)])

@@ -1,21 +1,299 @@
-"""The plan of all statements: a DAG of m-ops, and each statement a row of its last one."""
+"""The plan of all statements: a DAG of m-ops, and each statement a row of its last one.
+
+Brings statements of many forms into a plan at once: m-op by m-op, inputs first, the rows of all of them together.
+
+Which streams of events a statement reads.
+
+The rows of an m-op: its distinct vectors of left row, right row and parameters, counted.
+
+The m-rules of the optimiser: which operators of statements become one m-op, and which of its rows one.
+
+Each rule is a function of a placement, which says where a node of a normal form goes. They are applied in the order of
+RULES when the first statement of a form comes, so that a plan grows statement by statement as if made at once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain, repeat
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
-from pattern_stage.columns import Column, Ints
-from pattern_stage.definition import Definition, Form, Node, Operator
-from pattern_stage.formula import rewritten, rewritten_condition
-from pattern_stage.matching.template import sees_before, with_leaves
-from pattern_stage.rows import Rows
-from pattern_stage.rules import RULE_NAMES, Key, Placement, RuleName, placed
+from common.arrays import Ints, distinct
+from pattern_stage.clauses import rewritten, rewritten_condition
+from pattern_stage.columns import (
+    NULL_TEXT,
+    Column,
+    HashTable,
+    Mask,
+    hashes_of,
+    number_distinct,
+    room,
+    same,
+    scatter,
+    spread,
+)
+from pattern_stage.definition import AlgebraOp, Definition, FormNode, StatementForm, sees_before, with_leaves
+from pattern_stage.slots import Slots
 from pattern_stage.values import Texts
-from xscl.algebra.event_sequences import NearPattern, Pattern
-from xscl.algebra.events import Aggregate, Filter, Fold, Kind, Next, Parameter, Schema, Select, Value
+from xscl.algebra.events import (
+    Aggregate,
+    Events,
+    Filter,
+    Fold,
+    Kind,
+    NearPattern,
+    Next,
+    Parameter,
+    Pattern,
+    Schema,
+    Select,
+    Stream,
+    Union,
+    Value,
+)
+
+NO_BOUND = 1 << 62
+"""The window of a row without one."""
+
+
+class RowColumns(NamedTuple):
+    """Rows as columns. See `Rows`."""
+
+    left: Ints
+    right: Ints
+    shape: Ints
+    within: Ints
+    apart: Ints
+    parameters: tuple[Column, ...]
+    """All columns of the m-op."""
+
+    def take(self, places: Ints) -> RowColumns:
+        """Returns the vectors at these places."""
+        parameters = tuple(column[places] for column in self.parameters)
+        left, right, shape, within, apart = (column[places] for column in self[:5])
+        return RowColumns(left, right, shape, within, apart, parameters)
+
+    def keys(self) -> list[Ints]:
+        """Returns columns of numbers, which are equal where vectors are."""
+        return [*self[:5], *map(same, self.parameters)]
+
+
+class Rows:
+    """The rows of an m-op, as columns. Equal rows are one row, whose uses are counted.
+
+    `left` and `right` are rows of the inputs, 0 where an input is a source or there is none. `shape` says which of the
+    m-op's definitions a row has, and `parameters` has their columns; those that a definition does not use are NULL.
+    `within` is the greatest DUR of a result, or the OVER of an AGGREGATE, in microseconds. `apart` keeps rows apart
+    that are equal otherwise. Columns are longer than there are rows, and cannot be written to. The number of a row
+    that has gone is given to a new one.
+    """
+
+    def __init__(self) -> None:
+        self.left, self.right, self.shape, self.within, self.apart, self.count = (
+            np.zeros(0, np.int64) for _ in range(6)
+        )
+        self.parameters: tuple[Column, ...] = ()
+        self._numbers = HashTable()
+        self._slots = Slots()
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    @property
+    def end(self) -> int:
+        """One more than the greatest number of a row."""
+        return self._slots.end
+
+    def numbers(self) -> Ints:
+        return np.flatnonzero(self.count[: self.end])
+
+    def places(self, kinds: Sequence[Kind]) -> list[int]:
+        """Returns columns for the parameters of a definition, making those that it lacks."""
+        found: list[int] = []
+        for kind in kinds:
+            dtype = np.int64 if kind == "string" else np.float64
+            taken = (at for at, column in enumerate(self.parameters) if at not in found and column.dtype == dtype)
+            place = next(taken, len(self.parameters))
+            if place == len(self.parameters):
+                self.parameters += (nulls(dtype, self.end),)
+            found.append(place)
+        return found
+
+    def add(self, vectors: RowColumns) -> tuple[Ints, Ints]:
+        """Counts a use of each of these rows. Returns the number of each, and the numbers that are new."""
+        keys = vectors.keys()
+        hashes = _hashes(keys)
+        found = self._find(keys, hashes)
+        lacking = np.flatnonzero(found < 0)
+        new = lacking
+        if len(lacking):
+            heads, of = number_distinct([key[lacking] for key in keys])
+            first, new = lacking[heads], self._slots.take(len(heads))
+            found[lacking] = new[of]
+            self._write(new, vectors.take(first))
+            self._numbers.add(hashes[first], new)
+        np.add.at(self.count, found, 1)
+        return found, new
+
+    def find(self, vectors: RowColumns) -> Ints:
+        """Returns the number of each of these rows, -1 for one that there is not."""
+        keys = vectors.keys()
+        return self._find(keys, _hashes(keys))
+
+    def remove(self, rows: Ints) -> Ints:
+        """Takes back a use of each of these rows. Returns those that have no more.
+
+        Their columns stay as they are until `free`.
+        """
+        np.subtract.at(self.count, rows, 1)
+        gone = distinct(rows[self.count[rows] == 0])
+        if len(gone):
+            self._numbers.remove(_hashes(self._all().take(gone).keys()), gone)
+        return gone
+
+    def free(self, gone: Ints) -> None:
+        """Lets the numbers of rows that have gone be given to new ones."""
+        self._slots.give(gone)
+
+    def _all(self) -> RowColumns:
+        return RowColumns(self.left, self.right, self.shape, self.within, self.apart, self.parameters)
+
+    def _find(self, keys: list[Ints], hashes: Ints) -> Ints:
+        def equal(at: Ints, numbers: Ints) -> Mask:
+            held: Mask = np.ones(len(at), np.bool_)
+            for key, column in zip(keys, self._all().take(numbers).keys(), strict=True):
+                held &= key[at] == column
+            return held
+
+        return self._numbers.find(hashes, equal)
+
+    def _write(self, new: Ints, vectors: RowColumns) -> None:
+        size = self.end
+        self.left, self.right, self.shape, self.within, self.apart = (
+            scatter(column, new, values, size) for column, values in zip(self._all()[:5], vectors[:5], strict=True)
+        )
+        self.parameters = tuple(
+            scatter(column, new, values, size)
+            for column, values in zip(self.parameters, vectors.parameters, strict=True)
+        )
+        if size > len(self.count):
+            self.count = np.append(self.count, np.zeros(room(size, len(self.count)) - len(self.count), np.int64))
+
+
+def _hashes(keys: Sequence[Ints]) -> Ints:
+    return hashes_of(keys[:5], keys[5:])
+
+
+def nulls(dtype: object, count: int) -> Column:
+    """Returns a column of NULLs, of codes or of numbers."""
+    return np.full(count, NULL_TEXT, np.int64) if dtype == np.int64 else np.full(count, np.nan)
+
+
+RuleName = Literal["cse", "s_sigma", "s_alpha", "s_window", "channels", "c_alpha"]
+
+RULE_NAMES: tuple[RuleName, ...] = get_args(RuleName)
+"""All rules, in the order in which they are applied. What none applies to runs as it stands."""
+
+MOpKey = tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NodePlacement:
+    """Where a node of a normal form goes: into the m-op of that key, over these m-ops."""
+
+    definition: Definition
+    inputs: tuple[int, ...]
+    key: MOpKey
+    """What the nodes of one m-op have in common."""
+    own_rows: bool = True
+    """Each statement has rows of its own, else equal rows are one."""
+    own_left: bool = True
+    """Rows that differ in their left rows keep instances of their own."""
+    own_window: bool = True
+    """Rows that differ in their windows keep instances of their own."""
+    own_since: bool = True
+    """Rows of AGGREGATE that differ in since when they see events keep windows of their own."""
+    partial: MOpKey | None = None
+    """What AGGREGATEs have in common that are made of the same partial aggregates; None if it is made of events."""
+    hashed: bool = False
+    """A static index finds the rows that an event satisfies."""
+
+
+_Rule = Callable[[NodePlacement], NodePlacement]
+
+
+def cse(placement: NodePlacement) -> NodePlacement:
+    """s_;, s_μ and equal operators of all kinds: those on equal inputs are one row, counted (prefix merging)."""
+    return replace(placement, own_rows=False)
+
+
+def s_sigma(placement: NodePlacement) -> NodePlacement:
+    """s_σ: all selections of a stream are one m-op, and a static index finds those that an event satisfies. So are all
+    NEXT and all FOLD over the same inputs with results of one schema: their conditions on right events are indexed."""
+    match placement.definition.operator:
+        case Filter():
+            kind: MOpKey = ("σ",)
+        case Next(names=names, schema=schema):
+            kind = (";", names, schema)
+        case Fold(names=names, schema=schema):
+            kind = ("μ", names, schema)
+        case _:
+            kind = (placement.definition,)
+    return replace(placement, key=(*kind, placement.inputs), hashed=True)
+
+
+def s_alpha(placement: NodePlacement) -> NodePlacement:
+    """s_α: AGGREGATEs over one input have what is simultaneous aggregated once, in the finest of their groups, and roll
+    it up: all but argmax, and what computes with constants."""
+    operator = placement.definition.operator
+    if not isinstance(operator, Aggregate) or placement.definition.kinds:
+        return placement
+    if any(one.name == "argmax" for _, one in operator.items):
+        return placement
+    return replace(placement, partial=("α", placement.inputs))
+
+
+def s_window(placement: NodePlacement) -> NodePlacement:
+    """s_W: operators that differ in the upper bound on DUR run at the largest, and results are checked."""
+    if isinstance(placement.definition.operator, Next | Fold):
+        return replace(placement, own_window=False)
+    return placement
+
+
+def channels(placement: NodePlacement) -> NodePlacement:
+    """c_;, c_μ, c_σ and c_π: rows that differ in their left rows alone share instances, which have a membership."""
+    return replace(placement, own_left=False)
+
+
+def c_alpha(placement: NodePlacement) -> NodePlacement:
+    """c_α: AGGREGATE of one definition over one input keeps each event once, whatever OVER and since when. Queries that
+    began at different times have the same results as soon as their windows have the same events: once all are full."""
+    if isinstance(placement.definition.operator, Aggregate):
+        return replace(placement, own_window=False, own_since=False)
+    return placement
+
+
+RULES: dict[RuleName, _Rule] = {
+    "cse": cse,
+    "s_sigma": s_sigma,
+    "s_alpha": s_alpha,
+    "s_window": s_window,
+    "channels": channels,
+    "c_alpha": c_alpha,
+}
+
+
+def placed(definition: Definition, inputs: tuple[int, ...], rules: frozenset[RuleName]) -> NodePlacement:
+    """Returns where a definition over these m-ops goes by the rules that are on."""
+    placement = NodePlacement(definition, inputs, (definition, inputs))
+    for name in RULE_NAMES:
+        if name in rules:
+            placement = RULES[name](placement)
+    return placement
+
 
 _NONE = np.zeros(0, np.int64)
 
@@ -26,12 +304,12 @@ class MOp:
 
     number: int
     """Greater than those of its inputs."""
-    key: Key
+    key: MOpKey
     inputs: tuple[int, ...]
     schema: Schema
     stream: str = ""
-    placement: Placement | None = None
-    definitions: list[Operator] = field(default_factory=list)
+    placement: NodePlacement | None = None
+    definitions: list[AlgebraOp] = field(default_factory=list)
     """One for each shape of its rows. Their parameters are columns of the rows."""
     rows: Rows = field(default_factory=Rows)
     users: int = 0
@@ -41,10 +319,10 @@ class MOp:
 
 
 @dataclass(slots=True)
-class Bound:
+class BoundForm:
     """A form in the plan: the m-op of each of its nodes, and the columns of the parameters there."""
 
-    form: Form
+    form: StatementForm
     mops: tuple[MOp, ...]
     shapes: tuple[int, ...]
     places: tuple[Sequence[int], ...]
@@ -55,24 +333,24 @@ Changes = dict[int, Ints]
 """For m-ops, by number: rows."""
 
 
-class Plan:
-    """The m-ops, and which rows they have. See `pattern_stage.adding` for how statements come into it."""
+class EventPlan:
+    """The m-ops, and which rows they have. See `pattern_stage.plan` for how statements come into it."""
 
     def __init__(self, texts: Texts, rules: Iterable[RuleName] = RULE_NAMES) -> None:
         self.texts = texts
         self.rules = frozenset(rules)
         self.mops: dict[int, MOp] = {}
         """By number, inputs before those that read them."""
-        self._by_key: dict[Key, MOp] = {}
+        self._by_key: dict[MOpKey, MOp] = {}
         self._by_definition: dict[tuple[Definition, tuple[int, ...]], MOp] = {}
-        self._partials: dict[Key, int] = {}
+        self._partials: dict[MOpKey, int] = {}
         """The numbers of what AGGREGATEs are made of together."""
         self._next = 0
 
     def __iter__(self) -> Iterator[MOp]:
         return iter(self.mops.values())
 
-    def bind(self, form: Form) -> Bound:
+    def bind(self, form: StatementForm) -> BoundForm:
         """Finds or makes the m-ops of a form."""
         found: list[tuple[MOp, int, Sequence[int]]] = []
         for node in form.nodes:
@@ -80,12 +358,12 @@ class Plan:
         for mop, _, _ in found:
             mop.users += 1
         mops, shapes, places = zip(*found, strict=True)
-        return Bound(form, mops, shapes, places)
+        return BoundForm(form, mops, shapes, places)
 
     def partials(self) -> dict[int, list[MOp]]:
         """Returns the m-ops that are made of the same partial aggregates, where these are of several, each with the
         number of that."""
-        groups: dict[Key, list[MOp]] = {}
+        groups: dict[MOpKey, list[MOp]] = {}
         for mop in self:
             if mop.placement is not None and mop.placement.partial is not None:
                 groups.setdefault(mop.placement.partial, []).append(mop)
@@ -98,7 +376,7 @@ class Plan:
                 found[self._partials[key]] = mops
         return found
 
-    def unbind(self, bound: Bound) -> list[MOp]:
+    def unbind(self, bound: BoundForm) -> list[MOp]:
         """Lets go of the m-ops of a form without statements. Returns those that nobody uses any more."""
         for mop in bound.mops:
             mop.users -= 1
@@ -110,10 +388,10 @@ class Plan:
                 del self._by_definition[definition, mop.inputs]
         return gone
 
-    def _place(self, node: Node, inputs: tuple[int, ...]) -> tuple[MOp, int, Sequence[int]]:
+    def _place(self, node: FormNode, inputs: tuple[int, ...]) -> tuple[MOp, int, Sequence[int]]:
         definition = node.definition
         if definition is None:
-            key: Key = ("source", node.stream, node.schema)
+            key: MOpKey = ("source", node.stream, node.schema)
             return self._by_key.get(key) or self._make(MOp(self._next, key, (), node.schema, node.stream)), 0, []
         known = self._by_definition.get((definition, inputs))
         if known is not None:
@@ -139,7 +417,7 @@ class Plan:
 
     # ------------------------------------------------------------ rows
 
-    def remove(self, groups: Sequence[tuple[Bound, Ints]]) -> Changes:
+    def remove(self, groups: Sequence[tuple[BoundForm, Ints]]) -> Changes:
         """Removes statements, form by form given by their rows. Returns the rows that nobody uses any more.
 
         Their numbers are not given to others before `Rows.free`.
@@ -153,7 +431,7 @@ class Plan:
         gone = {number: self.mops[number].rows.remove(np.concatenate(arrays)) for number, arrays in used.items()}
         return {number: rows for number, rows in gone.items() if len(rows)}
 
-    def rows_of(self, bound: Bound, rows: Ints) -> list[tuple[int, Ints]]:
+    def rows_of(self, bound: BoundForm, rows: Ints) -> list[tuple[int, Ints]]:
         """Returns the rows of statements in each node of their form, the last node first."""
         nodes = bound.form.nodes
         found: list[Ints] = [_NONE] * len(nodes)
@@ -172,27 +450,25 @@ class Plan:
         return np.array(values, np.float64)
 
 
-def is_aggregate(placement: Placement) -> bool:
+def is_aggregate(placement: NodePlacement) -> bool:
     """Returns whether a placement is of AGGREGATE, whose rows tell apart since when they see events."""
     return isinstance(placement.definition.operator, Aggregate)
 
 
-def tells_since(placement: Placement) -> bool:
+def tells_since(placement: NodePlacement) -> bool:
     """Returns whether rows are told apart by since when they see events."""
     operator = placement.definition.operator
     return is_aggregate(placement) or (isinstance(operator, Pattern | NearPattern) and sees_before(operator))
 
 
-def extra_columns(placement: Placement) -> int:
+def extra_columns(placement: NodePlacement) -> int:
     """Returns how many columns keep what rows have apart, after those of the parameters."""
     aggregates = is_aggregate(placement)
     own_since, own_rows = aggregates and placement.own_since, aggregates and placement.own_rows
     return placement.own_left + placement.own_window + own_since + own_rows
 
 
-def _with_columns(operator: Operator, places: Sequence[int]) -> Operator:
-    """Returns an operator whose parameters are the columns at these places."""
-
+def _with_columns(operator: AlgebraOp, places: Sequence[int]) -> AlgebraOp:
     def leaf(value: Value) -> Value:
         return Parameter(places[value.index], value.kind) if isinstance(value, Parameter) else value
 
@@ -216,3 +492,156 @@ def _with_columns(operator: Operator, places: Sequence[int]) -> Operator:
             return with_leaves(operator, leaf)
         case _:
             return operator
+
+
+@dataclass(frozen=True, slots=True)
+class FormStatements:
+    """Statements of one form: of each its constants and windows."""
+
+    bound: BoundForm
+    constants: Sequence[tuple[str | float, ...]]
+    windows: Sequence[tuple[int, ...]]
+
+    def __len__(self) -> int:
+        return len(self.constants)
+
+
+def add_statements(plan: EventPlan, groups: Sequence[FormStatements], ids: Ints, since: Ints) -> tuple[Ints, Changes]:
+    """Adds statements, whose numbers are given one group after the other. Returns the row of each in the last m-op of
+    its form, and the new rows of each m-op."""
+    adding = _Adding(plan, ids, since)
+    first = 0
+    for group in groups:
+        adding.take(group, first)
+        first += len(group)
+    return adding.run(), adding.new
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What a node of a form brings to an m-op: as many rows as there are statements, from `begin` on."""
+
+    group: FormStatements
+    place: int
+    first: int
+    """The place of the first statement among all."""
+    begin: int
+    inputs: tuple[int, ...]
+    """Where the rows of its inputs begin among those of their m-ops."""
+
+    @property
+    def node(self) -> FormNode:
+        return self.group.bound.form.nodes[self.place]
+
+    def columns(self) -> list[Sequence[str | float]]:
+        """The parameters of its rows."""
+        node, constants = self.node, self.group.constants
+        if node.alike:
+            rows = [node.sorted_values([row[slot] for slot in node.slots]) for row in constants]
+            return list(zip(*rows, strict=True))
+        return [[row[slot] for row in constants] for slot in node.slots]
+
+
+class _Adding:
+    def __init__(self, plan: EventPlan, ids: Ints, since: Ints) -> None:
+        self.new: Changes = {}
+        self._plan, self._ids, self._since = plan, ids, since
+        self._parts: dict[int, list[_Part]] = {}
+        self._sizes: dict[int, int] = {}
+        self._last: dict[int, list[tuple[int, int, int]]] = {}
+        """By last m-op: of each group its first statement, where its rows begin, and how many they are."""
+        self._found: dict[int, Ints] = {}
+
+    def take(self, group: FormStatements, first: int) -> None:
+        """Takes in a group."""
+        bound, begins, count = group.bound, list[int](), len(group)
+        for place, node in enumerate(bound.form.nodes):
+            mop = bound.mops[place]
+            begin = self._sizes.get(mop.number, 0)
+            begins.append(begin)
+            if mop.placement is None:
+                continue
+            self._sizes[mop.number] = begin + count
+            inputs = tuple([begins[at] for at in node.inputs])
+            self._parts.setdefault(mop.number, []).append(_Part(group, place, first, begin, inputs))
+        self._last.setdefault(bound.mops[-1].number, []).append((first, begins[-1], count))
+        bound.statements += count
+
+    def run(self) -> Ints:
+        """Adds all rows. Returns the row of each statement in its last m-op."""
+        for number in sorted(self._parts):
+            mop, parts = self._plan.mops[number], self._parts[number]
+            self._found[number], made = mop.rows.add(self._vectors(mop, parts))
+            if len(made):
+                self.new[number] = made
+        rows: Ints = np.zeros(len(self._ids), np.int64)
+        for number, groups in self._last.items():
+            if number in self._found:
+                firsts, begins, counts = np.array(groups, np.int64).T
+                rows[spread(firsts, counts)[0]] = self._found[number][spread(begins, counts)[0]]
+        return rows
+
+    def _vectors(self, mop: MOp, parts: Sequence[_Part]) -> RowColumns:
+        assert mop.placement is not None
+        counts = np.array([len(part.group) for part in parts], np.int64)
+        statements, _ = spread(np.array([part.first for part in parts], np.int64), counts)
+        zeros = np.zeros(len(statements), np.int64)
+        sides = [zeros, zeros]
+        for side, number in enumerate(mop.inputs[:2]):
+            if number in self._found:
+                begins = np.array([part.inputs[side] for part in parts], np.int64)
+                sides[side] = self._found[number][spread(begins, counts)[0]]
+        shapes = np.repeat(np.array([part.group.bound.shapes[part.place] for part in parts], np.int64), counts)
+        within = np.fromiter(chain.from_iterable(map(_windows, parts)), np.int64, len(statements))
+        since, ids = self._since[statements], self._ids[statements]
+        apart = since if tells_since(mop.placement) else ids if mop.placement.own_rows else zeros
+        parameters = self._parameters(mop, parts, len(statements))
+        for at, column in enumerate(_apart_columns(mop.placement, sides[0], within, since, ids)):
+            for part in parts:
+                rows = slice(part.begin, part.begin + len(part.group))
+                kinds = len(part.node.slots)
+                parameters[part.group.bound.places[part.place][kinds + at]][rows] = column[rows]
+        return RowColumns(sides[0], sides[1], shapes, within, apart, tuple(parameters))
+
+    def _parameters(self, mop: MOp, parts: Sequence[_Part], count: int) -> list[Column]:
+        width = len(mop.rows.parameters)
+        columns: list[list[str | float | None]] = [[None] * count for _ in range(width)]
+        for part in parts:
+            end = part.begin + len(part.group)
+            for place, values in zip(part.group.bound.places[part.place], part.columns(), strict=False):
+                columns[place][part.begin : end] = values
+        return [
+            self._plan.column(column, "string" if of.dtype == np.int64 else "number")
+            for column, of in zip(columns, mop.rows.parameters, strict=True)
+        ]
+
+
+def _windows(part: _Part) -> Sequence[int] | repeat[int]:
+    window = part.node.window
+    if window < 0:
+        return repeat(NO_BOUND, len(part.group))
+    return [windows[window] for windows in part.group.windows]
+
+
+def _apart_columns(placement: NodePlacement, left: Ints, within: Ints, since: Ints, ids: Ints) -> list[Column]:
+    columns = [left] * placement.own_left + [within] * placement.own_window
+    if is_aggregate(placement):
+        columns += [since] * placement.own_since + [ids] * placement.own_rows
+    return [column.astype(np.float64) for column in columns]
+
+
+def sources_of(stream: Stream) -> Iterator[Events]:
+    """Yields the streams that a statement reads, from left to right, as often as it does."""
+    match stream:
+        case Events():
+            yield stream
+        case Select(source=source) | Filter(source=source) | Aggregate(source=source):
+            yield from sources_of(source)
+        case Union(left=left, right=right) | Next(left=left, right=right) | Fold(left=left, right=right):
+            yield from sources_of(left)
+            yield from sources_of(right)
+
+
+def source_streams(stream: Stream) -> frozenset[str]:
+    """Returns the names of the streams that a statement reads."""
+    return frozenset(source.stream for source in sources_of(stream))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from pattern_stage.columns import Column, Columns, Ints
+from common.arrays import Ints
+from pattern_stage.columns import Column, Columns
 from pattern_stage.values import Texts
 from xscl.algebra.events import Schema
 
@@ -25,7 +26,7 @@ def saved(columns: Columns, schema: Schema, texts: Texts, prefix: str) -> dict[s
 
 def loaded(table: pa.Table, schema: Schema, texts: Texts, prefix: str) -> Columns:
     """Returns the events of a table that has one."""
-    parts, sizes = flat(table, f"{prefix}parts")
+    parts, sizes = flatten_lists(table, f"{prefix}parts")
     return Columns(
         ints(table, f"{prefix}t0"),
         ints(table, f"{prefix}t1"),
@@ -45,7 +46,6 @@ def saved_values(column: Column, are_texts: bool, texts: Texts) -> pa.Array:
 
 
 def loaded_values(table: pa.Table, name: str, are_texts: bool, texts: Texts) -> Column:
-    """Returns the values of a column of a table."""
     column = table.column(name).combine_chunks()
     if not are_texts:
         return np.array(column.to_numpy(zero_copy_only=False), np.float64)
@@ -60,7 +60,7 @@ def lists(values: Ints, sizes: Ints) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(np.append(0, np.cumsum(sizes)), pa.int32()), pa.array(values, pa.int64()))
 
 
-def flat(table: pa.Table, name: str) -> tuple[Ints, Ints]:
+def flatten_lists(table: pa.Table, name: str) -> tuple[Ints, Ints]:
     """Returns the values of a column of lists, one after the other, and the size of each list."""
     column = table.column(name).combine_chunks()
     sizes = np.array(column.value_lengths().to_numpy(zero_copy_only=False), np.int64)

@@ -1,39 +1,378 @@
-"""The search of an interval: which right events waiting instances may hold for, and the first of them that they do."""
+"""The search of an interval: which right events waiting instances may hold for, and the first of them that they do.
+
+The instances of NEXT and FOLD that wait: left events, or runs so far, each with a class of rows.
+
+The membership of instances: which rows have one.
+
+The first events for which waiting instances hold, with all ties: for all instances of an interval at once.
+
+Conditions of NEXT and FOLD taken apart: what an index finds, what a hash does, and what is left to test.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from common.distinct import distinct
-from pattern_stage.classes import Classes, each_shape
-from pattern_stage.columns import Columns, Ints, Mask
-from pattern_stage.flow import Flow, mixed
-from pattern_stage.instances import Batch, Instances
-from pattern_stage.operators import NO_BOUND
-from pattern_stage.pair_tests import PairTests, known_keys
-from pattern_stage.partners import Candidates, Test
-from pattern_stage.predicates import Pairs
+from common.arrays import Ints, distinct
+from pattern_stage.clauses import Clauses, split_condition, static_clauses
+from pattern_stage.columns import Column, Columns, Flow, Mask, mixed, same, spread
+from pattern_stage.fan_out import grow_array
+from pattern_stage.index import RowClasses, each_shape
+from pattern_stage.plan import NO_BOUND
+from pattern_stage.slots import KeptEvents, Slots
+from pattern_stage.values import Pairs, Texts, compile_condition, compile_value, value_kind
+from xscl.algebra.events import AllOf, Comparison, EventCondition, Function, Schema, Value
+
+_LITTLE = 4096
+"""So many rows of sets that are gone are not worth clearing away."""
+
+
+class RowSets:
+    """Sets of rows, by codes: a row that is alone is its own code, the codes of sets are negative."""
+
+    def __init__(self) -> None:
+        self._rows = np.zeros(16, np.int64)
+        self._end = 0
+        self._waste = 0
+        self._slots = Slots()
+        self._starts, self._sizes, self._uses = (np.zeros(16, np.int64) for _ in range(3))
+
+    def put(self, rows: Ints, sizes: Ints) -> Ints:
+        """Keeps sets, one after the other, none of them empty, which have no use yet; returns their codes."""
+        firsts = np.cumsum(sizes) - sizes
+        codes: Ints = rows[firsts]
+        several = np.flatnonzero(sizes > 1)
+        if len(several) == 0:
+            return codes
+        counts = sizes[several]
+        taken, _ = spread(firsts[several], counts)
+        places = self._slots.take(len(several))
+        self._starts, self._sizes = grow_array(self._starts, self._slots.end), grow_array(self._sizes, self._slots.end)
+        self._uses = grow_array(self._uses, self._slots.end)
+        self._rows = grow_array(self._rows, self._end + len(taken))
+        self._rows[self._end : self._end + len(taken)] = rows[taken]
+        self._starts[places], self._sizes[places] = self._end + np.cumsum(counts) - counts, counts
+        self._uses[places] = 0
+        self._end += len(taken)
+        codes[several] = -1 - places
+        return codes
+
+    def rows(self, codes: Ints) -> tuple[Ints, Ints]:
+        """Returns pairs: the place of a code among these, ascending, and a row of its set."""
+        sets = codes < 0
+        if not np.any(sets):
+            return np.arange(len(codes)), codes
+        places = np.where(sets, -1 - codes, 0)
+        numbers, place_of = spread(self._starts[places], np.where(sets, self._sizes[places], 1))
+        numbers[~sets[place_of]] = 0
+        return place_of, np.where(sets[place_of], self._rows[numbers], codes[place_of])
+
+    def use(self, codes: Ints) -> None:
+        """Counts a use of each of these sets."""
+        np.add.at(self._uses, -1 - codes[codes < 0], 1)
+
+    def leave(self, codes: Ints) -> None:
+        """Takes back a use of each of these sets."""
+        np.subtract.at(self._uses, -1 - codes[codes < 0], 1)
+
+    def sweep(self, codes: Ints) -> None:
+        """Forgets those of these sets that have no use."""
+        places = -1 - codes[codes < 0]
+        unused = distinct(places[self._uses[places] == 0])
+        self._waste += int(self._sizes[unused].sum())
+        self._sizes[unused] = 0
+        self._slots.give(unused)
+        self._tidy()
+
+    def remove(self, gone: Ints) -> None:
+        """Takes rows out of all sets, which may leave them empty."""
+        there = np.flatnonzero(self._sizes[: self._slots.end])
+        places, set_of = spread(self._starts[there], self._sizes[there])
+        kept = ~np.isin(self._rows[places], gone)
+        rows = self._rows[places[kept]]
+        self._sizes[there] = np.bincount(set_of[kept], minlength=len(there))
+        self._starts[there] = np.cumsum(self._sizes[there]) - self._sizes[there]
+        self._rows[: len(rows)] = rows
+        self._end, self._waste = len(rows), 0
+
+    def empty(self, codes: Ints, gone: Ints) -> Ints:
+        """Returns which of these sets had no rows but those, which `remove` was given."""
+        sets = codes < 0
+        sizes = self._sizes[np.where(sets, -1 - codes, 0)]
+        return np.flatnonzero(np.where(sets, sizes == 0, np.isin(codes, gone)))
+
+    def _tidy(self) -> None:
+        if self._waste > max(_LITTLE, self._end // 2):
+            self.remove(np.zeros(0, np.int64))
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceColumns:
+    """Instances as columns."""
+
+    events: Ints
+    """Places in `Instances.kept`."""
+    origins: Ints
+    """A number for each left event that an instance began with."""
+    classes: Ints
+    members: Ints
+    """Codes of `Instances.members`."""
+    keys: Ints
+    """What the equality that is hashed demands; 0 without one."""
+    marks: Ints
+    """Hashes of all that an event must have to touch an instance."""
+
+    def __len__(self) -> int:
+        return len(self.events)
+
+    def take(self, places: Ints | Mask | slice) -> InstanceColumns:
+        """Returns the instances at these places."""
+        return InstanceColumns(*(getattr(self, name)[places] for name in InstanceColumns.__slots__))
+
+
+def joined_batches(batches: Sequence[InstanceColumns]) -> InstanceColumns:
+    """Returns the instances of all of these, one after the other."""
+    some = [batch for batch in batches if len(batch)] or batches[:1]
+    if len(some) == 1:
+        return some[0]
+    return InstanceColumns(
+        *(np.concatenate([getattr(batch, name) for batch in some]) for name in InstanceColumns.__slots__)
+    )
+
+
+class Instances:
+    """What waits, in columns. The cost of an interval is that of the instances touched, and of a look at the marks."""
+
+    def __init__(self, sides: int) -> None:
+        self.kept = KeptEvents(sides)
+        self.members = RowSets()
+        self.by_class = np.zeros(16, np.int64)
+        """How many instances there are of each class."""
+        self._slots = Slots()
+        self._alive = np.zeros(16, np.bool_)
+        self._ends = np.zeros(16, np.int64)
+        self._batch = InstanceColumns(*(np.zeros(16, np.int64) for _ in range(6)))
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def all(self) -> tuple[Ints, InstanceColumns]:
+        places = np.flatnonzero(self._alive[: self._slots.end])
+        return places, self._batch.take(places)
+
+    def counts(self) -> Ints:
+        """Returns how many instances wait for each row. Rows past the end have none."""
+        _, batch = self.all()
+        codes, uses = np.unique(batch.members, return_counts=True)
+        places, rows = self.members.rows(codes)
+        return np.bincount(rows, uses[places]).astype(np.int64)
+
+    def touched(self, marks: Ints) -> tuple[Ints, InstanceColumns]:
+        """Returns, with their places, the instances with these marks, and perhaps a few more."""
+        bits = max(10, int(8 * len(marks)).bit_length())
+        table = np.zeros(1 << bits, np.bool_)
+        table[marks & (len(table) - 1)] = True
+        end = self._slots.end
+        places = np.flatnonzero(table[self._batch.marks[:end] & (len(table) - 1)] & self._alive[:end])
+        return places, self._batch.take(places)
+
+    def add(self, batch: InstanceColumns, ends: Ints) -> None:
+        """Keeps instances until the horizon passes `ends`."""
+        places = self._slots.take(len(batch))
+        size = self._slots.end
+        if size > len(self._alive):
+            self._batch = InstanceColumns(
+                *(grow_array(getattr(self._batch, name), size) for name in InstanceColumns.__slots__)
+            )
+            self._ends = grow_array(self._ends, size)
+            self._alive = np.concatenate([self._alive, np.zeros(len(self._ends) - len(self._alive), np.bool_)])
+        for name in InstanceColumns.__slots__:
+            getattr(self._batch, name)[places] = getattr(batch, name)
+        self._ends[places], self._alive[places] = ends, True
+        self.kept.use(batch.events)
+        self.members.use(batch.members)
+        self.by_class = grow_array(self.by_class, int(batch.classes.max(initial=-1)) + 1)
+        np.add.at(self.by_class, batch.classes, 1)
+
+    def drop(self, places: Ints) -> InstanceColumns:
+        """Forgets instances, and returns them. Their events and sets stay until they are swept."""
+        batch = self._batch.take(places)
+        self._forget(places, batch)
+        return batch
+
+    def sweep(self, events: Ints, members: Ints) -> None:
+        """Forgets these events and sets, but for those that an instance that waits has."""
+        self.kept.sweep(events)
+        self.members.sweep(members)
+
+    def expire(self, until: int) -> InstanceColumns:
+        """Forgets all that could not end before this horizon, and returns it, as `drop` does."""
+        end = self._slots.end
+        return self.drop(np.flatnonzero((self._ends[:end] < until) & self._alive[:end]))
+
+    def remove_rows(self, gone: Ints) -> None:
+        """Forgets rows, and the instances that are of no others."""
+        places, batch = self.all()
+        self.members.remove(gone)
+        empty = self.members.empty(batch.members, gone)
+        lonely = batch.take(empty)
+        self._forget(places[empty], lonely)
+        self.sweep(lonely.events, lonely.members)
+
+    def _forget(self, places: Ints, batch: InstanceColumns) -> None:
+        self._alive[places] = False
+        self._slots.give(places)
+        np.subtract.at(self.by_class, batch.classes, 1)
+        self.kept.leave(batch.events)
+        self.members.leave(batch.members)
+
+
+_PAIRS = 1 << 20
+"""How many pairs are tested at once, at most about."""
+
+CandidateTest = Callable[[Ints, Ints], Mask]
+"""Whether instances hold for events, given the places of both."""
+
+
+class Candidates:
+    """Events that instances may hold for, in groups: of each group those of an instance, in order of t1."""
+
+    def __init__(self, times: Ints, groups: Ints, events: Ints) -> None:
+        """`times` is the t1 of all events, sorted. Pair i says that event `events[i]` is in `groups[i]`."""
+        self._times, ranks = np.unique(times, return_inverse=True)
+        self._step = len(self._times) + 1
+        codes = groups * self._step + ranks[events]
+        if np.all(codes[1:] >= codes[:-1]):
+            self._codes, self.events = codes, events
+        else:
+            order = np.argsort(codes, kind="stable")
+            self._codes, self.events = codes[order], events[order]
+
+    def ranges(self, groups: Ints, after: Ints, until: Ints) -> tuple[Ints, Ints]:
+        """Returns the first place, and the one past the last, of the events of a group with `after < t1 <= until`."""
+        first = np.searchsorted(self._codes, groups * self._step + np.searchsorted(self._times, after, "right"))
+        last = np.searchsorted(self._codes, groups * self._step + np.searchsorted(self._times, until, "right"))
+        return first, last
+
+    def first(self, start: Ints, end: Ints, test: CandidateTest | None, most: int = NO_BOUND) -> tuple[Ints, Ints]:
+        """Returns pairs of an instance and an event: of each the first for which it holds, and all ties for which it
+        does. Sorted by instance.
+
+        `start` and `end` are those of `ranges`. Without a test all hold. It ends when it has more than `most` pairs.
+        """
+        found: list[tuple[Ints, Ints]] = []
+        count = 0
+        active = np.flatnonzero(start < end)
+        at, end = start[active], end[active]
+        size = 1
+        while len(active) and count <= most:
+            # What is tested at once becomes longer, so that the rounds are few, and little is tested in vain. It ends
+            # with an epoch, so that ties are not torn apart.
+            reach = np.minimum(at + size, end)
+            stop = np.minimum(np.searchsorted(self._codes, self._codes[reach - 1], "right"), end)
+            part = self._share(stop - at)
+            places, whose = spread(at[:part], (stop - at)[:part])
+            if test is not None:
+                held = test(active[whose], self.events[places])
+                places, whose = places[held], whose[held]
+            codes = self._codes[places]
+            heads = np.ones(len(whose), np.bool_)
+            np.not_equal(whose[1:], whose[:-1], out=heads[1:])
+            best = codes[heads][np.cumsum(heads) - 1]
+            ties = codes == best
+            found.append((active[whose[ties]], self.events[places[ties]]))
+            count += len(found[-1][0])
+            open_ = np.ones(len(active), np.bool_)
+            open_[whose] = False
+            at[:part] = stop[:part]
+            open_ &= at < end
+            active, at, end = active[open_], at[open_], end[open_]
+            if part == len(stop):
+                size *= 4
+        if not found:
+            return np.zeros(0, np.int64), np.zeros(0, np.int64)
+        instances, events = (np.concatenate(column) for column in zip(*found, strict=True))
+        if len(found) > 1:
+            order = np.argsort(instances, kind="stable")
+            instances, events = instances[order], events[order]
+        return instances, events
+
+    def share(self, count: int) -> int:
+        """Returns how many of so many instances have few enough ties to be looked at together."""
+        if count * len(self.events) <= _PAIRS:
+            return count
+        bounds = np.flatnonzero(np.diff(self._codes, prepend=-1, append=-1))
+        return min(count, max(1, _PAIRS // int(np.diff(bounds).max(initial=1))))
+
+    def _share(self, sizes: Ints) -> int:
+        """How many of these are taken at once."""
+        return max(1, int(np.searchsorted(np.cumsum(sizes), _PAIRS, "right")))
+
+
+_PairColumn = Callable[[Pairs], Column]
+
+
+@dataclass(frozen=True, slots=True)
+class PairTests:
+    """A condition on pairs, taken apart."""
+
+    static: Clauses
+    """Clauses about the right event, one of which holds if the condition does; empty if that says nothing."""
+    key: tuple[_PairColumn, _PairColumn] | None
+    """What is equal in all pairs for which the condition holds: of the instance, and of the right event."""
+    rest: Callable[[Pairs], Mask] | None
+    """All that has to be tested besides."""
+
+
+def take_apart(condition: EventCondition, left: Schema, right: Schema, texts: Texts, hashed: bool) -> PairTests:
+    """Takes a condition of NEXT, or FOLD's first one, apart. Without `hashed` no equality is."""
+    clauses = split_condition(condition)
+    static = static_clauses(clauses)
+    common = [one for one in clauses[0].equalities if all(one in other.equalities for other in clauses)]
+    key = None
+    if hashed and common:
+        one, other = (_key(value, common[0], left, right, texts) for value in common[0])
+        key = (one, other)
+    rest: EventCondition = condition
+    if len(clauses) == 1:
+        equalities = clauses[0].equalities
+        others = [Comparison("=", *pair) for pair in equalities if key is None or pair != common[0]]
+        rest = AllOf((*others, *clauses[0].rest))
+    tested = compile_condition(rest, left, right, texts) if rest != AllOf() else None
+    return PairTests(() if () in static else static, key, tested)
+
+
+def _key(value: Value, pair: tuple[Value, Value], left: Schema, right: Schema, texts: Texts) -> _PairColumn:
+    if value_kind(value) == "string" and any(value_kind(one) == "number" for one in pair):
+        value = Function("number", (value,), "number")
+    return compile_value(value, left, right, texts)
+
+
+def known_keys(column: Column) -> tuple[Ints, Mask]:
+    """Returns keys, and where they are not NULL."""
+    return same(column), column >= 0 if column.dtype == np.int64 else ~np.isnan(column)
+
 
 _NONE = np.zeros(0, np.int64)
 
 
 def pairs_of(
-    instances: Instances, classes: Classes, events: Ints, right: Columns | None, right_at: Ints | None, of: Ints
+    instances: Instances, classes: RowClasses, events: Ints, right: Columns | None, right_at: Ints | None, of: Ints
 ) -> Pairs:
-    """Returns pairs of events of instances and right ones, with the classes of the instances."""
     sides = instances.kept.sides
     return Pairs(sides[0], events, right, right_at, sides[-1], of, classes.parameters)
 
 
-class Search:
+class PartnerSearch:
     """The right events of an interval as candidates. A group is those of a shape with one scope and key.
 
     The scope is a class where static clauses choose the events, else a row of the right input.
     """
 
-    def __init__(self, classes: Classes, instances: Instances, tests: Sequence[PairTests], right: Flow) -> None:
+    def __init__(self, classes: RowClasses, instances: Instances, tests: Sequence[PairTests], right: Flow) -> None:
         self.right = right
         self._classes, self._instances, self._tests = classes, instances, tests
         self._class_scopes, self._row_scopes = np.full(classes.end, -1, np.int64), _NONE
@@ -78,7 +417,7 @@ class Search:
         self._blocks[shape] = (self._end, values)
         self._end += count * max(len(values), 1)
 
-    def finish(self) -> Search:
+    def finish(self) -> PartnerSearch:
         """Says that all have been added; returns itself."""
         parts = self._parts or [(_NONE, _NONE, _NONE)]
         groups, at, marks = (np.concatenate(column) for column in zip(*parts, strict=True))
@@ -86,7 +425,7 @@ class Search:
         self.marks: Ints = marks
         return self
 
-    def partners(self, batch: Batch, most: int = NO_BOUND) -> tuple[Ints, Ints]:
+    def partners(self, batch: InstanceColumns, most: int = NO_BOUND) -> tuple[Ints, Ints]:
         """Returns pairs of an instance and an event: of each instance its first partners. Sorted by instance. If they
         are more than `most`, some may be left out."""
         if not len(batch) or not len(self.right):
@@ -94,7 +433,7 @@ class Search:
         start, end = self._ranges(batch)
         return self.candidates.first(start, end, self._test(batch), most)
 
-    def _ranges(self, batch: Batch) -> tuple[Ints, Ints]:
+    def _ranges(self, batch: InstanceColumns) -> tuple[Ints, Ints]:
         """Returns where the candidates of instances begin and end."""
         shapes = self._classes.shape[batch.classes]
         groups = np.full(len(batch), -1, np.int64)
@@ -119,7 +458,7 @@ class Search:
         start, end = self.candidates.ranges(groups, sides[-1].t1[batch.events], until)
         return start, np.where(groups >= 0, end, start)
 
-    def _test(self, batch: Batch) -> Test | None:
+    def _test(self, batch: InstanceColumns) -> CandidateTest | None:
         """Returns what has to be tested besides; None if there is nothing."""
         right = self.right.events
         ends = self._instances.kept.sides[-1].t1[batch.events]
@@ -140,6 +479,6 @@ class Search:
 
         return holds
 
-    def pairs(self, batch: Batch, at: Ints) -> Pairs:
+    def pairs(self, batch: InstanceColumns, at: Ints) -> Pairs:
         """Returns instances with right events, at these places, as conditions take them."""
         return pairs_of(self._instances, self._classes, batch.events, self.right.events, at, batch.classes)

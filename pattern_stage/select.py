@@ -8,16 +8,13 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from common.distinct import distinct
-from pattern_stage.classes import Classes, each_shape
+from common.arrays import Ints, distinct
 from pattern_stage.clauses import split_condition, static_clauses
-from pattern_stage.columns import Column, Columns, Ints, Mask
-from pattern_stage.fan_out import FanOut
-from pattern_stage.flow import Flow, each_once, merged, numbered
+from pattern_stage.columns import Column, Columns, Flow, Mask, Stretches, each_once, merge_flows, number_distinct
+from pattern_stage.fan_out import RowReaders
+from pattern_stage.index import RowClasses, each_shape
 from pattern_stage.operators import Index, Renumber, RowVectors
-from pattern_stage.predicates import Pairs, compile_condition, compile_value, single_events
-from pattern_stage.stretches import Stretches
-from pattern_stage.values import Texts
+from pattern_stage.values import Pairs, Texts, compile_condition, compile_value, single_events
 from xscl.algebra.events import Filter, Schema, Select
 
 _DEAR = 16
@@ -39,7 +36,6 @@ class _Stateless:
         return ()
 
     def parts(self) -> Iterable[Ints]:
-        """Returns none."""
         return ()
 
     def state(self) -> pa.Table:
@@ -58,9 +54,9 @@ class Filtering(_Stateless):
     ) -> None:
         self._definitions, self._rows, self._texts, self._index = definitions, rows, texts, index
         self._conditions: dict[int, Callable[[Pairs], Mask]] = {}
-        self._classes = Classes(rows)
-        self._readers = FanOut()
-        self._of_class = FanOut()
+        self._classes = RowClasses(rows)
+        self._readers = RowReaders()
+        self._of_class = RowReaders()
         self._found: Index | None = None
 
     def add_rows(self, new: Ints) -> None:
@@ -136,7 +132,6 @@ class Filtering(_Stateless):
         return found
 
     def _indexed(self, flow: Flow, at: Ints, classes: Ints) -> Flow:
-        """By the static index."""
         places, rows = self._of_class.of(classes)
         at = at[places]
         width = max(int(flow.rows.max()), int(self._rows.left[rows].max(initial=0))) + 1
@@ -170,8 +165,8 @@ class Selecting(_Stateless):
     def __init__(self, definitions: Sequence[Select], rows: RowVectors, texts: Texts) -> None:
         self._definitions, self._rows, self._texts = definitions, rows, texts
         self._items: list[list[Callable[[Pairs], Column]]] = []
-        self._classes = Classes(rows)
-        self._readers = FanOut()
+        self._classes = RowClasses(rows)
+        self._readers = RowReaders()
 
     def add_rows(self, new: Ints) -> None:
         """Takes in rows that were added."""
@@ -193,7 +188,7 @@ class Selecting(_Stateless):
         at, classes = flow.at[places], self._classes.of_row[rows]
         width = max(self._classes.end, 1)
         # An event is computed once for all rows of a class. Numbered in the order of `at`, they stay sorted by t1.
-        heads, made = numbered([at * width + classes]) if len(at) else (at, at)
+        heads, made = number_distinct([at * width + classes]) if len(at) else (at, at)
         sources, of = at[heads], classes[heads]
         values: list[Column] = [
             np.zeros(len(heads), np.int64) if kind == "string" else np.zeros(len(heads))
@@ -214,7 +209,7 @@ class Uniting(_Stateless):
 
     def __init__(self, rows: RowVectors) -> None:
         self._rows = rows
-        self._left, self._right = FanOut(), FanOut()
+        self._left, self._right = RowReaders(), RowReaders()
 
     def add_rows(self, new: Ints) -> None:
         """Takes in rows that were added."""
@@ -229,8 +224,8 @@ class Uniting(_Stateless):
     def run(self, inputs: Sequence[Flow], until: int) -> Flow:
         """Returns the events of both inputs."""
         left, right = (self._read(flow, by) for flow, by in zip(inputs, (self._left, self._right), strict=True))
-        return merged(left, right)
+        return merge_flows(left, right)
 
-    def _read(self, flow: Flow, by: FanOut) -> Flow:
+    def _read(self, flow: Flow, by: RowReaders) -> Flow:
         places, rows = by.of(flow.rows)
         return Flow(flow.events, flow.at[places], rows).compact()

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from common.distinct import distinct
-from pattern_stage.columns import Column, Columns, Ints
-from pattern_stage.fan_out import grown
+from common.arrays import Ints, distinct
+from pattern_stage.columns import Column, Columns
+from pattern_stage.fan_out import grow_array
 
 
 class Slots:
@@ -33,7 +33,7 @@ class Slots:
 
     def give(self, places: Ints) -> None:
         """Frees places, each once."""
-        self._free = grown(self._free, self._free_count + len(places))
+        self._free = grow_array(self._free, self._free_count + len(places))
         self._free[self._free_count : self._free_count + len(places)] = places
         self._free_count += len(places)
         if self._free_count == self.end:
@@ -53,7 +53,7 @@ class KeptEvents:
     def put(self, sides: Sequence[Columns]) -> Ints:
         """Keeps events, which have no use yet; returns their places."""
         places = self._slots.take(len(sides[0]))
-        self._uses = grown(self._uses, self._slots.end)
+        self._uses = grow_array(self._uses, self._slots.end)
         self._uses[places] = 0
         if not self.sides:
             self.sides = [_room(side) for side in sides]

@@ -1,28 +1,148 @@
-"""The statements of a kernel as arrays: of each its number, its form, its row in the last m-op, and since when."""
+"""The statements of a kernel as arrays: of each its number, its form, its row in the last m-op, and since when.
+
+A plan for people: its m-ops with what they do, how many rows they have, and what they read.
+
+Which statements have a row of a plan: those that share it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
 import numpy as np
 
-from pattern_stage.adding import Alike, add
-from pattern_stage.columns import Ints, Mask
-from pattern_stage.definition import Form, Forms
-from pattern_stage.fan_out import grown
-from pattern_stage.plan import Bound, Changes, MOp, Plan
-from xscl.algebra.event_sequences import Statement
+from common.arrays import Ints, distinct
+from pattern_stage.aggregate import all_measures, finest
+from pattern_stage.clauses import condition_text, value_text
+from pattern_stage.columns import Mask
+from pattern_stage.definition import AlgebraOp, StatementForm, StatementForms
+from pattern_stage.fan_out import grow_array
+from pattern_stage.plan import BoundForm, Changes, EventPlan, FormStatements, MOp, add_statements
+from xscl.algebra.events import (
+    Aggregate,
+    EventCondition,
+    Filter,
+    Fold,
+    NearPattern,
+    Next,
+    Parameter,
+    Pattern,
+    Select,
+    Statement,
+    Union,
+)
 
-_NONE = np.zeros(0, np.int64)
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """An m-op: a node of the plan, whose edges are `reads`."""
+
+    number: int
+    title: str
+    """The stream of a source, or the operators, each shape once, with `?1` for the first parameter."""
+    shapes: tuple[str, ...]
+    rows: int
+    forms: int
+    """How many forms of statements share it."""
+    reads: tuple[int, ...]
+
+
+def described(plan: EventPlan) -> list[Described]:
+    """Returns the m-ops of a plan, inputs before those that read them. What several AGGREGATEs share is one of them."""
+    partials = plan.partials()
+    number_of = {mop.number: number for number, mops in partials.items() for mop in mops}
+    found: dict[int, Described] = {}
+    for mop in plan:
+        one, number = _described(mop), number_of.get(mop.number)
+        if number is not None:
+            found.setdefault(number, _partial(number, partials[number]))
+            one = replace(one, reads=(number,))
+        found[mop.number] = one
+    return list(found.values())
+
+
+def _partial(number: int, mops: Sequence[MOp]) -> Described:
+    """Describes what AGGREGATEs are made of: what is simultaneous, by all attributes that any of them groups by."""
+    definitions = [one for mop in mops for one in mop.definitions if isinstance(one, Aggregate)]
+    names = {"known": "count"}
+    functions = dict.fromkeys(
+        f"{names.get(one.what, one.what)}({value_text(one.of, _parameter, True)})"
+        for definition in definitions
+        for one in all_measures(definition)
+    )
+    by = finest(definitions)
+    shape = f"AGGREGATE{{{', '.join(['count()', *functions])}{' BY ' * bool(by)}{', '.join(by)}}}"
+    rows = len({row for mop in mops for row in mop.rows.left[mop.rows.numbers()].tolist()})
+    forms = sum(mop.users for mop in mops)
+    return Described(number, "PARTIAL AGGREGATES", (shape,), rows, forms, mops[0].inputs)
+
+
+def plan_text(plan: EventPlan) -> str:
+    """Returns a plan as lines of text, one for an m-op and one for each of its shapes."""
+    lines = []
+    for one in described(plan):
+        reads = "".join(f" {'and' if at else 'of'} {number}" for at, number in enumerate(one.reads))
+        rows = f": {one.rows} row{'s' * (one.rows != 1)}" if one.reads else ""
+        lines.append(f"{one.number}  {one.title}{reads}{rows}, in {one.forms} form{'s' * (one.forms != 1)}")
+        lines += [f"     {shape}" for shape in one.shapes]
+    return "\n".join(lines)
+
+
+def _described(mop: MOp) -> Described:
+    if mop.placement is None:
+        return Described(mop.number, mop.stream, (), 1, mop.users, ())
+    shapes = tuple(operator_text(one) for one in mop.definitions)
+    title = type(mop.definitions[0]).__name__.upper()
+    return Described(mop.number, title, shapes, len(mop.rows), mop.users, mop.inputs)
+
+
+def operator_text(operator: AlgebraOp) -> str:
+    """Returns an operator as it is written in a statement, without its inputs."""
+    match operator:
+        case Select(_, items):
+            return "SELECT " + ", ".join(f"{value_text(value, _parameter, True)} AS {name}" for name, value in items)
+        case Filter(_, condition):
+            return f"FILTER{{{condition_text(condition, _parameter, True)}}}"
+        case Union():
+            return "UNION"
+        case Next(condition=condition):
+            return f"NEXT{{{_condition(condition)}}}"
+        case Fold(chooses=chooses, continues=continues, sets=sets):
+            new = ", ".join(f"{value_text(value, _parameter)} AS {name}" for name, value in sets)
+            return f"FOLD{{{_condition(chooses)}, {_condition(continues)}, {new}}}"
+        case Aggregate(_, items, by, over):
+            functions = (
+                f"{one.name}({', '.join(value_text(arg, _parameter, True) for arg in one.args)}) AS {name}"
+                for name, one in items
+            )
+            groups = f" BY {', '.join(by)}" if by else ""
+            return f"AGGREGATE{{{', '.join(functions)}{groups}{'' if over is None else ' OVER ?'}}}"
+
+        case Pattern(variables=variables, strategy=strategy, keys=keys):
+            names = ", ".join(
+                f"~({one.name})" if one.negated else f"{one.name}[]" if one.kleene else one.name for one in variables
+            )
+            return f"SEQ({names}) {strategy} [{', '.join(keys)}]"
+        case NearPattern(errors=errors, keys=keys):
+            return f"SEQ ERRORS <= {errors} [{', '.join(keys)}]"
+
+
+def _condition(condition: EventCondition) -> str:
+    return condition_text(condition, _parameter)
+
+
+def _parameter(parameter: Parameter) -> str:
+    return f"?{parameter.index + 1}"
+
 
 _MANY = 4_000
 """So many statements come into the plan together: their constants are objects until then."""
 
 
 @dataclass(slots=True)
-class Added:
+class PlanAdditions:
     """What came into the plan: for last m-ops the slots of statements and their rows, and for all m-ops new rows."""
 
     slots: dict[int, tuple[Ints, Ints]] = field(default_factory=dict)
@@ -51,20 +171,20 @@ class _Waiting:
 class Statements:
     """All statements. Each has a slot, which is free once it is removed."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: EventPlan) -> None:
         self.ids, self.since, self.rows, self._of = (np.full(16, -1, np.int64) for _ in range(4))
         self.newest = -(1 << 62)
         """The greatest `since` that any has had."""
         self._plan = plan
-        self._forms = Forms()
-        self._bound: dict[int, Bound] = {}
+        self._forms = StatementForms()
+        self._bound: dict[int, BoundForm] = {}
         self._numbers: dict[int, int] = {}
         self._next_form = 0
         self._slots: dict[int, int] = {}
         self._free: list[int] = []
-        self._waiting: dict[int, tuple[Form, _Waiting]] = {}
+        self._waiting: dict[int, tuple[StatementForm, _Waiting]] = {}
         self._waiting_count = 0
-        # What came into the plan since the last `settle`, as parts of `Added`.
+        # What came into the plan since the last `settle`, as parts of `PlanAdditions`.
         self._placed: dict[int, list[tuple[Ints, Ints]]] = {}
         self._new: dict[int, list[Ints]] = {}
 
@@ -83,10 +203,10 @@ class Statements:
         if self._waiting_count == _MANY:
             self._place()
 
-    def settle(self) -> Added:
+    def settle(self) -> PlanAdditions:
         """Brings those that wait into the plan. Returns what has come into it since the last time."""
         self._place()
-        added = Added()
+        added = PlanAdditions()
         for number, pairs in self._placed.items():
             slots, rows = zip(*pairs, strict=True)
             added.slots[number] = np.concatenate(slots), np.concatenate(rows)
@@ -99,11 +219,13 @@ class Statements:
             return
         waiting, self._waiting, self._waiting_count = list(self._waiting.values()), {}, 0
         bound = [self._bind(form) for form, _ in waiting]
-        groups = [Alike(of, one.constants, one.windows) for (_, of), (_, one) in zip(bound, waiting, strict=True)]
+        groups = [
+            FormStatements(of, one.constants, one.windows) for (_, of), (_, one) in zip(bound, waiting, strict=True)
+        ]
         counts = np.array(list(map(len, groups)), np.int64)
         ids = np.fromiter(chain.from_iterable(one.ids for _, one in waiting), np.int64, int(counts.sum()))
         since = np.fromiter(chain.from_iterable(one.since for _, one in waiting), np.int64, len(ids))
-        rows, new = add(self._plan, groups, ids, since)
+        rows, new = add_statements(self._plan, groups, ids, since)
         for number, made in new.items():
             self._new.setdefault(number, []).append(made)
         self.newest = max(self.newest, int(since.max()))
@@ -118,7 +240,7 @@ class Statements:
         """Removes statements, all of which have come into the plan."""
         slots = np.array([self._slots.pop(statement) for statement in statements], np.int64)
         removed = Removed()
-        groups, numbers, ends = list[tuple[Bound, Ints]](), list[int](), dict[int, list[Ints]]()
+        groups, numbers, ends = list[tuple[BoundForm, Ints]](), list[int](), dict[int, list[Ints]]()
         for number, places in _by_value(self._of[slots]):
             bound, mine = self._bound[number], slots[places]
             groups.append((bound, self.rows[mine]))
@@ -163,12 +285,12 @@ class Statements:
         ids, sums = zip(*found, strict=True)
         return np.concatenate(ids), np.concatenate(sums)
 
-    def bound(self, statement: int) -> tuple[Bound, int]:
+    def bound(self, statement: int) -> tuple[BoundForm, int]:
         """Returns the form of a statement in the plan, and its row in the last m-op."""
         slot = self._slots[statement]
         return self._bound[int(self._of[slot])], int(self.rows[slot])
 
-    def bound_forms(self) -> Iterable[Bound]:
+    def bound_forms(self) -> Iterable[BoundForm]:
         """Returns the forms of all statements in the plan."""
         return self._bound.values()
 
@@ -198,7 +320,7 @@ class Statements:
     def _end(self) -> int:
         return len(self._slots) + len(self._free)
 
-    def _bind(self, form: Form) -> tuple[int, Bound]:
+    def _bind(self, form: StatementForm) -> tuple[int, BoundForm]:
         number = self._numbers.get(id(form))
         if number is None:
             number = self._numbers[id(form)] = self._next_form
@@ -211,8 +333,8 @@ class Statements:
         end = self._end()
         slots = [self._free.pop() for _ in range(used)]
         slots += range(end, end + len(ids) - used)
-        self.ids, self.since = grown(self.ids, end + len(ids)), grown(self.since, end + len(ids))
-        self.rows, self._of = grown(self.rows, end + len(ids)), grown(self._of, end + len(ids), -1)
+        self.ids, self.since = grow_array(self.ids, end + len(ids)), grow_array(self.since, end + len(ids))
+        self.rows, self._of = grow_array(self.rows, end + len(ids)), grow_array(self._of, end + len(ids), -1)
         self._slots.update(zip(ids.tolist(), slots, strict=True))
         return np.array(slots, np.int64)
 
@@ -223,3 +345,54 @@ def _by_value(values: Ints) -> Iterator[tuple[int, Ints]]:
     ordered = values[order]
     firsts = np.flatnonzero(np.diff(ordered, prepend=-1))
     yield from zip(ordered[firsts].tolist(), np.split(order, firsts[1:]), strict=True)
+
+
+_NONE = np.zeros(0, np.int64)
+
+
+class RowUsers:
+    """The rows of statements in a plan, and the statements of each row. It is made at once for all that are given."""
+
+    def __init__(self, plan: EventPlan, statements: Statements, numbers: Iterable[int]) -> None:
+        self._rows: dict[int, dict[int, int]] = {}
+        self._bound: dict[int, BoundForm] = {}
+        by_form: dict[int, tuple[BoundForm, list[int], list[int]]] = {}
+        for number in numbers:
+            bound, row = statements.bound(number)
+            self._bound[number] = bound
+            _, ids, rows = by_form.setdefault(id(bound), (bound, [], []))
+            ids.append(number)
+            rows.append(row)
+        users: dict[int, list[tuple[Ints, Ints]]] = {}
+        for bound, ids, rows in by_form.values():
+            for place, of in plan.rows_of(bound, np.array(rows, np.int64)):
+                if bound.mops[place].placement is None:
+                    continue
+                users.setdefault(bound.mops[place].number, []).append((of, np.array(ids, np.int64)))
+                for number, row in zip(ids, of.tolist(), strict=True):
+                    self._rows.setdefault(number, {})[place] = row
+        self._users: dict[int, tuple[Ints, Ints]] = {}
+        for mop, pairs in users.items():
+            keys, values = (np.concatenate(column) for column in zip(*pairs, strict=True))
+            order = np.lexsort((values, keys))
+            self._users[mop] = keys[order], values[order]
+
+    def bound(self, statement: int) -> BoundForm:
+        """Returns the form of a statement in the plan."""
+        return self._bound[statement]
+
+    def rows(self, statement: int) -> dict[int, int]:
+        """Returns the rows of a statement, by the places of the nodes of its form; sources have none."""
+        return self._rows.get(statement, {})
+
+    def of(self, mop: int, row: int) -> Ints:
+        """Returns the statements that have a row, in the order of their numbers."""
+        rows, ids = self._users.get(mop, (_NONE, _NONE))
+        first, last = np.searchsorted(rows, [row, row + 1])
+        return distinct(ids[first:last])
+
+    def sharing(self, statement: int) -> list[int]:
+        """Returns the other statements that have a row in common with one."""
+        bound = self._bound[statement]
+        found = [self.of(bound.mops[place].number, row) for place, row in self.rows(statement).items()]
+        return [number for number in distinct(np.concatenate([_NONE, *found])).tolist() if number != statement]

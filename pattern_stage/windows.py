@@ -7,7 +7,8 @@ from typing import cast
 
 import numpy as np
 
-from pattern_stage.columns import Floats, Ints
+from common.arrays import Ints
+from pattern_stage.columns import Floats
 
 _BITS = 32
 _LOW = (1 << _BITS) - 1

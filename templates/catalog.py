@@ -2,28 +2,225 @@
 
 Adding or removing a conjunctive query takes time in the size of that query only. What it adds to stage 1 (steps, edges,
 nodes whose string values are needed) and to stage 2 (rows of R_T) is returned as a `Change`, for them to apply.
+
+What conjunctive queries would add to a catalog, which stays as it is. Another thread may use it meanwhile.
+
+The rows of R_T that queries share: identical conjunctive queries have one row.
+
+What stage 1 evaluates for all that is registered: shared steps, edges between them, and values of them.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from common.errors import OperationalError
-from common.quick import quick
-from templates.minor import Minor, minor
-from templates.shared_rows import INFINITE, Row, RowKey, SharedRow, SharedRows
-from templates.shared_steps import Change, Edge, Functions, SharedStep
-from templates.template import Shape, bindings_of, canonical_shape, shape_of
+from common.tools import quick
+from templates.graph import Canonical, Minor, Shape, bindings_of, canonical_row, canonical_shape, join_shape, minor
 from templates.witness import MANY_CHAIN, MOST_CHAINS
-from xscl.algebra.functions import many_valued
-from xscl.algebra.normal import Conjunct
-from xscl.algebra.pattern import PatternNode, texts_of
+from xscl.algebra.joins import Conjunct
+from xscl.algebra.trees import PatternNode, node_texts
+from xscl.algebra.values import many_valued
 
-__all__ = ["INFINITE", "Catalog", "Change", "Edge", "Functions", "Placement", "Row", "SharedStep"]
+INFINITE = 2**63 - 1
+"""The window `INF` in column `wl`, in microseconds."""
+
+RowKey = tuple[int, tuple[int, ...]]
+"""A row as it is stored: its template, and its variables in the order of the nodes of the template."""
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class TemplateRow:
+    """A row of R_T: the variables of the nodes of a template, and the largest window of its subscribers, in
+    microseconds. `ordered` says that all of them are FOLLOWED BY: then the right document begins when the left one
+    ends, or later.
+    """
+
+    id: int
+    template: int
+    variables: tuple[int, ...]
+    window: int
+    ordered: bool
+
+
+class SharedRow:
+    """A row of R_T with the windows and operators of its subscribers, counted."""
+
+    __slots__ = (
+        "_heap", "_unordered", "_window", "_windows", "id", "key", "slot_at", "subscribers", "template", "variables",
+    )  # fmt: skip
+
+    def __init__(self, row_id: int, template: int, variables: tuple[int, ...]) -> None:
+        self.id, self.template, self.variables = row_id, template, variables
+        self.key: tuple[object, ...] = ()
+        """The key of all identical conjunctive queries; empty if the row was restored and not looked for yet."""
+        self.slot_at: tuple[int, ...] = ()
+        """The node of the template at each position of the canonical order."""
+        self._window = 0
+        # All windows, counted; None while all subscribers have had the same one.
+        self._windows: Counter[int] | None = None
+        # The windows in the counter, negated. One without subscribers is removed when it gets to the top.
+        self._heap: list[int]
+        self._unordered = 0
+        self.subscribers = 0
+
+    def subscribe(self, window: int, ordered: bool) -> None:
+        self._unordered += not ordered
+        self.subscribers += 1
+        if self._windows is None:
+            if self.subscribers == 1 or window == self._window:
+                self._window = window
+                return
+            self._windows, self._heap = Counter({self._window: self.subscribers - 1}), [-self._window]
+        if window not in self._windows:
+            heapq.heappush(self._heap, -window)
+        self._windows[window] += 1
+        self._window = -self._heap[0]
+
+    def unsubscribe(self, window: int, ordered: bool) -> bool:
+        """Removes a subscriber. True if any is left."""
+        self._unordered -= not ordered
+        self.subscribers -= 1
+        if self._windows is not None:
+            self._windows[window] -= 1
+            while self._heap and not self._windows[-self._heap[0]]:
+                del self._windows[-heapq.heappop(self._heap)]
+            self._window = -self._heap[0] if self._heap else 0
+        return self.subscribers > 0
+
+    def row(self) -> TemplateRow:
+        window = self._window if self.subscribers else 0
+        return TemplateRow(self.id, self.template, self.variables, window, not self._unordered)
+
+
+class FoundRow(NamedTuple):
+    """The row of a conjunctive query, whether it is new, and the node of the template for each node of the query."""
+
+    row: SharedRow
+    is_new: bool
+    slots: tuple[int, ...]
+
+
+class SharedRows:
+    """The rows by id. A row of an earlier run gets its key when a row with the same variables is looked for."""
+
+    def __init__(self) -> None:
+        self._by_number: dict[int, SharedRow] = {}
+        self._by_key: dict[tuple[object, ...], SharedRow] = {}
+        self._restored: dict[RowKey, list[SharedRow]] = {}
+        self._next = 0
+
+    def __getitem__(self, number: int) -> SharedRow:
+        return self._by_number[number]
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._by_number
+
+    def restore(self, template: int, variables: tuple[int, ...]) -> int:
+        """Restores a row of an earlier run, and returns its id."""
+        shared = self._new(template, variables)
+        self._restored.setdefault(_same_variables(template, variables), []).append(shared)
+        return shared.id
+
+    def find(self, shape: Shape, number: int, template: Shape, variables: tuple[int, ...]) -> FoundRow:
+        """Finds or makes the row of a conjunctive query. `shape` is that of the query; `template` is the shape of its
+        template, which has the number `number` and may have its nodes in another order."""
+        same = self._restored.pop(_same_variables(number, variables), ()) if self._restored else ()
+        for restored in same:
+            self._index(restored, canonical_row(template, restored.variables), range(len(variables)))
+        canonical = canonical_row(shape, variables)
+        shared = self._by_key.get(canonical.key)
+        is_new = shared is None
+        if shared is None:
+            slots = tuple(range(len(variables)))  # keeps the query's own order, as in Table 6.4(a)
+            if shape != template:
+                node_at = {place: node for node, place in enumerate(canonical_shape(template).position)}
+                slots = tuple(node_at[place] for place in canonical_shape(shape).position)
+            by_slot = [0] * len(slots)
+            for node, slot in enumerate(slots):
+                by_slot[slot] = variables[node]
+            shared = self._new(number, tuple(by_slot))
+            self._index(shared, canonical, slots)
+        return FoundRow(shared, is_new, tuple(shared.slot_at[place] for place in canonical.position))
+
+    def has(self, shape: Shape, number: int, template: Shape, variables: tuple[int, ...]) -> bool:
+        """Whether `find` would find a row. Changes nothing."""
+        key = canonical_row(shape, variables).key
+        same = list(self._restored.get(_same_variables(number, variables), ()))
+        return key in self._by_key or any(canonical_row(template, row.variables).key == key for row in same)
+
+    def remove(self, number: int) -> None:
+        """Removes a row."""
+        shared = self._by_number.pop(number)
+        if shared.key:
+            del self._by_key[shared.key]
+            return
+        same = _same_variables(shared.template, shared.variables)
+        self._restored[same].remove(shared)
+        if not self._restored[same]:
+            del self._restored[same]
+
+    def _new(self, template: int, variables: tuple[int, ...]) -> SharedRow:
+        shared = self._by_number[self._next] = SharedRow(self._next, template, variables)
+        self._next += 1
+        return shared
+
+    def _index(self, shared: SharedRow, canonical: Canonical, slots: Sequence[int]) -> None:
+        """Indexes a row by its canonical form. `slots` has the node of the template for each node of the form."""
+        slot_at = [0] * len(slots)
+        for node, slot in enumerate(slots):
+            slot_at[canonical.position[node]] = slot
+        shared.key, shared.slot_at = canonical.key, tuple(slot_at)
+        self._by_key[shared.key] = shared
+
+
+def _same_variables(template: int, variables: tuple[int, ...]) -> RowKey:
+    """A key that is equal for rows that may be identical."""
+    return template, tuple(sorted(variables))
+
+
+StepEdge = tuple[int, int]
+
+Functions = tuple[str, ...]
+"""The names of a chain of functions, in the order of application."""
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class SharedStep:
+    """A shared variable, which is a step of a definition. `parent` is the step above it, None for a step from the
+    document. `node` has axis, test, conditions and functions, and as children the branches that must exist. `chain` is
+    the number of its chain of functions, 0 if it has none."""
+
+    id: int
+    stream: str
+    parent: int | None
+    node: PatternNode
+    chain: int = 0
+
+    @property
+    def key(self) -> tuple[str, int | None, str]:
+        return self.stream, self.parent, str(self.node)
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What stages 1 and 2 must add or drop: steps, edges, variables whose values are needed; and rows of R_T."""
+
+    steps: tuple[SharedStep, ...] = ()
+    edges: tuple[StepEdge, ...] = ()
+    values: tuple[int, ...] = ()
+    rows: tuple[TemplateRow, ...] = ()
+
+
+__all__ = ["INFINITE", "Catalog", "Change", "Functions", "Placement", "SharedStep", "StepEdge", "TemplateRow"]
 
 MAX_PLACED = 20_000
 """The largest number of conjunctive queries whose placements are cached; past it the cache is cleared."""
@@ -57,7 +254,7 @@ class _Uses:
     """The number of rows that need each step, edge and value. A row that needs one twice counts twice."""
 
     steps: Counter[int] = field(default_factory=Counter)
-    edges: Counter[Edge] = field(default_factory=Counter)
+    edges: Counter[StepEdge] = field(default_factory=Counter)
     values: Counter[int] = field(default_factory=Counter)
 
 
@@ -98,7 +295,7 @@ class Catalog:
         row = self.subscribe(placement.row, window, ordered)
         return placement, Change(change.steps, change.edges, change.values, (row,))
 
-    def subscribe(self, row: int, window: int, ordered: bool) -> Row:
+    def subscribe(self, row: int, window: int, ordered: bool) -> TemplateRow:
         """Adds a subscriber to a row, and returns the row as it is now."""
         shared = self._rows[row]
         shared.subscribe(window, ordered)
@@ -121,7 +318,7 @@ class Catalog:
     def find_step(self, stream: str, definition: Iterable[PatternNode]) -> int | None:
         """The id of the last step of a definition, if registered queries have all its steps. Changes nothing."""
         last: int | None = None
-        for text in texts_of(definition):
+        for text in node_texts(definition):
             last = self._step_ids.get((stream, last, text))
             if last is None:
                 return None
@@ -176,7 +373,7 @@ class Catalog:
             self.chain(term.functions)  # fails, if it does, before anything is changed
         sides = conjunct.sides()
         minors = tuple([minor(side.pattern, terms[i]) for i, side in enumerate(sides)])
-        shape = shape_of(minors[0], minors[1] if len(minors) > 1 else None, conjunct.joins)
+        shape = join_shape(minors[0], minors[1] if len(minors) > 1 else None, conjunct.joins)
         fresh: dict[int, SharedStep] = {}
         ways: list[int] = []
         variables = [
@@ -232,7 +429,7 @@ class Catalog:
         added = _count(uses.edges, [(found[a], found[b]) for a, b in edges])
         return found, Change(tuple(fresh.values()), added, _count(uses.values, [found[place] for place in values]))
 
-    def release(self, variables: Iterable[int], edges: Sequence[Edge], values: Sequence[int]) -> Change:
+    def release(self, variables: Iterable[int], edges: Sequence[StepEdge], values: Sequence[int]) -> Change:
         """Gives back variables, edges and values that are needed once less. Returns what must be dropped."""
         uses = self._uses
         steps = [self.steps[step] for step in _released(uses.steps, self._ways(variables))]
@@ -240,18 +437,18 @@ class Catalog:
             del self.steps[step.id], self._step_ids[step.key]
         return Change(tuple(steps), tuple(_released(uses.edges, edges)), tuple(_released(uses.values, values)))
 
-    def held(self, variables: Iterable[int], edges: Iterable[Edge], values: Iterable[int]) -> Change:
+    def held(self, variables: Iterable[int], edges: Iterable[StepEdge], values: Iterable[int]) -> Change:
         """All that `hold` registered, whether others need it or not, parents before children."""
         steps = dict.fromkeys(self._ways(variables))
         return Change(
             tuple(self.steps[step] for step in steps), tuple(dict.fromkeys(edges)), tuple(dict.fromkeys(values))
         )
 
-    def row(self, row: int) -> Row:
+    def row(self, row: int) -> TemplateRow:
         """A shared row as it is now."""
         return self._rows[row].row()
 
-    def edges(self) -> Collection[Edge]:
+    def edges(self) -> Collection[StepEdge]:
         """The edges that rows need."""
         return self._uses.edges.keys()
 
@@ -279,7 +476,7 @@ class Catalog:
         needed = dict.fromkeys(self._ways({*values, *chain.from_iterable(edges)}))
         return Change(tuple(self.steps[step] for step in needed), edges, values)
 
-    def _needs(self, template: int, variables: Sequence[int]) -> tuple[list[Edge], list[int]]:
+    def _needs(self, template: int, variables: Sequence[int]) -> tuple[list[StepEdge], list[int]]:
         """The edges and values that a row needs. May have duplicates."""
         edges, leaves = bindings_of(self.templates[template])
         return [(variables[a], variables[b]) for a, b in edges], [variables[leaf] for leaf in leaves]
@@ -302,7 +499,7 @@ class Catalog:
         """The id of the last step of a definition. Appends all its steps to `ways`, and adds those that are new to
         `fresh`."""
         last: int | None = None
-        for node, text in zip(definition, texts_of(definition), strict=True):
+        for node, text in zip(definition, node_texts(definition), strict=True):
             key = (stream, last, text)
             found = self._step_ids.get(key)
             if found is None:
@@ -347,3 +544,40 @@ def _released(uses: Counter[T], given_back: Sequence[T]) -> list[T]:
     for use in gone:
         del uses[use]
     return gone
+
+
+@dataclass(slots=True)
+class Needs:
+    """What conjunctive queries need: each pattern, template and row by its key, with whether the catalog lacks it.
+
+    A pattern is what stage 1 looks for on one side: a stream and the definitions of its variables.
+    """
+
+    patterns: dict[object, bool] = field(default_factory=dict)
+    templates: dict[object, bool] = field(default_factory=dict)
+    rows: dict[object, bool] = field(default_factory=dict)
+
+
+def needs_of(catalog: Catalog, conjuncts: Iterable[Conjunct]) -> Needs:
+    """Returns what conjunctive queries need."""
+    needs = Needs()
+    # Variables that the catalog lacks get negative numbers.
+    fresh: dict[object, int] = {}
+
+    def variable(stream: str, definition: tuple[PatternNode, ...]) -> int:
+        found = catalog.find_step(stream, definition)
+        return fresh.setdefault((stream, *node_texts(definition)), -1 - len(fresh)) if found is None else found
+
+    for conjunct in conjuncts:
+        terms = [[join[side] for join in conjunct.joins] for side in (0, 1)]
+        sides = conjunct.sides()
+        minors = [minor(side.pattern, terms[number]) for number, side in enumerate(sides)]
+        shape = join_shape(minors[0], minors[1] if len(minors) > 1 else None, conjunct.joins)
+        variables: list[int] = []
+        for side, reduced in zip(sides, minors, strict=True):
+            own = [variable(side.stream, node.definition) for node in reduced.nodes]
+            needs.patterns[frozenset(own)] = min(own) < 0
+            variables += own
+        needs.templates[canonical_shape(shape).key] = catalog.find_template(shape) is None
+        needs.rows[canonical_row(shape, variables).key] = not catalog.has_row(shape, variables)
+    return needs

@@ -13,32 +13,33 @@ import pytest
 
 import mmqjp
 from common.errors import InputError, MmqjpError, OperationalError
-from feeds.bad_input import SourceError
-from feeds.fetch.failures import FetchError, Gone
+from feeds.documents import SourceError
+from feeds.fetch.http import FetchError, Gone
 from feeds.fetch.state import FetchIsRunning
 from feeds.files import TooLargeError
-from join_stage.joiner import UnknownPlan
+from join_stage.protocol import UnknownPlan
 from mmqjp.queries.changes import UnknownQuery
-from xscl import XsclErrors, parse_script
-from xscl.disjuncts import TooManyDisjuncts
+from xscl.check import TooManyDisjuncts
+from xscl.parser import parse_script
+from xscl.problems import XsclErrors
 
 PACKAGES = ("common", "feeds", "join_stage", "mmqjp", "templates", "xpath_stage", "xscl")
 
 BRANCHES = (MmqjpError, InputError, OperationalError)
 
 INTERNAL = {
-    "feeds.fetch.failures.FetchedAlready",
-    "feeds.fetch.failures.HostPaused",
+    "feeds.fetch.http.FetchedAlready",
+    "feeds.fetch.http.HostPaused",
     "mmqjp.answers.quota.OutOfSteps",
-    "mmqjp.answers.answered.QuotaExceeded",
-    "mmqjp.commands.failure.Failure",
-    "mmqjp.commands.failure.Interrupted",
-    "mmqjp.commands.failure.ScriptFailure",
-    "mmqjp.explain.funnel.Exhausted",
-    "mmqjp.explain.reasons.TooMuchWork",
-    "mmqjp.explain.sample.TooLong",
-    "mmqjp.present.event_sources.Exhausted",
-    "mmqjp.service.streaming.Stopped",
+    "mmqjp.answers.operators.QuotaExceeded",
+    "mmqjp.commands.console.Failure",
+    "mmqjp.commands.console.Interrupted",
+    "mmqjp.commands.console.ScriptFailure",
+    "mmqjp.explain.funnel.FunnelExhausted",
+    "mmqjp.explain.join_trial.TooMuchWork",
+    "mmqjp.explain.terms.TooLong",
+    "mmqjp.present.output_why.Exhausted",
+    "mmqjp.service.drops.Stopped",
     "xscl.lalr.Unparsable",
     "xscl.problems.Problem",
 }

@@ -5,10 +5,11 @@ from collections import Counter
 import pytest
 from lxml import etree
 
-from feeds import Document, read_documents
+from feeds.documents import Document
+from feeds.tail import read_documents
 from tests.oracle.evaluation import evaluate
 from tests.support.places import ROOT
-from xscl import parse_script
+from xscl.parser import parse_script
 
 EXAMPLES = ROOT / "examples"
 SUBSCRIBED = [outline.get("xmlUrl") for outline in etree.parse(EXAMPLES / "feeds.opml").iter("outline")]

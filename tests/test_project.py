@@ -42,20 +42,6 @@ def test_every_module_says_its_job_in_its_first_line():
     assert silent == []
 
 
-LONGEST = 350, 400
-"""The most lines of a module of the product, and of the tests."""
-
-
-def test_no_module_is_long():
-    lengths = [
-        (path, len(path.read_text("utf-8").splitlines()), most)
-        for packages, most in zip((PACKAGES, ["tests"]), LONGEST, strict=True)
-        for package in packages
-        for path in modules(package)
-    ]
-    assert [(str(path), length) for path, length, most in lengths if length > most] == []
-
-
 def test_no_module_imports_itself_in_a_circle():
     graph = grimp.build_graph(*PACKAGES, exclude_type_checking_imports=True)
     imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}

@@ -3,28 +3,587 @@
 A state stands for the path of labels from the document to a node. It knows the steps (shared variables) that the node
 matches, and so the groups of edges that bind there. A node costs one dictionary look-up, however many patterns are
 registered. States are made on demand, and dropped past a limit.
+
+An index of the registered steps by stream, step above, axis, name, and satisfied filters.
+
+The states of the shared automaton: what is known at a node from the labels on the path to it.
+
+Walks over documents: one for most steps, and one more from each node where a selective step matches.
+
+Documents differ in their values, so value filters leave a different set of patterns in nearly every document. One walk
+for all patterns would make new states for each document. Steps with the same value filters form a part. The states of a
+part recur, and few parts begin in a document.
+
+Groups of edges that bind together, with permanent numbers. Registered edges bound their number, not documents.
+
+The edges that bind at a node are one group if possible. Two rules split them. Edges with different value filters are
+never in one group, because documents differ in their values, and each would make its own groups. Edges that were
+registered later are apart from earlier ones until there are half as many, because otherwise each new query would make a
+group of all earlier edges. The variety that is left is that of the structure of documents. It is bounded by SHARE, past
+which each edge is a group of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import groupby
+from itertools import compress, count, groupby
+from operator import attrgetter
+from typing import Protocol, cast
 
-from templates.catalog import Change, Edge, SharedStep
+from common.tools import decrease
+from templates.catalog import Change, SharedStep, StepEdge
 from templates.witness import node_id
-from xpath_stage.classes import Classes, NodeClass, Tests
-from xpath_stage.columns import Columns
+from xpath_stage.documents import ElementColumns, Limits, Memo, Tags, Vocabulary, owner_test, split_name
 from xpath_stage.emissions import BoundGroup, Emissions, Walk
-from xpath_stage.filters import FilterBank
-from xpath_stage.groups import Groups
-from xpath_stage.limits import Limits
-from xpath_stage.masks import Bits
-from xpath_stage.names import Memo, Tags, Vocabulary
-from xpath_stage.states import DOCUMENT, Approach, Approaches, Context, Label, Outcome, State, Way
-from xpath_stage.steps import Above, StepIndex, StepsBelow
-from xpath_stage.walks import PartWalks, walk_over
-from xscl.algebra.expressions import NodeKind
+from xpath_stage.filters import FilterBank, NodeClass, NodeClasses, Tests
+from xpath_stage.masks import Bits, MaskIndex
+from xscl.algebra.trees import Test
+from xscl.algebra.values import NodeKind
+
+Above = int | None
+"""A step, or None for the document."""
+
+StepKey = tuple[str, str, Above]
+"""(stream, axis, step above)"""
+
+StepsBelow = list[tuple[str, dict[Above, MaskIndex[int]]]]
+"""For each axis, the steps by the step above them."""
+
+
+class StepIndex:
+    """The steps of all patterns, by id. Steps on the self axis are found with their parents.
+
+    The `selective` steps, which are elements with filters that depend on values, are indexed apart from the others.
+    """
+
+    def __init__(self) -> None:
+        self._steps: dict[int, SharedStep] = {}
+        self._below: dict[bool, dict[tuple[str, str, Test], dict[Above, MaskIndex[int]]]] = {False: {}, True: {}}
+        self._on_self: dict[int, set[int]] = {}
+        self._attributes: Counter[StepKey] = Counter()
+        self.selective: set[int] = set()
+
+    def __getitem__(self, step_id: int) -> SharedStep:
+        return self._steps[step_id]
+
+    def add(self, step: SharedStep, required: Bits, selective: set[int]) -> None:
+        """Adds a step, whose parent is known. A node must satisfy the filters `required`; `selective` are all filters
+        that depend on values."""
+        self._steps[step.id] = step
+        if step.node.axis == ".":
+            self._on_self.setdefault(_parent(step), set()).add(step.id)
+            return
+        is_selective = step.node.test.kind == "element" and not selective.isdisjoint(required)
+        if is_selective:
+            self.selective.add(step.id)
+        by_parent = self._below[is_selective].setdefault((step.stream, step.node.axis, step.node.test), {})
+        below = by_parent.get(step.parent)
+        if below is None:
+            below = by_parent[step.parent] = MaskIndex()
+        below.add(step.id, required)
+        if step.node.test.kind == "attribute":
+            self._attributes[_way(step)] += 1
+
+    def remove(self, step: SharedStep) -> None:
+        """Removes a step that is not the parent of another."""
+        del self._steps[step.id]
+        if step.node.axis == ".":
+            self._on_self[_parent(step)].discard(step.id)
+            return
+        key = (step.stream, step.node.axis, step.node.test)
+        below = self._below[step.id in self.selective]
+        self.selective.discard(step.id)
+        by_parent = below[key]
+        by_parent[step.parent].remove(step.id)
+        if not by_parent[step.parent]:
+            del by_parent[step.parent]
+        if not by_parent:
+            del below[key]
+        if step.node.test.kind == "attribute":
+            decrease(self._attributes, _way(step))
+
+    def below(self, stream: str, kind: NodeKind, name: str, *, selective: bool) -> StepsBelow:
+        """The steps that a node of this kind and canonical name may match: the selective ones or the others."""
+        ways = ((axis, test) for axis in ("/", "//") for test in _tests_of(kind, name))
+        found = ((axis, self._below[selective].get((stream, axis, test))) for axis, test in ways)
+        return [(axis, by_parent) for axis, by_parent in found if by_parent]
+
+    def on_self(self, step_id: int) -> set[int]:
+        """The ids of the steps on the self axis below a step."""
+        return self._on_self.get(step_id, set())
+
+    def leads_to_attributes(self, way: StepKey) -> bool:
+        return way in self._attributes
+
+    def test_of(self, step_id: int) -> Test:
+        """The test that nodes must pass to match a step."""
+        step = self._steps[step_id]
+        while step.node.axis == ".":
+            step = self._steps[_parent(step)]
+        return step.node.test
+
+    def owner_test(self, step: SharedStep) -> Test | None:
+        """The test that the owner of the attribute of a step must pass. None: no test."""
+        parent = None if step.parent is None else self._steps[step.parent].node.test
+        return owner_test(parent, step.node.axis)
+
+
+def _tests_of(kind: NodeKind, name: str) -> Iterator[Test]:
+    """The tests that a node of this kind and canonical name passes, if they are registered."""
+    uri, local = split_name(name)
+    for one in (uri, "*"):
+        for other in (local, "*"):
+            yield Test(kind, one, other)
+
+
+def _way(step: SharedStep) -> StepKey:
+    return step.stream, step.node.axis, step.parent
+
+
+def _parent(step: SharedStep) -> int:
+    assert step.parent is not None, "a step on the self axis has a parent"
+    return step.parent
+
+
+Label = str | NodeClass
+"""The label of a node in the automaton: its tag, or its class if there are filters."""
+
+
+class Context:
+    """How a step matches a node: the `depths` at which each step above it may have matched."""
+
+    __slots__ = ("depths",)
+
+    def __init__(self, depths: dict[int, frozenset[int]]) -> None:
+        self.depths = depths
+
+
+DOCUMENT: dict[Above, Context] = {None: Context({})}
+
+Way = tuple[int, Above, Context]
+"""(depth of a node above, step that it matches, context): a way in which a step is reached."""
+
+Approach = tuple[int, Above, Context, MaskIndex[int]]
+"""A way, with the steps that may match below it."""
+
+Approaches = tuple[int, frozenset[Approach]]
+"""The mask of the filters that matter for a node, and its approaches."""
+
+
+class StateOutcome:
+    """What holds at nodes: the steps that match there, with their contexts; the number of the emission; whether
+    anything `binds` or any value is needed; and whether attributes of the node, or of all nodes in it, have states."""
+
+    __slots__ = ("binds", "contexts", "emission", "reads_attributes", "reads_attributes_within")
+
+    def __init__(
+        self,
+        contexts: dict[Above, Context],
+        emission: int,
+        binds: bool,
+        reads_attributes: bool,
+        reads_attributes_within: bool,
+    ) -> None:
+        self.contexts, self.emission, self.binds = contexts, emission, binds
+        self.reads_attributes, self.reads_attributes_within = reads_attributes, reads_attributes_within
+
+
+class Transitions(Protocol):
+    """Makes missing transitions. The automaton does."""
+
+    def enter(self, above: State, label: Label) -> State: ...
+
+
+class State(dict[Label, "State"]):
+    """A state of the automaton: maps the labels of children to their states.
+
+    `leaf` and `inner` are the entries of its nodes in `Walk.elements`, `emission` is that in `Walk.attributes`. A
+    `whole` state knows of all steps. Others do not know of selective steps, which parts find.
+    `above` is None for the states in which walks begin.
+    """
+
+    __slots__ = (
+        "above", "approaches", "automaton", "binds", "by_label", "by_outcome", "contexts", "depth", "emission",
+        "inner", "leaf", "part_of", "parts", "reads_attributes", "reads_attributes_within", "selective_approaches",
+        "stream", "whole",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        automaton: Transitions,
+        stream: str,
+        above: State | None,
+        outcome: StateOutcome,
+        depth: int,
+        *,
+        whole: bool,
+    ) -> None:
+        super().__init__()
+        self.automaton, self.stream, self.above, self.depth, self.whole = automaton, stream, above, depth, whole
+        self.contexts = outcome.contexts
+        self.emission, self.binds = outcome.emission, outcome.binds
+        self.leaf, self.inner = outcome.emission * 2, outcome.emission * 2 + 1
+        self.reads_attributes_within: bool = outcome.reads_attributes_within or (
+            above is not None and above.reads_attributes_within
+        )
+        self.reads_attributes = outcome.reads_attributes or self.reads_attributes_within
+        self.approaches: dict[tuple[NodeKind, str], Approaches] = {}
+        self.by_label: dict[tuple[NodeKind, str, int], State] = {}
+        self.by_outcome: dict[StateOutcome, State] = {}
+        self.selective_approaches: dict[str, Approaches] = {}
+        self.parts: dict[tuple[str, int], tuple[State, ...]] = {}
+        self.part_of: dict[StateOutcome, State] = {}
+
+    def __missing__(self, label: Label) -> State:
+        return self.automaton.enter(self, label)
+
+    def path(self) -> Iterator[State]:
+        """This state and those above it, up to the one in which the walk began."""
+        state: State | None = self
+        while state is not None:
+            yield state
+            state = state.above
+
+    def forget(self) -> None:
+        """Drops all states below this one."""
+        self.clear()
+        for known in (self.by_label, self.by_outcome, self.parts, self.part_of):
+            known.clear()
+
+
+_SELECTIVE = attrgetter("selective")
+
+
+class WalkStarts(Protocol):
+    """Gives the states in which walks begin. The automaton does."""
+
+    def root(self, stream: str, *, whole: bool = False) -> State: ...
+
+    def parts(self, above: State, node: NodeClass) -> tuple[State, ...]: ...
+
+
+def walk_over(
+    root: State, documents: int, forest: Iterable[tuple[Label, int]], found: list[int], states: list[State] | None
+) -> None:
+    """Walks over the next documents of a forest of (label, number of children). Appends an entry for each element to
+    `found` (see `Walk.elements`), and its state to `states`."""
+    waiting: list[tuple[State, int]] = []
+    state, left = root, 1
+    for label, children in forest:
+        below = state[label]
+        if states is not None:
+            states.append(below)
+        left -= 1
+        if children:
+            found.append(below.inner)
+            if left:
+                waiting.append((state, left))
+            state, left = below, children
+        else:
+            found.append(below.leaf)
+            if not left:
+                if waiting:
+                    state, left = waiting.pop()
+                else:
+                    documents -= 1
+                    if not documents:
+                        return
+                    state, left = root, 1
+
+
+class PartWalks:
+    """Walks for the selective steps, over columns that were walked without them."""
+
+    def __init__(
+        self, origins: WalkStarts, columns: ElementColumns, labels: Sequence[Label], attributes: Sequence[NodeClass]
+    ) -> None:
+        # Selective steps have filters, and then labels are classes.
+        self._origins, self._columns = origins, columns
+        self._labels, self._attributes = cast(Sequence[NodeClass], labels), attributes
+        self._elements: list[tuple[int, int]] = []
+        self._of_attributes: list[tuple[int, int]] = []
+        self._matched: list[tuple[int, set[int | None]]] = []
+
+    def walk(self, elements: list[int], states: list[State]) -> Walk:
+        """The walk with what the parts find. `elements` and `states` are the result of the walk without them; both are
+        changed."""
+        first, past = self._columns.first, 0
+        for number in compress(count(), map(_SELECTIVE, self._labels)):
+            above = states[number].above
+            if number < past or above is None:
+                continue
+            parts = self._origins.parts(above, self._labels[number])
+            if parts and not self._begin(number, parts):
+                place = bisect_right(first, number)
+                begin = first[place - 1]
+                past = first[place] if place < len(first) else len(states)  # a held document's end is not noted
+                self._walk_whole(begin, past, elements, states)
+        owners = zip(map(states.__getitem__, self._columns.owners), self._attributes, strict=True)
+        found = [state[node].emission if state.reads_attributes else 0 for state, node in owners]
+        columns = self._columns
+        return Walk(elements, found, columns.owners, columns.places, self._elements, self._of_attributes)
+
+    def _begin(self, number: int, parts: tuple[State, ...]) -> bool:
+        """Walks over a node for the parts that begin there. False if one of their steps also matches a node around it:
+        then nodes in both would be found twice."""
+        matched = self._matched
+        while matched and matched[-1][0] <= number:
+            matched.pop()
+        steps = {step for part in parts for step in part.contexts}
+        if any(not steps.isdisjoint(around) for _, around in matched):
+            return False
+        end = number
+        for part in parts:
+            end = self._walk_part(part, number)
+        matched.append((end, steps))
+        return True
+
+    def _walk_part(self, part: State, number: int) -> int:
+        """Walks over an element and all in it. Returns the number after the last."""
+        labels, counts = self._labels, self._columns.counts
+        waiting: list[tuple[State, int]] = []
+        state, left, below = part, 0, part
+        while True:
+            if below.binds:
+                self._elements.append((number, below.emission))
+            if below.reads_attributes:
+                self._read_attributes(below, number)
+            children = counts[number]
+            number += 1
+            if children:
+                if left:
+                    waiting.append((state, left))
+                state, left = below, children
+            elif not left:
+                if not waiting:
+                    return number
+                state, left = waiting.pop()
+            below = state[labels[number]]
+            left -= 1
+
+    def _read_attributes(self, state: State, number: int) -> None:
+        for attribute in self._attributes_of(number, number + 1):
+            if emission := state[self._attributes[attribute]].emission:
+                self._of_attributes.append((attribute, emission))
+
+    def _attributes_of(self, begin: int, end: int) -> range:
+        """The attributes of a range of elements, by number."""
+        owners = self._columns.owners
+        return range(bisect_left(owners, begin), bisect_left(owners, end))
+
+    def _walk_whole(self, begin: int, end: int, elements: list[int], states: list[State]) -> None:
+        """Walks over a document again, for all steps together, and drops what was found in it before."""
+        found: list[int] = []
+        met: list[State] = []
+        forest = zip(self._labels[begin:end], self._columns.counts[begin:end], strict=True)
+        walk_over(self._origins.root(states[begin].stream, whole=True), 1, forest, found, met)
+        elements[begin:end], states[begin:end] = found, met
+        self._elements = [more for more in self._elements if more[0] < begin]
+        attributes = self._attributes_of(begin, end)
+        self._of_attributes = [more for more in self._of_attributes if more[0] < attributes.start]
+        self._matched.clear()
+
+
+SHARE = 32
+"""The largest average number of groups that an edge is in, beside its own."""
+
+CROWDED = 10_000
+"""The number of rows of possibly unneeded groups that are tolerated."""
+
+_Filters = tuple[int, ...]
+"""The value filters that a node and its ancestors must pass for an edge to bind there."""
+
+
+class _Family:
+    """The edges with the same value filters: their number (`size`), their runs, and the rows of groups of them."""
+
+    __slots__ = ("filters", "rows", "runs", "size")
+
+    def __init__(self, filters: _Filters) -> None:
+        self.filters = filters
+        self.size = self.rows = 0
+        self.runs: list[_Run] = []
+
+    def take(self, run: _Run) -> None:
+        """Adds the newest run. Runs are merged so that each is at least twice as large as the next."""
+        self.size += run.size
+        self.runs = [old for old in self.runs if old.size]
+        while self.runs and self.runs[-1].size < 2 * run.size:
+            younger, run = run, self.runs.pop()
+            run.size += younger.size
+            younger.merged = run
+        self.runs.append(run)
+
+
+class _Run:
+    """Edges of a family that were registered one after the other. The run may be `merged` into a larger one."""
+
+    __slots__ = ("family", "merged", "size")
+
+    def __init__(self, family: _Family, size: int) -> None:
+        self.family, self.size = family, size
+        self.merged: _Run | None = None
+
+    def whole(self) -> _Run:
+        """The unmerged run that these edges are in."""
+        run = self
+        while run.merged is not None:
+            run = run.merged
+        return run
+
+
+class Groups:
+    """Numbers groups. `known` are the groups of an earlier run."""
+
+    def __init__(self, known: Iterable[tuple[int, frozenset[StepEdge]]] = ()) -> None:
+        self._numbers: dict[frozenset[StepEdge], int] = {}
+        self._edges: dict[int, frozenset[StepEdge]] = {}
+        self._next = self._rows = 0
+        for number, edges in known:  # a store may have two groups with the same edges
+            self._numbers[edges] = number
+            self._edges[number] = edges
+            self._next = max(self._next, number + 1)
+            self._rows += len(edges)
+        self._needed = self._rows
+        self._seeds = [edges for edges in self._numbers if len(edges) > 1]
+        self._removed = self._refused = False
+        self._families: dict[_Filters, _Family] = {}
+        self._run_of: dict[StepEdge, _Run] = {}
+        self._pending: dict[StepEdge, _Filters] = {}
+        self._fresh: list[tuple[int, StepEdge]] = []
+        self._taken: list[tuple[int, StepEdge]] = []
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    @property
+    def crowded(self) -> bool:
+        """Whether there may be many groups that nothing needs any more, or some that leave no room for others."""
+        return self._rows > 2 * self._needed + CROWDED or (self._removed and self._refused)
+
+    # ------------------------------------------------------------ registration
+
+    def add(self, edge: StepEdge, filters: _Filters) -> None:
+        """Registers an edge with its value filters."""
+        self._pending[edge] = filters
+
+    def remove(self, edges: Iterable[StepEdge]) -> None:
+        """Unregisters edges."""
+        for edge in edges:
+            self._removed = True
+            if self._pending.pop(edge, None) is None:
+                run = self._run_of.pop(edge).whole()
+                run.size -= 1
+                run.family.size -= 1
+                if not run.family.size:
+                    del self._families[run.family.filters]
+
+    def _settle(self) -> None:
+        """Puts the edges that were registered since the last time into families and runs."""
+        seeds, self._seeds = self._seeds, []
+        # Edges that were in one group in an earlier run are in one group again, so that its number stays in use.
+        for seed in sorted(seeds, key=len, reverse=True):
+            self._sort_in([edge for edge in seed if edge in self._pending])
+        self._sort_in(list(self._pending))
+        if seeds:
+            self._count()
+
+    def _sort_in(self, edges: Sequence[StepEdge]) -> None:
+        by_filters: dict[_Filters, list[StepEdge]] = {}
+        for edge in edges:
+            by_filters.setdefault(self._pending.pop(edge), []).append(edge)
+        for filters, members in by_filters.items():
+            family = self._families.setdefault(filters, _Family(filters))
+            run = _Run(family, len(members))
+            self._run_of.update(dict.fromkeys(members, run))
+            family.take(run)
+
+    def _count(self) -> None:
+        """Recounts the rows of all groups."""
+        self._rows = sum(map(len, self._numbers))
+        for family in self._families.values():
+            family.rows = 0
+        for edges in self._numbers:
+            run = self._run_of.get(next(iter(edges)))
+            if run is not None and len(edges) > 1:
+                run.whole().family.rows += len(edges)
+
+    # ------------------------------------------------------------ numbers
+
+    def numbers(self, edges: Collection[StepEdge]) -> list[int]:
+        """The numbers of the groups that together have these edges, which bind together."""
+        if self._pending:
+            self._settle()
+        if len(edges) == 1:
+            return [self.number(frozenset(edges))]
+        parts: dict[_Family | None, list[StepEdge]] = {}
+        for edge in edges:
+            run = self._run_of.get(edge)
+            parts.setdefault(None if run is None else run.whole().family, []).append(edge)
+        # The order of new numbers must not depend on the order of a set.
+        return [number for part in sorted(parts.items(), key=_first) for number in self._numbered(*part)]
+
+    def _numbered(self, family: _Family | None, edges: list[StepEdge]) -> Iterator[int]:
+        known = self._numbers.get(frozenset(edges))
+        if known is not None:
+            yield known
+            return
+        runs: dict[_Run | None, list[StepEdge]] = {}
+        for edge in edges:
+            runs.setdefault(self._run_of[edge].whole() if family else None, []).append(edge)
+        for _, part in sorted(runs.items(), key=_first):
+            key = frozenset(part)
+            if len(part) > 1 and key not in self._numbers:
+                if family is None or family.rows + len(part) > SHARE * family.size:
+                    self._refused = True
+                    yield from (self.number(frozenset((edge,))) for edge in sorted(part))
+                    continue
+                family.rows += len(part)
+            yield self.number(key)
+
+    def number(self, edges: frozenset[StepEdge]) -> int:
+        number = self._numbers.get(edges)
+        if number is None:
+            number = self._numbers[edges] = self._next
+            self._edges[number] = edges
+            self._next += 1
+            self._rows += len(edges)
+            self._fresh += [(number, edge) for edge in sorted(edges)]
+        return number
+
+    def edges_of(self, numbers: Iterable[int]) -> dict[int, frozenset[StepEdge]]:
+        return {number: self._edges[number] for number in numbers}
+
+    # ------------------------------------------------------------ batches
+
+    def take(self) -> list[tuple[int, StepEdge]]:
+        """The pairs (group, edge) of the groups made since the last call."""
+        taken, self._fresh = self._fresh, []
+        self._taken += taken
+        return taken
+
+    def saved(self, saved: bool) -> None:
+        """Is told whether the groups taken since the last call are stored. If not, they are new again."""
+        if not saved:
+            self._fresh = self._taken + self._fresh
+        self._taken = []
+
+    def keep(self, numbers: Collection[int]) -> None:
+        """Drops all groups but these and those that are not stored yet. Numbers are never reused."""
+        kept = {*numbers, *(number for number, _ in self._fresh)}
+        self._numbers = {edges: number for edges, number in self._numbers.items() if number in kept}
+        self._edges = {number: edges for edges, number in self._numbers.items()}
+        self._count()
+        self._needed = self._rows
+        self._removed = self._refused = False
+
+
+def _first(part: tuple[object, list[StepEdge]]) -> StepEdge:
+    return min(part[1])
+
 
 MOST_PARTS = 8
 """The largest number of parts that begin at one node. If there were more, all steps are one part."""
@@ -42,10 +601,10 @@ class Automaton:
     def __init__(self, groups: Groups, limits: Limits) -> None:
         self._vocabulary = Vocabulary()
         self._filters = FilterBank(self._vocabulary)
-        self._classes = Classes(self._filters, self._vocabulary, limits.classes)
+        self._classes = NodeClasses(self._filters, self._vocabulary, limits.classes)
         self._limits = limits
         self._steps = StepIndex()
-        self._edges_to: dict[int, tuple[Edge, ...]] = {}
+        self._edges_to: dict[int, tuple[StepEdge, ...]] = {}
         self._owners = Tags()
         self._wanted: set[int] = set()
         self._valued = Tags()
@@ -110,8 +669,8 @@ class Automaton:
         self._below: Memo[tuple[str, NodeKind, str, bool], StepsBelow] = Memo(
             lambda key: self._steps.below(*key[:3], selective=key[3]), self._limits.classes
         )
-        self._outcomes: dict[_Outline, Outcome] = {}
-        self._by_reached: dict[_Reached, Outcome] = {}
+        self._outcomes: dict[_Outline, StateOutcome] = {}
+        self._by_reached: dict[_Reached, StateOutcome] = {}
         self._contexts: dict[tuple[int, frozenset[Way]], Context] = {}
         self.emissions = Emissions()
         self._is_used = False
@@ -122,13 +681,13 @@ class Automaton:
 
     # ------------------------------------------------------------ walks
 
-    def columns(self) -> Columns:
+    def columns(self) -> ElementColumns:
         """Empty columns for documents to walk."""
         self._is_used = True
         owners = self._of_attributes if self._owners or self._filters.owners else None
-        return Columns(owners, self._of_values, self._interned, keeps_trees=self._filters.reads_trees)
+        return ElementColumns(owners, self._of_values, self._interned, keeps_trees=self._filters.reads_trees)
 
-    def walk(self, streams: Iterable[str], columns: Columns) -> Walk:
+    def walk(self, streams: Iterable[str], columns: ElementColumns) -> Walk:
         """Walks the documents in `columns`, whose streams are `streams`: what binds at each node."""
         self._bound_memory()
         attributes = self._classes.of_attributes(columns)
@@ -182,7 +741,7 @@ class Automaton:
         state = self._roots.get((stream, whole))
         if state is None:
             within = self._steps.leads_to_attributes((stream, "//", None))
-            state = State(self, stream, None, Outcome(DOCUMENT, 0, False, False, within), -1, whole=whole)
+            state = State(self, stream, None, StateOutcome(DOCUMENT, 0, False, False, within), -1, whole=whole)
             self._roots[stream, whole] = state
         return state
 
@@ -276,7 +835,7 @@ class Automaton:
                         found.append((ancestor.depth, step, ancestor.contexts[step], index))
         return need, frozenset(found)
 
-    def _outcome(self, stream: str, outline: _Outline) -> Outcome:
+    def _outcome(self, stream: str, outline: _Outline) -> StateOutcome:
         """The outcome for nodes with this outline."""
         kind, _, own_depth, mask, approaches = outline
         reached = {
@@ -286,13 +845,13 @@ class Automaton:
         }
         return self._of_reached(stream, (kind, own_depth, frozenset(reached)))
 
-    def _of_reached(self, stream: str, reached: _Reached) -> Outcome:
+    def _of_reached(self, stream: str, reached: _Reached) -> StateOutcome:
         outcome = self._by_reached.get(reached)
         if outcome is None:
             outcome = self._by_reached[reached] = self._follows(stream, reached)
         return outcome
 
-    def _follows(self, stream: str, found: _Reached) -> Outcome:
+    def _follows(self, stream: str, found: _Reached) -> StateOutcome:
         """The outcome for nodes at which these steps match."""
         kind, own_depth, reached = found
         places: dict[int, set[Way]] = {}
@@ -306,10 +865,9 @@ class Automaton:
         within = any(self._steps.leads_to_attributes((stream, "//", step)) for step in places)
         reads = within or any(self._steps.leads_to_attributes((stream, "/", step)) for step in places)
         emission, binds = self._emission(kind, own_depth, contexts)
-        return Outcome(contexts, emission, binds, reads and kind == "element", within and kind == "element")
+        return StateOutcome(contexts, emission, binds, reads and kind == "element", within and kind == "element")
 
     def _context(self, step: int, reached: frozenset[Way]) -> Context:
-        """The context of a step that was reached in these ways."""
         key = (step, reached)
         context = self._contexts.get(key)
         if context is None:
@@ -325,7 +883,7 @@ class Automaton:
 
     def _emission(self, kind: NodeKind, own_depth: int, contexts: dict[Above, Context]) -> tuple[int, bool]:
         """The number of the emission, and whether anything binds or any value is needed."""
-        bound: dict[tuple[int, int, int], set[Edge]] = {}
+        bound: dict[tuple[int, int, int], set[StepEdge]] = {}
         values = set()
         for step, context in contexts.items():
             assert step is not None

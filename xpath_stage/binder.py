@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, product
 
-from xpath_stage.conditions import holds
-from xpath_stage.parse import ParsedDocument
-from xscl.algebra.pattern import PatternNode
+from xpath_stage.documents import ParsedDocument
+from xpath_stage.filters import xpath_holds
+from xscl.algebra.trees import PatternNode
 
 Node = tuple[int, int]
 """(number of the element, position of the attribute from 1, or 0 for the element itself)"""
@@ -22,7 +22,7 @@ Node = tuple[int, int]
 Binding = tuple[tuple[str, Node], ...]
 """Pairs of a variable and the node that it is bound to."""
 
-Path = tuple[int, ...]
+PatternPath = tuple[int, ...]
 """The positions of children on the way from the top of a pattern."""
 
 Take = Callable[[int], object]
@@ -38,16 +38,18 @@ def uncounted(steps: int) -> None:
     """Does not count steps."""
 
 
-def bindings(pattern: PatternNode, document: ParsedDocument, fixed: Mapping[Path, Node] | None = None) -> set[Binding]:
+def bindings(
+    pattern: PatternNode, document: ParsedDocument, fixed: Mapping[PatternPath, Node] | None = None
+) -> set[Binding]:
     """The distinct bindings of the variables of a pattern, over all its matches in a document, each sorted by variable.
 
     `fixed` maps nodes of the pattern, by path, to the nodes of the document that they must match.
     """
-    return {tuple(sorted(binding)) for binding in each_binding(Part(pattern), document, fixed or {})}
+    return {tuple(sorted(binding)) for binding in each_binding(PreparedNode(pattern), document, fixed or {})}
 
 
 def each_binding(
-    pattern: Part, document: ParsedDocument, fixed: Mapping[Path, Node], take: Take = uncounted
+    pattern: PreparedNode, document: ParsedDocument, fixed: Mapping[PatternPath, Node], take: Take = uncounted
 ) -> Iterator[Binding]:
     """The same bindings one by one, each in the order of the variables of the pattern.
 
@@ -57,18 +59,20 @@ def each_binding(
     return _Binder(document, fixed, take).below(pattern, (DOCUMENT,))
 
 
-def each_below(pattern: Part, document: ParsedDocument, context: Node, take: Take = uncounted) -> Iterator[Binding]:
+def each_below(
+    pattern: PreparedNode, document: ParsedDocument, context: Node, take: Take = uncounted
+) -> Iterator[Binding]:
     """The bindings of a pattern whose top is looked for from a node of the document on."""
     return _Binder(document, {}, take).below(pattern, (context,))
 
 
-class Part:
+class PreparedNode:
     """A prepared node of a pattern, with its path. Making one for the top also makes those below."""
 
     __slots__ = ("attribute", "binding", "children", "conditions", "deep", "met_again", "path", "test", "var")
 
     def __init__(
-        self, pattern: PatternNode, path: Path = (), *, merged: bool = False, above_merges: bool = False
+        self, pattern: PatternNode, path: PatternPath = (), *, merged: bool = False, above_merges: bool = False
     ) -> None:
         """`above_merges` says that several images of the node above may have the same bindings, `merged` that those of
         some node further up may."""
@@ -79,22 +83,22 @@ class Part:
         binds = [any(node.var for node in child.walk()) for child in pattern.children]
         merges = self.var is None and sum(binds) > 1 and (bool(path) or self.deep)
         self.children = [
-            Part(child, (*path, i), merged=merged or above_merges, above_merges=merges)
+            PreparedNode(child, (*path, i), merged=merged or above_merges, above_merges=merges)
             for i, child in enumerate(pattern.children)
         ]
         self.binding = [child for child, bound in zip(self.children, binds, strict=True) if bound]
 
 
 class _Binder:
-    def __init__(self, document: ParsedDocument, fixed: Mapping[Path, Node], take: Take) -> None:
+    def __init__(self, document: ParsedDocument, fixed: Mapping[PatternPath, Node], take: Take) -> None:
         self._document, self._fixed, self._take = document, fixed, take
-        self._possible: dict[tuple[Path, Node], bool] = {}
-        self._held: dict[tuple[Path, Node], list[Binding]] = {}
-        self._given: dict[Path, Sequence[Node] | None] = {}
+        self._possible: dict[tuple[PatternPath, Node], bool] = {}
+        self._held: dict[tuple[PatternPath, Node], list[Binding]] = {}
+        self._given: dict[PatternPath, Sequence[Node] | None] = {}
 
     # ------------------------------------------------------------ what binds
 
-    def below(self, part: Part, contexts: Sequence[Node]) -> Iterator[Binding]:
+    def below(self, part: PreparedNode, contexts: Sequence[Node]) -> Iterator[Binding]:
         """The bindings of a subtree of the pattern, for all images of its top below any of these nodes."""
         images = self._images(part, contexts)
         binding = part.binding
@@ -120,7 +124,7 @@ class _Binder:
                         seen.add(found)
                         yield found
 
-    def _at(self, part: Part, node: Node) -> Iterator[Binding]:
+    def _at(self, part: PreparedNode, node: Node) -> Iterator[Binding]:
         """The bindings for one image of the top of a subtree, at which the subtree matches."""
         own: Binding = ((part.var, node),) if part.var is not None else ()
         first, *others = part.binding
@@ -136,7 +140,7 @@ class _Binder:
                 self._take(1)
                 yield tuple(chain(own, binding, *rest))
 
-    def _all(self, part: Part, context: Node) -> list[Binding]:
+    def _all(self, part: PreparedNode, context: Node) -> list[Binding]:
         """The bindings below a context, stored."""
         key = part.path, context
         found = self._held.get(key)
@@ -150,7 +154,7 @@ class _Binder:
 
     # ------------------------------------------------------------ whether anything does
 
-    def _images(self, part: Part, contexts: Sequence[Node]) -> Iterator[Node]:
+    def _images(self, part: PreparedNode, contexts: Sequence[Node]) -> Iterator[Node]:
         """The distinct images of the top of a subtree below any of these nodes."""
         met: set[Node] | None = set() if len(contexts) > 1 else None
         for context in contexts:
@@ -163,7 +167,7 @@ class _Binder:
                 if self._is_possible(part, node):
                     yield node
 
-    def _is_possible(self, part: Part, node: Node) -> bool:
+    def _is_possible(self, part: PreparedNode, node: Node) -> bool:
         """Whether a subtree of the pattern matches with its top at a node."""
         if not part.children and not part.conditions:
             return self._passes(part, node)
@@ -173,7 +177,7 @@ class _Binder:
             known = self._possible[key] = self._passes(part, node) and self._has_children(part, node)
         return known
 
-    def _has_children(self, part: Part, node: Node) -> bool:
+    def _has_children(self, part: PreparedNode, node: Node) -> bool:
         contexts = (node,)
         for child in part.children:
             for _ in self._images(child, contexts):
@@ -182,7 +186,7 @@ class _Binder:
                 return False
         return True
 
-    def _passes(self, part: Part, node: Node) -> bool:
+    def _passes(self, part: PreparedNode, node: Node) -> bool:
         element, place = node
         document = self._document
         name = document.attribute(element, place)[0] if place else str(document.elements[element].tag)
@@ -192,13 +196,13 @@ class _Binder:
             if condition.literal is not None:
                 if document.string_value(element, place) != condition.literal:
                     return False
-            elif not holds(str(condition.xpath), document.elements[element], place):
+            elif not xpath_holds(str(condition.xpath), document.elements[element], place):
                 return False
         return True
 
     # ------------------------------------------------------------ where to look
 
-    def _near(self, part: Part, context: Node) -> Iterable[Node]:
+    def _near(self, part: PreparedNode, context: Node) -> Iterable[Node]:
         path = part.path
         if path not in self._given:
             self._given[path] = self._possible_at(path)
@@ -207,7 +211,7 @@ class _Binder:
             return self._axis(part, context)
         return [node for node in given if self._on_axis(part, context, node)]
 
-    def _possible_at(self, path: Path) -> Sequence[Node] | None:
+    def _possible_at(self, path: PatternPath) -> Sequence[Node] | None:
         """The candidates for a path, if a node at or below it is fixed: the rest of the document need not be
         searched."""
         own = self._fixed.get(path)
@@ -223,7 +227,7 @@ class _Binder:
             yield number, 0
             number = self._document.parent[number]
 
-    def _on_axis(self, part: Part, context: Node, node: Node) -> bool:
+    def _on_axis(self, part: PreparedNode, context: Node, node: Node) -> bool:
         element, place = node
         if context[1] or part.attribute != bool(place):
             return False
@@ -233,7 +237,7 @@ class _Binder:
         above = element if place else self._document.parent[element]
         return context[0] == (-1 if above is None else above)
 
-    def _axis(self, part: Part, context: Node) -> Iterator[Node]:
+    def _axis(self, part: PreparedNode, context: Node) -> Iterator[Node]:
         document = self._document
         element, place = context
         if place:

@@ -1,25 +1,277 @@
-"""Stage 1 (thesis 6.3): evaluates all registered patterns in one walk over each document, into witness relations."""
+"""Stage 1 (thesis 6.3): evaluates all registered patterns in one walk over each document, into witness relations.
+
+Turns walks into the witness relations R_bin and R_doc, as Arrow tables, without a Python object for each row.
+
+There are two sources: documents with a cached shape, which share its result, and documents that were walked together.
+
+The shape cache: documents of one shape bind alike, so the walk over one of them is valid for all.
+
+A shape is the tree of tags, the names of the attributes that matter, and the literals of queries that values equal. It
+is cached when it is met for the second time. Large documents, and those with conditions in XPath, are not cached. The
+cache rests while too few documents have a known shape.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
-from templates.catalog import Change, Edge
+from common.arrays import Ints
+from templates.catalog import Change, StepEdge
 from templates.witness import R_BIN, R_DOC, R_DOCTS, R_GROUP, Witnesses
-from xpath_stage.automaton import Automaton
-from xpath_stage.columns import Columns
-from xpath_stage.emissions import ranges, witness_rows
-from xpath_stage.groups import Groups
-from xpath_stage.limits import DEFAULT, Limits
-from xpath_stage.outlines import Outlines
-from xpath_stage.parse import Arriving
-from xpath_stage.relations import HELD_VALUES, Documents, ShapedDocuments, arrow_table, walked_tables
-from xpath_stage.shapes import MAX_SIZE, ShapeCache, ShapeFindings
-from xpath_stage.string_values import string_values
+from xpath_stage.automaton import Automaton, Groups
+from xpath_stage.documents import DEFAULT, Arriving, ElementColumns, Limits, Outlines, outline_key
+from xpath_stage.emissions import Emissions, StringValues, Walk, WitnessRows, ranges, string_values, witness_rows
+
+MAX_ELEMENTS = 500
+"""The largest number of elements of a document that is cached."""
+
+MAX_SIZE = 1 << 15
+"""The largest size in bytes of a document that is cached."""
+
+TRIAL, PAUSE = 256, 2048
+"""At every TRIAL-th miss, the cache rests for PAUSE documents if fewer than a third were hits since the last time."""
+
+
+class ShapeFindings:
+    """The result of a walk over documents of one shape: the rows of one of them, and the values that it needs.
+
+    `size` is the number of elements, and `nodes` are the ids of the nodes of the values. If the values are those of
+    elements and nothing else, `take` gets them from the column of texts.
+    """
+
+    __slots__ = ("nodes", "rows", "size", "stream", "take", "values")
+
+    def __init__(self, stream: str, size: int, rows: WitnessRows, values: StringValues, nodes: Ints) -> None:
+        self.stream, self.size, self.rows, self.values, self.nodes = stream, size, rows, values, nodes
+        elements, others = values.elements, values.attributes or values.derived
+        one_or_more = elements if len(elements) > 1 else [slice(number, number + 1) for number in elements]
+        self.take = itemgetter(*one_or_more) if one_or_more and not others else None
+
+
+@dataclass(slots=True)
+class _Tested:
+    """What else distinguishes documents with one tree of tags: whether `attributes` matter, the literals that the
+    values of some elements may equal, by number, and the results that were `found` so far."""
+
+    attributes: bool
+    values: list[tuple[int, dict[str, int]]]
+    found: dict[object, ShapeFindings] = field(default_factory=dict)
+
+    def outcome(self, columns: ElementColumns) -> object:
+        """What distinguishes the document from others with its tree of tags."""
+        texts = columns.texts
+        if columns.unread:
+            columns.string_values([number for number, _ in self.values])
+        return *columns.owners, *columns.names, *[literals.get(texts[i] or "") for i, literals in self.values]
+
+
+class ShapeCache:
+    """Results by shape. `walk` makes those that are not cached; `limit` bounds their number."""
+
+    def __init__(self, automaton: Automaton, walk: Callable[[str, ElementColumns], ShapeFindings], limit: int) -> None:
+        self._automaton, self._walk, self._limit = automaton, walk, limit
+        self._shapes: dict[object, ShapeFindings | _Tested | None] = {}
+        self._size = 0
+        self._met: set[int] = set()
+        self._last: ShapeFindings | None = None
+        self._last_tags: list[str] = []
+        self._last_counts: list[int] = []
+        self._hits_before = self._misses_before = 0
+        self.resting = 0
+        """The number of documents for which the cache still rests."""
+        self.hits = self.misses = self.flushes = 0
+
+    def forget(self) -> None:
+        """Drops all shapes, because the registered patterns or the emissions have changed."""
+        self._shapes.clear()
+        self._met.clear()
+        self._last = None
+        self._size = 0
+
+    def found(self, stream: str, columns: ElementColumns) -> ShapeFindings | None:
+        """The result for the one document in the columns; None if it must be walked with others."""
+        last, tags, counts = self._last, columns.tags, columns.counts
+        # Often a document has the shape of the one before it. Comparing is faster than hashing a key.
+        if last is not None and tags == self._last_tags and counts == self._last_counts and stream == last.stream:
+            self.hits += 1
+            return last
+        outline = columns.outline
+        tree = outline_key(tags, counts) if outline is None else outline.key
+        key: object = (stream, tree)
+        shape = self._shapes.get(key, self)
+        if shape.__class__ is ShapeFindings:
+            self.hits += 1
+            self._last, self._last_tags, self._last_counts = shape, tags, counts
+            return shape
+        if shape is self:
+            if len(tags) > MAX_ELEMENTS:
+                return None
+            shape = self._tested(tags)
+            if isinstance(shape, _Tested) and not (shape.attributes or shape.values):
+                return self._missed(self._shapes, key, stream, columns)
+            self._make_room()
+            self._shapes[key] = shape
+        if not isinstance(shape, _Tested):
+            return None
+        outcome = shape.outcome(columns)
+        found = shape.found.get(outcome)
+        if found is None:
+            return self._missed(shape.found, outcome, stream, columns)
+        self.hits += 1
+        return found
+
+    def _missed(
+        self, known: dict[object, Any], key: object, stream: str, columns: ElementColumns
+    ) -> ShapeFindings | None:
+        """Counts a miss. When a shape is met for the second time, its result is made and cached."""
+        self.misses += 1
+        if self.misses - self._misses_before == TRIAL:
+            if (self.hits - self._hits_before) * 2 < TRIAL:
+                self.resting = PAUSE
+                self.forget()
+            self._hits_before, self._misses_before = self.hits, self.misses
+        mark = hash((id(known), key))
+        if mark not in self._met:
+            if len(self._met) >= self._limit:
+                self._met.clear()
+            self._met.add(mark)
+            return None
+        self._make_room()
+        found = known[key] = self._walk(stream, columns)
+        return found
+
+    def _make_room(self) -> None:
+        if self._size >= self._limit:
+            self.forget()
+            self.flushes += 1
+        self._size += 1
+
+    def _tested(self, tags: Sequence[str]) -> _Tested | None:
+        """What else distinguishes documents with these tags; None if that is conditions in XPath or values of
+        attributes."""
+        attributes, values = False, []
+        for i, tag in enumerate(tags):
+            looked_at = self._automaton.looks_at(tag)
+            if looked_at.elsewhere:
+                return None
+            attributes |= looked_at.attributes
+            if looked_at.literals:
+                values.append((i, looked_at.literals))
+        return _Tested(attributes, values)
+
+
+HELD_VALUES = 500
+"""The largest number of values that are kept as Python strings. More exceed the processor caches and take 10 %
+longer."""
+
+
+class ShapedDocuments:
+    """Documents with cached shapes: their ids, the results of their shapes, and the values that are needed of them.
+
+    The caller appends to the lists, and calls `put_away` when there are HELD_VALUES values.
+    """
+
+    def __init__(self) -> None:
+        self.docids: list[int] = []
+        self.founds: list[ShapeFindings] = []
+        self.values: list[str | None] = []
+        self._texts: list[pa.Array] = []
+
+    def __len__(self) -> int:
+        return len(self.docids)
+
+    def put_away(self) -> None:
+        """Turns the values into a column."""
+        self._texts.append(strings(self.values))
+        self.values.clear()
+
+    def tables(self) -> tuple[pa.Table, pa.Table]:
+        """The tables of R_bin and R_doc."""
+        number_of = {found: number for number, found in enumerate(dict.fromkeys(self.founds))}
+        founds = list(number_of)
+        if len(founds) == 1:
+            numbers = np.zeros(len(self.founds), np.int64)
+        else:
+            numbers = np.fromiter(map(number_of.__getitem__, self.founds), np.int64, len(self.founds))
+        documents = Documents(self.docids, [found.stream for found in founds], numbers)
+        rows = WitnessRows.concatenated([found.rows for found in founds])
+        picked, place = _picked(numbers, [len(found.rows.group) for found in founds])
+        r_bin = documents.r_bin(WitnessRows(place, rows.group[picked], rows.node1[picked], rows.node2[picked]))
+        picked, place = _picked(numbers, [len(found.nodes) for found in founds])
+        nodes = np.concatenate([found.nodes for found in founds])[picked]
+        texts = pa.chunked_array([*self._texts, strings(self.values)])
+        return r_bin, documents.r_doc(place, nodes, texts)
+
+
+def walked_tables(
+    emissions: Emissions, documents: Documents, columns: ElementColumns, walk: Walk
+) -> tuple[pa.Table, pa.Table]:
+    """The tables of R_bin and R_doc of documents that were walked."""
+    first = np.array(columns.first, np.int64)
+    r_bin = documents.r_bin(witness_rows(emissions, walk, first))
+    values = string_values(emissions, walk)
+    nodes, elements = values.nodes(columns)
+    place = np.searchsorted(first, elements, side="right") - 1
+    return r_bin, documents.r_doc(place, nodes - first[place], strings(values.read(columns)))
+
+
+class Documents:
+    """The documents of rows, by index: their ids, and their streams. With `stream`, that has for each document an index
+    into `streams`."""
+
+    def __init__(self, docids: Sequence[int], streams: Sequence[str], stream: Ints | None = None) -> None:
+        self._docids = np.array(docids, np.int64)
+        self._streams, self._stream = streams, stream
+
+    def r_bin(self, rows: WitnessRows) -> pa.Table:
+        columns: list[Ints] = [self._docids[rows.document], rows.group.astype(np.int32), rows.node1, rows.node2]
+        return pa.table([pa.array(column) for column in columns], R_BIN)
+
+    def r_doc(self, place: Ints, nodes: Ints, texts: pa.Array | pa.ChunkedArray) -> pa.Table:
+        """R_doc. `place`, the index of a document, `nodes` and `texts` have one length."""
+        if len(set(self._streams)) == 1:
+            streams = pa.repeat(self._streams[0], len(place))
+        else:
+            of = place if self._stream is None else self._stream[place]
+            streams = pa.array(self._streams, pa.string()).take(pa.array(of))
+        columns = [pa.array(self._docids[place]), pa.array(nodes), texts, streams]
+        return pa.table(columns, R_DOC)
+
+
+def strings(values: Sequence[str | None]) -> pa.Array:
+    """An array of strings; None becomes ''."""
+    array = pa.array(values, pa.string())
+    if array.null_count == 0:
+        return array
+    # A null takes no bytes, so without the validity bitmap it is ''.
+    _, offsets, data = array.buffers()
+    return pa.StringArray.from_buffers(len(array), offsets, data or pa.py_buffer(b""))
+
+
+def arrow_table(rows: NDArray[np.signedinteger[Any]], schema: pa.Schema) -> pa.Table:
+    """Numbers of shape (rows, columns) as a table."""
+    return pa.table([pa.array(np.ascontiguousarray(column)) for column in rows.T], schema)
+
+
+def _picked(numbers: Ints, lengths: Sequence[int]) -> tuple[Ints, Ints]:
+    """Expands documents to the rows of their shapes. `numbers` has the shape of each document, and `lengths` the number
+    of rows of each shape. Returns the indices of rows, as if those of all shapes were concatenated, and of
+    documents."""
+    if len(lengths) == 1:
+        places, rows = np.arange(len(numbers)), np.arange(lengths[0])
+        return np.tile(rows, len(places)), np.repeat(places, len(rows))
+    starts = np.cumsum([0, *lengths])
+    counts = np.diff(starts)[numbers]
+    return ranges(starts[numbers], counts), np.repeat(np.arange(len(numbers)), counts)
+
 
 CHUNK = 1 << 15
 """The number of elements after which results are turned into columns."""
@@ -34,7 +286,7 @@ class XPathStage:
     `groups` are the groups of an earlier run.
     """
 
-    def __init__(self, groups: Iterable[tuple[int, frozenset[Edge]]] = (), *, limits: Limits = DEFAULT) -> None:
+    def __init__(self, groups: Iterable[tuple[int, frozenset[StepEdge]]] = (), *, limits: Limits = DEFAULT) -> None:
         self._groups = Groups(groups)
         self._automaton = Automaton(self._groups, limits)
         self._limits = limits
@@ -102,15 +354,15 @@ class XPathStage:
     def close(self) -> None:
         """Releases what is held outside this process, which is nothing here."""
 
-    def group(self, edge: Edge) -> int:
+    def group(self, edge: StepEdge) -> int:
         """The number of the group of a single edge. It is made if there is none."""
         return self._groups.number(frozenset((edge,)))
 
-    def edges_of(self, groups: Iterable[int]) -> dict[int, frozenset[Edge]]:
+    def edges_of(self, groups: Iterable[int]) -> dict[int, frozenset[StepEdge]]:
         """The edges of groups, by their numbers."""
         return self._groups.edges_of(groups)
 
-    def regrouped(self, r_bin: pa.Table, groups: Mapping[int, Collection[Edge]]) -> pa.Table:
+    def regrouped(self, r_bin: pa.Table, groups: Mapping[int, Collection[StepEdge]]) -> pa.Table:
         """Rows of R_bin with foreign groups, `groups`, converted to the groups of this stage."""
         keys = pc.unique(r_bin["grp"]).sort()
         own = [self._groups.numbers(groups[key]) for key in keys.to_pylist()]
@@ -128,7 +380,7 @@ class XPathStage:
             return _NO_GROUPS
         return arrow_table(np.array(groups, np.int32).reshape(-1, len(R_GROUP)), R_GROUP)
 
-    def _walk(self, stream: str, columns: Columns) -> ShapeFindings:
+    def _walk(self, stream: str, columns: ElementColumns) -> ShapeFindings:
         walk, emissions, size = self._automaton.walk([stream], columns), self._automaton.emissions, len(columns.tags)
         values = string_values(emissions, walk)
         rows = witness_rows(emissions, walk, np.array([0, size]))

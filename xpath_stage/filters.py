@@ -2,25 +2,223 @@
 
 Filters are counted, and indexed by the names of the nodes at which they may hold. `xpath_stage.classes` finds those
 that do hold.
+
+Bottom-up evaluation of filters: the class of a node says which registered branches and conditions hold there.
+
+The class of a node follows from its name and from what its children satisfy. Classes are interned, and found by one
+look-up for each child and one for the node. So a node costs the same whatever the number of filters (the bottom-up
+states of XPush).
+
+Conditions that are not compiled into the automaton: lxml evaluates their XPath on one node.
+
+Comparisons of sets of values: whether one holds between any value of one side and any of the other.
+
+Each side is read once, value by value: the time is linear in the texts, and no more than one long text is in memory.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from functools import lru_cache
+from hashlib import blake2b
+from itertools import chain, compress, count
+from operator import not_
+from sys import maxsize
+from typing import Any, TypeVar
 
-from xpath_stage.masks import Bits, MaskIndex, mask_of
-from xpath_stage.names import Tags, Vocabulary, decrease, owner_test
-from xscl.algebra.expressions import NodeKind
-from xscl.algebra.pattern import PatternNode, Test, texts_of
+from lxml import etree
+
+from common.tools import decrease
+from xpath_stage.documents import ElementColumns, Memo, Tags, Vocabulary, element_text, owner_test
+from xpath_stage.masks import Bits, MaskIndex, bit_mask, bits
+from xscl.algebra.regex import PatternLimit
+from xscl.algebra.regex_syntax import PatternError
+from xscl.algebra.trees import EXTENSION_PREFIX, PatternNode, Test, node_texts
+from xscl.algebra.values import (
+    DERIVED,
+    ORDER,
+    CompareOp,
+    NodeKind,
+    ends_with,
+    matches_regex,
+    number_text,
+    parse_timestamp,
+    xpath_number,
+)
+from xscl.algebra.words import near
+
+_XPathValue = list[etree._Element | str] | str | float
+"""What lxml gives for an operand: a node set, a string or a number."""
+
+_LONGEST = 64
+"""The length of the longest text that is kept as it is. For others their digest stands."""
+
+
+def compare_values(op: CompareOp, left: _XPathValue, right: _XPathValue) -> bool:
+    """Whether a comparison of texts or numbers holds between two sides, as `functions.compare` says of two values."""
+    if op in ("=", "!=") and not isinstance(left, float) and not isinstance(right, float):
+        return _any(op, _texts(left), _texts(right))
+    return _any(op, _numbers(left), _numbers(right))
+
+
+def compare_times_of(op: CompareOp, left: _XPathValue, right: _XPathValue) -> bool:
+    """Whether a comparison of times holds between two sides, as `times.compare_times` says of two texts."""
+    return _any(op, map(parse_timestamp, _strings(left)), map(parse_timestamp, _strings(right)))
+
+
+def _any(op: CompareOp, left: Iterator[Any], right: Iterator[Any]) -> bool:
+    """Whether a comparison holds between any two values. None is no number or time: only `!=` holds with it."""
+    if op == "!=":
+        return _differ(left, right)
+    lefts, rights = (value for value in left if value is not None), (value for value in right if value is not None)
+    if op == "=":
+        known = set(lefts)
+        return bool(known) and any(value in known for value in rights)
+    best, worst = (min, max) if op in ("<", "<=") else (max, min)
+    one = best(lefts, default=None)
+    if one is None:
+        return False
+    other = worst(rights, default=None)
+    return other is not None and ORDER[op](one, other)
+
+
+def _differ(left: Iterator[Hashable | None], right: Iterator[Hashable | None]) -> bool:
+    """Whether two values differ. If both sides have values, and not all are the same, two of the two sides do."""
+    for one in left:
+        for other in right:
+            return one is None or any(value is None or value != one for value in chain((other,), left, right))
+    return False
+
+
+def _strings(value: _XPathValue) -> Iterator[str]:
+    if not isinstance(value, list):
+        yield str(value)
+        return
+    for node in value:
+        yield element_text(node) if isinstance(node, etree._Element) else str(node)
+
+
+def _numbers(value: _XPathValue) -> Iterator[float | None]:
+    numbers = iter((value,)) if isinstance(value, float) else map(xpath_number, _strings(value))
+    return (number if number == number else None for number in numbers)
+
+
+def _texts(value: _XPathValue) -> Iterator[str | bytes]:
+    for text in _strings(value):
+        yield text if len(text) <= _LONGEST else blake2b(text.encode(), digest_size=32).digest()
+
+
+_NAMESPACE = "urn:mmqjp:functions"
+_functions = etree.FunctionNamespace(_NAMESPACE)
+
+
+def _of_text(derive: Callable[[str], str]) -> Callable[[object, str], str]:
+    return lambda _context, text: derive(text)
+
+
+for _name in DERIVED:
+    _functions[_name] = _of_text(DERIVED[_name])
+_functions["ends-with"] = lambda _context, text, end: ends_with(text, end)
+_functions["matches"] = lambda _context, text, pattern, flags="": matches_regex(text, pattern, flags)
+_functions["near"] = lambda _context, text, other, threshold: near(text, other, threshold)
+_functions["number"] = lambda _context, text: xpath_number(text)
+_functions["compare"] = lambda _context, left, op, right: compare_values(op, left, right)
+_functions["compare-times"] = lambda _context, left, op, right: compare_times_of(op, left, right)
+_functions["string"] = lambda _context, value: number_text(value)
+
+
+_TOKEN = re.compile(r"""("[^"]*"|'[^']*'|[A-Za-z_][\w.-]*)|([0-9]+\.?[0-9]*|\.[0-9]+)""")
+_EXACT_DIGITS = 15
+
+
+def _exact(xpath: str) -> str:
+    """The condition with our number() around each number that libxml2 may read inexactly: it reads 1.64 as the double
+    after the nearest one. It reads short integers exactly.
+
+    >>> _exact('count(./a1.5) = 2 and string(.) != "0.5" or number(.) > -1.64')
+    'count(./a1.5) = 2 and string(.) != "0.5" or number(.) > -mmqjp:number("1.64")'
+    """
+
+    def token(found: re.Match[str]) -> str:
+        number = found[2]
+        if number is None or (number.isdigit() and len(number) <= _EXACT_DIGITS):
+            return found[0]
+        return f'{EXTENSION_PREFIX}:number("{number}")'
+
+    return _TOKEN.sub(token, xpath)
+
+
+_SIGN = re.compile(r"""\"[^\"]*\"|'[^']*'|[()\[\],]|[ ]!?=[ ]|[ ]""")
+
+
+def _by_sets(xpath: str) -> str:
+    """The condition with our compare() for each `=` and `!=` of two paths, for which libxml2 takes quadratic time.
+
+    It is done here because the texts of conditions are stored.
+
+    >>> _by_sets('not(./a[boolean(./b = ./c)] != ./d) and (./a = "./b")')
+    'not(mmqjp:compare(./a[boolean(mmqjp:compare(./b, "=", ./c))], "!=", ./d)) and (./a = "./b")'
+    """
+    parts: list[str] = []
+    starts, operators = [0], [0]  # of each open bracket; an operator is 0 if none has been met, -1 if it does not count
+    place = 0
+
+    def end() -> None:
+        start, middle = starts[-1], operators[-1]
+        if middle > 0:
+            left, right = "".join(parts[start:middle]), "".join(parts[middle + 1 :])
+            if all(side == "." or side.startswith(("./", ".//")) for side in (left, right)):
+                parts[start:] = [f'{EXTENSION_PREFIX}:compare({left}, "{parts[middle].strip()}", {right})']
+
+    for found in _SIGN.finditer(xpath):
+        parts.append(xpath[place : found.start()])
+        place, sign = found.end(), found[0]
+        if sign in ")],":
+            end()
+            starts.pop()
+            operators.pop()
+        elif "=" in sign and sign[0] == " ":
+            operators[-1] = -1 if operators[-1] else len(parts)
+        elif sign == " ":
+            operators[-1] = -1
+        parts.append(sign)
+        if sign in "([,":
+            starts.append(len(parts))
+            operators.append(0)
+    parts.append(xpath[place:])
+    end()
+    return "".join(parts)
+
+
+@lru_cache(maxsize=65536)
+def _compiled(xpath: str, on_attribute: bool) -> etree.XPath:
+    # lxml cannot take an attribute as the context node. It is selected from its element by position.
+    xpath = _exact(_by_sets(xpath))
+    text = f"boolean(@*[$place][{xpath}])" if on_attribute else f"boolean({xpath})"
+    return etree.XPath(text, namespaces={EXTENSION_PREFIX: _NAMESPACE}, smart_strings=False)
+
+
+def xpath_holds(xpath: str, element: etree._Element, attribute: int = 0) -> bool:
+    """Whether a condition in XPath is true at an element, or at its attribute at a position from 1.
+
+    A condition is false if its regular expression takes too long, or if libxml2 runs out of resources.
+    """
+    try:
+        if attribute:
+            return bool(_compiled(xpath, True)(element, place=attribute))
+        return bool(_compiled(xpath, False)(element))
+    except (PatternError, PatternLimit, etree.XPathError):
+        return False
+
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Branch:
+class BranchFilter:
     """A branch, as a filter of the node above it."""
 
     bit: int
@@ -48,7 +246,7 @@ class AtName:
     need: int = 0
     literals: dict[str, int] = field(default_factory=dict)
     xpaths: MaskIndex[Guarded] = field(default_factory=MaskIndex)
-    branches: list[MaskIndex[Branch]] = field(default_factory=list)
+    branches: list[MaskIndex[BranchFilter]] = field(default_factory=list)
     reads_attributes: bool = False
 
 
@@ -60,8 +258,8 @@ class FilterBank:
         self._bit_of: dict[tuple[str, str], int] = {}
         self._uses: dict[tuple[str, str], int] = {}
         self._free: list[int] = []
-        self._branch_of: dict[str, Branch] = {}
-        self._branches: defaultdict[Test, MaskIndex[Branch]] = defaultdict(MaskIndex)
+        self._branch_of: dict[str, BranchFilter] = {}
+        self._branches: defaultdict[Test, MaskIndex[BranchFilter]] = defaultdict(MaskIndex)
         self._literals: defaultdict[Test, Counter[str]] = defaultdict(Counter)
         self._guarded: defaultdict[Test, Counter[Guarded]] = defaultdict(Counter)
         self._needs: defaultdict[Test, set[int]] = defaultdict(set)
@@ -97,13 +295,13 @@ class FilterBank:
         if not node.children and not node.conditions:
             return ()
         found: set[int] = set()
-        for child, name in zip(node.children, texts_of(node.children), strict=True):
+        for child, name in zip(node.children, node_texts(node.children), strict=True):
             required = self.require(child)
             if child.test.kind == "attribute":
                 self.owners.add(owner_test(test, child.axis))
             bit = self._acquire("branch", name, selective=not self.selective.isdisjoint(required))
             if name not in self._branch_of:
-                branch = self._branch_of[name] = Branch(bit, child.axis)
+                branch = self._branch_of[name] = BranchFilter(bit, child.axis)
                 self._branches[child.test].add(branch, required)
             found.add(bit)
         if node.conditions:
@@ -139,7 +337,6 @@ class FilterBank:
         self._vocabulary.remove(node.test)
 
     def _guard(self, node: PatternNode) -> Bits:
-        """The bits of the branches and literals of a registered pattern node."""
         found = {self._bit_of["branch", str(child)] for child in node.children}
         found.update(self._bit_of["literal", literal] for literal in _literals(node))
         return tuple(sorted(found))
@@ -180,7 +377,7 @@ class FilterBank:
                 if item not in made.xpaths:
                     made.xpaths.add(item, item.guard)
         made.branches += _accepting(self._branches, kind, name)
-        made.need = mask_of(bit for need in _accepting(self._needs, kind, name) for bit in need)
+        made.need = bit_mask(bit for need in _accepting(self._needs, kind, name) for bit in need)
         made.reads_attributes = kind == "element" and name in self.owners
         return made
 
@@ -199,3 +396,254 @@ def _literals(node: PatternNode) -> list[str]:
 
 def _xpaths(node: PatternNode) -> list[str]:
     return [condition.xpath for condition in node.conditions if condition.xpath is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class Tests:
+    """What is tested at an element, beside its children: the names of its `attributes`, whether its value is one of
+    `literals`, and anything `elsewhere`."""
+
+    attributes: bool
+    literals: dict[str, int]
+    elsewhere: bool
+
+
+class _Upward:
+    """The filters that a node satisfies for nodes above it, as masks: on the `child` axis, and on the descendant axis
+    (`any`). `some` says that there are any."""
+
+    __slots__ = ("any", "child", "some")
+
+    def __init__(self, child: int, any_: int) -> None:
+        self.child, self.any, self.some = child, any_, bool(child or any_)
+
+
+class NodeClass:
+    """The class of nodes of one name at which the filters in `mask` hold. `selective` says that some depend on
+    values."""
+
+    __slots__ = ("kind", "mask", "name", "selective", "upward")
+
+    def __init__(self, kind: NodeKind, name: str, mask: int, upward: _Upward, selective: bool) -> None:
+        self.kind, self.name, self.mask, self.upward, self.selective = kind, name, mask, upward, selective
+
+
+class _MarkedElement:
+    """The label of an element that differs from others of its tag: by its value, which equals the literal of the bit
+    `own`, or by what its attributes satisfy."""
+
+    __slots__ = ("attributes", "own", "tag")
+
+    def __init__(self, tag: str, own: int | None, attributes: _Upward) -> None:
+        self.tag, self.own, self.attributes = tag, own, attributes
+
+
+class _Attribute:
+    """The classes of attributes of one name, by the bit of the literal that their value equals. `plain` is the class of
+    those that equal none."""
+
+    __slots__ = ("by_literal", "literals", "name", "plain", "xpaths")
+
+    def __init__(self, name: AtName, plain: NodeClass) -> None:
+        self.name, self.plain = name, plain
+        self.literals, self.xpaths = name.literals, name.xpaths
+        self.by_literal: dict[int | None, NodeClass] = {}
+
+
+class _Siblings(dict[_Upward, "_Siblings"]):
+    """What the first children of a node satisfy together. Maps what the next child satisfies to the result."""
+
+    __slots__ = ("by_label", "classes", "upward")
+
+    def __init__(self, classes: NodeClasses, upward: _Upward) -> None:
+        super().__init__()
+        self.classes, self.upward = classes, upward
+        self.by_label: dict[str | _MarkedElement, NodeClass] = {}
+
+    def __missing__(self, child: _Upward) -> _Siblings:
+        return self.classes.joined(self, child)
+
+
+class NodeClasses:
+    """The classes of the nodes that were met. At most `limit` are cached."""
+
+    def __init__(self, bank: FilterBank, vocabulary: Vocabulary, limit: int) -> None:
+        self._bank, self._vocabulary, self._limit = bank, vocabulary, limit
+        self.forget()
+
+    def forget(self) -> None:
+        """Drops all classes."""
+        self.made = 0
+        canonical = self._vocabulary.canonical
+        # There are no more of these than the registered tests distinguish.
+        elements: Memo[str, AtName] = Memo(lambda name: self._bank.at("element", name), maxsize)
+        attributes: Memo[str, _Attribute] = Memo(self._attribute, maxsize)
+        self._elements: Memo[str, AtName] = Memo(lambda tag: elements[canonical(tag)], self._limit)
+        self._attributes: Memo[str, _Attribute] = Memo(lambda name: attributes[canonical(name)], self._limit)
+        self._marked: Memo[tuple[str, int | None, _Upward], _MarkedElement] = Memo(
+            lambda marks: _MarkedElement(*marks), self._limit
+        )
+        self._upward: dict[tuple[int, int], _Upward] = {}
+        self._by_upward: dict[tuple[int, int], _Siblings] = {}
+        self._interned: dict[tuple[NodeKind, str, int, _Upward], NodeClass] = {}
+        self._leaf = self._below(0, 0)
+
+    def tests_of(self, tag: str) -> Tests:
+        """What is tested at elements with this tag, beside their children."""
+        name = self._elements[tag]
+        # The attributes are not known here, and any of them may have conditions.
+        elsewhere = bool(name.xpaths) or (name.reads_attributes and self._bank.tests_attributes)
+        return Tests(name.reads_attributes, name.literals, elsewhere)
+
+    # ------------------------------------------------------------ elements
+
+    def of_elements(self, columns: ElementColumns, attributes: Sequence[NodeClass]) -> list[NodeClass]:
+        labels, counts = self._labels(columns, attributes), columns.counts
+        found: list[NodeClass] = []
+        waiting: list[_Upward] = []
+        leaf, leaves = self._leaf, self._leaf.by_label
+        # Backwards, so that children come before their parents.
+        for label, children in zip(reversed(labels), reversed(counts), strict=True):
+            if children:
+                below = leaf
+                for _ in range(children):
+                    below = below[waiting.pop()]
+                node = below.by_label.get(label)
+            else:
+                below, node = leaf, leaves.get(label)
+            if node is None:
+                node = self._class_of(label, below, columns, len(labels) - 1 - len(found))
+            found.append(node)
+            waiting.append(node.upward)
+        found.reverse()
+        return found
+
+    def _labels(self, columns: ElementColumns, attributes: Sequence[NodeClass]) -> Sequence[str | _MarkedElement]:
+        """What distinguishes elements, beside their children: tags, or labels where those do not suffice."""
+        tags, names, nothing = columns.tags, self._elements, self._leaf.upward
+        own = self._satisfied_literals(columns) if self._bank.element_literals else {}
+        below: dict[int, _Siblings] = {}
+        for owner, node in zip(columns.owners, attributes, strict=True):
+            if node.upward.some and names[tags[owner]].reads_attributes:
+                below[owner] = below.get(owner, self._leaf)[node.upward]
+        if not (own or below):
+            return tags
+        labels: list[str | _MarkedElement] = list(tags)
+        for number in own.keys() | below.keys():
+            upward = below[number].upward if number in below else nothing
+            labels[number] = self._marked[tags[number], own.get(number), upward]
+        return labels
+
+    def _satisfied_literals(self, columns: ElementColumns) -> dict[int, int]:
+        """The bits of the literals that the values of elements equal, by the number of the element."""
+        tags, texts, names, literals = columns.tags, columns.texts, self._elements, self._bank.element_literals
+        columns.string_values(number for number in tuple(columns.unread) if names[tags[number]].literals)
+        found: dict[int, int] = {}
+        for number in compress(count(), map(literals.__contains__, texts)):
+            if (bit := names[tags[number]].literals.get(texts[number] or "")) is not None:
+                found[number] = bit
+        if "" in literals:
+            for number in compress(count(), map(not_, texts)):
+                if (bit := names[tags[number]].literals.get("")) is not None:
+                    found[number] = bit
+        return found
+
+    def joined(self, below: _Siblings, child: _Upward) -> _Siblings:
+        """What the children `below` and one more satisfy together. The result is cached in `below`."""
+        upward = below.upward
+        found = self._below(upward.child | child.child, upward.any | child.any)
+        if self.made < self._limit:
+            below[child] = found
+            self.made += 1
+        return found
+
+    def _class_of(
+        self, label: str | _MarkedElement, below: _Siblings, columns: ElementColumns, number: int
+    ) -> NodeClass:
+        if isinstance(label, _MarkedElement):
+            name, own, joined = self._elements[label.tag], label.own, below[label.attributes]
+        else:
+            name, own, joined = self._elements[label], None, below
+        mask = joined.upward.child | joined.upward.any | _mask(own)
+        if name.xpaths:
+            return self._intern(name, self._own(name, mask, columns.element(number), 0), joined.upward.any)
+        node = self._intern(name, mask, joined.upward.any)
+        if self.made < self._limit:
+            below.by_label[label] = node
+            self.made += 1
+        return node
+
+    # ------------------------------------------------------------ attributes
+
+    def of_attributes(self, columns: ElementColumns) -> list[NodeClass]:
+        """The class of each attribute."""
+        known, found = self._attributes, []
+        for label, value in zip(columns.names, columns.values, strict=True):
+            name = known[label]
+            own = name.literals.get(value)
+            if own is None and not name.xpaths:
+                found.append(name.plain)
+            else:
+                found.append(self._attribute_class(name, own, columns, len(found)))
+        return found
+
+    def _attribute(self, label: str) -> _Attribute:
+        name = self._bank.at("attribute", label)
+        return _Attribute(name, self._intern(name, 0, 0))
+
+    def _attribute_class(
+        self, attribute: _Attribute, own: int | None, columns: ElementColumns, number: int
+    ) -> NodeClass:
+        name = attribute.name
+        if name.xpaths:
+            mask = self._own(name, _mask(own), columns.element(columns.owners[number]), columns.places[number])
+            return self._intern(name, mask, 0)
+        node = attribute.by_literal.get(own)
+        if node is None:
+            node = attribute.by_literal[own] = self._intern(name, _mask(own), 0)
+        return node
+
+    # ------------------------------------------------------------ both
+
+    def _own(self, name: AtName, mask: int, element: etree._Element, place: int) -> int:
+        """The filters that hold at a node: those in `mask`, and those of its XPath conditions that do."""
+        for xpath in {item.xpath for item in name.xpaths.satisfied(mask)}:
+            if xpath_holds(xpath, element, place):
+                mask |= 1 << self._bank.bit_of_xpath(xpath)
+        return mask
+
+    def _intern(self, name: AtName, mask: int, below_any: int) -> NodeClass:
+        by_child, by_any = 0, below_any
+        for index in name.branches:
+            for branch in index.satisfied(mask):
+                if branch.axis == "/":
+                    by_child |= 1 << branch.bit
+                else:
+                    by_any |= 1 << branch.bit
+        upward = self._upward.get((by_child, by_any))
+        if upward is None:
+            upward = _Upward(by_child, by_any)
+            if self.made < self._limit:
+                self._upward[by_child, by_any] = upward
+                self.made += 1
+        key = (name.kind, name.name, mask & name.need, upward)
+        found = self._interned.get(key)
+        if found is None:
+            found = NodeClass(*key, not self._bank.selective.isdisjoint(bits(mask & name.need)))
+            if self.made < self._limit:
+                self._interned[key] = found
+                self.made += 1
+        return found
+
+    def _below(self, child: int, any_: int) -> _Siblings:
+        found = self._by_upward.get((child, any_))
+        if found is None:
+            found = _Siblings(self, _Upward(child, any_))
+            if self.made < self._limit:
+                self._by_upward[child, any_] = found
+                self.made += 1
+        return found
+
+
+def _mask(bit: int | None) -> int:
+    return 0 if bit is None else 1 << bit

@@ -1,30 +1,164 @@
 """Stage 1 on the executors of Spark: the same evaluator inside `mapInArrow`, with broadcast patterns.
 
 The Python workers import `xpath_stage.spark_worker`, so the wheel of the driver must be installed on a cluster too.
+
+The worker of stage 1 in a Python process of a Spark executor: evaluates documents on a version of the patterns.
+
+A process compiles a version of the patterns once, however many tasks it runs. It numbers groups itself; the numbers in
+its results follow from the edges, and do not depend on the process.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
+from hashlib import blake2b
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from templates.catalog import Change, Edge, SharedStep
+from common.arrays import Ints
+from templates.catalog import Change, SharedStep, StepEdge
 from templates.witness import R_BIN, R_DOC, R_DOCTS, Witnesses
+from xpath_stage.documents import (
+    DEFAULT,
+    Arriving,
+    DocumentError,
+    Limits,
+    ParsedDocument,
+    StreamDocument,
+    parse_documents,
+)
 from xpath_stage.evaluator import XPathStage
-from xpath_stage.limits import DEFAULT, Limits
-from xpath_stage.parse import Arriving
-from xpath_stage.spark_worker import FOUND, TEXTS, Patterns, Version, evaluated, key_of, tuples
 
 if TYPE_CHECKING:
     from pyspark import Broadcast, SparkContext
     from pyspark.sql import DataFrame, SparkSession
+
+FOUND = """r_bin ARRAY<STRUCT<grp: BIGINT, node1: BIGINT, node2: BIGINT>>,
+r_doc ARRAY<STRUCT<node: BIGINT, strval: STRING>>, r_group ARRAY<STRUCT<grp: BIGINT, var1: INT, var2: INT>>,
+error STRING"""
+"""The columns that are added to each document: its rows of R_bin and R_doc, or the error why it cannot be read.
+
+The number of a group follows from its edges. `r_group` has the edges of each group in some row of the frame, not
+necessarily in the row that uses it.
+"""
+
+TEXTS = "text STRING, unread BINARY"
+"""The columns that are added on demand: the document as it was read, or the bytes of one that cannot be read."""
+
+PatternsVersion = tuple[str, int]
+"""The id of a stage, and the number of its broadcast."""
+
+PatternUpdate = tuple[Change, Limits]
+"""All registered patterns, and the limits."""
+
+_workers: dict[PatternsVersion, _Worker] = {}
+"""The evaluator of this process, of the version that was used last. There is at most one."""
+
+
+def evaluate_batches(
+    version: PatternsVersion,
+    patterns: Broadcast[PatternUpdate],
+    trusted: bool,
+    texts: bool,
+    max_nodes: int | None,
+    documents: Iterable[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    """Evaluates batches of rows with `stream` and `xml`. Returns their other columns and those of FOUND, and of TEXTS
+    if `texts`."""
+    worker = _workers.get(version)
+    if worker is None:
+        _workers.clear()
+        worker = _workers[version] = _Worker(*patterns.value)
+    for batch in documents:
+        yield worker.evaluate(batch, trusted, texts, max_nodes)
+
+
+class _Worker:
+    """The evaluator of a worker process, for one version of the patterns."""
+
+    def __init__(self, change: Change, limits: Limits) -> None:
+        self._stage = XPathStage(limits=limits)
+        self._stage.add(change)
+        self._edges: list[list[StepEdge]] = []
+        self._keys: list[int] = []
+
+    def evaluate(self, documents: pa.RecordBatch, trusted: bool, texts: bool, max_nodes: int | None) -> pa.RecordBatch:
+        """The rows of a batch. Its first row has the edges of all groups."""
+        errors: list[str | None] = [None] * len(documents)
+        read: list[str | None] = [None] * len(documents)
+        # The docid of a document is its index in the batch.
+        trees = parse_documents((xml.as_py() or b"" for xml in documents["xml"]), trusted=trusted, max_nodes=max_nodes)
+        found = self._stage.evaluate(_parsed(documents, trees, errors, read if texts else None))
+        self._stage.finish_batch(committed=True)
+        self._learn(found.r_group)
+        grp = found.r_bin["grp"].to_numpy()
+        edges = [(0, self._keys[number], *edge) for number in np.unique(grp) for edge in self._edges[number]]
+        r_bin = {"grp": np.array(self._keys, np.int64)[grp]}
+        r_bin |= {name: found.r_bin[name].to_numpy() for name in ("node1", "node2")}
+        r_doc = {"node": found.r_doc["node"].to_numpy(), "strval": found.r_doc["strval"].combine_chunks()}
+        first, key, var1, var2 = np.array(edges, np.int64).reshape(-1, 4).T
+        r_group = {"grp": key, "var1": var1.astype(np.int32), "var2": var2.astype(np.int32)}
+        columns = {name: documents[name] for name in documents.schema.names if name != "xml"}
+        columns["r_bin"] = _nested(len(documents), found.r_bin["docid"].to_numpy(), r_bin)
+        columns["r_doc"] = _nested(len(documents), found.r_doc["docid"].to_numpy(), r_doc)
+        columns["r_group"] = _nested(len(documents), first, r_group)
+        columns["error"] = pa.array(errors, pa.string())
+        if texts:
+            columns["text"] = pa.array(read, pa.string())
+            columns["unread"] = pc.if_else(columns["error"].is_valid(), documents["xml"], None)
+        return pa.RecordBatch.from_pydict(columns)
+
+    def _learn(self, groups: pa.Table) -> None:
+        """Adds the groups that are new in this process."""
+        for number, rows in groupby(row_tuples(groups), itemgetter(0)):
+            assert number == len(self._keys), "groups are handed out in the order of their numbers"
+            self._edges.append([(var1, var2) for _, var1, var2 in rows])
+            self._keys.append(edge_group_key(self._edges[-1]))
+
+
+def _parsed(
+    documents: pa.RecordBatch,
+    trees: Iterable[ParsedDocument | DocumentError],
+    errors: list[str | None],
+    texts: list[str | None] | None,
+) -> Iterator[StreamDocument]:
+    """The documents that can be read, with their indices as docids. Writes the errors of the others to `errors`, and
+    the text of those that can be read to `texts`."""
+    for place, (stream, tree) in enumerate(zip(documents["stream"].to_pylist(), trees, strict=True)):
+        if isinstance(tree, DocumentError):
+            errors[place] = str(tree)
+            continue
+        if texts is not None:
+            texts[place] = tree.xml()
+        yield StreamDocument(place, stream, 0, 0, tree)
+
+
+def _nested(number: int, places: Ints, columns: Mapping[str, Ints | pa.Array]) -> pa.ListArray:
+    """Rows as `number` lists. `places` has the index of the list of each row, and is as long as each column."""
+    order = pa.array(np.argsort(places, kind="stable"))
+    rows = pa.StructArray.from_arrays([pa.array(column).take(order) for column in columns.values()], list(columns))
+    offsets = np.cumsum([0, *np.bincount(places, minlength=number)])
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), rows)
+
+
+def edge_group_key(edges: Iterable[StepEdge]) -> int:
+    """A number of a group that follows from its edges."""
+    digest = blake2b(repr(sorted(edges)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big", signed=True)
+
+
+def row_tuples(table: pa.Table) -> Iterator[tuple[int, ...]]:
+    return zip(*(column.to_pylist() for column in table.columns), strict=True)
+
 
 SPREAD = 8 << 20
 """The bytes of XML in a batch past which the executors of a cluster evaluate it.
@@ -55,7 +189,7 @@ class SparkStage(XPathStage):
     def __init__(
         self,
         session: SparkSession,
-        groups: Iterable[tuple[int, frozenset[Edge]]] = (),
+        groups: Iterable[tuple[int, frozenset[StepEdge]]] = (),
         *,
         spread: int = SPREAD,
         limits: Limits = DEFAULT,
@@ -107,11 +241,11 @@ class SparkStage(XPathStage):
         self.spread_documents += len(batch)
         frame = self._session.createDataFrame(_table(batch))
         found = _mapped(frame, *self._registered.broadcast(), trusted=True).toArrow()
-        return self.witnesses(found, groups_of(found))
+        return self.witnesses(found, collect_edge_groups(found))
 
-    def witnesses(self, found: pa.Table, groups: Mapping[int, Collection[Edge]]) -> Witnesses:
+    def witnesses(self, found: pa.Table, groups: Mapping[int, Collection[StepEdge]]) -> Witnesses:
         """The witness relations in rows of `docid`, `stream`, `t0`, `t1` and FOUND, with the groups of this process.
-        `groups` are those of the frame of the rows, see `groups_of`."""
+        `groups` are those of the frame of the rows, see `collect_edge_groups`."""
         errors = found["error"].drop_null()
         assert not len(errors), f"a document that was read here cannot be read there: {errors[0]}"
         r_bin = self.regrouped(_unnested(found, "r_bin", "docid"), groups).cast(R_BIN)
@@ -123,20 +257,20 @@ class SparkStage(XPathStage):
         )
 
 
-def groups_of(rows: pa.Table) -> dict[int, set[Edge]]:
+def collect_edge_groups(rows: pa.Table) -> dict[int, set[StepEdge]]:
     """The groups in all rows of a frame, by numbers that do not depend on the process that found them."""
-    found: dict[int, set[Edge]] = {}
-    for key, var1, var2 in tuples(_unnested(rows, "r_group")):
+    found: dict[int, set[StepEdge]] = {}
+    for key, var1, var2 in row_tuples(_unnested(rows, "r_group")):
         found.setdefault(key, set()).add((var1, var2))
     for key, edges in found.items():
-        assert key_of(edges) == key, "two groups have one key"
+        assert edge_group_key(edges) == key, "two groups have one key"
     return found
 
 
 def _mapped(
     documents: DataFrame,
-    version: Version,
-    patterns: Broadcast[Patterns],
+    version: PatternsVersion,
+    patterns: Broadcast[PatternUpdate],
     *,
     trusted: bool,
     texts: bool = False,
@@ -147,7 +281,7 @@ def _mapped(
     found = StructType.fromDDL(f"{FOUND}, {TEXTS}" if texts else FOUND)
     assert isinstance(found, StructType)
     columns = StructType([*(field for field in documents.schema.fields if field.name != "xml"), *found.fields])
-    return documents.mapInArrow(partial(evaluated, version, patterns, trusted, texts, max_nodes), columns)
+    return documents.mapInArrow(partial(evaluate_batches, version, patterns, trusted, texts, max_nodes), columns)
 
 
 def _table(documents: list[Arriving]) -> pa.Table:
@@ -173,9 +307,9 @@ class _Registered:
     def __init__(self, context: SparkContext, limits: Limits) -> None:
         self._context, self._stage, self._limits = context, uuid4().hex, limits
         self._steps: dict[int, SharedStep] = {}
-        self._edges: set[Edge] = set()
+        self._edges: set[StepEdge] = set()
         self._values: set[int] = set()
-        self._broadcast: Broadcast[Patterns] | None = None
+        self._broadcast: Broadcast[PatternUpdate] | None = None
         self.version = 0
 
     def add(self, change: Change) -> None:
@@ -191,7 +325,7 @@ class _Registered:
         self._values.difference_update(change.values)
         self._changed(change)
 
-    def broadcast(self) -> tuple[Version, Broadcast[Patterns]]:
+    def broadcast(self) -> tuple[PatternsVersion, Broadcast[PatternUpdate]]:
         """The broadcast of what is registered, and its version. It is valid until the next change."""
         if self._broadcast is None:
             self.version += 1

@@ -3,7 +3,6 @@
 from xscl.parser import parse_script
 from xscl.printer import to_xscl
 from xscl.problems import XsclError, XsclErrors
-from xscl.script import Script
-from xscl.syntax import Query
+from xscl.syntax import Query, Script
 
 __all__ = ["Query", "Script", "XsclError", "XsclErrors", "parse_script", "to_xscl"]

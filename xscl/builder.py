@@ -9,8 +9,10 @@ from typing import Any, cast
 
 from lark import Token, Transformer
 
-from common.quick import quick
-from xscl.algebra.expressions import (
+from common.tools import quick
+from xscl.algebra.joins import JoinOp
+from xscl.algebra.values import (
+    WITH_LITERAL,
     And,
     Axis,
     Call,
@@ -28,11 +30,8 @@ from xscl.algebra.expressions import (
     String,
     VarPath,
 )
-from xscl.algebra.functions import WITH_LITERAL
-from xscl.algebra.normal import JoinOp
-from xscl.escapes import unescaped
+from xscl.check_expressions import name_span
 from xscl.problems import Problem
-from xscl.scope import name_span
 from xscl.syntax import (
     DEFAULT_STREAM,
     Block,
@@ -46,7 +45,7 @@ from xscl.syntax import (
     SubQuery,
     Window,
 )
-from xscl.windows import UNITS, window_us
+from xscl.text import UNITS, unescaped, window_us
 
 # Functions of a filter that apply to the filtered node when they are written without an argument. As a condition,
 # those whose value is a string stand for `!= ""`.
@@ -96,7 +95,6 @@ def _query(source: Input, select: Any, publish: list[_Published], span: Span) ->
 
 
 def _span(first: Any, last: Any) -> Span:
-    """The span from the start of one token or node to the end of another."""
     start: int = first.start_pos if isinstance(first, Token) else first.span.start  # type: ignore[assignment]  # made-up tokens have none
     end: int = last.end_pos if isinstance(last, Token) else last.span.end  # type: ignore[assignment]  # the same
     return _shared_span(start, end)

@@ -1,13 +1,33 @@
-"""Checks the meaning of a well-formed script: names, scopes, functions, joins and PUBLISH."""
+"""Checks the meaning of a well-formed script: names, scopes, functions, joins and PUBLISH.
+
+Checks comparisons: refuses those that could never hold, or that would not compare what a person means.
+
+Checks ONCE PER: what is told once differs between outputs, and a window has a length and an end.
+
+Checks the names that queries PUBLISH: no stream is made from itself.
+
+Brings a condition into disjunctive normal form.
+
+Equalities between the two inputs of a join: which there are, and which to write where there is none.
+
+Finds documents by near-equal text: the value join of a disjunct that has no equality, but near().
+"""
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from graphlib import CycleError, TopologicalSorter
+from itertools import product
 
-from common.progress import followed
-from xscl.algebra.expressions import (
+from common.errors import InputError
+from common.tools import track_progress
+from xscl.algebra.joins import NEGATED, JoinOp, Term, shared_term
+from xscl.algebra.values import (
+    ORDERS,
+    TESTS,
     And,
     Call,
     Compare,
@@ -16,24 +36,327 @@ from xscl.algebra.expressions import (
     Hole,
     NodeKind,
     Not,
+    Number,
     Or,
     Rel,
     Span,
     Step,
+    String,
     VarPath,
+    is_number,
+    is_time,
+    number_string,
+    parse_timestamp,
+    with_literal,
+    xpath_number,
 )
-from xscl.algebra.normal import NEGATED, JoinOp
-from xscl.check_comparisons import check_comparisons, check_constant
-from xscl.check_expressions import FILTER, PREDICATE, SELECT, Place, check_condition, check_operand
-from xscl.check_once import check_once
-from xscl.check_publishing import check_publishing
-from xscl.disjuncts import MAX_DISJUNCTS, TooManyDisjuncts, disjuncts
-from xscl.equalities import has_near_join, in_each_arm, is_value_join, missing_equality
-from xscl.foreign import dotted_hint
+from xscl.algebra.words import MANY_WORDS, join_threshold
+from xscl.check_expressions import (
+    FILTER,
+    ONCE,
+    PREDICATE,
+    SELECT,
+    ExprContext,
+    NameKind,
+    blocks,
+    check_condition,
+    check_operand,
+    name_span,
+    operand_kind,
+    star_items,
+    variables_of_plain,
+    visible_names,
+)
+from xscl.event_forms import event_name_span
 from xscl.problems import Lines, Problem
-from xscl.scope import NameKind, blocks, operand_kind, star_items, variables_of_plain, visible_names
-from xscl.script import Script
-from xscl.syntax import Block, Input, Join, Query, SelectItem, SelectItems, SubQuery
+from xscl.syntax import (
+    Block,
+    EventDefinition,
+    EventQuery,
+    Input,
+    Join,
+    Query,
+    Script,
+    SelectItem,
+    SelectItems,
+    SubQuery,
+    names_read,
+)
+from xscl.text import dotted_hint
+
+_A_TIME = 'write an ISO date or time, such as "2026-07-16" or "2026-07-16T08:30:00Z"'
+
+
+def check_constant(operand: Expr, kind: NameKind) -> Iterator[Problem]:
+    """The problem of an item of a SELECT that is the time or the number of a constant."""
+    if kind == "constant" and (is_time(operand) or (is_number(operand) and not isinstance(operand, Number))):
+        yield Problem("a function of a constant", operand.span, "write its value, as a string or a number")
+
+
+def check_comparisons(
+    expr: Expr, names: Mapping[str, NameKind], path: str, text_of: Callable[[Expr], str]
+) -> Iterator[Problem]:
+    """The problems of the comparisons in a condition, whose operands are right by themselves.
+
+    `names` are those that it can use, `path` is one to a time, for examples, and `text_of` returns the text of an
+    operand.
+    """
+    match expr:
+        case And() | Or():
+            for arg in expr.args:
+                yield from check_comparisons(arg, names, path, text_of)
+        case Not():
+            yield from check_comparisons(expr.arg, names, path, text_of)
+        case Compare():
+            problem = _of_time(expr, names, text_of) or _of_number(expr, names) or _of_order(expr, path)
+            if problem is not None:
+                yield problem
+
+
+def _of_time(expr: Compare, names: Mapping[str, NameKind], text_of: Callable[[Expr], str]) -> Problem | None:
+    """What is wrong with the other side of a time."""
+    for side, other in ((expr.left, expr.right), (expr.right, expr.left)):
+        if _kind(side, names) != "time":
+            continue
+        match other, _kind(other, names):
+            case String(value=value), _:
+                return (
+                    None
+                    if parse_timestamp(value) is not None
+                    else Problem(f"{_shown(value)} is no time", other.span, _A_TIME)
+                )
+            case Number(), _:
+                return Problem("a time is compared with a number", other.span, _A_TIME)
+            case _, "number":
+                return Problem("a time is compared with a number", other.span, "compare it with a time: date(...)")
+            case _, "time" | "constant":
+                return None
+            case _:
+                return Problem("a time is compared with a text", other.span, f"write date({text_of(other)})")
+    return None
+
+
+def _of_number(expr: Compare, names: Mapping[str, NameKind]) -> Problem | None:
+    """What is wrong with a literal beside a number."""
+    for side, other in ((expr.left, expr.right), (expr.right, expr.left)):
+        if _kind(side, names) == "number" and isinstance(other, String) and not _is_numeral(other.value):
+            return Problem(
+                f"a number is compared with {_shown(other.value)}, which is none", other.span, "write a number"
+            )
+    return None
+
+
+def _of_order(expr: Compare, path: str) -> Problem | None:
+    """What is wrong with literals that are put in order: they have to be numbers, or times."""
+    literals = [side for side in (expr.left, expr.right) if isinstance(side, String)]
+    if expr.op not in ORDERS or all(_is_numeral(literal.value) for literal in literals):
+        return None
+    for literal in literals:
+        if parse_timestamp(literal.value) is None:
+            message = f"{expr.op} compares numbers or times, and {_shown(literal.value)} is neither"
+            hint = f'write a number, or a time, as in date({path}) {expr.op} "2026-07-16"'
+            return Problem(message, literal.span, hint)
+    return None
+
+
+def _kind(expr: Expr, names: Mapping[str, NameKind]) -> NameKind:
+    if isinstance(expr, VarPath) and not expr.steps:
+        return names.get(expr.var, "element")
+    return "time" if is_time(expr) else "number" if is_number(expr) else "value"
+
+
+def _is_numeral(text: str) -> bool:
+    return not math.isnan(xpath_number(text))
+
+
+def _shown(text: str) -> str:
+    return f'"{text}"' if len(text) <= 40 else f'"{text[:40]}..."'
+
+
+def check_once(query: Query, names: dict[str, NameKind]) -> Iterator[Problem]:
+    """The problems of ONCE PER, but for those of variables and paths. `names` are those that SELECT can use."""
+    if query.once is None:
+        return
+    selected = {item.name for item in query.select.items} if isinstance(query.select, SelectItems) else ()
+    for key in query.once.keys:
+        if isinstance(key, VarPath) and key.var not in names and key.var in selected:
+            hint = "write again what SELECT has there, or bind a variable"
+            yield Problem(f"{key.var} is a name of SELECT, and no variable", key.span, hint)
+            continue
+        problems = list(check_operand(key, ONCE))
+        yield from problems
+        if not problems and operand_kind(key, names) == "constant":
+            hint = "write a variable, such as the one bound to a title or a link"
+            yield Problem("ONCE PER needs what differs between outputs, and this is constant", key.span, hint)
+    window = query.once.window
+    if window is not None and window.us is None:
+        yield Problem("the window of ONCE PER has no end", window.span, "leave out WITHIN, to tell it once for ever")
+    elif window is not None and not window.us:
+        yield Problem("the window of ONCE PER has the length 0", window.span, "write a longer one")
+
+
+def check_publishing(script: Script, in_place: Callable[[int], Query], text: str = "") -> Iterator[Problem]:
+    """The problems of the names that a script's statements define and PUBLISH, one for each cycle. `in_place` parses
+    the query of a number, counted from 0, again: what follows a name in the script's may be that of another query.
+    `text` is that of the script."""
+    published = script.published()
+    if not script.has_events and published.isdisjoint(
+        block.stream for one in script.queries for block in blocks(one.source)
+    ):
+        return  # nothing is made from what a query of the script makes
+    makers: dict[str, set[str]] = {}  # what is read for each name
+    first_of: dict[str, int | EventDefinition | EventQuery] = {}
+    for number, query in enumerate(script.queries):
+        if query.publish is not None:
+            makers.setdefault(query.publish, set()).update(block.stream for block in blocks(query.source))
+            first_of.setdefault(query.publish, number)
+    defined = {definition.name for definition in script.definitions}
+    for reads in makers.values():
+        reads -= defined  # which is another mistake
+    for definition in script.definitions:
+        makers.setdefault(definition.name, set()).update({definition.block.stream} - defined)
+        first_of.setdefault(definition.name, definition)
+    for event_query in script.event_queries:
+        if event_query.publish is not None:
+            reads = {read.name for read in names_read(event_query.stream)}
+            makers.setdefault(event_query.publish, set()).update(reads)
+            first_of.setdefault(event_query.publish, event_query)
+    edges = {name: sorted(reads & makers.keys()) for name, reads in makers.items()}
+    order = list(makers)
+    for cycle in _cycles(edges):
+        first = min(cycle, key=order.index)
+        at = cycle.index(first)
+        path = " -> ".join([*cycle[at:], *cycle[:at], first])
+        hint = "a stream cannot be made from itself; read another stream, or PUBLISH under another name"
+        maker = first_of[first]
+        span = name_span(in_place(maker)) if isinstance(maker, int) else event_name_span(text, maker)
+        names = "PUBLISHed names" if all(isinstance(first_of[name], int) for name in cycle) else "names"
+        yield Problem(f"a cycle of {names}: {path}", span, hint)
+
+
+def _cycles(edges: dict[str, list[str]]) -> Iterator[list[str]]:
+    """Disjoint cycles, each in the direction of the data. Without their names there is no cycle left."""
+    remaining = dict(edges)
+    while True:
+        try:
+            TopologicalSorter(remaining).prepare()
+            return
+        except CycleError as error:
+            cycle: list[str] = error.args[1][:-1]
+            yield cycle
+            for name in cycle:
+                del remaining[name]
+
+
+MAX_DISJUNCTS = 64
+"""How many disjuncts a join predicate may have."""
+
+
+class TooManyDisjuncts(InputError, ValueError):
+    """A condition has more disjuncts than `limit`."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(limit)
+        self.limit = limit
+
+    def __str__(self) -> str:
+        return f"more than {self.limit} disjuncts in disjunctive normal form"
+
+
+def disjuncts(pred: Expr, limit: int = MAX_DISJUNCTS) -> tuple[tuple[Expr, ...], ...]:
+    """The disjuncts of a condition, each a conjunction of literals: `a and (b or c)` gives `((a, b), (a, c))`.
+
+    Everything but `And` and `Or` is a literal. Literals keep the order of the text. A literal that a conjunction has
+    already is dropped, and so is a conjunction of the same literals as an earlier one.
+
+    Raises:
+        TooManyDisjuncts: if any part of the condition has more than `limit` disjuncts, so that no step makes more
+            than the square of that.
+    """
+    if isinstance(pred, Or):
+        return _distinct((conjunction for arg in pred.args for conjunction in disjuncts(arg, limit)), limit)
+    if isinstance(pred, And):
+        if not any(isinstance(arg, And | Or) for arg in pred.args):
+            return (tuple(dict.fromkeys(pred.args)),)
+        result: tuple[tuple[Expr, ...], ...] = ((),)
+        for arg in pred.args:
+            pairs = product(result, disjuncts(arg, limit))
+            result = _distinct((left + right for left, right in pairs), limit)
+        return result
+    return ((pred,),)
+
+
+def _distinct(conjunctions: Iterable[tuple[Expr, ...]], limit: int) -> tuple[tuple[Expr, ...], ...]:
+    found: dict[frozenset[Expr], tuple[Expr, ...]] = {}
+    for conjunction in conjunctions:
+        literals = tuple(dict.fromkeys(conjunction))
+        found.setdefault(frozenset(literals), literals)
+        if len(found) > limit:
+            raise TooManyDisjuncts(limit)
+    return tuple(found.values())
+
+
+_LINKS = frozenset({"item_url", "channel_url", "feed_url", "guid", "href", "link", "url"})
+"""The names of nodes that are addresses of pages, in items and in feeds."""
+
+_ANY = "such as x = y with x bound on the left and y on the right"
+
+
+def is_value_join(
+    literal: Expr, left: dict[str, NameKind], right: dict[str, NameKind], both: dict[str, NameKind]
+) -> bool:
+    """Whether a literal is an equality between a node of one input and a node of the other."""
+    if not isinstance(literal, Compare) or literal.op != "=":
+        return False
+    a, b = _path(literal.left), _path(literal.right)
+    if operand_kind(literal.left, both) == "constant" or operand_kind(literal.right, both) == "constant":
+        return False
+    if a is None or b is None:
+        return False
+    return (a.var in left and b.var in right) or (a.var in right and b.var in left)
+
+
+def has_near_join(
+    literals: Sequence[Expr], left: dict[str, NameKind], right: dict[str, NameKind], both: dict[str, NameKind]
+) -> bool:
+    """Whether a literal says that a node of one input and one of the other are near: documents are found by it."""
+    return any(
+        isinstance(literal, Call)
+        and literal.name == "near"
+        and is_value_join(Compare("=", literal.args[0], literal.args[1]), left, right, both)
+        for literal in literals
+    )
+
+
+def missing_equality(literals: Sequence[Expr], left: Container[str], text_of: Callable[[Expr], str]) -> str:
+    """A hint for a conjunction without an equality. `left` are the names of the left input, and `text_of` returns the
+    text of an operand."""
+    for literal in literals:
+        if isinstance(literal, Call) and literal.name in TESTS:
+            where, what = _path(literal.args[0]), _path(literal.args[1])
+            if where is not None and what is not None and (where.var in left) != (what.var in left):
+                return _instead(literal.name, where, what, text_of(literal.args[1]))
+    return f"add one, {_ANY}"
+
+
+def in_each_arm(hint: str) -> str:
+    return f"each arm of an or needs one, {_ANY}" if hint.endswith(_ANY) else f"each arm of an or needs one: {hint}"
+
+
+def _instead(name: str, where: VarPath, what: VarPath, text: str) -> str:
+    if what.steps and what.steps[-1].test.local in _LINKS:
+        text = text if text.startswith("canonical-url") else f"canonical-url({text})"
+        return f"items have a link for each page that they mention: write {where.var}/link/@href = {text}"
+    example = f"{what.var}/category = {where.var}/category"
+    return f"{name}() alone would try all documents with all others: add an equality, such as {example}"
+
+
+def _path(operand: Expr) -> VarPath | None:
+    """The variable or path that an operand is made of; None for a constant."""
+    while isinstance(operand, Call) and operand.args:
+        operand = operand.args[0]
+    return operand if isinstance(operand, VarPath) else None
+
 
 MAX_VALUE_JOINS = 16
 """How many equalities between its two inputs one disjunct of a join predicate may have."""
@@ -56,7 +379,7 @@ def check_script(
     prefixes = {prefix for prefix, _ in script.namespaces} | {"xml"}
     problems: list[Problem] = []
     right: set[tuple[object, ...]] = set()
-    for number, query in enumerate(followed("checking", script.queries)):
+    for number, query in enumerate(track_progress("checking", script.queries)):
         parts = query.shared_parts()
         if parts in right:  # nothing is wrong with a name or a window by itself
             continue
@@ -188,7 +511,7 @@ class _QueryChecker:
                 self.condition(condition, FILTER, {}, "./timestamp")
                 self.filter(condition, above, binds=binds, why=why)
 
-    def condition(self, expr: Expr, place: Place, names: dict[str, NameKind], path: str) -> None:
+    def condition(self, expr: Expr, place: ExprContext, names: dict[str, NameKind], path: str) -> None:
         """Checks a condition. `path` is an example of one to a time."""
         found = list(check_condition(expr, place))
         if not found and not self.stored:
@@ -346,5 +669,26 @@ class _QueryChecker:
 
 
 def _end(span: Span, name: str) -> Span:
-    """The span of a name at the end of another span."""
     return Span(span.end - len(name), span.end)
+
+
+Joined = tuple[Term, Term]
+
+
+def near_join(residual: Iterable[Expr], pair_of: Callable[[Expr], Joined | None]) -> Joined | None:
+    """The terms of both inputs whose words have a key in common, if they are near as a residual predicate says: that
+    with the greatest threshold, which fewest pairs satisfy. None if there is none. `pair_of` returns the terms of an
+    equality, the left one first."""
+    found: tuple[str, Joined] | None = None
+    for expr in residual:
+        match expr:
+            case Call(name="near", args=(one, other, Number(text=text))):
+                pair, threshold = pair_of(Compare("=", one, other)), join_threshold(number_string(text))
+                if pair is not None and (found is None or threshold > found[0]):
+                    found = threshold, pair
+    if found is None:
+        return None
+    threshold, pair = found
+    name = with_literal(MANY_WORDS, threshold)
+    left, right = (shared_term(term.var, (*term.functions, name)) for term in pair)
+    return left, right

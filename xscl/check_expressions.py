@@ -1,4 +1,7 @@
-"""Checks expressions: which functions and operands may stand where."""
+"""Checks expressions: which functions and operands may stand where.
+
+The names that a part of a query makes visible outside of it, and what they stand for.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,34 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fractions import Fraction
+from typing import Literal
 
-from xscl.algebra.expressions import And, Call, Compare, Expr, Not, Number, Or, Rel, Span, String, VarPath
-from xscl.algebra.functions import DERIVED, WITH_LITERAL
-from xscl.algebra.near import LEAST, MOST
-from xscl.algebra.regex.flags import KNOWN as KNOWN_FLAGS
-from xscl.algebra.regex.search import compile_pattern
-from xscl.algebra.regex.syntax import PatternError
+from common.tools import Remembered
+from xscl.algebra.joins import NEGATED
+from xscl.algebra.regex import compile_pattern
+from xscl.algebra.regex_syntax import KNOWN as KNOWN_FLAGS
+from xscl.algebra.regex_syntax import PatternError
+from xscl.algebra.values import (
+    DERIVED,
+    WITH_LITERAL,
+    And,
+    Call,
+    Compare,
+    Expr,
+    Not,
+    Number,
+    Or,
+    Rel,
+    Span,
+    Step,
+    String,
+    VarPath,
+    is_number,
+    is_time,
+)
+from xscl.algebra.words import LEAST, MOST
 from xscl.problems import Problem
+from xscl.syntax import Block, Input, Join, Query, SelectItems, SubQuery
 
 BOOLEAN_FUNCTIONS = {"contains": 2, "starts-with": 2, "ends-with": 2, "matches": 2, "near": 3}
 """The functions that are conditions, in filters and predicates, with the number of their arguments."""
@@ -66,20 +89,20 @@ _EXAMPLES = {"date": '>= "2026-07-16"'}
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ExprContext:
     """Where an expression stands: its name in messages, and the functions with a value that can be called there."""
 
     name: str
     functions: dict[str, int]
 
 
-FILTER = Place("a filter", FILTER_FUNCTIONS)
-PREDICATE = Place("a join predicate", _DERIVED_FUNCTIONS)
-SELECT = Place("SELECT", _DERIVED_FUNCTIONS)
-ONCE = Place("ONCE PER", _DERIVED_FUNCTIONS)
+FILTER = ExprContext("a filter", FILTER_FUNCTIONS)
+PREDICATE = ExprContext("a join predicate", _DERIVED_FUNCTIONS)
+SELECT = ExprContext("SELECT", _DERIVED_FUNCTIONS)
+ONCE = ExprContext("ONCE PER", _DERIVED_FUNCTIONS)
 
 
-def check_condition(expr: Expr, place: Place) -> Iterator[Problem]:
+def check_condition(expr: Expr, place: ExprContext) -> Iterator[Problem]:
     """The problems of a condition, of its operands, functions and regular expressions included."""
     match expr:
         case And() | Or():
@@ -113,7 +136,7 @@ def check_condition(expr: Expr, place: Place) -> Iterator[Problem]:
             pass
 
 
-def check_operand(expr: Expr, place: Place) -> Iterator[Problem]:
+def check_operand(expr: Expr, place: ExprContext) -> Iterator[Problem]:
     """The problems of an operand: of a comparison, a function, or SELECT."""
     if isinstance(expr, Call) and expr.name not in BOOLEAN_FUNCTIONS:
         yield from _check_call(expr, place.functions, place)
@@ -122,7 +145,7 @@ def check_operand(expr: Expr, place: Place) -> Iterator[Problem]:
         yield Problem("a condition cannot stand here, where a value is needed", expr.span, hint)
 
 
-def _check_call(call: Call, signatures: dict[str, int], place: Place) -> Iterator[Problem]:
+def _check_call(call: Call, signatures: dict[str, int], place: ExprContext) -> Iterator[Problem]:
     name_span = Span(call.span.start, call.span.start + len(call.name))
     if call.name not in signatures:
         yield _unknown_function(call.name, name_span, place)
@@ -149,14 +172,12 @@ def _check_call(call: Call, signatures: dict[str, int], place: Place) -> Iterato
 
 
 def check_threshold(threshold: Expr) -> Iterator[Problem]:
-    """The problem of how near texts are to be."""
     if not isinstance(threshold, Number) or not LEAST <= Fraction(threshold.text) <= MOST:
         hint = "write how large a part of the words of both is to be in common: near(x, y, 0.6)"
         yield Problem("the threshold of near() must be a number from 0.5 to 1", threshold.span, hint)
 
 
 def check_literal(name: str, part: Expr) -> Iterator[Problem]:
-    """The problem of what one of WITH_LITERAL looks for."""
     if not isinstance(part, String):
         hint = f'write it in quotes: {name}(x, " - ")'
         yield Problem(f"what {name}() looks for must be a string literal", part.span, hint)
@@ -180,7 +201,7 @@ def check_pattern(pattern: Expr, flags: Expr | None = None) -> Iterator[Problem]
             yield Problem(f"bad regular expression: {error}", pattern.span, "see XPath 2.0's regular expressions")
 
 
-def _unknown_function(name: str, span: Span, place: Place) -> Problem:
+def _unknown_function(name: str, span: Span, place: ExprContext) -> Problem:
     known = [*BOOLEAN_FUNCTIONS, *place.functions] + (["not"] if place is FILTER else [])
     close = get_close_matches(name.lower(), known, n=1)
     if name in _KNOWN_ELSEWHERE:
@@ -200,3 +221,142 @@ def _no_condition(span: Span, example: str) -> Problem:
 
 def _arguments(count: int, more: str = "") -> str:
     return "1 argument" if count == 1 else f"{count}{more} arguments"
+
+
+MOST_PLAIN = 10
+"""How many steps a plain filter may have."""
+
+NameKind = Literal["element", "attribute", "value", "number", "time", "constant"]
+"""What a name stands for: a node of either kind, a text, number or time derived from a node, or a constant."""
+
+
+def name_span(query: Query) -> Span:
+    """Where the name stands that a query PUBLISHes: at its end, or where its ONCE PER begins."""
+    assert query.publish is not None
+    start = query.span.end - len(query.publish) if query.once is None else query.once.span.start
+    return Span(start, start + len(query.publish))
+
+
+def joined_inputs(source: Input) -> list[Block | SubQuery]:
+    """The blocks and SELECTs in parentheses that a source joins, left to right."""
+    found: list[Block | SubQuery] = []
+    waiting = [source]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, Join):
+            waiting += one.right, one.left
+        else:
+            found.append(one)
+    return found
+
+
+def blocks(source: Input) -> list[Block]:
+    """The blocks of a source, those inside parentheses included, left to right."""
+    found: list[Block] = []
+    for leaf in joined_inputs(source):
+        if isinstance(leaf, SubQuery):
+            found += blocks(leaf.source)
+        else:
+            found.append(leaf)
+    return found
+
+
+def _shown(source: Input) -> list[Block | SubQuery]:
+    """The leaves of a source that `SELECT *` selects: all but those of what did not come."""
+    if isinstance(source, Join):
+        return _shown(source.left) + ([] if source.op in NEGATED else _shown(source.right))
+    return [source]
+
+
+def _count_shown(source: Input) -> int:
+    """How many blocks of a source are in its outputs, those inside parentheses included."""
+    return sum(_count_shown(one.source) if isinstance(one, SubQuery) else 1 for one in _shown(source))
+
+
+def star_items(source: Input) -> list[tuple[str, NameKind]]:
+    """What `SELECT *` over the source selects, left to right: block roots, and the items of SELECTs in parentheses.
+
+    Unnamed roots are called `left` and `right` if the source has no more than two blocks, those in parentheses
+    included, and else `b1`, `b2`, ... by their position among these. What did not come does not count.
+    """
+    defaults = ["left", "right"]
+    if (count := _count_shown(source)) > 2:
+        defaults = [f"b{position}" for position in range(1, count + 1)]
+    found: list[tuple[str, NameKind]] = []
+    for leaf in _shown(source):
+        if isinstance(leaf, SubQuery):
+            found += visible_names(leaf).items()
+            del defaults[: _count_shown(leaf.source)]
+        else:
+            root = leaf.steps[-1]
+            found.append((root.var or defaults[0], root.test.kind))
+            del defaults[0]
+    return found
+
+
+def visible_names(source: Input) -> dict[str, NameKind]:
+    """The names of a source that predicates, SELECTs and outer queries can use, with what they stand for."""
+    match source:
+        case Block():
+            return dict(_bound_by(source.steps))
+        case Join():
+            left = visible_names(source.left)
+            return left if source.op in NEGATED else left | visible_names(source.right)
+        case SubQuery():
+            if isinstance(source.select, SelectItems):
+                inner = visible_names(source.source)
+                return {item.name: operand_kind(item.operand, inner) for item in source.select.items}
+            return dict(star_items(source.source))
+
+
+def operand_kind(operand: Expr, names: dict[str, NameKind]) -> NameKind:
+    """What an operand stands for. `names` are those that it can use."""
+    match operand:
+        case VarPath(steps=()):
+            return names.get(operand.var, "element")
+        case VarPath():
+            return operand.steps[-1].test.kind
+        case Call(args=(argument, *_)):
+            if operand_kind(argument, names) == "constant":
+                return "constant"
+            return "time" if is_time(operand) else "number" if is_number(operand) else "value"
+        case _:
+            return "constant"
+
+
+def _bound_by(steps: tuple[Step, ...]) -> list[tuple[str, NameKind]]:
+    """The variables that a path binds, itself and in its filters, and what they stand for."""
+    found: list[tuple[str, NameKind]] = []
+    for step in steps:
+        if step.var is not None:
+            found.append((step.var, step.test.kind))
+        for condition in step.filters:
+            found += _bound_in(condition)
+    return found
+
+
+def _of_filter(condition: Expr) -> list[tuple[str, NameKind]]:
+    arms = condition.args if isinstance(condition, And) else (condition,)
+    return [name for arm in arms if isinstance(arm, Rel) for name in _bound_by(arm.steps)]
+
+
+_bound_in = Remembered(_of_filter)  # the parser gives equal filters one tree
+
+
+def _plain(condition: Expr) -> tuple[str, ...] | None:
+    """The variables that a filter of an element binds; None if it is more than a path, or a path and what its value
+    is, with which nothing can be wrong by themselves."""
+    match condition:
+        case Rel():
+            steps = condition.steps
+        case Compare(op="=", left=Rel() as path, right=String()) if not any(step.var for step in path.steps):
+            steps = path.steps
+        case _:
+            return None
+    names = [step.var for step in steps if step.var is not None]
+    is_plain = len(set(names)) == len(names) and len(steps) <= MOST_PLAIN
+    is_plain = is_plain and not any(step.filters or step.test.prefix for step in steps)
+    return tuple(names) if is_plain and all(step.test.kind == "element" for step in steps[:-1]) else None
+
+
+variables_of_plain = Remembered(_plain)  # the parser gives equal filters one tree

@@ -1,16 +1,42 @@
-"""Explains a syntax error in an event statement in the words of the language."""
+"""Explains a syntax error in an event statement in the words of the language.
+
+Remarks on correct event queries that may not mean what they seem to: texts compared as numbers, state without end.
+
+Each has its place in the text of the query.
+
+Explains a syntax error in a PATTERN statement in the words of the language.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 
 from lark import UnexpectedInput, UnexpectedToken
 
-from xscl.advice import Rule, explain, known_mistake, plain_problem
-from xscl.algebra.expressions import Span
-from xscl.brackets import bracket_problem
-from xscl.event_names import RESERVED
+from xscl.advice import Rule, explain_syntax_error, known_mistake, plain_problem
+from xscl.algebra.events import Constant, EventCondition, Fold, Next, Schema, Select, Stream, Value
+from xscl.algebra.values import ORDERS, Span
+from xscl.event_forms import RESERVED, RESERVED_IN_PATTERNS, expression_kind, is_windowed
+from xscl.event_resolve import STRATEGIES, PatternResolver, Resolver, Scope
 from xscl.problems import Lines, Problem
+from xscl.syntax import (
+    Both,
+    EventCompare,
+    EventExpr,
+    EventQuery,
+    EventStream,
+    Filtered,
+    Grouped,
+    Inner,
+    Iteration,
+    NextStream,
+    Reference,
+    Sequenced,
+    UnionStream,
+    Window,
+)
+from xscl.text import bracket_problem
 
 _UNITS = "the units are us, ms, s, min, h, d and w; without one it is seconds"
 _LONG_UNITS = "(?:micro|milli)?sec(?:ond)?s?|mins|minutes?|hrs?|hours?|days?|weeks?|months?|years?"
@@ -138,7 +164,7 @@ _DEFINITION_RULES = (
 
 def explain_query(error: UnexpectedInput, text: str, start: int, lines: Lines) -> Problem:
     """What is wrong where the parser stopped in the `text` of an event query, which begins at `start` in its script."""
-    at, ended, expected = place_of(error, text)
+    at, ended, expected = error_position(error, text)
     problem = (
         bracket_problem(text, at, ended, expected, start, lines)
         or known_mistake(_QUERY_RULES, text[:at], text[at:], at, expected)
@@ -150,14 +176,14 @@ def explain_query(error: UnexpectedInput, text: str, start: int, lines: Lines) -
 
 def explain_definition(error: UnexpectedInput, text: str, start: int, lines: Lines) -> Problem:
     """The same for a definition of events."""
-    at, ended, expected = place_of(error, text)
+    at, ended, expected = error_position(error, text)
     problem = bracket_problem(text, at, ended, expected, start, lines) or known_mistake(
         _DEFINITION_RULES, text[:at], text[at:], at, expected
     )
-    return problem.moved(start) if problem else explain(error, text, start, lines)
+    return problem.moved(start) if problem else explain_syntax_error(error, text, start, lines)
 
 
-def place_of(error: UnexpectedInput, text: str) -> tuple[int, bool, set[str]]:
+def error_position(error: UnexpectedInput, text: str) -> tuple[int, bool, set[str]]:
     """Where the parser stopped, whether at the end, and what it expected."""
     if not isinstance(error, UnexpectedToken):
         return error.pos_in_stream or 0, False, set(getattr(error, "allowed", ()))
@@ -171,3 +197,227 @@ def _keyword_problem(behind: str, at: int, expected: set[str]) -> Problem | None
         return None
     message = f"{found[0]} is a keyword, and a name is needed here"
     return Problem(message, Span(at, at + len(found[0])), "choose another name (behind $1. and $2. any name will do)")
+
+
+_FOREVER = "what waits here is kept for ever"
+_NUMBER_HINT = "make it a number where the event is defined, with number(...)"
+
+
+def remarks(query: EventQuery, schemas: Mapping[str, Schema]) -> list[Problem]:
+    """The remarks on a query that `xscl.event_parser` found no fault with, in the order of their places."""
+    body = query.stream
+    if isinstance(body, Sequenced):
+        of_pattern = _PatternRemarking(schemas)
+        of_pattern.pattern(query, body)
+        found, place = of_pattern.remarks, None
+        if query.within is not None and query.within.us is None:
+            place, hint = query.within.span, "write a window, such as WITHIN 30 d"
+    else:
+        remarking = _Remarking(schemas)
+        remarking.query(query.select, body, query.within)
+        found, place = remarking.remarks, _without_end(query, body, schemas)
+        hint = "write WITHIN and a window at the end of the query, such as WITHIN 30 d"
+    if place is not None:
+        found.append(Problem(f"{_FOREVER}: nothing says how long a result may take", place, hint))
+    # A part of the tree may have been resolved more than once.
+    distinct = {(problem.span.start, problem.span.end, problem.message): problem for problem in found}
+    return [problem for _, problem in sorted(distinct.items())]
+
+
+class _TextRemarks(Resolver):
+    """Collects `remarks` on comparisons on the way."""
+
+    def __init__(self, schemas: Mapping[str, Schema]) -> None:
+        super().__init__(schemas, ())
+        self.remarks: list[Problem] = []
+
+    def comparison(self, expr: EventCompare, scope: Scope, negated: bool) -> EventCondition | None:
+        """A comparison: texts count as numbers in all but = and !=, and beside a number."""
+        left, right = self.value(expr.left, scope), self.value(expr.right, scope)
+        if left is not None and right is not None:
+            self._texts(expr, left, right)
+        return super().comparison(expr, scope, negated)
+
+    def _texts(self, expr: EventCompare, left: Value, right: Value) -> None:
+        texts = [
+            one for one, value in ((expr.left, left), (expr.right, right))
+            if expression_kind(value) == "string" and not isinstance(value, Constant)
+        ]  # fmt: skip
+        if len(texts) == 2 and expr.op in ORDERS:
+            message = f"{expr.op} compares numbers, and both of these are texts: it holds for texts that are numbers"
+            self.remarks.append(
+                Problem(message, expr.span, f"{_NUMBER_HINT}; DUR and GAP say how far apart events are")
+            )
+        elif len(texts) == 1 and (expr.op in ORDERS or "number" in (expression_kind(left), expression_kind(right))):
+            message = "a text is compared with a number: this never holds for a text that is none"
+            self.remarks.append(Problem(message, texts[0].span, _NUMBER_HINT))
+
+
+class _PatternRemarking(_TextRemarks, PatternResolver):
+    """Resolves a pattern again."""
+
+
+class _Remarking(_TextRemarks):
+    """Resolves a query again."""
+
+    def query(self, select: object, source: EventStream, within: Window | None) -> Stream | None:
+        """A SELECT over a stream. WITHIN has a meaning for NEXT and FOLD only."""
+        if within is not None and within.us is not None and not any(_joins(source)):
+            hint = "remove it; OVER in the braces of AGGREGATE says how far back it looks"
+            self.remarks.append(Problem("WITHIN changes nothing without NEXT or FOLD", within.span, hint))
+        return super().query(select, source, within)  # type: ignore[arg-type]  # the items, which are passed on
+
+    def filter(self, node: Filtered) -> Stream | None:
+        """A FILTER: behind a NEXT without a condition it looks at the first event only, whichever it is."""
+        join = node.source
+        if isinstance(join, NextStream) and join.condition is None:
+            left, right = Resolver.stream(self, join.left), Resolver.stream(self, join.right)
+            if left is not None and right is not None:
+                self._behind_next(node.condition, left.schema, right.schema)
+        return super().filter(node)
+
+    def _behind_next(self, condition: EventExpr, left: Schema, right: Schema) -> None:
+        names = {name for name, _ in right}
+        clash = any(name in names for name, _ in left)
+        before = {f"{name}_1" if clash else name for name, _ in left}
+        for atom in condition.args if isinstance(condition, Both) else (condition,):
+            match atom:
+                case EventCompare(op="=", left=Reference(name=one), right=Reference(name=other)) if {
+                    one,
+                    other,
+                } & before and {one, other} & names:
+                    message = "NEXT has taken the first event of all before this is tested"
+                    hint = "write it in the braces of NEXT for the first event for which it holds"
+                    self.remarks.append(Problem(message, atom.span, hint))
+
+
+def _joins(stream: EventStream) -> Iterator[EventStream]:
+    """The NEXT and FOLD of a stream."""
+    waiting = [stream]
+    while waiting:
+        node = waiting.pop()
+        match node:
+            case Inner():
+                waiting.append(node.stream)
+            case Filtered() | Grouped():
+                waiting.append(node.source)
+            case NextStream() | Iteration() | UnionStream():
+                if not isinstance(node, UnionStream):
+                    yield node
+                waiting += node.left, node.right
+
+
+def _without_end(query: EventQuery, node: EventStream, schemas: Mapping[str, Schema]) -> Span | None:
+    """The place of the outermost NEXT or FOLD whose state has no end, of the whole query."""
+    stream = Resolver(schemas, ()).query(query.select, node, query.within)
+    if stream is None or is_windowed(stream):
+        return None
+    while True:
+        match node:
+            case Inner():
+                node = node.stream
+            case Filtered() | Grouped():
+                node = node.source
+            case UnionStream():
+                left = Resolver(schemas, ()).stream(node.left)
+                node = node.right if left is not None and is_windowed(left) else node.left
+            case NextStream() | Iteration():
+                if _is_endless(Resolver(schemas, ()).stream(node)):
+                    return node.span
+                left = Resolver(schemas, ()).stream(node.left)
+                node = node.right if left is not None and is_windowed(left) else node.left
+            case _:
+                return node.span
+
+
+def _is_endless(stream: Stream | None) -> bool:
+    """Whether NEXT or FOLD, perhaps below a SELECT, has no window."""
+    while isinstance(stream, Select):
+        stream = stream.source
+    return isinstance(stream, Next | Fold) and stream.within is None
+
+
+_WORDS = {
+    "VARIABLE": "a name",
+    "TILDE": "~",
+    "BANG": "!",
+    "BAR": "|",
+    "CURRENT": "i",
+    "PREVIOUS": "i-1",
+    "LAST": "v.LEN",
+    "EARLIER": "..i-1",
+}
+
+_WHERE = re.compile(r"(?i:\bwhere)(?!\w)")
+_STRATEGY = re.compile(rf"\s*(?:(?:{'|'.join(STRATEGIES)})(?!\w)\s*(?:\([^()]*\)\s*)?)?")
+_CLAUSE = re.compile(r"(?i:\b(?:errors|within|having|return|all|earliest|non|publish))(?![\w.])")
+
+_RULES = (
+    # Components.
+    Rule("PATTERN SEQ without its components", "write them in parentheses: PATTERN SEQ(A a, B b)",
+         before=r"(?i:\bseq)", expects="LPAR"),
+    Rule("a component is missing", "write a stream and a variable, such as Post p", r"[,)]|$", expects="TILDE"),
+    Rule("there is no {0} in front of a component", "write ~(A a) for no event of A", r"(!|(?i:not\b))",
+         expects="TILDE"),
+    Rule("{0} in front of a component", "write the name of events, and a variable", r"(?i:(filter|from|select)\b)",
+         expects="TILDE"),
+    Rule("{1}[] is of a component with +", "write {0}+ {1}[]", r"\[", r"(\w+)\s+(\w+)", expects="COMMA"),
+    Rule("a component with + has a variable with brackets", "write {0}[]", r"[,)]", r"\+\s*(\w+)", expects="LSQB"),
+    Rule("{0}* is no component with a variable", "write {0}+ {1}[]: one event or more", r"(\w+)", r"(\w+)\s*\*"),
+    # Clauses.
+    Rule("BUDGET belongs to ERRORS", "write ERRORS <= 1 BUDGET 100", r"(?i:budget)\b"),
+    Rule("ERRORS has an upper bound", "write ERRORS <= 1", before=r"(?i:\berrors)", expects="COMPARE"),
+    Rule("there is no {0} in a pattern", "write RETURN a.x AS x behind WITHIN", r"(?i:(select)\b)"),
+    Rule("there is no {0} in a pattern", "write NON OVERLAPPING for one of those that overlap", r"(?i:(once)\b)"),
+    Rule("there is no OR between patterns", "write two patterns that PUBLISH one name", r"(?i:or|union)\b",
+         expects="WHERE"),
+    # References.
+    Rule("there is no such event of a variable", "write v[1], v[i], v[i-1], v[v.LEN] or v[]", r"[\w.+\- ]+\]",
+         expects="CURRENT"),
+    Rule("there is no such event of a variable", "write v[1], v[i], v[i-1], v[v.LEN] or v[]", r"\.\.[^\]]*\]",
+         expects="CURRENT"),
+    Rule("{0}[...] without an attribute", "write {0}[1].x", before=r"(\w+)\[[^\[\]]*\]", expects="DOT", without="AND"),
+    *SPELLING_RULES,
+    *PART_RULES,
+)  # fmt: skip
+
+
+def explain_pattern(error: UnexpectedInput, text: str, start: int, lines: Lines) -> Problem:
+    """What is wrong where the parser stopped in the `text` of a PATTERN, which begins at `start` in its script."""
+    at, ended, expected = error_position(error, text)
+    problem = (
+        bracket_problem(text, at, ended, expected, start, lines)
+        or _where_without_braces(text, at)
+        or known_mistake(_RULES, text[:at], text[at:], at, expected)
+        or _pattern_keyword_problem(text[at:], at, expected)
+        or plain_problem(text[at:], at, {_WORDS.get(name, name) for name in expected})
+    )
+    return problem.moved(start)
+
+
+def _where_without_braces(text: str, at: int) -> Problem | None:
+    """The problem of a WHERE whose condition is not in braces, if the parser stopped at it."""
+    found = _WHERE.search(text, text.rfind("{", 0, at) + 1, at)
+    strategy = _STRATEGY.match(text, found.end()) if found else None
+    if found is None or strategy is None:
+        return None
+    begin = strategy.end()
+    ending = _CLAUSE.search(text, begin)
+    end = ending.start() if ending else len(text)
+    condition = text[begin:end].rstrip()
+    if "{" in condition or end < at:
+        return None
+    if not condition:
+        return Problem("WHERE without a condition", Span(*found.span()), "write it in braces: WHERE {a.x = b.x}")
+    hint = "write WHERE {a.x = b.x}" if "\n" in condition else f"write {{{condition}}}"
+    return Problem("the conditions of WHERE stand in braces", Span(begin, begin + len(condition)), hint)
+
+
+def _pattern_keyword_problem(behind: str, at: int, expected: set[str]) -> Problem | None:
+    found = re.match(r"[A-Za-z]+(?!\w)", behind)
+    if found is None or not expected & {"NAME", "VARIABLE"}:
+        return None
+    if found[0].lower() not in (RESERVED_IN_PATTERNS if "VARIABLE" in expected else RESERVED):
+        return None
+    message = f"{found[0]} is a keyword, and a name is needed here"
+    return Problem(message, Span(at, at + len(found[0])), "choose another name (behind a dot any name will do)")

@@ -1,57 +1,104 @@
 """Builds the syntax tree of event queries while the parser reduces the rules of events.lark: one method for each
-rule."""
+rule.
+
+Builds the syntax tree of a definition of events: the rule `definition` of xscl.lark.
+
+Builds the syntax tree of PATTERN statements while the parser reduces the rules of events.lark.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from sys import intern
 from typing import Any, cast
 
 from lark import Token, Transformer
 
-from common.quick import quick
-from xscl.algebra.expressions import Number, Span, String
-from xscl.builder import unquoted
-from xscl.event_expressions import (
+from common.tools import quick
+from xscl.algebra.values import NOWHERE, Call, Number, Span, String, is_number
+from xscl.builder import Builder, unquoted
+from xscl.problems import Problem
+from xscl.syntax import (
+    AllAttributes,
+    Alternatives,
+    AnyOrder,
+    ArithmeticExpr,
     Both,
+    Component,
+    DefinedAttribute,
     Either,
+    EquivalenceTest,
+    Errors,
     EventCall,
     EventCompare,
+    EventDefinition,
     EventExpr,
-    IsNull,
-    ItemReference,
-    Measure,
-    Minus,
-    Negated,
-    Null,
-    Operation,
-    Percentage,
-    Reference,
-    Side,
-    StreamName,
-)
-from xscl.event_syntax import (
-    AllAttributes,
     EventQuery,
     EventStream,
     Filtered,
     Grouped,
     Inner,
+    IsNull,
+    ItemIndex,
+    ItemReference,
     Iteration,
+    LetterOf,
+    ListedVariable,
+    Minus,
+    Mode,
     Named,
-    Sequence,
-    Together,
+    Negated,
+    NextStream,
+    NoEvent,
+    Null,
+    OneEvent,
+    Percentage,
+    Qualifier,
+    Reference,
+    Repetition,
+    Sequenced,
+    StrategyName,
+    StreamName,
+    TimeMeasure,
+    UnionStream,
+    Window,
 )
-from xscl.problems import Problem
-from xscl.syntax import Window
-from xscl.windows import window_us
+from xscl.text import window_us
+
+
+class DefinitionBuilder(Builder):
+    """The parser's callbacks for definitions. Their blocks and operands are built as those of queries are."""
+
+    def definition(self, children: list[Any]) -> EventDefinition:
+        _, _, name, _, block, _, *attributes, end = children
+        span = Span(children[0].start_pos, end.end_pos)
+        return EventDefinition(str(name), block, tuple(attributes[::2]), span)
+
+    def first_of(self, children: list[Any]) -> DefinedAttribute:
+        operand = children[2]
+        is_numeric = is_number(operand)
+        if isinstance(operand, Call) and operand.name == "number" and len(operand.args) == 1:
+            operand = operand.args[0]
+        return DefinedAttribute(str(children[0]), operand, is_numeric, False, _span(children))
+
+    def each_of(self, children: list[Any]) -> DefinedAttribute:
+        return DefinedAttribute(str(children[0]), children[2], False, True, _span(children))
+
+
+def _span(children: list[Any]) -> Span:
+    name: Token = children[0]
+    assert name.start_pos is not None, "the lexer gives it a place"
+    return Span(name.start_pos, children[2].span.end)
+
 
 _SIDES = ("$", "$1", "$2")
 
 
 @quick
 @dataclass(frozen=True, slots=True)
-class Clause:
+class KeywordClause:
     """A word and what is behind it, such as WITHIN and a window, or PUBLISH and a name."""
 
     word: str
@@ -66,7 +113,7 @@ def span_of(first: Any, last: Any) -> Span:
     return Span(start, end)
 
 
-def text_of(token: Token) -> str:
+def intern_token(token: Token) -> str:
     """The text of a token that many statements have: trees of equal names have one object."""
     return intern(str(token))
 
@@ -89,11 +136,11 @@ class EventBuilder(Transformer[Token, Any]):
         stream, *clauses = children[1:] if isinstance(children[0], Token) else children
         return _query(None, stream, clauses, span_of(children[0], children[-1]))
 
-    def within(self, children: list[Any]) -> Clause:
-        return Clause("WITHIN", children[1], span_of(children[0], children[1]))
+    def within(self, children: list[Any]) -> KeywordClause:
+        return KeywordClause("WITHIN", children[1], span_of(children[0], children[1]))
 
-    def publish(self, children: list[Token]) -> Clause:
-        return Clause("PUBLISH", text_of(children[1]), span_of(children[1], children[1]))
+    def publish(self, children: list[Token]) -> KeywordClause:
+        return KeywordClause("PUBLISH", intern_token(children[1]), span_of(children[1], children[1]))
 
     def items(self, children: list[Any]) -> tuple[Named | AllAttributes, ...]:
         return tuple(children[::2])
@@ -104,13 +151,13 @@ class EventBuilder(Transformer[Token, Any]):
     def named(self, children: list[Any]) -> Named:
         expr, span = children[0], span_of(children[0], children[-1])
         if len(children) > 1:
-            return Named(expr, text_of(children[2]), span)
+            return Named(expr, intern_token(children[2]), span)
         return Named(expr, expr.name if isinstance(expr, Reference | ItemReference) else "", span)
 
     # ------------------------------------------------------------ streams
 
     def stream_name(self, children: list[Token]) -> StreamName:
-        return StreamName(text_of(children[0]), span_of(children[0], children[0]))
+        return StreamName(intern_token(children[0]), span_of(children[0], children[0]))
 
     def group(self, children: list[Any]) -> EventStream:
         query: EventQuery = children[1]
@@ -132,9 +179,9 @@ class EventBuilder(Transformer[Token, Any]):
         by = clauses[0].value if clauses else ()
         return Grouped(items, by, over, source, span_of(children[0], children[-2]))
 
-    def sequence(self, children: list[Any]) -> Sequence:
+    def sequence(self, children: list[Any]) -> NextStream:
         condition = children[3] if len(children) > 3 else None
-        return Sequence(children[0], children[-1], condition, span_of(children[1], children[1]))
+        return NextStream(children[0], children[-1], condition, span_of(children[1], children[1]))
 
     def iteration(self, children: list[Any]) -> Iteration:
         left, word, _, *parts, _, right = children
@@ -147,18 +194,18 @@ class EventBuilder(Transformer[Token, Any]):
         chooses, continues, sets = found
         return Iteration(left, right, chooses, continues, sets or (), span_of(word, word))
 
-    def together(self, children: list[Any]) -> Together:
-        return Together(children[0], children[2], span_of(children[1], children[1]))
+    def together(self, children: list[Any]) -> UnionStream:
+        return UnionStream(children[0], children[2], span_of(children[1], children[1]))
 
     def named_list(self, children: list[Any]) -> tuple[Named, ...]:
         return tuple(children[::2])
 
-    def by(self, children: list[Token]) -> Clause:
-        names = tuple(Reference("", text_of(token), span_of(token, token)) for token in children[1::2])
-        return Clause("BY", names, span_of(children[0], children[-1]))
+    def by(self, children: list[Token]) -> KeywordClause:
+        names = tuple(Reference("", intern_token(token), span_of(token, token)) for token in children[1::2])
+        return KeywordClause("BY", names, span_of(children[0], children[-1]))
 
-    def over(self, children: list[Any]) -> Clause:
-        return Clause("OVER", children[1], span_of(children[0], children[1]))
+    def over(self, children: list[Any]) -> KeywordClause:
+        return KeywordClause("OVER", children[1], span_of(children[0], children[1]))
 
     def window(self, children: list[Token]) -> Window:
         return _window(children[0])
@@ -176,14 +223,14 @@ class EventBuilder(Transformer[Token, Any]):
 
     def compare(self, children: list[Any]) -> EventCompare:
         left, op, right = children
-        return EventCompare(text_of(op), left, right, span_of(left, right))  # type: ignore[arg-type]  # the grammar has no others
+        return EventCompare(intern_token(op), left, right, span_of(left, right))  # type: ignore[arg-type]  # the grammar has no others
 
     def is_null(self, children: list[Any]) -> IsNull:
         return IsNull(children[0], len(children) > 3, span_of(children[0], children[-1]))
 
-    def operation(self, children: list[Any]) -> Operation:
+    def operation(self, children: list[Any]) -> ArithmeticExpr:
         left, op, right = children
-        return Operation(text_of(op), left, right, span_of(left, right))  # type: ignore[arg-type]  # the grammar has no others
+        return ArithmeticExpr(intern_token(op), left, right, span_of(left, right))  # type: ignore[arg-type]  # the grammar has no others
 
     def minus(self, children: list[Any]) -> Minus:
         return Minus(children[1], span_of(children[0], children[1]))
@@ -192,20 +239,20 @@ class EventBuilder(Transformer[Token, Any]):
         return cast(EventExpr, children[1])
 
     def call(self, children: list[Any]) -> EventCall:
-        return EventCall(text_of(children[0]), tuple(children[2:-1:2]), span_of(children[0], children[-1]))
+        return EventCall(intern_token(children[0]), tuple(children[2:-1:2]), span_of(children[0], children[-1]))
 
     def bare(self, children: list[Token]) -> Reference:
-        return Reference("", text_of(children[0]), span_of(children[0], children[0]))
+        return Reference("", intern_token(children[0]), span_of(children[0], children[0]))
 
     def reference(self, children: list[Token]) -> Reference:
         side, span = str(children[0]), span_of(children[0], children[0])
         if side not in _SIDES:
             hint = "$1 is the left event, $2 the right one, and $ the latest in FOLD"
             raise Problem(f"there is no {side}", span, hint)
-        return Reference(cast(Side, side), text_of(children[2]), span_of(children[0], children[2]))
+        return Reference(cast(Qualifier, side), intern_token(children[2]), span_of(children[0], children[2]))
 
-    def measure(self, children: list[Token]) -> Measure:
-        return Measure("DUR" if children[0].upper() == "DUR" else "GAP", span_of(children[0], children[0]))
+    def measure(self, children: list[Token]) -> TimeMeasure:
+        return TimeMeasure("DUR" if children[0].upper() == "DUR" else "GAP", span_of(children[0], children[0]))
 
     def string(self, children: list[Token]) -> String:
         return String(unquoted(children[0]), span_of(children[0], children[0]))
@@ -223,7 +270,7 @@ class EventBuilder(Transformer[Token, Any]):
         return Null(span_of(children[0], children[0]))
 
 
-def _query(select: Any, stream: EventStream, clauses: list[Clause], span: Span) -> EventQuery:
+def _query(select: Any, stream: EventStream, clauses: list[KeywordClause], span: Span) -> EventQuery:
     within = next((clause.value for clause in clauses if isinstance(clause.value, Window)), None)
     publish = next((clause.value for clause in clauses if isinstance(clause.value, str)), None)
     return EventQuery(stream, select, within, publish, span)
@@ -244,3 +291,159 @@ def _arms(children: list[Any], kind: type[Both] | type[Either]) -> tuple[EventEx
     for child in children[::2]:
         arms.extend(child.args if isinstance(child, kind) else [child])
     return tuple(arms)
+
+
+_ORDER = ("WHERE", "ERRORS", "WITHIN", "HAVING", "RETURN", "ALL", "EARLIEST", "NON", "PUBLISH")
+"""The words with which the clauses of a PATTERN begin, in the order in which they are written."""
+
+_MOST_DIGITS = 6
+_PLACES: Mapping[str, ItemIndex] = {"CURRENT": "i", "PREVIOUS": "i-1", "LAST": "LEN"}
+
+
+class EventPatternBuilder(EventBuilder):
+    """The parser's callbacks for patterns, and those that it has from EventBuilder."""
+
+    def pattern(self, children: list[Any]) -> EventQuery:
+        clauses: list[KeywordClause] = children[5:]
+        _check_order(clauses)
+        found: dict[str, Any] = {clause.word: clause.value for clause in clauses}
+        strategy, where = found.get("WHERE", (None, None))
+        span = next((clause.span for clause in clauses if clause.word in ("EARLIEST", "NON", "ALL")), NOWHERE)
+        mode = Mode("EARLIEST" in found, "NON" in found, span)
+        body = Sequenced(
+            tuple(children[3]),
+            strategy,
+            where,
+            found.get("ERRORS"),
+            found.get("HAVING"),
+            mode,
+            span_of(children[0], children[4]),
+        )
+        select: tuple[Named | AllAttributes, ...] | None = found.get("RETURN")
+        end = clauses[-1].span.end if clauses else body.span.end
+        return EventQuery(body, select, found.get("WITHIN"), found.get("PUBLISH"), Span(body.span.start, end))
+
+    # ------------------------------------------------------------ components
+
+    def components(self, children: list[Any]) -> tuple[Component, ...]:
+        return tuple(children[::2])
+
+    def stream_of(self, children: list[Token]) -> StreamName:
+        return StreamName(intern_token(children[0]), span_of(children[0], children[0]))
+
+    def one_event(self, children: list[Any]) -> OneEvent:
+        return OneEvent(children[0], intern_token(children[1]), False, span_of(children[0], children[1]))
+
+    def many_events(self, children: list[Any]) -> OneEvent:
+        return OneEvent(children[0], intern_token(children[2]), True, span_of(children[0], children[4]))
+
+    def no_event(self, children: list[Any]) -> NoEvent:
+        return NoEvent(children[2], span_of(children[0], children[3]))
+
+    def any_order(self, children: list[Any]) -> AnyOrder:
+        return AnyOrder(children[2], span_of(children[0], children[3]))
+
+    def letter(self, children: list[Any]) -> LetterOf:
+        return LetterOf(children[0], len(children) > 1, span_of(children[0], children[-1]))
+
+    def repeated_letter(self, children: list[Any]) -> Repetition:
+        *letter, times = children
+        return Repetition(self.letter(letter), times.value, span_of(children[0], times))
+
+    def alternatives(self, children: list[Any]) -> Alternatives:
+        return Alternatives(tuple(children[1:-1:2]), span_of(children[0], children[-1]))
+
+    def repetition(self, children: list[Any]) -> Repetition:
+        return Repetition(children[0], children[1].value, span_of(children[0], children[1]))
+
+    def times(self, children: list[Token]) -> KeywordClause:
+        least = _whole(children[1]) if len(children) > 1 else int(children[0] == "+")
+        return KeywordClause("", least, span_of(children[0], children[-1]))
+
+    # ------------------------------------------------------------ clauses
+
+    def where(self, children: list[Any]) -> KeywordClause:
+        strategy = children[1] if isinstance(children[1], StrategyName) else None
+        condition = children[-2] if not isinstance(children[-2], Token) else None
+        span = span_of(children[0], children[-1])
+        if strategy is None and condition is None:
+            raise Problem("empty braces", span, "write a condition, or leave WHERE out")
+        return KeywordClause("WHERE", (strategy, condition), span)
+
+    def strategy(self, children: list[Any]) -> StrategyName:
+        return StrategyName(intern_token(children[0]), tuple(children[2:-1:2]), span_of(children[0], children[-1]))
+
+    def listed(self, children: list[Token]) -> ListedVariable:
+        return ListedVariable(intern_token(children[0]), len(children) > 1, span_of(children[0], children[-1]))
+
+    def errors(self, children: list[Token]) -> KeywordClause:
+        if children[1] != "<=":
+            raise Problem("ERRORS has an upper bound", span_of(children[1], children[1]), "write ERRORS <= 1")
+        budget = _whole(children[4]) if len(children) > 3 else None
+        if budget == 0:
+            raise Problem("BUDGET 0 keeps nothing", span_of(children[4], children[4]), "write a greater number")
+        span = span_of(children[0], children[-1])
+        return KeywordClause("ERRORS", Errors(_whole(children[2]), budget, span), span)
+
+    def having(self, children: list[Any]) -> KeywordClause:
+        return KeywordClause("HAVING", children[1], span_of(children[0], children[1]))
+
+    def returned(self, children: list[Any]) -> KeywordClause:
+        items: tuple[Named | AllAttributes, ...] = children[1]
+        return KeywordClause("RETURN", items, span_of(children[0], items[-1]))
+
+    def mode(self, children: list[Token]) -> KeywordClause:
+        return KeywordClause(children[0].upper(), None, span_of(children[0], children[1]))
+
+    # ------------------------------------------------------------ expressions
+
+    def item(self, children: list[Any]) -> ItemReference:
+        variable, attribute = children[0], children[-1]
+        place: ItemIndex = ""
+        if len(children) > 3:
+            place = _place(variable, children[2])
+        return ItemReference(intern_token(variable), place, intern_token(attribute), span_of(variable, attribute))
+
+    def place(self, children: list[Token]) -> Token:
+        return children[0]
+
+    def items_of(self, children: list[Token]) -> ItemReference:
+        place: ItemIndex = "..i-1" if children[2].type == "EARLIER" else "[]"
+        name = intern_token(children[-1]) if children[-1].type == "ATTRIBUTE" else ""
+        return ItemReference(intern_token(children[0]), place, name, span_of(children[0], children[-1]))
+
+    def alike(self, children: list[Token]) -> EquivalenceTest:
+        names = tuple(Reference("", intern_token(token), span_of(token, token)) for token in children[1::2])
+        return EquivalenceTest(names, span_of(children[0], children[-1]))
+
+
+def _place(variable: Token, place: Token) -> ItemIndex:
+    """Which event a word in brackets means."""
+    span = span_of(place, place)
+    if place.type == "NUMBER":
+        if place != "1":
+            hint = f"the first is {variable}[1], the last {variable}[{variable}.LEN]"
+            raise Problem(f"there is no {variable}[{place}]", span, hint)
+        return "1"
+    if place.type == "LAST" and place.partition(".")[0].strip() != variable:
+        raise Problem(f"{variable}[{place}] is of two variables", span, f"write {variable}[{variable}.LEN]")
+    return _PLACES[place.type]
+
+
+def _whole(token: Token) -> int:
+    if not token.isdecimal() or len(token) > _MOST_DIGITS:
+        raise Problem("this has to be a whole number", span_of(token, token), "such as 1 or 2")
+    return int(token)
+
+
+def _check_order(clauses: list[KeywordClause]) -> None:
+    """Raises Problem if a clause stands behind one that comes later, or is there twice."""
+    for before, clause in pairwise(clauses):
+        one, other = _ORDER.index(before.word), _ORDER.index(clause.word)
+        if one == other:
+            raise Problem(f"{clause.word} is there twice", clause.span, "remove one of them")
+        if one > other:
+            hint = "the order is WHERE, ERRORS, WITHIN, HAVING, RETURN, EARLIEST MAXIMAL, NON OVERLAPPING, PUBLISH"
+            raise Problem(f"{clause.word} stands behind {before.word}", clause.span, hint)
+        if "ALL" in (before.word, clause.word) and other < _ORDER.index("PUBLISH"):
+            raise Problem("ALL MATCHES beside another mode", clause.span, "write one of them")

@@ -4,12 +4,22 @@
 - A chain of FILTER and SELECT is one Select over one Filter.
 - Filters of the right operand of NEXT and FOLD are part of the operator; of NEXT's, so is a SELECT that only renames.
 - Upper bounds of DUR are `within`, of the operator and of those inside it.
+
+Values of events that are known without an event: constants are folded.
+
+Finds event queries that are nested so deep that they would exhaust the stack.
+
+The names in event statements: which cannot be, and where they stand.
+
+Cuts the conditions of PATTERN statements into conjuncts, and says when each is tested.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any, get_args
 
 from xscl.algebra.events import (
     ALWAYS,
@@ -17,27 +27,137 @@ from xscl.algebra.events import (
     AllOf,
     AnyOf,
     Arithmetic,
+    ArithmeticOp,
     Attribute,
     Comparison,
-    Condition,
     Constant,
     Duration,
+    EventCondition,
     Events,
     Filter,
     Fold,
     Function,
     Gap,
+    ItemPosition,
+    Kind,
+    Length,
+    Names,
     Next,
     NullTest,
+    OfItem,
+    OfItems,
     Parameter,
     Part,
+    Phase,
+    Referent,
     Schema,
     Select,
     Stream,
     TextTest,
     Union,
     Value,
+    WhereConjunct,
 )
+from xscl.algebra.values import MOST_TEXT, Span, String, derive, number_text, xpath_number
+from xscl.problems import Problem
+from xscl.syntax import Component, EventDefinition, EventExpr, EventQuery, EventStream, Named, Sequenced
+
+
+def expression_kind(value: Value) -> Kind:
+    """Whether a value is a string or a number."""
+    match value:
+        case Constant(value=constant):
+            return "string" if isinstance(constant, str) else "number"
+        case Attribute(kind=kind) | Function(kind=kind):
+            return kind
+    return "number"
+
+
+def arithmetic(op: ArithmeticOp, left: Value, right: Value) -> Value:
+    """An operation. Its value if that is known and not NULL."""
+    if isinstance(left, Constant) and isinstance(right, Constant):
+        one, two = _as_number(left.value), _as_number(right.value)
+        try:
+            result = _OPERATIONS[op](one, two)
+        except (ZeroDivisionError, OverflowError, ValueError):
+            result = math.nan
+        if math.isfinite(result):
+            return Constant(result)
+    return Arithmetic(op, left, right)
+
+
+_OPERATIONS: dict[ArithmeticOp, Callable[[float, float], float]] = {
+    "+": lambda a, b: a + b,
+    "-": lambda a, b: a - b,
+    "*": lambda a, b: a * b,
+    "/": lambda a, b: a / b,
+    "%": math.fmod,  # with the sign of the first, as XPath's mod
+}
+
+
+def function_of(name: str, args: tuple[Value, ...], kind: Kind) -> Value:
+    """A function of values. Its value if that is known and not NULL."""
+    if name == "number" and expression_kind(args[0]) == "number":
+        return args[0]
+    constants = [arg.value for arg in args if isinstance(arg, Constant)]
+    if name == "coalesce" and isinstance(args[0], Constant):
+        return args[0]
+    if len(constants) < len(args):
+        return Function(name, args, kind)
+    if name == "concat":
+        text = "".join(map(xpath_string, constants))
+        return Constant(text) if len(text) <= MOST_TEXT else Function(name, args, kind)
+    if name == "abs":
+        number = abs(_as_number(constants[0]))
+    elif kind == "number":
+        number = xpath_number(derive(name, xpath_string(constants[0])))
+    else:
+        return Constant(derive(name, xpath_string(constants[0])))
+    return Constant(number) if math.isfinite(number) else Function(name, args, kind)
+
+
+def xpath_string(value: str | float) -> str:
+    """The text of a constant."""
+    return value if isinstance(value, str) else number_text(value)
+
+
+def _as_number(value: str | float) -> float:
+    return xpath_number(value) if isinstance(value, str) else value
+
+
+MAX_TREE_DEPTH = 100
+"""How deep operators, and the operations of an expression, may be nested."""
+
+_WITH_PARTS = frozenset(
+    {"stream", "select", "source", "left", "right", "condition", "chooses", "continues", "sets", "items", "expr"}
+    | {"arg", "args", "value", "where", "having", "components", "component", "words", "part"}
+)
+_CHILD_FIELDS = {
+    kind: tuple(field.name for field in fields(kind) if field.name in _WITH_PARTS)
+    for kind in (EventQuery, Sequenced, *get_args(Component), *get_args(EventStream), *get_args(EventExpr), Named)
+    if kind is not String
+}
+"""The fields of each kind of node that have nodes."""
+
+
+def too_deep(query: EventQuery) -> Problem | None:
+    """The problem of a tree that would exhaust the stack."""
+    waiting: list[tuple[Any, int]] = [(query, 0)]
+    while waiting:
+        node, depth = waiting.pop()
+        if depth > MAX_TREE_DEPTH:
+            message = f"nested more than {MAX_TREE_DEPTH} levels deep"
+            return Problem(message, node.span, "PUBLISH a part of it, and read that stream")
+        if node.__class__ is tuple:  # a word of alternatives
+            waiting += [(one, depth) for one in node]
+        for name in _CHILD_FIELDS.get(node.__class__, ()):
+            child = getattr(node, name)
+            if child.__class__ is tuple:
+                waiting += [(one, depth + 1) for one in child]
+            elif child is not None:
+                waiting.append((child, depth + 1))
+    return None
+
 
 MAX_CLAUSES = 64
 """How many clauses a condition may have in disjunctive normal form."""
@@ -50,9 +170,9 @@ _Map = Callable[[Value], Value]
 # ---------------------------------------------------------------- conditions
 
 
-def all_of(*conditions: Condition) -> Condition:
+def all_of(*conditions: EventCondition) -> EventCondition:
     """The conjunction, without conjunctions inside it."""
-    args: dict[Condition, None] = {}
+    args: dict[EventCondition, None] = {}
     for condition in conditions:
         args.update(dict.fromkeys(condition.args if isinstance(condition, AllOf) else (condition,)))
     if AnyOf(()) in args:
@@ -60,9 +180,9 @@ def all_of(*conditions: Condition) -> Condition:
     return next(iter(args)) if len(args) == 1 else AllOf(tuple(args))
 
 
-def any_of(*conditions: Condition) -> Condition:
+def any_of(*conditions: EventCondition) -> EventCondition:
     """The disjunction, without disjunctions inside it."""
-    args: dict[Condition, None] = {}
+    args: dict[EventCondition, None] = {}
     for condition in conditions:
         args.update(dict.fromkeys(condition.args if isinstance(condition, AnyOf) else (condition,)))
     if ALWAYS in args:
@@ -70,25 +190,25 @@ def any_of(*conditions: Condition) -> Condition:
     return next(iter(args)) if len(args) == 1 else AnyOf(tuple(args))
 
 
-def clauses_of(condition: Condition) -> int:
+def count_dnf_clauses(condition: EventCondition) -> int:
     """How many clauses a condition has in disjunctive normal form, equal ones counted each."""
     match condition:
         case AllOf(args=args):
             count = 1
             for arg in args:
-                count *= clauses_of(arg)
+                count *= count_dnf_clauses(arg)
             return count
         case AnyOf(args=args):
-            return sum(map(clauses_of, args))
+            return sum(map(count_dnf_clauses, args))
     return 1
 
 
-def values_of(condition: Condition) -> Iterator[Value]:
+def compared_values(condition: EventCondition) -> Iterator[Value]:
     """The values that a condition compares or tests."""
     match condition:
         case AllOf(args=args) | AnyOf(args=args):
             for arg in args:
-                yield from values_of(arg)
+                yield from compared_values(arg)
         case Comparison(left=left, right=right):
             yield left
             yield right
@@ -98,30 +218,30 @@ def values_of(condition: Condition) -> Iterator[Value]:
             yield value
 
 
-def parts_of(value: Value) -> Iterator[Value]:
+def subexpressions(value: Value) -> Iterator[Value]:
     """The value, and all values inside it."""
     yield value
     match value:
         case Arithmetic(left=left, right=right):
-            yield from parts_of(left)
-            yield from parts_of(right)
+            yield from subexpressions(left)
+            yield from subexpressions(right)
         case Function(args=args):
             for arg in args:
-                yield from parts_of(arg)
+                yield from subexpressions(arg)
 
 
-def mapped(value: Value, leaf: _Map) -> Value:
+def map_leaves(value: Value, leaf: _Map) -> Value:
     """The value with other leaves."""
     match value:
         case Arithmetic(op=op, left=left, right=right):
-            return Arithmetic(op, mapped(left, leaf), mapped(right, leaf))
+            return Arithmetic(op, map_leaves(left, leaf), map_leaves(right, leaf))
         case Function(name=name, args=args, kind=kind):
-            return Function(name, tuple(mapped(arg, leaf) for arg in args), kind)
+            return Function(name, tuple(map_leaves(arg, leaf) for arg in args), kind)
         case Constant() | Parameter() | Attribute() | Duration() | Gap():
             return leaf(value)
 
 
-def mapped_condition(condition: Condition, leaf: _Map) -> Condition:
+def mapped_condition(condition: EventCondition, leaf: _Map) -> EventCondition:
     """The condition with other leaves in its values."""
     match condition:
         case AllOf(args=args):
@@ -129,20 +249,21 @@ def mapped_condition(condition: Condition, leaf: _Map) -> Condition:
         case AnyOf(args=args):
             return AnyOf(tuple(mapped_condition(arg, leaf) for arg in args))
         case Comparison(op=op, left=left, right=right):
-            return Comparison(op, mapped(left, leaf), mapped(right, leaf))
+            return Comparison(op, map_leaves(left, leaf), map_leaves(right, leaf))
         case TextTest(name=name, args=texts, negated=negated):
-            return TextTest(name, tuple(mapped(text, leaf) for text in texts), negated)
+            return TextTest(name, tuple(map_leaves(text, leaf) for text in texts), negated)
         case NullTest(value=value, negated=negated):
-            return NullTest(mapped(value, leaf), negated)
+            return NullTest(map_leaves(value, leaf), negated)
 
 
 def _in_place(part: Part, values: Mapping[str, Value]) -> _Map:
-    """Puts values in the place of the attributes of a part."""
     return lambda leaf: values[leaf.name] if isinstance(leaf, Attribute) and leaf.part == part else leaf
 
 
 def _is_small(values: Iterator[Value]) -> bool:
-    return all(number < MAX_SIZE for number, _ in enumerate(inner for value in values for inner in parts_of(value)))
+    return all(
+        number < MAX_SIZE for number, _ in enumerate(inner for value in values for inner in subexpressions(value))
+    )
 
 
 # ---------------------------------------------------------------- upper bounds of DUR
@@ -163,9 +284,9 @@ def _longest(op: str, seconds: float) -> int | None:
 _TURNED = {">": "<", ">=": "<=", "=": "="}
 
 
-def without_bounds(condition: Condition) -> tuple[Condition, int | None]:
+def without_bounds(condition: EventCondition) -> tuple[EventCondition, int | None]:
     """The condition without its upper bounds of DUR, and the least of them in microseconds, None if there is none."""
-    kept: list[Condition] = []
+    kept: list[EventCondition] = []
     least: int | None = None
     for conjunct in condition.args if isinstance(condition, AllOf) else (condition,):
         bound = None
@@ -210,15 +331,15 @@ def bounded(stream: Stream, within: int | None, *, all_inside: bool = False) -> 
     return stream
 
 
-def is_bounded(stream: Stream) -> bool:
+def is_windowed(stream: Stream) -> bool:
     """Whether every NEXT and FOLD of a stream has a window. State without one is kept for ever."""
     match stream:
         case Select() | Filter() | Aggregate():
-            return is_bounded(stream.source)
+            return is_windowed(stream.source)
         case Union():
-            return is_bounded(stream.left) and is_bounded(stream.right)
+            return is_windowed(stream.left) and is_windowed(stream.right)
         case Next() | Fold():
-            return stream.within is not None and is_bounded(stream.left) and is_bounded(stream.right)
+            return stream.within is not None and is_windowed(stream.left) and is_windowed(stream.right)
     return True
 
 
@@ -235,8 +356,7 @@ def _has_intervals(stream: Stream) -> bool:
 # ---------------------------------------------------------------- operators
 
 
-def filter_of(source: Stream, condition: Condition) -> Stream:
-    """FILTER."""
+def filter_of(source: Stream, condition: EventCondition) -> Stream:
     if _has_intervals(source):
         condition, within = without_bounds(condition)
         source = bounded(source, within)
@@ -245,28 +365,27 @@ def filter_of(source: Stream, condition: Condition) -> Stream:
     match source:
         case Filter(source=inner, condition=first):
             both = all_of(first, condition)
-            if clauses_of(both) <= MAX_CLAUSES:
+            if count_dnf_clauses(both) <= MAX_CLAUSES:
                 return Filter(inner, both)
         case Select(source=inner, items=items):
             moved = mapped_condition(condition, _in_place("left", dict(items)))
-            if _is_small(values_of(moved)):
+            if _is_small(compared_values(moved)):
                 return replace(source, source=filter_of(inner, moved))
     return Filter(source, condition)
 
 
 def select_of(source: Stream, items: tuple[tuple[str, Value], ...], schema: Schema) -> Stream:
-    """SELECT."""
     if schema == source.schema and all(isinstance(value, Attribute) and value.name == name for name, value in items):
         return source
     if isinstance(source, Select):
         values = _in_place("left", dict(source.items))
-        joined = tuple((name, mapped(value, values)) for name, value in items)
+        joined = tuple((name, map_leaves(value, values)) for name, value in items)
         if _is_small(value for _, value in joined):
             return select_of(source.source, joined, schema)
     return Select(source, items, schema)
 
 
-def in_order(source: Stream, schema: Schema) -> Stream:
+def reorder_attributes(source: Stream, schema: Schema) -> Stream:
     """A stream with its attributes in another order."""
     kinds = dict(schema)
     return select_of(source, tuple((name, Attribute("left", name, kinds[name])) for name in kinds), schema)
@@ -284,9 +403,8 @@ def unequal(one: Schema, other: Schema) -> str:
 
 
 def next_of(
-    left: Stream, right: Stream, condition: Condition, names: tuple[tuple[Part, str], ...], schema: Schema
+    left: Stream, right: Stream, condition: EventCondition, names: tuple[tuple[Part, str], ...], schema: Schema
 ) -> Stream:
-    """NEXT."""
     condition, within = without_bounds(condition)
     if isinstance(right, Select) and _reads_a_name(right):
         values = {name: value for name, value in right.items if isinstance(value, Attribute)}
@@ -302,13 +420,12 @@ def next_of(
 def fold_of(
     left: Stream,
     right: Stream,
-    chooses: Condition,
-    continues: Condition,
+    chooses: EventCondition,
+    continues: EventCondition,
     sets: tuple[tuple[str, Value], ...],
     names: tuple[tuple[Part, str], ...],
     schema: Schema,
 ) -> Stream:
-    """FOLD."""
     chooses, first = without_bounds(chooses)
     continues, second = without_bounds(continues)
     within = shorter(first, second)
@@ -324,15 +441,154 @@ def _reads_a_name(stream: Stream) -> bool:
     return isinstance(stream, Events)
 
 
-def _with_filter(condition: Condition, right: Stream) -> tuple[Condition, Stream]:
-    """A condition on the right events with a filter of theirs, and the right operand without it."""
+def _with_filter(condition: EventCondition, right: Stream) -> tuple[EventCondition, Stream]:
     if not isinstance(right, Filter) or not isinstance(right.source, Events):
         return condition, right
-    if any(isinstance(inner, Duration) for value in values_of(right.condition) for inner in parts_of(value)):
+    if any(
+        isinstance(inner, Duration) for value in compared_values(right.condition) for inner in subexpressions(value)
+    ):
         return condition, right  # DUR is that of the right event there
     moved = mapped_condition(
         right.condition,
         lambda leaf: Attribute("right", leaf.name, leaf.kind) if isinstance(leaf, Attribute) else leaf,
     )
     both = all_of(condition, moved)
-    return (both, right.source) if clauses_of(both) <= MAX_CLAUSES else (condition, right)
+    return (both, right.source) if count_dnf_clauses(both) <= MAX_CLAUSES else (condition, right)
+
+
+RESERVED = frozenset(
+    {
+        *("select", "from", "publish", "as", "and", "or", "not", "is", "null", "filter", "next", "fold", "union"),
+        *("aggregate", "by", "over", "within", "dur", "gap", "define", "pattern"),
+    }
+)
+"""The keywords of event queries, in lower case. Behind a dot they are attributes."""
+
+RESERVED_IN_PATTERNS = frozenset(
+    {
+        *("select", "from", "publish", "as", "and", "or", "not", "is", "null", "within", "dur", "gap", "define"),
+        *("pattern", "seq", "set", "where", "having", "return", "errors", "budget", "all", "non", "overlapping"),
+        *("earliest", "maximal"),
+    }
+)
+"""What cannot be the name of a stream or a variable in PATTERN, in lower case."""
+
+
+def event_name_span(text: str, statement: EventDefinition | EventQuery) -> Span:
+    """Where the name of a definition stands in the text of its script, or that which a query PUBLISHes."""
+    if isinstance(statement, EventQuery):
+        return Span(statement.span.end - len(statement.publish or ""), statement.span.end)
+    # Comments may stand between the words.
+    start = text.find(statement.name, statement.span.start + len("define event"), statement.span.end)
+    return Span(start, start + len(statement.name))
+
+
+_PHASES: tuple[Phase, ...] = ("first", "each", "complete")
+
+
+def number_references(value: Value, known: Mapping[str, Referent]) -> tuple[Value, Names]:
+    """A value with the names `#0`, `#1`, ... for what it mentions, and what they stand for."""
+    names = _numbered(subexpressions(value), known)
+    return map_leaves(value, _renaming(known, names)), _sorted(names)
+
+
+def renamed_condition(condition: EventCondition, known: Mapping[str, Referent]) -> tuple[EventCondition, Names]:
+    """The same for a condition."""
+    names = _numbered((part for value in compared_values(condition) for part in subexpressions(value)), known)
+    return mapped_condition(condition, _renaming(known, names)), _sorted(names)
+
+
+def mentioned(condition: EventCondition, known: Mapping[str, Referent]) -> list[Referent]:
+    return list(_numbered((part for value in compared_values(condition) for part in subexpressions(value)), known))
+
+
+def conjuncts_of(
+    condition: EventCondition, known: Mapping[str, Referent], negated: Sequence[int]
+) -> Iterator[WhereConjunct]:
+    """The conjuncts of a condition. `negated` has the numbers of the variables that are negated; a conjunct mentions at
+    most one of these."""
+    for one in condition.args if isinstance(condition, AllOf) else (condition,):
+        if one == ALWAYS:
+            continue
+        referents = mentioned(one, known)
+        variable = next((referent.variable for referent in referents if referent.variable in negated), None)
+        if variable is not None:
+            yield _conjunct(one, known, variable, "complete")
+            continue
+        variable, phase = max(map(_unit, referents), default=(min(set(range(len(negated) + 1)) - {*negated}), 0))
+        own = {_place(referent) for referent in referents if referent.variable == variable}
+        if phase == 1 and "every" in own:
+            yield _conjunct(one, _narrowed(known, variable, "first"), variable, "first")
+            yield _conjunct(one, _narrowed(known, variable, "each"), variable, "each")
+        else:
+            yield _conjunct(one, known, variable, _PHASES[phase])
+
+
+def clashing(referents: Sequence[Referent]) -> int | None:
+    """A variable of which a condition mentions every event, and the one before another; None if there is none."""
+    for one in referents:
+        if _is_every(one, one.variable):
+            for other in referents:
+                if other.variable == one.variable and _place(other) in ("each", "previous", "earlier"):
+                    return one.variable
+    return None
+
+
+def sort_conjuncts(conjuncts: Sequence[WhereConjunct]) -> tuple[WhereConjunct, ...]:
+    """Conjuncts in the order of time, as they are written where that is the same."""
+    return tuple(sorted(conjuncts, key=lambda one: (one.variable, _PHASES.index(one.phase))))
+
+
+def _conjunct(condition: EventCondition, known: Mapping[str, Referent], variable: int, phase: Phase) -> WhereConjunct:
+    return WhereConjunct(*renamed_condition(condition, known), variable, phase)
+
+
+def _narrowed(known: Mapping[str, Referent], variable: int, place: ItemPosition) -> dict[str, Referent]:
+    """What names stand for, with one event of a variable in place of every one."""
+    return {
+        name: OfItem(variable, place, found.name) if isinstance(found, OfItem) and _is_every(found, variable) else found
+        for name, found in known.items()
+    }
+
+
+def _place(referent: Referent) -> str:
+    match referent:
+        case OfItem(place=place):
+            return place
+        case OfItems(earlier=True):
+            return "earlier"
+    return "all"
+
+
+def _is_every(referent: Referent, variable: int) -> bool:
+    return isinstance(referent, OfItem) and referent.variable == variable and referent.place == "every"
+
+
+def _unit(referent: Referent) -> tuple[int, int]:
+    """The variable of a referent, and the phase from which on it is known."""
+    match referent:
+        case OfItem(variable=variable, place="only" | "first"):
+            return variable, 0
+        case Length() | OfItem(place="last") | OfItems(earlier=False):
+            return referent.variable, 2
+    return referent.variable, 1
+
+
+def _numbered(parts: Iterator[Value], known: Mapping[str, Referent]) -> dict[Referent, str]:
+    """Names for the referents, in the order in which they are mentioned."""
+    found: dict[Referent, str] = {}
+    for part in parts:
+        if isinstance(part, Attribute):
+            found.setdefault(known[part.name], f"#{len(found)}")
+    return found
+
+
+def _renaming(known: Mapping[str, Referent], names: Mapping[Referent, str]) -> Callable[[Value], Value]:
+    def leaf(value: Value) -> Value:
+        return replace(value, name=names[known[value.name]]) if isinstance(value, Attribute) else value
+
+    return leaf
+
+
+def _sorted(names: Mapping[Referent, str]) -> Names:
+    return tuple((name, referent) for referent, name in names.items())

@@ -2,22 +2,105 @@
 
 The block is one tree pattern. What an attribute with IN takes is a branch of it, which every match has. The path of an
 attribute with := is none, because there is an event without such a node, too.
+
+Finds what event queries mean, and remembers it: a query is checked, and then lowered.
+
+Lowers event statements to the algebra of events, which `xscl.algebra.events` defines.
+
+Parses event queries that differ only in their constants and PUBLISH names once, as `xscl.skeletons` does for XSCL.
+
+The skeleton of an event query is its text without its literals and its PUBLISH name. A sign in front of a number is an
+operator, and so part of the skeleton.
+
+Finds what event queries of one skeleton mean once: the stream of the first is filled in for the others.
+
+What a query means may depend on its constants: some are folded, windows bound each other, and equal conditions are one.
+So the streams of two queries of the skeleton with constants of our own are found first. There is a template if each
+constant stands in them as it is, and what is made of the first is the second. It serves the queries whose constants are
+as far apart as ours where equal ones would be merged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from fractions import Fraction
+from typing import Any
 
-from xscl.algebra.comparisons import is_number
-from xscl.algebra.event_pattern import ATTRIBUTE_END, EventAttribute, EventPattern
-from xscl.algebra.events import Kind
-from xscl.algebra.expressions import Call, Expr, VarPath
-from xscl.algebra.functions import derivation
-from xscl.algebra.normal import constant_text
-from xscl.algebra.pattern import attach
-from xscl.algebra.system_names import block_root, path_end
-from xscl.event_syntax import EventDefinition
-from xscl.lower_paths import PatternBuilder
+from xscl.advice import Fill, Recipe
+from xscl.algebra.events import (
+    ATTRIBUTE_END,
+    Aggregate,
+    AllOf,
+    AnyOf,
+    Comparison,
+    Constant,
+    EventAttribute,
+    EventPattern,
+    Kind,
+    NearPattern,
+    OfItems,
+    Pattern,
+    Schema,
+    Statement,
+    Stream,
+    TextTest,
+)
+from xscl.algebra.joins import constant_operand_text
+from xscl.algebra.trees import attach_branch, block_root, path_end
+from xscl.algebra.values import NOWHERE, ORDERS, Call, Expr, Span, VarPath, derivation, is_number, xpath_number
+from xscl.builder import unquoted
+from xscl.event_forms import expression_kind, reorder_attributes, too_deep
+from xscl.event_resolve import MAX_INPUTS, MOST_DIGITS, PatternResolver, Resolver, Schemas
+from xscl.lower import PatternBuilder
+from xscl.problems import Problem
+from xscl.syntax import EventDefinition, EventQuery, Sequenced, names_read
+from xscl.text import UNITS, window_us
+
+
+def resolve_event_query(
+    query: EventQuery, schemas: Schemas, documents: Sequence[str] = ()
+) -> tuple[Statement | None, list[Problem]]:
+    """The events that a query makes, and what is wrong with it, with places in its own text. `documents` are streams of
+    documents, for hints."""
+    known = _known.get(id(query))
+    if known is not None and all(schemas.get(name) == schema for name, schema in known[1]):
+        return known[2], []
+    if problem := too_deep(query):
+        return None, [problem]
+    stream, problems = _resolved(query, schemas, documents)
+    if stream is None or problems:
+        return None, problems
+    remember(query, schemas, stream)
+    return stream, []
+
+
+def _resolved(query: EventQuery, schemas: Schemas, documents: Sequence[str]) -> tuple[Statement | None, list[Problem]]:
+    if isinstance(query.stream, Sequenced):
+        patterns = PatternResolver(schemas, documents)
+        return patterns.pattern(query, query.stream), patterns.problems
+    resolver = Resolver(schemas, documents)
+    stream = resolver.query(query.select, query.stream, query.within)
+    if resolver.inputs > MAX_INPUTS:
+        message = f"more than {MAX_INPUTS} inputs in one query"
+        resolver.problem(message, query.stream.span, "PUBLISH a part of it, and read that stream")
+    return stream, resolver.problems
+
+
+def remember(query: EventQuery, schemas: Schemas, stream: Statement) -> None:
+    """Remembers the events that a query makes."""
+    if len(_known) >= MOST_KNOWN:
+        _known.clear()
+    _known[id(query)] = query, tuple((read.name, schemas[read.name]) for read in names_read(query.stream)), stream
+
+
+MOST_KNOWN = 20_000
+"""How many results are remembered. When there are more, all are forgotten."""
+
+_known: dict[int, tuple[EventQuery, tuple[tuple[str, Schema | None], ...], Statement]] = {}
+"""What queries make of what attributes, by the identity of the query. A query is checked, and then lowered."""
 
 
 def lower_definition(definition: EventDefinition, namespaces: Mapping[str, str]) -> EventPattern:
@@ -31,7 +114,7 @@ def lower_definition(definition: EventDefinition, namespaces: Mapping[str, str])
     attributes: list[EventAttribute] = []
     for number, attribute in enumerate(definition.attributes, 1):
         kind: Kind = "number" if attribute.number or is_number(attribute.operand) else "string"
-        constant = constant_text(attribute.operand)
+        constant = constant_operand_text(attribute.operand)
         if constant is not None:
             attributes.append(EventAttribute(attribute.name, kind, None, constant=constant))
             continue
@@ -39,7 +122,7 @@ def lower_definition(definition: EventDefinition, namespaces: Mapping[str, str])
         variables.append(operand.var)
         if attribute.each:
             end = path_end(number)
-            pattern = attach(pattern, operand.var, build.path(operand.steps, last_var=end))
+            pattern = attach_branch(pattern, operand.var, build.path(operand.steps, last_var=end))
             ends.append(end)
             attributes.append(EventAttribute(attribute.name, kind, end))
         else:
@@ -57,3 +140,362 @@ def _functions(operand: Expr) -> tuple[tuple[str, ...], VarPath]:
     assert name is not None, "its functions derive values"
     inner, path = _functions(operand.args[0])
     return (*inner, name), path
+
+
+MAX_SKELETONS = 5_000
+"""How many skeletons are remembered. When there are more, all are forgotten."""
+
+_LITERAL = re.compile(
+    r"""(?<![\w.'"$]) (?: ("(?:[^"\n]|"")*"|'(?:[^'\n]|'')*') | ((?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)) (?!\s*\]) )""",
+    re.VERBOSE,
+)
+_PUBLISHED = re.compile(r"publish\s+([A-Za-z_][A-Za-z0-9_]*)\Z", re.IGNORECASE)
+_KEYWORDS = re.compile(
+    r"(?:select|from|publish|as|and|or|not|is|null|filter|next|fold|union|aggregate|by|over|within|dur|gap|define|pattern)\Z",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class EventSkeleton:
+    """Makes the trees of the queries of a skeleton. `kinds` says what each literal is, as in a Recipe."""
+
+    tree: Fill
+    kinds: tuple[str, ...]
+    streams: dict[object, Any] = field(default_factory=dict)
+    """What is known of the streams that the queries mean, for `xscl.event_lower`."""
+
+
+class KnownEventSkeletons:
+    """The skeletons of event queries so far."""
+
+    def __init__(self, parse: Callable[[str], EventQuery | None]) -> None:
+        """`parse` returns the tree of a query, with its spans in it, or None."""
+        self._parse = parse
+        self._found: dict[tuple[object, ...], EventSkeleton | None] = {}
+        self._unused: dict[tuple[object, ...], str] = {}
+
+    def query(self, text: str) -> tuple[EventQuery, EventSkeleton, list[str]] | None:
+        """The tree of a query if its skeleton is known, its skeleton and its literals; None if it has to be parsed. The
+        spans in the tree are those in another query."""
+        body, name = _unpublished(text)
+        parts = _LITERAL.split(body)
+        strings, numbers = parts[1::3], parts[2::3]
+        literals = [number if string is None else string for string, number in zip(strings, numbers, strict=True)]
+        key = (*parts[::3], *[string is None for string in strings])
+        if key in self._unused:
+            # What makes other trees takes long to find, and most queries may have a skeleton of their own.
+            self._found[key] = self._skeleton(self._unused.pop(key))
+        elif key not in self._found:
+            if len(self._found) + len(self._unused) >= MAX_SKELETONS:
+                self._found.clear()
+                self._unused.clear()
+            self._unused[key] = body
+        skeleton = self._found.get(key)
+        if skeleton is None:
+            return None
+        try:
+            made: EventQuery = skeleton.tree(literals)
+        except Problem:
+            return None
+        return EventQuery(made.stream, made.select, made.within, name, made.span), skeleton, literals
+
+    def _skeleton(self, text: str) -> EventSkeleton | None:
+        query = self._parse(text)
+        if query is None or query.publish is not None or too_deep(query):
+            return None
+        places = [Span(*found.span()) for found in _LITERAL.finditer(text)]
+        recipe = Recipe({place.start: (slot, place) for slot, place in enumerate(places)}, text)
+        tree = recipe.of(query) or (lambda literals: query)
+        # If the lexer found other literals than we did, the tree cannot be used for other queries.
+        if recipe.met != set(range(len(places))):
+            return None
+        return EventSkeleton(tree, tuple(recipe.kinds[slot] for slot in range(len(places))))
+
+
+def _unpublished(text: str) -> tuple[str, str | None]:
+    """A query without its PUBLISH name, and the name; None if there is none."""
+    body, *end = text.rsplit(None, 2)
+    if len(end) == 2 and (found := _PUBLISHED.match(" ".join(end))) and not _KEYWORDS.match(found[1]):
+        return body, found[1]
+    return text, None
+
+
+Literal = str | float | int
+Make = Callable[[Sequence[Literal]], Any]
+"""Makes a part of a stream of the values of literals."""
+
+MOST_SCHEMAS = 8
+"""For how many schemas of what it reads a skeleton is kept."""
+
+_made: dict[int, tuple[EventQuery, EventSkeleton, list[str]]] = {}
+"""The queries that were made of a skeleton, with their literals, by their identity."""
+
+
+def made_of(query: EventQuery, skeleton: EventSkeleton, literals: list[str]) -> None:
+    """Remembers that a query was made of a skeleton with these literals."""
+    if len(_made) >= MOST_KNOWN:
+        _made.clear()
+    _made[id(query)] = query, skeleton, literals
+
+
+def resolve_known(
+    query: EventQuery, schemas: Schemas, documents: Sequence[str] = ()
+) -> tuple[Statement | None, list[Problem]]:
+    """What `xscl.event_resolve.resolve` returns. If a query was made of a skeleton, the places of problems are those in
+    another one."""
+    made = _made.pop(id(query), None)
+    if made is not None and (stream := _stream(*made, schemas)) is not None:
+        remember(query, schemas, stream)
+        return stream, []
+    return resolve_event_query(query, schemas, documents)
+
+
+def _stream(query: EventQuery, skeleton: EventSkeleton, literals: list[str], schemas: Schemas) -> Statement | None:
+    read: dict[str, Schema] = {}
+    for name in names_read(query.stream):
+        schema = schemas.get(name.name)
+        if schema is None:
+            return None
+        read[name.name] = schema
+    key = tuple(read.items())
+    if key not in skeleton.streams:
+        if len(skeleton.streams) >= MOST_SCHEMAS:
+            skeleton.streams.clear()
+        skeleton.streams[key] = _template(skeleton, read)
+    template: _Template | None = skeleton.streams[key]
+    return None if template is None else template.stream(literals)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Template:
+    """Makes the streams of queries. Values of `numeric` strings must be numbers, and in each group of `apart` no two
+    may be equal."""
+
+    make: Make
+    kinds: tuple[str, ...]
+    numeric: frozenset[int]
+    apart: tuple[tuple[Make, ...], ...]
+
+    def stream(self, literals: Sequence[str]) -> Statement | None:
+        """The stream of a query with these literals; None if the template does not say what it means."""
+        values: list[Literal] = []
+        for slot, (kind, text) in enumerate(zip(self.kinds, literals, strict=True)):
+            value = _value(kind, text)
+            if value is None or (slot in self.numeric and math.isnan(xpath_number(str(value)))):
+                return None
+            values.append(value)
+        for group in self.apart:
+            if len({make(values) for make in group}) < len(group):
+                return None
+        stream: Statement = self.make(values)
+        return stream
+
+
+def _value(kind: str, text: str) -> Literal | None:
+    if kind == "string":
+        return unquoted(text)
+    if kind in UNITS:
+        return window_us(text, kind, NOWHERE) or None
+    number = float(text) if len(text) < MOST_DIGITS else math.inf
+    if not math.isfinite(number):
+        return None
+    return float(Fraction(text.rstrip(".")) / 100) if kind == "percentage" else number
+
+
+# ---------------------------------------------------------------- how a template is found
+
+
+def _template(skeleton: EventSkeleton, schemas: Mapping[str, Schema]) -> _Template | None:
+    kinds = skeleton.kinds
+    if any(kind not in ("string", "number", "percentage", *UNITS) for kind in kinds):
+        return None
+    ours = [_marks(kinds, falling) for falling in (False, True)]
+    streams = [resolve_event_query(skeleton.tree(marks), schemas)[0] for marks in ours]
+    first, second = streams
+    if first is None or second is None:
+        return None
+    maker = _Maker(kinds, [_value(kind, mark) for kind, mark in zip(kinds, ours[0], strict=True)])
+    make = maker.of(first) or (lambda values: first)
+    if maker.met != set(range(len(kinds))) or maker.depends:
+        return None
+    template = _Template(make, kinds, frozenset(maker.numeric), tuple(maker.apart))
+    return template if template.stream(ours[1]) == second else None
+
+
+def _marks(kinds: Sequence[str], falling: bool) -> list[str]:
+    """Literals no two of which have one value, all of them numbers, those of windows in rising or falling order."""
+    marks = []
+    for slot, kind in enumerate(kinds):
+        place = len(kinds) - slot if falling else slot + 3
+        if kind in UNITS:
+            marks.append(f"{place * UNITS['w'] // UNITS[kind]}")
+        else:
+            number = f"{700_001 + 2 * place}"
+            marks.append(f'"{number}"' if kind == "string" else number)
+    return marks
+
+
+class _Maker:
+    """Says how the stream of our own literals is made again with others. `met` are the literals found in it, and
+    `depends` is whether there is a part that may be another one for other literals."""
+
+    def __init__(self, kinds: Sequence[str], marks: Sequence[Literal | None]) -> None:
+        self.met: set[int] = set()
+        self.numeric: set[int] = set()
+        self.apart: list[tuple[Make, ...]] = []
+        self.depends = False
+        self._constants: dict[Literal, tuple[int, Make]] = {}
+        self._windows: dict[int, int] = {}
+        for slot, (kind, mark) in enumerate(zip(kinds, marks, strict=True)):
+            assert mark is not None
+            if kind in UNITS:
+                self._windows[int(mark)] = slot
+                self._constants[int(mark) / 1e6] = slot, _seconds(slot)
+                continue
+            self._constants[mark] = slot, _as_it_is(slot)
+            if kind != "string":
+                self._constants[0.0 - float(mark)] = slot, _negated(slot)
+
+    def of(self, node: Any) -> Make | None:
+        """What makes a part with other literals; None if it holds none."""
+        match node:
+            case Constant(value=value):
+                return self._constant(value)
+            case int() if node in self._windows and not isinstance(node, bool):
+                slot = self._windows[node]
+                self.met.add(slot)
+                return lambda values: values[slot]
+            case TextTest(name="matches"):
+                self.depends = self.depends or self._holds(node.args[1:])  # they may be no regular expressions
+            case Comparison(op=op, left=left, right=right):
+                for one, other in ((left, right), (right, left)):
+                    is_read = op in ORDERS or expression_kind(other) == "number"
+                    if is_read and isinstance(one, Constant) and isinstance(one.value, str):
+                        self._is_number(one.value)
+            case AllOf(args=args) | AnyOf(args=args):
+                self._keep_apart(args)
+            case Aggregate(items=items):
+                self.depends = self.depends or self._holds(items)  # equal ones are one
+            case OfItems(aggregated=aggregated):
+                self.depends = self.depends or self._holds(aggregated)  # the same
+            case Pattern(conjuncts=conjuncts, kills=kills):
+                self._keep_apart(conjuncts)
+                self._keep_apart(kills)
+        if isinstance(node, tuple):
+            return _made_anew(lambda *parts: parts, node, list(map(self.of, node)))
+        if is_dataclass(node) and not isinstance(node, type):
+            parts = [getattr(node, one.name) for one in fields(node)]
+            return _made_anew(type(node), parts, list(map(self.of, parts)))
+        return None
+
+    def _constant(self, value: str | float) -> Make | None:
+        if value not in self._constants:
+            return None
+        slot, of = self._constants[value]
+        self.met.add(slot)
+        return lambda values: Constant(of(values))
+
+    def _is_number(self, mark: str) -> None:
+        if mark in self._constants:
+            self.numeric.add(self._constants[mark][0])
+
+    def _holds(self, node: Any) -> bool:
+        return any(value in self._constants for value in _constants(node))
+
+    def _keep_apart(self, args: tuple[Any, ...]) -> None:
+        """Finds the conditions that differ in constants only: equal ones would be one."""
+        groups: dict[str, list[Make]] = {}
+        for arg in args:
+            makes = [self._value_of(value) for value in _constants(arg)]
+            groups.setdefault(repr(_without(arg)), []).append(_all_of(makes))
+        self.apart += [tuple(group) for group in groups.values() if len(group) > 1]
+
+    def _value_of(self, value: Literal) -> Make:
+        found = self._constants.get(value)
+        return (lambda values: value) if found is None else found[1]
+
+
+def _as_it_is(slot: int) -> Make:
+    return lambda values: values[slot]
+
+
+def _negated(slot: int) -> Make:
+    return lambda values: 0.0 - float(values[slot])
+
+
+def _seconds(slot: int) -> Make:
+    return lambda values: int(values[slot]) / 1e6
+
+
+def _all_of(makes: Sequence[Make]) -> Make:
+    return lambda values: tuple(make(values) for make in makes)
+
+
+def _constants(node: Any) -> list[Literal]:
+    """The values of the constants in a part, from left to right."""
+    if isinstance(node, Constant):
+        return [node.value]
+    if isinstance(node, tuple):
+        return [value for one in node for value in _constants(one)]
+    if is_dataclass(node) and not isinstance(node, type):
+        return [value for one in fields(node) for value in _constants(getattr(node, one.name))]
+    return []
+
+
+def _without(node: Any) -> Any:
+    """A part as a tuple in which all constants are alike."""
+    if isinstance(node, Constant):
+        return Constant
+    if isinstance(node, tuple):
+        return tuple(map(_without, node))
+    if is_dataclass(node) and not isinstance(node, type):
+        return type(node), *(_without(getattr(node, one.name)) for one in fields(node))
+    return node
+
+
+def _made_anew(make: Callable[..., Any], parts: Sequence[Any], makes: Sequence[Make | None]) -> Make | None:
+    changing = [(place, one) for place, one in enumerate(makes) if one is not None]
+    if not changing:
+        return None
+
+    def anew(values: Sequence[Literal]) -> Any:
+        made = list(parts)
+        for place, one in changing:
+            made[place] = one(values)
+        return make(*made)
+
+    return anew
+
+
+def schema_of(definition: EventDefinition) -> Schema:
+    """The attributes of the events that are defined."""
+    return tuple(
+        (attribute.name, "number" if attribute.number or is_number(attribute.operand) else "string")
+        for attribute in definition.attributes
+    )
+
+
+def lower_event_query(query: EventQuery, schemas: Mapping[str, Schema]) -> Stream:
+    """The events that a query makes that is no PATTERN: see `lower_statement`."""
+    stream = lower_statement(query, schemas)
+    assert not isinstance(stream, Pattern | NearPattern)
+    return stream
+
+
+def lower_statement(query: EventQuery, schemas: Mapping[str, Schema]) -> Statement:
+    """The events that a query makes, in normal form (see `xscl.event_forms`), or the pattern that it looks for.
+
+    `xscl.event_parser` found no fault with it. `schemas` are the attributes of the streams that it reads; if that which
+    it PUBLISHes is among them, its events have their attributes in that order.
+    """
+    stream, problems = resolve_known(query, schemas)
+    assert stream is not None, problems
+    schema = schemas.get(query.publish or "")
+    if schema is None:
+        return stream
+    return (
+        replace(stream, schema=schema)
+        if isinstance(stream, Pattern | NearPattern)
+        else reorder_attributes(stream, schema)
+    )

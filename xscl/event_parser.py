@@ -1,27 +1,210 @@
-"""Parses event statements: the text of one in, its syntax tree or what is wrong with it out."""
+"""Parses event statements: the text of one in, its syntax tree or what is wrong with it out.
+
+Checks the event statements of a script, and finds the attributes of its event streams.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 from lark import Lark, UnexpectedInput
 
-from xscl.algebra.expressions import Span
-from xscl.definition_builder import DefinitionBuilder
-from xscl.event_advice import explain_definition, explain_query
-from xscl.event_skeletons import KnownEventSkeletons
-from xscl.event_syntax import EventDefinition, EventQuery, EventStatement
-from xscl.event_templates import made_of
-from xscl.kinds import Kind
+from xscl.algebra.events import Schema
+from xscl.algebra.values import Span, VarPath
+from xscl.check import query_problems
+from xscl.check_expressions import blocks, name_span
+from xscl.event_advice import explain_definition, explain_pattern, explain_query
+from xscl.event_builder import DefinitionBuilder, EventPatternBuilder
+from xscl.event_forms import RESERVED, event_name_span, unequal
+from xscl.event_lower import KnownEventSkeletons, made_of, resolve_known, schema_of
+from xscl.event_resolve import MAX_ATTRIBUTES
 from xscl.lalr import TableParser, Unparsable
-from xscl.pattern_advice import explain_pattern
-from xscl.pattern_builder import PatternBuilder
 from xscl.problems import Lines, Problem
+from xscl.syntax import (
+    NO_EVENTS,
+    EventDefinition,
+    EventQuery,
+    EventStatement,
+    EventStreams,
+    Query,
+    Script,
+    SelectItem,
+    SelectItems,
+    names_read,
+)
+from xscl.text import SyntaxKind
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def parse_event_statement(script: str, kind: Kind, span: Span, lines: Lines, *, reuse: bool = False) -> EventStatement:
+def schemas_of(script: Script, known: EventStreams = NO_EVENTS) -> dict[str, Schema]:
+    """The attributes of the event streams that a correct script defines or PUBLISHes, and of those that are known."""
+    schemas, _ = _Checker(script, known, frozenset()).streams()
+    return {name: schema for name, schema in schemas.items() if schema is not None}
+
+
+def check_events(
+    script: Script,
+    lines: Lines,
+    in_place: Callable[[int], Query],
+    *,
+    known: EventStreams = NO_EVENTS,
+    failed: frozenset[str] = frozenset(),
+    stored: bool = False,
+) -> Iterator[Problem]:
+    """The problems of event statements, and of queries that read what they define, but for cycles.
+
+    `in_place` parses the query of a number again, as for `check_script`. `known` are streams that the script can read
+    without having them, and `failed` those of statements whose syntax is wrong.
+    """
+    checker = _Checker(script, known, failed)
+    prefixes = {prefix for prefix, _ in script.namespaces} | {"xml"}
+    seen: dict[str, EventDefinition] = {}
+    for definition in script.definitions:
+        yield from _definition(definition, lines, prefixes, stored)
+        span = event_name_span(lines.text, definition)
+        if definition.name in seen:
+            line, column = lines.place(event_name_span(lines.text, seen[definition.name]).start)
+            message = f"the event {definition.name} is already defined at {line}:{column}"
+            yield Problem(message, span, "choose another name, or make the two one with UNION")
+        seen.setdefault(definition.name, definition)
+    yield from checker.publishers(lines, in_place)
+    yield from checker.documents(in_place)
+    _, problems = checker.streams()
+    yield from problems
+
+
+def _definition(definition: EventDefinition, lines: Lines, prefixes: set[str], stored: bool) -> Iterator[Problem]:
+    yield from _name(definition.name, event_name_span(lines.text, definition), "an event")
+    attributes = definition.attributes
+    if len(attributes) > MAX_ATTRIBUTES:
+        span = attributes[MAX_ATTRIBUTES].span
+        yield Problem(f"more than {MAX_ATTRIBUTES} attributes", span, "define two events, with fewer each")
+        return
+    taken: set[str] = set()
+    for attribute in attributes:
+        span = Span(attribute.span.start, attribute.span.start + len(attribute.name))
+        yield from _name(attribute.name, span, "an attribute")
+        if attribute.name in taken:
+            yield Problem(f"two attributes are named {attribute.name}", span, "give one another name")
+        taken.add(attribute.name)
+        if attribute.each and not (isinstance(attribute.operand, VarPath) and attribute.operand.steps):
+            hint = "write a path on a variable, as in IN i/category; a function of it in a SELECT over the events"
+            yield Problem("IN takes a path", attribute.operand.span, hint)
+    items = [SelectItem(one.operand, f"{number}", one.span) for number, one in enumerate(attributes)]
+    query = Query(definition.block, SelectItems(tuple(items)), None, definition.span)
+    for problem in query_problems(query, lines, prefixes, stored=stored):
+        yield Problem(problem.message.replace("in SELECT", "in a definition"), problem.span, problem.hint)
+
+
+def _name(name: str, span: Span, what: str) -> Iterator[Problem]:
+    if not _NAME.fullmatch(name):
+        yield Problem(f"{name} cannot be the name of {what}", span, "use the letters A to Z, digits and _")
+    elif name.lower() in RESERVED:
+        yield Problem(f"{name} is a keyword of event statements", span, "choose another name")
+
+
+class _Checker:
+    """Checks the streams of a script."""
+
+    def __init__(self, script: Script, known: EventStreams, failed: frozenset[str]) -> None:
+        self._script, self._failed = script, failed
+        self._defined = {definition.name: schema_of(definition) for definition in script.definitions}
+        self._all_defined = {*known.defined, *self._defined}
+        self._published: dict[str, list[EventQuery]] = {}
+        for query in script.event_queries:
+            if query.publish is not None:
+                self._published.setdefault(query.publish, []).append(query)
+        self._known: dict[str, Schema] = {**known.published, **known.defined}
+        self._from_documents = sorted({query.publish for query in script.queries if query.publish is not None})
+
+    def publishers(self, lines: Lines, in_place: Callable[[int], Query]) -> Iterator[Problem]:
+        """The problems of names that statements of different kinds make."""
+        for number, query in enumerate(self._script.queries):
+            name = query.publish
+            if name is None or (name not in self._published and name not in self._all_defined):
+                continue
+            message, hint = self._clash(name)
+            yield Problem(message, name_span(in_place(number)), hint)
+        for event_query in self._script.event_queries:
+            if event_query.publish in self._all_defined:
+                message, hint = self._clash(event_query.publish)
+                yield Problem(message, event_name_span(lines.text, event_query), hint)
+
+    def _clash(self, name: str) -> tuple[str, str]:
+        if name in self._all_defined:
+            return f"{name} is the name of a defined event", "PUBLISH under another name"
+        return f"event statements PUBLISH {name}, too", "all that PUBLISH a name read documents, or all read events"
+
+    def documents(self, in_place: Callable[[int], Query]) -> Iterator[Problem]:
+        """The problems of blocks that read a defined name as documents."""
+        hint = "a path reads documents; name what the event is defined from, or the event alone"
+        for number, query in enumerate(self._script.queries):
+            if any(block.stream in self._all_defined for block in blocks(query.source)):
+                for block in blocks(in_place(number).source):
+                    if block.stream in self._all_defined:
+                        yield Problem(f"{block.stream} is a defined event, no stream of documents", block.span, hint)
+        for definition in self._script.definitions:
+            if definition.block.stream in self._all_defined:
+                message = f"{definition.block.stream} is a defined event, no stream of documents"
+                yield Problem(message, definition.block.span, hint)
+
+    def streams(self) -> tuple[dict[str, Schema | None], list[Problem]]:
+        """The attributes of all event streams, None for those that have mistakes, and the problems of event queries."""
+        schemas: dict[str, Schema | None] = {**self._known, **dict.fromkeys(self._failed), **self._defined}
+        schemas.update(dict.fromkeys(self._published))
+        problems: list[Problem] = []
+        for name in self._order():
+            schemas[name] = self._schema(self._published[name], schemas, problems)
+        for query in self._script.event_queries:
+            if query.publish is None:
+                self._resolved(query, schemas, problems)
+        return schemas, problems
+
+    def _order(self) -> Iterator[str]:
+        """The names that event queries PUBLISH, readers behind what they read. Of a cycle there are none."""
+        edges = {
+            name: {read.name for query in queries for read in names_read(query.stream)} & self._published.keys()
+            for name, queries in self._published.items()
+        }
+        while True:
+            try:
+                return iter(tuple(TopologicalSorter(edges).static_order()))
+            except CycleError as error:
+                for name in error.args[1]:
+                    edges.pop(name, None)
+                edges = {name: reads & edges.keys() for name, reads in edges.items()}
+
+    def _schema(
+        self, queries: list[EventQuery], schemas: Mapping[str, Schema | None], problems: list[Problem]
+    ) -> Schema | None:
+        """The attributes of a stream that queries PUBLISH."""
+        first: Schema | None = None
+        for query in queries:
+            schema = self._resolved(query, schemas, problems)
+            if first is not None and schema is not None and first != schema:
+                difference = unequal(first, schema) or "their order"
+                message = f"{query.publish} has other attributes here than in the statement before: {difference}"
+                hint = "SELECT the same ones in the same order, or PUBLISH under another name"
+                problems.append(Problem(message, event_name_span("", query), hint))
+            first = first or schema
+        return first
+
+    def _resolved(
+        self, query: EventQuery, schemas: Mapping[str, Schema | None], problems: list[Problem]
+    ) -> Schema | None:
+        stream, found = resolve_known(query, schemas, self._from_documents)
+        problems += [problem.moved(query.span.start) for problem in found]
+        return None if stream is None else stream.schema
+
+
+def parse_event_statement(
+    script: str, kind: SyntaxKind, span: Span, lines: Lines, *, reuse: bool = False
+) -> EventStatement:
     """The tree of a statement of a script, whose comments are blank. The spans inside a query are those in its own
     text; in a definition they are those in the script. With `reuse` those inside a query may be those in another one.
 
@@ -52,7 +235,7 @@ def parse_event_statement(script: str, kind: Kind, span: Span, lines: Lines, *, 
 
 def _in_own_place(text: str) -> EventQuery | None:
     """The tree of a query, with all spans in it; None if its syntax is wrong."""
-    kind: Kind = "pattern" if _PATTERN.match(text) else "event query"
+    kind: SyntaxKind = "pattern" if _PATTERN.match(text) else "event query"
     try:
         query: EventQuery = _query_tables(kind).parse(text, 0, len(text))
     except (Unparsable, Problem):
@@ -76,8 +259,8 @@ _PUBLISHED = re.compile(r"\bpublish\s+(\w+)\s*$", re.IGNORECASE)
 
 
 @cache
-def _queries(kind: Kind) -> Lark:
-    return _lark("events.lark", "pattern" if kind == "pattern" else "query", PatternBuilder())
+def _queries(kind: SyntaxKind) -> Lark:
+    return _lark("events.lark", "pattern" if kind == "pattern" else "query", EventPatternBuilder())
 
 
 @cache
@@ -86,7 +269,7 @@ def _definitions() -> Lark:
 
 
 @cache
-def _query_tables(kind: Kind) -> TableParser:
+def _query_tables(kind: SyntaxKind) -> TableParser:
     return TableParser(_queries(kind))
 
 
@@ -95,6 +278,6 @@ def _definition_tables() -> TableParser:
     return TableParser(_definitions())
 
 
-def _lark(file: str, start: str, builder: PatternBuilder | DefinitionBuilder) -> Lark:
+def _lark(file: str, start: str, builder: EventPatternBuilder | DefinitionBuilder) -> Lark:
     grammar = Path(__file__).with_name(file).read_text(encoding="utf-8")
     return Lark(grammar, parser="lalr", lexer="contextual", start=start, transformer=builder, maybe_placeholders=False)

@@ -3,44 +3,378 @@
 `normalize` resolves names, splits a chain into joins of two inputs, and brings each predicate into disjunctive normal
 form. In each disjunct a path on a variable becomes a branch of the variable's pattern, and a comparison becomes a value
 join, a condition of a pattern, or a residual predicate. A join that is an input of another becomes a `Hidden` stream.
+
+Join trees: the blocks of a query, and the joins over them, with what is needed to lower their predicates.
+
+Lowers paths and their filters to tree patterns.
+
+A filter is a conjunction of arms. An arm that is a path becomes a branch. `path = "literal"` becomes a branch whose
+last node carries the literal, which says what XPath's existential comparison does. Any other arm becomes a condition,
+as XPath 1.0 text.
+
+Terms as expressions, and constants as conditions of patterns.
+
+The names of variables by which equal inner joins are one hidden stream.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
-from xscl.algebra.comparisons import canonical, is_number
-from xscl.algebra.expressions import Call, Compare, ElementConstructor, Expr, Rel, String, VarPath, holes_of
-from xscl.algebra.mirror import UNORDERED
-from xscl.algebra.normal import (
+from common.tools import Remembered, quick
+from xscl.algebra.joins import (
     NEGATED,
     TUPLE_TEST,
+    UNORDERED,
     Absent,
     Branch,
     Conjunct,
     Hidden,
+    JoinOp,
     NormalQuery,
     OncePer,
     SelectEntry,
     Side,
     Term,
     as_term,
-    constant_text,
+    constant_operand_text,
     hole_key,
     shared_term,
     variables_of,
 )
-from xscl.algebra.pattern import Condition, PatternNode, Test, attach, naming
-from xscl.algebra.system_names import block_of, block_root, is_system_variable, path_end
-from xscl.disjuncts import disjuncts
-from xscl.join_trees import Leaf, Node, Scope, Tree, tree_blocks
-from xscl.lower_paths import PatternBuilder
-from xscl.lower_terms import constant_equality, expression, require
-from xscl.near_joins import near_join
+from xscl.algebra.trees import (
+    EXTENSION_PREFIX,
+    Condition,
+    PatternNode,
+    Test,
+    attach_branch,
+    block_root,
+    is_system_variable,
+    naming,
+    path_end,
+    rename_variables,
+    root_block_number,
+    transform,
+    xpath_literal,
+)
+from xscl.algebra.values import (
+    And,
+    Call,
+    Compare,
+    ElementConstructor,
+    Expr,
+    NameTest,
+    Not,
+    Number,
+    Or,
+    Rel,
+    Step,
+    String,
+    VarPath,
+    canonical,
+    holes_of,
+    is_number,
+    is_of_times,
+    is_time,
+    number_string,
+    split_function,
+    time_text,
+)
+from xscl.check import disjuncts, near_join
 from xscl.syntax import Block, Input, Join, Query, SelectItems, SubQuery
-from xscl.tuple_names import canonical_absent, canonical_names, with_canonical_names
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A block as an input of joins: its number, from 0, and its stream."""
+
+    block: int
+    stream: str
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class JoinNode:
+    """A join of two inputs. `scope` has the names that its predicate can use, and `patterns` those of all blocks so
+    far."""
+
+    op: JoinOp
+    window: int | None
+    pred: Expr
+    scope: JoinNames
+    patterns: tuple[PatternNode, ...]
+    left: JoinTree
+    right: JoinTree
+
+
+JoinTree = Leaf | JoinNode
+"""An input of a join."""
+
+JoinNames = Mapping[str, Term | str]
+"""What each visible name stands for. A str is a constant's text."""
+
+
+def tree_blocks(tree: JoinTree) -> Iterator[int]:
+    """Yields the numbers of the blocks of a join tree."""
+    if isinstance(tree, Leaf):
+        yield tree.block
+    else:
+        yield from tree_blocks(tree.left)
+        yield from tree_blocks(tree.right)
+
+
+_STRING_ARGUMENTS = (
+    "contains",
+    "starts-with",
+    "normalize-space",
+    "string-length",
+    "string",
+    "substring-before",
+    "substring-after",
+)
+"""The functions of XPath 1.0 whose arguments are strings, and that libxml2 gets right."""
+
+
+_shared_test = lru_cache(maxsize=10_000)(Test)
+"""The test of a name. Very many patterns have the same ones."""
+
+
+class PatternBuilder:
+    """Builds tree patterns from syntax. `namespaces` are the URIs of prefixes."""
+
+    def __init__(self, namespaces: Mapping[str, str]) -> None:
+        self._uris = dict(namespaces)
+        self._filter = Remembered(self._lowered)  # the parser gives equal filters one tree
+
+    def path(self, steps: tuple[Step, ...], last_var: str | None = None, literal: str | None = None) -> PatternNode:
+        """The pattern of a path: a chain of its steps, each with its filters.
+
+        The last node is bound to `last_var` unless its step has a variable. If `literal` is given, it is the node's
+        string value.
+        """
+        last = steps[-1]
+        node = self._step(last, (), last.var or last_var, literal)
+        for step in reversed(steps[:-1]):
+            node = self._step(step, (node,), step.var)
+        return node
+
+    def _step(
+        self, step: Step, below: tuple[PatternNode, ...], var: str | None, literal: str | None = None
+    ) -> PatternNode:
+        conditions: tuple[Condition, ...] = () if literal is None else (Condition(literal=literal),)
+        branches: tuple[PatternNode, ...] = ()
+        for condition in step.filters:
+            more, paths = self._filter(condition)
+            conditions += more
+            branches += paths
+        if len(conditions) > 1:
+            conditions = tuple(dict.fromkeys(conditions))
+        return PatternNode(step.axis, self.test(step.test), conditions, branches + below, var)
+
+    def _lowered(self, condition: Expr) -> tuple[tuple[Condition, ...], tuple[PatternNode, ...]]:
+        """A filter as conditions and branches."""
+        conditions: list[Condition] = []
+        branches: list[PatternNode] = []
+        for arm in _arms(condition):
+            path, value = _path_and_literal(arm)
+            if path is None:
+                conditions.append(self.condition(arm))
+            elif path.steps:
+                branches.append(self.path(path.steps, literal=value))
+            elif value is not None:
+                conditions.append(Condition(literal=value))
+        return tuple(conditions), tuple(branches)
+
+    def test(self, test: NameTest) -> Test:
+        """A name test with its prefix resolved."""
+        if test.prefix is None:
+            uri = "*" if test.local == "*" else ""
+        elif test.prefix == "*":
+            uri = "*"
+        else:
+            uri = "http://www.w3.org/XML/1998/namespace" if test.prefix == "xml" else self._uris[test.prefix]
+        return _shared_test(test.kind, uri, test.local)
+
+    def condition(self, expr: Expr) -> Condition:
+        """A filter without bindings, as a condition of one node."""
+        return Condition(xpath=self._xpath(expr))
+
+    def _xpath(self, expr: Expr) -> str:
+        """A filter as XPath 1.0 text. It has no namespace prefix but EXTENSION_PREFIX."""
+        match expr:
+            case Rel(steps=steps):
+                return "." + "".join(self._xpath_step(step) for step in steps)
+            case String(value=value):
+                return xpath_literal(value)
+            case Number(text=text):
+                return text
+            case Compare(op=op, left=left, right=right) if is_of_times(expr):
+                return f'{EXTENSION_PREFIX}:compare-times({self._xpath_time(left)}, "{op}", {self._xpath_time(right)})'
+            case Compare(op=op, left=left, right=right):
+                one, two = self._xpath(left), self._xpath(right)
+                numeric = is_number(left) + is_number(right)
+                if numeric == 2 or (numeric == 0 and op in ("=", "!=")):
+                    return f"{one} {op} {two}"
+                return f'{EXTENSION_PREFIX}:compare({one}, "{op}", {two})'
+            case Call(name="count", args=(arg,)):
+                return f"count({self._xpath(arg)})"
+            case Call(name=name, args=args) if name in _STRING_ARGUMENTS:
+                return f"{name}({', '.join(self._xpath_string(a) if is_number(a) else self._xpath(a) for a in args)})"
+            case Call(name=name, args=args):
+                return f"{EXTENSION_PREFIX}:{name}({', '.join(map(self._xpath_string, args))})"
+            case And(args=args):
+                return " and ".join(f"({self._xpath(a)})" for a in args)
+            case Or(args=args):
+                return " or ".join(f"({self._xpath(a)})" for a in args)
+            case Not(arg=arg):
+                return f"not({self._xpath(arg)})"
+        raise AssertionError(f"not a filter: {expr!r}")
+
+    def _xpath_string(self, expr: Expr) -> str:
+        """An operand as XPath text whose value is a string."""
+        if isinstance(expr, Number):
+            return xpath_literal(number_string(expr.text))
+        text = self._xpath(expr)
+        if is_number(expr):
+            return f"{EXTENSION_PREFIX}:string({text})"
+        return f"string({text})" if isinstance(expr, Rel) else text
+
+    def _xpath_time(self, expr: Expr) -> str:
+        """A side of a comparison of times as XPath text, whose value is the text of a time. A path has many."""
+        if isinstance(expr, String):
+            return xpath_literal(time_text(expr.value) or expr.value)
+        if is_time(expr) and isinstance(expr, Call):
+            return self._xpath_string(expr.args[0])
+        return self._xpath(expr)
+
+    def _xpath_step(self, step: Step) -> str:
+        test = self.test(step.test)
+        parts = []
+        # libxml2 takes only the names of XML's fourth edition. Other names are compared as text.
+        plain = test.uri == "" and test.local.isascii()
+        if test.local != "*" and not plain:
+            parts.append(f"local-name() = {xpath_literal(test.local)}")
+        if test.uri != "*" and not plain:
+            parts.append(f"namespace-uri() = {xpath_literal(test.uri)}")
+        at = "@" if test.kind == "attribute" else ""
+        head = test.local if not parts else "*"
+        names = f"[{' and '.join(parts)}]" if parts else ""
+        filters = "".join(f"[boolean({self._xpath(f)})]" for f in step.filters)
+        return f"{step.axis}{at}{head}{names}{filters}"
+
+
+def _arms(expr: Expr) -> Iterator[Expr]:
+    if isinstance(expr, And):
+        for arg in expr.args:
+            yield from _arms(arg)
+    else:
+        yield expr
+
+
+def _path_and_literal(arm: Expr) -> tuple[Rel | None, str | None]:
+    match arm:
+        case Rel():
+            return arm, None
+        case Compare(op="=", left=Rel() as path, right=String(value=value)):
+            return path, value
+        case Compare(op="=", left=String(value=value), right=Rel() as path):
+            return path, value
+    return None, None
+
+
+def expression(term: Term, of: Expr | None = None) -> Expr:
+    """The term as an expression of its variable, or of another operand."""
+    expr: Expr = of or VarPath(term.var)
+    for function in term.functions:
+        name, literal = split_function(function)
+        expr = Call(name, (expr,) if literal is None else (expr, String(literal)))
+    return expr
+
+
+def constant_equality(expr: Expr) -> tuple[str, str] | None:
+    """The variable and the text of a comparison that says that a variable is equal to a text; else None."""
+    match expr:
+        case Compare(op="=", left=VarPath(var=var), right=String(value=text)):
+            return var, text
+        case Compare(op="=", left=String(value=text), right=VarPath(var=var)):
+            return var, text
+    return None
+
+
+def require(pattern: PatternNode, var: str, condition: Condition) -> PatternNode:
+    """The pattern, in which the node of a variable has a condition, too."""
+    return transform(
+        pattern,
+        lambda n: (
+            replace(n, conditions=(*n.conditions, condition)) if n.var == var and condition not in n.conditions else n
+        ),
+    )
+
+
+def canonical_names(conjuncts: tuple[Conjunct, ...], absent: tuple[Absent, ...] = ()) -> dict[str, str]:
+    """A name for each variable of an inner join, whatever the query calls it. `absent` is what must not be."""
+    names: dict[str, str] = {}
+    for conjunct in conjuncts:
+        for side in conjunct.sides():
+            for var in side.variables():
+                names.setdefault(var, f"v{len(names)}")
+    for one in absent:
+        for branch in one.branches:
+            for var in branch.path.variables():
+                names.setdefault(var, f"v{len(names)}")
+    return names
+
+
+def with_canonical_names(conjuncts: tuple[Conjunct, ...], absent: tuple[Absent, ...] = ()) -> tuple[Conjunct, ...]:
+    """The conjunctive queries of an inner join with these names."""
+    names = canonical_names(conjuncts, absent)
+    return tuple(_rename(conjunct, names) for conjunct in conjuncts)
+
+
+def canonical_absent(absent: tuple[Absent, ...], names: Mapping[str, str]) -> tuple[Absent, ...]:
+    """What must not be of an inner absence, with these names."""
+    return tuple(
+        Absent(
+            _rename_side(one.right, names),
+            _rename_joins(one.joins, names),
+            tuple(_rename_expr(expr, names) for expr in one.residual),
+            tuple(Branch(names[branch.var], rename_variables(branch.path, names)) for branch in one.branches),
+        )
+        for one in absent
+    )
+
+
+def _rename(conjunct: Conjunct, names: Mapping[str, str]) -> Conjunct:
+    return Conjunct(
+        _rename_side(conjunct.left, names),
+        conjunct.right and _rename_side(conjunct.right, names),
+        _rename_joins(conjunct.joins, names),
+        tuple(_rename_expr(expr, names) for expr in conjunct.residual),
+    )
+
+
+def _rename_side(side: Side, names: Mapping[str, str]) -> Side:
+    return Side(side.stream, rename_variables(side.pattern, names), side.hidden)
+
+
+def _rename_joins(joins: tuple[tuple[Term, Term], ...], names: Mapping[str, str]) -> tuple[tuple[Term, Term], ...]:
+    return tuple((Term(names[a.var], a.functions), Term(names[b.var], b.functions)) for a, b in joins)
+
+
+def _rename_expr(expr: Expr, names: Mapping[str, str]) -> Expr:
+    match expr:
+        case VarPath(var=var):
+            return VarPath(names[var])
+        case Call(name=name, args=args):
+            return Call(name, tuple(_rename_expr(a, names) for a in args))
+        case Compare(op=op, left=left, right=right):
+            return Compare(op, _rename_expr(left, names), _rename_expr(right, names))
+    return expr
+
 
 _Attach = Callable[[str, PatternNode], None]
 """Takes a path on a variable: the variable, and the pattern below its node."""
@@ -109,14 +443,13 @@ class _Normalizer:
             once = OncePer(keys, query.once.window.us if query.once.window else None)
             needed |= {var for key in keys for var in variables_of(key)}
         conjuncts, absent = self._parts(tree, tuple(self._patterns), needed)
-        op, window = (tree.op, tree.window) if isinstance(tree, Node) else (None, None)
+        op, window = (tree.op, tree.window) if isinstance(tree, JoinNode) else (None, None)
         namespaces = tuple(sorted(self._namespaces.items()))
         return NormalQuery(op, window, conjuncts, entries, star, constructor, holes, namespaces, once, absent)
 
     # ------------------------------------------------------------ names and blocks
 
-    def _input(self, source: Input) -> tuple[Tree, Scope, _Roots]:
-        """The join tree of a source, the names that can be used outside of it, and its block roots with their names."""
+    def _input(self, source: Input) -> tuple[JoinTree, JoinNames, _Roots]:
         match source:
             case Block():
                 return self._block(source)
@@ -124,7 +457,7 @@ class _Normalizer:
                 left_tree, left_scope, left_roots = self._input(left)
                 right_tree, right_scope, right_roots = self._input(right)
                 both = {**left_scope, **right_scope}
-                node = Node(op, window.us, pred, both, tuple(self._patterns), left_tree, right_tree)
+                node = JoinNode(op, window.us, pred, both, tuple(self._patterns), left_tree, right_tree)
                 if op in NEGATED:
                     self._unseen.update(tree_blocks(right_tree))
                     return node, left_scope, left_roots
@@ -142,10 +475,10 @@ class _Normalizer:
         """What an unnamed block root is called in the output, among the blocks from number `first` on."""
         assert isinstance(root, Term), "only block roots are unnamed"
         seen = [block for block in range(first, len(self._patterns)) if block not in self._unseen]
-        index = seen.index(block_of(root.var))
+        index = seen.index(root_block_number(root.var))
         return ("left", "right")[index] if len(seen) <= 2 else f"b{index + 1}"
 
-    def _block(self, block: Block) -> tuple[Leaf, Scope, _Roots]:
+    def _block(self, block: Block) -> tuple[Leaf, JoinNames, _Roots]:
         index = len(self._patterns)
         pattern = self._build.path(block.steps, last_var=block_root(index))
         scope: dict[str, Term | str] = {}
@@ -157,17 +490,16 @@ class _Normalizer:
         name = block.steps[-1].var
         return Leaf(index, block.stream), scope, ((name, shared_term(name or block_root(index))),)
 
-    def _select(self, operand: Expr, scope: Scope) -> Term | str:
-        """What an operand of SELECT stands for."""
+    def _select(self, operand: Expr, scope: JoinNames) -> Term | str:
         expr = self._attached(operand, scope)
-        constant = constant_text(expr)
+        constant = constant_operand_text(expr)
         if constant is not None:
             return constant
         term = as_term(expr)
         assert term is not None, "a SELECT operand is a term or a constant"
         return term
 
-    def _attached(self, operand: Expr, scope: Scope) -> Expr:
+    def _attached(self, operand: Expr, scope: JoinNames) -> Expr:
         """An operand over variables of the patterns. A path on a variable becomes a branch that every match must
         have."""
         patterns = list(self._patterns)
@@ -180,11 +512,11 @@ class _Normalizer:
 
         def attach_path(var: str, path: PatternNode) -> None:
             block = self._block_of[var]
-            patterns[block] = attach(patterns[block], var, path)
+            patterns[block] = attach_branch(patterns[block], var, path)
 
         return attach_path
 
-    def _resolve(self, expr: Expr, scope: Scope, attach_path: _Attach) -> Expr:
+    def _resolve(self, expr: Expr, scope: JoinNames, attach_path: _Attach) -> Expr:
         """The expression over variables of the patterns only. `attach_path` takes the paths on variables."""
         match expr:
             case VarPath(var=name, steps=steps):
@@ -211,10 +543,10 @@ class _Normalizer:
     # ------------------------------------------------------------ conjunctive queries
 
     def _parts(
-        self, tree: Tree, patterns: tuple[PatternNode, ...], needed: frozenset[str]
+        self, tree: JoinTree, patterns: tuple[PatternNode, ...], needed: frozenset[str]
     ) -> tuple[tuple[Conjunct, ...], tuple[Absent, ...]]:
         """The conjunctive queries of a join tree, and what must not be."""
-        if not isinstance(tree, Node) or tree.op not in NEGATED:
+        if not isinstance(tree, JoinNode) or tree.op not in NEGATED:
             return _distinct(self._conjuncts(tree, patterns, needed)), ()
         absent = tuple(dict.fromkeys(self._absent(tree, patterns)))
         left_blocks = frozenset(tree_blocks(tree.left))
@@ -222,7 +554,7 @@ class _Normalizer:
         left = self._side(tree.left, patterns, frozenset(v for v in used if self._block_of[v] in left_blocks), "left")
         return (Conjunct(left, None), *(Conjunct(one.right, None) for one in absent)), absent
 
-    def _absent(self, tree: Node, patterns: tuple[PatternNode, ...]) -> Iterator[Absent]:
+    def _absent(self, tree: JoinNode, patterns: tuple[PatternNode, ...]) -> Iterator[Absent]:
         """What must not be, a disjunct at a time."""
         left_blocks = frozenset(tree_blocks(tree.left))
         for literals in disjuncts(tree.pred):
@@ -261,7 +593,9 @@ class _Normalizer:
             right = self._side(tree.right, tuple(own), frozenset(used), "right")
             yield Absent(right, tuple(joins), tuple(residual), tuple(branches))
 
-    def _conjuncts(self, tree: Tree, patterns: tuple[PatternNode, ...], needed: frozenset[str]) -> Iterator[Conjunct]:
+    def _conjuncts(
+        self, tree: JoinTree, patterns: tuple[PatternNode, ...], needed: frozenset[str]
+    ) -> Iterator[Conjunct]:
         if isinstance(tree, Leaf):
             yield Conjunct(self._side(tree, patterns, needed, "left"), None)
             return
@@ -311,7 +645,7 @@ class _Normalizer:
             patterns[block] = require(patterns[block], term.var, self._build.condition(Compare("=", value, value)))
 
     def _side(
-        self, tree: Tree, patterns: tuple[PatternNode, ...], used: frozenset[str], which: Literal["left", "right"]
+        self, tree: JoinTree, patterns: tuple[PatternNode, ...], used: frozenset[str], which: Literal["left", "right"]
     ) -> Side:
         if isinstance(tree, Leaf):
             pattern = patterns[tree.block]
@@ -330,7 +664,7 @@ class _Normalizer:
         hidden = Hidden(tree.op, tree.window, named, variables, which, alone, named_absent)
         return Side(hidden.stream, PatternNode("/", TUPLE_TEST, children=children), hidden)
 
-    def _alone(self, tree: Node) -> tuple[Conjunct, ...]:
+    def _alone(self, tree: JoinNode) -> tuple[Conjunct, ...]:
         """The conjunctive queries of a JOIN UNORDERED without what the outer query asks of its inputs."""
         if tree.op != UNORDERED:
             return ()

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 
 from common.errors import InputError
-from xscl.algebra.expressions import Span
+from xscl.algebra.values import Span
 
 LINE_WIDTH = 110
 """How many characters of a source line a rendering shows."""

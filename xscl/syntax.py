@@ -3,15 +3,32 @@
 Trees are equal if they say the same, wherever they stand in a text (`span`). The parser brings some spellings into one
 form: a path without a stream reads the stream `S`, the name of a stream alone is `stream/*`, `AS x` is `->x`, `[title]`
 is `[./title]`, `(block)` is the block, and parentheses without a SELECT only group.
+
+The syntax tree of the expressions of event statements: values, conditions, and the names of streams.
+
+Trees are equal if they say the same, wherever they stand in a text. Spans are places in a statement's own text.
+Parentheses that only group are not in the tree.
+
+The syntax tree of event statements: definitions of events, and queries over events.
+
+Trees are equal if they say the same, wherever they stand in a text. The `span` of a statement is its place in the
+script; those inside a statement are places in its own text. Parentheses that only group are not in the tree.
+
+The syntax tree of what PATTERN statements look for: the components of SEQ, and the clauses behind it.
+
+Scripts: what a text says, as a whole.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
 
-from common.quick import quick
-from xscl.algebra.expressions import ElementConstructor, Expr, Span, Step, nowhere
-from xscl.algebra.normal import JoinOp
+from common.tools import quick
+from xscl.algebra.events import ArithmeticOp, Schema
+from xscl.algebra.joins import JoinOp
+from xscl.algebra.values import CompareOp, ElementConstructor, Expr, Number, Span, Step, String, nowhere
 
 DEFAULT_STREAM = "S"
 
@@ -56,7 +73,7 @@ class SelectItems:
     span: Span = nowhere()
 
 
-Select = SelectStar | SelectItems | ElementConstructor
+SelectClause = SelectStar | SelectItems | ElementConstructor
 
 # ---------------------------------------------------------------- FROM
 
@@ -112,7 +129,7 @@ class Query:
     """One standing query. `select` is None if none is written, which means `*`. With `once` it has a PUBLISH name."""
 
     source: Input
-    select: Select | None = None
+    select: SelectClause | None = None
     publish: str | None = None
     span: Span = nowhere()
     once: Once | None = None
@@ -124,3 +141,560 @@ class Query:
         if isinstance(source, Join):
             return source.op, id(source.left), id(source.right), id(source.pred), id(self.select), id(self.once)
         return id(source), id(self.select), id(self.once)
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class StreamName:
+    """The events of a name."""
+
+    name: str
+    span: Span = nowhere()
+
+
+Qualifier = Literal["", "$1", "$2", "$"]
+"""What stands before the dot of a reference: of NEXT and FOLD the left event, the right one, or FOLD's latest."""
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """An attribute: `name`, `$1.name`, `$2.name` or `$.name`."""
+
+    side: Qualifier
+    name: str
+    span: Span = nowhere()
+
+
+ItemIndex = Literal["", "1", "i", "i-1", "LEN", "[]", "..i-1"]
+"""Which event of a variable: `v`, `v[1]`, `v[i]`, `v[i-1]`, `v[v.LEN]`; or those of `v[]`, or of `v[..i-1]`."""
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class ItemReference:
+    """In PATTERN, an attribute of an event of a variable, such as `v[1].name`. `v.LEN` looks like an attribute.
+
+    Without a name it is the events of `v[]`, or of `v[..i-1]`, which count() takes.
+    """
+
+    variable: str
+    place: ItemIndex
+    name: str
+    span: Span = nowhere()
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class EquivalenceTest:
+    """`[x, y]`: all events are equal in these attributes."""
+
+    names: tuple[Reference, ...]
+    span: Span = nowhere()
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class TimeMeasure:
+    """DUR or GAP."""
+
+    name: Literal["DUR", "GAP"]
+    span: Span = nowhere()
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class Percentage:
+    """`80%`: a number of hundredths, as it is written, without the sign."""
+
+    text: str
+    span: Span = nowhere()
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class Null:
+    """NULL, which no expression may be."""
+
+    span: Span = nowhere()
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class ArithmeticExpr:
+    """An operation on two numbers."""
+
+    op: ArithmeticOp
+    left: EventExpr
+    right: EventExpr
+    span: Span = nowhere()
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class Minus:
+    """`-x`."""
+
+    arg: EventExpr
+    span: Span = nowhere()
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class EventCall:
+    """A function of values, a test of texts, or an aggregate."""
+
+    name: str
+    args: tuple[EventExpr, ...]
+    span: Span = nowhere()
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class EventCompare:
+    """A comparison of two values."""
+
+    op: CompareOp
+    left: EventExpr
+    right: EventExpr
+    span: Span = nowhere()
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class IsNull:
+    """`value IS NULL`, or, `negated`, `value IS NOT NULL`."""
+
+    value: EventExpr
+    negated: bool = False
+    span: Span = nowhere()
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class Both:
+    """A condition that holds if all of `args` do."""
+
+    args: tuple[EventExpr, ...]
+    span: Span = nowhere()
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class Either:
+    """A condition that holds if any of `args` does."""
+
+    args: tuple[EventExpr, ...]
+    span: Span = nowhere()
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class Negated:
+    """`NOT condition`."""
+
+    arg: EventExpr
+    span: Span = nowhere()
+
+
+EventExpr = (
+    Reference
+    | ItemReference
+    | EquivalenceTest
+    | TimeMeasure
+    | String
+    | Number
+    | Percentage
+    | Window
+    | Null
+    | ArithmeticExpr
+    | Minus
+    | EventCall
+    | EventCompare
+    | IsNull
+    | Both
+    | Either
+    | Negated
+)
+"""A Window among them is a number of seconds."""
+
+
+# ---------------------------------------------------------------- components
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class OneEvent:
+    """`stream variable`, or, `many`, `stream+ variable[]`."""
+
+    stream: StreamName
+    variable: str
+    many: bool = False
+    span: Span = nowhere()
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class NoEvent:
+    """`~(component)`."""
+
+    component: Component
+    span: Span = nowhere()
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class AnyOrder:
+    """`SET(components)`."""
+
+    components: tuple[Component, ...]
+    span: Span = nowhere()
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class LetterOf:
+    """`stream`, or, `needed`, `stream!`: a component of a pattern with ERRORS."""
+
+    stream: StreamName
+    needed: bool = False
+    span: Span = nowhere()
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class Alternatives:
+    """`(a, b | c)`: some words, any one of which may stand there."""
+
+    words: tuple[tuple[Component, ...], ...]
+    span: Span = nowhere()
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class Repetition:
+    """`part*`, `part+` or `part{least,}`."""
+
+    part: LetterOf | Alternatives
+    least: int
+    span: Span = nowhere()
+
+
+Component = OneEvent | NoEvent | AnyOrder | LetterOf | Alternatives | Repetition
+
+# ---------------------------------------------------------------- clauses
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class ListedVariable:
+    """A variable that stands behind a strategy in parentheses: `v`, or, `many`, `v[]`."""
+
+    name: str
+    many: bool = False
+    span: Span = nowhere()
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class StrategyName:
+    """`skip_till_next_match(a, b[])`: a name, and variables, which may be left out."""
+
+    name: str
+    variables: tuple[ListedVariable, ...] = ()
+    span: Span = nowhere()
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """`ERRORS <= most BUDGET budget`."""
+
+    most: int
+    budget: int | None = None
+    span: Span = nowhere()
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """`EARLIEST MAXIMAL` and `NON OVERLAPPING`; neither is ALL MATCHES."""
+
+    maximal: bool = False
+    apart: bool = False
+    span: Span = nowhere()
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class Sequenced:
+    """What a PATTERN statement looks for. Its WITHIN, RETURN and PUBLISH are those of the query that it is of. The span
+    is that of `PATTERN SEQ(...)`."""
+
+    components: tuple[Component, ...]
+    strategy: StrategyName | None = None
+    where: EventExpr | None = None
+    errors: Errors | None = None
+    having: EventExpr | None = None
+    mode: Mode = Mode()
+    span: Span = nowhere()
+
+
+def component_streams(components: tuple[Component, ...]) -> Iterator[StreamName]:
+    """The names of the streams of components, from left to right."""
+    waiting: list[Component] = list(reversed(components))
+    while waiting:
+        node = waiting.pop()
+        match node:
+            case OneEvent() | LetterOf():
+                yield node.stream
+            case NoEvent():
+                waiting.append(node.component)
+            case AnyOrder():
+                waiting += reversed(node.components)
+            case Alternatives():
+                waiting += reversed([part for word in node.words for part in word])
+            case Repetition():
+                waiting.append(node.part)
+
+
+# ---------------------------------------------------------------- definitions
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class DefinedAttribute:
+    """`name := operand` or `name IN path`.
+
+    With `number` the value is the operand's as a number: `number(operand)` is written, or the operand is a number by
+    itself. With `each` there is an event for each node of the path, else the first one counts.
+    """
+
+    name: str
+    operand: Expr
+    number: bool
+    each: bool
+    span: Span = nowhere()
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class EventDefinition:
+    """`DEFINE EVENT name FROM block (attributes)`."""
+
+    name: str
+    block: Block
+    attributes: tuple[DefinedAttribute, ...]
+    span: Span = nowhere()
+
+
+# ---------------------------------------------------------------- streams
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class Named:
+    """`expression AS name`. An attribute alone has its own name. The name is empty if one is missing."""
+
+    expr: EventExpr
+    name: str
+    span: Span = nowhere()
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class AllAttributes:
+    """`*` among the items of a SELECT."""
+
+    span: Span = nowhere()
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class Filtered:
+    """`FILTER{condition} source`."""
+
+    condition: EventExpr
+    source: EventStream
+    span: Span = nowhere()
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class Grouped:
+    """`AGGREGATE{items BY by OVER over} source`."""
+
+    items: tuple[Named, ...]
+    by: tuple[Reference, ...]
+    over: Window | None
+    source: EventStream
+    span: Span = nowhere()
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class NextStream:
+    """`left NEXT{condition} right`. The span is that of NEXT."""
+
+    left: EventStream
+    right: EventStream
+    condition: EventExpr | None = None
+    span: Span = nowhere()
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class Iteration:
+    """`left FOLD{chooses, continues, sets} right`. The span is that of FOLD."""
+
+    left: EventStream
+    right: EventStream
+    chooses: EventExpr | None = None
+    continues: EventExpr | None = None
+    sets: tuple[Named, ...] = ()
+    span: Span = nowhere()
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class UnionStream:
+    """`left UNION right`. The span is that of UNION."""
+
+    left: EventStream
+    right: EventStream
+    span: Span = nowhere()
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class Inner:
+    """A query in parentheses with a SELECT or a WITHIN."""
+
+    select: tuple[Named | AllAttributes, ...] | None
+    stream: EventStream
+    within: Window | None
+    span: Span = nowhere()
+
+
+EventStream = StreamName | Filtered | Grouped | NextStream | Iteration | UnionStream | Inner
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class EventQuery:
+    """A standing query over events. `select` is None if none is written, which means all attributes. The name that it
+    PUBLISHes ends the statement.
+
+    It may be a PATTERN statement: then `stream` is what it looks for, and `select` what it RETURNs.
+    """
+
+    stream: EventStream | Sequenced
+    select: tuple[Named | AllAttributes, ...] | None = None
+    within: Window | None = None
+    publish: str | None = None
+    span: Span = nowhere()
+
+
+EventStatement = EventDefinition | EventQuery
+
+
+def names_read(stream: EventStream | Sequenced) -> Iterator[StreamName]:
+    """The names of streams that a part of the tree reads, from left to right."""
+    if isinstance(stream, Sequenced):
+        yield from component_streams(stream.components)
+        return
+    waiting = [stream]
+    while waiting:
+        node = waiting.pop()
+        match node:
+            case StreamName():
+                yield node
+            case Inner():
+                waiting.append(node.stream)
+            case Filtered() | Grouped():
+                waiting.append(node.source)
+            case _:
+                waiting += node.right, node.left
+
+
+StatementKind = Literal["query", "definition", "event query"]
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class Script:
+    """The queries of a text, and the namespaces that it declares, as pairs of prefix and URI.
+
+    Beside queries of XSCL, a script may have event statements: definitions of events, and event queries. Then `order`
+    has the kind of each statement.
+    """
+
+    queries: tuple[Query, ...]
+    namespaces: tuple[tuple[str, str], ...] = ()
+    definitions: tuple[EventDefinition, ...] = ()
+    event_queries: tuple[EventQuery, ...] = ()
+    order: tuple[StatementKind, ...] = ()
+
+    @property
+    def has_events(self) -> bool:
+        """Whether there are event statements."""
+        return bool(self.definitions or self.event_queries)
+
+    @property
+    def statements(self) -> tuple[Query | EventDefinition | EventQuery, ...]:
+        """All statements in the order of the text."""
+        if not self.has_events:
+            return self.queries
+        waiting: dict[StatementKind, Iterator[Query | EventDefinition | EventQuery]] = {
+            "query": iter(self.queries),
+            "definition": iter(self.definitions),
+            "event query": iter(self.event_queries),
+        }
+        return tuple(next(waiting[kind]) for kind in self.order)
+
+    @property
+    def all_queries(self) -> tuple[Query | EventQuery, ...]:
+        """The queries of both kinds, in the order of the text."""
+        if not self.event_queries:
+            return self.queries
+        return tuple(one for one in self.statements if not isinstance(one, EventDefinition))
+
+    def names(self) -> tuple[str, ...]:
+        """The name of each of `all_queries`: the one it PUBLISHes, else `q` and its position, from 1, or, if a query of
+        the script has that name, the next number that is free."""
+        taken = self.published()
+        names: list[str] = []
+        number = 0
+        for position, query in enumerate(self.all_queries, 1):
+            if query.publish is None:
+                number = free_number(max(position, number + 1), taken)
+            names.append(query.publish or f"q{number}")
+        return tuple(names)
+
+    def published(self) -> frozenset[str]:
+        """The names that its queries PUBLISH."""
+        return frozenset(query.publish for query in self.all_queries if query.publish is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class EventStreams:
+    """Event streams with their attributes: those that are defined, and those that event queries PUBLISH."""
+
+    defined: Mapping[str, Schema] = field(default_factory=dict)
+    published: Mapping[str, Schema] = field(default_factory=dict)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.defined or name in self.published
+
+    def __len__(self) -> int:
+        return len(self.defined) + len(self.published)
+
+
+NO_EVENTS = EventStreams()
+
+
+def free_number(first: int, taken: Container[str]) -> int:
+    """The least number from `first` on that names a query without PUBLISH: `q` and the number are not `taken`."""
+    while f"q{first}" in taken:
+        first += 1
+    return first

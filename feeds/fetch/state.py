@@ -3,24 +3,203 @@
 Each outcome is one transaction. The file is in WAL mode, so that `mmqjp feeds` can read during a fetch. A lock on a
 file beside it lets one process write. SQLite does not notice a byte that has changed in a value, so each row has a
 digest.
+
+Changes to the feeds of a fetch, by anyone: a fetch that runs takes them in; if none does, they are made at once.
+
+A change is a file in a directory beside the state of the fetch. Names begin with the time, so changes are made in the
+order in which they were asked for. Files appear by a rename, so they are always whole.
+
+Feeds that have moved to the same address: one of them is fetched there, and the others wait.
+
+The state of a feed between fetches, and how a fetch changes it: pure decisions.
+
+When a feed is fetched next: pure decisions from its state and a random number.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
+import re
 import sqlite3
+import time
 import zlib
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import astuple, dataclass, fields, replace
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, astuple, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, BinaryIO
+from urllib.parse import urlsplit
+from uuid import uuid4
 
-from common.lock import lock
-from common.private import make_private_file
-from feeds.bad_input import SourceError
-from feeds.fetch.feed_state import FeedState
-from feeds.fetch.hints import Hints
+from common.files import keep_private, lock, make_private_file, write_whole
+from feeds.documents import EPOCH, Now, SourceError, now_us
+from feeds.fetch.http import DAY, HOUR, MINUTE, FetchedAlready, FetchError, Gone, Hints
+from feeds.items import without_credentials
+
+JITTER = 0.1
+"""A wait is longer by up to this share, so that feeds do not stay due at the same time."""
+
+_EPOCH_WEEKDAY = EPOCH.weekday()
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often a feed is fetched, in microseconds: after `interval`, or later if it or its server wants that, up to
+    `longest`. After failures in a row it is `backoff`, twice that, and so on up to `longest`."""
+
+    interval: int = HOUR
+    longest: int = DAY
+    backoff: int = 10 * MINUTE
+
+
+def after_success(now: int, fresh: int, hints: Hints, pace: Pace, random: float) -> int:
+    """The next check of a feed whose answer is fresh for so long. `random` is in [0, 1).
+
+    The wait is at least `pace.interval` and at most `pace.longest` with its jitter, and longer only for skipped hours
+    and days.
+    """
+    wait = min(max(pace.interval, fresh, hints.interval), max(pace.longest, pace.interval))
+    return outside_skipped(now + _jittered(wait, random), hints, random)
+
+
+def after_failure(now: int, errors: int, not_before: int | None, hints: Hints, pace: Pace, random: float) -> int:
+    """The next check of a feed that has failed `errors` times in a row (from 1), never before `not_before`."""
+    wait = min(pace.backoff << min(errors - 1, 40), max(pace.longest, pace.backoff))
+    soonest = now + _jittered(wait, random)
+    return outside_skipped(max(soonest, not_before or soonest), hints, random)
+
+
+def outside_skipped(moment: int, hints: Hints, random: float) -> int:
+    """The moment, or one in the next hour that the feed does not skip. If it skips all hours, the moment."""
+    if not _is_skipped(moment, hints):
+        return moment
+    hour = moment - moment % HOUR
+    for later in range(1, 7 * 24 + 1):
+        if not _is_skipped(hour + later * HOUR, hints):
+            return hour + later * HOUR + int(random * 10 * MINUTE)
+    return moment
+
+
+def _is_skipped(moment: int, hints: Hints) -> bool:
+    weekday = (moment // DAY + _EPOCH_WEEKDAY) % 7
+    return moment % DAY // HOUR in hints.skip_hours or weekday in hints.skip_days
+
+
+def _jittered(wait: int, random: float) -> int:
+    return wait + int(wait * JITTER * random)
+
+
+_UNSAFE = re.compile(r"[^a-z0-9]+")
+
+
+@dataclass(frozen=True, slots=True)
+class FeedState:
+    """A feed, by the address in its subscription. Times are microseconds of UTC, 0 for never.
+
+    `url` and `address` may have a name and a password; `shown` never does.
+
+    `title` is what the reader calls it, and `folder` has the paths of the reader's folders that it is in, one a line.
+    `source` is its name in archives. `address` is where it is fetched now, after permanent redirects and its page.
+    `errors` counts the failures since the last success. A feed that has `stopped` is not fetched again.
+    """
+
+    url: str
+    source: str
+    title: str = ""
+    folder: str = ""
+    address: str = ""
+    etag: str = ""
+    last_modified: str = ""
+    next_check: int = 0
+    checked_at: int = 0
+    fetched_at: int = 0
+    status: int = 0
+    errors: int = 0
+    last_error: str = ""
+    sha256: str = ""
+    hints: Hints = field(default_factory=Hints)
+    stopped: bool = False
+
+    @property
+    def shown(self) -> str:
+        """The address in the subscription, without name and password."""
+        return without_credentials(self.url)
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """The paths of its folders."""
+        return tuple(self.folder.splitlines())
+
+
+def source_name(url: str) -> str:
+    """The directory name of a feed: readable, safe on any file system, and unique.
+
+    >>> source_name("https://example.org/feed.xml?tag=a")
+    'example-org-feed-xml-tag-a-732f759c1067'
+    """
+    parts = urlsplit(url)
+    readable = _UNSAFE.sub("-", f"{parts.hostname or ''} {parts.path} {parts.query}".lower()).strip("-")[:60]
+    return f"{readable.rstrip('-')}-{hashlib.sha256(url.encode()).hexdigest()[:12]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Success:
+    """What an answer says of a feed, new or unchanged. It is `fresh` for so long (microseconds)."""
+
+    address: str
+    status: int
+    etag: str
+    last_modified: str
+    sha256: str
+    hints: Hints
+    fresh: int
+
+
+def succeeded(feed: FeedState, success: Success, now: int, pace: Pace, random: float) -> FeedState:
+    """The feed after an answer. If its body was new, it was kept at `now`."""
+    return replace(
+        feed,
+        address=success.address,
+        etag=success.etag,
+        last_modified=success.last_modified,
+        next_check=after_success(now, success.fresh, success.hints, pace, random),
+        checked_at=now,
+        fetched_at=feed.fetched_at if success.sha256 == feed.sha256 else now,
+        status=success.status,
+        errors=0,
+        last_error="",
+        sha256=success.sha256,
+        hints=success.hints,
+    )
+
+
+def after_failed_visit(feed: FeedState, error: FetchError, now: int, pace: Pace, random: float) -> FeedState:
+    """The feed after a failure, stopped if it is gone for good."""
+    errors = feed.errors + 1
+    return replace(
+        feed,
+        next_check=after_failure(now, errors, error.not_before, feed.hints, pace, random),
+        checked_at=now,
+        status=error.status,
+        errors=errors,
+        last_error=without_credentials(str(error)),
+        stopped=isinstance(error, Gone),
+    )
+
+
+def put_aside(feed: FeedState, already: FetchedAlready, now: int, pace: Pace, random: float) -> FeedState:
+    """The feed while its address is fetched as another feed. A later visit checks whether that still holds."""
+    return replace(
+        feed,
+        address=already.address,
+        next_check=after_success(now, 0, Hints(), pace, random),
+        checked_at=now,
+        errors=0,
+        last_error=without_credentials(str(already)),
+    )
+
 
 STATE_FILE = "fetch.sqlite"
 FORMAT = 2
@@ -246,3 +425,178 @@ def _digest(row: Iterable[object]) -> int:
     """A digest of a row as SQLite gives it back, with 1 for true. It detects damage, not malice."""
     plain = [int(value) if isinstance(value, bool) else value for value in row]
     return zlib.crc32(json.dumps(plain).encode())
+
+
+DIRECTORY = ".{}.changes"
+"""The name of the directory, made of that of the state file. Who reads drops passes over names with a dot before."""
+
+POLL = 0.05
+"""Seconds between two looks whether a change was made."""
+
+
+@dataclass(frozen=True, slots=True)
+class AddedFeed:
+    """A feed to add, by the address as it is requested. A title or folder that is "" stays as it is."""
+
+    url: str
+    title: str = ""
+    folder: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FeedChange:
+    """Feeds to add; addresses of feeds to remove; and of those to make due now, also if they have stopped."""
+
+    add: tuple[AddedFeed, ...] = ()
+    remove: tuple[str, ...] = ()
+    retry: tuple[str, ...] = ()
+
+    @property
+    def urls(self) -> frozenset[str]:
+        """The addresses of the feeds that it concerns."""
+        return frozenset((*(feed.url for feed in self.add), *self.remove, *self.retry))
+
+    def make(self, store: FetchStore) -> list[FeedState]:
+        """Makes the change. Returns the feeds that were added or are due now. Raises SourceError."""
+        known = {feed.url: feed for feed in store.feeds()}
+        added = [
+            FeedState(one.url, source_name(one.url), one.title, one.folder or (before.folder if before else ""))
+            for one in self.add
+            for before in [known.get(one.url)]
+        ]
+        store.add(added)
+        store.remove(self.remove)
+        for url in self.retry:
+            if url in known and url not in self.remove:
+                store.commit(replace(known[url], next_check=0, stopped=False))
+        wanted = self.urls.difference(self.remove)
+        return [feed for feed in store.feeds() if feed.url in wanted]
+
+
+def change_feeds(
+    state: Path, change: FeedChange, wait: float = 0.0, now: Now = now_us, sleep: Callable[[float], object] = time.sleep
+) -> bool:
+    """Changes the feeds of a state file, which is made if it is missing. Returns whether that is done.
+
+    If a fetch is running on it, it is asked to, and this waits up to so many seconds for it. Raises SourceError,
+    OSError.
+    """
+    waiting = ChangesOf(state)
+    try:
+        with FetchStore(state, write=True) as store:
+            waiting.take(store)
+            change.make(store)
+            return True
+    except FetchIsRunning:
+        path = waiting.ask(change, now)
+    for _ in range(int(wait / POLL)):
+        if not path.exists():
+            return True
+        sleep(POLL)
+    return not path.exists()
+
+
+class ChangesOf:
+    """The changes that wait for the fetch of a state file."""
+
+    def __init__(self, state: Path) -> None:
+        self._directory = state.with_name(DIRECTORY.format(state.name))
+
+    def ask(self, change: FeedChange, now: Now = now_us) -> Path:
+        """Leaves a change for the fetch that is running. The file goes when it is made. Raises OSError."""
+        with suppress(FileExistsError):
+            self._directory.mkdir(0o700)
+        keep_private(self._directory)  # addresses may have passwords
+        path = self._directory / f"{now():019d}-{uuid4().hex}.json"
+        write_whole(path, json.dumps(asdict(change)))
+        return path
+
+    def take(self, store: FetchStore, busy: Collection[str] = ()) -> tuple[list[FeedState], set[str]]:
+        """Makes the changes that wait, oldest first, up to one of a feed that is `busy`. Returns the feeds that are new
+        or due now, and the addresses of those that were removed. Raises SourceError."""
+        changed: dict[str, FeedState] = {}
+        removed: set[str] = set()
+        for path in self._paths():
+            if (change := _read(path)) is not None:
+                if not change.urls.isdisjoint(busy):
+                    break
+                made = {feed.url: feed for feed in change.make(store)}
+                removed = removed.union(change.remove).difference(made)
+                changed = {url: feed for url, feed in (changed | made).items() if url not in removed}
+            path.unlink(missing_ok=True)
+        return list(changed.values()), removed
+
+    def _paths(self) -> Iterable[Path]:
+        try:
+            names = sorted(entry.name for entry in os.scandir(self._directory) if entry.name.endswith(".json"))
+        except FileNotFoundError:
+            return []
+        return [self._directory / name for name in names if not name.startswith(".")]
+
+
+def _read(path: Path) -> FeedChange | None:
+    try:
+        found = json.loads(path.read_bytes())
+        texts = tuple(map(str, found["remove"])), tuple(map(str, found["retry"]))
+        return FeedChange(tuple(AddedFeed(**one) for one in found["add"]), *texts)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+class AddressClaims:
+    """Which feed is fetched at an address: the one that is subscribed to by it, else the one that was fetched there,
+    else the first. A feed that fails or is gone for good leaves the address to the next."""
+
+    def __init__(self, feeds: Iterable[FeedState]) -> None:
+        self._order: dict[str, int] = {}
+        self._feeds: dict[str, FeedState] = {}
+        self._at: dict[str, set[str]] = {}
+        self._claimed: dict[str, str] = {}
+        self._claims: dict[str, set[str]] = {}
+        for feed in feeds:
+            self.update(feed)
+
+    def update(self, feed: FeedState) -> None:
+        """Takes note of a feed's new state."""
+        before = self._feeds.get(feed.url)
+        if before is not None:
+            self._at[_current_address(before)].discard(feed.url)
+        self._feeds[feed.url] = feed
+        self._order.setdefault(feed.url, len(self._order))
+        self._at.setdefault(_current_address(feed), set()).add(feed.url)
+
+    def remove(self, url: str) -> None:
+        """Forgets a feed that is not visited."""
+        if (before := self._feeds.pop(url, None)) is not None:
+            self._at[_current_address(before)].discard(url)
+
+    def claim(self, feed: FeedState, address: str) -> None:
+        """Claims an address for as long as the feed is visited. FetchedAlready if it is another feed's."""
+        holder = self._claimed.get(address, feed.url)
+        if holder == feed.url:
+            fit = (url for url in self._at.get(address, ()) if self._is_well(url))
+            holder = min((feed.url, *fit), key=lambda url: self._rank(url, address))
+        if holder != feed.url:
+            raise FetchedAlready(holder, address)
+        self._claimed[address] = feed.url
+        self._claims.setdefault(feed.url, set()).add(address)
+
+    @contextmanager
+    def visited(self, feed: FeedState) -> Iterator[None]:
+        """A visit of a feed. The feed's claims end with it."""
+        try:
+            yield
+        finally:
+            for address in self._claims.pop(feed.url, ()):
+                del self._claimed[address]
+
+    def _is_well(self, url: str) -> bool:
+        return self._feeds[url].errors == 0 and not self._feeds[url].stopped
+
+    def _rank(self, url: str, address: str) -> tuple[bool, bool, int]:
+        feed = self._feeds[url]
+        return url != address, _current_address(feed) != address or not feed.fetched_at, self._order[url]
+
+
+def _current_address(feed: FeedState) -> str:
+    return feed.address or feed.url

@@ -1,35 +1,657 @@
-"""The join of a batch with the postings of earlier documents, which then takes in those of the batch."""
+"""The join of a batch with the postings of earlier documents, which then takes in those of the batch.
+
+Pairs the postings of two runs that have one value, and finds the rows that pairs of documents satisfy.
+
+The driving run is that of the batch. Rows of one join are answered by ranges of postings, which are expanded when the
+matches are read. Rows of several joins are answered by pairs of instances: such a pair has a set of kinds in common,
+and the rows that the set satisfies are looked up once for each distinct set. Pairs of instances are formed by the
+rarest edge of each row only; what else they have in common is looked up. So a value that very many documents share
+costs nothing if each row that asks for it asks for a rarer one too.
+
+The matches of a batch, factorised: rows of RESULT are written out when they are asked for.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+import time
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import lru_cache, reduce
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from common.distinct import distinct
-from join_stage.arrays import dictionary_encode
-from join_stage.costs import Costs
-from join_stage.joiner import RESULT, Scope
-from join_stage.near.near_texts import NearTexts
-from join_stage.near.word_order import WordOrder
-from join_stage.signature.build_postings import groups_of, postings
-from join_stage.signature.disk.disk_run import DiskRun
-from join_stage.signature.disk.run_file import EdgeClass
-from join_stage.signature.disk.stored_runs import Runs, StoredRuns
-from join_stage.signature.matches import FactorisedMatches
-from join_stage.signature.pairing import PairedRuns, Pairing
-from join_stage.signature.path_classes import DROPPED, PathClasses
-from join_stage.signature.postings import NOTHING, PostingRun, merged, reclassed, renumbered, since
-from join_stage.signature.row_index import RowIndex
-from join_stage.signature.run import AskedValues, Run
-from join_stage.signature.satisfied_rows import SatisfiedRowsCache
-from join_stage.signature.values import Values
-from templates.catalog import Edge, Row
-from templates.template import Shape
-from templates.witness import Witnesses
+from common.arrays import Ints, distinct
+from join_stage.arrays import bisect_ranges, dictionary_encode, equal_ranges, expand_ranges, first_of_each, group_starts
+from join_stage.near import NearTexts, OneOfEach, WordOrder, WordSets
+from join_stage.protocol import RESULT, Cost, Costs, JoinScope
+from join_stage.signature.disk import Runs, StoredRuns
+from join_stage.signature.postings import (
+    NOTHING,
+    AskedValues,
+    PostingRun,
+    SortedRun,
+    ValueDictionary,
+    drop_documents_before,
+    merge_postings,
+    postings,
+    read_edge_groups,
+    reclassed,
+    renumbered,
+)
+from join_stage.signature.rows import (
+    CLASS_BITS,
+    DROPPED,
+    KindMeaning,
+    PairKind,
+    PathClasses,
+    RowIndex,
+    SatisfiedRows,
+    SatisfiedRowsCache,
+    Streams,
+)
+from join_stage.signature.runs import DiskRun, EdgeClass
+from templates.catalog import StepEdge, TemplateRow
+from templates.graph import Shape
+from templates.witness import MANY, Witnesses
+
+LONGEST_WINDOW = 1 << 62
+"""Microseconds: longer than any two times are apart, and small enough that sums do not overflow."""
+
+INDEX_BITS = 32
+"""Bits of the index of an instance or a kind where two of them are packed into one int64."""
+
+
+@dataclass(frozen=True, slots=True)
+class PostingRanges:
+    """Pairs of postings, as ranges. All arrays have one length: `posting` is an index into the driving run, `start` and
+    `end` are a range of the other run within a group, and `kind` is the index of their kind in `PairedRuns.kinds`."""
+
+    posting: Ints
+    start: Ints
+    end: Ints
+    kind: Ints
+
+    def of(self, kinds: NDArray[np.bool_]) -> PostingRanges:
+        """The ranges of some kinds, given as a mask over them."""
+        return self.at(np.flatnonzero(kinds[self.kind]))
+
+    def at(self, chosen: Ints) -> PostingRanges:
+        """Some of the ranges, by index."""
+        return PostingRanges(self.posting[chosen], self.start[chosen], self.end[chosen], self.kind[chosen])
+
+
+@dataclass(frozen=True, slots=True)
+class PostingPairs:
+    """Pairs of postings of pairs of instances, sorted by `key` and then `kind`.
+
+    `driving`, `other`, `key` and `kind` have one length: the indices of two postings in their runs, the number of their
+    pair of instances, and the index of their kind. `start` and `found` have an entry for each key: where its pairs
+    start, and the index in `within` of the rows that it satisfies.
+    """
+
+    driving: Ints
+    other: Ints
+    key: Ints
+    kind: Ints
+    start: Ints
+    found: Ints
+    within: list[SatisfiedRows]
+
+
+@dataclass(frozen=True, slots=True)
+class PairedRuns:
+    """What rows ask for in the documents of two runs, those of the driving run on the left if `driving_left`.
+
+    `kinds` and `means` have one length: the kinds that occur, and what they mean to the rows. `several` is None if
+    there are no pairs.
+    """
+
+    driving: PostingRun
+    other: SortedRun
+    driving_left: bool
+    kinds: list[PairKind]
+    means: list[KindMeaning]
+    single: PostingRanges
+    several: PostingPairs | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Met:
+    """Two runs, those of the driving run on the left if `driving_left`. `start`, `end` and `asked` have an entry for
+    each group of the driving run: the range of the other's groups with its value, and the number of the set of paths
+    that rows ask for, 0 if they ask for none."""
+
+    driving: PostingRun
+    other: SortedRun
+    start: Ints
+    end: Ints
+    driving_left: bool
+    asked: Ints
+
+
+class Pairing:
+    """Pairs runs of postings, for the rows as they are now and documents of the given pairs of streams."""
+
+    def __init__(self, rows: RowIndex, classes: PathClasses, sets: SatisfiedRowsCache, streams: Streams) -> None:
+        self._rows, self._classes, self._sets, self._streams = rows, classes, sets, streams
+
+    def paired(
+        self, driving: PostingRun, asked: AskedValues, other: SortedRun, sides: Iterable[bool]
+    ) -> Iterator[PairedRuns]:
+        """Yields what rows ask for in the documents of two runs, which may be one and the same. `asked` has the values
+        of the driving run's groups, `sides` whether this run is on the left. For each side, yields nothing, or once."""
+        # In an earlier document, no row that is ordered finds what begins after one of the driving run, or as it ends.
+        sides = [left for left in sides if not left or self._rows.unordered or not _is_before(other, driving)]
+        if not sides:
+            return
+        start, end = other.groups_of(asked)
+        if (start == end).all():
+            return
+        for left in sides:
+            met = _Met(driving, other, start, end, left, self._classes.asked(driving.path_class, left=left))
+            if (found := self._paired(met)) is not None:
+                yield found
+
+    def _paired(self, met: _Met) -> PairedRuns | None:
+        kinds, means, ranges = self._ranges(met)
+        if not kinds:
+            return None
+        singles = np.array([bool(pair.single) for pair in means], np.bool_)
+        formed = self._formed(ranges, means)
+        # Ranges that are only looked up may be the most. They need no cut to the windows, and get none.
+        ranges = _in_time(met, ranges.of(singles | formed), means)
+        if not len(ranges.posting):
+            return None
+        several = None
+        if formed.any():
+            several = self._satisfied(self._pairs_of_instances(met, ranges.of(formed), kinds), kinds)
+        return PairedRuns(met.driving, met.other, met.driving_left, kinds, means, ranges.of(singles), several)
+
+    def _ranges(self, met: _Met) -> tuple[list[PairKind], list[KindMeaning], PostingRanges]:
+        """The kinds that occur and mean something to a row, their meanings, and the ranges of their pairs."""
+        driving, other = met.driving, met.other
+        ours = met.asked.nonzero()[0]
+        group, place = expand_ranges(met.start[ours], met.end[ours])
+        our_group = ours[place]
+        theirs = self._classes.asked(other.path_class[group], left=not met.driving_left)
+        if not theirs.all():
+            some = theirs > 0
+            group, our_group, theirs = group[some], our_group[some], theirs[some]
+        code, distinct = dictionary_encode(_kind(met.asked[our_group], theirs, met.driving_left))
+        kinds: list[PairKind] = []
+        means: list[KindMeaning] = []
+        number = np.full(len(distinct), -1)
+        for i, both in enumerate(distinct.tolist()):
+            kind = both >> CLASS_BITS, both & (1 << CLASS_BITS) - 1
+            if (meaning := self._classes.pair(*kind, self._streams)) is not None:
+                number[i] = len(kinds)
+                kinds.append(kind)
+                means.append(meaning)
+        kind_of = number[code]
+        our_group, group, kind_of = our_group[kind_of >= 0], group[kind_of >= 0], kind_of[kind_of >= 0]
+        posting, place = expand_ranges(driving.start[our_group], driving.start[our_group + 1])
+        start, end = other.start[group], other.start[group + 1]
+        return kinds, means, PostingRanges(posting, start[place], end[place], kind_of[place])
+
+    def _formed(self, ranges: PostingRanges, means: Sequence[KindMeaning]) -> NDArray[np.bool_]:
+        """For each kind, whether its pairs must be formed: whether it has the rarest edge of a row whose edges all
+        occur."""
+        if not any(pair.several for pair in means):
+            return np.zeros(len(means), np.bool_)
+        totals = np.bincount(ranges.kind, ranges.end - ranges.start, len(means)).astype(np.int64)
+        counts = np.array([len(pair.edges) for pair in means], np.int64)
+        edges = np.array([edge for pair in means for edge in pair.edges], np.int64)
+        of_edge = np.bincount(edges, np.repeat(totals, counts), self._rows.edge_count + 1)
+        of_edge = np.where(of_edge > 0, of_edge, np.inf)
+        table = self._rows.edge_table
+        of_rows = of_edge[table]
+        missing = np.isinf(of_rows) & (table >= 0)
+        possible = (table[:, 0] >= 0) & ~missing.any(axis=1)
+        rarest = np.argmin(np.where(table[possible] >= 0, of_rows[possible], np.inf), axis=1)
+        chosen = np.zeros(self._rows.edge_count + 1, np.bool_)
+        chosen[table[possible][np.arange(len(rarest)), rarest]] = True
+        formed = np.zeros(len(means), np.bool_)
+        formed[np.repeat(np.arange(len(means)), counts)[chosen[edges]]] = True
+        return formed
+
+    def _pairs_of_instances(
+        self, met: _Met, ranges: PostingRanges, kinds: Sequence[PairKind]
+    ) -> tuple[Ints, Ints, Ints, Ints]:
+        """All pairs of postings with one value of the pairs of instances that ranges form.
+
+        Four arrays of one length, sorted by the last two: indices of postings in the driving run and in the other, the
+        number of their pair of instances, and the index of their kind.
+        """
+        driving, other = met.driving, met.other
+        theirs, place = expand_ranges(ranges.start, ranges.end)
+        ours = ranges.posting[place]
+        if isinstance(other, PostingRun) and have_documents_in_common(driving, other):
+            different = driving.documents[ours] != other.documents[theirs]
+            ours, theirs = ours[different], theirs[different]
+        code, instances = dictionary_encode(driving.instance[ours] << INDEX_BITS | other.instance[theirs])
+        time = np.zeros(len(instances), np.int64)
+        time[code] = other.time[theirs]
+        one, two = instances >> INDEX_BITS, instances & (1 << INDEX_BITS) - 1
+        order, starts = driving.by_instance
+        at, key = expand_ranges(starts[one], starts[one + 1])
+        ours = order[at]
+        group = driving.group[ours]
+        asked = met.asked[group] > 0
+        ours, key, group = ours[asked], key[asked], group[asked]
+        theirs, their_group, place = other.of_instances(two[key], time[key], met.start[group], met.end[group])
+        ours, key, group = ours[place], key[place], group[place]
+        their_asked = self._classes.asked(other.path_class[their_group], left=not met.driving_left)
+        known = np.array([left << CLASS_BITS | right for left, right in kinds], np.int64)
+        by_code = np.argsort(known)
+        code = _kind(met.asked[group], their_asked, met.driving_left)
+        kind = by_code[np.minimum(np.searchsorted(known[by_code], code), len(known) - 1)]
+        alike = known[kind] == code
+        ours, theirs, key, kind = ours[alike], theirs[alike], key[alike], kind[alike]
+        order = np.argsort(key * len(kinds) + kind, kind="stable")
+        return ours[order], theirs[order], key[order], kind[order]
+
+    def _satisfied(self, pairs: tuple[Ints, Ints, Ints, Ints], kinds: Sequence[PairKind]) -> PostingPairs | None:
+        """The pairs of those instances that satisfy some row. `pairs` are columns of one length, sorted by key and
+        kind: indices of postings in both runs, keys, and kinds."""
+        ours, theirs, key, kind = pairs
+        start = group_starts(key)
+        if not len(start):
+            return None
+        found, members = _sets(key, kind)
+        within = [self._sets.within(frozenset(kinds[member] for member in of), self._streams) for of in members]
+        some = np.array([len(rows.places) for rows in within])[found] > 0
+        kept = np.repeat(some, np.diff(start, append=len(key)))
+        key = (np.cumsum(some) - 1)[key[kept]]
+        return PostingPairs(ours[kept], theirs[kept], key, kind[kept], group_starts(key), found[some], within)
+
+
+def have_documents_in_common(one: PostingRun, other: PostingRun) -> bool:
+    """Whether two runs are of one batch: then they number its documents alike."""
+    return one.docid is other.docid
+
+
+def _is_before(one: SortedRun, other: SortedRun) -> bool:
+    """Whether all documents of a run begin before any of another one."""
+    return one.span.last < other.span.first
+
+
+def _kind(ours: Ints, theirs: Ints, driving_left: bool) -> Ints:
+    left, right = (ours, theirs) if driving_left else (theirs, ours)
+    return left << CLASS_BITS | right
+
+
+def _in_time(met: _Met, ranges: PostingRanges, means: Sequence[KindMeaning]) -> PostingRanges:
+    """The ranges, cut to what is near enough in time for some row. Postings of a group are sorted by time."""
+    driving, time, low = met.driving, met.other.time, met.other.low
+    windows = np.array([min(pair.window, LONGEST_WINDOW) for pair in means], np.int64)
+    orders = np.array([pair.ordered for pair in means], np.bool_)
+    if low is None and not orders.any() and (windows == LONGEST_WINDOW).all():
+        return ranges
+    document = driving.documents[ranges.posting]
+    t0, t1 = driving.t0[document], driving.t1[document]
+    window, ordered = windows[ranges.kind], orders[ranges.kind]
+    first, last = t1 - window, t0 + window
+    if met.driving_left:
+        first = np.where(ordered, np.maximum(first, t1), first)
+    else:
+        last = np.where(ordered, np.minimum(last, t0), last)
+    if low is not None:
+        first = np.maximum(first, low)
+    # Most runs lie wholly within the times, or wholly outside: then their postings need not be looked at.
+    span = met.other.span
+    start, end = ranges.start.copy(), ranges.end.copy()
+    cut = ((first > span.first) | (last < span.last)).nonzero()[0]
+    outside = (first[cut] > span.last) | (last[cut] < span.first)
+    end[cut[outside]] = start[cut[outside]]
+    cut = cut[~outside]
+    start[cut] = bisect_ranges(time, start[cut], end[cut], first[cut])
+    end[cut] = bisect_ranges(time, start[cut], end[cut], last[cut] + 1)
+    some = end > start
+    return PostingRanges(ranges.posting[some], start[some], end[some], ranges.kind[some])
+
+
+def _sets(key: Ints, kind: Ints) -> tuple[Ints, list[list[int]]]:
+    """The number of the set of kinds of each key, and the members of each set. `key` and `kind` are sorted together.
+
+    A trie tells the sets apart: it branches by their members, from the least.
+    """
+    first = group_starts(key, kind)
+    key, kind = key[first], kind[first]
+    start = group_starts(key)
+    size = np.diff(start, append=len(key))
+    node = np.zeros(len(start), np.int64)
+    parents, members, nodes = [-1], [-1], 1
+    for depth in range(int(size.max(initial=0))):
+        longer = np.flatnonzero(size > depth)
+        code, distinct = dictionary_encode(node[longer] << INDEX_BITS | kind[start[longer] + depth])
+        node[longer] = code + nodes
+        parents += (distinct >> INDEX_BITS).tolist()
+        members += (distinct & (1 << INDEX_BITS) - 1).tolist()
+        nodes += len(distinct)
+    found, ends = dictionary_encode(node)
+    sets = []
+    for end in ends.tolist():
+        of = []
+        while end:
+            of.append(members[end])
+            end = parents[end]
+        sets.append(of)
+    return found, sets
+
+
+CHUNK = 100_000
+"""The approximate number of matches that are written out at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSource:
+    """Where the node of a template is found: on a side of the postings of a join, `depth` nodes below the top of the
+    path. `leaf` says that it is the end of the path."""
+
+    left: bool
+    join: int
+    depth: int
+    leaf: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSources:
+    """Where each node of a template is found; `equal` are the pairs of sources that must give one node, because
+    several joins share it."""
+
+    nodes: list[NodeSource]
+    equal: list[tuple[NodeSource, NodeSource]]
+
+
+@lru_cache(maxsize=4096)
+def node_sources(shape: Shape) -> NodeSources:
+    """Where the nodes of a template with joins are found. The top of a side is that of the instance in every join."""
+    met: dict[int, NodeSource] = {}
+    equal: list[tuple[NodeSource, NodeSource]] = []
+    for join, leaves in enumerate(shape.joins):
+        for leaf, left in zip(leaves, (True, False), strict=True):
+            path = _path(shape, leaf)
+            for depth, node in enumerate(path):
+                slot = NodeSource(left, join, depth, node == leaf)
+                first = met.setdefault(node, slot)
+                if first is not slot and depth:
+                    equal.append((first, slot))
+    return NodeSources([met[node] for node in range(len(shape.parents))], equal)
+
+
+def _path(shape: Shape, leaf: int) -> list[int]:
+    path = []
+    node: int | None = leaf
+    while node is not None:
+        path.append(node)
+        node = shape.parents[node]
+    return path[::-1]
+
+
+class FactorisedMatches:
+    """The matches of a batch. They must be read before the rows change. `sets` has the words of texts that are joined
+    by them: those that are not near are left out."""
+
+    def __init__(
+        self,
+        rows: RowIndex,
+        costs: Costs,
+        found: Iterable[PairedRuns],
+        filtered: Iterable[pa.RecordBatch],
+        sets: WordSets,
+    ) -> None:
+        self._rows, self._costs, self._found, self._filtered = rows, costs, list(found), list(filtered)
+        self._sets = sets
+
+    @property
+    def num_rows(self) -> int:
+        return sum(batch.num_rows for batch in self.to_batches())
+
+    def to_batches(self, max_chunksize: int = CHUNK) -> Iterator[pa.RecordBatch]:
+        """The matches as record batches of RESULT, of at most `max_chunksize` rows."""
+        for batch in self._batches():
+            for start in range(0, batch.num_rows, max_chunksize):
+                yield batch.slice(start, max_chunksize)
+
+    def costs(self) -> Collection[Cost]:
+        """The costs of the templates that were read so far."""
+        return self._costs.of_templates().values()
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        yield from self._filtered
+        seconds: dict[int, float] = defaultdict(float)
+        matches: Counter[int] = Counter()
+        begin = time.perf_counter()
+        for template, batch in chain.from_iterable(map(self._of, self._found)):
+            seconds[template] += time.perf_counter() - begin
+            matches[template] += batch.num_rows
+            yield batch
+            begin = time.perf_counter()
+        for template, taken in seconds.items():
+            self._costs.add(Cost(taken, matches[template], (template,)))
+
+    def _of(self, found: PairedRuns) -> Iterator[tuple[int, pa.RecordBatch]]:
+        yield from _of_single(self._rows, found, self._sets)
+        if found.several is not None:
+            yield from _of_several(self._rows, found, found.several)
+
+
+# ------------------------------------------------------------ rows of one join
+
+
+def _of_single(rows: RowIndex, found: PairedRuns, sets: WordSets) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The matches of rows of one join: (template, rows of RESULT)."""
+    by_template: dict[int, dict[int, list[int]]] = defaultdict(dict)
+    for number, meaning in enumerate(found.means):
+        for place in meaning.single:
+            by_template[rows.at(place).row.template].setdefault(number, []).append(place)
+    for template, of_kind in by_template.items():
+        of_kinds = [of_kind.get(number, []) for number in range(len(found.kinds))]
+        counts, places = np.array(list(map(len, of_kinds))), np.array(list(chain.from_iterable(of_kinds)), np.int64)
+        ends = np.cumsum(counts)
+        nodes = node_sources(rows.at(int(places[0])).shape)
+        ranges = found.single.of(counts > 0)
+        weights = (ranges.end - ranges.start) * counts[ranges.kind]
+        many = bool((found.driving.node[ranges.posting] & MANY).any())
+        if many:
+            # Nodes with several values may have several in common. Whatever an instance has is looked at together.
+            order = found.driving.instance[ranges.posting].argsort(kind="stable")
+            ranges, weights = ranges.at(order), weights[order]
+        for part in _parts(weights, found.driving.instance[ranges.posting] if many else None):
+            chosen = PostingRanges(ranges.posting[part], ranges.start[part], ranges.end[part], ranges.kind[part])
+            at, which = expand_ranges(chosen.start, chosen.end)
+            ours, theirs, kind = chosen.posting[which], at, chosen.kind[which]
+            if isinstance(found.other, PostingRun) and have_documents_in_common(found.driving, found.other):
+                different = found.driving.documents[ours] != found.other.documents[theirs]
+                ours, theirs, kind = ours[different], theirs[different], kind[different]
+            if many:
+                stays = _near_texts(found, nodes, ours, theirs, kind, sets)
+                ours, theirs, kind = ours[stays], theirs[stays], kind[stays]
+            at, pair = expand_ranges(ends[kind] - counts[kind], ends[kind])
+            near = _near(rows, found, ours[pair], theirs[pair], places[at])
+            at, pair = at[near], pair[near]
+            yield template, _result(rows, found, nodes, places[at], [(ours[pair], theirs[pair])])
+
+
+def _near_texts(found: PairedRuns, nodes: NodeSources, ours: Ints, theirs: Ints, kind: Ints, sets: WordSets) -> Ints:
+    """The indices of pairs of postings without those of texts that are not near, and with each pair of texts once,
+    however many keys they have in common. `ours`, `theirs` and `kind` have one length."""
+    by_words = (found.driving.node[ours] & MANY) != 0
+    many = np.flatnonzero(by_words)
+    many = many[sets.are_near(_texts(found.driving, ours[many]), _texts(found.other, theirs[many]))]
+    ours, theirs = ours[many], theirs[many]
+    columns = [_node(found, slot, ours, theirs) for slot in nodes.nodes]
+    first = first_of_each(kind[many], found.driving.instance[ours], found.other.instance[theirs], *columns)
+    return np.sort(np.append(np.flatnonzero(~by_words), many[first]))
+
+
+def _texts(run: SortedRun, postings: Ints) -> OneOfEach:
+    place, distinct = dictionary_encode(postings)
+    return OneOfEach(run.docids[distinct], run.node[distinct], place)
+
+
+# ------------------------------------------------------------ rows of several joins
+
+
+def _of_several(rows: RowIndex, found: PairedRuns, pairs: PostingPairs) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The matches of rows of several joins: (template, rows of RESULT)."""
+    number = {kind: place for place, kind in enumerate(found.kinds)}
+    by_template: dict[int, dict[int, list[int]]] = defaultdict(dict)
+    for place in distinct(pairs.found).tolist():
+        for i, row in enumerate(pairs.within[place].places.tolist()):
+            by_template[rows.at(row).row.template].setdefault(place, []).append(i)
+    codes = pairs.key * len(found.kinds) + pairs.kind
+    for template, of_set in by_template.items():
+        counts = np.array([len(of_set.get(place, ())) for place in range(len(pairs.within))])
+        ends = np.cumsum(counts)
+        items = [(place, i) for place in range(len(pairs.within)) for i in of_set.get(place, ())]
+        rows_of = np.array([pairs.within[place].places[i] for place, i in items], np.int64)
+        shape = rows.at(int(rows_of[0])).shape
+        choices = [
+            _Choices([[number[kind] for kind in pairs.within[place].choices[i][join]] for place, i in items])
+            for join in range(len(shape.joins))
+        ]
+        keys = np.flatnonzero(counts[pairs.found] > 0)
+        for part in _parts(counts[pairs.found[keys]]):
+            key = keys[part]
+            item, at = expand_ranges((ends - counts)[pairs.found[key]], ends[pairs.found[key]])
+            key = key[at]
+            first = pairs.start[key]
+            near = _near(rows, found, pairs.driving[first], pairs.other[first], rows_of[item])
+            item, key = item[near], key[near]
+            yield template, _joined(rows, found, pairs, node_sources(shape), choices, codes, item, key, rows_of)
+
+
+@dataclass(frozen=True)
+class _Choices:
+    """For each item, a row of a set of kinds, the kinds that satisfy one of its joins."""
+
+    kinds: list[list[int]]
+
+    def expanded(self, item: Ints) -> tuple[Ints, Ints]:
+        """The kinds of some items, one item after the other, and for each kind the index of its item."""
+        flat = np.array([kind for kinds in self.kinds for kind in kinds], np.int64)
+        ends = np.cumsum([len(kinds) for kinds in self.kinds])
+        starts = np.append(0, ends[:-1])
+        at, place = expand_ranges(starts[item], ends[item])
+        return flat[at], place
+
+
+def _joined(
+    rows: RowIndex,
+    found: PairedRuns,
+    pairs: PostingPairs,
+    nodes: NodeSources,
+    choices: list[_Choices],
+    codes: Ints,
+    item: Ints,
+    key: Ints,
+    rows_of: Ints,
+) -> pa.RecordBatch:
+    """The matches that result from all ways to choose, for each join of a row, a pair of postings that satisfies it.
+
+    `item` and `key` have one length: an index into `rows_of`, and a pair of instances that satisfies that row.
+    """
+    chosen: list[Ints] = []
+    for join, choice in enumerate(choices):
+        kind, place = choice.expanded(item)
+        item, key, chosen = item[place], key[place], [column[place] for column in chosen]
+        pair, place = expand_ranges(*equal_ranges(key * len(found.kinds) + kind, codes))
+        item, key, chosen = item[place], key[place], [*(column[place] for column in chosen), pair]
+        for one, other in nodes.equal:
+            if other.join == join:
+                same = _node(found, one, *_of(pairs, chosen[one.join])) == _node(found, other, *_of(pairs, pair))
+                item, key, chosen = item[same], key[same], [column[same] for column in chosen]
+                pair = chosen[-1]
+    return _result(rows, found, nodes, rows_of[item], [_of(pairs, column) for column in chosen])
+
+
+def _of(pairs: PostingPairs, chosen: Ints) -> tuple[Ints, Ints]:
+    return pairs.driving[chosen], pairs.other[chosen]
+
+
+# ------------------------------------------------------------ both
+
+
+def _parts(weights: Ints, together: Ints | None = None) -> Iterator[slice]:
+    """Slices of consecutive weights that sum to about CHUNK; a single weight may be larger. Those with one number in
+    `together`, which is sorted, are in one slice."""
+    total = np.cumsum(weights)
+    start = 0
+    while start < len(weights):
+        before = total[start - 1] if start else 0
+        end = max(start + 1, int(np.searchsorted(total, before + CHUNK, "right")))
+        if together is not None:
+            end = int(np.searchsorted(together, together[end - 1], "right"))
+        yield slice(start, end)
+        start = end
+
+
+def _sides(found: PairedRuns) -> tuple[SortedRun, SortedRun]:
+    return (found.driving, found.other) if found.driving_left else (found.other, found.driving)
+
+
+def _near(
+    rows: RowIndex, found: PairedRuns, ours: Ints, theirs: Ints, place: Ints
+) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Whether pairs of documents, given by postings, are within the windows of rows and in their order, ties included.
+
+    `ours`, `theirs`, `place` and the result have one length.
+    """
+    (left, right), (one, two) = _sides(found), (ours, theirs) if found.driving_left else (theirs, ours)
+    sure = _surely_near(rows, found, ours, place)
+    if sure.all():
+        return sure
+    unsure = (~sure).nonzero()[0]
+    one, two, place = one[unsure], two[unsure], place[unsure]
+    ends, begin = left.ends[one], right.time[two]
+    span = np.maximum(ends, right.ends[two]) - np.minimum(left.time[one], begin)
+    sure[unsure] = (span <= rows.windows[place]) & ((ends <= begin) | ~rows.ordered[place])
+    return sure
+
+
+def _surely_near(
+    rows: RowIndex, found: PairedRuns, ours: Ints, place: Ints
+) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Whether documents of the driving run are within the windows of rows, and in their order, with any of the other
+    run. Then the postings of this need not be looked at."""
+    begin, end, span = found.driving.time[ours], found.driving.ends[ours], found.other.span
+    covered = np.maximum(end, span.end) - np.minimum(begin, span.first)
+    in_order = end <= span.first if found.driving_left else span.end <= begin
+    return (covered <= rows.windows[place]) & (in_order | ~rows.ordered[place])
+
+
+def _node(found: PairedRuns, slot: NodeSource, ours: Ints, theirs: Ints) -> Ints:
+    """The nodes that a source gives for pairs of postings."""
+    run: SortedRun = found.driving
+    at = ours
+    if slot.left != found.driving_left:
+        run, at = found.other, theirs
+    if slot.leaf:
+        return run.node[at]
+    return run.inner_node(at, slot.depth) if slot.depth else run.tops[at]
+
+
+def _result(
+    rows: RowIndex, found: PairedRuns, nodes: NodeSources, place: Ints, chosen: list[tuple[Ints, Ints]]
+) -> pa.RecordBatch:
+    ours, theirs = chosen[0]
+    (left, right), (one, two) = _sides(found), (ours, theirs) if found.driving_left else (theirs, ours)
+    columns = [_node(found, slot, *chosen[slot.join]) for slot in nodes.nodes]
+    offsets = np.arange(len(place) + 1, dtype=np.int32) * len(columns)
+    flat = np.stack(columns, axis=1).ravel()
+    arrays = [
+        pa.array(rows.ids[place]),
+        pa.array(left.docids[one]),
+        pa.array(right.docids[two]),
+        pa.ListArray.from_arrays(pa.array(offsets), pa.array(flat)),
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=RESULT)
+
 
 MOST_IN_MEMORY = 250_000
 """With more postings in memory than this, they are written to disk, if that is where the state is."""
@@ -39,11 +661,11 @@ SHORT_RUN = 1_024
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class Savepoint:
     """The postings at some time, to go back to."""
 
     runs: tuple[PostingRun, ...]
-    values: Values
+    values: ValueDictionary
     values_version: int
     classes: PathClasses
     on_disk: Runs
@@ -69,7 +691,7 @@ class SignatureJoin:
         self.costs = Costs()
         self._classes = PathClasses(self.rows)
         self._sets = SatisfiedRowsCache(self.rows, self._classes)
-        self._values = Values()
+        self._values = ValueDictionary()
         self._runs: tuple[PostingRun, ...] = ()
         self._stored = stored
         self._near = NearTexts() if near is None else near
@@ -77,19 +699,19 @@ class SignatureJoin:
 
     # ------------------------------------------------------------ rows
 
-    def put_rows(self, shape: Shape, rows: Sequence[Row]) -> None:
+    def put_rows(self, shape: Shape, rows: Sequence[TemplateRow]) -> None:
         for row in rows:
             self.rows.put(shape, row)
 
-    def drop_rows(self, rows: Sequence[Row]) -> None:
+    def drop_rows(self, rows: Sequence[TemplateRow]) -> None:
         for row in rows:
             self.rows.drop(row.id)
 
     # ------------------------------------------------------------ batches
 
-    def join(self, batch: Witnesses, scope: Scope) -> FactorisedMatches:
+    def join(self, batch: Witnesses, scope: JoinScope) -> FactorisedMatches:
         """The matches among the documents of a batch, and between them and earlier ones. Then adds their postings."""
-        self._classes.learn(groups_of(batch.r_group))
+        self._classes.learn(read_edge_groups(batch.r_group))
         self._classes.renew()
         run = self._postings(batch)
         found: list[PairedRuns] = []
@@ -105,11 +727,11 @@ class SignatureJoin:
         self._window = scope.window
         return FactorisedMatches(self.rows, self.costs, found, self._filtered(batch), self._near.sets)
 
-    def write(self, batch: Witnesses, scope: Scope, upto: int) -> WrittenBatch:
+    def write(self, batch: Witnesses, scope: JoinScope, upto: int) -> WrittenBatch:
         """Takes in a batch whose matches somebody else finds: writes its postings, and all that are in memory, to disk.
         `upto` is the greatest docid by now. Raises OSError."""
         assert self._stored is not None, "there is a place for runs"
-        self._classes.learn(groups_of(batch.r_group))
+        self._classes.learn(read_edge_groups(batch.r_group))
         self._classes.renew()
         self._window = scope.window
         self._write_all(upto)
@@ -122,32 +744,31 @@ class SignatureJoin:
 
     @property
     def on_disk(self) -> tuple[DiskRun, ...]:
-        """The runs on disk."""
         return () if self._stored is None else self._stored.now.runs
 
     def evict(self, before: int) -> None:
         """Drops the documents that begin before a time, in microseconds."""
         if self._stored is not None:
             self._stored.evict(before)
-        runs = (since(run, before) for run in self._runs)
+        runs = (drop_documents_before(run, before) for run in self._runs)
         self._runs = tuple(run for run in runs if len(run))
         used = [run.value for run in self._runs]
         if len(self._values) > 2 * sum(map(len, used)) + 1000:
             new = self._values.keep(distinct(np.concatenate([np.zeros(0, np.int64), *used])))
             self._runs = tuple(renumbered(run, new) for run in self._runs)
 
-    def mark(self) -> Mark:
+    def mark(self) -> Savepoint:
         """The postings as they are now."""
         on_disk = Runs() if self._stored is None else self._stored.now
-        return Mark(self._runs, self._values, self._values.version, self._classes, on_disk, self._near.order)
+        return Savepoint(self._runs, self._values, self._values.version, self._classes, on_disk, self._near.order)
 
     def close(self) -> None:
         """Drops all documents, whatever is committed of them. Only `restart` and `forget` may follow."""
-        self._runs, self._values = (), Values()
+        self._runs, self._values = (), ValueDictionary()
         if self._stored is not None:
             self._stored.close()
 
-    def back_to(self, mark: Mark) -> bool:
+    def back_to(self, mark: Savepoint) -> bool:
         """Restores the postings of an earlier time; False if that is not possible any more. Groups that were new since
         then may be added again: they are the same."""
         if mark.values.version != mark.values_version or self._classes is not mark.classes:
@@ -162,15 +783,15 @@ class SignatureJoin:
         names. Returns the first docid that they do not have."""
         self._classes = PathClasses(self.rows)
         self._sets = SatisfiedRowsCache(self.rows, self._classes)
-        self._runs, self._values = (), Values()
-        self._classes.learn(groups_of(groups))
+        self._runs, self._values = (), ValueDictionary()
+        self._classes.learn(read_edge_groups(groups))
         if self._stored is None or not self._stored.open(manifest, self._number_of):
             return 0
         return self._stored.now.upto + 1
 
     def forget(self) -> str | None:
         """Drops all documents. Only `restart` may follow. Returns the manifest without runs, if they are kept."""
-        self._runs, self._values = (), Values()
+        self._runs, self._values = (), ValueDictionary()
         if self._stored is None:
             return None
         self._stored.clear()
@@ -192,7 +813,7 @@ class SignatureJoin:
         """Writes all postings in memory to disk."""
         assert self._stored is not None, "there is a place for runs"
         self._stored.add(_one(self._runs), self._values, self._classes, upto)
-        self._runs, self._values = (), Values()
+        self._runs, self._values = (), ValueDictionary()
 
     def committed(self) -> None:
         """The manifest is committed, if there was one."""
@@ -202,12 +823,11 @@ class SignatureJoin:
     def _number_of(self, one: EdgeClass) -> int:
         return self._classes.number_of_edges(one.groups, one.same, one.stream)
 
-    def _others(self) -> Iterator[Run]:
-        """All runs."""
+    def _others(self) -> Iterator[SortedRun]:
         yield from self._runs
         yield from self.on_disk
 
-    def keep_groups(self, kept: Collection[int], edges: Collection[Edge]) -> None:
+    def keep_groups(self, kept: Collection[int], edges: Collection[StepEdge]) -> None:
         """Drops the groups that are neither in `kept` nor in postings, and those with none of `edges`, with their
         postings."""
         classes = [*(run.path_class for run in self._runs), *(run.classes for run in self.on_disk)]
@@ -237,7 +857,7 @@ class SignatureJoin:
 
     def load(self, state: Witnesses) -> None:
         """Adds the postings of documents that were joined before."""
-        self._classes.learn(groups_of(state.r_group))
+        self._classes.learn(read_edge_groups(state.r_group))
         self._classes.renew()
         self._keep(self._postings(state))
 
@@ -251,7 +871,7 @@ class SignatureJoin:
             return
         runs = [*self._runs, run]
         while len(runs) > 1 and len(runs[-2]) < max(2 * len(runs[-1]), SHORT_RUN):
-            runs[-2:] = [merged(runs[-2], runs[-1])]
+            runs[-2:] = [merge_postings(runs[-2], runs[-1])]
         self._runs = tuple(runs)
 
     def _filtered(self, batch: Witnesses) -> Iterator[pa.RecordBatch]:
@@ -277,5 +897,4 @@ class SignatureJoin:
 
 
 def _one(runs: tuple[PostingRun, ...]) -> PostingRun:
-    """All postings of some runs."""
-    return reduce(merged, runs) if runs else NOTHING
+    return reduce(merge_postings, runs) if runs else NOTHING

@@ -1,16 +1,173 @@
-"""Postings, which are all that the plan keeps of documents: a value, the node that has it, and the path to the node."""
+"""Postings, which are all that the plan keeps of documents: a value, the node that has it, and the path to the node.
+
+Makes postings from the witnesses of a batch: follows edges from the top of each path to the node with its value.
+
+Expands rows of R_bin by groups into rows by edges, without a store.
+
+What the join needs of a run of postings, which may be in memory or on disk.
+
+Numbers the string values of postings in memory, and computes the digests that stand for values on disk.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import ClassVar
+from hashlib import blake2b
+from itertools import groupby, islice
+from operator import itemgetter
+from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from join_stage.arrays import Column, Composed, Ints, bisect_ranges, equal_ranges, expand_ranges, group_starts
-from join_stage.signature.run import AskedValues, Span
+from common.arrays import Ints
+from join_stage.arrays import (
+    FEW,
+    Composed,
+    IntLookup,
+    bisect_ranges,
+    dictionary_encode,
+    equal_ranges,
+    expand_ranges,
+    group_starts,
+)
+from join_stage.signature.rows import PathClass, PathClasses
+from join_stage.tables import R_BIN_FLAT
+from templates.catalog import StepEdge
+from templates.witness import Witnesses
+
+Digests = NDArray[np.uint64]
+"""Digests of values, of shape (values, 2): the high half and the low half of each. Equal digests are taken for equal
+values: with 128 bits, nobody knows two texts for which that is wrong."""
+
+_BYTES = 16
+
+
+class ValueDictionary:
+    """Numbers string values, from 0."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+        self._digests: Digests = np.zeros((0, 2), np.uint64)
+        self.version = 0
+        """Changes when values are renumbered."""
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def numbers(self, texts: Iterable[str]) -> Ints:
+        numbers = self._numbers
+        return np.array([numbers.setdefault(text, len(numbers)) for text in texts], np.int64)
+
+    def digests(self, numbers: Ints) -> Digests:
+        """The digests of values, by number."""
+        known = len(self._digests)
+        if known < len(self._numbers):
+            self._digests = np.concatenate([self._digests, digests(islice(self._numbers, known, None))])
+        return self._digests[numbers]
+
+    def keep(self, used: Ints) -> Ints:
+        """Drops all values but those with the numbers in `used`; returns the new number of each old one. The order of
+        values stays."""
+        stays = np.zeros(len(self._numbers), np.bool_)
+        stays[used] = True
+        self.version += 1
+        texts = [text for text, number in self._numbers.items() if stays[number]]
+        self._numbers = {text: number for number, text in enumerate(texts)}
+        self._digests = self._digests[stays[: len(self._digests)]]
+        new: Ints = np.cumsum(stays) - 1
+        return new
+
+
+def digests(texts: Iterable[str]) -> Digests:
+    """The digests of texts. They are the same in every process and on every machine."""
+    joined = b"".join([blake2b(text.encode("utf-8", "surrogatepass"), digest_size=_BYTES).digest() for text in texts])
+    return np.frombuffer(joined, "<u8").reshape(-1, 2)
+
+
+class AskedValues:
+    """The values that a batch looks up, by their numbers, in ascending order; each may occur several times."""
+
+    def __init__(self, numbers: Ints, values: ValueDictionary) -> None:
+        self.numbers, self._values = numbers, values
+
+    @cached_property
+    def by_digest(self) -> tuple[Ints, Digests]:
+        """The indices of the values in the order of their digests, and the digests in this order."""
+        found = self._values.digests(self.numbers)
+        order = np.lexsort((found[:, 1], found[:, 0]))
+        return order, found[order]
+
+
+class TimeSpan(NamedTuple):
+    """When the first and the last of some documents begin, and the latest time at which one ends, in microseconds."""
+
+    first: int
+    last: int
+    end: int
+
+    def is_within(self, window: int, other: TimeSpan) -> bool:
+        """Whether a document may be so many microseconds, or less, from one of others."""
+        return other.last >= self.first - window and other.first <= self.end + window
+
+
+class SortedRun(Protocol):
+    """Postings in groups of one value and one path class. Within a group they are sorted by time.
+
+    `path_class` and `start` are by group: the class, and the first posting. All else is by posting: `time` and `ends`
+    are when its document begins and ends, `docids` has the document, `instance` the number of the instance, `tops` the
+    node that the path starts from, and `node` the one at its end. `low` is the time from which on documents count:
+    those that begin before are evicted. It is None if all count. `PostingRun` tells more.
+    """
+
+    @property
+    def low(self) -> int | None: ...
+
+    @property
+    def span(self) -> TimeSpan:
+        """That of the documents of all postings."""
+
+    @property
+    def path_class(self) -> IntLookup: ...
+
+    @property
+    def start(self) -> IntLookup: ...
+
+    @property
+    def time(self) -> IntLookup: ...
+
+    @property
+    def node(self) -> IntLookup: ...
+
+    @property
+    def instance(self) -> IntLookup: ...
+
+    @property
+    def ends(self) -> IntLookup: ...
+
+    @property
+    def docids(self) -> IntLookup: ...
+
+    @property
+    def tops(self) -> IntLookup: ...
+
+    def groups_of(self, asked: AskedValues) -> tuple[Ints, Ints]:
+        """The range of groups that have each value: starts and ends, as long as `asked.numbers`."""
+
+    def inner_node(self, at: Ints, depth: int) -> Ints:
+        """The nodes of some postings `depth` nodes below the top, from 1."""
+
+    def of_instances(self, instance: Ints, time: Ints, group: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
+        """The postings of each instance in each range of groups of one value.
+
+        `instance`, `time`, `group` and `end` have one length: an instance, when its document begins, and the range. The
+        results have one length: postings, their groups, and for each the index of its range.
+        """
+
 
 CODE_BITS = 31
 """Bits of the number of a path class where it is packed with that of a value into one int64."""
@@ -88,20 +245,20 @@ class PostingRun:
         return self.document[self.instance]
 
     @cached_property
-    def span(self) -> Span:
+    def span(self) -> TimeSpan:
         """That of all documents, with postings or without."""
-        return Span(int(self.t0.min()), int(self.t0.max()), int(self.t1.max()))
+        return TimeSpan(int(self.t0.min()), int(self.t0.max()), int(self.t1.max()))
 
     @property
-    def ends(self) -> Column:
+    def ends(self) -> IntLookup:
         return Composed(self.documents, self.t1)
 
     @property
-    def docids(self) -> Column:
+    def docids(self) -> IntLookup:
         return Composed(self.documents, self.docid)
 
     @property
-    def tops(self) -> Column:
+    def tops(self) -> IntLookup:
         return Composed(self.instance, self.top)
 
     @property
@@ -138,7 +295,7 @@ def grouped(code: Ints, **columns: Ints) -> PostingRun:
     return PostingRun(value, path_class, np.append(start, len(code)), **columns)
 
 
-def merged(one: PostingRun, other: PostingRun) -> PostingRun:
+def merge_postings(one: PostingRun, other: PostingRun) -> PostingRun:
     """One run with the postings of two."""
     code = np.append(one.codes(), other.codes())
     order = np.argsort(code, kind="stable")  # linear time: both are sorted
@@ -156,7 +313,7 @@ def merged(one: PostingRun, other: PostingRun) -> PostingRun:
     )
 
 
-def since(run: PostingRun, time: int) -> PostingRun:
+def drop_documents_before(run: PostingRun, time: int) -> PostingRun:
     """The run without the documents that begin before a time, in microseconds."""
     stays = run.t0 >= time
     if stays.all():
@@ -210,3 +367,170 @@ def _widened(inner: Ints, width: int) -> Ints:
     if inner.shape[1] == width:
         return inner
     return np.pad(inner, ((0, 0), (0, width - inner.shape[1])))
+
+
+ChainKind = tuple[tuple[int, ...], bool]
+"""The groups of the edges of a chain, from the top; and whether its only edge leads from a node to itself."""
+
+
+def postings(batch: Witnesses, classes: PathClasses, values: ValueDictionary) -> PostingRun:
+    """The postings of the documents of a batch, with their values numbered by `values`."""
+    return _Builder(batch, classes).run(values)
+
+
+@dataclass(frozen=True)
+class _Chains:
+    """Chains of witnesses. All arrays have an entry for each chain: `kind` is an index into `_Builder._kinds`, `top`
+    and `end` are the node keys of the two ends (see `_Builder`), and `inner` the ids of the nodes between them."""
+
+    kind: Ints
+    top: Ints
+    end: Ints
+    inner: tuple[Ints, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+    def at(self, places: Ints) -> _Chains:
+        return _Chains(self.kind[places], self.top[places], self.end[places], tuple(i[places] for i in self.inner))
+
+
+class _Builder:
+    """Makes postings. The key of a node is one number for its document, by index in R_docTS, and its id."""
+
+    def __init__(self, batch: Witnesses, classes: PathClasses) -> None:
+        self._batch, self._classes = batch, classes
+        columns = (batch.r_bin["node1"], batch.r_bin["node2"], batch.r_doc["node"])
+        node, self._nodes = dictionary_encode(np.concatenate([column.to_numpy() for column in columns]))
+        self._radix = max(len(self._nodes), 1)
+        in_bin, in_doc = (self._documents(table) * self._radix for table in (batch.r_bin, batch.r_doc))
+        count = len(in_bin)
+        self._above, self._below = in_bin + node[:count], in_bin + node[count : 2 * count]
+        self._group = batch.r_bin["grp"].to_numpy().astype(np.int64)
+        valued = in_doc + node[2 * count :]
+        self._value_rows = valued.argsort(kind="stable")
+        self._valued = valued[self._value_rows]
+        self._kinds: list[ChainKind] = []
+
+    def _documents(self, table: pa.Table) -> Ints:
+        """The index in R_docTS of the document of each row."""
+        docids = self._batch.r_docts["docid"]
+        if len(docids) == 1:
+            return np.zeros(len(table), np.int64)
+        found: Ints = pc.index_in(table["docid"], docids.combine_chunks()).to_numpy().astype(np.int64)
+        return found
+
+    def run(self, values: ValueDictionary) -> PostingRun:
+        chains = self._whole()
+        row, place = self._rows_of_values(chains.end)
+        chains = chains.at(place)
+        instance, tops = dictionary_encode(chains.top)
+        document = tops // self._radix
+        docid, t0, t1 = (self._batch.r_docts[name].to_numpy() for name in ("docid", "t0", "t1"))
+        code = self._numbered(row, values) << CODE_BITS | self._path_classes(chains.kind, row)
+        order = code.argsort(kind="stable")
+        inner = [nodes[order] for nodes in chains.inner]
+        instance = instance[order]
+        return grouped(
+            code[order],
+            time=t0[document[instance]],
+            node=self._nodes[chains.end[order] % self._radix],
+            inner=np.stack(inner, axis=1) if inner else np.zeros((len(row), 0), np.int64),
+            instance=instance,
+            top=self._nodes[tops % self._radix],
+            document=document,
+            docid=docid,
+            t0=t0,
+            t1=t1,
+        )
+
+    def _whole(self) -> _Chains:
+        """The chains that bind whole paths, found level by level: each level is one edge longer."""
+        kind, distinct = dictionary_encode(self._group * 2 + (self._above == self._below))
+        self._kinds = [((code >> 1,), bool(code & 1)) for code in distinct.tolist()]
+        level = _Chains(kind, self._above, self._below)
+        found = [self._that(level, self._classes.binds)]
+        order = None
+        while len(level := self._that(level, lambda groups, _: self._classes.opens(groups))):
+            if order is None:
+                order = np.argsort(self._above, kind="stable")
+            level = self._longer(level, order)
+            found.append(self._that(level, self._classes.binds))
+        longest = max(len(chains.inner) for chains in found)
+        padded = [
+            (*chains.inner, *(np.zeros(len(chains), np.int64) for _ in range(longest - len(chains.inner))))
+            for chains in found
+        ]
+        inner = tuple(np.concatenate(columns) for columns in zip(*padded, strict=True))
+        kind, top, end = (np.concatenate([getattr(c, name) for c in found]) for name in ("kind", "top", "end"))
+        return _Chains(kind, top, end, inner)
+
+    def _that(self, chains: _Chains, test: Callable[[tuple[int, ...], bool], bool]) -> _Chains:
+        kind, distinct = dictionary_encode(chains.kind)
+        passes = np.array([test(*self._kinds[number]) for number in distinct.tolist()], np.bool_)
+        return chains.at(np.flatnonzero(passes[kind]))
+
+    def _longer(self, chains: _Chains, order: Ints) -> _Chains:
+        """The chains with one more edge. `order` sorts the edges by their upper nodes."""
+        at, place = expand_ranges(*equal_ranges(chains.end, self._above[order]))
+        edge = order[at]
+        kind, distinct = dictionary_encode(chains.kind[place] << 32 | self._group[edge])
+        first = len(self._kinds)
+        for code in distinct.tolist():
+            groups, _ = self._kinds[code >> 32]
+            self._kinds.append(((*groups, code & 0xFFFFFFFF), False))
+        longer = chains.at(place)
+        between = self._nodes[longer.end % self._radix]
+        return _Chains(kind + first, longer.top, self._below[edge], (*longer.inner, between))
+
+    def _rows_of_values(self, ends: Ints) -> tuple[Ints, Ints]:
+        """The indices of the rows of R_doc with the values of the ends, and for each the index of its end. Most ends
+        have one value or none; some have many."""
+        first, last = equal_ranges(ends, self._valued)
+        at, place = expand_ranges(first, last)
+        return self._value_rows[at], place
+
+    def _path_classes(self, kind: Ints, row: Ints) -> Ints:
+        """The path class of each chain, from its kind and the stream of its row of R_doc."""
+        stream, names = self._streams()
+        code, distinct = dictionary_encode(kind << 32 | stream[row])
+        numbers = []
+        for pair in distinct.tolist():
+            groups, same = self._kinds[pair >> 32]
+            numbers.append(self._classes.number(PathClass(groups, same, names[pair & 0xFFFFFFFF])))
+        return np.array(numbers, np.int64)[code]
+
+    def _streams(self) -> tuple[Ints, Sequence[str]]:
+        """The index of the stream of each row of R_doc, and the streams."""
+        streams = self._batch.r_doc["stream"]
+        if len(self._batch.r_docts) == 1:
+            return np.zeros(len(streams), np.int64), streams[:1].to_pylist()
+        found = streams.combine_chunks().dictionary_encode()
+        return found.indices.to_numpy().astype(np.int64), found.dictionary.to_pylist()
+
+    def _numbered(self, row: Ints, values: ValueDictionary) -> Ints:
+        """The number of the value of each row of R_doc."""
+        texts = self._batch.r_doc["strval"]
+        if len(texts) <= FEW:
+            known = texts.to_pylist()
+            return values.numbers([known[place] for place in row.tolist()])
+        found = texts.combine_chunks().dictionary_encode()
+        code, distinct = dictionary_encode(found.indices.to_numpy().astype(np.int64)[row])
+        return values.numbers(found.dictionary.take(pa.array(distinct)).to_pylist())[code]
+
+
+def read_edge_groups(table: pa.Table) -> list[tuple[int, list[tuple[int, int]]]]:
+    """The groups in a table of R_GROUP: number and edges."""
+    rows = sorted(zip(*(table[name].to_pylist() for name in ("grp", "var1", "var2")), strict=True))
+    return [(number, [edge[1:] for edge in edges]) for number, edges in groupby(rows, itemgetter(0))]
+
+
+def flatten_edges(r_bin: pa.Table, edges: Mapping[int, Collection[StepEdge]]) -> pa.Table:
+    """Rows of R_BIN as rows of R_BIN_FLAT. `edges` has those of each group."""
+    keys, code = np.unique(r_bin["grp"].to_numpy(), return_inverse=True)
+    of_keys = [edges[key] for key in keys.tolist()]
+    ends = np.cumsum([0, *map(len, of_keys)])
+    at, row = expand_ranges(ends[code], ends[code + 1])
+    variables = np.array([edge for several in of_keys for edge in several], np.int32).reshape(-1, 2)[at]
+    docid, node1, node2 = (r_bin[name].to_numpy()[row] for name in ("docid", "node1", "node2"))
+    return pa.table([docid, variables[:, 0], variables[:, 1], node1, node2], schema=R_BIN_FLAT)

@@ -1,39 +1,154 @@
-"""The Spark engine: a store of Parquet files, and the joins of any plan over it in a Spark session."""
+"""The Spark engine: a store of Parquet files, and the joins of any plan over it in a Spark session.
+
+A store of Parquet files that is opened to be read only, as of the last batch at that time.
+
+The `signature` plan on Spark: the driver keeps the postings, and joins small batches; tasks join large ones.
+"""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import SparkContext
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
-from common.private import make_inside
-from join_stage.batch_sql import TemplateTable
-from join_stage.costs import Cost
-from join_stage.joiner import DEFAULT_PLAN, PLANS, Batch, Matches, Scope, UnknownPlan, has_many_values
-from join_stage.near.key_sql import IN_SPARK, keyed_statement
-from join_stage.near.keys import keyed
-from join_stage.near.word_order import LONGEST_FIRST
-from join_stage.near.word_sets import WordSets
-from join_stage.spark.basic import SparkBasicPlan, SparkPlan
-from join_stage.spark.signature import SparkSignaturePlan
-from join_stage.spark.views import SparkViewsPlan
-from join_stage.state_tables import FLAT_STORE, NOTHING_ELSE, RUNS, STATE, drop_runs_manifest, runs_manifest
-from join_stage.store.reading import UNBOUNDED, Bounds
-from join_stage.store.schema import StoreSchema
-from join_stage.store.spark.loss import telling_loss
-from join_stage.store.spark.manifests import DataFile
-from join_stage.store.spark.parquet_store import ParquetStore
+from common.files import make_inside
+from join_stage.arrays import dictionary_encode
+from join_stage.near import IN_SPARK, LONGEST_FIRST, WordSets, keyed, keyed_statement
+from join_stage.protocol import (
+    DEFAULT_PLAN,
+    PLANS,
+    Batch,
+    Cost,
+    JoinScope,
+    Matches,
+    TemplateTable,
+    UnknownPlan,
+    has_many_values,
+)
+from join_stage.signature.plan import SignaturePlan, telling_no_room
+from join_stage.spark.tasks import SparkMerger, Spread, merge_on_executor
+from join_stage.spark.views import SparkBasicPlan, SparkPlan, SparkViewsPlan
+from join_stage.store.protocol import UNBOUNDED, Bounds, StoreSchema, TableStore
+from join_stage.store.spark.java import telling_loss
+from join_stage.store.spark.manifests import CheckedSnapshot, DataFile
+from join_stage.store.spark.parquet_store import ParquetStore, TableViews, local_frame
 from join_stage.store.spark.question import SparkQuestion
-from join_stage.store.spark.tables import TableViews, local_frame
+from join_stage.tables import (
+    FLAT_STORE,
+    NOTHING_ELSE,
+    RUNS,
+    STATE,
+    OnlyRead,
+    drop_runs_manifest,
+    latest_texts,
+    runs_manifest,
+    save_runs_manifest,
+    save_word_order,
+    word_order,
+)
 from join_stage.views import CACHE_BYTES
-from templates.catalog import Edge, Row
-from templates.witness import Witnesses
+from templates.catalog import StepEdge, TemplateRow
+from templates.witness import R_GROUP, Witnesses
+
+_EDGE = 1 << 30
+"""The first number of a group of a single edge. The numbers of stage 1 are less."""
+
+
+class SparkSignaturePlan(SignaturePlan):
+    """A `SparkPlan` over the engine's own tables, whose files `files` reads. Keeps runs in `directory`. Executors join
+    large batches, unless the store is temporary: who has outputs may read them when it is gone."""
+
+    def __init__(self, store: TableStore, files: ParquetStore, directory: Path, context: SparkContext) -> None:
+        # With one core of this machine, a batch would have to wait for a merge.
+        merger = SparkMerger(context) if not files.is_temporary and context.defaultParallelism > 1 else None
+        if merger is not None:
+            files.merge_elsewhere = partial(merge_on_executor, context)
+        super().__init__(_StoredState(store, files), directory, merger)
+        self._files = files
+        self._spread = None if files.is_temporary else Spread(context, self._join.rows, self._join.costs)
+
+    def join(self, batch: Batch, before: Mapping[str, DataFrame]) -> Matches:
+        return self.answer(batch)
+
+    def _matches(self, batch: Witnesses, scope: JoinScope) -> Matches:
+        docids = batch.r_docts["docid"]
+        if self._spread is None or not self._spread.takes(len(docids), self._join.on_disk):
+            return super()._matches(batch, scope)
+        with telling_no_room():
+            written = self._join.write(batch, scope, self._end - 1)
+        docids = sorted(docids.to_pylist())
+        texts = self._texts() if has_many_values(batch) else ()
+        return self._spread.matches(docids, written.run, written.others, written.filtered, scope, texts)
+
+    def _texts(self) -> Sequence[str]:
+        """The files in which executors find the words of texts, those of the batch included."""
+        self._files.write_out("r_doc")
+        return self._files.paths_to_look_up("r_doc")
+
+    def close(self) -> None:
+        super().close()
+        if self._spread is not None:
+            self._spread.close()
+
+    def evicted(self, files: Mapping[str, Sequence[Path]], before: int) -> None:
+        self.evict(before)
+
+
+class _StoredState:
+    """The `StoredState` of a store of files."""
+
+    def __init__(self, store: TableStore, files: ParquetStore) -> None:
+        self._store, self._files = store, files
+        self._numbers: dict[int, int] = {}
+        """The numbers of edges as groups, by both their variables in one number. They stay the same."""
+
+    def groups(self) -> pa.Table:
+        return self._files.read("groups")
+
+    def end(self) -> int:
+        return self._store.highest("r_docts", "docid") + 1
+
+    def between(self, first: int, end: int) -> Witnesses:
+        r_bin, r_doc, r_docts = (self._files.read_between(name, "docid", first, end) for name in STATE)
+        return edge_by_edge(r_bin, r_doc, r_docts, self._numbers)
+
+    def manifest(self) -> str | None:
+        return runs_manifest(self._store)
+
+    def save_manifest(self, manifest: str) -> None:
+        save_runs_manifest(self._store, manifest)
+
+    def texts(self, docids: pa.Array) -> pa.Table:
+        return self._store.find("r_doc", "docid", docids)
+
+    def latest_texts(self, most: int) -> list[str]:
+        return latest_texts(self._store, most)
+
+    def word_order(self) -> list[int] | None:
+        return word_order(self._store)
+
+    def save_word_order(self, frequent: list[int]) -> None:
+        save_word_order(self._store, frequent)
+
+
+def edge_by_edge(r_bin: pa.Table, r_doc: pa.Table, r_docts: pa.Table, known: dict[int, int]) -> Witnesses:
+    """The flat join state as witnesses in which each edge is a group of its own. `known` has the numbers that edges
+    got before, and gets those of new ones."""
+    code, edges = dictionary_encode((r_bin["var1"].to_numpy().astype(np.int64) << 32) | r_bin["var2"].to_numpy())
+    numbers = np.array([known.setdefault(edge, _EDGE + len(known)) for edge in edges.tolist()], np.int64)
+    columns = (numbers, edges >> 32, edges & 0xFFFFFFFF)
+    groups = pa.table([pa.array(column.astype(np.int32)) for column in columns], R_GROUP)
+    bound = r_bin.select(["docid", "node1", "node2"]).add_column(1, "grp", pa.array(numbers[code].astype(np.int32)))
+    return Witnesses(bound, groups, r_doc, r_docts)
+
 
 _SETTINGS = {
     "spark.sql.adaptive.enabled": "false",
@@ -108,10 +223,10 @@ class SparkEngine:
 
     # ------------------------------------------------------------ R_T
 
-    def put_rows(self, template: TemplateTable, rows: Sequence[Row]) -> None:
+    def put_rows(self, template: TemplateTable, rows: Sequence[TemplateRow]) -> None:
         self._plan.put_rows(template, rows)
 
-    def drop_rows(self, template: TemplateTable, rows: Sequence[Row]) -> None:
+    def drop_rows(self, template: TemplateTable, rows: Sequence[TemplateRow]) -> None:
         self._plan.drop_rows(template, rows)
 
     # ------------------------------------------------------------ batches
@@ -136,7 +251,6 @@ class SparkEngine:
 
     @property
     def context(self) -> SparkContext:
-        """The context of the session."""
         return self._session.sparkContext
 
     @property
@@ -178,7 +292,7 @@ class SparkEngine:
         if self._plan.in_sql:
             drop_runs_manifest(self)
 
-    def drop_groups(self, edges: Collection[Edge]) -> Collection[int]:
+    def drop_groups(self, edges: Collection[StepEdge]) -> Collection[int]:
         """Drops all groups: the join state has a row for each edge and needs none."""
         self._store.drop_unless("groups", "grp", lambda numbers: pc.less(numbers, 0))
         self._plan.regrouped((), edges)
@@ -235,7 +349,7 @@ class SparkEngine:
         found = self._store.highest(table, column)
         return -1 if found is None else found
 
-    def join(self, batch: Witnesses, first_docid: int, scope: Scope) -> Matches:
+    def join(self, batch: Witnesses, first_docid: int, scope: JoinScope) -> Matches:
         self._store.append("groups", batch.r_group)
         older = self._store.has_rows("r_docts")
         before = {name: self._views.frame(name) for name in STATE} if older and self._plan.in_sql else {}
@@ -276,3 +390,35 @@ class SparkEngine:
 
     def _view(self, name: str, rows: pa.Table) -> None:
         local_frame(self._session, rows).createOrReplaceTempView(name)
+
+
+class SparkReader(OnlyRead):
+    """A `JoinEngine` that only reads, while others may write the store."""
+
+    def __init__(self, session: SparkSession, schema: StoreSchema, directory: Path) -> None:
+        """`schema` declares the tables beside the join state. Raises StoreError if there is no store."""
+        self.schema = FLAT_STORE | schema
+        self._files = CheckedSnapshot(self.schema, directory)
+        self._session = session.newSession()
+        self._views = TableViews(self._session, self._files)
+
+    def select(self, sql: str, views: Mapping[str, pa.Table] | None = None) -> pa.Table:
+        self._views.refresh(sql)
+        for name, table in (views or {}).items():
+            local_frame(self._session, table).createOrReplaceTempView(name)
+        return self._session.sql(sql).toArrow()
+
+    def question(self, sql: str, bounds: Bounds = UNBOUNDED, *, own: bool = False) -> SparkQuestion:
+        return SparkQuestion(self._session, self._files, sql, bounds)
+
+    def read(self, table: str, columns: Sequence[str], key: str | None = None) -> pa.Table:
+        return self._files.columns(table, columns, key)
+
+    def find(self, table: str, column: str, numbers: pa.Array) -> pa.Table:
+        return self._files.find(table, column, numbers)
+
+    def highest(self, table: str, column: str) -> int:
+        return self._files.highest(table, column)
+
+    def close(self) -> None:
+        """Does nothing: no file stays open."""

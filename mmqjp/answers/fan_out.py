@@ -1,19 +1,138 @@
-"""Fan-out: makes outputs of answers and the members of their forms, in order, some at a time."""
+"""Fan-out: makes outputs of answers and the members of their forms, in order, some at a time.
+
+Answers as rows: numbers the answers of a batch and their outputs, and makes rows of the tables.
+
+Outputs that are made when they are asked for, some at a time: those of a batch, and stored ones.
+
+Stored outputs: reads answers and members from the store, some batches at a time, and fans them out.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from heapq import merge
+from itertools import groupby, islice
 from json.encoder import encode_basestring as json_text
+from operator import attrgetter
+from typing import Protocol, overload
 
 import numpy as np
 import pyarrow as pa
 
-from mmqjp.answers.answer import Body
-from mmqjp.answers.output import Output, json_texts, node_orders, read_nodes
-from mmqjp.queries.members import Ints, Members, concatenated
+from common.arrays import Ints
+from common.tools import in_batches
+from join_stage.store.protocol import TableStore
+from mmqjp.answers.output import Answer, Body, Output, json_texts, node_orders, output_order, read_nodes, sorted_outputs
+from mmqjp.queries.model import Identity, Members, concatenated
+from mmqjp.tables import schema
+from mmqjp.tables.schema import ANSWER_TABLES
+
+ANSWERS, WITHHELD, ANSWER_MATCHES = ANSWER_TABLES["answers"], ANSWER_TABLES["withheld"], ANSWER_TABLES["answer_matches"]
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerRows:
+    """The answers of a batch as rows of the tables `answers`, `withheld` and `answer_matches`."""
+
+    answers: pa.Table
+    withheld: pa.Table
+    matches: pa.Table
+
+    @property
+    def outputs(self) -> int:
+        """The number of outputs."""
+        return int(self.answers["recipients"].to_numpy().sum()) if len(self.answers) else 0
+
+
+def answer_rows(
+    given: Sequence[Answer], members: Mapping[str, Members], batch: int, first_answer: int, first_seq: int
+) -> AnswerRows:
+    """Returns the answers of a batch that anybody gets, in the order of their outputs, numbered from `first_answer`,
+    and their outputs from `first_seq`."""
+    ordered = _in_order([answer for answer in given if answer.form in members])
+    counts = np.array([count_recipients(answer, members[answer.form], batch) for answer in ordered], np.int64)
+    answers = [answer for answer, count in zip(ordered, counts.tolist(), strict=True) if count]
+    counts = counts[counts > 0]
+    number = range(first_answer, first_answer + len(answers))
+    first, last, place = _numbers(np.array([answer.t1 for answer in answers], np.int64), counts, first_seq)
+    shared = zip(*map(_SHARED, answers), strict=True) if answers else [()] * len(_ATTRIBUTES)
+    columns: dict[str, object] = dict(zip(_ATTRIBUTES, shared, strict=True))
+    columns |= {
+        "answer": number,
+        "head": [answer.body.before for answer in answers],
+        "tail": [answer.body.after for answer in answers],
+        "batch": np.full(len(answers), batch),
+        "first_seq": first,
+        "last_seq": last,
+        "place": place,
+        "recipients": counts,
+    }
+    return AnswerRows(
+        pa.table({name: columns[name] for name in ANSWERS.names}, ANSWERS),
+        _pairs(number, (answer.withheld for answer in answers), WITHHELD),
+        _pairs(number, (answer.matches for answer in answers), ANSWER_MATCHES),
+    )
+
+
+_ATTRIBUTES = (
+    "form", "t0", "t1", "documents", "streams", "nodes", "choice", "width", "appeared", "first_qid", "arrival",
+)  # fmt: skip
+"""Columns of `answers` that are attributes of an answer."""
+
+_SHARED = attrgetter(*_ATTRIBUTES)
+_BY_DOCUMENTS = attrgetter("t1", "documents")
+
+
+def count_recipients(answer: Answer, members: Members, batch: int) -> int:
+    """Returns how many members get an answer."""
+    got = members.count(answer.width, answer.appeared, answer.first_qid, batch, answer.arrival)
+    return got - len(answer.withheld)
+
+
+def by_answer(withheld: pa.Table) -> dict[int, frozenset[int]]:
+    """Returns rows of `withheld` as qids by answer."""
+    found: dict[int, set[int]] = {}
+    for answer, qid in zip(*(column.to_pylist() for column in withheld.columns), strict=True):
+        found.setdefault(answer, set()).add(qid)
+    return {answer: frozenset(qids) for answer, qids in found.items()}
+
+
+def _numbers(t1: Ints, counts: Ints, first_seq: int) -> tuple[Ints, Ints, Ints]:
+    """Returns the first and last number of the outputs that end when an answer ends, and its place among those."""
+    if not len(t1):
+        return t1, t1, t1
+    starts = np.flatnonzero(np.append(True, np.diff(t1) != 0))
+    sizes = np.diff(np.append(starts, len(t1)))
+    outputs = np.add.reduceat(counts, starts)
+    ends = first_seq + np.cumsum(outputs)
+    place = np.arange(len(t1)) - np.repeat(starts, sizes)
+    return np.repeat(ends - outputs, sizes), np.repeat(ends - 1, sizes), place
+
+
+def _pairs(numbers: range, others: Iterator[Sequence[int]], schema: pa.Schema) -> pa.Table:
+    """Returns rows of a number and each of the others that belong to it."""
+    lists = list(others)
+    counts = [len(one) for one in lists]
+    columns = np.repeat(np.array(numbers, np.int64), counts), [other for one in lists for other in one]
+    return pa.table([pa.array(column, pa.int64()) for column in columns], schema=schema)
+
+
+def _in_order(answers: Sequence[Answer]) -> list[Answer]:
+    """Returns answers in the order of their outputs. Their nodes are only looked at if there are others over the same
+    documents, because that takes most of the time."""
+    found: list[Answer] = []
+    for _, same in groupby(sorted(answers, key=_BY_DOCUMENTS), key=_BY_DOCUMENTS):
+        several = list(same)
+        found += sorted(several, key=_order) if len(several) > 1 else several
+    return found
+
+
+def _order(answer: Answer) -> tuple[object, ...]:
+    return answer.order
+
 
 ROWS_AT_A_TIME = 10_000
 """The number of pairs of an answer and a member that are looked at together."""
@@ -275,7 +394,6 @@ class OutputChunk:
         return found
 
     def of_queries(self, names: Container[str]) -> OutputChunk:
-        """Returns those of some queries."""
         members, place = np.unique(self._member, return_inverse=True)
         wanted = np.array([self._fan_out.members.names[member] in names for member in members.tolist()], bool)[place]
         return OutputChunk(self._fan_out, self._answer[wanted], self._member[wanted], self._seq[wanted])
@@ -284,7 +402,6 @@ class OutputChunk:
         return zip(self._answer.tolist(), self._member.tolist(), self._seq.tolist(), strict=True)
 
     def outputs(self) -> Iterator[Output]:
-        """Yields the outputs."""
         members, answers = self._fan_out.members, self._fan_out.answers
         known: dict[str, dict[str, int | str]] = {}
         for place, member, seq in self._rows():
@@ -304,12 +421,10 @@ class OutputChunk:
             )
 
     def output(self, place: int) -> Output:
-        """Returns one of the outputs."""
         some = slice(place, place + 1)
         return next(OutputChunk(self._fan_out, self._answer[some], self._member[some], self._seq[some]).outputs())
 
     def lines(self) -> OutputLines:
-        """Returns the output lines."""
         members, answers = self._fan_out.members, self._fan_out.answers
         names, identities = members.names, members.identities
         found = []
@@ -330,3 +445,190 @@ def _sort_keys(answers: pa.Table) -> list[tuple[object, ...]]:
         (documents, node_orders(read_nodes(nodes)), choice, form)
         for documents, nodes, choice, form in zip(*columns, strict=True)
     ]
+
+
+SHOWN = 20
+"""The most outputs that `repr` shows: there may be more than fit in memory."""
+
+
+class Chunk(Protocol):
+    """Some outputs."""
+
+    def __len__(self) -> int: ...
+
+    def outputs(self) -> Iterator[Output]:
+        """Yields the outputs."""
+
+    def lines(self) -> OutputLines:
+        """Returns the output lines."""
+
+
+class OutputStream(Iterable[Output]):
+    """Outputs that are made each time they are iterated over."""
+
+    def __init__(self, chunks: Callable[[], Iterator[Chunk]]) -> None:
+        self.chunks = chunks
+        """Makes the outputs, some at a time."""
+        self.html: Callable[[], str | None] = lambda: None
+        """Makes what a notebook shows; None for the text of `repr`."""
+
+    def __repr__(self) -> str:
+        found = [repr(output) for output in islice(self, SHOWN + 1)]
+        return f"[{', '.join([*found[:SHOWN], *(['more'] if len(found) > SHOWN else [])])}]"
+
+    def _repr_html_(self) -> str | None:
+        return self.html()
+
+    def __iter__(self) -> Iterator[Output]:
+        for chunk in self.chunks():
+            yield from chunk.outputs()
+
+    def lines(self) -> Iterator[OutputLines]:
+        """Yields the output lines, some at a time: about three times as fast as a line an output."""
+        return (chunk.lines() for chunk in self.chunks())
+
+
+class Outputs(OutputStream, Sequence[Output]):
+    """The outputs of a batch, in the order of output lines."""
+
+    def __init__(self, chunks: Callable[[], Iterator[OutputChunk]] = lambda: iter(()), count: int = 0) -> None:
+        super().__init__(chunks)
+        self._made, self._count = chunks, count
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, place: int) -> Output: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Output]: ...
+    def __getitem__(self, place: int | slice) -> Output | list[Output]:
+        count = len(self)
+        if isinstance(place, slice):
+            places = range(*place.indices(count))
+            upwards = places if places.step > 0 else places[::-1]
+            found = list(islice(self, upwards.start, upwards.stop, upwards.step)) if places else []
+            return found if places.step > 0 else found[::-1]
+        if not -count <= place < count:
+            raise IndexError(place)
+        place %= count
+        for chunk in self._made():
+            if place < len(chunk):
+                return chunk.output(place)
+            place -= len(chunk)
+        raise AssertionError("there are as many outputs as were counted")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, (Outputs, list)) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]  # as lists have none
+
+    def __add__(self, other: Iterable[Output]) -> list[Output]:
+        return [*self, *other]
+
+    def __radd__(self, other: Iterable[Output]) -> list[Output]:
+        return [*other, *self]
+
+    def __repr__(self) -> str:
+        more = [f"{len(self) - SHOWN:,} more"] if len(self) > SHOWN else []
+        return f"[{', '.join([*map(repr, self[:SHOWN]), *more])}]"
+
+
+def lines_of(outputs: Iterable[Output]) -> Iterator[OutputLines]:
+    if isinstance(outputs, OutputStream):
+        yield from outputs.lines()
+    else:
+        for output in outputs:
+            yield OutputLines(output.to_line(), 1, output.seq)
+
+
+ANSWERS_AT_A_TIME, EARLIER_AT_A_TIME = 20_000, 10_000
+"""How many answers, of whole batches, and outputs of earlier formats are read together."""
+
+
+def stored_chunks(store: TableStore, after: int) -> Iterator[Chunk]:
+    """Yields the stored outputs with numbers greater than `after`, in the order of their numbers."""
+    end = store.highest("earlier_outputs", "seq") + 1
+    for low in range(max(after + 1, _first_earlier(store)), end, EARLIER_AT_A_TIME) if after + 1 < end else ():
+        rows = schema.earlier_outputs_between(store, low, low + EARLIER_AT_A_TIME)
+        yield ListedOutputs(list(outputs_in(rows)))
+    batches = schema.batches_after(store, after)
+    pairs = list(zip(batches["batch"].to_pylist(), batches["answers"].to_pylist(), strict=True))
+    for some in in_batches(pairs, ANSWERS_AT_A_TIME, ANSWERS_AT_A_TIME, lambda pair: pair[1]):
+        first, last = some[0][0], some[-1][0]
+        fan_out = _fan_out(store, schema.answers_of_batches(store, first, last), first, last)
+        for chunk in fan_out.chunks():
+            if len(later := chunk.after(after)):
+                yield later
+
+
+def stored_chunks_by_time(store: TableStore, after: int) -> Iterator[Chunk]:
+    """Yields the same outputs in the order of t1, query, documents, nodes. Their answers are in memory together."""
+    batches = schema.batches_after(store, after)["batch"].to_pylist()
+    found: Iterator[Chunk] = iter(())
+    if batches:
+        rows = schema.answers_by_time(store, batches[0], batches[-1])
+        fan_out = _fan_out(store, rows, batches[0], batches[-1], by_time=True)
+        found = (later for chunk in fan_out.chunks() if len(later := chunk.after(after)))
+    if after >= store.highest("earlier_outputs", "seq"):
+        yield from found
+        return
+    earlier = outputs_in(schema.earlier_outputs_by_time(store, after))
+    groups = (sorted_outputs(group) for _, group in groupby(earlier, key=lambda o: (o.t1, o.query, o.documents)))
+    newer = (output for chunk in found for output in chunk.outputs())
+    both = merge((output for group in groups for output in group), newer, key=output_order)
+    for some in in_batches(both, EARLIER_AT_A_TIME, EARLIER_AT_A_TIME, lambda output: 1):
+        yield ListedOutputs(some)
+
+
+class ListedOutputs:
+    """Some outputs that exist."""
+
+    def __init__(self, given: list[Output]) -> None:
+        self._given = given
+
+    def __len__(self) -> int:
+        return len(self._given)
+
+    def outputs(self) -> Iterator[Output]:
+        return iter(self._given)
+
+    def lines(self) -> OutputLines:
+        text = b"".join(output.to_line() for output in self._given)
+        return OutputLines(text, len(self._given), max((output.seq for output in self._given), default=-1))
+
+
+def outputs_in(rows: pa.Table) -> Iterator[Output]:
+    """Yields the outputs that rows of the table `earlier_outputs` hold."""
+    for chunk in rows.to_batches(max_chunksize=EARLIER_AT_A_TIME):
+        columns = (chunk[name].to_pylist() for name in _COLUMNS)
+        for query, t0, t1, documents, streams, nodes, xml, id, seq in zip(*columns, strict=True):
+            yield Output(query, t0, t1, tuple(documents), tuple(streams), read_nodes(nodes), xml, id, seq)
+
+
+_COLUMNS = ("query", "t0", "t1", "documents", "streams", "nodes", "xml", "id", "seq")
+
+
+def _first_earlier(store: TableStore) -> int:
+    first = schema.lowest(store, "earlier_outputs", "seq")
+    return 0 if first is None else first
+
+
+def _fan_out(store: TableStore, rows: pa.Table, first: int, last: int, *, by_time: bool = False) -> FanOut:
+    members = _by_form(schema.members_of_batches(store, first, last))
+    withheld = by_answer(schema.withheld_of_batches(store, first, last))
+    return FanOut(rows, members, withheld, by_time=by_time)
+
+
+def _by_form(rows: pa.Table) -> dict[str, Members]:
+    """Returns rows of the view `members`, in the order of form, name, qid, by form."""
+    forms = rows["form"].to_pylist()
+    names, identities = rows["name"].to_pylist(), [Identity(text) for text in rows["identity"].to_pylist()]
+    columns = [rows[name].to_numpy() for name in ("qid", "widest", "since", "begun", "ended", "ended_at")]
+    found = {}
+    start = 0
+    for form, group in groupby(forms):
+        end = start + sum(1 for _ in group)
+        found[form] = Members(names[start:end], identities[start:end], *(column[start:end] for column in columns))
+        start = end
+    return found

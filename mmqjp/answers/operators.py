@@ -1,32 +1,199 @@
-"""Operators: how each kind of plan node turns matches and watermarks into answers and documents."""
+"""Operators: how each kind of plan node turns matches and watermarks into answers and documents.
+
+What a step of the pipeline gives: its answers, and the queries to pause.
+
+Expansion: from matches to what they give the plan nodes that subscribe to their rows of R_T.
+
+Telling: which outputs of queries with ONCE PER are told, and which were told before.
+
+A step puts these outputs off until it has found all that they are made of. Then those of one query are decided
+together, in the order of their numbers. So what is told does not depend on the order in which a step finds them.
+
+Backfill: answers new queries over the documents that are already stored.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_left, insort
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import NamedTuple, Protocol
 
-from join_stage.joiner import JoinEngine
-from mmqjp.answers.answer import Answer
-from mmqjp.answers.construct import Value
-from mmqjp.answers.joint import JointBinding, JointBindings
-from mmqjp.answers.looking import Looking
-from mmqjp.answers.match import Match
-from mmqjp.answers.pair_tests import Mirrors
-from mmqjp.answers.quota import Quota
-from mmqjp.answers.telling import AllPutOff
-from mmqjp.answers.usage import Accounts
-from mmqjp.documents.progress import Progress
-from mmqjp.documents.record import Inputs, Record
-from mmqjp.documents.records import Records, StoredRecords
-from mmqjp.documents.watermarks import Watermarks
-from mmqjp.queries.forms import Form
-from mmqjp.queries.model import HiddenStream, Owner
+import numpy as np
+
+from join_stage.protocol import JoinEngine, Matches
+from join_stage.signature.join import SignatureJoin
+from join_stage.signature.postings import flatten_edges, read_edge_groups
+from mmqjp.answers.matches import JointBinding, JointBindings, Match, Mirrors
+from mmqjp.answers.output import Answer, BoundValue
+from mmqjp.answers.quota import NEVER, EqualTimeBudget, Quota, Share, SharedAccount
+from mmqjp.answers.usage import Accounts, Cutoff
+from mmqjp.documents.record import Inputs, Record, Records, StoredRecords, published_record
+from mmqjp.documents.watermarks import Progress, Watermarks
+from mmqjp.queries.forms import Form, RowPart
+from mmqjp.queries.model import HiddenStream, Members, Owner, Subscription
+from mmqjp.queries.query_lookup import KnownQueries, behind
 from mmqjp.queries.registry import Registry
-from mmqjp.queries.row_targets import RowPart
+from mmqjp.state.eviction import AskedKey, JoinState, OnceKeyStore, arriving
 from mmqjp.tables.ledger import Ledger
-from xscl.algebra.normal import NEGATED, Term
+from mmqjp.tables.schema import ToldRow, hidden_tuples
+from templates.catalog import StepEdge
+from xpath_stage.evaluator import XPathStage
+from xscl.algebra.joins import NEGATED, Term
+
+INT64_MAX = 2**63 - 1
+
+OnceKey = tuple[int, int]
+"""The halves of the digest of a key."""
+
+
+@dataclass(eq=False, slots=True)
+class PutOff:
+    """An answer that is not decided yet, with what is needed to give it to those of its `share` who have not told all
+    of its `keys`. For queries that are `backfilled`, what they PUBLISH appears now."""
+
+    answer: Answer
+    inputs: Inputs
+    account: SharedAccount
+    share: Share
+    backfilled: Collection[Owner]
+    keys: set[OnceKey] = field(default_factory=set)
+
+
+Undecided = tuple[Set[str], Set[HiddenStream]]
+"""The ids of forms, and the hidden streams, of which a step may still find something."""
+
+AllPutOff = dict[Form, dict[Answer, PutOff]]
+"""What a step has put off."""
+
+
+def once_key(texts: Sequence[str]) -> OnceKey:
+    """Returns the digest of a key, which is the same in any process."""
+    digest = blake2b("".join([f"{len(text)}:{text}" for text in texts]).encode(), digest_size=16).digest()
+    return int.from_bytes(digest[:8], signed=True), int.from_bytes(digest[8:], signed=True)
+
+
+def as_published(query: Subscription, answer: Answer, inputs: Inputs, *, within: bool) -> Record:
+    """Returns an answer as a document of a query's stream."""
+    return published_record(
+        query.name, inputs, answer.body.xml(query.name), query.identity.id(answer.choice.encode()), within=within
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ToldNow:
+    """What was decided: the answers that anybody gets, with the documents for readers of those who do, and the rows of
+    the table `untold`."""
+
+    answers: list[Answer] = field(default_factory=list)
+    documents: list[Record] = field(default_factory=list)
+    untold: list[tuple[int, int]] = field(default_factory=list)
+
+
+class Telling:
+    """Decides, within batches, what was put off."""
+
+    def __init__(self, registry: Registry, told: OnceKeyStore) -> None:
+        self._registry, self._told = registry, told
+
+    def decide(self, waiting: AllPutOff, batch: int, undecided: Undecided = (frozenset(), frozenset())) -> ToldNow:
+        """Decides what depends on nothing that was put off, too, nor on what is `undecided`, and takes it out of
+        `waiting`."""
+        due = [(form, waiting.pop(form)) for form in self._due(waiting, undecided)]
+        found = ToldNow()
+        recipients = [
+            (form, one, _recipients(one, batch))
+            for form, answers in due
+            for one in sorted(answers.values(), key=lambda one: one.answer.order)
+        ]
+        ends = self._told.ends(_asked(recipients))
+        rows: list[ToldRow] = []
+        for form, one, some in recipients:
+            gone = [query for query in some if not _tell(form, query, one, ends, rows)]
+            found.untold.extend((match, query.qid) for query in gone for match in one.answer.matches)
+            if len(gone) < len(some):
+                one.answer.withheld = (*one.answer.withheld, *(query.qid for query in gone))
+                found.answers.append(one.answer)
+                found.documents.extend(self._published(form, one, set(some).difference(gone)))
+        self._told.save(rows)
+        return found
+
+    def _due(self, waiting: AllPutOff, undecided: Undecided) -> list[Form]:
+        """Returns the forms that read nothing which others that wait may PUBLISH."""
+        forms, streams = undecided
+        if not (streams or any(self._registry.read_of(form_id) for form_id in (*forms, *(f.id for f in waiting)))):
+            return list(waiting)
+        ids = {form.id for form in waiting}.union(forms)
+        ready = []
+        for form in waiting:
+            queries, hidden = behind(self._registry, form.audience.queries[0])  # all of a form read the same streams
+            # Its own queries may be undecided, too: then more of its answers are to come.
+            if streams.isdisjoint(hidden) and not any(one.form_id in ids for one in queries):
+                ready.append(form)
+        return ready
+
+    def _published(self, form: Form, one: PutOff, told: set[Subscription]) -> Iterator[Record]:
+        for query in self._registry.read_of(form.id):
+            if query in told:
+                yield as_published(query, one.answer, one.inputs, within=query not in one.backfilled)
+
+
+def _asked(recipients: Iterable[tuple[Form, PutOff, list[Subscription]]]) -> dict[AskedKey, tuple[int, int]]:
+    """Returns what answers ask for: the keys, and the least and greatest end that can be near one of them."""
+    asked: dict[AskedKey, tuple[int, int]] = {}
+    for form, one, queries in recipients:
+        window = INT64_MAX if (once := _window(form)) is None else once  # without one, a key has one end
+        low, high = max(one.answer.t1 - window, -INT64_MAX), min(one.answer.t1 + window, INT64_MAX)
+        for query in queries:
+            for key in one.keys:
+                known = asked.get(whole := (query.qid, *key))
+                asked[whole] = (low, high) if known is None else (min(low, known[0]), max(high, known[1]))
+    return asked
+
+
+def _recipients(one: PutOff, batch: int) -> list[Subscription]:
+    """Returns the members that get an answer, unless they told it before."""
+    share, queries = one.share, one.account.audience.queries
+    gets = one.account.members(batch).get(
+        slice(None), share.width, share.appeared, share.first_qid, batch, one.answer.arrival
+    )
+    return [query for place in np.flatnonzero(gets).tolist() if (query := queries[place]) not in share.withheld]
+
+
+def _tell(form: Form, query: Subscription, one: PutOff, ends: dict[AskedKey, list[int]], rows: list[ToldRow]) -> bool:
+    """Returns whether a query tells an answer. If so, adds to `rows` what it tells, and to `ends`, which are sorted,
+    when."""
+    window, t1 = _window(form), one.answer.t1
+    known = [ends.setdefault((query.qid, *key), []) for key in one.keys]
+    near = [is_near(t1, before, window) for before in known]
+    if all(near):
+        return False
+    for key, before, was_told in zip(one.keys, known, near, strict=True):
+        if window is not None or not was_told:
+            insort(before, t1)
+            rows.append((query.qid, *key, t1, _until(t1, window)))
+    return True
+
+
+def _window(form: Form) -> int | None:
+    assert form.once is not None, "only what is told once is put off"
+    return form.once.window
+
+
+def _until(t1: int, window: int | None) -> int | None:
+    """Returns up to when a key told at `t1` is not told again; None if no document can come later."""
+    return None if window is None or t1 + window > INT64_MAX else t1 + window
+
+
+def is_near(t1: int, ends: Sequence[int], window: int | None) -> bool:
+    """Returns whether one of the sorted `ends` is at most the window away."""
+    if window is None:
+        return bool(ends)
+    place = bisect_left(ends, t1 - window)
+    return place < len(ends) and ends[place] <= t1 + window
+
 
 _LOG = logging.getLogger("mmqjp")
 
@@ -62,7 +229,7 @@ class StepContext:
     progress: Progress | None = None
     bindings: JointBindings = field(default_factory=JointBindings)
     mirrors: Mirrors = field(default_factory=Mirrors)
-    ties: set[tuple[Form | Looking, tuple[int, ...], tuple[int, ...]]] = field(default_factory=set)
+    ties: set[tuple[Form | EqualTimeBudget, tuple[int, ...], tuple[int, ...]]] = field(default_factory=set)
     """The pairs of documents with equal times, as the parts of each: with what bounds looking at them if they were
     looked at, and with their form if they are counted."""
     emitted: dict[tuple[object, ...], tuple[Answer, set[int]] | None] = field(default_factory=dict)
@@ -82,7 +249,7 @@ class Operator(Protocol):
     def cutoff(self, part: RowPart, context: StepContext) -> int:
         """Returns the arrival from which on the plan nodes of a part of a row get nothing, or NEVER."""
 
-    def looking(self, part: RowPart, context: StepContext) -> Looking | None:
+    def looking(self, part: RowPart, context: StepContext) -> EqualTimeBudget | None:
         """Returns what bounds the looking at pairs with equal times of a part that leaves them out; None if it does not
         look at them."""
 
@@ -122,12 +289,10 @@ class Operator(Protocol):
 class StatelessOperator:
     """An operator that decides by matches alone and waits for no watermark."""
 
-    def looking(self, part: RowPart, context: StepContext) -> Looking | None:
-        """Returns None."""
+    def looking(self, part: RowPart, context: StepContext) -> EqualTimeBudget | None:
         return None
 
     def is_due(self, greatest: Mapping[str, int]) -> bool:
-        """Returns False."""
         return False
 
     def on_watermark(self, context: StepContext, greatest: Mapping[str, int] | None) -> Iterator[Expanded]:
@@ -161,18 +326,18 @@ def warn_of_waiting(names: Iterable[str], never: Mapping[str, str]) -> None:
             _LOG.warning(text, name, never[name])
 
 
-def in_order(part: RowPart, inputs: Inputs) -> bool:
+def is_in_order(part: RowPart, inputs: Inputs) -> bool:
     """Returns whether documents come in the order that a part of a row asks for."""
     return part.op != "FOLLOWED BY" or len(inputs) == 1 or inputs[0].t1 < inputs[1].t0
 
 
-def value_of(records: StoredRecords, binding: JointBinding, term: Term) -> Value:
+def value_of(records: StoredRecords, binding: JointBinding, term: Term) -> BoundValue:
     """Returns the value of a term. A variable of a tuple stands for a node of an earlier document."""
     record, node = binding[term.var]
     if record.kind == "hidden":
         docid, node = record.bound[node[0] - 1]
         record = records[docid]
-    return Value(record, node, term.functions)
+    return BoundValue(record, node, term.functions)
 
 
 class Operators:
@@ -224,3 +389,121 @@ class Operators:
 
 MakeOperators = Callable[[JoinEngine, Registry, Records, Ledger, Watermarks, Quota], Operators]
 """Creates the operators of an engine. They store state through the ledger and read times from the watermarks."""
+
+
+class QuotaExceeded(Exception):
+    """Queries exceeded their quotas, so the step has to run again with `cutoffs`, by qid. Never leaves
+    `mmqjp.answers`."""
+
+    def __init__(self, cutoffs: dict[int, Cutoff]) -> None:
+        super().__init__(f"{len(cutoffs)} queries exceeded a bound")
+        self.cutoffs = cutoffs
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """A query that a step paused: the last document that it sees, the arrival from which on it gets nothing, and the
+    reason."""
+
+    query: Subscription
+    docid: int
+    arrival: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """The result of a step: its answers, the members of their forms, by id, and the queries to pause."""
+
+    answers: list[Answer]
+    members: Mapping[str, Members]
+    pauses: list[Pause]
+
+
+class Expansion:
+    """Expands the matches of one step to the plan nodes that subscribe to their rows."""
+
+    def __init__(
+        self,
+        queries: KnownQueries,
+        records: StoredRecords,
+        operator_of: Callable[[RowPart], Operator],
+        context: StepContext,
+    ) -> None:
+        self._queries, self._records, self._operator_of, self._context = queries, records, operator_of, context
+
+    def expand(self, matches: Iterable[Match]) -> Iterator[tuple[Inputs, list[Expanded]]]:
+        """Yields the documents of each match, and the results that it gives."""
+        for match in matches:
+            inputs = Inputs([self._records[docid] for docid in match.docids])
+            found: list[Expanded] = []
+            for part in self._queries.parts_of_row(match.row):
+                found += self._operator_of(part).on_match(part, self._context, match, inputs)
+            yield inputs, found
+
+    def closed(self, rows: Iterable[int]) -> dict[int, int]:
+        """Maps rows of R_T to the arrival from which on nobody wants their matches. Rows without one are left out."""
+        if not self._context.accounts.is_limited():
+            return {}
+        closed = {row: max(map(self._cutoff, self._queries.parts_of_row(row)), default=NEVER) for row in rows}
+        return {row: arrival for row, arrival in closed.items() if arrival < NEVER}
+
+    def looking(self, row: int) -> list[EqualTimeBudget] | None:
+        """Returns what bounds the looking at pairs with equal times, of all parts of a row that look at them; None if
+        the row has other uses for them, or if some are looked at without a bound so far."""
+        parts = self._queries.parts_of_row(row)
+        if any(part.op != "FOLLOWED BY" for part in parts):
+            return None
+        found = [self._operator_of(part).looking(part, self._context) for part in parts]
+        looking = [one for one in found if one is not None]
+        return looking if all(one.is_limited for one in looking) else None
+
+    def _cutoff(self, part: RowPart) -> int:
+        """Returns the arrival from which on the plan nodes of a part get nothing."""
+        return self._operator_of(part).cutoff(part, self._context)
+
+
+class Backfill:
+    """Evaluates stored documents for a few owners only, and joins their rows apart from all others.
+
+    Pairs are found by the plan `signature` in memory, whatever plan and engine the store uses. The witnesses of the
+    owners are also added to the join state of the store, so that later documents can match them.
+    """
+
+    def __init__(
+        self,
+        owners: Collection[Owner],
+        registry: Registry,
+        state: JoinState,
+        records: Records,
+    ) -> None:
+        self._registry, self._state, self._records = registry, state, records
+        self._own_stage1, self._own_join = XPathStage(), SignatureJoin()
+        targets = [target for owner in owners for target in owner.targets]
+        self._streams = sorted({stream for target in targets for stream in target.streams})
+        needs = registry.catalog.needs_of(target.row for target in targets)
+        self._own_stage1.add(needs)
+        for row in needs.rows:
+            self._own_join.put_rows(registry.catalog.templates[row.template], [row])
+
+    def matches(self) -> Iterator[Matches]:
+        """Yields the matches among stored documents, one batch of documents at a time."""
+        edges: dict[int, list[StepEdge]] = {}
+        try:
+            for docids in self._state.kept_documents_of(self._streams):
+                witnesses = self._own_stage1.evaluate(map(arriving, self._records.parsed(docids)))
+                self._own_stage1.finish_batch(committed=True)
+                yield self._own_join.join(witnesses, self._registry.scope)
+                edges.update(read_edge_groups(witnesses.r_group))
+                self._state.extend(flatten_edges(witnesses.r_bin, edges), witnesses.r_doc, witnesses.r_docts)
+                self._records.release_trees()
+        finally:
+            self._own_stage1.close()
+
+
+def known_tuples(store: JoinEngine, streams: Collection[str]) -> Iterator[tuple[str, tuple[int, ...], object]]:
+    """Yields the stored tuples of hidden streams as (stream, parts, bound), where `bound` has a (docid, node) for each
+    variable."""
+    for row in hidden_tuples(store, streams).to_pylist():
+        nodes = ((node & 0xFFFFFFFF, node >> 32) for node in row["bound_nodes"])
+        yield row["stream"], tuple(row["parts"]), tuple(zip(row["bound_docids"], nodes, strict=True))

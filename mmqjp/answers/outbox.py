@@ -1,30 +1,41 @@
-"""The outbox: stores matches and outputs, and tracks how far each sink has acknowledged the outputs."""
+"""The outbox: stores matches and outputs, and tracks how far each sink has acknowledged the outputs.
+
+Migrates the outputs of stores up to format 4: they get numbers and ids, and sinks get positions by number.
+"""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
-from join_stage.joiner import JoinEngine
-from mmqjp.answers.answer import Answer
-from mmqjp.answers.answer_rows import answer_rows, by_answer
-from mmqjp.answers.fan_out import FanOut
-from mmqjp.answers.output import Output, json_nodes
-from mmqjp.answers.outputs import Chunk, Outputs, OutputStream
-from mmqjp.answers.spread.written_outputs import WrittenOutputs
-from mmqjp.answers.stored_outputs import stored_chunks, stored_chunks_by_time
-from mmqjp.queries.members import Members
-from mmqjp.tables.answers import matches_behind
+from join_stage.protocol import JoinEngine
+from mmqjp.answers.fan_out import (
+    Chunk,
+    FanOut,
+    Outputs,
+    OutputStream,
+    answer_rows,
+    by_answer,
+    outputs_in,
+    stored_chunks,
+    stored_chunks_by_time,
+)
+from mmqjp.answers.output import Answer, Output, json_nodes, sorted_outputs
+from mmqjp.answers.spread import WrittenOutputs
+from mmqjp.queries.model import Members, text_digest
+from mmqjp.tables import schema
 from mmqjp.tables.ledger import Ledger
-from mmqjp.tables.table_rows import TableRows
+from mmqjp.tables.schema import CommitMetadata, TableRows, find_output_matches
 
 if TYPE_CHECKING:
-    from mmqjp.answers.spread.spread import SpreadAnswers
+    from mmqjp.answers.spread import SpreadAnswers
 
 SINK_PREFIX = "sink:"
 """The prefix of the settings with positions of sinks. The name of the sink follows."""
@@ -64,12 +75,10 @@ class Outbox:
         return self._ledger.next_match
 
     def save_matches(self, rows: pa.Table) -> None:
-        """Appends rows to the table `match_rows`."""
         self._store.append("match_rows", rows)
         self._ledger.next_match += len(rows)
 
     def save_untold(self, rows: Sequence[tuple[int, int]]) -> None:
-        """Appends rows to the table `untold`."""
         TableRows(self._store).append("untold", rows)
 
     def save_answers(self, answers: Sequence[Answer], members: Mapping[str, Members]) -> Outputs:
@@ -111,7 +120,7 @@ class Outbox:
             "nodes": pa.array([json_nodes(output.nodes) for output in outputs], pa.string()),
         }
         found: dict[int, list[tuple[str | None, tuple[int, ...]]]] = {}
-        for row in matches_behind(self._store, pa.table(columns)).to_pylist() if outputs else ():
+        for row in find_output_matches(self._store, pa.table(columns)).to_pylist() if outputs else ():
             docids = (row["docid1"],) if row["docid2"] is None else (row["docid1"], row["docid2"])
             found.setdefault(row["seq"], []).append((row["form"], docids))
         return found
@@ -119,3 +128,58 @@ class Outbox:
     def position(self, sink: str) -> Position:
         """Returns the stored position of a sink."""
         return Position.from_setting(self._ledger.setting(SINK_PREFIX + sink))
+
+
+EARLIER = "earlier_outputs"
+"""The table of outputs up to format 5."""
+
+_DELIVERED, _WRITTEN = "delivered", "written"
+"""The settings with the last batch that was delivered, and the file that it was written to."""
+
+
+def number_outputs(store: JoinEngine, ledger: Ledger) -> None:
+    """Numbers, within a batch, the outputs of a store in the order in which they were committed.
+
+    The id is the digest of the output's line. The position of `--output`, which was stored as a batch, becomes a
+    number.
+    """
+    rows = store.read(EARLIER, schema.ANSWER_TABLES[EARLIER].names).sort_by("batch")
+    if len(rows):
+        store.drop_before(EARLIER, "batch", rows["batch"][-1].as_py() + 1)
+    delivered, acked = int(ledger.setting(_DELIVERED) or -1), -1
+    alike: Counter[str] = Counter()
+    for batch, found in _batches(rows):
+        ready = []
+        for output in sorted_outputs(outputs_in(found)):
+            line = _line(output)
+            ready.append(replace(output, id=text_digest(f"{line} {alike[line]}"), seq=ledger.next_seq))
+            alike[line] += 1
+            ledger.next_seq += 1
+        store.append(EARLIER, _rows_of(ready, batch))
+        if batch <= delivered:
+            acked = ledger.next_seq - 1
+    written = ledger.setting(_WRITTEN)
+    if acked >= 0 or written:
+        position = Position(acked, json.loads(written or "{}"))
+        ledger.save_metadata(CommitMetadata(settings={f"{SINK_PREFIX}output": position.to_setting()}))
+
+
+def _batches(rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+    if not len(rows):
+        return
+    batches, starts = np.unique(rows["batch"].to_numpy(), return_index=True)
+    for batch, start, end in zip(batches.tolist(), starts, [*starts[1:], len(rows)], strict=True):
+        yield batch, rows.slice(start, end - start)
+
+
+def _rows_of(outputs: Sequence[Output], batch: int) -> pa.Table:
+    arrow_schema = schema.ANSWER_TABLES[EARLIER]
+    given = {"nodes": [json_nodes(output.nodes) for output in outputs], "batch": [batch] * len(outputs)}
+    columns = {name: given.get(name) or [getattr(output, name) for output in outputs] for name in arrow_schema.names}
+    return pa.table(columns, arrow_schema)
+
+
+def _line(output: Output) -> str:
+    line = output.to_dict()
+    del line["id"], line["seq"]
+    return json.dumps(line, ensure_ascii=False)

@@ -1,12 +1,35 @@
-"""Output documents: their form, and the order of output lines."""
+"""Output documents: their form, and the order of output lines.
+
+An answer: what the members of a form get for one choice of documents and nodes. With a query's name and id, it is an
+output of that query.
+
+Constructs output documents (thesis, section 6.2): the default pair of subtrees, SELECT items, element
+constructors.
+
+Output documents of PATTERN statements, and what their nodes are called.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
 from json.encoder import encode_basestring as json_text
 from typing import Any
+from xml.sax.saxutils import escape
+
+from lxml import etree
+
+from mmqjp.answers.kernels import Parts
+from mmqjp.documents.record import Record
+from mmqjp.queries.compile import Contents, OutputVariable, ReturnItem, contents
+from mmqjp.queries.forms import OutputChild, Selection, element_of
+from pattern_stage.lineage import EventOrigin
+from xpath_stage.binder import Node
+from xscl.algebra.events import ERRORS, NearPattern, Pattern
+from xscl.algebra.joins import NormalQuery
+from xscl.algebra.values import ElementConstructor, Hole, derive, number_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,3 +115,253 @@ def _json_node(node: int | str) -> str:
 def output_order(output: Output) -> tuple[Any, ...]:
     """Returns where an output stands among output lines: by t1, query, documents, nodes."""
     return output.t1, output.query, output.documents, node_orders(output.nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """An output document. If it shows the query's name, that is where `before` ends and `after` begins; otherwise
+    `before` is empty, and `after` is the document."""
+
+    before: str
+    after: str
+
+    def xml(self, name: str) -> str:
+        """Returns the output document of a query. Names of queries need no escapes in XML."""
+        return f"{self.before}{name}{self.after}" if self.before else self.after
+
+    def __len__(self) -> int:
+        """Returns the number of characters without the query's name."""
+        return len(self.before) + len(self.after)
+
+
+@dataclass(eq=False, slots=True)
+class Answer:
+    """An answer, which is not committed yet.
+
+    `t0`, `t1`, `documents`, `streams` and, as JSON, `nodes` are those of its outputs. `choice` is the part of the
+    outputs' ids that they share. `form`, `width`, `appeared`, `first_qid`, `arrival` and the qids `withheld` say who
+    gets it, as in the table `answers`. `matches` are the numbers of the matches behind it.
+    """
+
+    t0: int
+    t1: int
+    documents: tuple[str, ...]
+    streams: tuple[str, ...]
+    nodes: str
+    body: Body
+    choice: str
+    form: str
+    width: int
+    appeared: int
+    first_qid: int
+    arrival: int
+    withheld: tuple[int, ...] = ()
+    matches: list[int] = field(default_factory=list)
+
+    @property
+    def order(self) -> tuple[object, ...]:
+        """Where it stands among those that end at the same time: by documents, nodes, and what else differs."""
+        return self.t1, self.documents, node_orders(read_nodes(self.nodes)), self.choice, self.form
+
+
+@dataclass(slots=True)
+class BoundValue:
+    """The node that a SELECT variable is bound to, with derived-value functions to apply to it."""
+
+    record: Record
+    node: Node
+    functions: tuple[str, ...] = ()
+
+    def text(self) -> str:
+        value = self.record.tree.string_value(*self.node)
+        for name in self.functions:
+            value = derive(name, value)
+        return value
+
+    def is_element(self) -> bool:
+        return not self.node[1] and not self.functions
+
+    def markup(self) -> str:
+        """Returns the element and its subtree as XML. It is serialized once."""
+        record, number = self.record, self.node[0]
+        if number == 0 and record.kind == "external" and not record.has_namespaces:
+            return record.xml  # which was serialized in the same way
+        found = record.fragments.get(number)
+        if found is None:
+            element = record.tree.elements[number]
+            if record.has_namespaces:
+                # In a tree of its own, so that namespaces are declared where they are used.
+                etree.Element("match").append(element := self.copy())
+            found = record.fragments[number] = etree.tostring(element, encoding="unicode", with_tail=False)
+        return found
+
+    def copy(self) -> etree._Element:
+        """Returns a copy of the element and its subtree, without the text that follows it."""
+        copied = deepcopy(self.record.tree.elements[self.node[0]])
+        copied.tail = None
+        return copied
+
+    def json_id(self) -> int | str:
+        """Returns the node's id as output lines have it."""
+        element, place = self.node
+        return f"{element}/@{self.record.tree.attribute(element, place)[0]}" if place else element
+
+    def json(self) -> str:
+        """Returns the node's id as JSON."""
+        return json_text(str(self.json_id())) if self.node[1] else str(self.node[0])
+
+
+def body(
+    selection: Selection, t0: int, t1: int, values: Sequence[BoundValue], holes: Sequence[BoundValue | str]
+) -> Body:
+    """Returns the output document.
+
+    `values` has those of the terms of a selection. `holes` has the values of an element constructor, in order of
+    appearance.
+    """
+    normal = selection.normal
+    if normal.constructor is not None:
+        root = _Constructor(normal, holes).build(normal.constructor)
+        return Body("", etree.tostring(root, encoding="unicode"))
+    if all(map(BoundValue.is_element, values)):
+        children = selection.children % tuple([value.markup() for value in values])
+    else:
+        rest = iter(values)
+        children = "".join([item.constant or _child(item, next(rest), star=normal.star) for item in selection.items])
+    end = f">{children}</match>" if children else "/>"
+    return Body('<match query="', f'" t0="{t0}" t1="{t1}"{end}')
+
+
+def _child(item: OutputChild, value: BoundValue, *, star: bool) -> str:
+    """Returns a child of a default output.
+
+    With `star`, it is the element itself, or a new element that holds an attribute under its name or a derived value
+    under its key.
+    """
+    if value.is_element():
+        return f"{item.before}{value.markup()}{item.after}"
+    name = item.name
+    if star and not value.functions:
+        name = value.record.tree.attribute(*value.node)[0]
+    return element_of(name, value.text())
+
+
+class _Constructor:
+    def __init__(self, query: NormalQuery, holes: Sequence[BoundValue | str]) -> None:
+        self._uris = dict(query.namespaces)
+        self._holes = iter(holes)
+
+    def build(self, constructor: ElementConstructor) -> etree._Element:
+        prefix = constructor.name.rpartition(":")[0]
+        nsmap = {prefix: self._uris[prefix]} if prefix and prefix != "xml" else None
+        element = etree.Element(self._name(constructor.name), nsmap=nsmap)
+        for name, parts in constructor.attributes:
+            element.set(self._name(name), "".join(self._text(part) for part in parts))
+        for child in constructor.children:
+            if isinstance(child, ElementConstructor):
+                element.append(self.build(child))
+            elif isinstance(child, str):
+                _append_text(element, child)
+            else:
+                value = next(self._holes)
+                if isinstance(value, BoundValue) and value.is_element():
+                    element.append(value.copy())
+                else:
+                    _append_text(element, value if isinstance(value, str) else value.text())
+        return element
+
+    def _text(self, part: str | Hole) -> str:
+        if isinstance(part, str):
+            return part
+        value = next(self._holes)
+        return value if isinstance(value, str) else value.text()
+
+    def _name(self, name: str) -> str:
+        prefix, _, local = name.rpartition(":")
+        if prefix == "xml":
+            return f"{{http://www.w3.org/XML/1998/namespace}}{local}"
+        return f"{{{self._uris[prefix]}}}{local}" if prefix else local
+
+
+def _append_text(element: etree._Element, text: str) -> None:
+    if len(element):
+        element[-1].tail = (element[-1].tail or "") + text
+    else:
+        element.text = (element.text or "") + text
+
+
+RETURN = {"\r": "&#13;"}
+"""What XML's reading would make a line break."""
+
+
+def element(name: str, text: str) -> str:
+    return f"<{name}>{escape(text, RETURN)}</{name}>"
+
+
+class PatternDocuments:
+    """Makes the documents of a pattern. Its attributes are those of `mmqjp.queries.compile.with_output_attributes`."""
+
+    def __init__(self, pattern: Pattern | NearPattern) -> None:
+        self._contents: Contents = contents(pattern)
+        self.width = len(pattern.schema)
+        """How many attributes an output has as an event: these come first."""
+        self._errors = -1
+        if isinstance(pattern, NearPattern):
+            self._errors = [name for name, _ in pattern.schema].index(ERRORS)
+
+    def document(self, texts: Sequence[str | None], numbers: Sequence[int], parts: Parts) -> str:
+        """Returns the end of a document, from behind `t1` on, given its attributes as texts, and its parts."""
+        if self._contents.items is None:
+            children = "".join(self._events(json.loads(texts[self._contents.events] or "[]"), numbers, parts))
+        else:
+            children = "".join(text for one in self._contents.items for text in _item(one, texts[one.column]))
+        errors = f' {ERRORS}="{texts[self._errors]}"' if self._errors >= 0 else ""
+        return f"{errors}>{children}</match>" if children else f"{errors}/>"
+
+    def _events(self, values: Sequence[Sequence[Any]], numbers: Sequence[int], parts: Parts) -> Iterator[str]:
+        """Yields an element for each event, with its attributes inside."""
+        for (_, variable, number), row in zip(self.named(numbers, parts), values, strict=True):
+            one = parts.origin(number)
+            inside = "".join(
+                element(name, _text(value))
+                for name, value in zip(variable.attributes, row, strict=True)
+                if value is not None
+            )
+            times = f't0="{one.t0}" t1="{one.t1}"'
+            yield f"<{variable.name} {times}>{inside}</{variable.name}>" if inside else f"<{variable.name} {times}/>"
+
+    def named(self, numbers: Sequence[int], parts: Parts) -> Iterator[tuple[str, OutputVariable, int]]:
+        """Yields the events of a match, given its parts: of each what it is called, such as `v` or `v[1]`, its
+        variable, and its number. Variables come one after the other, or letters in the order of time."""
+        counts: dict[str, int] = {}
+        for place, number in enumerate(numbers):
+            for member in parts.members(number):
+                if self._contents.letters:
+                    variable = self._contents.letters[parts.origin(member).stream]
+                else:
+                    variable = self._contents.variables[place]
+                count = counts[variable.name] = counts.get(variable.name, 0) + 1
+                yield f"{variable.name}[{count}]" if variable.several else variable.name, variable, member
+
+    def roots(self, numbers: Sequence[int], parts: Parts) -> Iterator[tuple[str, EventOrigin]]:
+        """Yields the events of documents behind a match, with what their root nodes are called: as their event, or, if
+        that is a published one that has several behind it, `v.e1`, `v.e2`, and so on."""
+        for name, _, number in self.named(numbers, parts):
+            behind = parts.documents(number)
+            for place, origin in enumerate(behind, 1):
+                yield name if len(behind) == 1 else f"{name}.e{place}", origin
+
+
+def _item(item: ReturnItem, text: str | None) -> Iterator[str]:
+    if text is None:
+        return
+    if not item.several:
+        yield element(item.name, text)
+        return
+    for value in json.loads(text):
+        if value is not None:
+            yield element(item.name, _text(value))
+
+
+def _text(value: str | float) -> str:
+    return value if isinstance(value, str) else number_text(float(value))

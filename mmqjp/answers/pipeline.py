@@ -2,50 +2,72 @@
 
 A step is a batch or a backfill. If a query exceeds its quota, the step is rolled back and run again with a cutoff for
 that query, so that nothing past the cutoff remains, nor anything that others derived from it.
+
+Runs batches. Everything in a batch is committed together; if it fails, the engine returns to its state before it.
+
+The components of an engine: opens each one on the contents of the store.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
-from join_stage.joiner import JoinEngine
-from mmqjp.answers.answer import Answer
-from mmqjp.answers.answered import Answered, Pause, QuotaExceeded
-from mmqjp.answers.arrivals import Arrivals
-from mmqjp.answers.backfill import Backfill, known_tuples
-from mmqjp.answers.event_output import EventOutput
-from mmqjp.answers.expand import Expansion
-from mmqjp.answers.match import Match, as_batch, match_rows
-from mmqjp.answers.match_reader import MatchReader
-from mmqjp.answers.operators import Expanded, Operators, StepContext
-from mmqjp.answers.outbox import Outbox
-from mmqjp.answers.patterns.patterns import Patterns
-from mmqjp.answers.quota import Quota
-from mmqjp.answers.stored_ties import StoredTies
-from mmqjp.answers.stored_usage import Before, StoredUsage
-from mmqjp.answers.telling import Telling
-from mmqjp.answers.usage import Accounts, Cutoff, Cutoffs
-from mmqjp.documents.progress import Progress
-from mmqjp.documents.record import Record
-from mmqjp.documents.records import Records
-from mmqjp.queries.event_backfill import forms_to_backfill
-from mmqjp.queries.members import Members
-from mmqjp.queries.model import Owner, Subscription
+from feeds.documents import Document, Now, Reject
+from join_stage.protocol import JoinEngine
+from join_stage.store.protocol import whole_batch
+from mmqjp.answers.absence import AbsenceOperator
+from mmqjp.answers.events import EventOutput, Patterns, StoredDocumentEvents, limits_of
+from mmqjp.answers.events_run import StoredEvents
+from mmqjp.answers.fan_out import Outputs
+from mmqjp.answers.kernels import MakeKernel
+from mmqjp.answers.matches import Match, as_batch, match_rows
+from mmqjp.answers.operators import (
+    Backfill,
+    Expanded,
+    Expansion,
+    MakeOperators,
+    Operators,
+    Pause,
+    QuotaExceeded,
+    StepContext,
+    StepResult,
+    Telling,
+    known_tuples,
+    warn_of_waiting,
+)
+from mmqjp.answers.outbox import Outbox, number_outputs
+from mmqjp.answers.output import Answer
+from mmqjp.answers.query_operators import InnerJoinOperator, MatchReader, QueryOperator, StoredTies
+from mmqjp.answers.quota import Arrivals, Quota
+from mmqjp.answers.usage import Accounts, Cutoff, Cutoffs, EarlierUsage, StoredUsage
+from mmqjp.documents.admission import Admission, EvaluatedBatch
+from mmqjp.documents.record import Record, Records
+from mmqjp.documents.watermarks import Progress, Timing, Watermarks, is_lateness_bounded, latest_stream_times
+from mmqjp.process import gc_paused
+from mmqjp.queries.changes import MetadataFor, QueryChanges, SubscribeMode, forms_to_backfill
+from mmqjp.queries.compile import Compiler
+from mmqjp.queries.model import HiddenStream, Members, Owner, Subscription
 from mmqjp.queries.registry import Registry
-from mmqjp.state.join_state import JoinState
-from mmqjp.tables.dead_letters import DEAD_LETTERS
-from mmqjp.tables.ledger import Ledger
-from mmqjp.tables.table_rows import rows_table
-from pattern_stage.horizon import START
+from mmqjp.queries.stored import StoredQueries
+from mmqjp.state.eviction import Eviction, JoinState, OnceKeyStore, prune, prune_offsets
+from mmqjp.state.migration import migrate
+from mmqjp.tables.ledger import Ledger, NextIds
+from mmqjp.tables.schema import DEAD_LETTERS, NO_METADATA, CommitMetadata, MetadataOf, Owed, rows_table
+from pattern_stage.assemble import START
+from pattern_stage.kernel import Kernel
 from templates.witness import R_DOCTS, Witnesses
 from xpath_stage.evaluator import XPathStage
+from xpath_stage.spark import SparkStage
+from xscl.syntax import Script
 
 if TYPE_CHECKING:
-    from mmqjp.answers.spread.spread import SpreadAnswers
+    from mmqjp.answers.spread import SpreadAnswers
 
 WitnessSource = Callable[[int], Witnesses]
 """Returns the witnesses of documents that get consecutive docids, given the first one."""
@@ -90,7 +112,7 @@ class Pipeline:
         clock: int | None = None,
         *,
         lasts: bool | None = None,
-    ) -> Answered:
+    ) -> StepResult:
         """Returns the answers that new documents complete, and the queries to pause.
 
         This includes outputs over documents published on the way, and what is decided at the `greatest` times, by
@@ -141,10 +163,9 @@ class Pipeline:
         pauses += self._event_output.pauses(self.patterns.exceeded(), self._quota, horizon)
         assert not records or records[0].docid == first, "documents that are admitted again get the same ids"
         self._save(accounts)
-        return Answered(answers, self._members(accounts, answers, spread), pauses)
+        return StepResult(answers, self._members(accounts, answers, spread), pauses)
 
     def _members(self, accounts: Accounts, answers: Iterable[Answer], others: Iterable[str] = ()) -> dict[str, Members]:
-        """Returns the members of the forms that have answers, and of other forms."""
         return accounts.members({answer.form for answer in answers}.union(others), self._ledger.batch)
 
     def _save(self, accounts: Accounts) -> None:
@@ -188,7 +209,7 @@ class Pipeline:
         cutoffs: Cutoffs,
         greatest: Callable[[], Mapping[str, int]],
         until: Mapping[str, int],
-    ) -> Answered:
+    ) -> StepResult:
         """Returns the answers of new queries over the stored documents, and the queries to pause: those with `cutoffs`.
         Of absences, those that are decided when streams have come to the times in `until`.
 
@@ -202,7 +223,7 @@ class Pipeline:
         known = set(known_tuples(self._store, {stream.stream for stream in hidden}))
         # Stored documents are counted apart. Only new queries start from that count.
         first_new = min(query.qid for query in subscriptions)
-        accounts = Accounts(self._registry, self._quota, cutoffs, Before(), self._usage.block, first_new)
+        accounts = Accounts(self._registry, self._quota, cutoffs, EarlierUsage(), self._usage.block, first_new)
         last = self._ledger.next_docid - 1
         self._arrivals = Arrivals(self._ledger.arrivals)
         context = StepContext(accounts, owners, known, owners)
@@ -235,7 +256,7 @@ class Pipeline:
         if events:
             pauses += self._event_output.pauses(self.patterns.exceeded_before, self._quota, START, first_new)
         self._save(accounts)
-        return Answered(answers, self._members(accounts, answers), pauses)
+        return StepResult(answers, self._members(accounts, answers), pauses)
 
     def _id_of(self, cutoff: Cutoff) -> str:
         """Returns the id of the stored document at a cutoff."""
@@ -341,3 +362,331 @@ class Pipeline:
         self._state.recall(records)
         self._enter(records)
         return self.patterns.step(self._witnesses(records, None))
+
+
+@dataclass(frozen=True, slots=True)
+class Components:
+    """The components of an engine, in the order in which data flows through them."""
+
+    store: JoinEngine
+    ledger: Ledger
+    watermarks: Watermarks
+    records: Records
+    stage1: XPathStage | SparkStage
+    stored_queries: StoredQueries
+    registry: Registry
+    changes: QueryChanges
+    state: JoinState
+    eviction: Eviction
+    admission: Admission
+    outbox: Outbox
+    pipeline: Pipeline
+    now: Now
+
+
+def make_operators(
+    store: JoinEngine, registry: Registry, records: Records, ledger: Ledger, watermarks: Watermarks, quota: Quota
+) -> Operators:
+    """Creates the operators of the language: queries, inner joins, and absences of both."""
+    queries, inner = QueryOperator(registry, records, quota), InnerJoinOperator(records)
+    absences = AbsenceOperator(store, registry, records, ledger, watermarks, quota, queries, inner)
+    return Operators({Subscription: queries, HiddenStream: inner}, absences)
+
+
+def open_components(
+    store: JoinEngine,
+    ledger: Ledger,
+    stage1: XPathStage | SparkStage,
+    timing: Timing,
+    quota: Quota,
+    max_document: int | None,
+    max_nodes: int | None,
+    make_operators: MakeOperators,
+    now: Now,
+    *,
+    has_executors: bool,
+    make_kernel: MakeKernel = Kernel,
+) -> Components:
+    """Opens the components over a store and registers its queries. A store of an older format is migrated.
+
+    A document may have at most `max_document` bytes, and at most `max_nodes` elements and attributes; None means
+    unlimited. `has_executors` says whether the store is one on Spark. `make_kernel` makes what runs event queries.
+    Raises StoreError if the store cannot be read.
+    """
+    with gc_paused(lasting=True):
+        stored_queries, compiler = StoredQueries(store), Compiler()
+        registry = Registry(stored_queries.catalog(), stage1, store)
+        if not migrate(store, ledger, stored_queries, registry, compiler, partial(number_outputs, store, ledger)):
+            stored_queries.restore(registry, compiler)
+    greatest: Mapping[str, int] = latest_stream_times(store, ledger) if is_lateness_bounded(timing.lateness) else {}
+    watermarks, records = Watermarks(timing, greatest, now()), Records(store)
+    running = registry.events.running
+
+    def made_of(stream: str) -> Collection[str] | None:
+        joined = registry.joined_of(stream)
+        return joined or (() if any(one.publishes for one in registry.named(stream)) else None)
+
+    patterns = Patterns(
+        running,
+        registry.catalog,
+        stage1.edges_of,
+        StoredEvents(store, ledger),
+        records,
+        make_kernel,
+        StoredDocumentEvents(store, records),
+        made_of,
+        settle=timing.settle,
+        limits=limits_of(quota),
+    )
+    watermarks.released = lambda: patterns.horizon
+
+    def event_time(streams: Collection[str]) -> int:
+        registry.events.settle()
+        return patterns.first_since({} if patterns.moves else latest_stream_times(store, ledger), streams)
+
+    changes = QueryChanges(store, ledger, stored_queries, registry, compiler, now, event_time)
+    state = JoinState(store, ledger, registry, stage1, records)
+    admission = Admission(records.ids, watermarks, registry.sources, state.late_by, now, max_document, max_nodes)
+    told = OnceKeyStore(store)
+    eviction = Eviction(store, ledger, registry, watermarks, state, now)
+    spread = _spread_answers(store, ledger, registry, records, quota) if has_executors else None
+    outbox = Outbox(store, ledger, spread)
+    operators = make_operators(store, registry, records, ledger, watermarks, quota)
+    telling = Telling(registry, told)
+    event_output = EventOutput(registry, records, ledger)
+    pipeline = Pipeline(
+        stage1, store, ledger, registry, records, state, outbox, operators, quota, telling, patterns,
+        event_output, spread,
+    )  # fmt: skip
+    return Components(
+        store, ledger, watermarks, records, stage1, stored_queries, registry, changes, state, eviction, admission,
+        outbox, pipeline, now,
+    )  # fmt: skip
+
+
+def _spread_answers(
+    store: JoinEngine, ledger: Ledger, registry: Registry, records: Records, quota: Quota
+) -> SpreadAnswers:
+    from join_stage.spark.engine import SparkEngine
+    from mmqjp.answers.spread import SpreadAnswers
+
+    return SpreadAnswers(cast(SparkEngine, store), ledger, registry, records, quota)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchResult:
+    """The result of one batch.
+
+    `outputs` are in the order of output lines. `dead_letters` are rows of that table. `documents` counts the documents
+    that were admitted and `duplicates` those that were already known. `paused` maps names of queries to the reason why
+    they were paused.
+    """
+
+    outputs: Outputs
+    dead_letters: list[dict[str, Any]]
+    documents: int
+    duplicates: int
+    paused: dict[str, str]
+
+
+class Batches:
+    """Runs batches over an engine's components. Each is committed when the call returns."""
+
+    def __init__(self, components: Components) -> None:
+        self._components = components
+
+    @contextmanager
+    def whole(self) -> Iterator[None]:
+        """Wraps a batch of the store, which is committed inside. If the block raises, restores every component."""
+        components = self._components
+        before = components.ledger.next_ids()
+        try:
+            yield
+        except BaseException:
+            self._roll_back(before)
+            raise
+        for component in (components.stage1, components.state, components.pipeline):
+            component.finish_batch(committed=True)
+        components.ledger.batch += 1
+
+    def _roll_back(self, before: NextIds) -> None:
+        """Undoes the in-memory effects of a batch that was rolled back."""
+        components = self._components
+        for component in (components.stage1, components.state, components.pipeline):
+            component.finish_batch(committed=False)
+        components.ledger.restore_next_ids(before)
+        components.records.forget(components.ledger.next_docid)
+
+    # ------------------------------------------------------------ documents
+
+    def process(
+        self,
+        documents: Iterable[Document | Reject],
+        metadata: CommitMetadata | MetadataOf,
+        evaluated: EvaluatedBatch | None,
+        *,
+        lasts: bool | None = None,
+    ) -> BatchResult:
+        """Processes documents and commits `metadata` with them. `evaluated` has their results of stage 1 if they were
+        evaluated elsewhere. At the end of a finite run, `lasts` says whether its state does."""
+        components = self._components
+        components.registry.flush()
+        taken_at = components.now()
+        before = components.ledger.next_ids()
+
+        def begin_again() -> None:
+            components.store.rollback()
+            self._roll_back(before)
+            components.store.begin()
+
+        with self.whole(), whole_batch(components.store):
+            admitted = components.admission.admit(documents, evaluated)
+            witnesses = None if evaluated is None else partial(evaluated.witnesses, admitted.indexes)
+            arrived = admitted.greatest()
+            greatest = components.watermarks.after(arrived, components.registry.outside(), taken_at)
+            clock = None if components.watermarks.timing.max_ahead is None else taken_at
+            answered = components.pipeline.answer(
+                admitted.records, witnesses, greatest, begin_again, clock, lasts=lasts
+            )
+            late = components.pipeline.late_for_patterns(taken_at)
+            components.records.flush()
+            self._save_pauses(answered.pauses)
+            components.store.append("dead_letters", dead := pa.concat_tables([admitted.dead_letters, late]))
+            outputs = components.outbox.save_answers(answered.answers, answered.members)
+            components.ledger.save_metadata(metadata(admitted.refused()) if callable(metadata) else metadata)
+            components.eviction.evict(greatest)
+            if components.stage1.crowded:
+                self._drop_groups()
+            components.state.save_reach()
+            components.ledger.save_batch(taken_at, len(admitted.records), len(dead), len(outputs))
+        components.watermarks.advance(greatest, arrived, components.now())
+        return BatchResult(
+            outputs,
+            dead.to_pylist() if len(dead) else [],
+            len(admitted.records),
+            admitted.duplicates,
+            self._set_paused(answered.pauses),
+        )
+
+    def pass_time(self) -> BatchResult | None:
+        """Advances idle streams to the clock. If this decides a query or lets join state be evicted, runs an empty
+        batch and returns its result; otherwise returns None."""
+        components = self._components
+        timing, now = components.watermarks.timing, components.now()
+        if timing.idle_after is None or not is_lateness_bounded(timing.lateness):
+            return None
+        greatest = components.watermarks.after({}, components.registry.outside(), now)
+        if components.pipeline.is_due(greatest, now) or components.eviction.is_due(greatest):
+            return self.process((), NO_METADATA, None)
+        components.watermarks.advance(greatest, {}, now)
+        return None
+
+    # ------------------------------------------------------------ queries
+
+    def subscribe(
+        self, script: Script, mode: SubscribeMode, metadata_for: MetadataFor, *, backfill: bool
+    ) -> tuple[list[str], int, dict[str, str]]:
+        """Registers the queries of a script. Returns their names, the number of outputs of the backfill, and the
+        queries that it paused, by name, with the reason. `backfill` answers the new queries over stored documents
+        first. In live use, logs which of them wait without end."""
+        if backfill:
+            subscribed = self._subscribe_with_backfill(script, mode, metadata_for)
+        else:
+            with self.whole():
+                subscribed = self._components.changes.subscribe(script, mode, metadata_for=metadata_for), 0, {}
+        if self._components.watermarks.timing.idle_after is not None:
+            warn_of_waiting(subscribed[0], self._components.pipeline.operators.never_decided())
+        return subscribed
+
+    def _subscribe_with_backfill(
+        self, script: Script, mode: SubscribeMode, metadata_for: MetadataFor
+    ) -> tuple[list[str], int, dict[str, str]]:
+        """Runs the backfill again, with cutoffs, until no query exceeds its quota."""
+        components = self._components
+        cutoffs: dict[int, Cutoff] = {}
+        pauses: list[Pause] = []
+        count = 0
+
+        def greatest() -> Mapping[str, int]:
+            return latest_stream_times(components.store, components.ledger)
+
+        def backfill(subscriptions: list[Subscription]) -> None:
+            nonlocal count
+            if not subscriptions:
+                return
+            taken_at = components.now()
+            fresh, until = components.admission.fresh, components.watermarks.greatest
+            answered = components.pipeline.backfill(subscriptions, fresh, cutoffs, greatest, until)
+            pauses[:] = answered.pauses
+            components.records.flush()
+            self._save_pauses(pauses)
+            count = len(components.outbox.save_answers(answered.answers, answered.members))
+            components.ledger.save_batch(taken_at, 0, 0, count)
+            components.state.save_reach()
+
+        while True:
+            try:
+                with self.whole():
+                    names = components.changes.subscribe(
+                        script, mode, since=-1, metadata_for=metadata_for, within=backfill
+                    )
+                break
+            except QuotaExceeded as exceeded:
+                cutoffs |= exceeded.cutoffs
+        return names, count, self._set_paused(pauses)
+
+    def _save_pauses(self, pauses: Iterable[Pause]) -> None:
+        for pause in pauses:
+            self._components.changes.save_pauses([pause.query.qid], pause.docid, pause.reason, pause.arrival)
+
+    def _set_paused(self, pauses: Iterable[Pause]) -> dict[str, str]:
+        """Pauses queries whose pauses are committed. Returns their names and the reasons."""
+        for pause in pauses:
+            self._components.registry.deactivate(pause.query)
+            pause.query.pause(pause.docid, pause.reason)
+        return {pause.query.name: pause.reason for pause in pauses}
+
+    # ------------------------------------------------------------ maintenance
+
+    def commit_metadata(self, metadata: CommitMetadata) -> None:
+        """Commits metadata in a batch of its own."""
+        with self.whole(), whole_batch(self._components.store):
+            self._components.ledger.save_metadata(metadata)
+
+    def prune(
+        self,
+        keep: int | None,
+        keep_ids: int | None,
+        sources: Collection[str],
+        files: Collection[tuple[str, str]],
+        owed: Owed | None,
+    ) -> None:
+        """See `mmqjp.engine.Session.prune`."""
+        components = self._components
+        horizon = components.watermarks.of(components.registry.outside())
+        with self.whole(), whole_batch(components.store):
+            evictable, now = components.eviction.before(horizon), components.now()
+            if (waiting := components.pipeline.patterns.oldest()) is not None:
+                evictable = min(evictable, waiting)
+            dropped = prune(
+                components.store,
+                components.ledger,
+                evictable=evictable,
+                horizon=horizon,
+                keep=keep,
+                keep_ids=keep_ids,
+                now=now,
+                owed=owed,
+            )
+            if dropped is not None:
+                components.eviction.evict_for_good(dropped)
+                components.state.record_dropped(dropped)
+            components.records.ids.forget()
+            prune_offsets(components.store, components.ledger, sources, files)
+            self._drop_groups()
+            components.state.save_reach()
+
+    def _drop_groups(self) -> None:
+        """Drops, within a batch, groups of edges that nothing refers to any more."""
+        components = self._components
+        components.stage1.keep_groups(components.store.drop_groups(components.registry.catalog.edges()))

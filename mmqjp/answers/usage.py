@@ -1,25 +1,154 @@
-"""Tracks what queries use of their quotas in a step, in accounts."""
+"""Tracks what queries use of their quotas in a step, in accounts.
+
+Tracks what queries have used of their quotas from batch to batch, in the store.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from mmqjp.answers.charges import Book, TieCounts
-from mmqjp.answers.quota import NEVER, Account, Bound, Quota, Usage, block_of
-from mmqjp.answers.shared_account import SharedAccount
-from mmqjp.answers.stored_usage import Before
+from join_stage.protocol import JoinEngine
+from mmqjp.answers.quota import (
+    NEVER,
+    Account,
+    Book,
+    ChargeKey,
+    Quota,
+    QuotaBound,
+    SharedAccount,
+    TieCounts,
+    Usage,
+    arrival_block,
+)
 from mmqjp.documents.record import Record
-from mmqjp.queries.audience import QuerySet
-from mmqjp.queries.forms import Form
-from mmqjp.queries.known_queries import KnownQueries
-from mmqjp.queries.lineage import publishers_behind
-from mmqjp.queries.members import Members
-from mmqjp.queries.model import HiddenStream, Subscription
-from mmqjp.queries.row_targets import LiteralGroup
-from mmqjp.tables.spent import NO_FORM, UsageKey
+from mmqjp.queries.forms import PREFIX, Form, LiteralGroup
+from mmqjp.queries.model import HiddenStream, Members, QuerySet, Subscription
+from mmqjp.queries.query_lookup import KnownQueries, publishers_behind
+from mmqjp.tables.schema import NO_FORM, UsageKey, drop_spent, save_spent, spent
+
+USAGE_COMPACTED_AFTER = 1_000
+"""The table is compacted when it has at least this many superseded rows."""
 
 _NOTHING = Usage()
+
+
+class SpentInStep(Protocol):
+    """The accounts of a step."""
+
+    def spent(self, block: int) -> dict[UsageKey, Usage]:
+        """Returns the usage of a block by key."""
+
+
+@dataclass(slots=True)
+class EarlierUsage:
+    """The usage of a block before a step: that of forms and groups of literals, with its `totals`; of single queries,
+    which is to be added to that, by qid and the batch in which they began; and of groups of readers. `most_work` is the
+    most of any form, and `literal_work` that of all groups of literals."""
+
+    shared: dict[str, dict[ChargeKey, Usage]] = field(default_factory=dict)
+    totals: dict[str, Usage] = field(default_factory=dict)
+    own: dict[tuple[int, int], Usage] = field(default_factory=dict)
+    readers: dict[str, Usage] = field(default_factory=dict)
+    most_work: int = 0
+    literal_work: int = 0
+
+    def update(self, rows: Mapping[UsageKey, Usage]) -> None:
+        """Adds or replaces usage by key."""
+        for (owner, *key), usage in rows.items():
+            charge = ChargeKey(*key)
+            if charge.width >= 0:
+                known, total = self.shared.setdefault(owner, {}), self.totals.get(owner, _NOTHING)
+                before = known.get(charge, _NOTHING)
+                more = usage.outputs - before.outputs, usage.work - before.work
+                self.totals[owner] = total = Usage(total.outputs + more[0], total.work + more[1])
+                known[charge] = usage
+                if owner.startswith(PREFIX):
+                    self.literal_work += more[1]
+                else:
+                    self.most_work = max(self.most_work, total.work)
+            elif owner.isdecimal():
+                self.own[int(owner), charge.begun] = usage
+            else:
+                self.readers[owner] = usage
+
+
+@dataclass(frozen=True, slots=True)
+class _Saved:
+    """What was written in a batch: the block, the number of rows since, and usage by key. With `anew`, that is all."""
+
+    block: int
+    written: int
+    rows: dict[UsageKey, Usage]
+    anew: bool
+
+
+class StoredUsage:
+    """The stored usage of the current block of arrivals. The caller begins and commits batches."""
+
+    def __init__(self, store: JoinEngine, arrivals: int) -> None:
+        """`arrivals` is the number of arrivals so far."""
+        self._store = store
+        self.block = arrival_block(max(arrivals - 1, 0))
+        self._written = 0
+        self._known: dict[UsageKey, Usage] | None = None
+        self._before = EarlierUsage()
+        self._saved: _Saved | None = None
+
+    def _rows(self) -> dict[UsageKey, Usage]:
+        """Returns the usage of the current block, by key."""
+        if self._known is None:
+            self._known = {}
+            for key, arrival, outputs, work in spent(self._store):
+                self._written += 1
+                if arrival_block(arrival) == self.block:
+                    known = self._known.get(key, _NOTHING)
+                    self._known[key] = Usage(known.outputs + outputs, known.work + work)
+            self._before.update(self._known)
+        return self._known
+
+    def before(self) -> EarlierUsage:
+        """Returns the usage of the current block."""
+        self._rows()
+        return self._before
+
+    def save(self, accounts: SpentInStep, arrival: int, batch: int) -> None:
+        """Writes the usage of a step whose last arrival is `arrival`."""
+        block = arrival_block(arrival)
+        before = self._rows() if block == self.block else {}
+        now = accounts.spent(block)
+        changed = {key: one for key, one in now.items() if one != before.get(key)}
+        written, rewritten = self._written + len(changed), block != self.block
+        if not rewritten and written > USAGE_COMPACTED_AFTER:
+            rewritten = written > USAGE_COMPACTED_AFTER + 2 * (len(before) + len(changed))
+        if rewritten:
+            drop_spent(self._store, batch)
+            changed = {key: one for key, one in {**before, **changed}.items() if one != _NOTHING}
+            before, written = {}, len(changed)
+        rows = []
+        for key, one in changed.items():
+            known = before.get(key, _NOTHING)
+            rows.append((key, arrival, one.outputs - known.outputs, one.work - known.work))
+        save_spent(self._store, rows, batch)
+        self._saved = _Saved(block, written, changed, rewritten)
+
+    def committed(self) -> None:
+        """Adopts what `save` wrote: the batch was committed."""
+        saved, self._saved = self._saved, None
+        if saved is None:
+            return
+        self.block, self._written = saved.block, saved.written
+        if saved.anew or self._known is None:
+            self._known, self._before = {}, EarlierUsage()
+        self._known.update(saved.rows)
+        self._before.update(saved.rows)
+
+    def rolled_back(self) -> None:
+        """Discards what `save` wrote: the batch was rolled back."""
+        self._saved = None
+
+
 NOTHING_LOOKED_AT: Mapping[str, int] = {}
 
 
@@ -31,7 +160,7 @@ class Cutoff:
     """
 
     arrival: int
-    bound: Bound
+    bound: QuotaBound
     hidden: bool
 
     def reason(self, quota: Quota, document: str) -> str:
@@ -70,7 +199,7 @@ class Accounts:
         registry: KnownQueries,
         quota: Quota,
         cutoffs: Cutoffs,
-        before: Before,
+        before: EarlierUsage,
         block: int,
         first_new: int = 0,
         looked: Mapping[str, int] = NOTHING_LOOKED_AT,
@@ -90,7 +219,6 @@ class Accounts:
             self._form_cutoffs.setdefault(registry.subscriptions[qid].form_id, {})[qid] = cutoff.arrival
 
     def of(self, form: Form) -> SharedAccount:
-        """Returns the account of a form."""
         found = self._forms.get(form.id)
         if found is None:
             others = [(self._book(id), times) for id, times in form.shared.items()]
@@ -149,7 +277,6 @@ class Accounts:
         return found
 
     def charged_literals(self) -> Iterator[LiteralGroup]:
-        """Yields the groups of literals that have accounts."""
         return iter(self._literals)
 
     def add_charges(self, charged: Iterable[tuple[str, Book]], literals: Iterable[LiteralGroup]) -> None:
@@ -285,7 +412,7 @@ class Accounts:
         found: dict[UsageKey, Usage] = {}
         for id, book in self._books.items():
             for (arrival, qid), (outputs, work) in book.less.items():
-                if block_of(arrival) == block and (not self._first_new or qid >= self._first_new):
+                if arrival_block(arrival) == block and (not self._first_new or qid >= self._first_new):
                     query = self._registry.subscriptions[qid]
                     before = self._before.own.get((qid, query.begun), _NOTHING) if block == self._block else _NOTHING
                     known = found.get(key := _own_key(query), before)

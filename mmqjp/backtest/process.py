@@ -1,25 +1,46 @@
-"""Runs a back-test in a process of its own, which is ended when its time is over or nobody waits for it."""
+"""Runs a back-test in a process of its own, which is ended when its time is over or nobody waits for it.
+
+A back-test from its beginning to its end: prepares the script, reads documents, runs the process.
+
+The process of a back-test: reads a request and documents from standard input, and writes what it finds.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import IO
 
 import pyarrow as pa
 
 from common.errors import InputError, OperationalError
-from mmqjp.backtest.result import Backtest
-from mmqjp.backtest.trial import DOCUMENTS, Request
+from feeds.documents import Document, Reject
+from join_stage.store.protocol import Question, QuestionInterrupted
+from mmqjp.backtest.script import (
+    DOCUMENTS,
+    MOST_CHARACTERS,
+    MOST_DOCUMENTS,
+    Backtest,
+    PreparedScript,
+    TrialRequest,
+    prepared,
+    read_batches,
+    select_newest_documents,
+    try_script,
+)
+from mmqjp.engine import Session
 
-SECONDS, MEMORY = 60.0, 1 << 30
+BACKTEST_SECONDS, MEMORY = 60.0, 1 << 30
 """The default limits of a back-test."""
 
 OWN_SHARE = 0.9
@@ -28,7 +49,7 @@ OWN_SHARE = 0.9
 POLL = 0.05
 """Seconds between two looks at the process."""
 
-WORKER = (sys.executable, "-P", "-m", "mmqjp.backtest.worker")
+WORKER = (sys.executable, "-P", "-m", "mmqjp.backtest.process")
 """What starts the process. Nothing in the working directory is imported."""
 
 _one_at_a_time = Lock()
@@ -47,7 +68,7 @@ class BacktestEnded(OperationalError, RuntimeError):
 
 
 def run_process(
-    request: Request,
+    request: TrialRequest,
     batches: Iterable[pa.RecordBatch],
     *,
     stop: Event | None = None,
@@ -76,7 +97,7 @@ class _Running:
 
     def __init__(
         self,
-        request: Request,
+        request: TrialRequest,
         batches: Iterable[pa.RecordBatch],
         clock: Callable[[], float],
         command: Sequence[str],
@@ -165,3 +186,184 @@ class _Running:
                     self._reported = Backtest.from_dict(found["result"])
                 self._done = "done" in found
                 self._refused, self._failed = found.get("refused"), found.get("failed")
+
+
+@dataclass(frozen=True, slots=True)
+class BacktestLimits:
+    """The limits of a back-test: its seconds, the memory of its process in bytes, and the newest documents it reads."""
+
+    seconds: float = BACKTEST_SECONDS
+    memory: int = MEMORY
+    documents: int = MOST_DOCUMENTS
+    characters: int = MOST_CHARACTERS
+
+
+DEFAULT = BacktestLimits()
+
+
+class StoreBacktest:
+    """A back-test over the documents that a store keeps, which are read as questions: in any thread, while another one
+    uses the session. Nothing is written.
+
+    It is run once. `command` starts its process.
+    """
+
+    def __init__(
+        self, engine: Session, text: str, limits: BacktestLimits = DEFAULT, command: Sequence[str] = WORKER
+    ) -> None:
+        self._engine, self._text, self._limits, self._command = engine, text, limits, command
+        self._stop = Event()
+        self._question: Question | None = None
+
+    def run(self) -> Backtest:
+        """Returns the result. Raises XsclErrors and what else the script has wrong, BacktestFailed, BacktestEnded,
+        StoreError."""
+        try:
+            script = prepared(self._text, self._engine.registry)
+            kept = select_newest_documents(self._ask, script.streams, self._limits.documents, self._limits.characters)
+            request = _request(script, self._limits)
+            found = run_process(request, kept.batches, stop=self._stop, command=self._command)
+        except QuestionInterrupted:
+            raise BacktestEnded("nobody waits for the back-test any more") from None
+        cut = found.cut_short
+        if cut is None and kept.chosen < kept.total:
+            cut = f"only the newest {kept.chosen:,} documents are tried"
+        return replace(_with_script(found, script), kept=kept.total, cut_short=cut)
+
+    def interrupt(self) -> None:
+        """Ends it. May be called from any thread, at any time, and repeatedly."""
+        self._stop.set()
+        if self._question is not None:
+            self._question.interrupt()
+
+    def _ask(self, sql: str) -> pa.Table:
+        self._question = self._engine.question(sql)
+        if self._stop.is_set():
+            raise BacktestEnded("nobody waits for the back-test any more")
+        return self._question.answer()
+
+
+def backtest_documents(
+    script: PreparedScript, documents: Iterable[Document | Reject], limits: BacktestLimits = DEFAULT
+) -> Backtest:
+    """Runs a back-test over documents that are just read. Raises what `StoreBacktest.run` does."""
+    refused = given = 0
+
+    def refuse() -> None:
+        nonlocal refused
+        refused += 1
+
+    def counted(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+        nonlocal given
+        for batch in batches:
+            given += batch.num_rows
+            yield batch
+
+    found = run_process(_request(script, limits), counted(read_batches(documents, script.streams, refuse)))
+    return replace(_with_script(found, script), kept=given, refused=found.refused + refused)
+
+
+def _request(script: PreparedScript, limits: BacktestLimits) -> TrialRequest:
+    return TrialRequest(script.text, tuple(text for _, text in script.publishers), limits.seconds, limits.memory)
+
+
+def _with_script(found: Backtest, script: PreparedScript) -> Backtest:
+    names = tuple(dict.fromkeys(name for name, _ in script.publishers))
+    return replace(found, novelty=script.novelty, publishers=names)
+
+
+NICE = 10
+"""How much the work gives way to others."""
+
+MORE_MEMORY = 2 << 30
+"""The system gives the process so many bytes of data more than it should need."""
+
+TOO_LARGE = 1.25
+"""If it has so many times the memory that it should need, it ends in the midst of a batch."""
+
+LOOK = 0.5
+"""Seconds between two looks whether it should end."""
+
+MORE_SECONDS = 30
+"""Seconds of processor time, for each core, after which the system ends it, if whoever asked has not."""
+
+
+def main() -> None:
+    """Runs one request. Each line of the answer is a JSON object: a `result` so far; at last whether it is `done`, why
+    the script was `refused`, or why the work `failed`. The process that asks names itself in the arguments."""
+    answer = _Answer()
+    os.nice(NICE)
+    _watch(partial(_has_gone, int(sys.argv[1])))
+    found = json.loads(sys.stdin.buffer.readline())
+    request = TrialRequest(found["text"], tuple(found["publishers"]), found["seconds"], found["memory"])
+    _limit(resource.RLIMIT_CORE, 0)
+    _limit(resource.RLIMIT_DATA, request.memory + MORE_MEMORY)
+    _limit(resource.RLIMIT_CPU, int(request.seconds + MORE_SECONDS) * (os.cpu_count() or 1))
+    _watch(partial(_is_too_large, request.memory, answer))
+    try:
+        with pa.ipc.open_stream(sys.stdin.buffer) as batches:
+            for result in try_script(request, iter(batches), time.monotonic, _peak_memory):
+                answer.write(result=result.to_dict())
+        answer.write(done=True)
+    except BrokenPipeError:
+        return  # nobody waits any more
+    except InputError as error:
+        answer.write(refused=str(error).strip())
+    except Exception as error:
+        answer.write(failed=str(error).strip() or type(error).__name__)
+
+
+class _Answer:
+    """Standard output, to which any thread may write whole lines."""
+
+    def __init__(self) -> None:
+        self._lock, self._file = Lock(), os.fdopen(os.dup(1), "w", encoding="utf-8")
+        os.dup2(2, 1)  # what libraries print is no answer
+
+    def write(self, **found: object) -> None:
+        with self._lock:
+            print(json.dumps(found), file=self._file, flush=True)
+
+
+def _watch(is_over: Callable[[], bool]) -> None:
+    """Ends this process once something is so, whatever it does."""
+
+    def look() -> None:
+        while not is_over():
+            time.sleep(LOOK)
+        os._exit(1)
+
+    Thread(target=look, name="mmqjp watch", daemon=True).start()
+
+
+def _has_gone(parent: int) -> bool:
+    """Whether the process that asked has gone: it may have been killed."""
+    return os.getppid() != parent
+
+
+def _is_too_large(memory: int, answer: _Answer) -> bool:
+    """Whether this process needs far more memory than it should, in the midst of a batch."""
+    if _peak_memory() <= memory * TOO_LARGE:
+        return False
+    answer.write(failed=f"it needed more than {memory >> 20:,} MiB of memory")
+    return True
+
+
+def _peak_memory() -> int:
+    """The most memory that this process has had, in bytes. What the system counts for it by `getrusage` begins with the
+    memory of the process that started it, which may be a large service."""
+    with suppress(OSError, ValueError, IndexError):
+        for line in Path("/proc/self/status").read_text("ascii", "replace").splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return used if sys.platform == "darwin" else used * 1024
+
+
+def _limit(kind: int, most: int) -> None:
+    hard = resource.getrlimit(kind)[1]
+    resource.setrlimit(kind, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,23 +1,461 @@
-"""A script for a back-test: which registered queries and outside streams it reads, and what is new in it."""
+"""A script for a back-test: which registered queries and outside streams it reads, and what is new in it.
+
+The documents of a back-test, in the order of their arrival: those that a store keeps, or some that are just read.
+
+The result of a back-test, as commands, pages and other processes get it.
+
+The result of a back-test in words.
+
+Runs a script over documents in an engine in memory, and says again and again what was found so far.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from datetime import date
+from operator import itemgetter
 from typing import Any
 
+import pyarrow as pa
+
 from common.errors import InputError
-from mmqjp.backtest.result import Novelty
-from mmqjp.queries.event_compile import CompiledEvents, definition_text
-from mmqjp.queries.model import Subscription
+from common.tools import in_batches
+from feeds.documents import Document, Reject
+from mmqjp.answers.fan_out import outputs_in
+from mmqjp.engine import Session
+from mmqjp.explain.plan import Estimates, estimates
+from mmqjp.present.item import OutputPresenter, ShownMatch, TimeFormat
+from mmqjp.queries.compile import CompiledEvents, definition_text
+from mmqjp.queries.model import Owner, Subscription
 from mmqjp.queries.registry import Registry
-from templates.novelty import needs_of
-from xscl import Script, parse_script
-from xscl.algebra.normal import Conjunct
-from xscl.event_check import schemas_of
-from xscl.event_syntax import names_read
+from templates.catalog import needs_of
+from xscl.algebra.joins import Conjunct
+from xscl.check_expressions import blocks
+from xscl.event_parser import schemas_of
 from xscl.lower import normalize
-from xscl.scope import blocks
+from xscl.parser import parse_script
+from xscl.syntax import Script, names_read
+
+DAY_US = 86_400_000_000
+"""Microseconds of a day."""
+
+RECENT_DAYS = 30
+"""Over so many days the outputs of a day are averaged."""
+
+FEWEST_TIMED = 500
+"""Fewer documents do not tell what a thousand take: most of their time is that of beginning."""
+
+
+def day_text(number: int) -> str:
+    """Returns a day, counted from 1970, as `2026-01-31`. Days that no calendar has are the first or the last one."""
+    first, last = date.min.toordinal(), date.max.toordinal()
+    return date.fromordinal(min(max(number + _EPOCH, first), last)).isoformat()
+
+
+_EPOCH = date(1970, 1, 1).toordinal()
+
+
+@dataclass(frozen=True, slots=True)
+class QueryResult:
+    """What the queries of a name found. `paused` is the reason if their outputs would have been too many.
+
+    `pairs` is the number of pairs of nodes that a new document is expected to bring for the rarest value join of each
+    of their rows of R_T; None if that is not known.
+    """
+
+    name: str
+    outputs: int = 0
+    paused: str | None = None
+    pairs: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Novelty:
+    """What a script needs, and how much of that no registered query needs yet: patterns of stage 1, templates, and rows
+    of R_T; definitions of events, and event queries, but once of those that differ in name only.
+
+    `same_event_queries` are registered, too, but what they find depends on since when they see events: they are run for
+    the script alone, and are counted neither as new nor as shared.
+    """
+
+    patterns: int = 0
+    new_patterns: int = 0
+    templates: int = 0
+    new_templates: int = 0
+    rows: int = 0
+    new_rows: int = 0
+    definitions: int = 0
+    new_definitions: int = 0
+    event_queries: int = 0
+    new_event_queries: int = 0
+    same_event_queries: int = 0
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether everything is there already, so that the script costs its outputs only."""
+        joins = self.new_patterns or self.new_templates or self.new_rows
+        return not (joins or self.new_definitions or self.new_event_queries or self.same_event_queries)
+
+
+@dataclass(frozen=True, slots=True)
+class Backtest:
+    """The result of a back-test.
+
+    - `documents` were tried, of `kept` that there are on the streams that the script reads; `refused` could not be
+      read. They begin from `since` to `until`, in microseconds.
+    - `queries` has the result of each name in the script, and `days` the outputs of each day (UTC, as `2026-01-31`) on
+      which there are some, by the end of their time.
+    - `latest` has the last outputs, the newest first.
+    - `seconds` is what the engine took for the documents.
+    - `publishers` are the names of registered queries that were run with the script because it reads them.
+    - `cut_short` says why not all documents were tried; None if they were.
+    """
+
+    documents: int = 0
+    kept: int = 0
+    refused: int = 0
+    since: int | None = None
+    until: int | None = None
+    queries: tuple[QueryResult, ...] = ()
+    days: tuple[tuple[str, int], ...] = ()
+    latest: tuple[ShownMatch, ...] = ()
+    seconds: float = 0.0
+    publishers: tuple[str, ...] = ()
+    novelty: Novelty = field(default_factory=Novelty)
+    cut_short: str | None = None
+
+    @property
+    def outputs(self) -> int:
+        """How many outputs there were."""
+        return sum(query.outputs for query in self.queries)
+
+    @property
+    def recent_days(self) -> int:
+        """The number of days at the end of the documents' time that `outputs_a_day` is about: at most RECENT_DAYS.
+        Many documents, such as the entries of feeds, are far older than the others."""
+        if self.since is None or self.until is None:
+            return 0
+        return min(self.until // DAY_US - self.since // DAY_US + 1, RECENT_DAYS)
+
+    @property
+    def outputs_a_day(self) -> float:
+        """The outputs of a day: an average over the `recent_days`."""
+        if self.until is None:
+            return 0.0
+        first = day_text(self.until // DAY_US - self.recent_days + 1)
+        return sum(count for day, count in self.days if day >= first) / self.recent_days
+
+    @property
+    def milliseconds(self) -> float | None:
+        """What 1,000 documents take, in milliseconds; None if too few were tried to tell."""
+        return 1_000_000 * self.seconds / self.documents if self.documents >= FEWEST_TIMED else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns a JSON object: the fields, and `outputs`, `outputs_a_day`, `recent_days`, `milliseconds`."""
+        return {
+            "documents": self.documents,
+            "kept": self.kept,
+            "refused": self.refused,
+            "since": self.since,
+            "until": self.until,
+            "outputs": self.outputs,
+            "outputs_a_day": self.outputs_a_day,
+            "recent_days": self.recent_days,
+            "milliseconds": self.milliseconds,
+            "seconds": self.seconds,
+            "queries": [asdict(query) for query in self.queries],
+            "days": [{"day": day, "outputs": count} for day, count in self.days],
+            "novelty": asdict(self.novelty) | {"is_shared": self.novelty.is_shared},
+            "publishers": list(self.publishers),
+            "latest": [match.to_dict() for match in self.latest],
+            "cut_short": self.cut_short,
+        }
+
+    @staticmethod
+    def from_dict(found: Mapping[str, Any]) -> Backtest:
+        """Returns the result of such an object."""
+        plain = ("documents", "kept", "refused", "since", "until", "seconds", "cut_short")
+        novelty = {key: value for key, value in found["novelty"].items() if key != "is_shared"}
+        return Backtest(
+            **{key: found[key] for key in plain},
+            queries=tuple(QueryResult(**query) for query in found["queries"]),
+            days=tuple((one["day"], one["outputs"]) for one in found["days"]),
+            latest=tuple(map(ShownMatch.from_dict, found["latest"])),
+            publishers=tuple(found["publishers"]),
+            novelty=Novelty(**novelty),
+        )
+
+
+DOCUMENTS = pa.schema(
+    [("id", pa.string()), ("stream", pa.string()), ("t0", pa.int64()), ("t1", pa.int64()), ("xml", pa.binary())]
+)
+"""Documents, as a back-test gets them."""
+
+LATEST = 10
+"""How many of the last outputs are shown."""
+
+MOST_DAYS = 400
+"""The maximum number of days whose outputs are counted one by one: the last ones that have some."""
+
+LONGEST_XML = 100_000
+"""Longer output documents are left out of what is shown, in characters."""
+
+FIRST, MOST, LONG = 50, 5_000, 1.0
+"""How many documents are processed together at first and at the most, and how many seconds they may take."""
+
+BETWEEN = 1.0
+"""The least number of seconds between two reports. They take at most a tenth of the time."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRequest:
+    """What to run: a script, and the texts of registered queries that it reads. `seconds` and `memory`, in bytes, are
+    the limits that the work heeds itself."""
+
+    text: str
+    publishers: tuple[str, ...]
+    seconds: float
+    memory: int
+
+
+def try_script(
+    request: TrialRequest,
+    batches: Iterator[pa.RecordBatch],
+    clock: Callable[[], float],
+    memory: Callable[[], int],
+) -> Iterator[Backtest]:
+    """Runs a script over batches of DOCUMENTS. Yields what was found so far, the last time with everything.
+
+    `clock` returns seconds, and `memory` the bytes in use. Raises what `Engine.subscribe` does.
+    """
+    start = told = clock()
+    with Session("duckdb", quiet=True, settle=None) as engine:
+        trial = _Trial(engine, request)
+        for batch in _in_parts(batches, trial):
+            begun = clock()
+            trial.process(batch)
+            now = clock()
+            trial.took = now - begun
+            trial.seconds += trial.took
+            if now - start >= request.seconds:
+                yield trial.last_report(f"it took more than {request.seconds:g} s")
+                return
+            if memory() > request.memory:
+                yield trial.last_report(f"it needed more than {request.memory >> 20:,} MiB of memory")
+                return
+            if now - told >= BETWEEN and now - told >= 10 * trial.report_seconds:
+                found = trial.report(None)
+                told = clock()
+                trial.report_seconds = told - now
+                yield found
+        begun = clock()
+        trial.finish()
+        trial.seconds += clock() - begun
+        yield trial.report(None, final=True)
+
+
+def _in_parts(batches: Iterator[pa.RecordBatch], trial: _Trial) -> Iterator[pa.RecordBatch]:
+    """Cuts batches into parts that take about as long as LONG, going by what the last one took.
+
+    So there is a report soon, and an end in time, also if a few documents take long.
+    """
+    size = FIRST
+    for batch in batches:
+        first = 0
+        while first < batch.num_rows:
+            part = batch.slice(first, size)
+            first += part.num_rows
+            yield part
+            if trial.took > LONG:
+                size = max(1, size // 2)
+            elif trial.took < LONG / 4:
+                size = min(2 * size, MOST)
+
+
+class _Trial:
+    """A script in an engine, and what was counted beside it."""
+
+    def __init__(self, engine: Session, request: TrialRequest) -> None:
+        self._engine = engine
+        for text in request.publishers:
+            engine.subscribe(text, add=True)
+        self._names = tuple(dict.fromkeys(engine.subscribe(request.text)))
+        self._paused: dict[str, str] = {}
+        self._since: int | None = None
+        self._until: int | None = None
+        self.seconds = self.took = self.report_seconds = 0.0
+
+    def process(self, batch: pa.RecordBatch) -> None:
+        columns = (batch[name].to_pylist() for name in DOCUMENTS.names)
+        rows = list(zip(*columns, strict=True))
+        self._engine.process(Document(id, xml, stream, (t0, t1)) for id, stream, t0, t1, xml in rows)
+        self._paused |= self._engine.take_paused()
+        for _, _, t0, t1, _ in rows:
+            self._since = t0 if self._since is None else min(self._since, t0)
+            self._until = t1 if self._until is None else max(self._until, t1)
+
+    def finish(self) -> None:
+        """Answers event queries, over all documents."""
+        self._engine.finish()
+        self._paused |= self._engine.take_paused()
+
+    def last_report(self, cut_short: str) -> Backtest:
+        """What was found when it ended too soon. Event queries are answered over what was tried."""
+        self.finish()
+        return self.report(cut_short, final=True)
+
+    def report(self, cut_short: str | None, *, final: bool = False) -> Backtest:
+        """What was found so far. Estimates are made at the end only."""
+        rows = self._engine.sql(
+            f"SELECT query, CAST(floor(t1 / {DAY_US}) AS BIGINT) AS day, count(*) AS n FROM outputs GROUP BY ALL",
+            trusted=True,
+        ).to_pylist()
+        own = [row for row in rows if row["query"] in self._names]
+        by_name: dict[str, int] = {}
+        by_day: dict[int, int] = {}
+        for row in own:
+            by_name[row["query"]] = by_name.get(row["query"], 0) + row["n"]
+            by_day[row["day"]] = by_day.get(row["day"], 0) + row["n"]
+        pairs = _pairs(self._engine, self._names) if final else {}
+        seen = self._engine.counters()
+        result = Backtest(
+            documents=seen.documents,
+            refused=seen.dead_letters,
+            since=self._since,
+            until=self._until,
+            queries=tuple(
+                QueryResult(name, by_name.get(name, 0), self._paused.get(name), pairs.get(name)) for name in self._names
+            ),
+            days=tuple((day_text(day), by_day[day]) for day in sorted(by_day)[-MOST_DAYS:]),
+            seconds=self.seconds,
+            cut_short=cut_short,
+        )
+        return replace(result, latest=tuple(self._latest())) if own else result
+
+    def _latest(self) -> Iterator[Any]:
+        """The last outputs of the script, the newest first; the same ones whatever the batches are."""
+        names = ", ".join(_text(name) for name in self._names)
+        rows = self._engine.sql(
+            f"SELECT * FROM outputs WHERE query IN ({names}) ORDER BY t1 DESC, query, id LIMIT {LATEST}", trusted=True
+        )
+        for match in OutputPresenter(self._engine).matches(outputs_in(rows)):
+            long = len(match.output.xml) > LONGEST_XML
+            yield replace(match, output=replace(match.output, xml="")) if long else match
+
+
+def _pairs(engine: Session, names: tuple[str, ...]) -> Mapping[str, float]:
+    """The pairs that a new document is expected to bring for the rarest joins of the queries of each name that is one
+    of queries over documents."""
+    guess = estimates(engine)
+    if guess is None:
+        return {}
+    named = {name: engine.registry.named(name) for name in names}
+    return {
+        name: _pairs_of(engine, guess, queries)
+        for name, queries in named.items()
+        if not any(query.is_events for query in queries)
+    }
+
+
+def _pairs_of(engine: Session, guess: Estimates, queries: list[Subscription]) -> float:
+    owners: list[Owner] = [*queries]
+    for query in queries:
+        owners += engine.registry.inner_joins(query)
+    rows = {target.row: target.template for owner in owners for target in owner.targets}
+    found = 0.0
+    for row, template in rows.items():
+        rarest = guess.of_row(engine.catalog.templates[template], engine.catalog.variables_of(row))
+        found += rarest[0] if rarest else 0.0
+    return found
+
+
+def _text(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+MOST_DOCUMENTS, MOST_CHARACTERS = 100_000, 256 << 20
+"""How many documents, and characters of XML, of a store are tried: the newest ones."""
+
+PAGE_DOCUMENTS, PAGE_CHARACTERS = 1_000, 4 << 20
+"""So many are read and sent together."""
+
+MOST_STREAMS = 100
+"""Documents of more streams are read whatever their stream."""
+
+_PLAIN = re.compile(r"[\w.-]+")
+"""Names that are written the same in every dialect of SQL."""
+
+_RunSql = Callable[[str], pa.Table]
+"""Answers a question in SQL."""
+
+
+@dataclass(frozen=True, slots=True)
+class BacktestDocuments:
+    """Documents of a store. `total` counts those of the streams, of which `batches` yields the newest `chosen`."""
+
+    total: int
+    chosen: int
+    batches: Iterator[pa.RecordBatch]
+
+
+def select_newest_documents(
+    ask: _RunSql, streams: Collection[str], most: int = MOST_DOCUMENTS, most_characters: int = MOST_CHARACTERS
+) -> BacktestDocuments:
+    """Returns the external documents of some streams that a store keeps: the newest `most`, up to so many characters.
+
+    Each batch is read when it is asked for: what is dropped meanwhile is missing. Raises what `ask` does.
+    """
+    wanted = "kind = 'external'"
+    if len(streams) <= MOST_STREAMS and all(map(_PLAIN.fullmatch, streams)):
+        names = ", ".join(f"'{stream}'" for stream in sorted(streams))
+        wanted += f" AND stream IN ({names or 'NULL'})"
+    (total,) = ask(f"SELECT count(*) AS n FROM documents WHERE {wanted}")["n"].to_pylist()
+    (first,) = ask(
+        f"SELECT min(docid) AS first FROM (SELECT docid FROM documents WHERE {wanted} ORDER BY docid DESC LIMIT {most})"
+    )["first"].to_pylist()
+    if first is None:
+        return BacktestDocuments(total, 0, iter(()))
+    rows = ask(
+        f"SELECT docid, length(xml) AS size FROM documents WHERE {wanted} AND docid >= {first} ORDER BY docid DESC"
+    )
+    chosen = next(in_batches(rows.to_pylist(), most, most_characters, itemgetter("size")), [])
+    pages = in_batches(reversed(chosen), PAGE_DOCUMENTS, PAGE_CHARACTERS, itemgetter("size"))
+    return BacktestDocuments(
+        total, len(chosen), _read_pages(ask, wanted, ((page[0]["docid"], page[-1]["docid"]) for page in pages))
+    )
+
+
+def _read_pages(ask: _RunSql, wanted: str, pages: Iterable[tuple[int, int]]) -> Iterator[pa.RecordBatch]:
+    # The docids of external documents are in the order of their arrival.
+    for first, last in pages:
+        found = ask(
+            f"SELECT {', '.join(DOCUMENTS.names)} FROM documents "
+            f"WHERE {wanted} AND docid >= {first} AND docid <= {last} ORDER BY docid"
+        )
+        yield from found.cast(DOCUMENTS).to_batches()
+
+
+def read_batches(
+    documents: Iterable[Document | Reject], streams: Collection[str], refuse: Callable[[], object]
+) -> Iterator[pa.RecordBatch]:
+    """Yields the documents of some streams. Calls `refuse` for each reject."""
+
+    def wanted() -> Iterator[Document]:
+        for document in documents:
+            if isinstance(document, Reject):
+                refuse()
+            elif document.stream in streams:
+                yield document
+
+    for batch in in_batches(wanted(), PAGE_DOCUMENTS, PAGE_CHARACTERS, lambda document: len(document.xml)):
+        rows = ((one.id, one.stream, one.t0, one.t1, one.xml_bytes()) for one in batch)
+        columns = zip(*rows, strict=True)
+        yield pa.RecordBatch.from_arrays(
+            [pa.array(column, field.type) for column, field in zip(columns, DOCUMENTS, strict=True)], schema=DOCUMENTS
+        )
+
 
 MOST_QUERIES = 1_000
 """How many queries a back-test tries."""
@@ -62,7 +500,7 @@ def prepared(text: str, registry: Registry) -> PreparedScript:
     publishers: dict[Subscription, None] = {}
     definitions: dict[str, str] = {}
     made = script.published() | {definition.name for definition in script.definitions}
-    waiting, outside = _read(script), set[str]()
+    waiting, outside = _streams_read(script), set[str]()
     met = set(waiting)
 
     def read(streams: set[str]) -> None:
@@ -103,11 +541,10 @@ def _texts(publishers: Iterable[Subscription], definitions: Mapping[str, str]) -
 
 
 def _read_by_text(text: str) -> set[str]:
-    return _read(parse_script(text, stored=True))
+    return _streams_read(parse_script(text, stored=True))
 
 
-def _read(script: Script) -> set[str]:
-    """The streams that a script reads, and events by their names."""
+def _streams_read(script: Script) -> set[str]:
     read = {block.stream for query in script.queries for block in blocks(query.source)}
     read |= {definition.block.stream for definition in script.definitions}
     return read | {name.name for query in script.event_queries for name in names_read(query.stream)}
@@ -154,3 +591,55 @@ def _all(conjuncts: tuple[Conjunct, ...]) -> Iterator[Conjunct]:
         for side in conjunct.sides():
             if side.hidden is not None:
                 yield from _all(side.hidden.conjuncts)
+
+
+_PLURAL = {"event query": "event queries"}
+
+
+def summary(result: Backtest, clock: TimeFormat) -> Iterator[str]:
+    """Yields lines that say what was tried and found, and what the script would cost."""
+    of = f" of {result.kept:,}" if result.kept > result.documents else ""
+    times = ""
+    if result.since is not None and result.until is not None:
+        times = f", from {clock.minute(result.since)} to {clock.minute(result.until)} {clock.zone_at(result.until)}"
+    refused = f"; {result.refused:,} could not be read" if result.refused else ""
+    yield f"tried on {_counted(result.documents, 'document')}{of}{times}{refused}"
+    if result.publishers:
+        yield f"together with the registered queries that it reads: {', '.join(result.publishers)}"
+    if result.cut_short is not None:
+        yield f"cut short: {result.cut_short}"
+    yield f"{_counted(result.outputs, 'output')}" + (f"; {a_day(result)}" if result.documents else "")
+    yield novelty(result.novelty)
+    if result.milliseconds is not None:
+        yield f"1,000 documents take {result.milliseconds:,.0f} ms"
+
+
+def a_day(result: Backtest) -> str:
+    """Returns how many outputs a day has."""
+    return f"{result.outputs_a_day:,.1f} a day in the last {_counted(result.recent_days, 'day')}"
+
+
+def novelty(found: Novelty) -> str:
+    """Returns what is new with a script, in words."""
+    if found.is_shared:
+        return "nothing new: registered queries have the same patterns and joins, and it costs only its outputs"
+    joins = (
+        (found.new_patterns, found.patterns, "pattern"),
+        (found.new_templates, found.templates, "template"),
+        (found.new_rows, found.rows, "row"),
+    )
+    events = (
+        (found.new_definitions, found.definitions, "definition"),
+        (found.new_event_queries, found.event_queries, "event query"),
+    )
+    same = ""
+    if found.same_event_queries:
+        count = _counted(found.same_event_queries, "event query")
+        same = f"; {count} would not share the work of the same one, whose results depend on since when it sees events"
+    has_events = found.definitions or found.event_queries
+    parts = joins * bool(found.rows or not has_events) + events * bool(has_events)
+    return "new: " + ", ".join(f"{new:,} of {_counted(all, noun)}" for new, all, noun in parts) + same
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun if number == 1 else _PLURAL.get(noun, noun + 's')}"

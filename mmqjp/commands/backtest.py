@@ -10,17 +10,12 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from feeds.entries import EntryForm
+from feeds.feed import EntryForm
 from feeds.history import History, Versions
-from feeds.sources import settled, tails_of
-from mmqjp.backtest.backtest import backtest_documents
-from mmqjp.backtest.process import SECONDS
-from mmqjp.backtest.result import Backtest
-from mmqjp.backtest.script import PreparedScript, prepared
-from mmqjp.backtest.text import summary
-from mmqjp.commands.console import console
-from mmqjp.commands.debug import debug_option
-from mmqjp.commands.failure import Failure
+from feeds.tail import settled, tails_of
+from mmqjp.backtest.process import BACKTEST_SECONDS, backtest_documents
+from mmqjp.backtest.script import Backtest, PreparedScript, prepared, summary
+from mmqjp.commands.console import Failure, console, debug_option, live_line
 from mmqjp.commands.formats import clock_of, utc_option
 from mmqjp.commands.manage_queries import client
 from mmqjp.commands.options import (
@@ -32,15 +27,12 @@ from mmqjp.commands.options import (
     time_xpath_option,
     versions_option,
 )
-from mmqjp.commands.progress import live_line
-from mmqjp.present.groups import Spool
-from mmqjp.present.report import Report
+from mmqjp.engine import Session
+from mmqjp.present.item import MatchSpool, Report, TimeFormat
 from mmqjp.present.terminal import print_report
-from mmqjp.present.times import Clock
-from mmqjp.service.backtest_question import BACKTEST
-from mmqjp.service.client import CommandError
-from mmqjp.session import Session
-from mmqjp.text import printable_line
+from mmqjp.process import printable_line
+from mmqjp.service.commands import CommandError
+from mmqjp.service.sql_question import BACKTEST
 
 
 @click.command(cls=FeedsBeforePaths)
@@ -91,7 +83,7 @@ def backtest(
                 result = backtest_documents(script, found)
             else:
                 assert state is not None
-                answer = client(state, wait + SECONDS).ask(BACKTEST, {"text": text})
+                answer = client(state, wait + BACKTEST_SECONDS).ask(BACKTEST, {"text": text})
                 result = Backtest.from_dict(answer)
         except CommandError as error:
             raise Failure(f"{file}: {error}") from error
@@ -108,7 +100,7 @@ def _prepared(text: str, state: Path | None, wait: float) -> PreparedScript:
         return prepared(text, empty.registry)
 
 
-def print_result(result: Backtest, clock: Clock) -> None:
+def print_result(result: Backtest, clock: TimeFormat) -> None:
     """Prints a result for people: a summary, a table of the queries, and the last outputs."""
     out = console()
     for line in summary(result, clock):
@@ -123,5 +115,5 @@ def print_result(result: Backtest, clock: Clock) -> None:
         table.add_row(*map(Text, (query.name, printable_line(count), *([pairs] * has_pairs))))
     out.print(table)
     if result.latest:
-        with Spool().add(reversed(result.latest)) as spool:
+        with MatchSpool().add(reversed(result.latest)) as spool:
             print_report(Report(spool.groups(), result.outputs, clock), out)

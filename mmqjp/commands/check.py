@@ -1,8 +1,13 @@
-"""`mmqjp check`: finds every mistake in query files, warns, and summarizes or tries the queries of correct ones."""
+"""`mmqjp check`: finds every mistake in query files, warns, and summarizes or tries the queries of correct ones.
+
+`mmqjp explain`: shows how the queries of a file are run and what they share.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import json
+from collections.abc import Container, Iterable, Iterator, Sequence
+from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -12,28 +17,41 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from feeds.entries import EntryForm
-from feeds.sources import read_documents
-from mmqjp.commands.console import console, counted
-from mmqjp.commands.debug import debug_option
-from mmqjp.commands.failure import FAILED, Failure
+from common.files import whole_file
+from feeds.feed import EntryForm
+from feeds.tail import read_documents
+from join_stage.protocol import DEFAULT_PLAN, PLANS
+from join_stage.store.protocol import Outdated
+from mmqjp.commands.console import FAILED, Failure, console, debug_option, pluralise, progress_shown
+from mmqjp.commands.formats import open_engine
 from mmqjp.commands.options import AtLeast, FeedsBeforePaths, feeds_option, read_script, time_xpath_option
-from mmqjp.commands.progress import progress_shown
-from mmqjp.explain import trial_text
-from mmqjp.explain.deciding import absences_in, answers_after
-from mmqjp.explain.event_program import EventProgram, compiled
-from mmqjp.explain.event_summary import DEFINITION_COLUMNS, QUERY_COLUMNS, definition_row, query_row
-from mmqjp.explain.sample import Sample, in_turns, sample_of
-from mmqjp.explain.terms import leaf_sides, names_of_others
+from mmqjp.engine import Session
+from mmqjp.explain import trial
+from mmqjp.explain.automaton import EventProgram, compile_statements, registered_statements
+from mmqjp.explain.explanation import (
+    DEFINITION_COLUMNS,
+    QUERY_COLUMNS,
+    CostInfo,
+    definition_row,
+    explanation,
+    explanation_json,
+    plan_explanation,
+    summary_row,
+)
+from mmqjp.explain.pictures import join_graphs, plan_picture
+from mmqjp.explain.plan import JOIN_RULE, absences_in, answers_after, estimates, whole_plan
+from mmqjp.explain.svg import as_file
+from mmqjp.explain.terms import Sample, in_turns, leaf_sides, names_of_others, sample_of
 from mmqjp.explain.trial import MOST_QUERIES, try_queries
 from mmqjp.explain.warnings import warnings_of
+from mmqjp.process import printable_line
 from mmqjp.queries.model import HiddenStream, Subscription
 from mmqjp.queries.registry import Registry
-from mmqjp.session import Session
-from mmqjp.text import printable_line
-from xscl import Query, Script
+from mmqjp.state.choice import AUTO, DUCKDB, stored_engine
+from pattern_stage.plan import RULE_NAMES, RuleName
 from xscl.parser import located_queries
 from xscl.problems import rendered
+from xscl.syntax import Query, Script
 
 MOST_LISTED = 1_000
 """How many queries of a file are listed. The others are counted."""
@@ -92,7 +110,7 @@ def check(
     for path in files:
         try:
             text, script = read_script(path)
-            summary = summarise(script) if script.queries else None
+            summary = summarise_script(script) if script.queries else None
         except Failure as failure:
             failure.show()
             failed = True
@@ -113,22 +131,22 @@ def check(
 
 
 def _counts(script: Script) -> str:
-    counts = counted(len(script.all_queries), "query", "queries")
-    return f"{counts}, {counted(len(script.definitions), 'event')} defined" if script.definitions else counts
+    counts = pluralise(len(script.all_queries), "query", "queries")
+    return f"{counts}, {pluralise(len(script.definitions), 'event')} defined" if script.definitions else counts
 
 
 def _show(table: Table, count: int, noun: str, several: str) -> None:
     """Prints a table, and how many rows it would have besides."""
     console().print(table)
     if more := count - table.row_count:
-        click.echo(f"and {counted(more, noun, several)} more")
+        click.echo(f"and {pluralise(more, noun, several)} more")
 
 
 def _show_events(script: Script) -> None:
     """Prints what the event statements of a script are."""
     if not script.has_events:
         return
-    program = EventProgram(compiled(script))
+    program = EventProgram(compile_statements(script))
     if script.definitions:
         table = _table(DEFINITION_COLUMNS)
         for definition in script.definitions[:MOST_LISTED]:
@@ -137,7 +155,7 @@ def _show_events(script: Script) -> None:
     if program.statements:
         table = _table(QUERY_COLUMNS)
         for number in range(min(len(program.statements), MOST_LISTED)):
-            table.add_row(*map(Text, query_row(number, program)))
+            table.add_row(*map(Text, summary_row(number, program)))
         _show(table, len(program.statements), "event query", "event queries")
 
 
@@ -159,18 +177,18 @@ def _show_trial(path: Path, text: str, script: Script, sample: Sample) -> None:
     """Prints what the queries of a script find in a sample."""
     streams = ", ".join(f"{printable_line(stream)} {len(trees):,}" for stream, trees in sample.trees.items())
     refused = f"; {sample.refused:,} could not be read" if sample.refused else ""
-    click.echo(f"tried on {counted(len(sample.documents), 'document')} (stream {streams}{refused})")
+    click.echo(f"tried on {pluralise(len(sample.documents), 'document')} (stream {streams}{refused})")
     first = range(min(len(script.queries), MOST_QUERIES))
     with progress_shown():
         trials, everything = try_queries(script, located_queries(text, first), sample)
-    console().print(trial_text.table(trials, text))
+    console().print(trial.table(trials, text))
     if more := len(script.queries) - len(trials):
-        click.echo(f"and {counted(more, 'query', 'queries')} more, not tried")
-    if notes := trial_text.notes(trials, text, everything):
+        click.echo(f"and {pluralise(more, 'query', 'queries')} more, not tried")
+    if notes := trial.trial_notes(trials, text, everything):
         click.echo(rendered(notes, str(path), "note", "note"))
 
 
-class Summary(NamedTuple):
+class CheckSummary(NamedTuple):
     """A table with a row for each query of a script, but at most MOST_LISTED; and when absences of these are decided, a
     line for each."""
 
@@ -178,7 +196,7 @@ class Summary(NamedTuple):
     notes: list[str]
 
 
-def summarise(script: Script) -> Summary:
+def summarise_script(script: Script) -> CheckSummary:
     """Summarises the queries of a script. All are registered in a new, empty engine."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     named = zip(script.all_queries, script.names(), strict=True)
@@ -196,7 +214,7 @@ def summarise(script: Script) -> Summary:
             table.add_row(*map(Text, _row(engine.registry, subscription)))
             found = map(answers_after, absences_in(subscription.normal))
             notes += (f"{printable_line(subscription.name)}: {told}" for told in dict.fromkeys(found))
-    return Summary(table, notes)
+    return CheckSummary(table, notes)
 
 
 def _row(registry: Registry, subscription: Subscription) -> tuple[str, ...]:
@@ -217,3 +235,134 @@ def _row(registry: Registry, subscription: Subscription) -> tuple[str, ...]:
         ", ".join(map(str, templates)),
         names_of_others(sharers, owners) or "-",
     )
+
+
+WHOLE = "whole"
+"""What --plan is without a value."""
+
+LISTED_NAMES = 10
+"""How many query names of a file an error lists."""
+
+
+@click.command()
+@click.argument("file", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--query", metavar="NAME", help="Only the queries of this name.")
+@click.option(
+    "--state",
+    metavar="DIR",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="A store with the queries: also show their cost there, and the other queries that share with them.",
+)
+@click.option(
+    "--svg",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Draw the join graphs into a file instead: both inputs of each join, and the value joins between them.",
+)
+@click.option(
+    "--without", metavar="RULE", multiple=True, type=click.Choice((*RULE_NAMES, JOIN_RULE)),
+    help=f"Switch a rule of the plan off: {', '.join(RULE_NAMES)} or {JOIN_RULE}. May be repeated.",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print event queries as JSON, one object a line.")
+@click.option(
+    "--plan", is_flag=False, flag_value=WHOLE, type=click.Choice((*PLANS, WHOLE)), default=DEFAULT_PLAN,
+    help="Without a value: show the plan of all queries together instead, before the rules and after them; with --svg, "
+    f"as a picture. With one of {', '.join(PLANS)}: explain joins for that way of computing them.",
+)  # fmt: skip
+@debug_option
+def explain(
+    file: Path,
+    query: str | None,
+    state: Path | None,
+    svg: Path | None,
+    without: tuple[str, ...],
+    as_json: bool,
+    plan: str,
+) -> None:
+    """Explain how queries are run: normal form, join graph, minor, template, Datalog, SQL, cost and what is shared.
+
+    \b
+    Examples:
+      mmqjp explain stories.xscl --query same_story
+      mmqjp explain stories.xscl --state store/
+      mmqjp explain stories.xscl --query same_story --svg same_story.svg
+      mmqjp explain patterns.xscl --plan --without cse
+      mmqjp explain patterns.xscl --plan --svg plan.svg
+
+    The queries of the file are registered together in a temporary engine, so that what they share is shown even for a
+    single query. With --state, the queries of the store with the names in the file are explained, and nothing is
+    registered.
+    """
+    script = read_script(file)[1]
+    if state is not None and stored_engine(state) is None:
+        raise Failure(f"there is no store in {state}: mmqjp run --state creates one")
+    shows_plan = plan == WHOLE
+    plan = DEFAULT_PLAN if shows_plan else plan
+    with _opened(state, plan) as engine:
+        if state is None:
+            engine.ensure(script)
+        names = [name for name in dict.fromkeys(script.names()) if name in engine.queries()]
+        if not names:
+            raise Failure(f"{state} has none of the queries in {file}: mmqjp run --state registers them")
+        if query is not None and query not in names:
+            raise _unknown(file, query, names)
+        chosen = names if query is None else [query]
+        rules = [name for name in RULE_NAMES if name not in without]
+        if as_json:
+            _explain_events(file, engine, chosen, rules)
+            return
+        if shows_plan:
+            _explain_plan(engine, rules, svg, joined=JOIN_RULE not in without)
+            return
+        if svg is not None:
+            _draw(engine, chosen, svg)
+            return
+        known_costs = CostInfo(estimates(engine), engine.costs())
+        click.echo("\n".join(explanation(engine.registry, chosen, plan, known_costs)))
+
+
+def _unknown(file: Path, query: str, names: Sequence[str]) -> Failure:
+    close = get_close_matches(query, names, 1)
+    known = f"did you mean {close[0]}?" if close else f"it has {', '.join(names[:LISTED_NAMES])}"
+    return Failure(f"{file} has no query named {query}; {known}")
+
+
+def _explain_plan(engine: Session, rules: Sequence[RuleName], svg: Path | None, *, joined: bool) -> None:
+    """Prints the plan of all queries of an engine, or draws it into a file."""
+    if svg is None:
+        click.echo("\n".join(plan_explanation(engine.registry, rules, joined=joined)))
+        return
+    before = whole_plan(engine.registry, (), joined=False)
+    after = whole_plan(engine.registry, rules, joined=joined)
+    with whole_file(svg) as output:
+        output.write(as_file(plan_picture(before, after)).encode())
+
+
+def _explain_events(file: Path, engine: Session, names: Container[str], rules: Sequence[RuleName]) -> None:
+    """Prints the automata of the event queries of some names as JSON."""
+    statements = registered_statements(engine.registry)
+    if not any(one.name in names for one in statements):
+        raise Failure(f"{file} has no event query, and --json is for these")
+    program = EventProgram(statements, rules)
+    for number, one in enumerate(statements):
+        if one.name in names:
+            click.echo(json.dumps(explanation_json(program, number)))
+
+
+def _draw(engine: Session, names: Container[str], file: Path) -> None:
+    """Draws the join graphs of the queries of some names into a file."""
+    chosen = [query for query in engine.registry.subscriptions.values() if query.name in names]
+    # Each text is a script of its own. It is parsed once if the picture shows it, and not at all if it does not.
+    drawn = join_graphs([(query.name, query.text) for query in chosen if not query.is_events])
+    with whole_file(file) as output:
+        output.write(as_file(drawn).encode())
+
+
+def _opened(state: Path | None, plan: str) -> Session:
+    """An engine to read from: on the store, or a new, empty one."""
+    if state is None:
+        return Session(DUCKDB, plan=plan)
+    try:
+        return open_engine(DUCKDB, None, plan, state, read_only=True)
+    except Outdated:
+        return open_engine(AUTO, None, plan, state)

@@ -14,25 +14,19 @@ from time import perf_counter
 import click
 from rich.console import Console
 
-from feeds.confined import prepare
-from feeds.entries import read_feed
-from feeds.sources import read_documents
+from feeds.feed import prepare, read_feed
+from feeds.tail import read_documents
 from mmqjp.answers.output import Output
-from mmqjp.commands.console import console
-from mmqjp.commands.debug import debug_option
-from mmqjp.commands.failure import Failure
-from mmqjp.commands.open import chosen_engine, open_engine
+from mmqjp.commands.console import Failure, console, debug_option
+from mmqjp.commands.formats import chosen_engine, open_engine
 from mmqjp.commands.options import engine_option, plan_option, read_script
 from mmqjp.documents.watermarks import Timing
-from mmqjp.present.item import item_of
-from mmqjp.present.match import Match
-from mmqjp.present.read import MatchReader
+from mmqjp.engine import Session
+from mmqjp.present.item import IN_UTC, OutputPresenter, ShownMatch, item_of
 from mmqjp.present.terminal import print_heading, print_match
-from mmqjp.present.times import IN_UTC
-from mmqjp.session import Session
 from mmqjp.state.choice import DUCKDB, SPARK
-from mmqjp.tables.documents import FROM_OUTSIDE
-from xscl import Script
+from mmqjp.tables.schema import FROM_OUTSIDE
+from xscl.syntax import Script
 
 
 @click.command()
@@ -59,16 +53,16 @@ def demo(both: bool, serves: bool, engine: str, plan: str, master: str | None) -
     prepare(read_feed)
     chosen = DUCKDB if both else chosen_engine(engine, master=master).engine
     out = console()
-    with answered(chosen, None if both else master, plan) as found:
+    with example_run(chosen, None if both else master, plan) as found:
         text, script = found.text, found.script
         entries, feeds = entries_and_feeds(found.session)
         out.print(f"{len(script.all_queries)} standing queries, {entries} entries of {feeds} feeds, on {chosen}.")
         out.print("Times are in UTC.\n")
-        show(out, MatchReader(found.session).matches(found.outputs), purposes(text, script))
+        print_by_query(out, OutputPresenter(found.session).matches(found.outputs), purposes(text, script))
     count = len(found.outputs)
     if both:
         out.print(f"{count} matches on {DUCKDB} in {found.seconds:.1f} s. The same on {SPARK} ...")
-        with answered(SPARK, master, plan) as again:
+        with example_run(SPARK, master, plan) as again:
             if again.lines != found.lines:
                 raise Failure(f"{SPARK} gives other lines: {len(again.outputs)} matches; please report this")
         out.print(f"The same {count} matches on {SPARK} in {again.seconds:.1f} s, most of it for starting Spark.")
@@ -97,7 +91,7 @@ TO_THE_END = Timing(settle=None)
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class DemoRun:
     """The packaged example after it has run: its text and queries, the outputs and their lines, and the seconds from
     opening the engine to the last output."""
 
@@ -110,7 +104,7 @@ class Answered:
 
 
 @contextmanager
-def answered(engine: str, master: str | None, plan: str) -> Iterator[Answered]:
+def example_run(engine: str, master: str | None, plan: str) -> Iterator[DemoRun]:
     """Runs the packaged example on an engine, which is open inside."""
     start = perf_counter()
     with packaged_feeds() as directory, open_engine(engine, master, plan, timing=TO_THE_END) as opened:
@@ -120,7 +114,7 @@ def answered(engine: str, master: str | None, plan: str) -> Iterator[Answered]:
         opened.finish()
         outputs = list(opened.lines())
         lines = b"".join(output.to_line() for output in outputs)
-        yield Answered(opened, text, script, outputs, lines, perf_counter() - start)
+        yield DemoRun(opened, text, script, outputs, lines, perf_counter() - start)
 
 
 @contextmanager
@@ -149,7 +143,7 @@ def entries_and_feeds(engine: Session) -> tuple[int, int]:
     return len(rows), len({item_of(row["id"], row["stream"], row["t0"], row["xml"]).site for row in rows})
 
 
-def show(out: Console, matches: Iterable[Match], about: dict[str, str]) -> None:
+def print_by_query(out: Console, matches: Iterable[ShownMatch], about: dict[str, str]) -> None:
     """Prints matches query by query, in the order of the script, with what each query is for."""
     order = {name: place for place, name in enumerate(about)}
     in_order = sorted(matches, key=lambda match: order[match.output.query])

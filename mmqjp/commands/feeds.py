@@ -1,32 +1,293 @@
-"""`mmqjp feeds`: lists, exports and changes what is known of fetched feeds."""
+"""`mmqjp feeds`: lists, exports and changes what is known of fetched feeds.
+
+How fetched feeds are listed: for people, with addresses that can be copied, and as JSON lines.
+
+`mmqjp fetch`: fetches the feeds that are due, politely, and stores each new version.
+
+What commands share for fetching: the options, and a fetch that runs until it is done or interrupted.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+import asyncio
+import functools
+import signal
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 import click
 
-from feeds.fetch.changes import Added, FeedChange, change_feeds
-from feeds.fetch.feed_state import FeedState
-from feeds.fetch.state import FetchStore
-from feeds.text import LONGEST_TITLE, one_line
-from mmqjp.commands.console import console, counted
-from mmqjp.commands.debug import debug_option
-from mmqjp.commands.feeds_listing import listed, listed_as_json
-from mmqjp.commands.fetching import listed_feeds
-from mmqjp.commands.options import Decorated
+from feeds.documents import iso_utc
+from feeds.fetch.fetcher import FetchReport, Job, Outcome, Settings, own_agent
+from feeds.fetch.http import SECOND, ReplyLimits
+from feeds.fetch.lists import read_feed_lists
+from feeds.fetch.robots import Courtesy
+from feeds.fetch.state import STATE_FILE, AddedFeed, FeedChange, FeedState, FetchStore, Pace, change_feeds
+from feeds.items import LONGEST_TITLE, one_line, without_credentials
+from mmqjp.commands.console import Failure, Interrupted, console, debug_option, pluralise
+from mmqjp.commands.options import AtLeast, Decorated, parse_duration
 from mmqjp.commands.sinks import check_output, data_file
-from mmqjp.service.fetched_feeds import (
+from mmqjp.process import json_line, printable_line
+from mmqjp.service.drops import (
+    FeedSummary,
     as_opml,
     chosen_feeds,
     feed_named,
+    has_feeds,
     known_feeds,
     new_state_file,
     state_file,
 )
-from mmqjp.text import printable_line
+
+_ROW = "{:<8} {:<17} {:<17} {:>6}  {}"
+_INDENT = " " * 9
+
+
+def table_lines(feeds: Iterable[FeedState], width: int) -> Iterator[str]:
+    """The lines of a table. The address of a feed ends its line and is never cut. What we call the feed and what went
+    wrong with it are on lines of their own, of at most `width` columns where words allow it."""
+    yield _ROW.format("status", "checked", "next check", "errors", "feed")
+    for feed in feeds:
+        status = "stopped" if feed.stopped else str(feed.status or "-")
+        due = "-" if feed.stopped else _minute(feed.next_check)
+        yield _ROW.format(status, _minute(feed.checked_at), due, feed.errors, printable_line(feed.shown))
+        for text in (_called(feed), without_credentials(feed.last_error)):
+            yield from textwrap.wrap(
+                printable_line(text), max(width, len(_INDENT) + 1), initial_indent=_INDENT, subsequent_indent=_INDENT,
+                break_long_words=False, break_on_hyphens=False,
+            )  # fmt: skip
+
+
+def listed_as_json(feeds: Iterable[FeedState]) -> Iterator[bytes]:
+    """A line of JSON for each feed. Times are ISO 8601 in UTC, and null for never."""
+    for feed in feeds:
+        told = asdict(FeedSummary.of(feed))
+        yield json_line(told | {key: _iso(told[key]) for key in ("checked_at", "changed_at", "next_check")})
+
+
+def _called(feed: FeedState) -> str:
+    return " ".join(filter(None, (feed.title, f"({', '.join(feed.folders)})" if feed.folders else "")))
+
+
+def _minute(moment: int) -> str:
+    return iso_utc(moment)[:16].replace("T", " ") if moment else "-"
+
+
+def _iso(moment: int | None) -> str | None:
+    return None if moment is None else iso_utc(moment)
+
+
+COURTESY, LIMITS = Courtesy(), ReplyLimits()
+"""The defaults of the options."""
+
+KEPT = "what was fetched is kept; the same command continues from there"
+
+LISTED_FAILURES = 3
+"""How many failures a summary lists."""
+
+KNOWN = ""
+"""What `--fetch` has for a LIST if none is given: the feeds that the state knows."""
+
+
+def finite_duration(context: click.Context, parameter: click.Parameter, value: str) -> int:
+    """A duration other than INF, in microseconds."""
+    found = parse_duration(context, parameter, value)
+    if found is None:
+        raise click.BadParameter("INF is not allowed here; write a duration like 1h")
+    return found
+
+
+def user_agent(context: click.Context, parameter: click.Parameter, value: str | None) -> str:
+    """A User-Agent that a header can contain. The default names mmqjp and its version."""
+    if value is None:
+        return own_agent()
+    if not value.strip() or not (value.isascii() and value.isprintable()):
+        raise click.BadParameter(f"{value!r:.80} cannot be a User-Agent; write printable ASCII")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class FetchOptions:
+    """The values of the options of `fetch_options`. Durations are microseconds."""
+
+    interval: int
+    robots: bool
+    user_agent: str
+    concurrency: int
+    per_host: int
+    spacing: int
+    timeout: int
+    connect_timeout: int
+    read_timeout: int
+    most_bytes: int
+    most_redirects: int
+    allow_private: bool
+
+    def job(self, feeds: Sequence[FeedState], out: Path, *, warc: bool = False, state: Path | None = None) -> Job:
+        """The fetch job that they describe."""
+        limits = ReplyLimits(
+            body=self.most_bytes,
+            connect=self.connect_timeout / SECOND,
+            read=self.read_timeout / SECOND,
+            total=self.timeout / SECOND,
+            hops=self.most_redirects,
+        )
+        settings = Settings(self.user_agent, limits, Pace(self.interval), self.robots)
+        courtesy = Courtesy(self.concurrency, self.per_host, self.spacing)
+        return Job(feeds, out, settings, courtesy, self.allow_private, warc, state)
+
+
+_OPTIONS = (
+    click.option(
+        "--interval", metavar="DURATION", callback=finite_duration, default="1h", show_default=True,
+        help="Time between two fetches of a feed, unless it asks for longer.",
+    ),
+    click.option("--robots", is_flag=True, help="Obey the robots.txt of each host."),
+    click.option(
+        "--user-agent", metavar="TEXT", callback=user_agent,
+        help="The User-Agent header.  [default: mmqjp and its version]",
+    ),
+    click.option(
+        "--concurrency", metavar="N", type=click.IntRange(1, 1000), default=COURTESY.concurrency, show_default=True,
+        help="Most requests at the same time.",
+    ),
+    click.option(
+        "--per-host", metavar="N", type=click.IntRange(1, 100), default=COURTESY.per_host, show_default=True,
+        help="Most requests to one host at the same time.",
+    ),
+    click.option(
+        "--spacing", metavar="DURATION", callback=finite_duration, default="1s", show_default=True,
+        help="Time between two requests to one host.",
+    ),
+    click.option(
+        "--timeout", metavar="DURATION", callback=finite_duration, default=f"{LIMITS.total:g}s", show_default=True,
+        help="Longest time for a whole response.",
+    ),
+    click.option(
+        "--connect-timeout", metavar="DURATION", callback=finite_duration, default=f"{LIMITS.connect:g}s",
+        show_default=True, help="Longest time for connecting.",
+    ),
+    click.option(
+        "--read-timeout", metavar="DURATION", callback=finite_duration, default=f"{LIMITS.read:g}s", show_default=True,
+        help="Longest time that a server may be silent.",
+    ),
+    click.option(
+        "--most-bytes", metavar="N", type=AtLeast(1), default=LIMITS.body, show_default=True,
+        help="Largest response, also after decompression.",
+    ),
+    click.option(
+        "--most-redirects", metavar="N", type=AtLeast(0), default=LIMITS.hops, show_default=True,
+        help="Most redirects to follow.",
+    ),
+    click.option("--allow-private", is_flag=True, help="Also fetch from private and local network addresses."),
+)  # fmt: skip
+
+
+def fetch_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options for fetching. The command receives them as `options`, a FetchOptions."""
+    names = [field.name for field in fields(FetchOptions)]
+
+    @functools.wraps(command)
+    def gathered(**values: Any) -> Any:
+        options = FetchOptions(**{name: values.pop(name) for name in names})
+        return command(**values, options=options)
+
+    for option in reversed(_OPTIONS):
+        gathered = option(gathered)
+    return gathered
+
+
+def fetch_source_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of commands that read what they fetch: `--fetch`, `--keep-drops` and those of `fetch_options`."""
+    lists = click.option(
+        "--fetch", "lists", metavar="LIST", multiple=True, is_flag=False, flag_value=KNOWN,
+        help="Feeds to fetch and read: an OPML file, a text file with one address per line, or an address. May be "
+        "repeated. Without a LIST: the feeds that the state knows.",
+    )  # fmt: skip
+    keep = click.option(
+        "--keep-drops", callback=parse_duration, metavar="DURATION", default="1d", show_default=True,
+        help="How long to keep fetched versions after they are read; the newest of a feed always stays. INF: for ever.",
+    )  # fmt: skip
+    return lists(keep(fetch_options(command)))
+
+
+def feeds_to_fetch(lists: Sequence[str], state: Path | None) -> list[FeedState]:
+    """The feeds of `--fetch`; none stands for those that the state knows. Raises UsageError if it cannot know any."""
+    if KNOWN not in lists:
+        return listed_feeds(lists)
+    if set(lists) != {KNOWN}:
+        raise click.UsageError("--fetch is given with a LIST and without; mmqjp feeds add adds feeds to a state")
+    if state is None or not has_feeds(state):
+        raise click.UsageError("--fetch without a LIST needs a --state with feeds; name a LIST, or see mmqjp feeds add")
+    return []
+
+
+def listed_feeds(lists: Sequence[str]) -> list[FeedState]:
+    """The feeds of lists. Invalid addresses are reported on standard error. Raises Failure if there are no others."""
+    feeds, complaints = read_feed_lists(lists)
+    for complaint in complaints:
+        click.echo(f"mmqjp: {printable_line(complaint)}", err=True)
+    if complaints and not feeds:
+        raise Failure("none of the addresses in the lists can be fetched; correct the lists")
+    return feeds
+
+
+async def until_signalled(job: Job, watch: bool) -> tuple[FetchReport, list[FeedState], bool]:
+    """Fetches until all is done or a signal arrives. Returns the report, the feeds, and whether there was a signal."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    report, feeds = await job.run(watch=watch, stop=stop, told=_progress)
+    return report, feeds, stop.is_set()
+
+
+def _progress(report: FetchReport, feed: FeedState, outcome: Outcome) -> None:
+    if sys.stderr.isatty():
+        click.echo(f"\r{report.counts.total():,} fetched, {report.counts[Outcome.NEW]:,} new", nl=False, err=True)
+
+
+def fetch_once(job: Job, kept: str = KEPT) -> FetchReport:
+    """Fetches what is due, prints a summary, and returns the report.
+
+    Raises Interrupted on Ctrl-C and SIGTERM; its message is `kept`.
+    """
+    report, feeds, signalled = asyncio.run(until_signalled(job, watch=False))
+    print_fetch_summary(report, feeds)
+    if signalled:
+        raise Interrupted(kept)
+    return report
+
+
+def require_a_success(report: FetchReport) -> None:
+    """Raises Failure if feeds were due but none of them could be fetched."""
+    failed = report.counts[Outcome.FAILED] + report.counts[Outcome.STOPPED]
+    if failed and failed == report.counts.total():
+        raise Failure("no feed that was due could be fetched; mmqjp feeds list shows why")
+
+
+def print_fetch_summary(report: FetchReport, feeds: list[FeedState]) -> None:
+    """Prints to standard error what was done, and the first failures."""
+    if sys.stderr.isatty():
+        click.echo("\r\x1b[K", nl=False, err=True)
+    click.echo(f"mmqjp: {pluralise(len(feeds), 'feed')}, {_done(report, feeds)}", err=True)
+    for feed in list(report.failures.values())[:LISTED_FAILURES]:
+        click.echo(f"  {printable_line(feed.shown)}: {printable_line(feed.last_error)}", err=True)
+    if len(report.failures) > LISTED_FAILURES:
+        click.echo(f"  and {len(report.failures) - LISTED_FAILURES:,} more; mmqjp feeds list shows them", err=True)
+
+
+def _done(report: FetchReport, feeds: list[FeedState]) -> str:
+    if report.counts:
+        counts = ", ".join(f"{report.counts[outcome]:,} {outcome.value}" for outcome in Outcome)
+        return f"{pluralise(report.counts.total(), 'visit')}: {counts}"
+    waiting = [feed.next_check for feed in feeds if not feed.stopped]
+    return f"none is due before {iso_utc(min(waiting))[:16]}Z" if waiting else "none is left to fetch"
+
 
 WAIT = 5.0
 """Seconds to wait for a fetch that runs to take in a change."""
@@ -68,7 +329,7 @@ def list_feeds(state: Path, as_json: bool) -> None:
     Times are UTC.
     """
     known = _known(state)
-    lines = listed_as_json(known) if as_json else (f"{line}\n".encode() for line in listed(known, console().width))
+    lines = listed_as_json(known) if as_json else (f"{line}\n".encode() for line in table_lines(known, console().width))
     with data_file(None) as file:
         for line in lines:
             file.write(line)
@@ -97,14 +358,14 @@ def add(addresses: tuple[str, ...], state: Path, folder: str, title: str) -> Non
     """
     folder, title = _name(folder, "--folder"), _name(title, "--title")
     feeds = [feed for one in addresses for feed in (listed_feeds([one]) if Path(one).is_file() else [feed_named(one)])]
-    wanted = {feed.url: Added(feed.url, title or feed.title, folder or feed.folder) for feed in feeds}
+    wanted = {feed.url: AddedFeed(feed.url, title or feed.title, folder or feed.folder) for feed in feeds}
     if title and len(wanted) > 1:
         raise click.UsageError("--title is for one feed, and several are given")
     file = new_state_file(state)
     known = {feed.url for feed in known_feeds(file)} if file.exists() else set()
     made = change_feeds(file, FeedChange(add=tuple(wanted.values())), WAIT)
     new = len(wanted.keys() - known)
-    told = f"{counted(new, 'new feed')}, {counted(len(known) + new, 'feed')} in all"
+    told = f"{pluralise(new, 'new feed')}, {pluralise(len(known) + new, 'feed')} in all"
     click.echo(f"mmqjp: {told}{'' if made else LATER}", err=True)
 
 
@@ -121,7 +382,7 @@ def remove(addresses: tuple[str, ...], state: Path) -> None:
     """
     chosen = _chosen(_known(state), addresses, state)
     made = change_feeds(state_file(state), FeedChange(remove=tuple(feed.url for feed in chosen)), WAIT)
-    click.echo(f"mmqjp: {counted(len(chosen), 'feed')} removed{'' if made else LATER}", err=True)
+    click.echo(f"mmqjp: {pluralise(len(chosen), 'feed')} removed{'' if made else LATER}", err=True)
 
 
 @feeds.command()
@@ -184,7 +445,7 @@ def retry(state: Path, addresses: tuple[str, ...]) -> None:
     failed = [feed for feed in known if feed.errors and not feed.stopped]
     chosen = _chosen(known, addresses, state) if addresses else failed
     made = change_feeds(state_file(state), FeedChange(retry=tuple(feed.url for feed in chosen)), WAIT)
-    click.echo(f"mmqjp: {counted(len(chosen), 'feed')} due now{'' if made else LATER}", err=True)
+    click.echo(f"mmqjp: {pluralise(len(chosen), 'feed')} due now{'' if made else LATER}", err=True)
 
 
 def _known(state: Path) -> list[FeedState]:
@@ -201,3 +462,57 @@ def _name(text: str, option: str) -> str:
     if len(name) > LONGEST_TITLE:
         raise click.UsageError(f"{option} has {len(name):,} characters; write at most {LONGEST_TITLE:,}")
     return name
+
+
+def given_or_configured(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
+    """The lists on the command line, else those of the configuration, which some versions of click pass over."""
+    return value or tuple(context.lookup_default(parameter.name or "") or ())
+
+
+@click.command()
+@click.argument("lists", nargs=-1, metavar="[LIST]...", callback=given_or_configured)
+@click.option(
+    "--out", metavar="DIR", required=True, type=click.Path(file_okay=False, path_type=Path),
+    help="Where to store the versions of the feeds.",
+)  # fmt: skip
+@click.option("--warc", is_flag=True, help="Write WARC files instead of one directory per feed.")
+@click.option(
+    "--state", metavar="FILE", type=click.Path(path_type=Path),
+    help=f"Where to store what is known of each feed.  [default: {STATE_FILE} in the directory of --out]",
+)  # fmt: skip
+@click.option(
+    "--once/--watch", default=True, help="Fetch what is due and stop, or keep running until Ctrl-C.  [default: once]"
+)
+@fetch_options
+@debug_option
+def fetch(
+    lists: tuple[str, ...],
+    out: Path,
+    warc: bool,
+    state: Path | None,
+    once: bool,
+    options: FetchOptions,
+) -> None:
+    """Fetch the feeds that are due, and store each new version.
+
+    \b
+    Examples:
+      mmqjp fetch subscriptions.opml --out crawl/
+      mmqjp fetch --out crawl/ --watch
+      mmqjp run --queries stories.xscl --documents crawl/ --feeds
+
+    A LIST is an OPML file, a text file with one address per line, or an address. Without one, the feeds of earlier runs
+    and of mmqjp feeds add are fetched.
+
+    A fetch that is interrupted or killed loses nothing: the same command continues from there.
+    """
+    feeds = listed_feeds(lists)
+    fetch_state = out / STATE_FILE if state is None else state_file(state)
+    if not lists and not fetch_state.is_file():
+        raise click.UsageError(f"{fetch_state} does not exist yet: name a list of feeds, as in mmqjp fetch feeds.opml")
+    job = options.job(feeds, out, warc=warc, state=fetch_state)
+    if once:
+        require_a_success(fetch_once(job))
+    else:
+        report, known, _ = asyncio.run(until_signalled(job, watch=True))
+        print_fetch_summary(report, known)

@@ -1,4 +1,7 @@
-"""The formats in which commands print matches and rows: the options, and which is used when none is named."""
+"""The formats in which commands print matches and rows: the options, and which is used when none is named.
+
+Opens the Spark session and the engine that options describe, and registers the queries of a file.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +9,32 @@ import io
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import UTC
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 import click
 from rich.console import Console
 
-from mmqjp.commands.console import console, width
+from common.files import is_shared, umask_of
+from feeds.tail import input_bytes
+from mmqjp.answers.events_run import DRIVER
+from mmqjp.answers.quota import DEFAULT_QUOTA, Quota
+from mmqjp.commands.console import Failure, console, live_line, pluralise, progress_shown, width
 from mmqjp.commands.sinks import check_output, data_file
-from mmqjp.present.data_formats import write_csv, write_json, write_json_lines
-from mmqjp.present.groups import Spool
-from mmqjp.present.markdown import write_markdown
-from mmqjp.present.match import Match
-from mmqjp.present.page import write_page
-from mmqjp.present.report import Report
-from mmqjp.present.terminal import print_report
-from mmqjp.present.times import IN_UTC, Clock
+from mmqjp.documents.watermarks import Timing
+from mmqjp.engine import Session
+from mmqjp.present.item import IN_UTC, MatchSpool, Report, ShownMatch, TimeFormat
+from mmqjp.present.terminal import print_report, write_csv, write_json, write_json_lines, write_markdown, write_page
+from mmqjp.process import printable_line
+from mmqjp.queries.changes import NameTaken, PublishCycle, SubscribeMode
+from mmqjp.state.choice import AUTO, MOST_FOR_DUCKDB, SPARK, EngineChoice, choose_engine, open_session
+from xscl.syntax import Script
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 FORMATS = ("table", "csv", "json", "jsonl", "html", "markdown")
 
@@ -38,7 +50,6 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
 def format_option(command: Decorated) -> Decorated:
-    """The option --format."""
     return click.option(
         "--format", "form", type=click.Choice(FORMATS),
         help="The format. Default: table on a terminal, else jsonl.",
@@ -46,7 +57,6 @@ def format_option(command: Decorated) -> Decorated:
 
 
 def utc_option(command: Decorated) -> Decorated:
-    """The option --utc."""
     return click.option("--utc", is_flag=True, help="Show times in UTC instead of the local time zone.")(command)
 
 
@@ -65,9 +75,9 @@ def chosen_format(form: str | None, output: Path | None) -> str:
     return "table" if output in (None, Path("-")) and sys.stdout.isatty() else "jsonl"
 
 
-def clock_of(form: str, *, utc: bool) -> Clock:
+def clock_of(form: str, *, utc: bool) -> TimeFormat:
     """The clock of a format: programs get UTC."""
-    return Clock(UTC) if utc or form not in FOR_PEOPLE else Clock()
+    return TimeFormat(UTC) if utc or form not in FOR_PEOPLE else TimeFormat()
 
 
 def few_texts(texts: dict[str, list[str]]) -> dict[str, list[str]]:
@@ -76,10 +86,10 @@ def few_texts(texts: dict[str, list[str]]) -> dict[str, list[str]]:
 
 
 def show_matches(
-    matches: Iterable[Match],
+    matches: Iterable[ShownMatch],
     form: str,
     output: Path | None,
-    clock: Clock,
+    clock: TimeFormat,
     *,
     total: int,
     texts: Mapping[str, Sequence[str]],
@@ -94,7 +104,7 @@ def show_matches(
             case "csv":
                 write_csv(matches, file, IN_UTC)
             case _:
-                with Spool().add(matches) as spool:
+                with MatchSpool().add(matches) as spool:
                     _show_report(Report(spool.groups(), total, clock, texts), form, output, file)
 
 
@@ -120,3 +130,110 @@ def table_console(output: Path | None, file: BinaryIO) -> Iterator[Console]:
         yield Console(file=text, width=width(), color_system=None, highlight=False, emoji=False)
     finally:
         text.detach()  # whoever opened the file closes it
+
+
+UNLIMITED = Timing()
+
+NOTHING: Mapping[str, object] = MappingProxyType({})
+
+LISTED_QUERIES = 5
+"""How many ended or replaced queries a message lists."""
+
+
+def chosen_engine(
+    engine: str,
+    state: Path | None = None,
+    master: str | None = None,
+    paths: Sequence[Path] = (),
+    only_spark: Mapping[str, object] = NOTHING,
+    *,
+    feeds: bool = False,
+) -> EngineChoice:
+    """The engine for the option --engine. On a terminal, says which "auto" stands for.
+
+    `paths` are the documents, with or without `feeds`, whose size may decide. `only_spark` has the values of options
+    that only Spark takes, by name. Raises UsageError if one of them, or `master`, is given and the engine is another.
+    """
+    given = [name for name, value in (("--master", master), *only_spark.items()) if value is not None]
+    documents = input_bytes(paths, MOST_FOR_DUCKDB, feeds=feeds) if engine == AUTO and paths and not given else None
+    choice = choose_engine(engine, state, given[0] if given else None, documents)
+    if given and choice.engine != SPARK:
+        why = f" ({choice.why})" if choice.why else ""
+        raise click.UsageError(f"{given[0]} is for the engine spark, and the engine is {choice.engine}{why}")
+    if choice.why and sys.stderr.isatty():
+        click.echo(f"mmqjp: on {choice.engine}: {printable_line(choice.why)}", err=True)
+    return choice
+
+
+def start_session(master: str | None, *, shared: bool = False) -> SparkSession:
+    """The Spark session that the options describe."""
+    with live_line() as show, umask_of(shared=shared):
+        show("starting Spark ...")
+        return open_session("spark", master)
+
+
+def open_engine(
+    engine: str | SparkSession,
+    master: str | None,
+    plan: str,
+    state: Path | None = None,
+    timing: Timing = UNLIMITED,
+    *,
+    quota: Quota = DEFAULT_QUOTA,
+    max_document: int | None = None,
+    max_nodes: int | None = None,
+    patterns: str = DRIVER,
+    read_only: bool = False,
+    shared: bool = False,
+) -> Session:
+    """The engine that the options describe. It logs no dead letters: the caller reports them. A terminal is told
+    meanwhile that Spark is being started, and how many stored queries are opened."""
+    with live_line() as show, progress_shown(), umask_of(shared=shared or (state is not None and is_shared(state))):
+        if engine == SPARK:
+            show("starting Spark ...")
+        return Session(
+            engine,
+            state=state,
+            plan=plan,
+            master=master,
+            **asdict(timing),
+            max_document=max_document,
+            max_nodes=max_nodes,
+            max_matches=quota.matches,
+            max_outputs=quota.outputs,
+            max_work=quota.work,
+            max_partial=quota.partial,
+            patterns=patterns,
+            quiet=True,
+            read_only=read_only,
+            shared=shared,
+        )
+
+
+def subscribe_file(engine: Session, script: Script, path: Path, mode: SubscribeMode) -> list[str]:
+    """Registers the queries of a file that are not registered yet. Returns messages on those that end or change."""
+    before = dict(engine.registry.subscriptions)
+    try:
+        with progress_shown():
+            names = set(engine.ensure(script, mode))
+    except PublishCycle as error:
+        raise Failure(f"{path}: {error}; PUBLISH under another name, or use another --state") from error
+    except NameTaken as error:
+        raise Failure(f"{path}: {error}") from error
+    gone = [before[qid].name for qid in before.keys() - engine.registry.subscriptions.keys()]
+    ended, changed = (sorted(name for name in gone if (name in names) is again) for again in (False, True))
+    messages = []
+    if ended:
+        messages.append(
+            f"{pluralise(len(ended), 'query', 'queries')} of the state ended (not in {path}): {_listed(ended)}"
+        )
+    if changed:
+        messages.append(
+            f"{pluralise(len(changed), 'query', 'queries')} replaced by those in {path}: {_listed(changed)}"
+        )
+    return messages
+
+
+def _listed(names: list[str]) -> str:
+    more = len(names) - LISTED_QUERIES
+    return ", ".join(names[:LISTED_QUERIES]) + (f" and {more:,} more" if more > 0 else "")

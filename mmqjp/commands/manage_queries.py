@@ -1,10 +1,16 @@
-"""The commands for a store's queries, with or without a running service: subscribe, pause, list and others."""
+"""The commands for a store's queries, with or without a running service: subscribe, pause, list and others.
+
+`mmqjp sharing`: what the registered queries of a store share, and what it costs.
+
+`mmqjp status`: shows how far a store has come and what it keeps.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,19 +19,19 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from common.private import share
-from feeds.dates import iso_utc
-from join_stage.joiner import DEFAULT_PLAN
-from mmqjp.commands.console import console
-from mmqjp.commands.debug import debug_option
-from mmqjp.commands.failure import Failure
-from mmqjp.commands.open import open_engine
+from common.files import share, whole_file
+from feeds.documents import iso_utc
+from join_stage.protocol import DEFAULT_PLAN
+from mmqjp.commands.console import Failure, console, debug_option, pluralise, progress_shown
+from mmqjp.commands.formats import open_engine
 from mmqjp.commands.options import engine_option, shared_option, text_for_store
-from mmqjp.commands.progress import progress_shown
-from mmqjp.service.client import Client
-from mmqjp.service.commands import RunSinks, no_sinks
-from mmqjp.state.choice import DUCKDB, SPARK, choose, stored_engine
-from mmqjp.text import printable_line
+from mmqjp.explain.pictures import sharing_picture
+from mmqjp.explain.plan import SharedTemplate, Sharing
+from mmqjp.explain.svg import as_file
+from mmqjp.process import printable_line
+from mmqjp.queries.registry import NEVER
+from mmqjp.service.commands import SHARING, Client, RunSinks, no_sinks
+from mmqjp.state.choice import DUCKDB, SPARK, choose_engine, stored_engine
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -58,7 +64,7 @@ def client(
     """A client of the store in a directory. With `engine`, the store is created if there is none. `reader` is the
     engine that reads, and DuckDB reads a store of Spark beside the process that holds it. `run_sinks` runs commands
     about sinks if no process holds the store."""
-    kind = stored_engine(state) or (engine and choose(engine).engine)
+    kind = stored_engine(state) or (engine and choose_engine(engine).engine)
     if kind is None:
         raise Failure(
             f"there is no store in {state}: check --state, or create one with mmqjp stream or mmqjp subscribe"
@@ -190,3 +196,119 @@ def _list_named(found: Any, as_json: bool) -> None:
     for row in found:
         click.echo(f"{row['name']}: {_state(row)}, since {iso_utc(row['added_at'])}")
         click.echo(f"  {row['text']}")
+
+
+NAMES = 3
+"""How many names of queries the table has for each template."""
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print what is shared as JSON.")
+@click.option(
+    "--svg", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
+    help="Also draw queries, rows and templates into a file.",
+)  # fmt: skip
+@store_options
+def sharing(as_json: bool, svg: Path | None, state: Path, wait: float) -> None:
+    """Show which templates and rows of R_T the registered queries share, what they cost, and what one more would.
+
+    \b
+    Examples:
+      mmqjp sharing --state state/
+      mmqjp sharing --state state/ --svg sharing.svg
+
+    The costliest templates come first. A running service answers between two batches.
+    """
+    found = Sharing.from_dict(client(state, wait).ask(SHARING, {}))
+    if svg is not None:
+        with whole_file(svg) as file:
+            file.write(as_file(sharing_picture(found)).encode())
+    if as_json:
+        click.echo(json.dumps(found.to_dict(), ensure_ascii=False))
+        return
+    forms = (
+        f"{pluralise(found.queries, 'query', 'queries')}, {found.forms:,} of them different but for names and windows"
+    )
+    click.echo(forms)
+    rows = f"{pluralise(found.rows, 'row')} of R_T in {pluralise(found.templates, 'template')}"
+    click.echo(f"they have {rows}, over {pluralise(found.patterns, 'step')} of patterns")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in ("template", "rows", "subscribers", "last batch", "one more row", "queries"):
+        table.add_column(column, overflow="fold", justify="left" if column == "queries" else "right")
+    for one in found.shown:
+        table.add_row(*map(Text, _row(one)))
+    console().print(table)
+    if more := found.templates - len(found.shown):
+        click.echo(f"and {pluralise(more, 'template')} more")
+
+
+def _row(one: SharedTemplate) -> tuple[str, ...]:
+    names = list(dict.fromkeys(name for row in one.most_shared for name in row.names))
+    rest = " and more" if len(names) > NAMES or one.subscribers > len(names) else ""
+    return (
+        str(one.template),
+        f"{one.rows:,}",
+        f"{one.subscribers:,}",
+        _milliseconds(one.milliseconds),
+        _milliseconds(one.one_more),
+        printable_line(", ".join(names[:NAMES]) + rest),
+    )
+
+
+def _milliseconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.2f} ms"
+
+
+MOST_LISTED = 10
+"""The number of queries whose pairs with equal times are listed."""
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON.")
+@store_options
+def status(state: Path, as_json: bool, wait: float) -> None:
+    """Show how far the streams of a store have come and what it keeps.
+
+    \b
+    Example:
+      mmqjp status --state state/
+
+    A running service answers between two batches.
+    """
+    found = client(state, wait).ask("status", {})
+    if as_json:
+        click.echo(json.dumps(found, ensure_ascii=False))
+        return
+    click.echo(f"queries        {found['queries']:,}, {found['paused']:,} of them paused")
+    for key in ("batches", "documents", "outputs"):
+        click.echo(f"{key:<14} {found[key]:,}")
+    click.echo(f"dead letters   {found['dead_letters']:,}")
+    click.echo(f"state          {found['state_bytes'] or 0:,} bytes")
+    click.echo(f"horizon        {_time_or_dash(found['horizon'])}")
+    if events := found.get("events"):
+        answered = "the end" if events["horizon"] >= NEVER else _time_or_dash(events["horizon"])
+        waiting = f"waiting: {events['events']:,}; partial matches: {events['partial']:,}"
+        click.echo(f"events         answered to {answered}; {waiting}")
+    click.echo(f"evictable till {_time_or_dash(found['evictable_before'])}")
+    for name, count in islice(found.get("ties", {}).items(), MOST_LISTED):
+        more = "at least " if name in found.get("ties_at_least", ()) else ""
+        click.echo(f"equal times    {printable_line(name)}: {more}{count:,} pairs that FOLLOWED BY left out")
+    for name, count in found.get("waiting", {}).items():
+        click.echo(f"waiting        {printable_line(name)}: {count:,} for their deadline")
+    for sink in found.get("sinks", ()):
+        reason = f": {printable_line(sink['reason'])}" if sink["reason"] else ""
+        click.echo(f"sink           {sink['name']}: {sink['state']}, {sink['behind']:,} behind{reason}")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in ("stream", "documents", "bytes", "latest", "watermark"):
+        table.add_column(column, overflow="fold", justify="right" if column in ("documents", "bytes") else "left")
+    for row in found["streams"]:
+        cells = (printable_line(row["stream"]), f"{row['documents']:,}", f"{row['bytes']:,}")
+        table.add_row(*map(Text, (*cells, _time_or_dash(row["latest"]), _time_or_dash(row["watermark"]))))
+    console().print(table)
+
+
+def _time_or_dash(microseconds: int | None) -> str:
+    try:
+        return "-" if microseconds is None else iso_utc(microseconds)
+    except OverflowError:
+        return str(microseconds)

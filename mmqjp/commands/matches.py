@@ -1,18 +1,34 @@
-"""`mmqjp matches`: shows what the queries of a store have matched, when and why."""
+"""`mmqjp matches`: shows what the queries of a store have matched, when and why.
+
+`mmqjp query`: queries a store in SQL, and prints the rows in several formats.
+
+`mmqjp show`: prints documents as queries see them.
+
+`mmqjp why` and `mmqjp why-not`: show why an output came about, and why there is none.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 import click
+from click.core import ParameterSource
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
-from feeds.times import now_us
-from mmqjp.commands.failure import Failure
+from feeds.documents import Document, Reject, iso_utc, now_us
+from feeds.feed import EntryForm
+from feeds.tail import read_documents
+from mmqjp.commands.console import Failure, console, debug_option, pluralise
 from mmqjp.commands.formats import (
     FOR_PEOPLE,
     MOST_TEXTS,
@@ -23,19 +39,43 @@ from mmqjp.commands.formats import (
     format_option,
     output_option,
     show_matches,
+    table_console,
     utc_option,
 )
 from mmqjp.commands.manage_queries import client, store_options
-from mmqjp.commands.options import AtLeast
-from mmqjp.present.match import Match
-from mmqjp.present.read import MatchReader
-from mmqjp.present.times import Clock
-from mmqjp.present.wanted import Wanted
-from mmqjp.service.client import Client
-from mmqjp.service.match_pages import paged_matches
-from mmqjp.service.question_runner import QUERY
-from mmqjp.session import Session
-from xscl.windows import duration_us
+from mmqjp.commands.options import AtLeast, FeedsBeforePaths, feeds_option, seconds, time_xpath_option
+from mmqjp.commands.sinks import check_output, data_file
+from mmqjp.engine import Session
+from mmqjp.explain.automaton import Shapes
+from mmqjp.explain.svg import document_lines, visible
+from mmqjp.present.item import (
+    MatchFilter,
+    OutputPresenter,
+    ShownMatch,
+    TimeFormat,
+    cell,
+    cell_text,
+    format_rows,
+    unique_keys,
+)
+from mmqjp.present.output_why import OutputWhy
+from mmqjp.present.terminal import (
+    print_funnels,
+    print_why,
+    print_why_not,
+    write_csv_rows,
+    write_json_array,
+    write_markdown_rows,
+    write_page_rows,
+)
+from mmqjp.present.why_not import QueryFunnels
+from mmqjp.present.why_not_result import WhyNot
+from mmqjp.process import json_line, printable_line
+from mmqjp.service.commands import Client, paged_matches
+from mmqjp.service.sql_question import MAX_BYTES, MAX_ROWS, MAX_SECONDS, QUERY, WHY, WHY_NOT
+from mmqjp.state.choice import AUTO, DUCKDB, ENGINES, SPARK, stored_engine
+from xpath_stage.documents import DocumentError, parse_document
+from xscl.text import duration_us
 
 LONG_AGO = -(1 << 62)
 """Before all times, in microseconds."""
@@ -76,7 +116,7 @@ def matches(
     chosen = chosen_format(form, output)
     clock = clock_of(chosen, utc=utc)
     most = SHOWN if limit is None and chosen in FOR_PEOPLE else limit
-    wanted = Wanted(name, None if since is None else time_since(since, clock), most)
+    wanted = MatchFilter(name, None if since is None else time_since(since, clock), most)
     with store_of(client(state, wait)) as store:
         if name is not None:
             _check_name(store, name, state)
@@ -86,13 +126,13 @@ def matches(
         show_matches(found, chosen, output, clock, total=total, texts=store.texts(name))
 
 
-class Store(Protocol):
+class MatchSource(Protocol):
     """Where matches are read."""
 
     def select(self, sql: str) -> list[dict[str, Any]]:
         """Returns the rows of an SQL query."""
 
-    def matches(self, wanted: Wanted, after: int) -> Iterator[Match]:
+    def matches(self, wanted: MatchFilter, after: int) -> Iterator[ShownMatch]:
         """Yields the wanted matches with numbers greater than `after`."""
 
     def texts(self, name: str | None) -> dict[str, list[str]]:
@@ -110,9 +150,9 @@ class OpenedStore:
         found: list[dict[str, Any]] = self.engine.sql(sql, trusted=True).to_pylist()
         return found
 
-    def matches(self, wanted: Wanted, after: int) -> Iterator[Match]:
+    def matches(self, wanted: MatchFilter, after: int) -> Iterator[ShownMatch]:
         """Yields the wanted matches with numbers greater than `after`."""
-        return MatchReader(self.engine).matches(wanted.among(self.engine.outputs(after)))
+        return OutputPresenter(self.engine).matches(wanted.among(self.engine.outputs(after)))
 
     def texts(self, name: str | None) -> dict[str, list[str]]:
         """Returns the texts of the registered queries by name, of one name or of all if they are few."""
@@ -126,11 +166,10 @@ class ServedStore:
     client: Client
 
     def select(self, sql: str) -> list[dict[str, Any]]:
-        """Returns the rows of an SQL query."""
         found = self.client.ask(QUERY, {"sql": sql, "seconds": None})
         return [dict(zip(found["columns"], row, strict=True)) for row in found["rows"]]
 
-    def matches(self, wanted: Wanted, after: int) -> Iterator[Match]:
+    def matches(self, wanted: MatchFilter, after: int) -> Iterator[ShownMatch]:
         """Yields the wanted matches with numbers greater than `after`."""
         return paged_matches(self.client.ask, wanted, after)
 
@@ -147,13 +186,12 @@ class ServedStore:
 
 
 @contextmanager
-def store_of(asked: Client) -> Iterator[Store]:
-    """The store of a client."""
+def store_of(asked: Client) -> Iterator[MatchSource]:
     with asked.reading() as engine:
         yield ServedStore(asked) if engine is None else OpenedStore(engine)
 
 
-def time_since(text: str, clock: Clock, now: int | None = None) -> int:
+def time_since(text: str, clock: TimeFormat, now: int | None = None) -> int:
     """The time that --since names, in microseconds: a date or time, in the zone of the clock unless it has its own, or
     a duration before now."""
     if text[:1].isdigit() and text[4:5] == "-":
@@ -171,7 +209,7 @@ def time_since(text: str, clock: Clock, now: int | None = None) -> int:
     return LONG_AGO if found is None else (now_us() if now is None else now) - found
 
 
-def _check_name(store: Store, name: str, state: Path) -> None:
+def _check_name(store: MatchSource, name: str, state: Path) -> None:
     """Raises Failure if no query was ever registered under a name."""
     known = sorted(row["name"] for row in store.select("SELECT DISTINCT name FROM queries"))
     if name in known:
@@ -184,3 +222,306 @@ def _check_name(store: Store, name: str, state: Path) -> None:
 def _listed(names: Iterable[str]) -> str:
     shown = list(names)
     return ", ".join(shown[:LISTED]) + (f" and {len(shown) - LISTED:,} more" if len(shown) > LISTED else "")
+
+
+@click.command()
+@click.argument("sql")
+@format_option
+@click.option("--raw", is_flag=True, help="Leave values as they are stored: times in microseconds, nodes as text.")
+@utc_option
+@output_option
+@click.option(
+    "--timeout", metavar="DURATION", callback=seconds, default=f"{MAX_SECONDS:g}s", show_default=True,
+    help="Longest time for the query, in addition to --wait. INF: no limit.",
+)  # fmt: skip
+@click.option(
+    "--most-rows", metavar="N", type=AtLeast(1), default=MAX_ROWS, show_default=True,
+    help="Most rows of the answer.",
+)  # fmt: skip
+@click.option(
+    "--most-bytes", metavar="N", type=AtLeast(1), default=MAX_BYTES, show_default=True,
+    help="Largest answer, in bytes.",
+)  # fmt: skip
+@click.option(
+    "--engine", type=click.Choice(ENGINES), default=AUTO, show_default=True,
+    help="Whose SQL it is. auto: DuckDB's, which needs no Java; spark: that of Spark, for stores on Spark.",
+)  # fmt: skip
+@store_options
+@click.pass_context
+def query(
+    context: click.Context, sql: str, form: str | None, raw: bool, utc: bool, output: Path | None,
+    timeout: float | None, most_rows: int, most_bytes: int, engine: str, state: Path, wait: float,
+) -> None:  # fmt: skip
+    """Query a store in SQL, and print the rows of the answer.
+
+    \b
+    Examples:
+      mmqjp query "SELECT query, count(*) AS outputs FROM outputs GROUP BY query" --state state/
+      mmqjp query "SELECT id, t0 FROM documents ORDER BY t0" --state state/ --format csv --output documents.csv
+
+    Columns with the names of times (t0, t1, added_at, ...) are shown as times: in csv, json and jsonl in UTC. A running
+    service answers beside its work, which takes precedence. The tables are only read, as of one batch.
+    """
+    chosen = chosen_format(form, output)
+    asked = {"sql": sql, "seconds": timeout, "most_rows": most_rows, "most_bytes": most_bytes}
+    longest = float("inf") if timeout is None else wait + timeout
+    check_output(output)
+    # A configuration that says spark for all commands does not mean that a store on DuckDB cannot be queried.
+    given = context.get_parameter_source("engine") is ParameterSource.COMMANDLINE
+    stored = stored_engine(state)
+    if given and engine == SPARK and stored == DUCKDB:
+        raise Failure(f"the store in {state} is on duckdb, whose SQL it takes: leave out --engine spark")
+    reader = SPARK if engine == stored == SPARK else DUCKDB
+    found = client(state, longest, reader=reader).ask(QUERY, asked)
+    columns = found["columns"]
+    rows = found["rows"] if raw else format_rows(columns, found["rows"], clock_of(chosen, utc=utc))
+    with data_file(check_output(output)) as file:
+        write_rows(columns, rows, chosen, sql, output, file)
+
+
+def write_rows(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[object]] | Iterator[list[object]],
+    form: str,
+    title: str,
+    output: Path | None,
+    file: BinaryIO,
+) -> None:
+    """Writes rows in a format."""
+    match form:
+        case "jsonl":
+            keys = unique_keys(columns)
+            for row in rows:
+                file.write(json_line(dict(zip(keys, row, strict=True))))
+        case "json":
+            keys = unique_keys(columns)
+            write_json_array((dict(zip(keys, row, strict=True)) for row in rows), file)
+        case "csv":
+            write_csv_rows(columns, (map(cell, row) for row in rows), file)
+        case "html":
+            write_page_rows(columns, (map(cell_text, row) for row in rows), title, file)
+        case "markdown":
+            write_markdown_rows(columns, (map(cell_text, row) for row in rows), file)
+        case _:
+            table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+            kept = list(rows)
+            for place, name in enumerate(columns):
+                numbers = bool(kept) and all(isinstance(row[place], int | float | None) for row in kept)
+                table.add_column(Text(printable_line(name)), overflow="fold", justify="right" if numbers else "left")
+            for row in kept:
+                table.add_row(*(Text(printable_line(cell_text(value))) for value in row))
+            with table_console(output, file) as out:
+                out.print(table)
+
+
+OF_EACH_SHAPE, MOST_SHAPES = 2, 12
+"""How many documents of a shape, and of how many shapes, are shown if no limit is given."""
+
+DEAD_LETTERS = 5
+"""How many dead letters are shown if no limit is given."""
+
+RAW_SHOWN = 200
+"""How many characters of a dead letter's content are shown."""
+
+
+MOST_STORED = 1_000
+"""How many documents of a store are looked at if no limit is given."""
+
+
+@click.command(cls=FeedsBeforePaths)
+@click.argument("paths", nargs=-1, metavar="PATH...", type=click.Path(path_type=Path))
+@feeds_option
+@time_xpath_option
+@click.option("--limit", metavar="N", type=AtLeast(1), help="Show the first N documents, whatever their shapes.")
+@click.option("--full", is_flag=True, help="Shorten nothing on a terminal.")
+@click.option("--id", "identity", metavar="ID", help="Only documents with this id.")
+@click.option("--stream", metavar="NAME", help="Only documents of this stream.")
+@click.option(
+    "--state", metavar="DIR", type=click.Path(file_okay=False, path_type=Path),
+    help="Show the documents that a store keeps, in place of those of paths: the first 1,000 without --limit. "
+    "A service may be running on it.",
+)  # fmt: skip
+@click.option(
+    "--wait", metavar="SECONDS", type=click.FloatRange(min=0), default=30.0, show_default=True,
+    help="How long to wait if another process holds the store.",
+)  # fmt: skip
+@debug_option
+def show(
+    paths: tuple[Path, ...],
+    feeds: EntryForm | None,
+    time_xpath: str | None,
+    limit: int | None,
+    full: bool,
+    identity: str | None,
+    stream: str | None,
+    state: Path | None,
+    wait: float,
+) -> None:
+    """Show documents as queries see them: indented, with the number of each element, and with stream, id and time.
+
+    \b
+    Examples:
+      mmqjp show feeds/ --feeds
+      mmqjp show --state state/ --stream S --limit 3
+
+    Documents with the same paths are of one shape. A few of each shape are shown, and the others are counted.
+    """
+    if state is not None and paths:
+        raise click.UsageError("give paths or --state; the queries of a name are shown by mmqjp list NAME --state DIR")
+    if state is None and not paths:
+        raise click.UsageError("name the documents: files or directories, or a store with --state")
+    items = (
+        read_documents(paths, feeds=feeds, time_xpath=time_xpath)
+        if state is None
+        else _stored(state, wait, identity, stream, limit or MOST_STORED)
+    )
+    chosen = (i for i in items if (identity is None or i.id == identity) and (stream is None or i.stream == stream))
+    shower = _Shower(console(), limit, full=full or not sys.stdout.isatty(), trusted=state is not None)
+    for item in chosen:
+        if shower.is_done:
+            break
+        shower.take(item)
+    shower.finish()
+
+
+class _Shower:
+    """Prints documents and dead letters until there are enough of each kind."""
+
+    def __init__(self, out: Console, limit: int | None, *, full: bool, trusted: bool) -> None:
+        self._out, self._limit, self._full, self._trusted = out, limit, full, trusted
+        self._shapes = Shapes()
+        self._documents = self._dead = 0
+
+    @property
+    def is_done(self) -> bool:
+        """Whether no document can be shown any more, nor counted."""
+        return self._limit is not None and self._documents >= self._limit
+
+    def take(self, item: Document | Reject) -> None:
+        """Prints a document or a dead letter, or counts it."""
+        if isinstance(item, Reject):
+            self._dead_letter(item)
+            return
+        try:
+            root = parse_document(item.xml_bytes(), trusted=self._trusted).root
+        except DocumentError as error:
+            self._dead_letter(Reject(item.id, item.stream, item.t0, str(error), item.xml))
+            return
+        self._documents += 1
+        shape = self._shapes.number(root)
+        enough = shape > MOST_SHAPES or self._shapes.shown[shape] >= OF_EACH_SHAPE
+        if self._limit is None and enough:
+            return
+        self._shapes.shown[shape] += 1
+        time = _time(item.t0) if item.t0 == item.t1 else f"{_time(item.t0)} to {_time(item.t1)}"
+        head = (
+            Text(visible(item.stream), "bold").append(f"  {visible(item.id)}", "bold cyan").append(f"  {time}", "dim")
+        )
+        self._line(head.append(f"  shape {shape}", "dim"))
+        for line in document_lines(root, full=self._full):
+            self._line(line)
+        self._line(Text())
+
+    def _dead_letter(self, reject: Reject) -> None:
+        self._dead += 1
+        if self._limit is None and self._dead > DEAD_LETTERS:
+            return
+        head = Text().append("dead letter", "bold red").append(f"  {visible(reject.id)}", "bold cyan")
+        self._line(head.append(f"  {visible(reject.reason)}"))
+        raw = reject.raw[: 4 * RAW_SHOWN]
+        text = visible(raw.decode("utf-8", "replace") if isinstance(raw, bytes) else raw)
+        if text:
+            self._line(Text(f"  {text[:RAW_SHOWN]}{'…' if len(text) > RAW_SHOWN else ''}", "dim"))
+        self._line(Text())
+
+    def finish(self) -> None:
+        """Prints what was not shown."""
+        shapes = self._shapes
+        for shape in range(1, min(len(shapes.met), MOST_SHAPES) + 1):
+            if self._limit is None and (more := shapes.met[shape] - shapes.shown[shape]):
+                self._line(Text(f"shape {shape}: {more:,} more", "dim"))
+        if self._limit is None and len(shapes.met) > MOST_SHAPES:
+            others = sum(count for shape, count in shapes.met.items() if shape > MOST_SHAPES)
+            kinds = pluralise(len(shapes.met) - MOST_SHAPES, "other shape")
+            self._line(
+                Text(f"{pluralise(others, 'document')} of {kinds}: --limit N shows the first N documents", "dim")
+            )
+        if self._limit is None and self._dead > DEAD_LETTERS:
+            self._line(Text(f"{pluralise(self._dead - DEAD_LETTERS, 'more dead letter')}", "dim"))
+        if not self._documents and not self._dead:
+            self._line(Text("no documents"))
+
+    def _line(self, line: Text) -> None:
+        self._out.print(line, soft_wrap=True)
+
+
+def _stored(state: Path, wait: float, identity: str | None, stream: str | None, most: int) -> Iterator[Document]:
+    """The first documents that a store keeps, published ones included."""
+    conditions = ["kind <> 'hidden'"]
+    conditions += [f"{name} = {_literal(value)}" for name, value in (("id", identity), ("stream", stream)) if value]
+    sql = f"SELECT id, stream, t0, t1, xml FROM documents WHERE {' AND '.join(conditions)} ORDER BY docid LIMIT {most}"
+    asked = {"sql": sql, "seconds": MAX_SECONDS, "most_rows": most, "most_bytes": MAX_BYTES}
+    for name, of_stream, t0, t1, xml in client(state, wait + MAX_SECONDS).ask(QUERY, asked)["rows"]:
+        yield Document(name, xml, of_stream, (t0, t1))
+
+
+def _literal(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
+
+
+def _time(microseconds: int) -> str:
+    try:
+        return iso_utc(microseconds)
+    except OverflowError:
+        return str(microseconds)
+
+
+@click.command()
+@click.argument("id")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
+@utc_option
+@store_options
+def why(id: str, as_json: bool, utc: bool, state: Path, wait: float) -> None:
+    """Show why an output came about: its documents, the values that joined them, the conditions that held.
+
+    \b
+    Examples:
+      mmqjp why e3c019be --state state/
+      mmqjp why 9 --state state/ --json
+
+    ID is the id of an output as output lines have it, the beginning of one, or its number (seq). A running service
+    answers beside its work.
+    """
+    found = client(state, wait).ask(WHY, {"id": id})
+    if as_json:
+        click.echo(json.dumps(found, ensure_ascii=False))
+    else:
+        print_why(OutputWhy.from_dict(found), clock_of("table", utc=utc), console())
+
+
+@click.command("why-not")
+@click.argument("query")
+@click.argument("documents", nargs=-1, metavar="[DOC]...")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
+@utc_option
+@store_options
+def why_not(query: str, documents: tuple[str, ...], as_json: bool, utc: bool, state: Path, wait: float) -> None:
+    """Show why documents give no output of a query, or how far the kept documents get in it.
+
+    \b
+    Examples:
+      mmqjp why-not same_story "Old pier reopens" https://example.org/pier --state state/
+      mmqjp why-not same_story --state state/
+
+    QUERY is a name. A DOC is a document's id, as output lines have it, or the address or title of an item if only one
+    has it. The first thing that is in the way is told: of one DOC also which kept documents came nearest, and without
+    any, how many of the newest 10,000 kept documents get past each part of the query. A running service answers beside
+    its work.
+    """
+    found = client(state, wait).ask(WHY_NOT, {"query": query, "documents": list(documents)})
+    if as_json:
+        click.echo(json.dumps(found, ensure_ascii=False))
+    elif documents:
+        print_why_not(WhyNot.from_dict(found), clock_of("table", utc=utc), console())
+    else:
+        print_funnels(QueryFunnels.from_dict(found), console())

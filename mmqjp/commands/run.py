@@ -1,82 +1,152 @@
-"""`mmqjp run`: answers the queries of a file over documents, and writes one JSON line for each output, or a table."""
+"""`mmqjp run`: answers the queries of a file over documents, and writes one JSON line for each output, or a table.
+
+What a run says at its end on standard error: paused queries, equal times, entries from the future, dead letters.
+
+Tells how many pairs of documents FOLLOWED BY left out only because of equal times, and what to do about it.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import click
 
-from feeds.document import DEFAULT_STREAM, Document, Reject
-from feeds.entries import EntryForm
+from feeds.documents import DEFAULT_STREAM, Document, Reject
+from feeds.feed import EntryForm
 from feeds.history import History, Versions
-from feeds.sources import settled, tails_of
-from mmqjp.answers.patterns.places import PLACES
+from feeds.tail import settled, tails_of
+from mmqjp.answers.events_run import PLACES
 from mmqjp.answers.quota import Quota
-from mmqjp.commands.console import counted
-from mmqjp.commands.debug import debug_option
-from mmqjp.commands.failure import Failure, Interrupted
-from mmqjp.commands.fetching import (
-    KEPT,
-    FetchOptions,
-    feeds_to_fetch,
-    fetch_once,
-    fetch_source_options,
-    require_a_success,
-)
+from mmqjp.commands.console import Failure, Interrupted, debug_option, interruptible, live_line, pluralise
+from mmqjp.commands.feeds import KEPT, FetchOptions, feeds_to_fetch, fetch_once, fetch_source_options, require_a_success
 from mmqjp.commands.formats import (
     FOR_PEOPLE,
     SHOWN,
+    chosen_engine,
     chosen_format,
     clock_of,
     few_texts,
     format_option,
+    open_engine,
     show_matches,
+    subscribe_file,
     utc_option,
 )
-from mmqjp.commands.interrupts import interruptible
-from mmqjp.commands.lateness import lateness_option, settle_is_given, settle_option
-from mmqjp.commands.open import chosen_engine, open_engine, subscribe
 from mmqjp.commands.options import (
     AtLeast,
     bounds_options,
     engine_option,
     feeds_option,
+    lateness_option,
     most_versions_option,
     only_on_spark,
     patterns_option,
     plan_option,
     read_script,
+    settle_is_given,
+    settle_option,
     shared_option,
     time_xpath_option,
     versions_option,
 )
-from mmqjp.commands.progress import live_line
-from mmqjp.commands.run_reports import report_dead_letters, report_future, report_paused, report_ties, report_waiting
 from mmqjp.commands.sinks import DeadLetters, check_output
-from mmqjp.documents.batching import BATCH_BYTES, BATCH_DOCUMENTS, batches
+from mmqjp.documents.admission import BATCH_BYTES, BATCH_DOCUMENTS, batches
 from mmqjp.documents.watermarks import SETTLE, Lateness, Timing, lateness_of
-from mmqjp.garbage import gc_frozen
-from mmqjp.present.read import MatchReader
-from mmqjp.service.drops import DropDirectory
-from mmqjp.service.fetched_feeds import fetch_directory
-from mmqjp.service.intake import Intake
-from mmqjp.service.loop import PRUNE_INTERVAL, PRUNED_AT_BATCH
-from mmqjp.service.rereading import FILES, Rereading, reading_of
-from mmqjp.session import Session
-from mmqjp.sinks.delivery import OUTPUT_SINK, Delivery
-from mmqjp.sinks.jsonl import open_sink
-from mmqjp.state.retention import ID_RETENTION
-from mmqjp.tables.commit_metadata import NO_METADATA, CommitMetadata, MetadataOf
-from mmqjp.text import printable_line
+from mmqjp.engine import Session
+from mmqjp.present.item import OutputPresenter
+from mmqjp.process import gc_frozen, printable_line
+from mmqjp.service.drops import FILES, DropDirectory, Rereading, fetch_directory, reading_of
+from mmqjp.service.loop import PRUNE_INTERVAL, PRUNED_AT_BATCH, Intake
+from mmqjp.sinks.deliverer import OUTPUT_SINK, Delivery
+from mmqjp.sinks.files import open_sink
+from mmqjp.state.eviction import ID_RETENTION
+from mmqjp.tables.schema import NO_METADATA, CommitMetadata, MetadataOf
+
+LISTED = 3
+"""The number of queries that are named."""
+
+
+def equal_time_lines(ties: Mapping[str, int], at_least: Collection[str] = ()) -> Iterator[str]:
+    """Yields a line for each of the queries with the most pairs, and one for the others. `ties` has the pairs by the
+    names of queries, the most first; those of `at_least` may have more."""
+    for name, count in islice(ties.items(), LISTED):
+        pairs = "1 pair has" if count == 1 else f"{count:,} pairs have"
+        pairs = f"at least {pairs}" if name in at_least else pairs
+        yield (
+            f"{name}: {pairs} equal times, so that neither document follows the other; JOIN UNORDERED matches them, too"
+        )
+    if len(ties) > LISTED:
+        rest = list(ties.values())[LISTED:]
+        more = "at least " if any(name in at_least for name in list(ties)[LISTED:]) else ""
+        yield f"{more}{sum(rest):,} more pairs with equal times of {len(rest):,} other queries"
+
+
+LISTED_WAITING = 10
+"""How many queries with documents that wait are listed."""
+
+LISTED_PAUSED = 10
+"""How many paused queries are listed."""
+
+
+def report_paused(engine: Session) -> None:
+    """Reports the paused queries, which were not answered for all documents."""
+    paused = [query for query in engine.registry.subscriptions.values() if query.paused is not None]
+    for query in paused[:LISTED_PAUSED]:
+        click.echo(f"mmqjp: {query.name} is paused: {printable_line(str(query.paused))}", err=True)
+    if len(paused) > LISTED_PAUSED:
+        click.echo(f"mmqjp: and {len(paused) - LISTED_PAUSED:,} more are paused", err=True)
+
+
+def report_ties(engine: Session) -> None:
+    """Reports the pairs that FOLLOWED BY left out in this run only because of equal times."""
+    for line in equal_time_lines(engine.ties(here=True), engine.ties_at_least(here=True)):
+        click.echo(f"mmqjp: {line}", err=True)
+
+
+def report_waiting(engine: Session) -> None:
+    """Reports what waits at the end of a run because something may still come for it."""
+    waiting, never = engine.waiting_absences(), engine.never_decided()
+    for name, count in list(waiting.items())[:LISTED_WAITING]:
+        documents = f"{count:,} documents wait for their deadline" if count > 1 else "a document waits for its deadline"
+        why = f"; {never[name]} may be late without a limit, so that it never comes: give --lateness"
+        click.echo(f"mmqjp: {name}: {documents}{why if name in never else ''}", err=True)
+    if len(waiting) > LISTED_WAITING:
+        click.echo(f"mmqjp: and {len(waiting) - LISTED_WAITING:,} more queries wait", err=True)
+
+
+def report_future(future: Counter[str]) -> None:
+    """Reports entries dated after their fetch, and the feed with the most of them. `future` counts them by feed."""
+    for source, count in future.most_common(1):
+        total = future.total()
+        what = f"{total:,} feed entr{'ies' if total > 1 else 'y'} dated after the fetch"
+        click.echo(f"mmqjp: {what}, given the time of the fetch; {count:,} from {printable_line(source)}", err=True)
+
+
+def report_dead_letters(dead: DeadLetters, path: Path | None) -> None:
+    """Reports how many documents were left out, and the first reasons unless they are in the file `path`."""
+    if not dead.count:
+        return
+    what = f"{dead.count:,} dead letter{'s' if dead.count > 1 else ''} (documents left out)"
+    if path is not None:
+        click.echo(f"mmqjp: {what} in {path}", err=True)
+        return
+    click.echo(f"mmqjp: {what}; --dead-letters FILE writes them to a file", err=True)
+    for reason in dead.reasons:
+        click.echo(f"  {printable_line(reason)}", err=True)
+    if dead.count > len(dead.reasons):
+        click.echo(f"  and {dead.count - len(dead.reasons):,} more", err=True)
+
 
 NOT_KEPT = "without --state nothing is kept"
 
 
-Batch = tuple[Sequence[Document | Reject], CommitMetadata | MetadataOf]
+_InputBatch = tuple[Sequence[Document | Reject], CommitMetadata | MetadataOf]
 """Documents, and the notes to commit with them."""
 
 
@@ -220,7 +290,7 @@ def run(
                 report = fetch_once(options.job(subscribed, drops.directory), KEPT if state else NOT_KEPT)
             with interruptible():
                 if script is not None and queries_path is not None:
-                    for message in subscribe(opened, script, queries_path, "exact"):
+                    for message in subscribe_file(opened, script, queries_path, "exact"):
                         _report(message)
                     script = None  # its trees may take much memory
                 elif not opened.registry.subscriptions:
@@ -267,7 +337,7 @@ def run(
         raise Failure("no document was accepted: all are dead letters")
 
 
-def fetched(intake: Intake) -> Iterator[Batch]:
+def fetched(intake: Intake) -> Iterator[_InputBatch]:
     """The batches of what was fetched and not yet read."""
     for batch in intake.batches():
         yield batch.items, intake.metadata(batch, {})
@@ -289,7 +359,9 @@ def drop_superseded(engine: Session, read: Sequence[Intake | Rereading]) -> None
         engine.commit_metadata(CommitMetadata(settings={PRUNED_AT_BATCH: str(engine.batch)}))
 
 
-def process(engine: Session, found: Iterable[Batch], dead: DeadLetters, rereading: Rereading | None = None) -> None:
+def process(
+    engine: Session, found: Iterable[_InputBatch], dead: DeadLetters, rereading: Rereading | None = None
+) -> None:
     """Processes batches. On a terminal, shows the counts so far."""
     with live_line() as show:
 
@@ -310,7 +382,7 @@ def _files(rereading: Rereading | None) -> str:
     if rereading is None:
         return ""
     parts = [f"{rereading.read:,} of {rereading.waiting:,} files read"] if rereading.waiting else []
-    parts += [f"{counted(rereading.unchanged, 'file')} unchanged"] if rereading.unchanged else []
+    parts += [f"{pluralise(rereading.unchanged, 'file')} unchanged"] if rereading.unchanged else []
     return ", ".join([*parts, ""])
 
 
@@ -327,7 +399,7 @@ def show_new(engine: Session, before: int, form: str, output: Path | None, *, ut
     people. Returns how many there are."""
     count = engine.last_seq - before
     first = max(before, engine.last_seq - SHOWN) if form in FOR_PEOPLE else before
-    found = MatchReader(engine).matches(engine.outputs(first))
+    found = OutputPresenter(engine).matches(engine.outputs(first))
     show_matches(found, form, output, clock_of(form, utc=utc), total=count, texts=few_texts(engine.queries()))
     return count
 

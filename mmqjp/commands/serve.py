@@ -1,32 +1,509 @@
-"""`mmqjp serve`: a service with a page, or a page for a service that runs already."""
+"""`mmqjp serve`: a service with a page, or a page for a service that runs already.
+
+`mmqjp feed-link`: prints the link of a query's Atom feed, and revokes it.
+
+Opens a store and runs the service that the options describe, and what is to run beside it.
+
+`mmqjp stream`: the service that reads sources until it is stopped.
+
+The options of commands that run a service: `stream`, and `serve`, which shows it.
+"""
 
 from __future__ import annotations
 
+import functools
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import click
 
-from mmqjp.commands.debug import debug_option
-from mmqjp.commands.interrupts import stopping
-from mmqjp.commands.manage_queries import client
-from mmqjp.commands.service import FreeMemory, run_service
-from mmqjp.commands.stream_options import StreamOptions, stream_options
+from common.files import is_shared, make_inside
+from feeds.documents import DEFAULT_STREAM
+from feeds.feed import EntryForm
+from feeds.fetch.state import FeedState
+from feeds.history import History, Versions
+from feeds.tail import Tail
+from mmqjp.answers.events_run import DRIVER, EXECUTORS
+from mmqjp.answers.quota import Quota
+from mmqjp.commands.console import Failure, debug_option, hangups, stopping
+from mmqjp.commands.feeds import FetchOptions, feeds_to_fetch, fetch_source_options
+from mmqjp.commands.formats import chosen_engine, open_engine, start_session, subscribe_file
+from mmqjp.commands.manage_queries import client, store_options
+from mmqjp.commands.options import (
+    AtLeast,
+    bounds_options,
+    engine_option,
+    feeds_option,
+    key_values,
+    lateness_option,
+    most_versions_option,
+    only_on_spark,
+    parse_duration,
+    patterns_option,
+    plan_option,
+    read_script,
+    seconds,
+    settle_is_given,
+    settle_option,
+    shared_option,
+    time_xpath_option,
+    versions_option,
+)
+from mmqjp.commands.sinks import check_output, tables_of
+from mmqjp.documents.admission import BATCH_BYTES, BATCH_DOCUMENTS
+from mmqjp.documents.watermarks import SETTLE as LEAST_SETTLE
+from mmqjp.documents.watermarks import Lateness, Timing, lateness_of
+from mmqjp.engine import Session
+from mmqjp.process import gc_frozen
+from mmqjp.service.commands import CommandQueue, RunSinks, SinkCommands, read_live
+from mmqjp.service.drops import FETCHED, DropDirectory, Fetching, fetch_directory
 from mmqjp.service.log import Log, SharedLog, standard_log
-from mmqjp.service.loop import never
-from mmqjp.session import Session
-from mmqjp.state.choice import SPARK, stored_engine
-from mmqjp.state.ownership import InUse, ReadLock
+from mmqjp.service.loop import Polling, Service, ServiceOptions, never, watch
+from mmqjp.service.spool import Spool
+from mmqjp.service.sql_question import MAX_RUNNING, RUN_BESIDE, QuestionRunner
+from mmqjp.service.status import LOOPBACK, Metrics, store_status
+from mmqjp.sinks.definition import SinkTables
+from mmqjp.sinks.deliverer import OUTPUT_SINK, Deliverer
+from mmqjp.sinks.files import Nowhere, open_sink
+from mmqjp.sinks.kinds import Kinds
+from mmqjp.sinks.manager import SinkManager
+from mmqjp.sinks.secrets import Secrets
+from mmqjp.sinks.sink import Sink
+from mmqjp.state.choice import SPARK, InUse, ReadLock, stored_engine
+from mmqjp.syndication.atom import feed_path, load_feed_links
+from xscl.syntax import Script
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from mmqjp.web.readers import StoreReader
-    from mmqjp.web.serve_page import PageOptions
+    from mmqjp.web.serving import PageOptions
+
+AVAILABLE_NOW = "available-now"
+LATENESS, SETTLE = "1d", "10min"
+
+
+def trigger(context: click.Context, parameter: click.Parameter, value: str) -> float | None:
+    """The time between two looks at the sources, in seconds; None for a single look."""
+    if value == AVAILABLE_NOW:
+        return None
+    found = parse_duration(context, parameter, value)
+    if found is None:
+        raise click.BadParameter(f"write a duration like 10s, or {AVAILABLE_NOW} to read what is there and stop")
+    return found / 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """The values of the options of `stream_options`. Durations are microseconds, unless they say otherwise."""
+
+    paths: tuple[Path, ...]
+    source_format: str | None
+    source_options: dict[str, str]
+    state: Path
+    queries_path: Path | None
+    lists: tuple[str, ...]
+    keep_drops: int | None
+    options: FetchOptions
+    checkpoint: Path | None
+    feeds: EntryForm | None
+    versions: Versions
+    most_versions: int
+    time_xpath: str | None
+    trigger: float | None
+    output: Path | None
+    lateness: Lateness
+    settle: Lateness
+    patterns: str
+    idle_after: int | None
+    max_ahead: int | None
+    keep: int | None
+    keep_ids: int | None
+    metrics_port: int | None
+    metrics_address: str
+    batch_size: int
+    batch_bytes: int
+    max_document: int | None
+    max_nodes: int
+    max_matches: int
+    max_outputs: int
+    max_work: int
+    max_partial: int
+    log_form: str
+    question_timeout: float | None
+    shared: bool
+    plan: str
+    master: str | None
+    engine: str
+
+    @property
+    def timing(self) -> Timing:
+        """When documents are late or from the future."""
+        return Timing(self.lateness, self.idle_after, self.max_ahead, self.settle)
+
+    @property
+    def quota(self) -> Quota:
+        """The bounds of each query."""
+        return Quota(self.max_matches, self.max_outputs, self.max_work, self.max_partial)
+
+    @property
+    def named_sources(self) -> list[str]:
+        """The options given that name what to read."""
+        named = {"--source": self.paths, "--fetch": self.lists, "--source-format": self.source_format}
+        return [name for name, value in named.items() if value]
+
+
+_OPTIONS = (
+    click.option(
+        "--source",
+        "paths",
+        metavar="PATH",
+        multiple=True,
+        type=click.Path(path_type=Path),
+        help="A directory that files are moved into, or a .jsonl file that grows. May be repeated.",
+    ),
+    click.option(
+        "--source-format", metavar="NAME",
+        help="Instead of --source: a streaming source of Spark, like kafka, whose values are documents.",
+    ),
+    click.option(
+        "--source-option", "source_options", metavar="KEY=VALUE", multiple=True, callback=key_values,
+        help="An option of the source of --source-format. May be repeated.",
+    ),
+    click.option(
+        "--state",
+        "--warehouse",
+        "state",
+        metavar="DIR",
+        required=True,
+        type=click.Path(file_okay=False, path_type=Path),
+        help="Where to keep queries, documents, matches and offsets.",
+    ),
+    click.option(
+        "--queries",
+        "queries_path",
+        metavar="FILE",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        help="Queries to start with, in XSCL. They replace those of the same names. To change them later, use "
+        "subscribe and unsubscribe.",
+    ),
+    fetch_source_options,
+    click.option(
+        "--checkpoint", metavar="DIR", type=click.Path(file_okay=False, path_type=Path),
+        help="Where Spark keeps the state of its streaming query. Default: in the directory of --state.",
+    ),
+    feeds_option,
+    versions_option,
+    most_versions_option,
+    time_xpath_option,
+    click.option(
+        "--trigger",
+        metavar="DURATION",
+        default="1s",
+        show_default=True,
+        callback=trigger,
+        help="Longest time between two looks for new documents, and on Spark the time between any two; "
+        f"{AVAILABLE_NOW}: read what is there and stop.",
+    ),
+    click.option(
+        "--output",
+        metavar="FILE",
+        type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
+        help="Where to append the output lines. Default, or with -: standard output.",
+    ),
+    lateness_option(LATENESS),
+    settle_option(SETTLE),
+    patterns_option(DRIVER, EXECUTORS),
+    click.option(
+        "--idle-after", callback=parse_duration, metavar="DURATION", default="1h", show_default=True,
+        help="How long a stream must be silent before it advances with the clock. INF: never.",
+    ),
+    click.option(
+        "--max-ahead", callback=parse_duration, metavar="DURATION", default="1d", show_default=True,
+        help="How far ahead of the clock a document may be. INF: no limit.",
+    ),
+    click.option(
+        "--keep", callback=parse_duration, metavar="DURATION", default="INF", show_default=True,
+        help="How long to keep documents, matches, outputs and dead letters that no join needs.",
+    ),
+    click.option(
+        "--keep-ids", callback=parse_duration, metavar="DURATION", default="30d", show_default=True,
+        help="How long to recognize a document by its id.",
+    ),
+    click.option(
+        "--metrics-port",
+        metavar="PORT",
+        type=click.IntRange(0, 65535),
+        help="Where to serve Prometheus metrics. 0: any free port.",
+    ),
+    click.option(
+        "--metrics-address", metavar="ADDRESS", default=LOOPBACK, show_default=True, help="The address of that port."
+    ),
+    click.option(
+        "--batch-size", metavar="N", type=AtLeast(1), default=BATCH_DOCUMENTS, show_default=True,
+        help="Most documents to process and commit together.",
+    ),
+    click.option(
+        "--batch-bytes", metavar="N", type=AtLeast(1), default=BATCH_BYTES, show_default=True,
+        help="Bytes of XML after which a batch ends early.",
+    ),
+    click.option(
+        "--max-document", metavar="N", type=AtLeast(1),
+        help="Largest document, in bytes.  [default: 16 MiB]",
+    ),
+    click.option(
+        "--max-nodes", metavar="N", type=AtLeast(1), default=1_000_000, show_default=True,
+        help="Most elements and attributes of a document.",
+    ),
+    bounds_options,
+    click.option(
+        "--log", "log_form", type=click.Choice(["text", "json"]), default="text", show_default=True,
+        help="The format of the events on standard error.",
+    ),
+    click.option(
+        "--question-timeout", callback=seconds, metavar="DURATION", default="5min", show_default=True,
+        help="Longest time for a mmqjp query, whatever it asks for. INF: no limit.",
+    ),
+    shared_option,
+    plan_option,
+    click.option("--master", metavar="URL", help="The Spark master. Default: Spark runs on this machine."),
+    engine_option,
+)  # fmt: skip
+
+
+def stream_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of a service. The command receives them as `given`, a StreamOptions."""
+    names = [field.name for field in fields(StreamOptions)]
+
+    @functools.wraps(command)
+    def gathered(**values: Any) -> Any:
+        given = StreamOptions(**{name: values.pop(name) for name in names})
+        if given.lists and not settle_is_given():
+            given = replace(given, settle=max(LEAST_SETTLE, 2 * given.options.interval))
+        return command(**values, given=given)
+
+    for option in reversed(_OPTIONS):
+        gathered = option(gathered)
+    return gathered
+
+
+CHECKPOINT, FILES = "checkpoint", "files"
+
+FreeMemory = Callable[[], bool]
+"""Frees memory for a batch that has run out of it. Returns whether there was any."""
+
+_BackgroundTask = Callable[[Session, Log, Event], AbstractContextManager[FreeMemory]]
+"""What runs beside a service: it gets the engine, the log, and the event that stops the service."""
+
+
+def run_service(given: StreamOptions, beside: _BackgroundTask | None = None) -> None:
+    """Runs a service until Ctrl-C or SIGTERM, or until its sources are read. With `beside`, sources and `--output` are
+    optional, and feeds that are added later are fetched too."""
+    only_spark = {
+        "--checkpoint": given.checkpoint,
+        "--source-format": given.source_format,
+        **only_on_spark(given.patterns),
+    }
+    choice = chosen_engine(given.engine, given.state, given.master, only_spark=only_spark)
+    if (beside is None or given.source_format) and bool(given.paths or given.lists) == bool(given.source_format):
+        raise click.UsageError("name what to read, with --source and --fetch, or with --source-format")
+    if given.source_options and given.source_format is None:
+        raise click.UsageError("--source-option is for the source that --source-format names")
+    script = None if given.queries_path is None else read_script(given.queries_path)[1]
+    fetches = bool(given.lists) or (beside is not None and given.source_format is None)
+    prepared = _Prepared(
+        given,
+        beside,
+        choice.engine,
+        choice.why,
+        script,
+        feeds_to_fetch(given.lists, given.state) if fetches else None,
+        Metrics(SharedLog(standard_log(given.log_form))),
+        tables_of(click.get_current_context()),
+    )
+    prepared.read_tables()  # raises now what is wrong with the sinks of the configuration
+    target = check_output(given.output)
+    session = None
+    if choice.engine == SPARK:
+        session = start_session(given.master, shared=given.shared or is_shared(given.state))
+    limited = open_engine(
+        session or choice.engine, None, given.plan, given.state, given.timing, quota=given.quota,
+        max_document=given.max_document, max_nodes=given.max_nodes, patterns=given.patterns, shared=given.shared,
+    )  # fmt: skip
+    with limited as opened, stopping() as stop, hangups(stop) as should_reopen, ExitStack() as around:
+        running = _Running(prepared, opened, session, stop, should_reopen, around)
+        if beside is not None and given.output is None:
+            running.run(Nowhere(lambda: opened.last_seq))
+        else:
+            warn = prepared.metrics.event
+            running.run(open_sink(target, opened.position(OUTPUT_SINK), lambda what: warn("output", what=what)))
+        seen = opened.counters()
+        prepared.metrics.event(
+            "stopped", documents=seen.documents, outputs=seen.outputs, dead_letters=seen.dead_letters
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """What is known before the store is opened. `subscribed` are the feeds to fetch, None if none are fetched."""
+
+    given: StreamOptions
+    beside: _BackgroundTask | None
+    engine: str
+    why: str
+    script: Script | None
+    subscribed: list[FeedState] | None
+    metrics: Metrics
+    read_tables: Callable[[], SinkTables]
+
+
+@dataclass
+class _Running:
+    """A service over an open store. What is entered into `around` ends before the store is closed."""
+
+    prepared: _Prepared
+    opened: Session
+    session: SparkSession | None
+    stop: Event
+    should_reopen: Callable[[], bool]
+    around: ExitStack
+    drops: DropDirectory | None = None
+    sinks: SinkManager | None = None
+    sources: list[Tail] = field(default_factory=list)
+
+    def run(self, sink: Sink) -> None:
+        """Runs the service."""
+        given, metrics = self.prepared.given, self.prepared.metrics
+        try:
+            self._register_queries()
+            self._serve_metrics()
+            self._name_sources()
+            spool = Spool(given.state)
+            # On Spark one question may use half of the cores: two would leave none for the batches.
+            max_running = MAX_RUNNING if self.session is None else 1
+            questions = QuestionRunner(self.opened, spool, metrics, given.question_timeout, max_running=max_running)
+            service = self._service(sink, spool, self._free_memory(questions))
+            why = {"because": self.prepared.why} if self.prepared.why else {}
+            queries = len(self.opened.registry.subscriptions)
+            metrics.event("started", engine=self.prepared.engine, **why, state=given.state, queries=queries)
+            self._fetch()
+            with questions, gc_frozen():
+                service.run(given.trigger, self.stop)
+            self.around.close()
+        except BrokenPipeError as error:
+            if error.filename is None:  # the reader of standard error: there is nobody to tell
+                raise
+            raise Failure(
+                f"the reader of {error.filename} has gone; what it missed is written after a restart"
+            ) from error
+        finally:
+            sink.close()
+
+    def _register_queries(self) -> None:
+        script, path = self.prepared.script, self.prepared.given.queries_path
+        if script is not None and path is not None:
+            for message in subscribe_file(self.opened, script, path, "renew"):
+                self.prepared.metrics.event("queries", what=message)
+
+    def _serve_metrics(self) -> None:
+        """Serves the metrics. Raises Failure if their port cannot be opened."""
+        port, address = self.prepared.given.metrics_port, self.prepared.given.metrics_address
+        if port is None:
+            return
+        try:
+            served = self.prepared.metrics.serve(port, address)
+        except OSError as error:
+            cause = f"metrics cannot be served at {address}:{port}: {error.strerror or error}"
+            raise Failure(f"{cause}; choose another address with --metrics-port and --metrics-address") from error
+        self.prepared.metrics.event("metrics", url=f"http://{address}:{served}/metrics")
+
+    def _name_sources(self) -> None:
+        given = self.prepared.given
+        self.sources = [Tail(path, feeds=given.feeds, time_xpath=given.time_xpath) for path in given.paths]
+        if self.prepared.subscribed is not None:
+            self.drops = DropDirectory(fetch_directory(given.state), given.keep_drops)
+            self.sources.append(self.drops.tail(given.feeds or "item"))
+
+    def _free_memory(self, questions: QuestionRunner) -> FreeMemory:
+        """Begins what runs beside the service. Returns what frees memory."""
+        if self.prepared.beside is None:
+            return questions.free_memory
+        frees = self.around.enter_context(self.prepared.beside(self.opened, self.prepared.metrics, self.stop))
+
+        def both() -> bool:
+            found = [questions.free_memory(), frees()]
+            return any(found)
+
+        return both
+
+    def _service(self, sink: Sink, spool: Spool, free_memory: FreeMemory) -> Service:
+        given, metrics = self.prepared.given, self.prepared.metrics
+        history = History(
+            given.versions,
+            given.most_versions,
+            lateness=lateness_of(given.lateness, DEFAULT_STREAM),
+            keep=given.keep_ids,
+        )
+        sinks, run_sinks = self._sinks()
+        common = self.opened, self.sources, sink, CommandQueue(spool, skip=RUN_BESIDE, run_sinks=run_sinks), metrics
+        watches = self.session is None and given.trigger is not None
+        watcher = self.around.enter_context(closing(watch(self.sources, spool, metrics))) if watches else Polling()
+        options = ServiceOptions(
+            given.batch_size, given.batch_bytes, given.keep, given.keep_ids, history, self._on_idle,
+            self.should_reopen, free_memory, watcher, sinks,
+        )  # fmt: skip
+        if self.session is None:
+            return Service(*common, options)
+        from mmqjp.service.drops import StreamingService
+        from mmqjp.spark.source import FileSource, SourcePath, ValueSource, streaming_frame
+
+        read = [SourcePath(path.absolute(), given.feeds) for path in given.paths]
+        if self.drops is not None:
+            read.append(SourcePath(self.drops.directory.absolute(), given.feeds or "item", FETCHED))
+        source = (
+            FileSource(tuple(read), given.time_xpath, given.batch_size, given.batch_bytes, given.max_document)
+            if given.source_format is None
+            else ValueSource(given.source_format, given.source_options, given.max_document)
+        )
+        kept = given.checkpoint or make_inside(given.state, CHECKPOINT, given.source_format or FILES)
+        frame = streaming_frame(self.session, source, given.state, kept)
+        return StreamingService(*common, options, frame, kept)
+
+    def _sinks(self) -> tuple[SinkManager, RunSinks]:
+        """Opens the sinks of the configuration and of the store, and what runs commands about them."""
+        state, tables = self.prepared.given.state, self.prepared.read_tables()
+        secrets = Secrets(tables.secrets, state)
+        deliverer = Deliverer()
+        self.around.callback(deliverer.close, 0.0)
+        read, log = partial(read_live, state), self.prepared.metrics
+        self.sinks = SinkManager(self.opened, tables.sinks.values(), Kinds(secrets), deliverer, log, read)
+        commands = SinkCommands(self.opened, self.sinks, secrets, state, self.prepared.read_tables)
+        return self.sinks, lambda engine, command: commands.run(command)
+
+    def _on_idle(self, engine: Session) -> None:
+        if self.prepared.given.metrics_port is not None:
+            self.prepared.metrics.update(store_status(engine, () if self.sinks is None else self.sinks.list()))
+        if self.drops is not None:
+            self.drops.sweep(engine)
+
+    def _fetch(self) -> None:
+        """Begins to fetch feeds. If there is only one look at the sources, returns when all are fetched."""
+        given = self.prepared.given
+        if self.drops is None or self.prepared.subscribed is None:
+            return
+        job = given.options.job(self.prepared.subscribed, self.drops.directory)
+        watch = given.trigger is not None
+        fetch = self.around.enter_context(Fetching(job, self.prepared.metrics, self.stop, watch=watch))
+        if not watch:
+            fetch.wait()
+
 
 ADDRESS = "127.0.0.1:8765"
 
@@ -83,9 +560,8 @@ def serve(given: StreamOptions, address: tuple[str, int], public_url: str, no_to
     is there. If a service runs on the state already, the page is served beside it: name no sources then. Prints a link
     that logs a browser in once. Without --output, no output lines are written.
     """
-    from mmqjp.web.hosts import is_loopback
-    from mmqjp.web.listening import listen
-    from mmqjp.web.serve_page import PageOptions
+    from mmqjp.web.access import is_loopback
+    from mmqjp.web.serving import PageOptions, listen
 
     if given.trigger is None:
         raise click.UsageError("the page is served until it is stopped: --trigger is a duration here")
@@ -123,8 +599,8 @@ def _served_beside(
 ) -> Iterator[FreeMemory]:
     """Serves the page, in another process, while a service runs in this one."""
     from mmqjp.web.access import token_of
-    from mmqjp.web.page_process import PageProcess
     from mmqjp.web.readers import CursorReader
+    from mmqjp.web.serving import PageProcess
 
     if not options.no_token:
         token_of(Path(options.state))  # made before the service has started, for programs that wait for that
@@ -135,9 +611,9 @@ def _served_beside(
 
 def _serve_attached(options: PageOptions, listening: socket.socket) -> None:
     """Serves the page beside a service of another process, until Ctrl-C or SIGTERM."""
-    from mmqjp.web.asking import asking
     from mmqjp.web.readers import FilesReader, SpoolReader
-    from mmqjp.web.serve_page import page_served
+    from mmqjp.web.serving import page_served
+    from mmqjp.web.site import asking
 
     state = Path(options.state)
     asks = asking(lambda wait: client(state, wait))
@@ -146,3 +622,45 @@ def _serve_attached(options: PageOptions, listening: socket.socket) -> None:
     with stopping() as stop, page_served(options, listening, reader, asks, log, stop, holds=False):
         stop.wait()
     log.event("stopped")
+
+
+@click.command("feed-link")
+@click.argument("name")
+@click.option("--revoke", is_flag=True, help="Revoke the link first. A new one is printed.")
+@click.option(
+    "--public-url", metavar="URL", callback=public_url,
+    help=f"The URL under which readers find mmqjp serve. Default: http://{ADDRESS}.",
+)  # fmt: skip
+@store_options
+def feed_link(name: str, revoke: bool, public_url: str, state: Path, wait: float) -> None:
+    """Print the link of a query's feed, for a feed reader. mmqjp serve answers it.
+
+    \b
+    Examples:
+      mmqjp feed-link same_story --state state/
+      mmqjp feed-link same_story --state state/ --revoke
+
+    Whoever has the link can read the feed, without a token. Each link can be revoked by itself.
+    """
+    store = client(state, wait)
+    if revoke:
+        store.ask("revoke-feed-link", {"name": name})
+    key = load_feed_links(state).key(name, store.ask("feed-link", {"name": name}))
+    click.echo((public_url or f"http://{ADDRESS}") + feed_path(key, name))
+
+
+@click.command()
+@stream_options
+@debug_option
+def stream(given: StreamOptions) -> None:
+    """Answer queries over documents as they arrive, until Ctrl-C or SIGTERM.
+
+    \b
+    Examples:
+      mmqjp stream --engine duckdb --source drops/ --feeds --state state/ --output matches.jsonl
+      mmqjp stream --engine duckdb --fetch subscriptions.opml --state state/ --output matches.jsonl
+
+    The documents, matches and offsets of a batch are committed together, so a service that is killed continues where it
+    stopped. If the output file is moved away, a new one is created with the next lines, or at once on SIGHUP.
+    """
+    run_service(given)

@@ -1,16 +1,24 @@
-"""Where a command writes its data, and how `run` counts, reports and writes dead letters."""
+"""Where a command writes its data, and how `run` counts, reports and writes dead letters.
+
+The sinks and secrets of the configuration files, for the commands that deliver to sinks.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from common.whole_file import whole_file
-from mmqjp.sinks.jsonl import is_stream, refuse_missing_directory
-from mmqjp.sinks.standard_output import standard_output
-from mmqjp.text import json_line
+import click
+
+from common.files import whole_file
+from mmqjp.commands.options import read_configurations
+from mmqjp.process import json_line
+from mmqjp.sinks.definition import SinkTables, read_tables
+from mmqjp.sinks.files import is_stream, refuse_missing_directory, standard_output
+from mmqjp.sinks.secrets import BadSink
 
 
 def check_output(output: Path | None) -> Path | None:
@@ -86,3 +94,21 @@ def _shown(row: dict[str, Any]) -> dict[str, Any]:
     """A dead letter in the form of its line."""
     raw = row["raw"].decode("utf-8", "backslashreplace")
     return {key: raw if key == "raw" else value for key, value in row.items() if key != "noted_at"}
+
+
+def tables_of(context: click.Context) -> Callable[[], SinkTables]:
+    """Returns what reads the sinks and secrets of the configuration that a command was called with, as its files have
+    them now."""
+    return partial(sinks_of, context.find_root().params.get("config"))
+
+
+def sinks_of(chosen: Path | None) -> SinkTables:
+    """Returns the sinks and secrets of a configuration file, or else of the default files. An earlier file takes
+    precedence. Raises BadSink, also for a file that cannot be read."""
+    found = SinkTables()
+    try:
+        for path, settings in read_configurations(chosen):
+            found = found.over(read_tables(settings, path))
+    except click.UsageError as error:
+        raise BadSink(error.format_message()) from None
+    return found

@@ -1,28 +1,60 @@
-"""Admission: decides which documents of a batch enter, and turns the others into dead letters (section 7)."""
+"""Admission: decides which documents of a batch enter, and turns the others into dead letters (section 7).
+
+Limits the size of documents and batches, and cuts a stream of documents into batches.
+
+Documents that Spark's executors have parsed and evaluated.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
 import pyarrow as pa
 
-from feeds.document import Document, Reject
-from feeds.times import Now
-from mmqjp.documents.batching import size_refusal
-from mmqjp.documents.record import Record, own_part_id
-from mmqjp.documents.stored_ids import Key, StoredIds
+from common.tools import in_batches
+from feeds.documents import Document, Now, Reject
+from feeds.history import size_of
+from mmqjp.documents.record import DocumentKey, Record, StoredIds, own_part_id
 from mmqjp.documents.watermarks import EARLIEST, LATEST, Watermarks
-from mmqjp.tables.dead_letters import DEAD_LETTERS
-from mmqjp.tables.table_rows import rows_table
-from mmqjp.text import printable_line
+from mmqjp.process import printable_line
+from mmqjp.tables.schema import DEAD_LETTERS, rows_table
+from templates.catalog import StepEdge
 from templates.witness import Witnesses
-from xpath_stage.parse import DocumentError, ParsedDocument
-from xpath_stage.parse_many import parse_documents
-from xscl.algebra.system_names import is_hidden
+from xpath_stage.documents import DocumentError, ParsedDocument, parse_documents
+from xpath_stage.spark import SparkStage, collect_edge_groups
+from xscl.algebra.trees import is_hidden
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+BATCH_DOCUMENTS = 5_000
+"""The default size of a batch, in documents."""
+
+BATCH_BYTES = 16 * 1024 * 1024
+"""The default size of a batch, in bytes of XML."""
+
+
+def size_refusal(document: Document, max_bytes: int | None) -> str | None:
+    """Returns why a document is refused if it has more than `max_bytes`, or None if it has not."""
+    if max_bytes is None or (size := len(document.xml)) <= max_bytes:
+        return None
+    return f"{size:,} bytes, and {max_bytes:,} are allowed"
+
+
+def batches(
+    documents: Iterable[Document | Reject], max_documents: int = BATCH_DOCUMENTS, max_bytes: int = BATCH_BYTES
+) -> Iterator[list[Document | Reject]]:
+    """Yields batches of at most `max_documents` documents.
+
+    A batch ends early with the document that brings it to `max_bytes` of XML.
+    """
+    return in_batches(documents, max_documents, max_bytes, size_of)
+
 
 _LOG = logging.getLogger("mmqjp")
 
@@ -72,7 +104,7 @@ class Admitted:
             greatest[record.stream] = max(greatest.get(record.stream, record.t1), record.t1)
         return greatest
 
-    def refused(self) -> set[Key]:
+    def refused(self) -> set[DocumentKey]:
         """Returns the streams and ids of the dead letters."""
         return set(zip(self.dead_letters["stream"].to_pylist(), self.dead_letters["id"].to_pylist(), strict=True))
 
@@ -131,8 +163,8 @@ class Admission:
     def _read(
         self,
         items: Iterable[Document | Reject],
-        keys: Iterable[Key],
-        met: Container[Key],
+        keys: Iterable[DocumentKey],
+        met: Container[DocumentKey],
         evaluated: EvaluatedBatch | None,
     ) -> dict[int, ParsedDocument | SerializedDocument | DocumentError]:
         """Returns the new documents by their indexes: parsed, or the reason why they are refused."""
@@ -207,3 +239,36 @@ def _record(document: Document, tree: ParsedDocument | SerializedDocument) -> Re
 
 def _bytes(raw: bytes | str) -> bytes:
     return raw if isinstance(raw, bytes) else raw.encode("utf-8", "surrogatepass")
+
+
+class EvaluatedRows:
+    """The rows of a data frame with the results of stage 1.
+
+    `rows` has its columns but `xml`, those of `xpath_stage.spark.FOUND`, and those of `TEXTS`.
+    """
+
+    def __init__(self, stage: SparkStage, documents: DataFrame) -> None:
+        self._stage = stage
+        self.rows = stage.read(documents)
+        self._groups = collect_edge_groups(self.rows) if len(self.rows) else {}
+
+    def of(self, rows: pa.Table) -> EvaluatedDocuments:
+        """Returns the results of some rows: the documents or rejects of one batch."""
+        return EvaluatedDocuments(self._stage, rows, self._groups)
+
+
+class EvaluatedDocuments:
+    """The rows of one batch. Implements `mmqjp.documents.admission.EvaluatedBatch`."""
+
+    def __init__(self, stage: SparkStage, rows: pa.Table, groups: Mapping[int, Collection[StepEdge]]) -> None:
+        self._stage, self._rows, self._groups = stage, rows, groups
+        self._texts, self._errors = rows["text"].to_pylist(), rows["error"].to_pylist()
+
+    def read(self, index: int) -> SerializedDocument | DocumentError:
+        text = self._texts[index]
+        return DocumentError(self._errors[index]) if text is None else SerializedDocument(text)
+
+    def witnesses(self, indexes: Sequence[int], first_docid: int) -> Witnesses:
+        chosen = self._rows.take(pa.array(indexes, pa.int64()))
+        docids = pa.array(np.arange(first_docid, first_docid + len(indexes)), pa.int64())
+        return self._stage.witnesses(chosen.append_column("docid", docids), self._groups)

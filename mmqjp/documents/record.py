@@ -1,15 +1,44 @@
-"""A document of the store, external, published, or a tuple of a hidden stream, and the documents of a match."""
+"""A document of the store, external, published, or a tuple of a hidden stream, and the documents of a match.
+
+Records as rows of the table `documents`, and back.
+
+Looks up documents by docid: those of the running batch, and stored ones.
+
+Tells which ids of documents a store has, without asking it about new ones.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from json.encoder import encode_basestring as json_text
-from typing import Literal
+from operator import attrgetter, itemgetter
+from typing import Any, Literal
 
-from common.lazy import lazy
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from common.arrays import distinct, merge_sorted
+from common.tools import in_batches, lazy
+from join_stage.protocol import JoinEngine
+from join_stage.store.protocol import TableStore
+from mmqjp.tables.schema import (
+    BEFORE_ARRIVALS,
+    DOCUMENTS,
+    FEW_ROWS,
+    OWN,
+    HasDocuments,
+    document_rows,
+    document_sizes,
+    ids_between,
+    ids_of_dropped,
+    known_ids,
+    rows_table,
+)
 from xpath_stage.binder import Node
-from xpath_stage.parse import ParsedDocument, parse_document
+from xpath_stage.documents import ParsedDocument, parse_document, parse_documents
 
 DocumentKind = Literal["external", "published", "hidden"]
 
@@ -69,7 +98,6 @@ class Record:
 
 
 def own_part_id(stream: str, document_id: str) -> str:
-    """Returns the part id of a document: its stream and id as JSON."""
     return f"[{json_text(stream)}, {json_text(document_id)}]"  # in a tenth of the time that `json.dumps` takes
 
 
@@ -101,7 +129,6 @@ class Inputs(tuple[Record, ...]):
 
     @lazy
     def part_ids(self) -> tuple[str, ...]:
-        """The ids of all parts: one for each of `parts`."""
         return self[0].part_ids if len(self) == 1 else self[0].part_ids + self[1].part_ids
 
     @lazy
@@ -167,3 +194,304 @@ def _record_over(
         inputs.arrival,
         appeared,
     )
+
+
+_EXTERNAL = attrgetter("docid", "id", "stream", "t0", "t1", "xml", "kind", "arrival")
+
+
+def records_table(records: Sequence[Record]) -> pa.Table:
+    """Returns records as rows of the table `documents`."""
+    if len(records) <= FEW_ROWS:
+        return rows_table([_row(record) for record in records], DOCUMENTS)
+    external = [record for record in records if record.kind == "external"]
+    others = [_row(record) for record in records if record.kind != "external"]
+    return pa.concat_tables([_external_rows(external), rows_table(others, DOCUMENTS)])
+
+
+def _external_rows(records: Sequence[Record]) -> pa.Table:
+    if not records:
+        return DOCUMENTS.empty_table()
+    docid, id, stream, t0, t1, xml, kind, arrival = zip(*map(_EXTERNAL, records), strict=True)
+    columns: dict[str, Any] = {
+        "docid": docid,
+        "id": id,
+        "stream": stream,
+        "t0": t0,
+        "t1": t1,
+        "xml": xml,
+        "kind": kind,
+        "arrival": arrival,
+    } | {name: pa.nulls(len(records), DOCUMENTS.field(name).type) for name in OWN}
+    return pa.table({name: columns[name] for name in DOCUMENTS.names}, DOCUMENTS)
+
+
+def _row(record: Record) -> tuple[object, ...]:
+    is_external = record.kind == "external"
+    lists: tuple[object, ...] = (None,) * 6
+    if not is_external:
+        lists = (
+            record.parts,
+            record.part_ids,
+            [source[0] for source in record.sources],
+            [source[1] for source in record.sources],
+            [docid for docid, _ in record.bound],
+            [element | place << 32 for _, (element, place) in record.bound],
+        )
+    return (
+        record.docid,
+        record.id,
+        record.stream,
+        record.t0,
+        record.t1,
+        record.xml,
+        record.kind,
+        *lists,
+        record.arrival,
+        None if is_external else record.appeared,
+    )
+
+
+def record_of(row: dict[str, Any]) -> Record:
+    """Returns the record of a row of the table `documents`."""
+    docid, id, stream = row["docid"], row["id"], row["stream"]
+    times_and_xml = row["t0"], row["t1"], row["xml"]
+    arrival = _arrival(docid, row["arrival"])
+    if row["parts"] is None:
+        own, source = (docid,), ((id, stream),)
+        return Record(
+            docid, id, stream, *times_and_xml, "external", own, (own_part_id(stream, id),), source, (), arrival, own
+        )
+    bound = zip(row["bound_docids"], row["bound_nodes"], strict=True)
+    return Record(
+        docid,
+        id,
+        stream,
+        *times_and_xml,
+        row["kind"],
+        tuple(row["parts"]),
+        tuple(row["part_ids"]),
+        tuple(zip(row["source_ids"], row["source_streams"], strict=True)),
+        tuple((docid, (node & 0xFFFFFFFF, node >> 32)) for docid, node in bound),
+        arrival,
+        tuple(row["parts"] if row["appeared"] is None else row["appeared"]),
+    )
+
+
+def _arrival(docid: int, arrival: int | None) -> int:
+    """Returns the arrival of a stored document.
+
+    A store without arrivals has None. Such documents come before all others, in the order of their docids.
+    """
+    return docid - BEFORE_ARRIVALS if arrival is None else arrival
+
+
+READ_IDS = 200_000
+"""The number of docids whose ids are read at a time."""
+
+RECENT_IDS = 10_000
+"""The hashes of at least this many new ids are kept apart before they are sorted in."""
+
+DocumentKey = tuple[str, str]
+"""A stream and an id."""
+
+
+class StoredIds:
+    """The ids of a store's documents, and those of dropped documents that are kept.
+
+    They are in memory as hashes, eight bytes each. An id whose hash is new is not in the store; for all others the
+    store is asked. So a hash may stay after its id has gone.
+    """
+
+    def __init__(self, store: TableStore) -> None:
+        self._store = store
+        self._sorted: NDArray[np.int64] | None = None
+        self._recent: set[int] = set()
+
+    def add(self, stream: str, id: str) -> None:
+        """Adds a document that is about to be stored."""
+        self._recent.add(hash((stream, id)))
+
+    def forget(self) -> None:
+        """Reads the ids again when they are next needed, because many have gone."""
+        self._sorted = None
+        self._recent.clear()
+
+    def among(self, keys: Iterable[DocumentKey]) -> set[DocumentKey]:
+        """Returns those of some keys that the store has."""
+        asked = list(keys)
+        hashes = np.fromiter(map(hash, asked), np.int64, len(asked))
+        known = self._hashes()
+        place = np.searchsorted(known, hashes)
+        place[place == len(known)] = 0
+        possible = known[place] == hashes if len(known) else np.zeros(len(asked), np.bool_)
+        numbers = hashes.tolist()
+        maybe = self._recent.intersection(numbers).union(hashes[possible].tolist())
+        if not maybe:
+            return set()
+        return known_ids(self._store, [key for key, number in zip(asked, numbers, strict=True) if number in maybe])
+
+    def _hashes(self) -> NDArray[np.int64]:
+        """Returns the sorted hashes, but for the recent ones."""
+        if self._sorted is None:
+            self._sorted = self._read()
+        elif len(self._recent) > max(RECENT_IDS, len(self._sorted) // 8):
+            self._sorted = merge_sorted(self._sorted, np.fromiter(self._recent, np.int64, len(self._recent)))
+            self._recent.clear()
+        return self._sorted
+
+    def _read(self) -> NDArray[np.int64]:
+        found = [_hashed(ids_of_dropped(self._store))]
+        end = self._store.highest("documents", "docid") + 1
+        for first in range(0, end, READ_IDS):
+            found.append(_hashed(ids_between(self._store, first, first + READ_IDS)))
+        return distinct(np.concatenate(found))
+
+
+def _hashed(keys: pa.Table) -> NDArray[np.int64]:
+    pairs = zip(keys["stream"].to_pylist(), keys["id"].to_pylist(), strict=True)
+    return np.fromiter(map(hash, pairs), np.int64, len(keys))
+
+
+READ_DOCUMENTS, READ_CHARACTERS = 5_000, 16 << 20
+"""Stored documents are read in batches of at most this many documents and characters of XML, because all of a batch are
+in memory, parsed."""
+
+
+class StoredRecords:
+    """Looks up stored records by docid.
+
+    They are cached, up to `cached` characters of XML; the least recently used go first. A parsed tree takes far more
+    memory than its text and lives only as long as its batch.
+    """
+
+    def __init__(self, store: HasDocuments, cached: int = 16 << 20) -> None:
+        self._documents, self._cached = store, cached
+        self._size = 0
+        self._records: OrderedDict[int, Record] = OrderedDict()
+        self._used: dict[int, Record] = {}
+        """The stored records that may have a tree."""
+
+    def __getitem__(self, docid: int) -> Record:
+        found = self._records.get(docid)
+        if found is None:
+            self.load([docid])
+            found = self._records[docid]
+        self._used[docid] = found
+        return found
+
+    def load(self, docids: Iterable[int]) -> None:
+        """Loads documents into the cache, the missing ones together."""
+        requested = set(docids)
+        for docid in requested & self._records.keys():
+            self._records.move_to_end(docid)
+        missing = sorted(requested - self._records.keys())
+        if not missing:
+            return
+        for row in document_rows(self._documents, missing).to_pylist():
+            self._keep(record_of(row))
+        self._shrink(len(requested))
+
+    def found(self, docids: Collection[int]) -> dict[int, Record]:
+        """Returns the documents that are stored among some, by docid."""
+        self.load(docids)
+        return {docid: self[docid] for docid in docids if docid in self._records}
+
+    def release_trees(self) -> None:
+        """Frees the parsed trees of stored documents, and shrinks the cache to its limit."""
+        self._shrink(0)
+        _release_trees(self._used.values())
+        self._used.clear()
+
+    def _keep(self, record: Record) -> None:
+        self._records[record.docid] = record
+        self._size += len(record.xml)
+
+    def _shrink(self, needed: int) -> None:
+        """Evicts the least recently used records, but not the last `needed` ones."""
+        while self._size > self._cached and len(self._records) > needed:
+            docid, record = self._records.popitem(last=False)
+            self._size -= len(record.xml)
+            self._used.pop(docid, None)
+
+
+class Records(StoredRecords):
+    """Looks up records by docid: those of the running batch, and earlier ones from the store."""
+
+    def __init__(self, store: JoinEngine, cached: int = 16 << 20) -> None:
+        super().__init__(store, cached)
+        self._store, self.ids = store, StoredIds(store)
+        self._fresh: dict[int, Record] = {}
+        self._written = -1
+        """The last document of the running batch that was written to the store."""
+
+    def add(self, record: Record) -> None:
+        """Adds a document of the running batch."""
+        self._fresh[record.docid] = record
+        if record.kind != "hidden":
+            self.ids.add(record.stream, record.id)
+
+    def __getitem__(self, docid: int) -> Record:
+        found = self._fresh.get(docid)
+        return super().__getitem__(docid) if found is None else found
+
+    def load(self, docids: Iterable[int]) -> None:
+        """Loads documents into the cache, the missing ones together."""
+        super().load(docid for docid in docids if docid not in self._fresh)
+
+    def parsed(self, docids: Sequence[int]) -> list[Record]:
+        """Returns documents whose trees are parsed: many take less time together than one by one."""
+        self.load(docids)
+        records = [self[docid] for docid in docids]
+        waiting = [record for record in records if "tree" not in record.__dict__]
+        trees = parse_documents((record.xml.encode() for record in waiting), trusted=True)
+        for record, tree in zip(waiting, trees, strict=True):
+            if isinstance(tree, ParsedDocument):  # otherwise whoever reads it gets the error
+                record.tree = tree
+        return records
+
+    def write(self) -> None:
+        """Writes the documents of the running batch to the store."""
+        new = [record for docid, record in self._fresh.items() if docid > self._written]
+        self._store.append("documents", records_table(new))
+        self._written = max(self._fresh, default=-1)
+
+    def flush(self) -> None:
+        """Does the same, and frees what only the batch needed."""
+        self.write()
+        self._records.update(self._fresh)
+        self._size += sum([len(record.xml) for record in self._fresh.values()])
+        _release_trees(self._fresh.values())
+        self._fresh.clear()
+        self._written = -1
+        self.release_trees()
+
+    def forget(self, first: int) -> None:
+        """Drops the documents from docid `first` on: their batch was rolled back."""
+        self._fresh.clear()
+        self._written = -1
+        for docid in [docid for docid in self._records if docid >= first]:
+            self._size -= len(self._records.pop(docid).xml)
+            self._used.pop(docid, None)
+
+
+def _release_trees(records: Iterable[Record]) -> None:
+    for record in records:
+        parsed = record.__dict__
+        parsed.pop("tree", None)
+        parsed.pop("fragments", None)
+
+
+def docid_batches(
+    store: JoinEngine,
+    streams: Collection[str],
+    *,
+    starts: range | None = None,
+    ends: range | None = None,
+    joined: bool = False,
+    refused: str = "",
+) -> Iterator[list[int]]:
+    """Yields the docids of stored documents of some streams in batches, oldest first: all, or those that
+    `mmqjp.tables.schema.document_sizes` chooses."""
+    rows = document_sizes(store, streams, starts=starts, ends=ends, joined=joined, refused=refused).to_pylist()
+    for batch in in_batches(rows, READ_DOCUMENTS, READ_CHARACTERS, itemgetter("size")):
+        yield [row["docid"] for row in batch]

@@ -1,14 +1,20 @@
-"""Watermarks: how far each stream has come. They decide which documents are late and which state can go (section 7)."""
+"""Watermarks: how far each stream has come. They decide which documents are late and which state can go (section 7).
+
+How far each external stream came in a batch, and with which document: as if documents came one at a time.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from join_stage.joiner import JoinEngine
-from mmqjp.tables import documents
+from join_stage.protocol import JoinEngine
+from mmqjp.documents.record import Record
+from mmqjp.tables import schema
 from mmqjp.tables.ledger import Ledger
+from pattern_stage.assemble import OTHER_STREAMS
 
 EARLIEST, LATEST = -(2**61), 2**61
 """Times beyond these, in microseconds, would overflow in the arithmetic of windows."""
@@ -16,8 +22,6 @@ EARLIEST, LATEST = -(2**61), 2**61
 WATERMARKS = "watermarks"
 """The setting with the lateness and the greatest time of each stream."""
 
-OTHER_STREAMS = "*"
-"""In a mapping of lateness, stands for all streams that it does not name. No query can read such a stream."""
 
 EVENT_TIME = "\0events"
 """Stands among the external streams behind what event queries publish: its watermark is the horizon of events."""
@@ -34,7 +38,7 @@ def lateness_of(lateness: Lateness, stream: str) -> int | None:
     return lateness.get(stream, lateness.get(OTHER_STREAMS)) if isinstance(lateness, Mapping) else lateness
 
 
-def is_bounded(lateness: Lateness) -> bool:
+def is_lateness_bounded(lateness: Lateness) -> bool:
     """Returns whether the lateness of any stream is limited."""
     allowed = lateness.values() if isinstance(lateness, Mapping) else (lateness,)
     return any(one is not None for one in allowed)
@@ -79,7 +83,7 @@ class Watermarks:
         A document before it is late on every stream that is made of them.
         """
         lateness = self.timing.lateness
-        if not is_bounded(lateness):
+        if not is_lateness_bounded(lateness):
             return EARLIEST
         known = self._greatest if greatest is None else greatest
         least = min(
@@ -125,7 +129,6 @@ def by_stream(lateness: Lateness, greatest: Mapping[str, int]) -> dict[str, int]
 
 
 def _watermark(lateness: Lateness, stream: str, greatest: int | None) -> int:
-    """Returns the watermark of a stream with this greatest time, or EARLIEST if it has none."""
     late = lateness_of(lateness, stream)
     return EARLIEST if greatest is None or late is None else greatest - late
 
@@ -135,10 +138,10 @@ def saved_watermarks(ledger: Ledger) -> tuple[Lateness, dict[str, int]]:
     return from_setting(ledger.setting(WATERMARKS))
 
 
-def greatest_times(store: JoinEngine, ledger: Ledger) -> dict[str, int]:
+def latest_stream_times(store: JoinEngine, ledger: Ledger) -> dict[str, int]:
     """Returns the greatest time of each external stream in a store."""
     greatest = saved_watermarks(ledger)[1]
-    for stream, time in documents.greatest_times(store).items():
+    for stream, time in schema.latest_document_times(store).items():
         greatest[stream] = max(time, greatest.get(stream, time))
     return greatest
 
@@ -155,3 +158,40 @@ def from_setting(value: str | None) -> tuple[Lateness, dict[str, int]]:
         return None, {}
     noted = json.loads(value)
     return noted["lateness"], noted["greatest"]
+
+
+class Progress:
+    """The progress of the streams in a batch. Documents are told by their arrivals (see `mmqjp.answers.quota`), which
+    come one after the other from `first` to `last`. Without any, both are the latest arrival before the batch."""
+
+    def __init__(self, records: Sequence[Record], next_arrival: int) -> None:
+        """`records` are the external documents of the batch, numbered, and `next_arrival` is one more than the last of
+        them, or than the last one before."""
+        self.last = max(next_arrival - 1, 0)
+        self.first = records[0].arrival if records else self.last
+        self._times: dict[str, list[int]] = {}
+        self._arrivals: dict[str, list[int]] = {}
+        for record in records:
+            times = self._times.setdefault(record.stream, [])
+            if not times or times[-1] < record.t1:
+                times.append(record.t1)
+                self._arrivals.setdefault(record.stream, []).append(record.arrival)
+
+    def reached(self, stream: str, time: int) -> int:
+        """Returns the arrival with which a stream came to a time, in microseconds: `first` if none did, so that it was
+        there before, or went on with the clock."""
+        times = self._times.get(stream, ())
+        place = bisect_left(times, time)
+        return self._arrivals[stream][place] if place < len(times) else self.first
+
+    def came_to(self, watermark: int, streams: Iterable[str], watermarks: Watermarks) -> int:
+        """Returns the arrival with which the least watermark of some external streams came to a time. `watermarks` are
+        those before the batch."""
+        found = self.first
+        for stream in streams:
+            if stream == EVENT_TIME:
+                return self.last
+            time = watermark + (lateness_of(watermarks.timing.lateness, stream) or 0)
+            if watermarks.greatest.get(stream, EARLIEST) < time:
+                found = max(found, self.reached(stream, time))
+        return found

@@ -1,35 +1,258 @@
-"""The automaton of an event query with CEL's operators, after Cayuga."""
+"""The automaton of an event query with CEL's operators, after Cayuga.
+
+The automaton of a PATTERN, after SASE+: a state for each variable, or for each set of variables; with ERRORS, for
+each letter.
+
+What the match windows of a PATTERN leave out before anything is matched, as lines of text.
+
+The shapes of documents: two documents have one shape if the same paths of names lead to their nodes.
+
+Automata of event statements: the states where events wait, the edges that lead from one to the next, and by what
+index the events of an edge are found.
+
+The event statements of a script, compiled: of each its operators in normal form, and the plan of all of them.
+
+The conditions of PATTERN statements as they are written.
+
+The names of the nodes of a PATTERN's output: they say which event filled which variable.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+import re
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from hashlib import blake2b
+from itertools import chain, islice
 
 import numpy as np
+from lxml import etree
 
-from mmqjp.explain.event_program import EventProgram
-from mmqjp.explain.states import Automaton, Edge, State, static_index
-from mmqjp.explain.terms import window_text
-from pattern_stage.clauses import split_condition, static_clauses
-from pattern_stage.formula import condition_text, constant_text, value_text
-from pattern_stage.plan import Bound
-from pattern_stage.rows import NO_BOUND
-from xscl.algebra.events import Aggregate, Condition, Filter, Fold, Next, Parameter, Select, Union, Value
+from mmqjp.explain.join_trial import Reason
+from mmqjp.explain.terms import ShownCondition, format_window
+from mmqjp.queries.compile import read_by
+from mmqjp.queries.model import Subscription
+from mmqjp.queries.registry import Registry
+from pattern_stage.clauses import (
+    Clauses,
+    condition_text,
+    constant_text,
+    dnf_clauses,
+    has_parameters,
+    rewritten,
+    rewritten_condition,
+    split_condition,
+    static_clauses,
+    value_text,
+)
+from pattern_stage.definition import inputs, is_alone, of_event
+from pattern_stage.index import clause_form
+from pattern_stage.pattern.program import CompiledEdge as Compiled
+from pattern_stage.pattern.program import EventSlots, MatchRole, MatchWindows, PatternProgram, match_windows
+from pattern_stage.pattern.program import LetterAutomaton as Letters
+from pattern_stage.plan import NO_BOUND, RULE_NAMES, BoundForm, EventPlan, RuleName
+from pattern_stage.statements import RowUsers, Statements
+from pattern_stage.values import Texts
+from xscl.algebra import events as algebra
+from xscl.algebra.events import (
+    Aggregate,
+    AllOf,
+    Attribute,
+    EventCondition,
+    Events,
+    Filter,
+    Fold,
+    Length,
+    Names,
+    NearPattern,
+    Next,
+    OfItem,
+    Parameter,
+    Pattern,
+    Phase,
+    Referent,
+    Select,
+    Union,
+    Value,
+    Variable,
+    WhereConjunct,
+)
+from xscl.event_lower import lower_statement
+from xscl.event_parser import schemas_of
+from xscl.printer import to_xscl
+from xscl.syntax import EventQuery, Script
+
+
+@dataclass(frozen=True, slots=True)
+class DiagramEdge:
+    """What leads from one state to another.
+
+    `kind` is start, forward, feeds, which gives a state its right events, or, of FOLD, rebind, which leads back to its
+    state. What NEXT does not take stays where it is. Of a PATTERN it is begin, take, ignore, proceed, end, or unless:
+    such an event keeps runs from going on. `stream` is read, `does` has the operators or conditions on the way, and
+    `found_by` says how the events are found.
+    """
+
+    kind: str
+    source: int
+    target: int
+    stream: str
+    does: tuple[str, ...]
+    found_by: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DiagramState:
+    """A state: the start, one where events wait, at most for `keeps`, or the final one.
+
+    `operator` is the m-op that keeps them, -1 if there is none, `row` the statement's row of its `rows`, and `shared`
+    has the names of the other statements with this row.
+    """
+
+    number: int
+    title: str
+    keeps: str = ""
+    operator: int = -1
+    row: int = -1
+    rows: int = 0
+    shared: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StateDiagram:
+    """The states of a statement, the start first and the final one last, and the edges between them. Of a PATTERN,
+    `windows` says what its match windows leave out before anything is matched."""
+
+    states: tuple[DiagramState, ...]
+    edges: tuple[DiagramEdge, ...]
+    windows: tuple[str, ...] = ()
+
+
+def static_index(clauses: Clauses) -> list[str]:
+    """Returns by what an index over constants finds whom an event concerns, given conditions on the event alone;
+    nothing if there are none."""
+    if not clauses or () in clauses:
+        return []
+    keys: dict[str, None] = {}
+    for clause in clauses:
+        form = clause_form(clause)
+        keys.update({f"{value_text(key, str, True)} hashed": None for key in form.keys})
+        keys.update({f"{value_text(limit.operand, str, True)} in order": None for limit in form.limits})
+    return [f"static index: {', '.join(keys) or 'no attribute, each clause is tested'}"]
+
+
+@dataclass(frozen=True, slots=True)
+class NamedStatement:
+    """An event query: its name, its text, and its operators."""
+
+    name: str
+    text: str
+    stream: algebra.Statement
+
+
+class EventProgram:
+    """Event queries, numbered from 0, in a plan of their own that nothing runs."""
+
+    def __init__(self, statements: Sequence[NamedStatement], rules: Iterable[RuleName] = RULE_NAMES) -> None:
+        self.statements = statements
+        self.plan = EventPlan(Texts(), rules)
+        self._added = Statements(self.plan)
+        for number, one in enumerate(statements):
+            self._added.add(number, one.stream, 0)
+        self._added.settle()
+
+    @cached_property
+    def users(self) -> RowUsers:
+        return RowUsers(self.plan, self._added, range(len(self.statements)))
+
+    def sharing(self, number: int) -> list[str]:
+        """Returns the names of the other statements that share operators with one: rows of the same m-ops."""
+        return list(dict.fromkeys(self.statements[other].name for other in self.users.sharing(number)))
+
+    def last(self, number: int) -> int:
+        """Returns the m-op whose events are those of a statement."""
+        return self._added.bound(number)[0].mops[-1].number
+
+    def users_of_mops(self) -> Mapping[int, Sequence[str]]:
+        """Returns for each m-op the names of the statements that have a row of it."""
+        found: dict[int, dict[str, None]] = {}
+        for number, one in enumerate(self.statements):
+            for mop in self._added.bound(number)[0].mops:
+                found.setdefault(mop.number, {})[one.name] = None
+        for partial, mops in self.plan.partials().items():
+            found[partial] = {name: None for mop in mops for name in found[mop.number]}
+        return {mop: tuple(names) for mop, names in found.items()}
+
+    @cached_property
+    def readers(self) -> Mapping[str, Sequence[str]]:
+        """For each event stream the names of the queries that read it."""
+        found: dict[str, dict[str, None]] = {}
+        for one in self.statements:
+            for stream in read_by(one.stream):
+                found.setdefault(stream, {})[one.name] = None
+        return {stream: tuple(names) for stream, names in found.items()}
+
+
+def compile_statements(script: Script) -> list[NamedStatement]:
+    """Returns the event queries of a correct script."""
+    schemas = schemas_of(script)
+    named = zip(script.all_queries, script.names(), strict=True)
+    return [
+        NamedStatement(name, to_xscl(query), lower_statement(query, schemas))
+        for query, name in named
+        if isinstance(query, EventQuery)
+    ]
+
+
+def registered_statements(
+    registry: Registry, first: Iterable[Subscription] = (), most: int | None = None
+) -> list[NamedStatement]:
+    queries = (query for query in registry.subscriptions.values() if query.is_events)
+    chosen = dict.fromkeys(chain(first, islice(queries, most)))
+    return [NamedStatement(query.name, query.text, registry.events.stream_of(query.form_id)) for query in chosen]
+
+
+def operators_of(stream: algebra.Statement) -> list[algebra.Statement]:
+    """Returns a stream and all that it is made of, inputs first."""
+    match stream:
+        case Events() | Pattern() | NearPattern():
+            return [stream]
+        case Select() | Filter() | Aggregate():
+            return [*operators_of(stream.source), stream]
+        case Union() | Next() | Fold():
+            return [*operators_of(stream.left), *operators_of(stream.right), stream]
+
+
+def event_retention(stream: algebra.Statement) -> int | None:
+    """Returns how long an event can matter to a stream, in microseconds: 0 if nothing is kept, None for ever."""
+    longest = 0
+    for one in operators_of(stream):
+        if isinstance(one, Next | Fold | Pattern | NearPattern):
+            if one.within is None:
+                return None
+            longest = max(longest, one.within)
+        elif isinstance(one, Aggregate):
+            longest = max(longest, one.over or 0)
+    return longest
+
 
 _TITLES = {Next: "waits for its first partner", Fold: "a run that may go on", Aggregate: "groups of events"}
 
 
-def operators_automaton(program: EventProgram, number: int) -> Automaton:
+def operators_automaton(program: EventProgram, number: int) -> StateDiagram:
     """Returns the automaton of a statement that is no PATTERN, in its plan."""
-    return _Making(program, number).made()
+    return _AutomatonBuilder(program, number).made()
 
 
-class _Making:
+class _AutomatonBuilder:
     """Makes the automaton of one statement from its normal form."""
 
     def __init__(self, program: EventProgram, number: int) -> None:
         self._program, self._number = program, number
-        self._bound: Bound = program.users.bound(number)
+        self._bound: BoundForm = program.users.bound(number)
         self._nodes = self._bound.form.nodes
         self._rows = program.users.rows(number)
         places = range(len(self._nodes))
@@ -37,9 +260,9 @@ class _Making:
         self._state_of = {place: state for state, place in enumerate(keeping, 1)}
         self._final = len(keeping) + 1
 
-    def made(self) -> Automaton:
-        states = [State(0, "start"), *map(self._state, self._state_of), State(self._final, "final")]
-        edges: list[Edge] = []
+    def made(self) -> StateDiagram:
+        states = [DiagramState(0, "start"), *map(self._state, self._state_of), DiagramState(self._final, "final")]
+        edges: list[DiagramEdge] = []
         for place, state in self._state_of.items():
             edges += self._into(self._nodes[place].inputs[0], state, ())
             if not isinstance(self._operator(place), Aggregate):
@@ -48,13 +271,13 @@ class _Making:
             if isinstance(self._operator(place), Fold):
                 edges.append(self._out(place, state, "rebind", ()))
         edges += self._into(len(self._nodes) - 1, self._final, ())
-        return Automaton(tuple(states), tuple(sorted(edges, key=lambda edge: (edge.source, edge.target, edge.kind))))
+        return StateDiagram(tuple(states), tuple(sorted(edges, key=lambda edge: (edge.source, edge.target, edge.kind))))
 
     def _operator(self, place: int) -> object:
         definition = self._nodes[place].definition
         return None if definition is None else definition.operator
 
-    def _state(self, place: int) -> State:
+    def _state(self, place: int) -> DiagramState:
         mop, row = self._bound.mops[place], self._rows[place]
         within = int(mop.rows.within[row])
         users = self._program.users.of(mop.number, row).tolist()
@@ -62,13 +285,13 @@ class _Making:
         kept = "simultaneous events only" if self._nodes[place].window < 0 else ""
         if not isinstance(self._operator(place), Aggregate):
             kept = "ever"
-        keeps = kept if within >= NO_BOUND else window_text(within)
+        keeps = kept if within >= NO_BOUND else format_window(within)
         title = _TITLES[type(self._operator(place))]
-        return State(self._state_of[place], title, keeps, mop.number, row, len(mop.rows), tuple(shared))
+        return DiagramState(self._state_of[place], title, keeps, mop.number, row, len(mop.rows), tuple(shared))
 
     # ------------------------------------------------------------ edges
 
-    def _into(self, place: int, target: int, behind: tuple[int, ...]) -> Iterator[Edge]:
+    def _into(self, place: int, target: int, behind: tuple[int, ...]) -> Iterator[DiagramEdge]:
         """Yields the edges by which what a node makes reaches a state. `behind` are the selections on the way."""
         operator = self._operator(place)
         inputs = self._nodes[place].inputs
@@ -79,19 +302,19 @@ class _Making:
                 yield from self._into(at, target, behind)
         elif operator is None:
             does, found = self._chain(behind)
-            yield Edge("start", 0, target, self._nodes[place].stream, does, found)
+            yield DiagramEdge("start", 0, target, self._nodes[place].stream, does, found)
         else:
             yield self._out(place, target, "forward", behind)
 
-    def _out(self, place: int, target: int, kind: str, behind: tuple[int, ...]) -> Edge:
+    def _out(self, place: int, target: int, kind: str, behind: tuple[int, ...]) -> DiagramEdge:
         """The edge out of a state, with the selections behind it."""
         does, found = self._chain(behind)
         state = self._state_of[place]
         if isinstance(self._operator(place), Aggregate):
-            return Edge(kind, state, target, "", (self._text(place), *does), found)
+            return DiagramEdge(kind, state, target, "", (self._text(place), *does), found)
         stream, before, found_before = self._read(self._nodes[place].inputs[1])
         does = (*before, self._text(place), *does)
-        return Edge(kind, state, target, stream, does, (*found_before, *self._indexes(place), *found))
+        return DiagramEdge(kind, state, target, stream, does, (*found_before, *self._indexes(place), *found))
 
     def _read(self, place: int) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
         """What an edge reads: the stream, and the selections before it."""
@@ -138,7 +361,7 @@ class _Making:
                 return f"AGGREGATE{{{', '.join(functions)}{groups}}}"
         return "UNION"
 
-    def _condition(self, place: int, condition: Condition, *, bare: bool = False) -> str:
+    def _condition(self, place: int, condition: EventCondition, *, bare: bool = False) -> str:
         text = condition_text(condition, lambda parameter: self._constant(place, parameter), bare)
         return "" if text == "TRUE" else text
 
@@ -177,3 +400,415 @@ class _Making:
 
 def _named(text: str, name: str) -> str:
     return text if text == name else f"{text} AS {name}"
+
+
+def window_lines(pattern: Pattern) -> tuple[str, ...]:
+    """Returns how events and windows are left out before a pattern is matched: by a filter, by keys, and by what each
+    window has to have. None if its windows do not say whether there is a match."""
+    windows = match_windows(pattern)
+    return () if windows is None else tuple(_lines(pattern, windows))
+
+
+def _lines(pattern: Pattern, windows: MatchWindows) -> Iterator[str]:
+    tests = [
+        f"{_role_name(pattern, role)}: {condition_text(AllOf(role.conditions), str, bare=True)}"
+        for role in windows.roles
+        if role.conditions
+    ]
+    if tests:
+        yield f"filter  {'; '.join(tests)}"
+    keys = [_key_text(pattern, windows.roles, place) for place in range(len(windows.roles[0].keys))]
+    if keys:
+        yield f"partition  equal in {', '.join(dict.fromkeys(keys))}"
+    names = [_role_name(pattern, windows.roles[at]) for at in windows.firsts]
+    needs = [f"candidates for {_list_with_and(names)}"]
+    needs += [
+        f"{_role_name(pattern, windows.roles[one])} before {_role_name(pattern, windows.roles[other])}"
+        for one, other in windows.in_order()
+    ]
+    if len(names) > 1:
+        needs.insert(0, f"{len(names)} events")
+    yield f"necessary  {'; '.join(needs)}"
+
+
+def _key_text(pattern: Pattern, roles: Sequence[MatchRole], place: int) -> str:
+    names = {role.keys[place].name for role in roles}
+    if len(names) == 1:
+        return names.pop()
+    return " = ".join(f"{_role_name(pattern, role)}.{role.keys[place].name}" for role in roles)
+
+
+def _role_name(pattern: Pattern, role: MatchRole) -> str:
+    variable = pattern.variables[role.variable]
+    if not variable.kleene:
+        return f"~{variable.name}" if variable.negated else variable.name
+    return f"{variable.name}[1]" if role.unit == "first" else f"{variable.name}[i]"
+
+
+def _list_with_and(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+_PLACES = {"only": "", "first": "[1]", "each": "[i]", "previous": "[i-1]", "every": "[]"}
+
+STRATEGIES = {
+    "strict": "strict_contiguity",
+    "partition": "partition_contiguity",
+    "next": "skip_till_next_match",
+    "any": "skip_till_any_match",
+}
+
+
+def pattern_condition_text(condition: EventCondition, names: Names, variables: Sequence[Variable]) -> str:
+    """Returns a condition of a pattern with these variables; nothing if it always holds."""
+    if condition == AllOf():
+        return ""
+    texts = {name: referent_text(of, variables) for name, of in names}
+    return condition_text(rewritten_condition(condition, lambda leaf: _renamed(leaf, texts)), str, bare=True)
+
+
+def all_written(conjuncts: Sequence[WhereConjunct], pattern: Pattern) -> str:
+    """Returns conjuncts as one condition; nothing if there are none."""
+    return " AND ".join(pattern_condition_text(one.condition, one.names, pattern.variables) for one in conjuncts)
+
+
+def referent_text(of: Referent, variables: Sequence[Variable]) -> str:
+    """Returns how something of a match is written, such as `p[i-1].price`."""
+    name = variables[of.variable].name
+    if isinstance(of, Length):
+        return f"{name}.LEN"
+    if isinstance(of, OfItem):
+        place = f"[{name}.LEN]" if of.place == "last" else _PLACES[of.place]
+        return f"{name}{place}.{of.name}"
+    items = f"{name}[..i-1]" if of.earlier else f"{name}[]"
+    args = [
+        value_text(rewritten(arg, lambda leaf: _of_items(leaf, items)), str, bare=True) for arg in of.aggregated.args
+    ]
+    return f"{of.aggregated.name}({', '.join(args) or items})"
+
+
+def component_text(variable: Variable) -> str:
+    """Returns a component of SEQ."""
+    one = f"{variable.source.stream}{'+' if variable.kleene else ''} {variable.name}{'[]' if variable.kleene else ''}"
+    return f"~({one})" if variable.negated else one
+
+
+def _renamed(leaf: Value, texts: dict[str, str]) -> Value:
+    return Attribute(leaf.part, texts[leaf.name], leaf.kind) if isinstance(leaf, Attribute) else leaf
+
+
+def _of_items(leaf: Value, items: str) -> Value:
+    return Attribute(leaf.part, f"{items}.{leaf.name}", leaf.kind) if isinstance(leaf, Attribute) else leaf
+
+
+_IGNORED = {
+    "any": "any event",
+    "next": "any event that the run cannot go on with",
+    "partition": "any event that differs in {}",
+}
+
+
+def pattern_automaton(program: EventProgram, number: int, pattern: Pattern | NearPattern) -> StateDiagram:
+    """Returns the automaton of a PATTERN statement in its plan."""
+    making = _OfLetters if isinstance(pattern, NearPattern) else _OfSets if _has_sets(pattern) else _OfRuns
+    return making(program, number, pattern).made()  # type: ignore[arg-type]  # each takes its own
+
+
+def _has_sets(pattern: Pattern) -> bool:
+    return pattern.has_sets or pattern.maximal
+
+
+class _PatternAutomatonBuilder:
+    """What all of them have: the row of the plan, which every state stands for."""
+
+    def __init__(self, program: EventProgram, number: int, pattern: Pattern | NearPattern) -> None:
+        bound = program.users.bound(number)
+        mop, (row,) = bound.mops[-1], program.users.rows(number).values()
+        users = program.users.of(mop.number, row).tolist()
+        shared = dict.fromkeys(program.statements[other].name for other in users if other != number)
+        within = int(mop.rows.within[row])
+        self._keeps = "ever" if within >= NO_BOUND else format_window(within)
+        self._place = mop.number, row, len(mop.rows), tuple(shared)
+        definition = bound.form.nodes[-1].definition
+        assert definition is not None
+        self._template = definition.operator
+        self._keys = ", ".join(pattern.keys)
+
+    def _state(self, number: int, title: str) -> DiagramState:
+        alike = f", equal in {self._keys}" if self._keys and number == 1 else ""
+        return DiagramState(number, title + alike, self._keeps, *self._place)
+
+
+class _OfPattern(_PatternAutomatonBuilder, ABC):
+    """What patterns without ERRORS have."""
+
+    def __init__(self, program: EventProgram, number: int, pattern: Pattern) -> None:
+        super().__init__(program, number, pattern)
+        self._pattern = pattern
+        self._positive = [at for at, one in enumerate(pattern.variables) if not one.negated]
+
+    def _tests(self, variable: int, *phases: Phase) -> str:
+        tests = [one for one in self._pattern.conjuncts if one.variable == variable and one.phase in phases]
+        return all_written(tests, self._pattern)
+
+    def _found_by(self, variable: int, *phases: Phase) -> tuple[str, ...]:
+        """Returns how the events of a variable are found: by conditions on these alone, in the order of the plan."""
+        template = self._template
+        assert isinstance(template, Pattern)
+        tests = [*template.conjuncts, *template.kills]
+        alone = [
+            of_event(one)
+            for one in tests
+            if one.variable == variable
+            and one.phase in phases
+            and self._is_static(one, template)
+            and has_parameters(one.condition)
+        ]
+        return tuple(static_index(dnf_clauses(AllOf(tuple(alone))))) if alone else ()
+
+    @abstractmethod
+    def _is_static(self, one: WhereConjunct, template: Pattern) -> bool:
+        """Whether the kernel tests a condition on an event before it looks at what waits."""
+
+    def _unless(self) -> Iterator[DiagramEdge]:
+        """Yields edges of negated variables."""
+        for at, one in enumerate(self._pattern.variables):
+            if one.negated:
+                tests = [test for test in self._pattern.kills if test.variable == at]
+                does = _some(all_written(tests, self._pattern))
+                stream, found_by = f"{one.source.stream} {one.name}", self._found_by(at, "complete")
+                yield DiagramEdge(
+                    "unless", one.group, one.group + 1, stream, does, (*found_by, *self._runs_found_by(at))
+                )
+
+    def _runs_found_by(self, variable: int) -> tuple[str, ...]:
+        """Returns how the runs are found that an event of a negated variable ends."""
+        return ()
+
+    def _having(self) -> tuple[str, ...]:
+        pattern = self._pattern
+        having = pattern_condition_text(pattern.having, pattern.having_names, pattern.variables)
+        modes = [*["EARLIEST MAXIMAL"] * pattern.maximal, *["NON OVERLAPPING"] * pattern.apart]
+        return (*_some(f"HAVING {having}" if having else ""), *_some(" ".join(modes)))
+
+
+class _OfRuns(_OfPattern):
+    """Makes the automaton of a pattern without SET: runs wait in its states."""
+
+    def __init__(self, program: EventProgram, number: int, pattern: Pattern) -> None:
+        super().__init__(program, number, pattern)
+        assert isinstance(self._template, Pattern)
+        self._compiled = PatternProgram(self._template, program.plan.texts, EventSlots())
+
+    def _runs_found_by(self, variable: int) -> tuple[str, ...]:
+        return next(self._hash(one.edge) for one in self._compiled.negations if one.variable == variable)
+
+    def _hash(self, edge: Compiled) -> tuple[str, ...]:
+        """Returns by what value an event finds the runs of an edge."""
+        assert isinstance(self._template, Pattern)
+        return () if edge.equal_test is None else (f"hash: {all_written([edge.equal_test], self._template)}",)
+
+    def _hash_from(self, state: int, stream: int, edge: Compiled) -> tuple[str, ...]:
+        """Returns the same for an edge from a state, if events of its stream look at no other runs there."""
+        return self._hash(edge) if self._compiled.is_hashed(state, stream) else ()
+
+    def _is_static(self, one: WhereConjunct, template: Pattern) -> bool:
+        own = {of.place for _, of in one.names if isinstance(of, OfItem) and of.variable == one.variable}
+        others = any(not isinstance(of, OfItem) or of.variable != one.variable for _, of in one.names)
+        return not others and own <= ({"each", "every"} if one.phase == "each" else {"only", "first", "every"})
+
+    def made(self) -> StateDiagram:
+        variables = [self._pattern.variables[at] for at in self._positive]
+        last = len(variables)
+        states = [DiagramState(0, "start")]
+        edges = list(self._unless())
+        for number, (at, one) in enumerate(zip(self._positive, variables, strict=True), 1):
+            states.append(self._state(number, _title(one)))
+            does = _some(self._tests(at, "first"))
+            if number > 1 and variables[number - 2].kleene:
+                kind = "proceed"
+                does = (*_some(self._tests(self._positive[number - 2], "complete")), *does)
+            else:
+                kind = "begin"
+            compiled, stream = self._compiled, self._compiled.streams[number - 1]
+            by_hash = self._hash_from(number - 2, stream, compiled.begins[number - 1]) if number > 1 else ()
+            found_by = (*self._found_by(at, "first"), *by_hash)
+            edges.append(DiagramEdge(kind, number - 1, number, one.source.stream, does, found_by))
+            if one.kleene:
+                does = _some(self._tests(at, "each"))
+                by_hash = self._hash_from(number - 1, stream, compiled.takes[number - 1])
+                found_by = (*self._found_by(at, "each"), *by_hash)
+                edges.append(DiagramEdge("take", number, number, one.source.stream, does, found_by))
+            if (number < last or one.kleene) and self._pattern.strategy != "strict":
+                edges.append(
+                    DiagramEdge("ignore", number, number, _IGNORED[self._pattern.strategy].format(self._keys), (), ())
+                )
+        end = (*_some(self._tests(self._positive[-1], "complete")), *self._having())
+        edges.append(DiagramEdge("proceed" if variables[-1].kleene else "end", last, last + 1, "", end, ()))
+        return _build_automaton(states, edges, last + 1, window_lines(self._pattern))
+
+
+class _OfSets(_OfPattern):
+    """Makes the automaton of a pattern with SET: a state for each set, whose events are looked for together."""
+
+    def _is_static(self, one: WhereConjunct, template: Pattern) -> bool:
+        return is_alone(one, template)
+
+    def made(self) -> StateDiagram:
+        groups = [
+            [at for at in self._positive if self._pattern.variables[at].group == group]
+            for group in range(self._pattern.groups)
+        ]
+        states = [DiagramState(0, "start")]
+        edges = list(self._unless())
+        alone = [one for one in self._pattern.conjuncts if is_alone(one, self._pattern)]
+        for number, group in enumerate(groups, 1):
+            variables = [self._pattern.variables[at] for at in group]
+            titles = [_title(one) for one in variables]
+            states.append(self._state(number, f"{'; '.join(titles)}{', in any order' if len(titles) > 1 else ''}"))
+            for at, one in zip(group, variables, strict=True):
+                # What is said of each event is said of the first one, too.
+                tests = [test for test in alone if test.variable == at and test.phase != "each"]
+                does, found_by = _some(all_written(tests, self._pattern)), self._found_by(at, "first", "complete")
+                edges.append(
+                    DiagramEdge("begin", number - 1, number, f"{one.source.stream} {one.name}", does, found_by)
+                )
+        rest = [one for one in self._pattern.conjuncts if not is_alone(one, self._pattern)]
+        end = (*_some(all_written(rest, self._pattern)), *self._having())
+        edges.append(DiagramEdge("end", len(groups), len(groups) + 1, "", end, ()))
+        return _build_automaton(states, edges, len(groups) + 1, window_lines(self._pattern))
+
+
+class _OfLetters(_PatternAutomatonBuilder):
+    """Makes the automaton of a pattern with ERRORS: a state for each letter, of which some may be left out."""
+
+    def __init__(self, program: EventProgram, number: int, pattern: NearPattern) -> None:
+        super().__init__(program, number, pattern)
+        self._pattern = pattern
+
+    def made(self) -> StateDiagram:
+        template = self._template
+        assert isinstance(template, NearPattern)
+        letters = Letters(template.letters, template.errors)
+        names = [name for name, _ in inputs(self._pattern)]
+        streams = [names[int(one.source.stream)] for one in letters.letters]
+        states = [DiagramState(0, "start")]
+        edges: list[DiagramEdge] = [
+            DiagramEdge("begin", 0, at + 1, streams[at], (), ()) for at in sorted(letters.first)
+        ]
+        for at, one in enumerate(letters.letters):
+            left_out = "is needed" if one.needed else "may be left out"
+            states.append(self._state(at + 1, f"an event of {streams[at]}, which {left_out}"))
+            for to in sorted(letters.follow[at]):
+                edges.append(DiagramEdge("take" if to <= at else "begin", at + 1, to + 1, streams[to], (), ()))
+            edges.append(DiagramEdge("ignore", at + 1, at + 1, "any event", (), ()))
+        most = f"at most {self._pattern.errors} left out on the way"
+        budget = "" if self._pattern.budget is None else f"BUDGET {self._pattern.budget}"
+        end = (most, *_some(budget), *_some("NON OVERLAPPING" if self._pattern.apart else ""))
+        final = len(states)
+        edges += [DiagramEdge("end", at + 1, final, "", end, ()) for at in sorted(letters.last)]
+        return _build_automaton(states, edges, final)
+
+
+def _build_automaton(
+    states: Sequence[DiagramState], edges: Sequence[DiagramEdge], final: int, windows: tuple[str, ...] = ()
+) -> StateDiagram:
+    ordered = sorted(edges, key=lambda edge: (edge.source, edge.target))
+    return StateDiagram((*states, DiagramState(final, "final")), tuple(ordered), windows)
+
+
+def _title(variable: Variable) -> str:
+    if variable.kleene:
+        return f"{variable.name}[], one event or more of {variable.source.stream}"
+    return f"{variable.name}, an event of {variable.source.stream}"
+
+
+def _some(text: str) -> tuple[str, ...]:
+    return (text,) if text else ()
+
+
+MOST_SHAPES = 10_000
+"""How many shapes are told apart. Documents of further ones count as one shape."""
+
+_REST = b""
+
+
+def document_shape(root: etree._Element) -> bytes:
+    """A digest of the set of paths in a document, those of attributes included."""
+    paths: set[bytes] = set()
+    above = [b""]
+    for event, element in etree.iterwalk(root, events=("start", "end")):
+        if event == "end":
+            above.pop()
+            continue
+        path = _digest(above[-1], str(element.tag))
+        paths.add(path)
+        paths.update(_digest(path, f"@{name}") for name in element.attrib)
+        above.append(path)
+    return blake2b(b"".join(sorted(paths)), digest_size=16).digest()
+
+
+def _digest(above: bytes, name: str) -> bytes:
+    return blake2b(above + b"/" + name.encode(), digest_size=8).digest()
+
+
+class Shapes:
+    """Counts documents by shape, numbered from 1 in the order in which they are met."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[bytes, int] = {}
+        self.met: Counter[int] = Counter()
+        """How many documents of each shape there were."""
+        self.shown: Counter[int] = Counter()
+        """How many of them were shown, as the caller counts them."""
+
+    def number(self, root: etree._Element) -> int:
+        """The number of a document's shape, which is counted."""
+        shape = document_shape(root)
+        if shape not in self._numbers and len(self._numbers) >= MOST_SHAPES:
+            shape = _REST
+        number = self._numbers.setdefault(shape, len(self._numbers) + 1)
+        self.met[number] += 1
+        return number
+
+
+_NAME = re.compile(r"(\w+)(?:\[(\d+)\])?(?:\.e\d+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Filler:
+    """An event of a match: its variable, or its letter, its place among the events of that, from 0, and the nodes that
+    the output has of it, in the order of time: several if it is a published one, which has several events behind it."""
+
+    variable: str
+    place: int
+    roots: tuple[int | str, ...]
+
+
+def fillers(nodes: Mapping[str, int | str]) -> list[Filler]:
+    """Returns the events of a match, given the nodes of its output, in the order of their first nodes.
+
+    >>> fillers({"p[1]": 0, "q.e1": 3, "p[2]": 1, "q.e2": 0})
+    [Filler(variable='p', place=0, roots=(0,)), Filler(variable='q', place=0, roots=(3, 0)), \
+Filler(variable='p', place=1, roots=(1,))]
+    """
+    found: dict[tuple[str, int], tuple[int | str, ...]] = {}
+    for name, node in nodes.items():
+        match = _NAME.fullmatch(name)
+        assert match is not None, "a PATTERN names its nodes so"
+        key = match[1], int(match[2] or 1) - 1
+        found[key] = (*found.get(key, ()), node)
+    return [Filler(*key, roots) for key, roots in found.items()]
+
+
+def is_pattern(text: str) -> bool:
+    """Returns whether the text of a registered query is that of a PATTERN statement."""
+    return text.startswith("PATTERN ")
+
+
+def named_reason(nodes: Mapping[str, int | str]) -> Reason:
+    """Returns what an output of a PATTERN says by itself: its variables, in the order of time."""
+    named = list(dict.fromkeys(name.partition(".")[0] for name in nodes))
+    return Reason(
+        conditions=(ShownCondition((f"{', '.join(named)}: the pattern's conditions hold for these events",)),)
+    )

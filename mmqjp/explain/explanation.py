@@ -1,32 +1,239 @@
-"""The output of `explain`: each query from its text to the SQL that answers it (thesis 6.2 to 6.4), in 100 columns."""
+"""The output of `explain`: each query from its text to the SQL that answers it (thesis 6.2 to 6.4), in 100 columns.
+
+What `explain` says of event statements: the automaton of each, its rows, and the plan of all, before and after the
+optimiser's rules.
+
+The event statements of a script as tables: what is defined, who reads it, what queries keep and share.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import cached_property
-from itertools import chain
+from itertools import chain, islice
+from typing import Any
 
-from join_stage.batch_sql import NEW_LEFT, NEW_RIGHT, TemplateTable, template_statement, value_pairs_statement
-from join_stage.costs import Cost
-from mmqjp.explain.deciding import decided_when, kept_for
-from mmqjp.explain.estimates import Estimates
-from mmqjp.explain.event_explanation import automaton_lines
-from mmqjp.explain.event_program import EventProgram, registered
-from mmqjp.explain.terms import applied, definition_text, names_of_others, structure_text, term_text, window_text
-from mmqjp.explain.text_layout import aligned, indented, query_lines, tree, wrapped, wrapped_sql
+from join_stage.protocol import NEW_LEFT, NEW_RIGHT, Cost, TemplateTable, template_statement, value_pairs_statement
+from mmqjp.explain.automaton import (
+    DiagramEdge,
+    DiagramState,
+    EventProgram,
+    NamedStatement,
+    StateDiagram,
+    event_retention,
+    operators_automaton,
+    operators_of,
+    pattern_automaton,
+    registered_statements,
+)
+from mmqjp.explain.plan import (
+    JOIN_MEANING,
+    JOIN_RULE,
+    Estimates,
+    Operation,
+    decided_when,
+    plan_lines,
+    retention_text,
+    whole_plan,
+)
+from mmqjp.explain.svg import aligned, indented, query_lines, tree, wrapped, wrapped_sql
+from mmqjp.explain.terms import (
+    MAX_NAMES,
+    definition_path,
+    format_window,
+    names_of_others,
+    structure_text,
+    term_text,
+    wrap_in_functions,
+)
+from mmqjp.queries.compile import read_by
 from mmqjp.queries.model import HiddenStream, Subscription, Target
 from mmqjp.queries.registry import Registry
+from pattern_stage.index import RowClasses
+from pattern_stage.plan import RULE_NAMES, RULES, EventPlan, MOp, RuleName, is_aggregate
 from templates.catalog import INFINITE
-from templates.conjunctive import conjunctive_query
-from templates.minor import Minor
-from templates.template import Shape
-from xscl import parse_script, to_xscl
-from xscl.algebra.expressions import ElementConstructor
-from xscl.algebra.functions import many_valued
-from xscl.algebra.mirror import UNORDERED, mirror_of
-from xscl.algebra.normal import NEGATED, NormalQuery, Side, Term, variables_of
-from xscl.algebra.system_names import is_system_variable, short_name
+from templates.graph import Minor, Shape, conjunctive_query
+from xscl.algebra.events import Events, NearPattern, Pattern
+from xscl.algebra.joins import NEGATED, UNORDERED, NormalQuery, Side, Term, mirror_of, variables_of
+from xscl.algebra.trees import is_system_variable, short_name
+from xscl.algebra.values import ElementConstructor, many_valued
+from xscl.event_lower import schema_of
+from xscl.parser import parse_script
+from xscl.printer import to_xscl
+from xscl.syntax import EventDefinition
+
+
+def automaton(program: EventProgram, number: int) -> StateDiagram:
+    """Returns the automaton of a statement in its plan."""
+    stream = program.statements[number].stream
+    if isinstance(stream, Pattern | NearPattern):
+        return pattern_automaton(program, number, stream)
+    return operators_automaton(program, number)
+
+
+def automaton_lines(program: EventProgram, number: int) -> Iterator[str]:
+    """Yields the lines that explain an event query by its automaton."""
+    yield "  automaton"
+    yield from _automaton_lines(automaton(program, number))
+    yield from wrapped(f"shares operators with {_other_queries(program.sharing(number))}", 2)
+
+
+def explanation_json(program: EventProgram, number: int) -> dict[str, Any]:
+    """Returns the same of one query as a JSON object."""
+    one = program.statements[number]
+    return {"query": one.name, "text": one.text, "automaton": asdict(automaton(program, number)),
+            "shares_with": program.sharing(number)}  # fmt: skip
+
+
+def _automaton_lines(found: StateDiagram) -> Iterator[str]:
+    for state in found.states:
+        yield from wrapped(f"{state.number}  {state.title}{_state_suffix(state)}", 4)
+        for edge in found.edges:
+            if edge.source == state.number:
+                yield from _edge(edge)
+    if found.windows:
+        yield "    match windows"
+        yield from chain.from_iterable(wrapped(text, 8) for text in found.windows)
+
+
+def _state_suffix(state: DiagramState) -> str:
+    if state.operator < 0:
+        return ""
+    shared = _other_queries(state.shared)
+    row = f"row {state.row} of {state.rows:,} of m-op {state.operator}, shared with {shared}"
+    return f", kept for {state.keeps}; {row}" if state.keeps else f"; {row}"
+
+
+def _edge(edge: DiagramEdge) -> Iterator[str]:
+    reads = f"{edge.stream}: " if edge.stream and edge.does else edge.stream
+    yield from wrapped(f"{edge.kind} to {edge.target}  {reads}{', then '.join(edge.does)}", 8)
+    yield from chain.from_iterable(wrapped(text, 12) for text in edge.found_by)
+
+
+def _other_queries(names: Sequence[str]) -> str:
+    shown = list(names[:MAX_NAMES])
+    return ", ".join([*shown, *(["and more"] if len(names) > len(shown) else [])]) or "no other query"
+
+
+# ---------------------------------------------------------------- the plan
+
+
+HEADINGS = ("rule", "m-ops", "rows", "stores", "aggregations")
+"""Of the table of rules: operators and their rows, sets of rows that keep what waits, and how often the events of a
+time are aggregated."""
+
+
+def plan_explanation(registry: Registry, rules: Sequence[RuleName], *, joined: bool) -> Iterator[str]:
+    """Yields the lines of the plan of all queries without rules, what each rule does, and the plan after them. `joined`
+    says whether the rule for value joins is on."""
+    statements = registered_statements(registry)
+    before, after = whole_plan(registry, (), joined=False), whole_plan(registry, rules, joined=joined)
+    yield from _titled("plan before the rules", plan_lines(before))
+    names: dict[str, str] = {name: _meaning(name) for name in RULE_NAMES} if statements else {}
+    if any(key.partition(" ")[0] in ("join", "filter") for key in (one.key for one in before)):
+        names[JOIN_RULE] = JOIN_MEANING
+    said = chain.from_iterable(wrapped(f"{name}  {meaning}", 0) for name, meaning in names.items())
+    steps: list[tuple[str, ...]] = list(_steps(statements, rules)) if statements else [HEADINGS]
+    if JOIN_RULE in names:
+        steps += _join_steps(before, after, joined=joined)
+    yield from _titled("rules", [*aligned(steps), "", *said])
+    yield from _titled("plan after the rules", plan_lines(after))
+
+
+def _join_steps(before: Sequence[Operation], after: Sequence[Operation], *, joined: bool) -> Iterator[tuple[str, ...]]:
+    """Yields how many joins and filters of documents there are, and their rows, without the rule for them and with
+    it."""
+    for title, plan in (("documents", before), (JOIN_RULE, after)):
+        if title == JOIN_RULE and not joined:
+            yield title, "is off", "", "", ""
+            continue
+        own = [one for one in plan if one.key.startswith(("join ", "filter "))]
+        yield title, f"{len(own):,}", f"{sum(one.rows for one in own):,}", "", ""
+
+
+def _steps(statements: Sequence[NamedStatement], rules: Sequence[RuleName]) -> Iterator[tuple[str, ...]]:
+    """Yields a row for each rule: what there is with it and those before it."""
+    yield HEADINGS
+    yield "none", *_sizes(statements, ())
+    for place, name in enumerate(RULE_NAMES):
+        if name not in rules:
+            yield name, "is off", "", "", ""
+            continue
+        on = [one for one in RULE_NAMES[: place + 1] if one in rules]
+        yield name, *_sizes(statements, on)
+
+
+def _meaning(name: RuleName) -> str:
+    return " ".join((RULES[name].__doc__ or "").split())
+
+
+def _sizes(statements: Sequence[NamedStatement], rules: Sequence[RuleName]) -> tuple[str, str, str, str]:
+    plan = EventProgram(statements, rules).plan
+    mops = [mop for mop in plan if mop.placement is not None]
+    sizes = len(mops), sum(len(mop.rows) for mop in mops), sum(map(_stores, mops)), _aggregations(plan)
+    return f"{sizes[0]:,}", f"{sizes[1]:,}", f"{sizes[2]:,}", f"{sizes[3]:,}"
+
+
+def _aggregations(plan: EventPlan) -> int:
+    """How often the events of a time are aggregated: for each store of AGGREGATE, or once for all that share that."""
+    partials = plan.partials().values()
+    together = {mop.number for mops in partials for mop in mops}
+    own = (mop for mop in plan if mop.placement is not None and is_aggregate(mop.placement))
+    return len(partials) + sum(_stores(mop) for mop in own if mop.number not in together)
+
+
+def _stores(mop: MOp) -> int:
+    """How many sets of rows of an m-op look at an event or keep instances together."""
+    classes = RowClasses(mop.rows)
+    classes.add(mop.rows.numbers())
+    return len(set(classes.of_row[mop.rows.numbers()].tolist()))
+
+
+def _titled(title: str, lines: Iterable[str]) -> Iterator[str]:
+    yield from (title, "=" * len(title))
+    yield from indented(lines, 2)
+    yield ""
+
+
+DEFINITION_COLUMNS = ("event", "from", "attributes", "read by")
+QUERY_COLUMNS = ("event query", "reads", "operators", "keeps for", "shares operators with")
+
+
+def definition_row(definition: EventDefinition, program: EventProgram) -> tuple[str, ...]:
+    """Returns the row of a definition: its name, its stream of documents, its attributes, and the queries over it."""
+    attributes = (name if kind == "string" else f"{name} (number)" for name, kind in schema_of(definition))
+    readers = program.readers.get(definition.name, ())
+    return definition.name, definition.block.stream, ", ".join(attributes), _name_list(readers)
+
+
+def summary_row(number: int, program: EventProgram) -> tuple[str, ...]:
+    """Returns the row of a query: its name, what it reads, its operators, how long it keeps events, who shares them."""
+    one = program.statements[number]
+    return (
+        one.name,
+        ", ".join(read_by(one.stream)),
+        _operators(one),
+        _retention(one),
+        _name_list(program.sharing(number)),
+    )
+
+
+def _operators(statement: NamedStatement) -> str:
+    names = [type(one).__name__.upper() for one in operators_of(statement.stream) if not isinstance(one, Events)]
+    return ", ".join(names) or "-"
+
+
+def _retention(statement: NamedStatement) -> str:
+    kept = event_retention(statement.stream)
+    return "ever" if kept is None else format_window(kept) if kept else "-"
+
+
+def _name_list(names: Sequence[str]) -> str:
+    """A list of names, cut short; nobody is -."""
+    shown = list(islice(names, MAX_NAMES))
+    return ", ".join([*shown, *(["and more"] if len(names) > len(shown) else [])]) or "-"
+
 
 ARRAY = "[{}]"
 """DuckDB's array constructor. Spark's is `array({})`; nothing else differs."""
@@ -97,14 +304,13 @@ class _Explanation:
         program, numbers = self._program
         number = numbers.get(query.qid)
         if number is None:
-            program, number = EventProgram(registered(self._registry, [query], 0)), 0
+            program, number = EventProgram(registered_statements(self._registry, [query], 0)), 0
         yield from automaton_lines(program, number)
 
     @cached_property
     def _program(self) -> tuple[EventProgram, dict[int, int]]:
-        """The event queries that are compared, and which number those have that are."""
         compared = [query for query in self._registry.subscriptions.values() if query.is_events][:MOST_COMPARED]
-        program = EventProgram(registered(self._registry, most=MOST_COMPARED))
+        program = EventProgram(registered_statements(self._registry, most=MOST_COMPARED))
         return program, {query.qid: number for number, query in enumerate(compared)}
 
     def _targets(self, owner: Subscription | HiddenStream, indent: int) -> Iterator[str]:
@@ -125,7 +331,7 @@ class _Explanation:
         hidden = side.hidden
         yield ""
         yield f"inner join {short_name(hidden.stream)}, whose tuples are read above"
-        yield f"  {hidden.op} within {window_text(hidden.window)}"
+        yield f"  {hidden.op} within {format_window(hidden.window)}"
         handed = [
             f"{inner} is {child.var}" for inner, child in zip(hidden.variables, side.pattern.children, strict=True)
         ]
@@ -187,11 +393,9 @@ class _Explanation:
         yield from chain.from_iterable(wrapped_sql(line, 4) for line in sql.splitlines())
 
     def _rows(self, template: int) -> list[int]:
-        """The rows of a template."""
         return [row for row, targets in self._registry.rows.items() if targets.template == template]
 
     def _users(self, template: int) -> Iterator[Target]:
-        """Yields the targets of a template, in the order of their owners."""
         targets = chain.from_iterable(owner.targets for owner in self._registry.owners())
         return (target for target in targets if target.template == template)
 
@@ -230,11 +434,11 @@ def _heading(text: str) -> list[str]:
 
 def _normal_form(normal: NormalQuery, publishes: bool) -> Iterator[str]:
     yield "  normal form"
-    kind = f"{normal.op} within {window_text(normal.window)}" if normal.op else "a filter: each match is an output"
+    kind = f"{normal.op} within {format_window(normal.window)}" if normal.op else "a filter: each match is an output"
     if normal.absent:
         yield f"    {kind}: each match of the left input without a partner"
         yield from chain.from_iterable(wrapped(line, 4) for line in _partners(normal))
-        yield from wrapped(f"{decided_when(normal)}; {kept_for(normal)}", 4)
+        yield from wrapped(f"{decided_when(normal)}; {retention_text(normal)}", 4)
         kind = (
             "the inputs are found apart, as filters; the right ones are kept by what they must have in common with one"
         )
@@ -253,7 +457,7 @@ def _normal_form(normal: NormalQuery, publishes: bool) -> Iterator[str]:
     if publishes:
         yield "    its outputs are documents of the stream of its name"
     if normal.once is not None:
-        within = "" if normal.once.window is None else f", within {window_text(normal.once.window)}"
+        within = "" if normal.once.window is None else f", within {format_window(normal.once.window)}"
         yield from wrapped(f"told once for each ({', '.join(map(to_xscl, normal.once.keys))}){within}", 4)
 
 
@@ -292,7 +496,7 @@ def _minor_nodes(target: Target) -> list[tuple[str, ...]]:
     table: list[tuple[str, ...]] = []
     for slot, number in enumerate(ids):
         name, label, here, definition = rows[slot]
-        table.append((name, label, f"variable {number}", here, definition_text(definition)))
+        table.append((name, label, f"variable {number}", here, definition_path(definition)))
     return table
 
 
@@ -308,12 +512,12 @@ def _node_name(side: Side, minor: Minor, index: int) -> str:
 
 
 def _microseconds(window: int) -> str:
-    return "INF" if window == INFINITE else f"{window} ({window_text(window)})"
+    return "INF" if window == INFINITE else f"{window} ({format_window(window)})"
 
 
 def _join_text(one: Term, other: Term) -> str:
     threshold = many_valued(one.functions)
     if threshold is None:
         return f"{term_text(one)} = {term_text(other)}"
-    left, right = (applied(term.functions[:-1], term.var) for term in (one, other))
+    left, right = (wrap_in_functions(term.functions[:-1], term.var) for term in (one, other))
     return f"one of the rarest words of {left} and of {right}, as many as a threshold of {threshold} asks for"

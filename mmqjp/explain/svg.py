@@ -2,18 +2,40 @@
 
 Colours are `currentColor`, so that a picture is legible on whatever it stands. A page may style the classes:
 `accent` (what the picture is about), `quiet` (what explains it), `box` and `curve`.
+
+Arranges what reads each other in columns: each stands right of all that it reads, and the way to one that is farther
+off has a lane in each column between, so that it passes no box.
+
+A query block as an indented outline: a row for each path, variable and filter, as the query writes them.
+
+Lays out explanations as plain text: wrapped lines, columns, trees, queries over several lines.
+
+Writes a document for people: indented XML with the numbers of its elements, fit for a terminal.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
+import textwrap
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from unicodedata import east_asian_width
+from xml.sax.saxutils import escape as saxutils_escape
+from xml.sax.saxutils import quoteattr
 
+from lxml import etree
 from markupsafe import escape
+from rich.text import Text
 
-from mmqjp.text import printable_line
+from mmqjp.process import printable_line
+from mmqjp.queries.compile import is_bare
+from xscl.algebra.trees import PatternNode
+from xscl.algebra.values import And, Compare, Expr, Or, Rel, Step, String
+from xscl.parser import parse_script
+from xscl.printer import to_xscl
+from xscl.problems import XsclErrors
+from xscl.syntax import Block, Input, Join, Query, Script
 
 SIZE = 12
 """The size of text, in the units of the picture."""
@@ -41,7 +63,7 @@ def columns(text: str) -> int:
     return sum(2 if east_asian_width(char) in "WF" else 1 for char in text)
 
 
-def clipped(text: str, most: int) -> str:
+def truncate_to_width(text: str, most: int) -> str:
     """Returns a text in one line, without control characters, cut so that it takes at most so many columns."""
     line = printable_line(text[: 4 * most])
     if len(text) <= 4 * most and columns(line) <= most:
@@ -55,7 +77,7 @@ def clipped(text: str, most: int) -> str:
     return kept.rstrip() + "…"
 
 
-def text(x: float, y: float, content: str, kind: str = "", *, anchor: str = "start", bold: bool = False) -> str:
+def text_element(x: float, y: float, content: str, kind: str = "", *, anchor: str = "start", bold: bool = False) -> str:
     """Writes a line of text, whose spaces count. `kind` is its class; `anchor` says which part of it is at `x`."""
     more = f' class="{kind}"' if kind else ""
     more += ' fill-opacity="0.72"' if kind == "quiet" else ""
@@ -89,7 +111,7 @@ def curve(x1: float, y1: float, x2: float, y2: float, width: float = 1.5, opacit
     return f'<path class="curve" d="{way}" {paint}/>'
 
 
-def line(way: str) -> str:
+def line_element(way: str) -> str:
     """Writes a thin line, given as the data of a path."""
     return f'<path class="line" d="{way}" fill="none" stroke="currentColor" stroke-opacity="0.55"/>'
 
@@ -109,3 +131,409 @@ def picture(width: float, height: float, title: str, description: str, parts: It
 def as_file(svg: str) -> str:
     """Returns a picture as a file of its own, which has colours for light and for dark."""
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + re.sub(">", f">{_STYLE}", svg, count=1) + "\n"
+
+
+SWEEPS = 4
+"""How often columns are put into the order of their neighbours. More change little."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerCell:
+    """A place in a column: the box of a key, or the lane of what leads from its box to columns farther right."""
+
+    key: str
+    column: int
+    lane: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """The places of each column, from the top; the steps from a column to the next; and how many each column lacks."""
+
+    columns: Sequence[Sequence[LayerCell]]
+    steps: Sequence[tuple[LayerCell, LayerCell]]
+    left_out: Mapping[int, int]
+
+
+def layered(reads: Mapping[str, Sequence[str]], most: int, most_in_column: int) -> Layers:
+    """Arranges the first `most` keys, of which a column has so many at most. What is read comes before what reads it;
+    what does not is not shown as read.
+
+    >>> found = layered({"a": [], "b": ["a"], "c": ["a", "b"]}, 9, 9)
+    >>> [[place.key + "-" * place.lane for place in column] for column in found.columns]
+    [['a'], ['b', 'a-'], ['c']]
+    """
+    depths: dict[str, int] = {}
+    for key, others in reads.items():
+        depths[key] = 1 + max((depths.get(other, -1) for other in others), default=-1)
+    columns: list[list[LayerCell]] = []
+    left_out: dict[int, int] = {}
+    boxes: dict[str, LayerCell] = {}
+    for key in list(reads)[:most]:
+        depth = depths[key]
+        columns += [[] for _ in range(depth + 1 - len(columns))]
+        if len(columns[depth]) < most_in_column:
+            boxes[key] = LayerCell(key, depth)
+            columns[depth].append(boxes[key])
+        else:
+            left_out[depth] = left_out.get(depth, 0) + 1
+    steps: dict[tuple[LayerCell, LayerCell], None] = {}
+    for key, box in boxes.items():
+        for other in reads[key]:
+            if other in boxes and depths[other] < box.column:
+                lanes = [LayerCell(other, column, True) for column in range(depths[other] + 1, box.column)]
+                steps |= dict.fromkeys(zip([boxes[other], *lanes], [*lanes, box], strict=True))
+    for place in dict.fromkeys(end for _, end in steps if end.lane):
+        columns[place.column].append(place)
+    return Layers(_ordered(columns, list(steps)), list(steps), left_out)
+
+
+def _ordered(
+    columns: Sequence[Sequence[LayerCell]], steps: Sequence[tuple[LayerCell, LayerCell]]
+) -> list[list[LayerCell]]:
+    """Puts each column into the order of what its places lead to or come from, so that few steps cross."""
+    before: dict[LayerCell, list[LayerCell]] = {}
+    after: dict[LayerCell, list[LayerCell]] = {}
+    for start, end in steps:
+        before.setdefault(end, []).append(start)
+        after.setdefault(start, []).append(end)
+    found = [list(column) for column in columns]
+    for sweep in range(SWEEPS):
+        forward = sweep % 2 == 1  # the last one is: what is read tells best where what reads it belongs
+        beside = before if forward else after
+        order = range(1, len(found)) if forward else range(len(found) - 2, -1, -1)
+        for number in order:
+            neighbour = found[number - 1 if forward else number + 1]
+            heights = {place: (n + 0.5) / len(neighbour) for n, place in enumerate(neighbour)}
+            column = found[number]
+            wanted = {
+                place: sum(heights[other] for other in beside[place]) / len(beside[place])
+                if place in beside
+                else (n + 0.5) / len(column)
+                for n, place in enumerate(column)
+            }
+            column.sort(key=wanted.__getitem__)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class OutlineLine:
+    """A line of an outline: a path or, if it `is_condition`, a filter. `joins` says whether a value join uses it."""
+
+    depth: int
+    text: str
+    var: str | None = None
+    is_condition: bool = False
+    joins: bool = False
+
+    def __str__(self) -> str:
+        return self.text if self.var is None else f"{self.text} as {self.var}"
+
+
+@dataclass(eq=False, slots=True)
+class OutlineNode:
+    """A node of an outline that is being made."""
+
+    text: str
+    var: str | None = None
+    is_condition: bool = False
+    children: list[OutlineNode] = field(default_factory=list)
+
+
+class Outline:
+    """The outline of a block. Paths on its variables can be added."""
+
+    def __init__(self, block: Block) -> None:
+        self.stream = block.stream
+        self.root, self._last = _chain(block.steps, is_root=True)
+
+    def at(self, var: str | None, steps: tuple[Step, ...]) -> OutlineNode:
+        """Returns the node of a path on a variable, or on the block's root (None). Adds it if it is not there."""
+        start = self._last if var is None else next(node for node in _walk(self.root) if node.var == var)
+        if not steps:
+            return start
+        first, last = _chain(steps)
+        known = next((child for child in start.children if _is_same(child, first)), None)
+        if known is not None and first is last:
+            return known
+        start.children.append(first)
+        return last
+
+    def variables(self) -> Iterator[str]:
+        return (node.var for node in _walk(self.root) if node.var is not None)
+
+    def rows(self, joined: Collection[int], *, only_joined: bool = False) -> Iterator[tuple[OutlineNode, OutlineLine]]:
+        """Yields the rows with their nodes. `joined` has the identities of nodes that value joins use; `only_joined`
+        leaves out all but these and what they are in."""
+
+        def below(node: OutlineNode, depth: int) -> Iterator[tuple[OutlineNode, OutlineLine]]:
+            yield node, OutlineLine(depth, node.text, node.var, node.is_condition, id(node) in joined)
+            for child in node.children:
+                if not only_joined or any(id(one) in joined for one in _walk(child)):
+                    yield from below(child, depth + 1)
+
+        yield from below(self.root, 0)
+
+
+def _walk(node: OutlineNode) -> Iterator[OutlineNode]:
+    yield node
+    for child in node.children:
+        yield from _walk(child)
+
+
+def _is_same(one: OutlineNode, other: OutlineNode) -> bool:
+    """Whether a node stands for a plain path that another one stands for."""
+    return one.text == other.text and not (one.is_condition or one.children or other.children)
+
+
+def _chain(steps: tuple[Step, ...], *, is_root: bool = False) -> tuple[OutlineNode, OutlineNode]:
+    """The nodes of a path: its first and its last one. Steps without variables and filters share a node."""
+    nodes: list[OutlineNode] = []
+    text = ""
+    for place, step in enumerate(steps):
+        first = not nodes and not text
+        text += f"{_axis(step, first=first and not is_root)}{to_xscl(step.test)}"
+        if step.var is None and not step.filters and place + 1 < len(steps):
+            continue
+        node = OutlineNode(text, step.var)
+        for condition in step.filters:
+            node.children += _filters(condition)
+        if nodes:
+            nodes[-1].children.append(node)
+        nodes.append(node)
+        text = ""
+    return nodes[0], nodes[-1]
+
+
+def _axis(step: Step, *, first: bool) -> str:
+    """How a step is reached. From its parent's row, a child needs no slash."""
+    return "" if first and step.axis == "/" else step.axis
+
+
+def _filters(condition: Expr) -> Iterator[OutlineNode]:
+    """The nodes of a filter: paths, which may bind variables, and conditions."""
+    if isinstance(condition, And):
+        for arm in condition.args:
+            yield from _filters(arm)
+        return
+    path, literal = _path_of(condition)
+    if path is None or not path.steps:
+        yield OutlineNode(to_xscl(condition), is_condition=True)
+        return
+    first, last = _chain(path.steps)
+    if literal is not None:
+        last.text += f" = {to_xscl(literal)}"
+    yield first
+
+
+def _path_of(condition: Expr) -> tuple[Rel | None, String | None]:
+    """A filter as a path and the text that its end has, if it says no more than that."""
+    match condition:
+        case Rel():
+            return condition, None
+        case Compare(op="=", left=Rel() as path, right=String() as literal):
+            return path, literal
+        case Compare(op="=", left=String() as literal, right=Rel() as path):
+            return path, literal
+    return None, None
+
+
+WIDTH = 100
+
+_TIE = "\u00a0"
+_TIED = re.compile(r"(?<!,) (?!AND )")
+
+
+def indented(lines: Iterable[str], indent: int) -> Iterator[str]:
+    """Indents lines. Empty ones stay empty."""
+    return (" " * indent + line if line else "" for line in lines)
+
+
+def wrapped(text: str, indent: int) -> list[str]:
+    """Wraps text at blanks, to at most WIDTH columns. Continuation lines are indented further."""
+    own = len(text) - len(text.lstrip())
+    return textwrap.wrap(
+        text.strip(),
+        WIDTH,
+        initial_indent=" " * (indent + own),
+        subsequent_indent=" " * (indent + own + 2),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def wrapped_sql(line: str, indent: int) -> list[str]:
+    """Wraps a line of SQL after commas and before AND only."""
+    tied = _TIED.sub(_TIE, line.lstrip())
+    own = len(line) - len(line.lstrip())
+    return [part.replace(_TIE, " ") for part in wrapped(" " * own + tied, indent)]
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yields rows in columns that are as wide as their widest cell."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def tree(pattern: PatternNode) -> Iterator[str]:
+    """Yields a pattern as a tree, one node per line."""
+    yield str(replace(pattern, children=()))
+    for place, child in enumerate(pattern.children, 1):
+        last = place == len(pattern.children)
+        first, *rest = tree(child)
+        yield ("└─ " if last else "├─ ") + first
+        yield from (("   " if last else "│  ") + line for line in rest)
+
+
+def query_lines(script: Script, indent: int) -> Iterator[str]:
+    """Yields a script's canonical text with one line per clause. The result can be parsed again."""
+    declarations = Script((), script.namespaces)
+    if script.namespaces:
+        yield from wrapped(f"{to_xscl(declarations)};", indent)
+    for query in script.queries:
+        yield from _query(query, indent)
+
+
+def text_lines(text: str, indent: int) -> Iterator[str]:
+    """Yields the text of a stored query with one line per clause; that of an event query, which others complete, as it
+    is."""
+    try:
+        script = Script(()) if is_bare(text) else parse_script(text, stored=True)
+    except XsclErrors:
+        script = Script(())
+    if not script.queries:
+        yield from wrapped(text, indent)
+    else:
+        yield from query_lines(script, indent)
+
+
+def _query(query: Query, indent: int) -> Iterator[str]:
+    if query.select is not None:
+        yield from indented([f"SELECT {to_xscl(query.select)}"], indent)
+    first, *rest = _input(query.source)
+    yield from indented([f"FROM {first}", *rest], indent)
+    if query.publish is not None:
+        once = [] if query.once is None else [to_xscl(query.once)]
+        yield from indented([f"PUBLISH {query.publish}", *once], indent)
+
+
+def _input(source: Input) -> Iterator[str]:
+    """Yields a join as its left input, its operator and its right input; anything else as one line."""
+    if not isinstance(source, Join):
+        yield to_xscl(source)
+        return
+    yield from _input(source.left)
+    yield from _operator(source)
+    right = to_xscl(source.right)
+    yield f"  ({right})" if isinstance(source.right, Join) else f"  {right}"
+
+
+def _operator(join: Join) -> Iterator[str]:
+    """Yields a join's operator with predicate and window: on one line, or with a line per arm of the predicate."""
+    line = f"  {join.op} {{{to_xscl(join.pred)}, {to_xscl(join.window)}}}"
+    if len(line) <= WIDTH // 5 * 4 or not isinstance(join.pred, And | Or):
+        yield line
+        return
+    word = "and" if isinstance(join.pred, And) else "or"
+    arms = [f"({to_xscl(arm)})" if isinstance(arm, And | Or) else to_xscl(arm) for arm in join.pred.args]
+    yield f"  {join.op} {{{arms[0]}"
+    yield from (f"    {word} {arm}" for arm in arms[1:-1])
+    yield f"    {word} {arms[-1]}, {to_xscl(join.window)}}}"
+
+
+SHORT_TEXT, SHORT_LINES = 160, 80
+"""The characters of a text and the lines of a document that are shown where it is shortened."""
+
+NUMBER, TAG, NAME, VALUE, MORE = "dim", "cyan", "yellow", "green", "dim italic"
+"""The styles of the parts of a document."""
+
+_XML = "http://www.w3.org/XML/1998/namespace"
+_VISIBLE = {"\n": "↵", "\t": "⇥", "\r": "␍"}
+
+
+def document_lines(root: etree._Element, *, full: bool = True) -> Iterator[Text]:
+    """The lines of a document without comments and processing instructions. An element has its number in document
+    order, from 0, in front of it. White space alone between elements is left out. Unless `full`, long texts and
+    documents are shortened."""
+    width = len(str(sum(1 for _ in root.iter())))
+    for count, line in enumerate(_lines(root, width, full)):
+        if not full and count == SHORT_LINES:
+            yield Text(f"{' ' * width}  … the rest is left out", MORE)
+            return
+        yield line
+
+
+def visible(text: str) -> str:
+    """Text in which line breaks and tabs are signs, and what could change a terminal is replaced."""
+    return "".join(char if char.isprintable() else _VISIBLE.get(char, "\ufffd") for char in text)
+
+
+def _lines(root: etree._Element, width: int, full: bool) -> Iterator[Text]:
+    number, depth = 0, 0
+    for event, element in etree.iterwalk(root, events=("start", "end")):
+        if event == "start":
+            line = Text().append(f"{number:>{width}}  ", NUMBER).append("  " * depth)
+            line.append_text(_start(element, full))
+            number += 1
+            depth += 1
+            if not len(element):
+                text = element.text or ""
+                if text:
+                    line.append_text(_text(text, full)).append(f"</{_name(element)}>", TAG)
+                yield line
+                continue
+            yield line
+            yield from _text_line(element.text, width, depth, full)
+            continue
+        depth -= 1
+        if len(element):
+            yield Text(" " * (width + 2) + "  " * depth).append(f"</{_name(element)}>", TAG)
+        if element is not root:
+            yield from _text_line(element.tail, width, depth, full)
+
+
+def _text_line(text: str | None, width: int, depth: int, full: bool) -> Iterator[Text]:
+    """The line of a text beside elements, if it is more than white space."""
+    if text and text.strip():
+        yield Text(" " * (width + 2) + "  " * depth).append_text(_text(text, full))
+
+
+def _start(element: etree._Element, full: bool) -> Text:
+    """The start tag, or the whole tag of an empty element."""
+    tag = Text().append(f"<{_name(element)}", TAG)
+    parent = element.getparent()
+    above = {} if parent is None else parent.nsmap
+    declared = [
+        ("xmlns" + (f":{prefix}" if prefix else ""), uri)
+        for prefix, uri in element.nsmap.items()
+        if above.get(prefix) != uri
+    ]
+    own = [(_attribute(element, str(name)), str(value)) for name, value in element.attrib.items()]
+    for name, value in [*declared, *own]:
+        quoted = quoteattr(visible(_short(value, full)))
+        tag.append(" ").append(visible(name), NAME).append("=", TAG).append(quoted, VALUE)
+    return tag.append(">" if len(element) or element.text else "/>", TAG)
+
+
+def _name(element: etree._Element) -> str:
+    local = etree.QName(element).localname
+    return visible(f"{element.prefix}:{local}" if element.prefix else local)
+
+
+def _attribute(element: etree._Element, name: str) -> str:
+    qname = etree.QName(name)
+    if not qname.namespace:
+        return name
+    prefixes = {uri: prefix for prefix, uri in element.nsmap.items() if prefix} | {_XML: "xml"}
+    return f"{prefixes.get(qname.namespace, '?')}:{qname.localname}"
+
+
+def _text(text: str, full: bool) -> Text:
+    short = _short(text, full)
+    made = Text(saxutils_escape(visible(short)))
+    return made if short == text else made.append(f"… ({len(text):,} characters)", MORE)
+
+
+def _short(text: str, full: bool) -> str:
+    return text if full or len(text) <= SHORT_TEXT else text[:SHORT_TEXT]

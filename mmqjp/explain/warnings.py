@@ -1,17 +1,599 @@
-"""Warns of correct queries that look like mistakes: each warning has its place in the script and a hint."""
+"""Warns of correct queries that look like mistakes: each warning has its place in the script and a hint.
+
+Warns of conditions that can never hold, whatever the documents: of texts that no function gives, and of variables
+that are taken for elements.
+
+Warns of event statements that look like mistakes: state that is kept for ever, texts as numbers, unread events.
+
+Where in an `<item>` a path may lead: the elements and attributes that entries of feeds have as documents.
+
+Warns of queries over items that can match nothing: names that items do not have, comparisons that never hold.
+
+Warns of streams that a query reads and that nothing seems to write.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from itertools import islice
+from typing import NamedTuple
 
-from feeds.entries import EntryForm
-from mmqjp.explain.condition_warnings import condition_warnings
-from mmqjp.explain.event_warnings import event_warnings
-from mmqjp.explain.item_warnings import item_warnings
-from mmqjp.explain.stream_warnings import stream_warnings
-from xscl import Query, Script, XsclError
+from feeds.feed import EntryForm
+from feeds.items import ATTRIBUTES, FIELDS
+from xscl.algebra.values import (
+    ORDERS,
+    And,
+    Call,
+    Compare,
+    ElementConstructor,
+    Expr,
+    NameTest,
+    NodeKind,
+    Not,
+    Number,
+    Or,
+    Rel,
+    Span,
+    Step,
+    String,
+    VarPath,
+    derive,
+    holes_of,
+    time_text,
+)
+from xscl.check_expressions import blocks
+from xscl.event_advice import remarks
+from xscl.event_forms import event_name_span
+from xscl.event_parser import schemas_of
 from xscl.parser import located_queries
-from xscl.problems import Lines, Problem
+from xscl.printer import to_xscl
+from xscl.problems import Lines, Problem, XsclError
+from xscl.syntax import (
+    DEFAULT_STREAM,
+    Block,
+    EventDefinition,
+    Input,
+    Join,
+    Query,
+    Script,
+    SelectItem,
+    SelectItems,
+    SubQuery,
+    names_read,
+)
+
+_CASES = ("lower-case", "upper-case")
+_PARTS = {"contains": "has {} in it", "starts-with": "begins with {}", "ends-with": "ends with {}"}
+_TEXTS = (*_CASES, "normalize-space", "canonical-url", "host")
+"""The functions that give a text, and that leave what they give as it is."""
+
+
+def condition_warnings(query: Query) -> Iterator[Problem]:
+    """The warnings for the conditions of a query with spans."""
+    for condition in _conditions(query.source):
+        for expr in _walk(condition):
+            yield from _impossible(expr)
+    for block in blocks(query.source):
+        yield from _variables_in_filters(block)
+
+
+def _conditions(source: Input) -> Iterator[Expr]:
+    """The filters and predicates of a source."""
+    match source:
+        case Block():
+            for step in source.steps:
+                yield from step.filters
+        case Join():
+            yield from _conditions(source.left)
+            yield from _conditions(source.right)
+            yield source.pred
+        case SubQuery():
+            yield from _conditions(source.source)
+
+
+def _parts(expr: Expr) -> Iterable[Expr]:
+    """What a condition or an operand is made of, but for what stands in the filters of its paths."""
+    match expr:
+        case And() | Or() | Call():
+            return expr.args
+        case Not():
+            return (expr.arg,)
+        case Compare():
+            return expr.left, expr.right
+    return ()
+
+
+def _walk(expr: Expr) -> Iterator[Expr]:
+    yield expr
+    parts = [condition for step in expr.steps for condition in step.filters] if isinstance(expr, Rel | VarPath) else ()
+    for part in parts or _parts(expr):
+        yield from _walk(part)
+
+
+# ---------------------------------------------------------------- texts that no function gives
+
+
+def _impossible(expr: Expr) -> Iterator[Problem]:
+    """Warns if a function is compared with a text that it never gives."""
+    match expr:
+        case Compare(op="=" | "!=", left=Call(name=name), right=String() as literal):
+            said, holds = "is {}", "always" if expr.op == "!=" else "never"
+        case Compare(op="=" | "!=", left=String() as literal, right=Call(name=name)):
+            said, holds = "is {}", "always" if expr.op == "!=" else "never"
+        case Call(name="contains" | "starts-with" | "ends-with", args=(Call(name=name), String() as literal)):
+            said, holds = _PARTS[expr.name], "never"
+            if name not in _CASES:
+                return
+        case _:
+            return
+    text = literal.value
+    if name not in _TEXTS or not text:
+        return
+    # A host alone is no address.
+    given = derive(name, f"http://{text}/" if name == "host" and "/" not in text else text)
+    if given != text:
+        message = f"{name}(...) never {said.format(to_xscl(literal))}: this {holds} holds"
+        hint = f"write {to_xscl(String(given))}" if given else f"{name}(...) is empty for such a text"
+        yield Problem(message, literal.span, hint)
+
+
+# ---------------------------------------------------------------- variables that are taken for elements
+
+
+class _Bound(NamedTuple):
+    """A node that a variable is bound to: by which step, and by which path from which step, if it is in a filter."""
+
+    step: Step
+    path: tuple[Step, ...]
+    owner: Step | None
+
+
+def _variables_in_filters(block: Block) -> Iterator[Problem]:
+    names: dict[str, _Bound] = {}
+    paths: list[tuple[Rel, Step]] = []
+    _collect(block.steps, None, names, paths)
+    for path, context in paths:
+        first = path.steps[0] if path.steps else None
+        if first is None or first.axis != "/" or first.test.kind != "element" or first.test.prefix is not None:
+            continue
+        name, bound = first.test.local, names.get(first.test.local)
+        if bound is None or bound.step.test.local == name or path.span.start != first.test.span.start:
+            continue  # it is no variable, or an element of that name is likely, or ./ in front of it says so
+        hint = f"write the path from this filter's node to it, or ./{name} for an element"
+        if bound.step is context or bound.owner is context:
+            steps = (*(bound.path if bound.owner is context else ()), *path.steps[1:])
+            meant = to_xscl(Rel(tuple(replace(step, filters=(), var=None) for step in steps)))
+            hint = f"write {meant} (or ./{name}, if you mean an element of that name)"
+        message = f"{name} is a variable, and filters know paths only: this is an element named {name}"
+        yield Problem(message, first.test.span, hint)
+
+
+def _collect(
+    steps: tuple[Step, ...], owner: Step | None, names: dict[str, _Bound], paths: list[tuple[Rel, Step]]
+) -> None:
+    """Collects the variables of a path and of its filters, and the paths in its filters, each with its context."""
+    for number, step in enumerate(steps, 1):
+        if step.var is not None:
+            names[step.var] = _Bound(step, steps[:number], owner)
+        todo = list(step.filters)
+        while todo:
+            expr = todo.pop()
+            if isinstance(expr, Rel):
+                paths.append((expr, step))
+                _collect(expr.steps, step, names, paths)
+            todo += _parts(expr)
+
+
+REPEATED = frozenset({"folder", "author", "category", "link", "enclosure"})
+"""The fields of which an item may have several."""
+
+TIMES = frozenset({"timestamp", "updated"})
+"""The fields that hold a time."""
+
+ADDRESSES = frozenset({"item_url", "channel_url", "feed_url", "href"})
+"""The fields and attributes that hold the address of something."""
+
+
+@dataclass(frozen=True, slots=True)
+class ItemPath:
+    """The document, its root, a field or an attribute: its `names` from the root on."""
+
+    names: tuple[str, ...] = ()
+    kind: NodeKind = "element"
+
+    @property
+    def name(self) -> str:
+        """The last of its names; "" for the document."""
+        return self.names[-1] if self.names else ""
+
+    @property
+    def is_field(self) -> bool:
+        """Whether it is a child of the item."""
+        return len(self.names) == 2
+
+    def holds_no_text(self) -> bool:
+        """Whether it is an element that has attributes alone."""
+        return self.is_field and self.name in ATTRIBUTES
+
+    def children(self) -> Iterator[ItemPath]:
+        """The elements in it."""
+        if not self.names:
+            yield ITEM
+        elif self == ITEM:
+            yield from (ItemPath((*self.names, field)) for field in FIELDS)
+
+    def attributes(self) -> Iterator[ItemPath]:
+        if self.is_field:
+            yield from (ItemPath((*self.names, name), "attribute") for name in ATTRIBUTES.get(self.name, ()))
+
+    def below(self) -> Iterator[ItemPath]:
+        """The elements at any depth in it."""
+        for child in self.children():
+            yield child
+            yield from child.below()
+
+
+DOCUMENT, ITEM = ItemPath(), ItemPath(("item",))
+
+Places = frozenset[ItemPath]
+
+
+def follow_step(places: Places, step: Step) -> Places:
+    """The places to which a step leads from any of these."""
+    return frozenset(
+        found
+        for place in places
+        if place.kind == "element"
+        for found in _reach(place, step)
+        if _accepts(step.test, found)
+    )
+
+
+def is_single(places: Places, steps: tuple[Step, ...]) -> bool:
+    """Whether a path without filters leads to one node at most, from a node at one of these places."""
+    for step in steps:
+        below = follow_step(places, step)
+        if step.axis != "/" or step.filters or len(below) != 1 or any(place.name in REPEATED for place in below):
+            return False
+        places = below
+    return True
+
+
+def _reach(place: ItemPath, step: Step) -> Iterator[ItemPath]:
+    deep = step.axis == "//"
+    if step.test.kind == "element":
+        yield from place.below() if deep else place.children()
+        return
+    yield from place.attributes()
+    for below in place.below() if deep else ():
+        yield from below.attributes()
+
+
+def _accepts(test: NameTest, place: ItemPath) -> bool:
+    return test.prefix in (None, "*") and test.local in ("*", place.name)
+
+
+CALLED = {
+    "pubDate": "timestamp", "pubdate": "timestamp", "published": "timestamp", "date": "timestamp", "time": "timestamp",
+    "modified": "updated", "url": "item_url", "uri": "item_url", "href": "item_url", "id": "guid",
+    "summary": "description", "abstract": "description", "body": "content", "text": "content", "encoded": "content",
+    "headline": "title", "name": "title", "creator": "author", "byline": "author", "tag": "category",
+    "tags": "category", "categories": "category", "authors": "author", "links": "link", "language": "lang",
+    "feed": "feed_title", "source": "feed_title", "site": "channel_url", "channel": "channel_url", "image": "enclosure",
+    "media": "enclosure", "thumbnail": "enclosure", "entry": "item", "post": "item", "article": "item", "rss": "item",
+}  # fmt: skip
+"""What others call the parts of an item."""
+
+_Names = dict[str, Places | None]
+"""The places of variables; None if nothing is known of them."""
+
+
+def item_warnings(query: Query, published: Collection[str]) -> Iterator[Problem]:
+    """The warnings for a query with spans over items, which come on the default stream. Nothing is known of the
+    documents of other streams, and of the default one if it is `published` too."""
+    checker = _Checker(published)
+    names = checker.source(query.source)
+    if isinstance(query.select, SelectItems):
+        checker.operands((item.operand for item in query.select.items), names)
+    elif isinstance(query.select, ElementConstructor):
+        checker.operands((hole.operand for hole in holes_of(query.select)), names)
+    yield from checker.problems
+
+
+class _Checker:
+    """Checks one query, and collects its `problems`."""
+
+    def __init__(self, published: Collection[str]) -> None:
+        self._published = published
+        self.problems: list[Problem] = []
+
+    def _warn(self, message: str, span: Span, hint: str) -> None:
+        self.problems.append(Problem(message, span, hint))
+
+    # ------------------------------------------------------------ sources
+
+    def source(self, source: Input) -> _Names:
+        """Checks a source. Returns the places of the names that it makes visible."""
+        match source:
+            case Block():
+                names: _Names = {}
+                known = source.stream == DEFAULT_STREAM and DEFAULT_STREAM not in self._published
+                self._steps(source.steps, frozenset((DOCUMENT,)) if known else None, names)
+                return names
+            case Join():
+                names = self.source(source.left) | self.source(source.right)
+                self._conditions([source.pred], None, names)
+                return names
+            case SubQuery():
+                names = self.source(source.source)
+                if not isinstance(source.select, SelectItems):
+                    return names
+                operands = [item.operand for item in source.select.items]
+                places = self.operands(operands, names)
+                return {item.name: place for item, place in zip(source.select.items, places, strict=True)}
+
+    def operands(self, operands: Iterable[Expr], names: _Names) -> list[Places | None]:
+        """Checks the operands of a SELECT. Returns the places of those that are nodes."""
+        return [self._operand(operand, None, names) for operand in operands]
+
+    # ------------------------------------------------------------ paths
+
+    def _steps(self, steps: Sequence[Step], places: Places | None, names: _Names) -> Places | None:
+        """Checks a path. Returns where it leads, None if that is not known. `names` takes up what it binds."""
+        for step in steps:
+            if places is not None:
+                found = follow_step(places, step)
+                if not found:
+                    self._warn(*_missing(step, places))
+                places = found or None
+            if step.var is not None:
+                names[step.var] = places
+            self._conditions(step.filters, places, names)
+        return places
+
+    # ------------------------------------------------------------ conditions
+
+    def _conditions(self, conditions: Iterable[Expr], context: Places | None, names: _Names) -> None:
+        """Checks conditions that must all hold of one node, which is at `context`."""
+        arms = [arm for condition in conditions for arm in _arms(condition)]
+        for arm in arms:
+            self._condition(arm, context, names)
+        self._contradictions(arms, context, names)
+
+    def _condition(self, expr: Expr, context: Places | None, names: _Names) -> None:
+        match expr:
+            case Rel():
+                self._steps(expr.steps, context, names)
+            case Or():
+                for arg in expr.args:
+                    self._conditions([arg], context, names)
+            case Not():
+                self._conditions([expr.arg], context, names)
+            case Compare():
+                self._comparison(expr, context, names)
+            case Call():
+                for argument in expr.args:
+                    self._value(argument, context, names)
+
+    def _comparison(self, expr: Compare, context: Places | None, names: _Names) -> None:
+        left, right = self._value(expr.left, context, names), self._value(expr.right, context, names)
+        for places, other in ((left, expr.right), (right, expr.left)):
+            what = _what(places)
+            if what == "a time" and self._of_times(expr, other):
+                return
+            if not what or (expr.op in ("=", "!=") and not isinstance(other, Number)):
+                continue
+            if what == "a time" and not isinstance(other, Number):
+                continue
+            holds = "always" if expr.op == "!=" else "never"
+            hint = 'compare it with a time, such as "2026-07-16"' if what == "a time" else "compare it with = or !="
+            self._warn(f"{_named(places)} holds {what}, which is no number: this {holds} holds", expr.span, hint)
+            return
+
+    def _of_times(self, expr: Compare, other: Expr) -> bool:
+        """Warns if a comparison of a field that holds a time with `other` compares it as a number or as a text."""
+        dated = f"write date({to_xscl(expr.left)}) {expr.op} date({to_xscl(expr.right)})"
+        if expr.op in ORDERS and isinstance(other, Rel | VarPath):
+            self._warn("two paths are compared as numbers, and this is a time: this never holds", expr.span, dated)
+            return True
+        if expr.op in ORDERS or not isinstance(other, String) or time_text(other.value) in ("", other.value):
+            return False
+        holds = "always" if expr.op == "!=" else "never"
+        dated = dated.replace(f"date({to_xscl(other)})", to_xscl(other))
+        self._warn(f"items write this time as {time_text(other.value)}: this {holds} holds", expr.span, dated)
+        return True
+
+    def _value(self, expr: Expr, context: Places | None, names: _Names) -> Places | None:
+        """Checks an operand whose text is used. Returns the places of a node."""
+        places = self._operand(expr, context, names)
+        if places is not None and all(place.holds_no_text() for place in places):
+            field = next(iter(places)).name
+            self._warn(f"{field} holds no text", expr.span, f"write {field}/@href")
+            return None
+        return places
+
+    def _operand(self, expr: Expr, context: Places | None, names: _Names) -> Places | None:
+        match expr:
+            case Rel():
+                return self._steps(expr.steps, context, names)
+            case VarPath():
+                return self._steps(expr.steps, names.get(expr.var), names)
+            case Call(name="count"):
+                for argument in expr.args:
+                    self._operand(argument, context, names)
+            case Call():
+                for argument in expr.args:
+                    self._value(argument, context, names)
+            case And() | Or() | Not() | Compare():
+                self._condition(expr, context, names)
+        return None
+
+    def _contradictions(self, arms: Sequence[Expr], context: Places | None, names: _Names) -> None:
+        """Warns if a node would have to have two texts."""
+        known: dict[object, String] = {}
+        for arm in arms:
+            found = _literal(arm)
+            if found is None:
+                continue
+            path, literal = found
+            above = context if isinstance(path, Rel) else names.get(path.var)
+            if not is_single(above or frozenset(), path.steps):
+                continue
+            before = known.setdefault(path, literal)
+            if before.value != literal.value:
+                message = f'one text cannot be both "{before.value}" and "{literal.value}": this never holds'
+                self._warn(message, arm.span, "write or between the two, if either will do")
+
+
+def _arms(expr: Expr) -> Iterator[Expr]:
+    if isinstance(expr, And):
+        for arg in expr.args:
+            yield from _arms(arg)
+    else:
+        yield expr
+
+
+def _literal(arm: Expr) -> tuple[Rel | VarPath, String] | None:
+    """The path and the text of a condition that they are equal."""
+    match arm:
+        case Compare(op="=", left=Rel() | VarPath() as path, right=String() as literal):
+            return path, literal
+        case Compare(op="=", left=String() as literal, right=Rel() | VarPath() as path):
+            return path, literal
+    return None
+
+
+# ---------------------------------------------------------------- what places hold, in words
+
+
+def _what(places: Places | None) -> str:
+    """What is known of the texts at all of these places."""
+    names = {place.name for place in places or ()}
+    if names and names <= TIMES:
+        return "a time"
+    return "an address" if names and names <= ADDRESSES else ""
+
+
+def _named(places: Places | None) -> str:
+    return " or ".join(sorted(place.name for place in places or ()))
+
+
+def _missing(step: Step, above: Places) -> tuple[str, Span, str]:
+    """The warning for a step that leads nowhere: message, place, hint."""
+    test, span = step.test, step.test.span
+    if test.prefix not in (None, "*"):
+        return (
+            "items have no namespaces",
+            span,
+            f"write {test.local} without the prefix, or read feeds as they are (raw)",
+        )
+    if test.kind == "attribute":
+        return _missing_attribute(step, above)
+    if all(place.is_field for place in above):
+        owner = min(place.name for place in above)
+        if test.local in ATTRIBUTES.get(owner, ()):
+            hint = f"{test.local} is an attribute: write {owner}/@{test.local}"
+        elif owner in ATTRIBUTES:
+            hint = f"it has the attributes {_list(ATTRIBUTES[owner])}, as in {owner}/@{ATTRIBUTES[owner][0]}"
+        else:
+            hint = f"it holds text: end the path with {owner}"
+        return f"{owner} has no elements in it", span, hint
+    if above == {DOCUMENT} and step.axis == "/":
+        hint = f"write //{test.local}" if test.local in FIELDS else "write //item"
+        return f"the root element of an item is item, not {test.local}", span, hint
+    known = ["item", *FIELDS] if DOCUMENT in above else FIELDS
+    return f"items have no {test.local}", span, _did_you_mean(test.local, known) or f"they have {_list(FIELDS)}"
+
+
+def _missing_attribute(step: Step, above: Places) -> tuple[str, Span, str]:
+    local, span = step.test.local, step.test.span
+    owners = [place for place in above if place.holds_no_text()]
+    if owners:
+        owner = min(place.name for place in owners)
+        hint = _did_you_mean(local, ATTRIBUTES[owner]) or f"it has {_list(ATTRIBUTES[owner])}"
+        return f"{owner} has no attribute {local}", span, hint
+    if ITEM in above and local in FIELDS:
+        return f"items have no attribute {local}", span, f"{local} is an element: write it without the @"
+    with_attribute = [field for field in FIELDS if local in ATTRIBUTES.get(field, ())]
+    hint = (
+        f"{with_attribute[0]} has it: write {with_attribute[0]}/@{local}"
+        if with_attribute
+        else "only link and enclosure have attributes"
+    )
+    return f"{_named(_named_only(above)) or 'this'} has no attribute {local}", span, hint
+
+
+def _named_only(places: Places) -> frozenset[ItemPath]:
+    return frozenset(place for place in places if place.names)
+
+
+def _did_you_mean(name: str, known: Sequence[str]) -> str:
+    called = "href" if "href" in known and name in ("url", "uri", "src") else CALLED.get(name)
+    meant = called if called in known else None
+    close = get_close_matches(name.lower(), known, n=1)
+    return f"did you mean {meant or close[0]}?" if meant or close else ""
+
+
+def _list(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+MOST_COMPARED = 1_000
+"""With how many PUBLISHed names an unknown stream is compared."""
+
+
+def stream_warnings(query: Query, published: Collection[str], *, feeds: bool) -> Iterator[Problem]:
+    """The warnings for a query with spans, in a script that PUBLISHes these names.
+
+    With `feeds`, documents come on the default stream alone. Otherwise they may come on any stream, so only a name that
+    looks like a misspelt one is told.
+    """
+    for block in blocks(query.source):
+        stream = block.stream
+        if stream == DEFAULT_STREAM or stream in published:
+            continue
+        names = list(islice(published, MOST_COMPARED))
+        close = get_close_matches(stream, names, n=1, cutoff=0.75)
+        folded = [name for name in (DEFAULT_STREAM, *names) if name.lower() == stream.lower()]
+        meant = (folded or close or [""])[0]
+        span = Span(block.span.start, block.span.start + len(stream))
+        if feeds:
+            hint = f"did you mean {meant}?" if meant else f"read {DEFAULT_STREAM}, or PUBLISH {stream} in another query"
+            if stream == "item" or stream in FIELDS:
+                hint = f"to read all elements of this name, write {DEFAULT_STREAM}//{stream}"
+            elif "." in stream:
+                hint = f"write {DEFAULT_STREAM}//{'/'.join(filter(None, stream.split('.')[1:]))}"
+            yield Problem(f"nothing PUBLISHes {stream}, and feeds come on stream {DEFAULT_STREAM}", span, hint)
+        elif meant:
+            yield Problem(f"nothing PUBLISHes {stream}", span, f"did you mean {meant}?")
+
+
+def event_warnings(text: str, script: Script, *, feeds: bool, items: bool) -> Iterator[Problem]:
+    """The warnings for the event statements of a correct script, with their places in its text.
+
+    `feeds` and `items` say what documents are, as for queries: `mmqjp.explain.warnings`.
+    """
+    published = script.published()
+    read = {name.name for query in script.event_queries for name in names_read(query.stream)}
+    for definition in script.definitions:
+        if script.event_queries and definition.name not in read:
+            span = event_name_span(text, definition)
+            yield Problem(f"nothing reads the event {definition.name}", span, "remove it, or write a query over it")
+        query = _as_query(definition)
+        yield from stream_warnings(query, published, feeds=feeds)
+        if items:
+            yield from item_warnings(query, published)
+    schemas = schemas_of(script)
+    for event_query in script.event_queries:
+        for problem in remarks(event_query, schemas):
+            yield problem.moved(event_query.span.start)
+
+
+def _as_query(definition: EventDefinition) -> Query:
+    items = [SelectItem(one.operand, f"{number}", one.span) for number, one in enumerate(definition.attributes)]
+    return Query(definition.block, SelectItems(tuple(items)), None, definition.span)
 
 
 def warnings_of(text: str, script: Script, feeds: EntryForm | None) -> list[XsclError]:

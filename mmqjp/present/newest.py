@@ -1,4 +1,7 @@
-"""Reads the newest outputs of a query as matches, with items and reasons, by SELECTs that run in any thread."""
+"""Reads the newest outputs of a query as matches, with items and reasons, by SELECTs that run in any thread.
+
+Reads the outputs of all queries by their numbers as matches, with items and reasons, for who follows them.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +12,24 @@ from functools import lru_cache
 from threading import Lock
 from typing import Any
 
-from mmqjp.answers.answer import Body
-from mmqjp.answers.output import Output, read_nodes
-from mmqjp.explain.node_names import is_pattern, named_reason
-from mmqjp.present.answer_table import Answer, Place
-from mmqjp.present.match import Match
-from mmqjp.present.output_why import MOST_MATCHES, compiled, items_of, parts_of, reason_of, selects_values
-from mmqjp.present.recent_answers import RecentAnswers, Version
-from mmqjp.present.recent_news import Since
-from mmqjp.present.recipients import Member
-from mmqjp.present.remembered_documents import RememberedDocuments
-from mmqjp.present.selected import selected
+from mmqjp.answers.output import Body, Output, read_nodes
+from mmqjp.explain.automaton import is_pattern, named_reason
+from mmqjp.explain.funnel import MOST_QUERIES
+from mmqjp.present.item import ShownMatch, selected_values
+from mmqjp.present.output_why import (
+    MOST_MATCHES,
+    block_documents,
+    compile_stored_query,
+    output_reason,
+    selects_values,
+    source_items,
+)
+from mmqjp.present.recent import RecentAnswers, RememberedDocuments, Since, VersionFn
+from mmqjp.present.recipients import AnswerRow, Member, OutputOrder
 from mmqjp.queries.compile import CompiledQuery
-from mmqjp.queries.identity import Identity
-from mmqjp.tables import page_sql
-from mmqjp.tables.lookup import Select, texts_of
+from mmqjp.queries.model import Identity
+from mmqjp.tables import lookup
+from mmqjp.tables.lookup import SelectFn, matches_of_all, outputs_between, query_texts, texts_by_qid
 
 KEPT_QUERIES = 2_000
 """The most queries that are kept compiled."""
@@ -31,16 +37,16 @@ KEPT_QUERIES = 2_000
 KEPT_CHARACTERS = 32 << 20
 """Answers are kept as they are shown until their outputs have so many characters; then the oldest ones go."""
 
-Row = Mapping[str, Any]
+_RowMapping = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Newest:
+class NewestPage:
     """The newest matches of a name, the newest first, their places, and where the next ones begin; None at the end."""
 
-    matches: tuple[Match, ...]
-    places: tuple[Place, ...]
-    next: Place | None
+    matches: tuple[ShownMatch, ...]
+    places: tuple[OutputOrder, ...]
+    next: OutputOrder | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +54,7 @@ class _Answer:
     """An answer as all queries of its form get it: the match that it is for one of them, the parts of its XML, None if
     that is too long, and what ids are made of. `has_xml` says whether its XML was read."""
 
-    match: Match
+    match: ShownMatch
     body: Body | None
     choice: bytes
     has_xml: bool = True
@@ -68,7 +74,7 @@ class NewestMatches:
     """Matches of a store. An answer is made once for all queries that get it. Methods may be called in any thread, and
     raise what `select` raises."""
 
-    def __init__(self, select: Select, version: Version, since: Since | None = None) -> None:
+    def __init__(self, select: SelectFn, version: VersionFn, since: Since | None = None) -> None:
         """`version` returns something that is another once there is a newer batch, and `since` what was committed."""
         self._select = select
         self.recent = RecentAnswers(select, version, since)
@@ -78,13 +84,13 @@ class NewestMatches:
         self._kept: OrderedDict[int, _Answer] = OrderedDict()
         self._size = 0
 
-    def newest(self, name: str, before: Place | None, most: int, *, numbered: bool = False) -> Newest:
+    def newest(self, name: str, before: OutputOrder | None, most: int, *, numbered: bool = False) -> NewestPage:
         """Returns the newest outputs of a name before a place. Their `seq` may be -1 unless they are to be `numbered`,
         which looks at the outputs of all other queries that came with them."""
         self.forget_what_was_dropped()
         if not numbered and (told := self._told_recently(name, before, most + 1)) is not None:
             return self._newest_recent(name, told, most)
-        told = self._select(page_sql.newest_outputs(name, before, most + 1)).to_pylist()
+        told = self._select(lookup.newest_outputs(name, before, most + 1)).to_pylist()
         shown = told[:most]
         later = [row for row in shown if row["answer"] >= 0]
         queries = {row["qid"]: row for row in self._queries(later)}
@@ -105,9 +111,9 @@ class NewestMatches:
             if match is not None:  # else it was dropped between two questions
                 matches.append(match)
                 places.append(place)
-        return Newest(tuple(matches), tuple(places), places[-1] if places and len(told) > most else None)
+        return NewestPage(tuple(matches), tuple(places), places[-1] if places and len(told) > most else None)
 
-    def latest(self, most: int) -> tuple[Match, ...] | None:
+    def latest(self, most: int) -> tuple[ShownMatch, ...] | None:
         """Returns the newest outputs of all queries, numbered, the newest first. None if they are not all
         remembered."""
         self.forget_what_was_dropped()
@@ -128,12 +134,12 @@ class NewestMatches:
                 self._kept.clear()
         return drops
 
-    def _told_recently(self, name: str, before: Place | None, most: int) -> list[tuple[Answer, Member]] | None:
+    def _told_recently(self, name: str, before: OutputOrder | None, most: int) -> list[tuple[AnswerRow, Member]] | None:
         """The newest outputs, if they are remembered and their XML is not needed: of queries that select it all."""
         told = self.recent.newest(name, before, most)
         return told if told is not None and _are_whole(member for _, member in told) else None
 
-    def _newest_recent(self, name: str, told: list[tuple[Answer, Member]], most: int) -> Newest:
+    def _newest_recent(self, name: str, told: list[tuple[AnswerRow, Member]], most: int) -> NewestPage:
         shown = told[:most]
         found = self._of_recent(shown)
         places = tuple((one.first_seq, one.place, member.qid) for one, member in shown)
@@ -141,9 +147,9 @@ class NewestMatches:
             _of_query(found[one.answer], name, member.identity, one.first_seq if one.first_seq == one.last_seq else -1)
             for one, member in shown
         )
-        return Newest(matches, places, places[-1] if places and len(told) > most else None)
+        return NewestPage(matches, places, places[-1] if places and len(told) > most else None)
 
-    def _of_recent(self, shown: Sequence[tuple[Answer, Member]]) -> dict[int, _Answer]:
+    def _of_recent(self, shown: Sequence[tuple[AnswerRow, Member]]) -> dict[int, _Answer]:
         """Remembered answers by number, without their XML."""
         with self._lock:
             found = {one.answer: self._kept[one.answer] for one, _ in shown if one.answer in self._kept}
@@ -151,7 +157,7 @@ class NewestMatches:
                 self._kept.move_to_end(number)
         missing = {one.answer: (one, member) for one, member in shown if one.answer not in found}
         outputs = [
-            Told(_output(one._asdict()), one.behind[:MOST_MATCHES], (member.text,), member.form)
+            UnexplainedOutput(_output(one._asdict()), one.behind[:MOST_MATCHES], (member.text,), member.form)
             for one, member in missing.values()
         ]
         made = matches_of_told(self._select, outputs, self.documents)
@@ -160,18 +166,20 @@ class NewestMatches:
         self._keep({number: found[number] for number in missing})
         return found
 
-    def _queries(self, told: Sequence[Row]) -> list[Row]:
-        return self._select(page_sql.identities(row["qid"] for row in told)).to_pylist() if told else []
+    def _queries(self, told: Sequence[_RowMapping]) -> list[_RowMapping]:
+        return self._select(lookup.identities(row["qid"] for row in told)).to_pylist() if told else []
 
-    def _numbers(self, told: Sequence[Row]) -> dict[tuple[int, int], int]:
+    def _numbers(self, told: Sequence[_RowMapping]) -> dict[tuple[int, int], int]:
         """The numbers of outputs that share a group with others, by answer and qid."""
         some = [row for row in told if row["first_seq"] != row["last_seq"]]
         if not some:
             return {}
-        sql = page_sql.numbers_of({row["first_seq"] for row in some}, {(row["answer"], row["qid"]) for row in some})
+        sql = lookup.output_numbers_sql(
+            {row["first_seq"] for row in some}, {(row["answer"], row["qid"]) for row in some}
+        )
         return {(row["answer"], row["qid"]): row["seq"] for row in self._select(sql).to_pylist()}
 
-    def _answers(self, told: Sequence[Row], queries: Mapping[int, Row]) -> dict[int, _Answer]:
+    def _answers(self, told: Sequence[_RowMapping], queries: Mapping[int, _RowMapping]) -> dict[int, _Answer]:
         """The answers of outputs by number. Those that are gone are left out."""
         texts = {row["answer"]: (queries[row["qid"]]["text"], queries[row["qid"]]["form"]) for row in told}
         with self._lock:
@@ -181,12 +189,12 @@ class NewestMatches:
         missing = texts.keys() - found.keys()
         if not missing:
             return found
-        rows = self._select(page_sql.answers(missing)).to_pylist()
+        rows = self._select(lookup.answers(missing)).to_pylist()
         behind: dict[int, list[tuple[int, ...]]] = {}
-        for row in self._select(page_sql.matches_behind(missing)).to_pylist():
+        for row in self._select(lookup.answer_matches_sql(missing)).to_pylist():
             behind.setdefault(row["answer"], []).append(_docids(row))
         untold = [
-            Told(
+            UnexplainedOutput(
                 _output(row),
                 tuple(behind.get(row["answer"], ()))[:MOST_MATCHES],
                 texts[row["answer"]][:1],
@@ -210,22 +218,22 @@ class NewestMatches:
             while self._size > KEPT_CHARACTERS:
                 self._size -= self._kept.popitem(last=False)[1].size
 
-    def _earlier(self, name: str, numbers: Sequence[int]) -> dict[int, Match]:
+    def _earlier(self, name: str, numbers: Sequence[int]) -> dict[int, ShownMatch]:
         """Outputs of earlier formats by number."""
         if not numbers:
             return {}
-        texts = tuple(texts_of(self._select, name, None, MOST_MATCHES))
-        rows = self._select(page_sql.earlier_outputs(numbers)).to_pylist()
+        texts = tuple(query_texts(self._select, name, None, MOST_MATCHES))
+        rows = self._select(lookup.earlier_outputs(numbers)).to_pylist()
         told = []
         for row in rows:
             output = replace(_output(row), query=name, xml=row["xml"], id=row["id"], seq=row["seq"])
             pairs = ({"docid1": one, "docid2": two} for one, two in row["matches"] or ())
-            told.append(Told(output, tuple(map(_docids, pairs))[:MOST_MATCHES], texts, None))
+            told.append(UnexplainedOutput(output, tuple(map(_docids, pairs))[:MOST_MATCHES], texts, None))
         return {match.output.seq: match for match in matches_of_told(self._select, told, self.documents)}
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class UnexplainedOutput:
     """An output without a reason: with the docids of the matches behind it, and the texts of the queries that it
     may be of, and the id of their form, None in earlier formats."""
 
@@ -236,27 +244,27 @@ class Told:
 
 
 def matches_of_told(
-    select: Select, told: Sequence[Told], documents: RememberedDocuments | None = None
-) -> Iterator[Match]:
+    select: SelectFn, told: Sequence[UnexplainedOutput], documents: RememberedDocuments | None = None
+) -> Iterator[ShownMatch]:
     """Yields outputs as matches, with their items and reasons."""
     docids = {docid for one in told for docids in one.behind for docid in docids}
     documents = documents or RememberedDocuments(select)
     records = documents.with_parts(docids)
     wanted = (source for one in told for source in zip(one.output.documents, one.output.streams, strict=True))
-    items = items_of(select, wanted, records, documents)
+    items = source_items(select, wanted, records, documents)
     for one in told:
         queries = {text: query for text in one.texts if (query := _query(text)) is not None}
         sources = list(zip(one.output.documents, one.output.streams, strict=True))
-        behind = [parts_of(ids, records) for ids in one.behind]
-        reason, _ = reason_of(one.output, behind, sources, queries, whole=False)
+        behind = [block_documents(ids, records) for ids in one.behind]
+        reason, _ = output_reason(one.output, behind, sources, queries, whole=False)
         if any(map(is_pattern, one.texts)):
             reason = named_reason(one.output.nodes)
         values = (
-            selected(one.output.xml)
+            selected_values(one.output.xml)
             if one.output.xml and any(selects_values(text, one.form) for text in one.texts)
             else ()
         )
-        yield Match(one.output, tuple(items[source] for source in sources), reason, values)
+        yield ShownMatch(one.output, tuple(items[source] for source in sources), reason, values)
 
 
 def _are_whole(members: Iterable[Member]) -> bool:
@@ -264,23 +272,45 @@ def _are_whole(members: Iterable[Member]) -> bool:
     return not any(selects_values(*query) for query in {(one.text, one.form) for one in members})
 
 
-def _of_query(answer: _Answer, name: str, identity: Identity, seq: int) -> Match:
-    """An answer as the output of one query."""
+def _of_query(answer: _Answer, name: str, identity: Identity, seq: int) -> ShownMatch:
     xml = "" if answer.body is None else answer.body.xml(name)
     output = replace(answer.match.output, query=name, xml=xml, id=identity.id(answer.choice), seq=seq)
     return replace(answer.match, output=output)
 
 
-def _output(row: Row) -> Output:
+def _output(row: _RowMapping) -> Output:
     documents, streams = tuple(row["documents"]), tuple(row["streams"])
     xml = "" if row.get("tail") is None else Body(row["head"], row["tail"]).xml("")
     return Output("", row["t0"], row["t1"], documents, streams, read_nodes(row["nodes"]), xml)
 
 
-def _docids(row: Row) -> tuple[int, ...]:
+def _docids(row: _RowMapping) -> tuple[int, ...]:
     return (row["docid1"],) if row["docid2"] is None else (row["docid1"], row["docid2"])
 
 
 @lru_cache(KEPT_QUERIES)
 def _query(text: str) -> CompiledQuery | None:
-    return compiled(text)
+    return compile_stored_query(text)
+
+
+def matches_between(select: SelectFn, after: int, until: int) -> list[ShownMatch]:
+    """Returns the outputs with numbers greater than `after`, up to `until`, by their numbers. Raises what `select`
+    raises."""
+    rows = outputs_between(select, after, until)
+    behind = matches_of_all(select, rows)
+    texts = texts_by_qid(select, (row["qid"] for row in rows if row["qid"] is not None))
+    told = [
+        UnexplainedOutput(
+            Output(
+                row["query"], row["t0"], row["t1"], tuple(row["documents"]), tuple(row["streams"]),
+                read_nodes(row["nodes"]), row["xml"], row["id"], row["seq"],
+            ),
+            tuple(behind[row["seq"]][:MOST_MATCHES]),
+            (texts[row["qid"]],)
+            if row["qid"] in texts
+            else tuple(query_texts(select, row["query"], None, MOST_QUERIES)),
+            row["form"],
+        )
+        for row in rows
+    ]  # fmt: skip
+    return list(matches_of_told(select, told))

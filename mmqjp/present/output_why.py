@@ -1,43 +1,459 @@
-"""Why a single output came about: its match with all of its reason, and the outputs of other queries behind it."""
+"""Why a single output came about: its match with all of its reason, and the outputs of other queries behind it.
+
+The events that an event query sees, made again of kept documents and stored outputs, which SELECTs read.
+
+What made an output of an event query: finds the events again behind it, and how the query put them together.
+
+What made an output of a PATTERN: finds the events of its match again, and the conditions that held for them.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from common.errors import InputError
+from common.tools import in_batches
+from feeds.documents import iso_utc
 from join_stage.store.protocol import StoreError
+from mmqjp.answers.events_run import PATTERNS, PatternTime
+from mmqjp.answers.kernels import LATE
 from mmqjp.answers.output import Output, read_nodes
-from mmqjp.documents.record import Record
-from mmqjp.explain.findings import filters_of
-from mmqjp.explain.node_names import is_pattern, named_reason
-from mmqjp.explain.reasons import Reason, ReasonSearch, TooMuchWork
-from mmqjp.explain.retrace.filled import Filling
-from mmqjp.explain.why import MOST_QUERIES, MOST_STEPS
-from mmqjp.present.event_why import EventWhy, event_why
-from mmqjp.present.item import Item, item_of, missing_item
-from mmqjp.present.match import Match
-from mmqjp.present.pattern_why import pattern_why
-from mmqjp.present.recent_answers import RecentAnswers
-from mmqjp.present.remembered_documents import RememberedDocuments
-from mmqjp.present.selected import selected
-from mmqjp.queries.compile import CompiledQuery, Compiler
-from mmqjp.queries.event_compile import is_bare, is_event_form
+from mmqjp.documents.record import Record, record_of
+from mmqjp.explain.automaton import all_written, component_text, fillers, is_pattern, named_reason
+from mmqjp.explain.funnel import MAX_REASON_STEPS, MOST_QUERIES, STEPS_FOR_A_DOCUMENT
+from mmqjp.explain.join_trial import Reason, ReasonSearch, TooMuchWork, filters_of
+from mmqjp.explain.retrace.events import (
+    FilledPart,
+    Filling,
+    PartDuration,
+    build_part,
+    explain_event,
+    shown,
+    source_places,
+)
+from mmqjp.explain.retrace.patterns import Matcher, OutputMatch, tested
+from mmqjp.explain.retrace.search import MatchBindings
+from mmqjp.explain.retrace.stages import DocumentEvents, Trial
+from mmqjp.explain.retrace.values import DocumentRef, Event, Plain, SourceEvent, as_number, as_text, given_parts
+from mmqjp.explain.terms import FunnelStage, Operand, ShownCondition, TooLong, duration_text, format_window
+from mmqjp.present.item import ShownItem, ShownMatch, item_of, missing_item, selected_values
+from mmqjp.present.query_lookup import (
+    AT_ONCE,
+    CHARACTERS_AT_ONCE,
+    KnownEvents,
+    KnownPattern,
+    affordable,
+    known_event_queries,
+)
+from mmqjp.present.recent import RecentAnswers, RememberedDocuments
+from mmqjp.queries.compile import CompiledQuery, Compiler, is_bare, is_event_form, read_by
+from mmqjp.queries.model import Subscription
+from mmqjp.queries.registry import since_of
 from mmqjp.tables.lookup import (
     Row,
-    Select,
-    documents_by_id,
+    SelectFn,
+    document_rows_by_id,
+    documents_by_docid,
+    find_nearest_documents,
+    latest_setting,
     matches_of,
     output_by_id,
     output_by_seq,
+    outputs_between_times,
     outputs_by_id,
+    query_texts,
+    reason_refused,
     span_of_outputs,
-    texts_of,
 )
+from xpath_stage.documents import element_text, parse_document
+from xscl.algebra.events import (
+    ERRORS,
+    Aggregate,
+    Events,
+    Filter,
+    Fold,
+    NearPattern,
+    Next,
+    Pattern,
+    Schema,
+    Stream,
+    Union,
+)
+from xscl.algebra.events import Select as Selection
+
+MOST_DOCUMENTS = MOST_OUTPUTS = 10_000
+"""So many kept documents, and outputs of a query, are looked at."""
+
+MAX_EVENT_STEPS = 3_000_000
+"""How many steps are taken, about as many microseconds; and how many in one document."""
+
+FOR_EVER = 2**61
+
+
+class Exhausted(Exception):
+    """All steps have been taken."""
+
+
+@dataclass
+class StepBudget:
+    """The steps that remain: in all, and in the document that is looked at."""
+
+    left: int = MAX_EVENT_STEPS
+    here: int = 0
+
+    def take(self, steps: int) -> None:
+        """Takes steps. Raises Exhausted."""
+        self.left -= steps
+        if self.left < 0:
+            raise Exhausted
+
+    def take_here(self, steps: int) -> None:
+        """Takes steps in a document. Raises Exhausted, TooLong."""
+        self.take(steps)
+        self.here -= steps
+        if self.here < 0:
+            raise TooLong
+
+
+class Interval(NamedTuple):
+    """The times between which documents and outputs end that are looked at, and one of them: those nearest to it come
+    first, if there are too many."""
+
+    t0: int
+    t1: int
+    near: int
+
+
+class EventSources:
+    """The events that a query reads. `records` are documents that are looked at whenever they are; `interval` says
+    which others are, `most` documents and `most` outputs of a query. Without an interval there are no others."""
+
+    def __init__(
+        self,
+        select: SelectFn,
+        known: KnownEvents | KnownPattern,
+        records: Sequence[Record],
+        interval: Interval | None,
+        work: StepBudget,
+        most: int = MOST_DOCUMENTS,
+    ) -> None:
+        self._select, self._known, self._work, self._most = select, known, work, most
+        self._since = since_of(known.query)
+        self._makers = {name: DocumentEvents(one) for name, one in known.definitions.items()}
+        self._events: dict[str, list[Event]] = {name: [] for name in read_by(known.stream)}
+        self._unseen: dict[str, list[Event]] = {name: [] for name in self._events}
+        self.read, self.left_out, self.unseen = 0, 0, 0
+        """How many documents and outputs were looked at, how many were not because there are too many, and how many
+        came before the query."""
+        self._take([record for record in records if refusal(select, record) is None])
+        if interval is not None:
+            self._take_kept({record.docid for record in records}, interval)
+            for name, schema in read_by(known.stream).items():
+                if name not in self._makers:
+                    self._take_outputs(name, schema, interval)
+        for events in self._events.values():
+            events.sort(key=lambda one: one.t1)
+
+    def given(self, name: str) -> Sequence[Event]:
+        """Returns the events of a stream in the order of t1."""
+        return self._events[name]
+
+    def _take_kept(self, known: Iterable[int], interval: Interval) -> None:
+        streams = {one.pattern.stream for one in self._known.definitions.values()}
+        if not streams:
+            return
+        sizes = find_nearest_documents(self._select, streams, *interval, self._most + 1, LATE)
+        wanted = affordable(sizes[: self._most])
+        self.left_out += len(sizes) - len(wanted)
+        wanted = [one for one in wanted if one[0] not in set(known)]
+        for some in in_batches(wanted, AT_ONCE, CHARACTERS_AT_ONCE, lambda one: one[1]):
+            rows = documents_by_docid(self._select, [docid for docid, _ in some])
+            self._take(list(map(record_of, rows)))
+
+    def _take(self, records: Iterable[Record]) -> None:
+        for record in records:
+            self.read += 1
+            self.unseen += not self._sees(record.t1)
+            for name, maker in self._makers.items():
+                if record.stream == maker.definition.pattern.stream and self._sees(record.t1):
+                    self._work.here = STEPS_FOR_A_DOCUMENT
+                    try:
+                        self._events[name] += maker.of(record, self._work.take_here)
+                    except TooLong:
+                        self.left_out += 1
+            record.__dict__.pop("tree", None)
+
+    def _take_outputs(self, name: str, schema: Schema, interval: Interval) -> None:
+        rows = outputs_between_times(self._select, name, *interval, self._most + 1)
+        self.left_out += len(rows) > self._most
+        for row in rows[: self._most]:
+            self.read += 1
+            # What a backfill published, only it and later queries have seen.
+            is_seen = self._sees(row["t1"]) and row["first_qid"] <= self._known.query.qid
+            self.unseen += not is_seen
+            (self._events if is_seen else self._unseen)[name].append(_published(name, schema, row))
+
+    def _sees(self, time: int) -> bool:
+        return time > self._since
+
+    # ------------------------------------------------------------ why there is none
+
+    def why_none(self, name: str, record: Record) -> Iterator[FunnelStage]:
+        """Yields the stages up to the first that a document does not pass of having an event of a stream."""
+        if name not in self._makers:
+            yield self._without_output(name, (record.id, record.stream))
+            return
+        maker = self._makers[name]
+        stages = list(maker.why_none(record))
+        yield from stages
+        if not stages[-1].found:
+            return
+        yield FunnelStage("event", name, 1, "events")
+        if not self._sees(record.t1):
+            yield FunnelStage("unseen", name, 0, "events").told(*_unseen(self._known.query, record.t1))
+            return
+        reason = refusal(self._select, record) or "the document is too large to search"
+        yield FunnelStage("late", name, 0, "events").told(reason)
+
+    def _without_output(self, name: str, source: DocumentRef) -> FunnelStage:
+        """Returns the stage of a document that no output is made of which the query sees."""
+        unseen = [
+            one for one in self._unseen[name] for part in given_parts(one) if source in (part.source, *part.behind)
+        ]
+        if not unseen:
+            return FunnelStage("event", name, 0, "events").told(
+                f"none of the outputs of {name} is made of the document"
+            )
+        time = max(one.t1 for one in unseen)
+        if self._sees(time):
+            what = "a backfill published it, and the query, which was there before, did not get it"
+            return FunnelStage("unseen", name, 0, "events").told(what)
+        return FunnelStage("unseen", name, 0, "events").told(*_unseen(self._known.query, time))
+
+
+def refusal(select: SelectFn, record: Record) -> str | None:
+    """Returns why no event query got the events of a document; None if they did."""
+    reason = reason_refused(select, record.stream, record.id, f"{LATE}%")
+    if reason is not None:
+        behind = reason.partition(": ")[2].split(" ")[0]
+        far = f"{duration_text(int(behind))} " if behind.isdecimal() else ""
+        return f"it came too late for patterns: {far}behind what had been released"
+    return reason_refused(select, record.stream, record.id, "more than % events %, for patterns")
+
+
+def horizon(select: SelectFn) -> int:
+    """Returns the time up to which event queries have been answered."""
+    return PatternTime.from_setting(latest_setting(select, PATTERNS)).horizon
+
+
+def interval_of(stream: Stream, t0: int, t1: int, *, around: bool) -> Interval:
+    """Returns when documents end that an event of a stream depends on which takes from `t0` to `t1`; `around`, one of
+    which a part takes that long."""
+    length, before = _longest(stream), _before(stream)
+    low = FOR_EVER if before is None or (around and length is None) else before + ((around and length) or 0)
+    high = (FOR_EVER if length is None else length) if around else 0
+    return Interval(max(t0 - low, -FOR_EVER), min(t1 + high, FOR_EVER), t1)
+
+
+def _longest(stream: Stream) -> int | None:
+    """Returns how long an event of a stream can take; None if there is no bound."""
+    match stream:
+        case Events() | Aggregate():
+            return 0
+        case Selection(source=source) | Filter(source=source):
+            return _longest(source)
+        case Union(left=left, right=right):
+            both = _longest(left), _longest(right)
+            return None if None in both else max(length for length in both if length is not None)
+        case Next(within=within) | Fold(within=within):
+            return within
+
+
+def _before(stream: Stream) -> int | None:
+    """Returns how long before the beginning of an event of a stream others may end on which it depends; None if there
+    is no bound."""
+    match stream:
+        case Events():
+            return 0
+        case Selection(source=source) | Filter(source=source):
+            return _before(source)
+        case Aggregate(source=source, over=over):
+            inner, length = _before(source), _longest(source)
+            return None if inner is None or length is None else inner + length + (over or 0)
+        case Union(left=left, right=right) | Next(left=left, right=right) | Fold(left=left, right=right):
+            both = _before(left), _before(right)
+            return None if None in both else max(length for length in both if length is not None)
+
+
+def _unseen(query: Subscription, time: int) -> tuple[str, str]:
+    if time <= query.since:
+        return f"the query sees events that end after {iso_utc(query.since)}", "mmqjp subscribe --backfill answers it"
+    return f"the query was paused, and has begun anew at {iso_utc(since_of(query))}", ""
+
+
+def output_attributes(xml: str) -> dict[str, str]:
+    """Returns the attributes of an output of an event query that are not NULL, as texts."""
+    root = parse_document(xml.encode(), trusted=True).root
+    return {str(child.tag): element_text(child) for child in root}
+
+
+def _published(name: str, schema: Schema, row: Row) -> Event:
+    texts = output_attributes(row["xml"])
+    values: dict[str, Plain] = {
+        attribute: as_number(text) if kind == "number" and text is not None else text
+        for attribute, kind in schema
+        for text in [texts.get(attribute)]
+    }
+    behind = tuple(zip(row["documents"], row["streams"], strict=True))
+    roots = tuple(read_nodes(row["nodes"]).values())
+    return Event(values, row["t0"], row["t1"], SourceEvent(name, (row["id"], name), behind, roots, output=True))
+
+
+@dataclass(frozen=True, slots=True)
+class EventWhy:
+    """What made an output of an event query, the conditions that held, and the query's text."""
+
+    filling: Filling
+    reason: Reason
+    text: str
+
+
+def event_why(select: SelectFn, output: Output, form: str) -> EventWhy | None:
+    """Returns what made an output of an event query of a form. None if it cannot be told: what it was made of is no
+    longer stored, or is too much to look at. Raises what `select` does."""
+    sources = list(zip(output.documents, output.streams, strict=True))
+    for known in known_event_queries(select, output.query, form):
+        if not isinstance(known, KnownEvents):
+            continue
+        rows = document_rows_by_id(select, output.documents)
+        records = [record_of(row) for row in rows if (row["id"], row["stream"]) in set(sources)]
+        for interval in (None, interval_of(known.stream, output.t0, output.t1, around=False)):
+            if interval is None and not _is_of_documents(known, records):
+                continue
+            with suppress(Exhausted):
+                work = StepBudget()
+                trial = Trial(EventSources(select, known, records, interval, work).given, work.take)
+                for event in trial.events(known.stream, output.t0, output.t1):
+                    if is_output(event, output, output_attributes(output.xml)):
+                        return EventWhy(*explain_event(event, sources), known.query.text)
+    return None
+
+
+def is_output(event: Event, output: Output, values: Mapping[str, str]) -> bool:
+    """Returns whether an event is an output, whose `values` are those of its attributes that are not NULL."""
+    own = {name: text for name, value in event.values.items() if (text := as_text(value)) is not None}
+    if (event.t0, event.t1, own) != (output.t0, output.t1, values):
+        return False
+    parts = list(given_parts(event))
+    behind = {source for part in parts for source in part.behind}
+    roots = {root for part in parts for root in part.roots}
+    sources = set(zip(output.documents, output.streams, strict=True))
+    return behind == sources and roots == set(output.nodes.values())
+
+
+def _is_of_documents(known: KnownEvents, records: Sequence[Record]) -> bool:
+    """Returns whether the events of a query's outputs are all in their documents, so that no others have to be read."""
+    return _is_simple(known.stream, known) and {one.pattern.stream for one in known.definitions.values()} <= {
+        record.stream for record in records
+    }
+
+
+def _is_simple(stream: Stream, known: KnownEvents) -> bool:
+    """Returns whether there is one way only in which events can have made one of a stream."""
+    match stream:
+        case Events(stream=name):
+            return name in known.definitions
+        case Selection(source=source) | Filter(source=source):
+            return _is_simple(source, known)
+        case Next(left=left, right=right):
+            return _is_simple(left, known) and _is_simple(right, known)
+        case _:
+            return False
+
+
+def pattern_why(select: SelectFn, output: Output, form: str) -> EventWhy | None:
+    """Returns what made an output of a PATTERN of a form. None if it cannot be told: it is of no PATTERN, what it was
+    made of is no longer stored, or is too much to look at. Raises what `select` does."""
+    sources = list(zip(output.documents, output.streams, strict=True))
+    wanted = OutputMatch(fillers(output.nodes), output.t0, frozenset(sources)) if sources else None
+    for known in known_event_queries(select, output.query, form) if wanted is not None else ():
+        if not isinstance(known, KnownPattern):
+            continue
+        rows = document_rows_by_id(select, output.documents)
+        records = [record_of(row) for row in rows if (row["id"], row["stream"]) in set(sources)]
+        for interval in (None, Interval(output.t0, output.t1, output.t1)):
+            with suppress(Exhausted):
+                assert wanted is not None, "there are documents"
+                match = _match(select, known, records, interval, wanted)
+                if match is not None:
+                    return EventWhy(*_told(known.stream, match, output, sources), known.query.text)
+    return None
+
+
+def _match(
+    select: SelectFn, known: KnownPattern, records: Sequence[Record], interval: Interval | None, wanted: OutputMatch
+) -> MatchBindings | None:
+    work = StepBudget()
+    events = EventSources(select, known, records, interval, work)
+    return Matcher(known.stream, events.given, work.take).match(wanted)
+
+
+def _told(
+    pattern: Pattern | NearPattern, match: MatchBindings, output: Output, sources: Sequence[DocumentRef]
+) -> tuple[Filling, Reason]:
+    places = source_places(sources)
+    parts: list[FilledPart] = []
+    conditions: list[ShownCondition] = []
+    first = next(event for events in match.values() for event in events)
+    for key in pattern.keys:
+        conditions.append(_equal(key, first.values[key]))
+    if isinstance(pattern, NearPattern):
+        parts += [build_part(name, events, places) for name, events in match.items()]
+        conditions.append(
+            ShownCondition((f"{_errors(output.xml)} letters are missing, of {pattern.errors} that may be",))
+        )
+    else:
+        for one in pattern.variables:
+            if not one.negated:
+                parts.append(build_part(component_text(one), match[one.name], places))
+        operator = pattern.variables[0].source
+        conditions += [shown(operator, condition, scope) for condition, scope in tested(pattern, match)]
+        conditions += _absent(pattern)
+    span = PartDuration("PATTERN", output.t1 - output.t0, None, pattern.within)
+    return Filling(tuple(parts), (span,)), Reason((), tuple(dict.fromkeys(conditions)))
+
+
+def _equal(key: str, value: Plain) -> ShownCondition:
+    """Returns that all events have the same value of an attribute."""
+    name = f"[{key}]"
+    return (
+        ShownCondition((Operand(name, value),))
+        if isinstance(value, str)
+        else ShownCondition((f"{name} {as_text(value)}",))
+    )
+
+
+def _absent(pattern: Pattern) -> Iterator[ShownCondition]:
+    for at, one in enumerate(pattern.variables):
+        if one.negated:
+            text = all_written([kill for kill in pattern.kills if kill.variable == at], pattern)
+            where = _where(pattern, one.group)
+            yield ShownCondition((f"no {one.source.stream} {one.name} {where}{f': {text}' if text else ''}",))
+
+
+def _where(pattern: Pattern, group: int) -> str:
+    window = "" if pattern.within is None else f" in {format_window(pattern.within)}"
+    return f"before{window}" if not group else f"afterwards{window}" if group == pattern.groups else "in between"
+
+
+def _errors(xml: str) -> str:
+    return parse_document(xml.encode(), trusted=True).root.get(ERRORS, "")
+
 
 ID_LENGTH, LISTED = 32, 5
 """The length of an id in hexadecimal digits, and how many ids with one beginning an error lists."""
@@ -73,7 +489,7 @@ class OutputWhy:
     """Why an output came about. `text` is that of its query, "" if it is not known. Of an event query, `events` says
     which events made it; None if that is not known."""
 
-    match: Match
+    match: ShownMatch
     fed: tuple[Fed, ...] = ()
     text: str = ""
     events: Filling | None = None
@@ -88,11 +504,11 @@ class OutputWhy:
         """Returns what such an object says."""
         fed = tuple(Fed(one["id"], one["query"], tuple(one["documents"])) for one in found["fed"])
         events = None if found["events"] is None else Filling.from_dict(found["events"])
-        return OutputWhy(Match.from_dict(found), fed, found["text"], events)
+        return OutputWhy(ShownMatch.from_dict(found), fed, found["text"], events)
 
 
 def why_output(
-    select: Select,
+    select: SelectFn,
     asked: str,
     group: int | None = None,
     recent: RecentAnswers | None = None,
@@ -116,16 +532,16 @@ def why_output(
     )  # fmt: skip
     docids = (matches_of(select, row) if "behind" not in row else row["behind"])[:MOST_MATCHES]
     records = documents.with_parts(docid for some in docids for docid in some)
-    behind = [parts_of(some, records) for some in docids]
-    texts = row.get("texts") or texts_of(select, output.query, row["form"], MOST_QUERIES)
-    queries = {text: query for text in texts if (query := compiled(text)) is not None}
+    behind = [block_documents(some, records) for some in docids]
+    texts = row.get("texts") or query_texts(select, output.query, row["form"], MOST_QUERIES)
+    queries = {text: query for text in texts if (query := compile_stored_query(text)) is not None}
     sources = list(zip(output.documents, output.streams, strict=True))
-    found = items_of(select, sources, records, documents)
+    found = source_items(select, sources, records, documents)
     items = tuple(found[source] for source in sources)
     parts = next(filter(None, behind), ())
-    reason, text = reason_of(output, behind, sources, queries)
-    shown = selected(output.xml) if any(selects_values(text, row["form"]) for text in texts) else ()
-    match, text = Match(output, items, reason, shown), text or next(iter(texts), "")
+    reason, text = output_reason(output, behind, sources, queries)
+    shown = selected_values(output.xml) if any(selects_values(text, row["form"]) for text in texts) else ()
+    match, text = ShownMatch(output, items, reason, shown), text or next(iter(texts), "")
     if is_event_form(row["form"] or ""):
         if is_pattern(text):
             match = replace(match, reason=named_reason(output.nodes))
@@ -134,7 +550,7 @@ def why_output(
     return OutputWhy(match, _fed(parts), text)
 
 
-def _found(select: Select, asked: str) -> Row:
+def _found(select: SelectFn, asked: str) -> Row:
     if asked.isdecimal() and len(asked) < ID_LENGTH - 13 and (row := output_by_seq(select, int(asked))) is not None:
         return row
     if not _ID.fullmatch(asked):
@@ -153,7 +569,7 @@ def _found(select: Select, asked: str) -> Row:
     return row
 
 
-def _recent(select: Select, asked: str) -> list[tuple[str, int, str]]:
+def _recent(select: SelectFn, asked: str) -> list[tuple[str, int, str]]:
     """Looks for a whole id, which one output alone has, among the newest outputs."""
     if len(asked) < ID_LENGTH:
         return []
@@ -161,23 +577,23 @@ def _recent(select: Select, asked: str) -> list[tuple[str, int, str]]:
     return outputs_by_id(select, asked, 1, newest - RECENT) if newest - RECENT > oldest else []
 
 
-def stored_parts(select: Select, behind: Sequence[tuple[int, ...]]) -> list[tuple[Record, ...]]:
+def stored_parts(select: SelectFn, behind: Sequence[tuple[int, ...]]) -> list[tuple[Record, ...]]:
     """Returns the documents of a query's blocks for each match, which is given by its docids; none for one of which a
     document is no longer stored."""
     records = RememberedDocuments(select).with_parts(docid for docids in behind for docid in docids)
-    return [parts_of(docids, records) for docids in behind]
+    return [block_documents(docids, records) for docids in behind]
 
 
-def items_of(
-    select: Select, sources: Iterable[tuple[str, str]], records: Mapping[int, Record], documents: RememberedDocuments
-) -> dict[tuple[str, str], Item]:
+def source_items(
+    select: SelectFn, sources: Iterable[tuple[str, str]], records: Mapping[int, Record], documents: RememberedDocuments
+) -> dict[tuple[str, str], ShownItem]:
     """Returns the items of documents, by id and stream. Those that are not among `records` are asked for; `documents`
     remembers those that are."""
     wanted = set(sources)
     external = (((one.id, one.stream), one) for one in records.values() if one.kind == "external")
     found = {key: documents.item(one) for key, one in external if key in wanted}
     if missing := wanted - found.keys():
-        for row in documents_by_id(select, {id for id, _ in missing}):
+        for row in document_rows_by_id(select, {id for id, _ in missing}):
             key = row["id"], row["stream"]
             if row["kind"] == "external" and key in missing:
                 found[key] = item_of(*key, row["t0"], row["xml"])
@@ -188,25 +604,25 @@ def items_of(
 def selects_values(text: str, form: str | None) -> bool:
     """Returns whether the outputs of a query, of which also the id of its form may be known, have values to show,
     instead of whole documents: those of event queries have, too. A query that this version cannot read has none."""
-    query = compiled(text)
+    query = compile_stored_query(text)
     return is_event_form(form or "") if query is None else not query.normal.star
 
 
-def compiled(text: str) -> CompiledQuery | None:
+def compile_stored_query(text: str) -> CompiledQuery | None:
     """Returns a stored query, or None if it is an event query, or if this version cannot read it."""
     with suppress(StoreError):
         return None if is_bare(text) else Compiler().compile_text(text)
     return None
 
 
-def parts_of(docids: Sequence[int], records: Mapping[int, Record]) -> tuple[Record, ...]:
+def block_documents(docids: Sequence[int], records: Mapping[int, Record]) -> tuple[Record, ...]:
     """Returns the documents of the query's blocks; none if one of them is no longer stored."""
     if not all(docid in records and all(part in records for part in records[docid].parts) for docid in docids):
         return ()
     return tuple(records[part] for docid in docids for part in records[docid].parts)
 
 
-def reason_of(
+def output_reason(
     output: Output,
     behind: Sequence[tuple[Record, ...]],
     sources: Sequence[tuple[str, str]],
@@ -222,7 +638,7 @@ def reason_of(
         for text, query in queries.items():
             try:
                 filters = filters_of(text) if whole or query.normal.op is None else None
-                reason = ReasonSearch(query.normal, output.nodes, placed, MOST_STEPS).reason(filters)
+                reason = ReasonSearch(query.normal, output.nodes, placed, MAX_REASON_STEPS).reason(filters)
             except TooMuchWork:
                 return None, text
             if reason is not None:
@@ -230,7 +646,7 @@ def reason_of(
     return None, ""
 
 
-def _of_events(match: Match, text: str, why: EventWhy | None) -> OutputWhy:
+def _of_events(match: ShownMatch, text: str, why: EventWhy | None) -> OutputWhy:
     if why is None:
         return OutputWhy(match, (), text)
     seen = (one for part in why.filling.parts for one in part.events if one.output)

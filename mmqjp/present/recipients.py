@@ -1,20 +1,26 @@
-"""Who gets which answers, as the tables say: the condition `RECEIVES`, over many answers and members at once."""
+"""Who gets which answers, as the tables say: the condition `RECEIVES`, over many answers and members at once.
+
+Some answers of a store, as columns. Very many come and few are looked at: only those become objects of Python.
+
+Keeps the answers of the newest batches, so that pages and feeds need not ask for them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
-from mmqjp.queries.identity import Identity
+from common.arrays import Ints
+from mmqjp.queries.model import Identity
 from templates.catalog import INFINITE
-
-Ints = NDArray[np.int64]
 
 
 class Member(NamedTuple):
@@ -51,7 +57,7 @@ class SomeMembers:
         return _columns(self.all)
 
 
-class Members:
+class MemberHistory:
     """All members there ever were, by name and by form, each in the order of names and qids."""
 
     def __init__(self, rows: Iterable[Mapping[str, Any]] = ()) -> None:
@@ -76,7 +82,6 @@ class Members:
         return [SomeMembers(form, some) for form, some in of_form.items()]
 
     def of_form(self, form: str) -> SomeMembers:
-        """Returns the members of a form."""
         return self._of_form.get(form) or SomeMembers(form, ())
 
     def places(self, form: str) -> tuple[int, int]:
@@ -112,3 +117,359 @@ def receives(answers: Mapping[str, Ints], members: Mapping[str, Ints]) -> NDArra
 def _columns(members: Sequence[Member]) -> dict[str, Ints]:
     names = ("qid", "widest", "since", "begun", "ended", "ended_at")
     return {name: np.array([getattr(one, name) for one in members], np.int64) for name in names}
+
+
+READ_AT_ONCE = 20
+"""So many answers are read together, of which perhaps only the first are needed."""
+
+JUDGED_AT_ONCE = 500
+"""For so many answers it is found at once who gets them."""
+
+_NUMBERS = ("answer", "t1", "batch", "first_seq", "place", "width", "appeared", "first_qid", "arrival")
+
+
+class AnswerRow(NamedTuple):
+    """A row of the table `answers`, with when it was committed, None if that was dropped, and the docids of the matches
+    behind it."""
+
+    answer: int
+    form: str
+    t0: int
+    t1: int
+    documents: tuple[str, ...]
+    streams: tuple[str, ...]
+    nodes: str
+    choice: str
+    batch: int
+    first_seq: int
+    last_seq: int
+    place: int
+    committed_at: int | None
+    behind: tuple[tuple[int, ...], ...]
+
+
+OutputOrder = tuple[int, int, int]
+"""Where an output stands among those of its name: the first number of its group, its place there, and the qid."""
+
+OutputRow = tuple[OutputOrder, AnswerRow, Member]
+"""An answer and one of those who get it, with the place of that output."""
+
+
+class Got(NamedTuple):
+    """Who gets so many answers: for each output the qid, and its t1."""
+
+    answers: int
+    qids: Ints
+    t1s: Ints
+
+
+class AnswerTable:
+    """Answers in the order of `first_seq` and `place`. Not for several threads at once."""
+
+    def __init__(self, rows: pa.Table, behind: pa.Table, withheld: pa.Table) -> None:
+        """`rows` have the columns of `mmqjp.tables.lookup`. `behind` has the docids of matches by `answer`, and
+        `withheld` the qids of those who do not get one; there may be other answers in them, too."""
+        columns = {name: _ints(rows[name]) for name in _NUMBERS}
+        order = np.lexsort((columns["place"], columns["first_seq"]))
+        self._columns = {name: column[order] for name, column in columns.items()}
+        self._rows = rows.take(pa.array(order)).combine_chunks()  # which holds no more memory than it needs
+        self._behind = _by_answer(behind, ("docid1", "docid2"), self._columns["answer"])
+        self._withheld = _by_answer(withheld, ("qid",), self._columns["answer"])
+        self._read: dict[int, AnswerRow] = {}
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @property
+    def first_batch(self) -> int:
+        """The first batch of which it has answers."""
+        return int(self._columns["batch"][0])
+
+    @property
+    def last_batch(self) -> int:
+        """The last batch of which it has answers."""
+        return int(self._columns["batch"][-1])
+
+    @property
+    def first_seq(self) -> int:
+        """The first of its groups."""
+        return int(self._columns["first_seq"][0])
+
+    def followed_by(self, later: AnswerTable) -> AnswerTable:
+        """Returns these answers and those of later batches."""
+        rows = pa.concat_tables([self._rows, later._rows], promote_options="default")
+        behind, withheld = (
+            pa.table({name: np.concatenate([column, others[name]]) for name, column in own.items()})
+            for own, others in ((self._behind, later._behind), (self._withheld, later._withheld))
+        )
+        made = AnswerTable(rows, behind, withheld)
+        made._read = dict(self._read)  # they are at the same places
+        return made
+
+    def without_first_batch(self) -> AnswerTable:
+        """Returns the answers of all batches but the first."""
+        return self._between(int(np.searchsorted(self._columns["batch"], self.first_batch + 1)), len(self))
+
+    def in_parts(self, least: int) -> Iterator[AnswerTable]:
+        """Yields all answers in tables of whole batches, which have at least so many answers, but for the last one."""
+        begin, batches = 0, self._columns["batch"]
+        while begin < len(self):
+            last = min(begin + least, len(self)) - 1
+            end = int(np.searchsorted(batches, batches[last], side="right"))
+            yield self._between(begin, end)
+            begin = end
+
+    def _between(self, begin: int, end: int) -> AnswerTable:
+        rows = self._rows.slice(begin, end - begin)
+        return AnswerTable(rows, pa.table(self._behind), pa.table(self._withheld))
+
+    def all(self) -> list[AnswerRow]:
+        """Returns all answers."""
+        return self.at(range(len(self)))
+
+    def groups(self) -> list[int]:
+        """Returns the groups, by their `first_seq`, in order."""
+        found: list[int] = np.unique(self._columns["first_seq"]).tolist()
+        return found
+
+    def group(self, first_seq: int) -> dict[str, Ints]:
+        """Returns the places in this table of the answers of a group, by form."""
+        begin, end = np.searchsorted(self._columns["first_seq"], (first_seq, first_seq + 1)).tolist()
+        found: dict[str, list[int]] = {}
+        for place, form in enumerate(self._rows["form"][begin:end].to_pylist(), begin):
+            found.setdefault(form, []).append(place)
+        return {form: np.array(places, np.int64) for form, places in found.items()}
+
+    def at(self, places: Iterable[int]) -> list[AnswerRow]:
+        """Returns the answers at some places of this table."""
+        wanted = list(places)
+        for place in wanted:
+            if place not in self._read:
+                self._read[place] = self._answer({name: column[place].as_py() for name, column in self._arrays.items()})
+        return [self._read[place] for place in wanted]
+
+    def recipients(self, places: Ints, members: SomeMembers) -> NDArray[np.bool_]:
+        """Returns which answers of a form, given by their places in this table, go to which of its members: a row for
+        each answer, and a column for each member."""
+        got = receives({name: column[places, None] for name, column in self._columns.items()}, members.columns)
+        if len(self._withheld["answer"]):  # most stores have none
+            for row, number in zip(got, self._columns["answer"][places].tolist(), strict=True):
+                begin, end = np.searchsorted(self._withheld["answer"], (number, number + 1))
+                row &= ~np.isin(members.columns["qid"], self._withheld["qid"][begin:end])
+        return got
+
+    def got_after(self, batch: int, members: MemberHistory, most: int) -> Got | None:
+        """Returns who gets the answers of the batches after one. None if more than `most` members are to be judged."""
+        begin = int(np.searchsorted(self._columns["batch"], batch + 1))
+        forms, codes = self._forms
+        begins, ends = np.array([members.places(form) for form in forms], np.int64).reshape(-1, 2).T
+        counts = (ends - begins)[codes[begin:]]
+        until = np.cumsum(counts)
+        if counts.sum() > most:
+            return None
+        # A row for each member of the form of each answer.
+        places = np.repeat(np.arange(begin, len(self)), counts)
+        those = np.arange(len(places)) + np.repeat(begins[codes[begin:]] - (until - counts), counts)
+        of = {name: column[those] for name, column in members.columns.items()}
+        got = receives({name: column[places] for name, column in self._columns.items()}, of)
+        if len(self._withheld["answer"]):
+            withheld = set(zip(self._withheld["answer"].tolist(), self._withheld["qid"].tolist(), strict=True))
+            pairs = zip(self._columns["answer"][places].tolist(), of["qid"].tolist(), strict=True)
+            got &= np.fromiter((pair not in withheld for pair in pairs), np.bool_, len(places))
+        return Got(len(self) - begin, of["qid"][got], self._columns["t1"][places[got]])
+
+    def newest(
+        self, members: SomeMembers, before: OutputOrder | None, before_batch: int | None = None
+    ) -> Iterator[OutputRow]:
+        """Yields the outputs of some members of a form, the newest first, that are before a place, and, if it is given,
+        of batches before one."""
+        places = self._of_form.get(members.form, np.zeros(0, np.int64))
+        if before is not None:
+            places = places[self._columns["first_seq"][places] <= before[0]]
+        if before_batch is not None:
+            places = places[self._columns["batch"][places] < before_batch]
+        for end in range(len(places), 0, -JUDGED_AT_ONCE):
+            for told in self._told(places[max(end - JUDGED_AT_ONCE, 0) : end], members):
+                if before is None or told[0] < before:
+                    yield told
+
+    def _told(self, places: Ints, members: SomeMembers) -> Iterator[OutputRow]:
+        """Yields the outputs of some answers, the last ones first."""
+        got, those = np.nonzero(self.recipients(places, members)[::-1, ::-1])
+        got, those = places[::-1][got], len(members.all) - 1 - those
+        for begin in range(0, len(got), READ_AT_ONCE):
+            some = slice(begin, begin + READ_AT_ONCE)
+            for answer, number in zip(self.at(got[some].tolist()), those[some].tolist(), strict=True):
+                member = members.all[number]
+                yield (answer.first_seq, answer.place, member.qid), answer, member
+
+    @cached_property
+    def _arrays(self) -> dict[str, pa.Array]:
+        """What is stored of an answer, by column: to read few rows, this is faster than to take them from a table."""
+        return {name: self._rows[name].combine_chunks() for name in AnswerRow._fields[:-1]}
+
+    @cached_property
+    def _of_form(self) -> dict[str, Ints]:
+        """The places of the answers of each form, in order."""
+        forms, codes = self._forms
+        order = np.argsort(codes, kind="stable")
+        some = np.split(order, np.cumsum(np.bincount(codes, minlength=1))[:-1])
+        return dict(zip(forms, some, strict=bool(forms)))
+
+    @cached_property
+    def _forms(self) -> tuple[list[str], Ints]:
+        """The forms, and for each answer the place of its own among them."""
+        encoded = self._rows["form"].combine_chunks().dictionary_encode()
+        return encoded.dictionary.to_pylist(), encoded.indices.to_numpy().astype(np.int64)
+
+    def _answer(self, row: dict[str, Any]) -> AnswerRow:
+        begin, end = np.searchsorted(self._behind["answer"], (row["answer"], row["answer"] + 1))
+        pairs = zip(*(self._behind[name][begin:end].tolist() for name in ("docid1", "docid2")), strict=True)
+        row |= {"documents": tuple(row["documents"]), "streams": tuple(row["streams"])}
+        return AnswerRow(**row, behind=tuple((one,) if two < 0 else (one, two) for one, two in pairs))
+
+
+def _ints(column: pa.ChunkedArray) -> Ints:
+    numbers: Ints = column.cast(pa.int64()).fill_null(-1).to_numpy()
+    return numbers
+
+
+def _by_answer(rows: pa.Table, names: Sequence[str], answers: Ints) -> dict[str, Ints]:
+    """Columns of the rows about some answers, in the order of these, and otherwise as they are."""
+    numbers = _ints(rows["answer"])
+    order = np.argsort(numbers, kind="stable")
+    order = order[np.isin(numbers[order], answers)]
+    return {"answer": numbers[order]} | {name: _ints(rows[name])[order] for name in names}
+
+
+MAX_CACHED_ANSWERS = 100_000
+"""The most answers that are kept; then the oldest batches go."""
+
+TOGETHER = 1_000
+"""Batches are kept together until they have so many answers."""
+
+MOST_RECIPIENTS = 20_000
+"""Larger groups of outputs are not numbered here."""
+
+MOST_NUMBERED = 50_000
+"""The groups that were looked at last stay numbered, as long as they have no more outputs than this together."""
+
+
+MOST_JUDGED = 500_000
+"""If there are more pairs of an answer and a member of its form, it is not found here who gets the answers."""
+
+
+class Numbered(NamedTuple):
+    """An output of a group: its number, its answer, and who gets it."""
+
+    seq: int
+    answer: AnswerRow
+    member: Member
+
+
+class NewestAnswers:
+    """All answers of the newest batches of a store. Groups are the answers with one `first_seq`, all of one batch. Not
+    for several threads at once."""
+
+    def __init__(self) -> None:
+        self._tables: list[AnswerTable] = []
+        self._numbered: OrderedDict[int, list[Numbered]] = OrderedDict()
+        self._count = self._outputs = 0
+        self.is_all = False
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no answer."""
+        return not self._tables
+
+    @property
+    def first_batch(self) -> int | None:
+        """The first batch with answers of which, and of all that follow, all answers are here; None if none is."""
+        return self._tables[0].first_batch if self._tables else None
+
+    def begin(self, table: AnswerTable, *, is_all: bool) -> None:
+        """Has these answers instead of all others: the newest of a store. Unless they are all of them, the first batch
+        may be there in part, and is left out."""
+        self.clear()
+        self.add(table if is_all or not len(table) else table.without_first_batch())
+        self.is_all = is_all and self._count == len(table)
+
+    def add(self, table: AnswerTable) -> None:
+        """Adds all answers of newer batches."""
+        if self._tables and len(self._tables[-1]) + len(table) <= TOGETHER and len(table):
+            self._tables[-1] = self._tables[-1].followed_by(table)
+        else:
+            self._tables += table.in_parts(TOGETHER)
+        self._count += len(table)
+        while self._count > MAX_CACHED_ANSWERS and len(self._tables) > 1:
+            self._count -= len(self._tables.pop(0))
+            self.is_all = False
+
+    def newest(self, members: SomeMembers, before: OutputOrder | None) -> Iterator[OutputRow]:
+        """Yields the outputs of some members of a form that are here, the newest first, before a place."""
+        for table in reversed(self._tables):
+            yield from table.newest(members, before)
+
+    def numbered(self, first_seq: int, members: MemberHistory) -> list[Numbered] | None:
+        """Returns the outputs of a group with their numbers, in order. None if it is not here, or too large."""
+        if (known := self._numbered.get(first_seq)) is not None:
+            self._numbered.move_to_end(first_seq)
+            return known
+        table = next((one for one in reversed(self._tables) if one.first_seq <= first_seq), None)
+        found = [] if table is None else number_group_outputs(table, first_seq, members)
+        if not found or len(found) != found[0].answer.last_seq - first_seq + 1:
+            return None
+        self._numbered[first_seq] = found
+        self._outputs += len(found)
+        while self._outputs > MOST_NUMBERED:
+            self._outputs -= len(self._numbered.popitem(last=False)[1])
+        return found
+
+    def got_after(self, batch: int, members: MemberHistory) -> Got | None:
+        """Returns who gets the answers of all batches after one. None if they are not all here, or too many."""
+        if not self.is_all and (self.first_batch is None or self.first_batch > batch + 1):
+            return None
+        found: list[Got] = []
+        most = MOST_JUDGED
+        for table in reversed(self._tables):
+            if table.last_batch <= batch:
+                break
+            if (got := table.got_after(batch, members, most)) is None:
+                return None
+            found.append(got)
+            most -= len(got.qids)
+        none = [np.zeros(0, np.int64)]
+        return Got(
+            sum(got.answers for got in found),
+            np.concatenate([got.qids for got in found] or none),
+            np.concatenate([got.t1s for got in found] or none),
+        )
+
+    def groups(self) -> Iterator[int]:
+        """Yields the groups that are here by their `first_seq`, the newest first."""
+        for table in reversed(self._tables):
+            yield from reversed(table.groups())
+
+    def forget_numbers(self) -> None:
+        """Is told that there are other members."""
+        self._numbered.clear()
+        self._outputs = 0
+
+    def clear(self) -> None:
+        self._tables, self._count, self.is_all = [], 0, False
+        self.forget_numbers()
+
+
+def number_group_outputs(table: AnswerTable, first_seq: int, members: MemberHistory) -> list[Numbered] | None:
+    """Returns the outputs of a group, all of whose answers are in a table, in the order of their numbers. None if there
+    are too many."""
+    got: list[tuple[Member, AnswerRow]] = []
+    for form, places in table.group(first_seq).items():
+        some = members.of_form(form)
+        if len(got) + len(places) * len(some.all) > MOST_RECIPIENTS:
+            return None
+        answers = table.at(places.tolist())
+        rows, columns = np.nonzero(table.recipients(places, some))
+        got += ((some.all[member], answers[row]) for row, member in zip(rows.tolist(), columns.tolist(), strict=True))
+    got.sort(key=lambda one: (one[0].name, one[1].place, one[0].qid))
+    return [Numbered(first_seq + place, answer, member) for place, (member, answer) in enumerate(got)]

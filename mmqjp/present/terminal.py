@@ -1,19 +1,246 @@
-"""Matches in a terminal: a heading for each query, and below it what matched and why. Links stay whole."""
+"""Matches in a terminal: a heading for each query, and below it what matched and why. Links stay whole.
+
+The formats of matches for programs: JSON lines, JSON and CSV. They hold one match at a time in memory.
+
+Matches as Markdown: a table for each query that forges show. Nothing in a title can become markup.
+
+What a notebook shows: matches, why there is one, and how queries are run. The style counts for these parts alone.
+
+Matches as a page: one file without scripts that a browser shows. All text of documents is escaped.
+
+Why there is no output, in a terminal: the verdict on documents, and the funnel of a query.
+
+Why an output came about, in a terminal: its match, and below it the times, the conditions and what fed it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import csv
+import io
+import re
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from hashlib import sha256
+from importlib.resources import files
+from json import dumps
+from typing import Any, BinaryIO
 
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from markupsafe import Markup
+from rich import box
 from rich.console import Console
 from rich.rule import Rule
+from rich.table import Table
 from rich.text import Text
 
-from mmqjp.present.facts import Fact, values, why
-from mmqjp.present.item import Item
-from mmqjp.present.marks import marked_title
-from mmqjp.present.match import Match
-from mmqjp.present.report import Report, counted, source
-from mmqjp.present.times import Clock
+from mmqjp.explain.svg import text_lines
+from mmqjp.explain.terms import FunnelStage
+from mmqjp.present.item import (
+    Fact,
+    FactToken,
+    MatchGroup,
+    MatchSpool,
+    Report,
+    ShownItem,
+    ShownMatch,
+    TimeFormat,
+    events,
+    fact_text,
+    filters,
+    marked_title,
+    match_count_text,
+    reason_facts,
+    source,
+    spans,
+    timings,
+    values,
+)
+from mmqjp.present.output_why import OutputWhy
+from mmqjp.present.why_not import QueryFunnel, QueryFunnels
+from mmqjp.present.why_not_result import WhyNot
+from mmqjp.process import json_line, printable_line
+
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+"""Spreadsheets take a text that begins so for a formula."""
+
+
+def write_json_lines(matches: Iterable[ShownMatch], out: BinaryIO) -> None:
+    """Writes a line of JSON for each match: the output line, with more at its end."""
+    for match in matches:
+        out.write(json_line(match.to_dict()))
+
+
+def write_json(matches: Iterable[ShownMatch], out: BinaryIO) -> None:
+    """Writes a JSON array of the same objects."""
+    write_json_array((match.to_dict() for match in matches), out)
+
+
+def write_json_array(found: Iterable[object], out: BinaryIO) -> None:
+    """Writes objects as a JSON array, one to a line."""
+    before = b"[\n"
+    for one in found:
+        out.write(before + dumps(one, ensure_ascii=False).encode())
+        before = b",\n"
+    out.write(b"[]\n" if before == b"[\n" else b"\n]\n")
+
+
+def write_csv(matches: Iterable[ShownMatch], out: BinaryIO, clock: TimeFormat) -> None:
+    """Writes a header, and a row for each match. Its documents follow each other in columns."""
+    with MatchSpool().add(matches) as spool:
+        own = ("time", "title", "site", "link", "id")
+        header = [f"{name}_{place + 1}" for place in range(spool.most_documents) for name in own]
+        rows = (_row(match, clock) for match in spool.all())
+        names = ("query", "time", "why", "selected", "id", "seq", *header)
+        write_csv_rows(names, ([*row, *[""] * (len(names) - len(row))] for row in rows), out)
+
+
+def write_csv_rows(header: Iterable[object], rows: Iterable[Iterable[object]], out: BinaryIO) -> None:
+    """Writes rows as RFC 4180 has them. A text that a spreadsheet would take for a formula gets a ' before it."""
+    text = io.TextIOWrapper(out, "utf-8", newline="", write_through=True)
+    writer = csv.writer(text)
+    try:
+        writer.writerow([_harmless(cell) for cell in header])
+        writer.writerows([_harmless(cell) for cell in row] for row in rows)
+        text.flush()
+    finally:
+        text.detach()
+
+
+def _row(match: ShownMatch, clock: TimeFormat) -> list[object]:
+    output = match.output
+    chosen = "; ".join(f"{name}: {text}" for name, text in match.selected)
+    reasons = "; ".join(map(fact_text, reason_facts(match)))
+    row: list[object] = [output.query, clock.iso(output.t1), reasons, chosen, output.id, output.seq]
+    for item in match.items:
+        time = "" if item.time is None else clock.iso(item.time)
+        row += [time, item.title, item.feed or item.site, item.link, item.id]
+    return row
+
+
+def _harmless(cell: object) -> object:
+    if not isinstance(cell, str):
+        return cell
+    cell = cell.replace("\0", "\ufffd")
+    return f"'{cell}" if cell.startswith(FORMULA_STARTS) else cell
+
+
+_SPECIAL = re.compile(r"[\\`*_\[\]<>|~&$]|:(?=//)|(?<=www)\.")
+"""What could begin markup inside a cell, or make an address of a text."""
+
+_REFERENCE = re.compile(r"(?=@|[#!]\d|\bGH-\d)")
+"""A forge tells the person or team whose name follows an @, makes an address of what has one inside, and links or even
+closes the issue whose number follows a #, ! or GH-: not if an invisible character stands before it."""
+
+
+def write_markdown(report: Report, out: BinaryIO) -> None:
+    """Writes the matches of a report."""
+    out.write(f"**{report.summary}**\n".encode())
+    for group in report.groups:
+        out.write(_head(group).encode())
+        for match in group.matches:
+            out.write(f"| {_times(match, report.clock)} | {_what(match)} | {_why(match)} |\n".encode())
+
+
+def write_markdown_rows(header: Iterable[str], rows: Iterable[Iterable[str]], out: BinaryIO) -> None:
+    """Writes a table of texts."""
+    names = list(header)
+    out.write(f"| {' | '.join(map(escape_markdown, names))} |\n|{' --- |' * len(names)}\n".encode())
+    for row in rows:
+        out.write(f"| {' | '.join(map(escape_markdown, row))} |\n".encode())
+
+
+def escape_markdown(text: str) -> str:
+    """Returns a text that Markdown shows as it is.
+
+    >>> print(escape_markdown("a|b [c](http://d) <e>"))
+    a\\|b \\[c\\](http\\://d) \\<e\\>
+    """
+    return _REFERENCE.sub("\u2060", _SPECIAL.sub(r"\\\g<0>", _in_line(text)))
+
+
+def _in_line(text: str) -> str:
+    """Returns a text with its spaces, but without line breaks and other control characters."""
+    return "".join(char if char.isprintable() else " " for char in text)
+
+
+def _head(group: MatchGroup) -> str:
+    title = f"\n## {escape_markdown(group.name)}: {match_count_text(len(group))}\n"
+    return f"{title}\n| when | what | why |\n| --- | --- | --- |\n"
+
+
+def _times(match: ShownMatch, clock: TimeFormat) -> str:
+    return "<br>".join("" if item.time is None else clock.minute(item.time) for item in match.items)
+
+
+def _what(match: ShownMatch) -> str:
+    return "<br>".join(f"{_title(item)}, {escape_markdown(source(item))}" for item in match.items)
+
+
+def _title(item: ShownItem) -> str:
+    # The address stands in angle brackets, where only these, a backslash, a pipe and a line break would end it.
+    return f"[{escape_markdown(item.title)}](<{item.link}>)" if item.link else escape_markdown(item.title)
+
+
+def _why(match: ShownMatch) -> str:
+    chosen = [f"{escape_markdown(name)}: {escape_markdown(text)}" for name, text in values(match)]
+    return "<br>".join([*map(_fact_markdown, reason_facts(match)), *chosen])
+
+
+def _fact_markdown(fact: Fact) -> str:
+    return "".join(
+        f'"{escape_markdown(word.text)}"' if word.kind == "value" else escape_markdown(word.text) for word in fact
+    )
+
+
+def write_page(report: Report, out: BinaryIO) -> None:
+    """Writes the matches of a report."""
+    newest = report.newest
+    context = {
+        "report": report,
+        "zone": "" if newest is None else report.clock.zone_at(newest),
+        "minute": report.clock.minute,
+        "iso": report.clock.iso,
+    }
+    _write("matches.html", context, out)
+
+
+def write_page_rows(header: Iterable[str], rows: Iterable[Iterable[str]], title: str, out: BinaryIO) -> None:
+    """Writes a page with a table of texts."""
+    _write("rows.html", {"header": list(header), "rows": rows, "title": title}, out)
+
+
+def _write(name: str, context: Mapping[str, Any], out: BinaryIO) -> None:
+    style = files("mmqjp.present").joinpath("templates/page.css").read_text("utf-8")
+    # The policy lets the browser use this style and nothing else, whatever a title might smuggle in.
+    digest = b64encode(sha256(style.encode()).digest()).decode()
+    styled = {"style": Markup(style), "style_digest": digest}  # our own file
+    for part in get_template(name).generate(**context, **styled):
+        out.write(part.encode())
+
+
+def get_template(name: str) -> Template:
+    """Returns one of the templates of this package, in which all texts are escaped."""
+    return _environment().get_template(name)
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("mmqjp.present"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
+    )
+    functions: dict[str, Callable[..., object]] = {
+        "why": reason_facts, "values": values, "marked_title": marked_title, "source": source,
+        "counted": match_count_text,
+    }  # fmt: skip
+    environment.globals.update(functions)
+    return environment
+
 
 INDENT = 18
 """The width of a time and the space after it."""
@@ -24,7 +251,7 @@ _STYLES = {"name": "cyan", "value": "", "plain": "dim"}
 def print_report(report: Report, out: Console) -> None:
     """Prints the matches of a report."""
     for group in report.groups:
-        print_heading(group.name, counted(len(group)), out)
+        print_heading(group.name, match_count_text(len(group)), out)
         for match in group.matches:
             print_match(match, report.clock, out)
     zone = f", times in {report.clock.zone_at(newest)}" if (newest := report.newest) is not None else ""
@@ -40,22 +267,22 @@ def print_heading(name: str, about: str, out: Console) -> None:
     out.print(Rule(style="dim", characters="─"))
 
 
-def print_match(match: Match, clock: Clock, out: Console) -> None:
+def print_match(match: ShownMatch, clock: TimeFormat, out: Console) -> None:
     """Prints a match: its documents, and why they matched, with an empty line behind it."""
     print_rows(match, clock, out)
     out.print()
 
 
-def print_rows(match: Match, clock: Clock, out: Console) -> None:
+def print_rows(match: ShownMatch, clock: TimeFormat, out: Console) -> None:
     """Prints a match without the empty line."""
     for place, item in enumerate(match.items):
         print_item(item, clock, out, marked_title(match, place))
-    print_facts("because", why(match), out)
+    print_facts("because", reason_facts(match), out)
     for name, text in values(match):
         _print_row(Text(""), Text(f"{name}: ", style="cyan").append(text, style="default"), out)
 
 
-def print_item(item: Item, clock: Clock, out: Console, title: Sequence[tuple[str, bool]] = ()) -> None:
+def print_item(item: ShownItem, clock: TimeFormat, out: Console, title: Sequence[tuple[str, bool]] = ()) -> None:
     """Prints a document. `title` is its title in parts, each with whether it is marked."""
     shown = Text()
     for part, marked in title or ((item.title, False),):
@@ -67,7 +294,7 @@ def print_item(item: Item, clock: Clock, out: Console, title: Sequence[tuple[str
 def print_facts(label: str, facts: Iterable[Fact], out: Console) -> None:
     """Prints facts, one below the other, with a label before the first."""
     for number, fact in enumerate(facts):
-        _print_row(Text(label if not number else "", style="dim", justify="right"), _fact(fact), out)
+        _print_row(Text(label if not number else "", style="dim", justify="right"), _styled_fact(fact), out)
 
 
 def _print_row(first: Text, second: Text, out: Console) -> None:
@@ -79,14 +306,249 @@ def _print_row(first: Text, second: Text, out: Console) -> None:
         out.print(Text.assemble(before, "  ", part), soft_wrap=True)
 
 
-def _print_source(item: Item, out: Console) -> None:
+def _print_source(item: ShownItem, out: Console) -> None:
     _print_row(Text(""), Text(source(item), style="dim"), out)
     if item.link:  # not wrapped: a link in two lines cannot be followed
         out.print(Text(" " * INDENT).append(item.link, style=f"blue link {item.link}"), soft_wrap=True)
 
 
-def _fact(fact: Fact) -> Text:
+def _styled_fact(fact: Fact) -> Text:
     text = Text()
     for word in fact:
         text.append(f'"{word.text}"' if word.kind == "value" else word.text, style=_STYLES[word.kind])
     return text
+
+
+def print_why(found: OutputWhy, clock: TimeFormat, out: Console) -> None:
+    """Prints why an output came about."""
+    output = found.match.output
+    print_heading(output.query, f"output {output.id}, number {output.seq}, at {clock.iso(output.t1)}", out)
+    print_rows(found.match, clock, out)
+    for label, facts in sections(found):
+        print_facts(label, facts, out)
+    if found.text:
+        out.print()
+        for line in text_lines(found.text, 0):
+            out.print(Text(line, style="dim"), soft_wrap=True)
+
+
+def sections(found: OutputWhy) -> Iterator[tuple[str, list[Fact]]]:
+    """Yields what there is beyond the match, each kind with a word for it."""
+    told = reason_facts(found.match)
+    conditions = [fact for fact in filters(found.match) if fact not in told]
+    filled = [] if found.events is None else list(events(found.events))
+    times = timings(found.match) if found.events is None else list(spans(found.events))
+    parts = ("events", filled), ("times", times), ("filters", conditions), ("made of", list(_fed(found)))
+    for label, facts in parts:
+        if facts:
+            yield label, facts
+
+
+def _fed(found: OutputWhy) -> Iterator[Fact]:
+    for one in found.fed:
+        yield FactToken("plain", "output "), FactToken("name", one.id), FactToken("plain", f" of {one.query}")
+
+
+def matches_html(matches: Sequence[ShownMatch], more: str, clock: TimeFormat) -> str:
+    """Returns matches in their order. `more` says what is not shown, "" if that is nothing."""
+    context: dict[str, object] = {"matches": matches, "more": more, "zone": _zone(matches, clock)}
+    return _rendered("notebook_matches.html", clock, context)
+
+
+def why_html(found: OutputWhy, clock: TimeFormat) -> str:
+    """Returns why an output came about."""
+    context: dict[str, object] = {
+        "found": found,
+        "sections": list(sections(found)),
+        "zone": _zone([found.match], clock),
+    }
+    return _rendered("notebook_why.html", clock, context)
+
+
+def explanation_html(lines: Iterable[str], picture: str) -> str:
+    """Returns how queries are run: a picture of their join graphs, as SVG, and an explanation to unfold."""
+    # The picture is ours: what draws it escapes the texts of queries.
+    return _rendered("notebook_explanation.html", TimeFormat(), {"lines": "\n".join(lines), "picture": Markup(picture)})
+
+
+def _zone(matches: Sequence[ShownMatch], clock: TimeFormat) -> str:
+    return clock.zone_at(matches[-1].output.t1) if matches else ""
+
+
+def _rendered(name: str, clock: TimeFormat, context: dict[str, object]) -> str:
+    known = {"minute": clock.minute, "iso": clock.iso, "style": Markup(_style())}
+    return get_template(name).render(known | context)
+
+
+@cache
+def _style() -> str:
+    return get_template("notebook.css").render()
+
+
+TITLES = {
+    "query": "there is nothing to tell of such a query",
+    "document": "there is no such document",
+    "dead letter": "a document was refused",
+    "pruned": "a document was dropped",
+    "blocks": "these are too many documents",
+    "paused": "the query did not see them",
+    "newer": "the query did not see them",
+    "stream": "another stream",
+    "pattern": "the block does not match",
+    "asked": "what the query asks for is not there",
+    "equality": "the values are not equal",
+    "together": "the values are not equal at the same nodes",
+    "different": "it is one document",
+    "order": "the order is wrong",
+    "window": "they are too far apart",
+    "residual": "a condition is false",
+    "mirror": "it is told the other way round",
+    "event": "there is no such event",
+    "late": "its events came too late",
+    "unseen": "the query did not see them",
+    "filtered": "a filter keeps it out",
+    "condition": "a condition is false",
+    "consumed": "another event was first",
+    "ended": "the run has ended",
+    "group": "they are in no group together",
+    "equal": "they are not equal in what has to be",
+    "strategy": "something came in between",
+    "absent": "something came that must not",
+    "letters": "too many letters are missing",
+    "maximal": "another match is better",
+    "overlapping": "another match was told first",
+    "budget": "it was forgotten",
+    "waiting": "it is not answered yet",
+    "partner": "something came",
+    "told": "it was told before",
+    "dropped": "the output is missing",
+    "too large": "that cannot be found out",
+    "output": "there is an output",
+}
+"""A few words for each kind of verdict."""
+
+
+def print_why_not(found: WhyNot, clock: TimeFormat, out: Console) -> None:
+    """Prints why documents give no output."""
+    print_heading(found.query, TITLES.get(found.kind, found.kind), out)
+    for item in found.items:
+        print_item(item, clock, out)
+    print_facts("" if found.kind == "output" else "because", _said(found.part, found.message), out)
+    print_facts("hint", _plain(found.hint), out)
+    print_facts("outputs", [(FactToken("name", id),) for id in found.outputs], out)
+    tried = f"with {found.tried:,} kept documents of its streams" if found.tried else ""
+    print_facts("tried", _plain(tried), out)
+    last = found.stages[-1].block if found.tried and found.stages else 0  # what kept documents pass says little
+    passed = [stage for stage in found.stages if stage.found and (not last or stage.block == last)]
+    print_facts("passed", _passed(passed), out)
+    for number, near in enumerate(found.nearest):
+        if not number:
+            out.print()
+            out.print(Text("the nearest of the kept documents", style="bold"))
+        for item in _others(near.items, found.items):
+            print_item(item, clock, out)
+        print_facts("but", _said(near.part, near.message), out)
+
+
+def print_funnels(found: QueryFunnels, out: Console) -> None:
+    """Prints what the queries of a name find in kept documents."""
+    if found.message:
+        print_heading(found.query, "there is nothing to tell of such a query", out)
+        print_facts("because", _plain(found.message), out)
+        print_facts("hint", _plain(found.hint), out)
+        return
+    print_heading(found.query, _documents(found), out)
+    for funnel in found.funnels:
+        if len(found.funnels) > 1:
+            out.print(Text(printable_line(funnel.text), style="dim"), soft_wrap=True)
+        _print_funnel(funnel, out)
+    outputs = f"{found.outputs:,} output{'' if found.outputs == 1 else 's'} in the store"
+    out.print(Text(outputs, style="bold"))
+
+
+def _documents(found: QueryFunnels) -> str:
+    read = f"{found.documents:,} kept document{'' if found.documents == 1 else 's'}"
+    return f"{read}, {found.left_out:,} more are too large" if found.left_out else read
+
+
+def _print_funnel(funnel: QueryFunnel, out: Console) -> None:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in ("stage", "part"):
+        table.add_column(column, overflow="fold")
+    table.add_column("found", justify="right")
+    failed = funnel.failed
+    for stage in funnel.stages:
+        style = "bold" if stage is failed else ""
+        cells = (stage_name(stage), printable_line(stage.part), f"{count_text(stage)}{' ◀' if stage is failed else ''}")
+        table.add_row(*(Text(cell, style=style) for cell in cells))
+    what = what_is_found(funnel)
+    table.add_row(Text("matches"), Text(what), Text(f"{funnel.found:,}"))
+    out.print(table)
+    if failed is not None:
+        print_facts("because", _said(failed.part, failed.message), out)
+        print_facts("hint", _plain(failed.hint), out)
+    print_facts("note", [(FactToken("plain", note),) for note in funnel_notes(funnel)], out)
+
+
+def what_is_found(funnel: QueryFunnel) -> str:
+    """Returns what gets past all stages, in words."""
+    if funnel.of_pattern:
+        return "first events of matches"
+    return "events of the query" if funnel.of_events else "choices of documents"
+
+
+def funnel_notes(funnel: QueryFunnel) -> Iterable[str]:
+    """Yields what else is to be said of a funnel."""
+    if funnel.paused:
+        yield f"it is paused: {printable_line(funnel.paused)}"
+    if funnel.unseen:
+        what = "documents and outputs" if funnel.of_events else "documents"
+        yield f"{funnel.unseen:,} {what} came before it was registered, or while it was paused, and do not count"
+    if funnel.ties:
+        pairs = f"{funnel.ties:,} pair{' is' if funnel.ties == 1 else 's are'}"
+        yield f"{pairs} left out only because of equal times: JOIN takes them"
+    if funnel.left_out:
+        yield f"{funnel.left_out:,} documents are too large to search"
+    if funnel.incomplete:
+        yield "there was too much to look at all: the counts are of a part"
+
+
+def stage_name(stage: FunnelStage) -> str:
+    """Returns a word for a stage."""
+    return (
+        f"block {stage.block}"
+        if stage.block
+        else {"equality": "equal", "together": "all equal"}.get(stage.kind, stage.kind)
+    )
+
+
+def count_text(stage: FunnelStage) -> str:
+    """Returns what gets past a stage, in words."""
+    if stage.unit == "values":
+        return f"{stage.left:,} and {stage.right:,} values, {stage.found:,} common"
+    more = " or more" if stage.at_least else ""
+    return f"{stage.found:,}{more} {stage.unit if stage.found != 1 else stage.unit[:-1]}"
+
+
+def _passed(stages: Sequence[FunnelStage]) -> list[Fact]:
+    """What comes before the stage in the way, each block in a line."""
+    lines: dict[int, list[str]] = {}
+    for number, stage in enumerate(stages):
+        lines.setdefault(stage.block or -number, []).append(printable_line(stage.part))
+    return [(FactToken("plain", "  ".join(parts)),) for parts in lines.values()]
+
+
+def _said(part: str, message: str) -> list[Fact]:
+    if not message:
+        return []
+    if not part or message.startswith(part):
+        return [(FactToken("plain", printable_line(message)),)]
+    return [(FactToken("name", printable_line(part)), FactToken("plain", f": {printable_line(message)}"))]
+
+
+def _plain(text: str) -> list[Fact]:
+    return [(FactToken("plain", printable_line(text)),)] if text else []
+
+
+def _others(items: Sequence[ShownItem], given: Sequence[ShownItem]) -> list[ShownItem]:
+    return [item for item in items if item not in given] or list(items)

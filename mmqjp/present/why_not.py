@@ -1,29 +1,763 @@
-"""Why documents give no output of a query: looks up the query and the documents, and says what is in the way."""
+"""Why documents give no output of a query: looks up the query and the documents, and says what is in the way.
+
+Why a query that tells what did not come gives no output, or few: how many of the kept documents its left input
+matches, how many of these have no partner, and of how many that is decided.
+
+Why event queries give no output, or few: how many events of kept documents get past each of their stages.
+
+What is found of an event query for some documents, and what is said if that is an output, or something near.
+
+Why documents give no output of an event query: makes the events again, and says what the first is in the way.
+
+Why documents give no output of a PATTERN: looks for their match, and says why one that there is is not told.
+
+Why a query gives no output, or few: how many of the kept documents get past each of its stages.
+
+How many of the kept documents, or of their events, get past each stage of the queries of a name.
+
+Why documents have no output of a query that tells what did not come: something came, or it is not decided yet.
+
+What is said of fewer documents than a query has blocks: they are tried with the documents that are kept.
+
+What is said of one document for each block of a query: whether the outputs that they give are stored.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from difflib import get_close_matches
+from itertools import islice
+from typing import Any
 
-from feeds.dates import iso_utc
-from mmqjp.explain.funnel import steps_for
-from mmqjp.explain.verdict import orders, verdict
-from mmqjp.present.event_why_not import event_why_not
-from mmqjp.present.known_event_queries import KnownEvents, KnownPattern, known_event_queries
-from mmqjp.present.known_queries import MOST_NAMES, known_absences, known_queries
-from mmqjp.present.named_documents import named_records
-from mmqjp.present.why_not_absence import why_not_absence
-from mmqjp.present.why_not_kept import with_kept
-from mmqjp.present.why_not_result import WhyNot, items_of
-from mmqjp.present.why_not_whole import shown_verdict
-from mmqjp.queries.event_compile import is_event_form
-from mmqjp.tables.lookup import Select, names_of_queries, queries_named
+from feeds.documents import iso_utc
+from mmqjp.answers.absence import ABSENCES, Decided
+from mmqjp.answers.absence_partners import LeftMatch, decided_at
+from mmqjp.answers.output import Output, read_nodes
+from mmqjp.documents.record import Record
+from mmqjp.documents.watermarks import EARLIEST
+from mmqjp.explain.funnel import (
+    MOST_LISTED,
+    Funnel,
+    FunnelResult,
+    GivenOutput,
+    Verdict,
+    furthest_verdict,
+    of_result,
+    orders,
+    steps_for,
+    verdict,
+)
+from mmqjp.explain.retrace.events import EventTracer
+from mmqjp.explain.retrace.patterns import LookingForMatches
+from mmqjp.explain.retrace.search import MatchBindings, Sought, known_at
+from mmqjp.explain.retrace.stages import Looked, Trial
+from mmqjp.explain.retrace.values import Event, given_parts
+from mmqjp.explain.terms import FunnelStage, ReadableQuery
+from mmqjp.explain.trial import BindingRow
+from mmqjp.present.item import ShownItem, item_of
+from mmqjp.present.output_why import (
+    FOR_EVER,
+    MAX_EVENT_STEPS,
+    MOST_OUTPUTS,
+    EventSources,
+    Exhausted,
+    Interval,
+    StepBudget,
+    horizon,
+    interval_of,
+    is_output,
+    output_attributes,
+    stored_parts,
+)
+from mmqjp.present.query_lookup import (
+    MOST_NAMES,
+    DocumentScan,
+    KnownAbsence,
+    KnownEvents,
+    KnownPattern,
+    RegisteredQuery,
+    known_absences,
+    known_event_queries,
+    known_queries,
+    named_records,
+)
+from mmqjp.present.why_not_result import Near, WhyNot, record_items
+from mmqjp.queries.compile import is_event_form, read_by
+from mmqjp.tables.lookup import (
+    SelectFn,
+    count_outputs,
+    document_rows_by_id,
+    ids_among,
+    ids_with,
+    joinable,
+    matches_of,
+    names_of_queries,
+    outputs_at,
+    outputs_between_times,
+    queries_named,
+    settings_sql,
+    span_of_outputs_with,
+    times_told,
+)
+from xscl.algebra.events import NearPattern
+from xscl.syntax import Join
+
+
+@dataclass(frozen=True, slots=True)
+class QueryFunnel:
+    """How many of the kept documents get past each stage of a query. `found` is how many choices of documents pass all;
+    `ties` how many only equal times keep from that (FOLLOWED BY). `unseen` documents came before the query was
+    registered or while it was paused, and `left_out` are too large to search. `paused` is the reason if it is paused.
+    If it is `incomplete`, there was too much to look at all. Of an event query (`of_events`) `found` are the events
+    that it makes, or, of a PATTERN, those at which its matches begin."""
+
+    text: str
+    stages: tuple[FunnelStage, ...]
+    found: int = 0
+    ties: int = 0
+    unseen: int = 0
+    left_out: int = 0
+    incomplete: bool = False
+    paused: str = ""
+    of_events: bool = False
+    of_pattern: bool = False
+
+    @property
+    def failed(self) -> FunnelStage | None:
+        """The first stage that nothing passes."""
+        return next((stage for stage in self.stages if not stage.found), None)
+
+
+@dataclass(frozen=True, slots=True)
+class QueryFunnels:
+    """What the queries of a name find in kept documents. `documents` were looked at, and `left_out` are too large for
+    that. `outputs` are stored. If there is no such query, `message` and `hint` say so."""
+
+    query: str
+    documents: int = 0
+    left_out: int = 0
+    outputs: int = 0
+    funnels: tuple[QueryFunnel, ...] = ()
+    message: str = ""
+    hint: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns a JSON object."""
+        return asdict(self)
+
+    @staticmethod
+    def from_dict(found: Mapping[str, Any]) -> QueryFunnels:
+        """Returns what such an object says."""
+        funnels = tuple(
+            QueryFunnel(**one | {"stages": tuple(map(FunnelStage.from_dict, one["stages"]))})
+            for one in found["funnels"]
+        )
+        return QueryFunnels(**dict(found) | {"funnels": funnels})
+
+
+def absence_funnels(select: SelectFn, name: str, known: Sequence[KnownAbsence], most: int) -> QueryFunnels:
+    """Returns what the absences of a name, of which there is one at least, find in kept documents: so many of the
+    newest ones. Raises what `select` does."""
+    kept = DocumentScan(select, {block.stream for one in known for block in one.partners.blocks}, most)
+    looking = [_AbsenceScan(one, steps_for(2 * len(known))) for one in known]
+    for record in kept.records():
+        for one in looking:
+            one.look(record)
+    rows = select(settings_sql(ABSENCES)).to_pylist()
+    decided = Decided.from_setting(next((row["value"] for row in rows if row["key"] == ABSENCES), None))
+    funnels = tuple(one.told(decided) for one in looking)
+    return QueryFunnels(name, kept.read, kept.left_out, count_outputs(select, name), funnels)
+
+
+class _AbsenceScan:
+    """An absence that looks at documents: with the funnel of its left input, and that of what has a partner."""
+
+    def __init__(self, known: KnownAbsence, steps: int) -> None:
+        self._known, self._unseen = known, 0
+        self._variables = known.common_variables
+        self._left = Funnel(known.left, keep=self._variables, steps=steps)
+        self._partners = Funnel(known.partners, keep=self._variables, steps=steps)
+
+    def look(self, record: Record) -> None:
+        blocks, places = self._known.partners.blocks, self._known.places
+        wanted = [place for place, block in enumerate(blocks) if block.stream == record.stream]
+        if wanted and not self._known.query.sees(record.appeared):
+            self._unseen += 1
+        elif wanted:
+            self._left.look(record, [places.index(place) for place in wanted if place in places])
+            self._partners.look(record, wanted)
+
+    def told(self, decided: Decided) -> QueryFunnel:
+        query, normal = self._known.query, self._known.query.normal
+        assert normal.op is not None, "an absence is a join"
+        left, partners = self._left.result(), self._partners.result()
+        have_one = {self._bound(row, self._known.places) for row in partners.rows}
+        everywhere = range(len(self._known.places))
+        alone = {row.docids: row for row in left.rows if self._bound(row, everywhere) not in have_one}
+        stages = left.stages
+        if left.rows:
+            stages += (_alone(normal.op, alone),)
+        stream, done = normal.conjuncts[1].left.stream, 0
+        for row in alone.values():
+            entry = LeftMatch(row.t0, max(row.docids), ())
+            done += decided.told_before(stream, normal.op, normal.window or 0, entry) > query.qid
+        if alone:
+            still = "" if done else "nothing came so far, and what is not late still may"
+            stages += (FunnelStage("decided", f"the watermark of {stream}", done, message=still),)
+        return QueryFunnel(
+            query.text, stages, done, 0, self._unseen, left.left_out, left.incomplete or partners.incomplete,
+            query.paused or "",
+        )  # fmt: skip
+
+    def _bound(self, row: BindingRow, places: range) -> Hashable:
+        """What tells a match of the left input from others."""
+        documents = tuple(row.documents[place].docid for place in places)
+        return documents, frozenset((var, one.node) for var, one in row.bound.items() if var in self._variables)
+
+
+def _alone(op: str, alone: Collection[object]) -> FunnelStage:
+    return FunnelStage(
+        "alone", op, len(alone), message="" if alone else "each of them has a partner among kept documents"
+    )
+
+
+ALWAYS = Interval(-FOR_EVER, FOR_EVER, FOR_EVER)
+"""Whenever they end, the newest first."""
+
+
+def event_funnels(select: SelectFn, name: str, known: Sequence[KnownEvents | KnownPattern], most: int) -> QueryFunnels:
+    """Returns what the event queries of a name, of which there is one at least, find in kept documents and in stored
+    outputs: so many of the newest ones. Raises what `select` does."""
+    read, left_out, funnels = 0, 0, list[QueryFunnel]()
+    for one in known:
+        work, paused = StepBudget(MAX_EVENT_STEPS // len(known)), one.query.paused or ""
+        is_pattern = isinstance(one, KnownPattern)
+        funnel = QueryFunnel(one.query.text, (), incomplete=True, paused=paused, of_events=True, of_pattern=is_pattern)
+        with suppress(Exhausted):
+            sources = EventSources(select, one, (), ALWAYS, work, most)
+            read, left_out = max(read, sources.read), max(left_out, sources.left_out)
+            stages, count = _found(one, sources, work)
+            funnel = replace(funnel, stages=stages, found=count, unseen=sources.unseen, incomplete=False)
+        funnels.append(funnel)
+    return QueryFunnels(name, read, left_out, count_outputs(select, name), tuple(funnels))
+
+
+def _found(
+    known: KnownEvents | KnownPattern, sources: EventSources, work: StepBudget
+) -> tuple[tuple[FunnelStage, ...], int]:
+    """Returns what gets past each stage, and how many events of the query, or first ones of matches, there are."""
+    if isinstance(known, KnownPattern):
+        sought = LookingForMatches(known.stream, sources.given, (), sources.why_none, work.take).sought()
+        return sought.stages, sought.starts
+    found = EventTracer(Trial(sources.given, work.take), (), sources.why_none).of(known.stream, ())
+    return found.stages, len(found.events)
+
+
+@dataclass(frozen=True, slots=True)
+class LookedAt:
+    """What was found of one query: whether documents are in a result of it, and if not, the `stages`, of which the last
+    has nothing, and what Looked says besides. So many documents were `read` for that; some were not if it is
+    incomplete."""
+
+    known: KnownEvents | KnownPattern
+    is_found: bool
+    stages: tuple[FunnelStage, ...]
+    rank: tuple[object, ...]
+    near: tuple[Event, ...]
+    without: tuple[int, ...]
+    read: int
+    is_incomplete: bool
+
+
+def times_around(select: SelectFn, known: KnownEvents | KnownPattern, records: Sequence[Record]) -> tuple[int, int]:
+    """Returns when the first of documents begins and the last one ends, with what queries publish of them that a query
+    reads."""
+    times = [(one.t0, one.t1) for one in records]
+    ids = {id for record in records for id, _ in record.sources}
+    published = [name for name in read_by(known.stream) if name not in known.definitions]
+    times += filter(None, (span_of_outputs_with(select, name, ids) for name in published))
+    return min(time for time, _ in times), max(time for _, time in times)
+
+
+def outputs_found(name: str, ids: Sequence[str], text: str, items: tuple[ShownItem, ...]) -> WhyNot:
+    """Returns that documents give outputs."""
+    more = "more than " if len(ids) > MOST_LISTED else ""
+    many = min(len(ids), MOST_LISTED)
+    what = f"they give {more}{many} outputs" if many > 1 else "they give an output"
+    return WhyNot(name, "output", what, text=text, items=items, outputs=tuple(ids[:MOST_LISTED]))
+
+
+def shown_of(name: str, best: LookedAt, items: tuple[ShownItem, ...]) -> WhyNot:
+    """Returns what is shown of documents whatever is said of them."""
+    return WhyNot(name, "", "", text=best.known.query.text, items=items, stages=best.stages, tried=best.read)
+
+
+def untold(select: SelectFn, best: LookedAt, known: int, shown: WhyNot) -> WhyNot | None:
+    """Returns why a result that is known at a time is not told, as far as that has nothing to do with what it is."""
+    query, until = best.known.query, horizon(select)
+    if known >= until:
+        far = f"have been answered up to {iso_utc(until)}" if until > -FOR_EVER else "have not been answered yet"
+        what = f"event queries {far}, and this is known at {iso_utc(known)}"
+        hint = "events wait for earlier ones as long as --settle says"
+        return replace(shown, kind="waiting", message=what, hint=hint)
+    if query.paused:
+        return replace(shown, kind="paused", message=f"they match, but the query is paused: {query.paused}")
+    if best.is_incomplete:
+        return replace(shown, kind="too large", message="there is too much to look at around them")
+    return None
+
+
+def dropped(shown: WhyNot) -> WhyNot:
+    what = "they match, but the output was dropped, or the query was paused before it"
+    return replace(shown, kind="dropped", message=what, hint="mmqjp subscribe --backfill answers what is kept")
+
+
+def near_items(select: SelectFn, events: Iterable[Event], last: FunnelStage) -> tuple[Near, ...]:
+    """Returns the documents of events that stand in the way, or that came nearest."""
+    ids = dict.fromkeys(source for event in events for part in given_parts(event) for source in part.behind)
+    rows = {(row["id"], row["stream"]): row for row in document_rows_by_id(select, {id for id, _ in ids})}
+    kept = [rows[source] for source in ids if source in rows]
+    items = tuple(item_of(row["id"], row["stream"], row["t0"], row["xml"]) for row in kept)
+    message = "it was first" if last.kind == "consumed" else last.message
+    return (Near(items, last.kind, last.part, message, last.hint),) if items else ()
+
+
+_NO_MATCH = Sought(None, (), 0)
+
+
+def pattern_looked_at(
+    select: SelectFn, known: KnownPattern, records: Sequence[Record]
+) -> tuple[LookedAt, MatchBindings | None]:
+    """Looks for a match of documents, among those around them."""
+    t0, t1 = times_around(select, known, records)
+    far = known.stream.within
+    interval = Interval(-FOR_EVER, FOR_EVER, t1) if far is None else Interval(t0 - 2 * far, t1 + 2 * far, t1)
+    work, found, sources = StepBudget(), _NO_MATCH, None
+    with suppress(Exhausted):
+        sources = EventSources(select, known, records, interval, work)
+        found = LookingForMatches(known.stream, sources.given, records, sources.why_none, work.take).sought()
+    is_incomplete = found is _NO_MATCH or (sources is not None and sources.left_out > 0)
+    read, rank = 0 if sources is None else sources.read, (found.found, found.rank)
+    is_found = found.match is not None
+    at = LookedAt(known, is_found, found.stages, rank, found.near, found.without, read, is_incomplete)
+    return at, found.match
+
+
+def pattern_made(select: SelectFn, at: LookedAt, match: MatchBindings, shown: WhyNot) -> WhyNot:
+    """Returns why there is no output of documents that are in a match."""
+    assert isinstance(at.known, KnownPattern)
+    pattern, known = at.known.stream, known_at(at.known.stream, match)
+    if (said := untold(select, at, known, shown)) is not None:
+        return said
+    t0 = min(one.t0 for events in match.values() for one in events)
+    if pattern.apart and (told := outputs_between_times(select, shown.query, t0, known, known, 1)):
+        what = f"a match from {iso_utc(told[0]['t0'])} to {iso_utc(told[0]['t1'])} was told, and is not over before"
+        hint = f"NON OVERLAPPING tells the first of several; this is output {told[0]['id']}"
+        return replace(shown, kind="overlapping", part="NON OVERLAPPING", message=what, hint=hint)
+    if isinstance(pattern, NearPattern) and pattern.budget is not None:
+        what = "they match, but a part of the match was not kept"
+        return replace(shown, kind="budget", part=f"BUDGET {pattern.budget}", message=what)
+    return dropped(shown)
+
+
+_NO_TRACE = Looked([], (FunnelStage("event", "", 0),), 0, ())
+
+
+def event_why_not(
+    select: SelectFn, name: str, known: Sequence[KnownEvents | KnownPattern], records: Sequence[Record]
+) -> WhyNot:
+    """Returns why documents give no output of the event queries of a name, of which there is one at least."""
+    items, text = record_items(records), known[0].query.text
+    ids = {id for record in records for id, _ in record.sources}
+    if stored := ids_with(select, name, ids, MOST_LISTED + 1):
+        return outputs_found(name, stored, text, items)
+    every = [_looked(select, name, one, records, items) for one in known]
+    best, said = max(every, key=lambda one: (one[0].is_found, one[0].rank))
+    if said is not None:
+        return said
+    text = best.known.query.text
+    if best.is_incomplete:
+        what = "there is too much to look at around them"
+        return WhyNot(name, "too large", what, text=text, items=items, tried=best.read)
+    *passed, last = best.stages
+    if best.without and (others := _publishing(select, last.part, best.known)):
+        inner = event_why_not(select, last.part, others, [records[number] for number in best.without])
+        return replace(inner, query=name, message=f"{last.part} has no output of it: {inner.message}")
+    if best.known.query.paused:
+        last = last.told(f"{last.message}; the query is paused, too: {best.known.query.paused}", last.hint)
+    near = near_items(select, best.near, last)
+    stages = (*passed, last)
+    return WhyNot(name, last.kind, last.message, last.hint, last.part, text, items, (), stages, near, best.read)
+
+
+def _looked(
+    select: SelectFn,
+    name: str,
+    known: KnownEvents | KnownPattern,
+    records: Sequence[Record],
+    items: tuple[ShownItem, ...],
+) -> tuple[LookedAt, WhyNot | None]:
+    """Returns what is found of a query, and what is said if that is a result."""
+    if isinstance(known, KnownPattern):
+        at, match = pattern_looked_at(select, known, records)
+        return at, None if match is None else pattern_made(select, at, match, shown_of(name, at, items))
+    at, events = _looked_at(select, known, records)
+    return at, _made(select, at, events[:MOST_LISTED], shown_of(name, at, items)) if events else None
+
+
+def _looked_at(select: SelectFn, known: KnownEvents, records: Sequence[Record]) -> tuple[LookedAt, Sequence[Event]]:
+    """Looks for what a query makes of documents, among those around them."""
+    interval = interval_of(known.stream, *times_around(select, known, records), around=True)
+    work, found, sources = StepBudget(), _NO_TRACE, None
+    with suppress(Exhausted):
+        sources = EventSources(select, known, records, interval, work)
+        looking = EventTracer(Trial(sources.given, work.take), records, sources.why_none)
+        found = looking.of(known.stream, tuple(range(len(records))))
+    is_incomplete = found is _NO_TRACE or (sources is not None and sources.left_out > 0)
+    read, rank = 0 if sources is None else sources.read, (found.found, found.rank)
+    at = LookedAt(known, bool(found.events), found.stages, rank, found.near, found.without, read, is_incomplete)
+    return at, found.events
+
+
+def _made(select: SelectFn, at: LookedAt, events: Sequence[Event], shown: WhyNot) -> WhyNot:
+    """Returns what is said of documents that events are made of: their outputs, or why these are not there."""
+    stored = [id for event in events if (id := _stored(select, shown.query, event)) is not None]
+    if stored:
+        return outputs_found(shown.query, stored, shown.text, shown.items)
+    return untold(select, at, events[0].t1, shown) or dropped(shown)
+
+
+def _stored(select: SelectFn, name: str, event: Event) -> str | None:
+    """Returns the id of the output that an event is; None if it is not stored."""
+    for row in outputs_between_times(select, name, event.t1, event.t1, event.t1, MOST_OUTPUTS):
+        output = Output(
+            name, row["t0"], row["t1"], tuple(row["documents"]), tuple(row["streams"]), read_nodes(row["nodes"]), "",
+            row["id"], -1,
+        )  # fmt: skip
+        if is_output(event, output, output_attributes(row["xml"])):
+            return output.id
+    return None
+
+
+def _publishing(select: SelectFn, name: str, known: KnownEvents | KnownPattern) -> list[KnownEvents | KnownPattern]:
+    return [] if name in known.definitions else known_event_queries(select, name)
+
+
+MOST_KEPT, MOST_QUERIES_TRIED = 10_000, 10
+"""Among so many of the newest kept documents partners are looked for, of so many of the queries of a name."""
+
+
+def why_not_absence(select: SelectFn, name: str, known: Sequence[KnownAbsence], asked: Sequence[str]) -> WhyNot:
+    """Returns why documents give no output of absences of one name: those of the left input, or these and others that
+    may be their partners. `select` answers questions over the store. Raises what it does."""
+    known = known[:MOST_QUERIES_TRIED]
+    read = {block.stream for one in known for block in one.partners.blocks}
+    text = known[0].query.text
+    records = named_records(select, name, asked, read, text)
+    if isinstance(records, WhyNot):
+        return records
+    stored = ids_with(select, name, {id for record in records for id, _ in record.sources}, MOST_LISTED)
+    if stored:
+        what = f"{len(stored)} outputs" if len(stored) > 1 else "an output"
+        return WhyNot(
+            name, "output", f"they give {what}", text=text, items=record_items(records), outputs=tuple(stored)
+        )
+    left = [one for one in known if len(one.places) == len(records)]
+    if left:
+        return _without_partner(select, name, left, records)
+    both = [one for one in known if len(one.partners.blocks) == len(records)]
+    if both:
+        return _with_partner(name, both, records)
+    wanted = sorted({len(one.places) for one in known})
+    what = f"{len(records)} documents are named, and what the query tells has {' or '.join(map(str, wanted))}"
+    return WhyNot(name, "blocks", what, text=text, items=record_items(records))
+
+
+def _with_partner(name: str, known: Sequence[KnownAbsence], records: Sequence[Record]) -> WhyNot:
+    """Whether the last of some documents are partners of the others."""
+    found = []
+    for one in known:
+        left, right = records[: len(one.places)], records[len(one.places) :]
+        ordered = [*right, *left] if one.places.start else [*left, *right]
+        found.append(verdict(one.query, one.partners, ordered, steps_for(len(known))))
+    best = furthest_verdict(found)
+    items, of = record_items(best.documents), best.query.text
+    if best.kind == "output":
+        return WhyNot(name, "partner", "these documents are partners", "", _predicate(known[0]), of, items)
+    return WhyNot(name, best.kind, best.message, best.hint, best.part, of, items, (), best.stages)
+
+
+@dataclass(frozen=True, eq=False)
+class _AbsenceAttempt:
+    """An order in which documents stand in the left input of an absence: what that finds in them, and the funnel of
+    their partners, which looks at kept documents."""
+
+    known: KnownAbsence
+    ordered: tuple[Record, ...]
+    found: FunnelResult
+    partners: Funnel
+    variables: Collection[str]
+
+    @staticmethod
+    def begun(known: KnownAbsence, ordered: tuple[Record, ...], steps: int) -> _AbsenceAttempt:
+        variables = known.common_variables
+        left = Funnel(known.left, keep=variables, steps=steps)
+        partners = Funnel(known.partners, keep=variables, steps=steps)
+        for number, (place, record) in enumerate(zip(known.places, ordered, strict=True)):
+            left.look(record, (number,))
+            partners.look(record, (place,))
+        return _AbsenceAttempt(known, ordered, left.result(), partners, variables)
+
+    def look(self, record: Record) -> None:
+        """Looks at a kept document."""
+        blocks, places = self.known.partners.blocks, self.known.places
+        if self.found.rows and self.known.query.sees(record.appeared):
+            free = [place for place in range(len(blocks)) if place not in places]
+            self.partners.look(record, [place for place in free if blocks[place].stream == record.stream])
+
+    def bound(self, row: BindingRow) -> frozenset[tuple[str, object]]:
+        """What tells a match of the left input from others."""
+        return frozenset((var, one.node) for var, one in row.bound.items() if var in self.variables)
+
+
+def _without_partner(select: SelectFn, name: str, known: Sequence[KnownAbsence], records: Sequence[Record]) -> WhyNot:
+    """Why there is no output of the documents of a left input: of the queries of a name, that which came furthest."""
+    tries, unseen = list[_AbsenceAttempt](), list[Verdict]()
+    for one in known:
+        if not one.query.sees([at for record in records for at in record.appeared]):
+            unseen.append(verdict(one.query, one.partners, records))
+            continue
+        for order in orders(records, len(records)):
+            ordered = tuple(record for record in order if record is not None)
+            tries.append(_AbsenceAttempt.begun(one, ordered, steps_for(2 * len(known))))
+    if not tries:
+        best = furthest_verdict(unseen)
+        return WhyNot(name, best.kind, best.message, text=best.query.text, items=record_items(records))
+    kept = DocumentScan(select, {block.stream for one in tries for block in one.known.partners.blocks}, MOST_KEPT)
+    for record in kept.records():
+        for one_try in tries:
+            one_try.look(record)
+    told = [_told(select, name, one) for one in tries]
+    rank = max(rank for rank, _ in told)
+    return replace(next(said for at, said in told if at == rank), tried=kept.read)
+
+
+def _told(select: SelectFn, name: str, one: _AbsenceAttempt) -> tuple[int, WhyNot]:
+    """What is said of an order of documents, with a rank: how far it came."""
+    known, text, items = one.known, one.known.query.text, record_items(one.ordered)
+    result = one.partners.result()
+    if not one.found.rows or result.incomplete:
+        said = of_result(known.query, one.ordered, result if one.found.rows else one.found)
+        return 0, WhyNot(name, said.kind, said.message, said.hint, said.part, text, items, (), said.stages)
+    if not set(map(one.bound, one.found.rows)) <= set(map(one.bound, result.rows)):
+        return 1, _undecided(select, name, known, one.ordered)
+    nearest = min(result.rows, key=lambda row: _distance(row, known))
+    partner = [record for place, record in enumerate(nearest.documents) if place not in known.places]
+    count = len({_others(row, known) for row in result.rows})
+    many = f"{count:,} partners are kept, of which this one is the nearest" if count > 1 else "this is a partner"
+    return 2, WhyNot(name, "partner", many, "", _predicate(known), text, record_items([*one.ordered, *partner]))
+
+
+def _undecided(select: SelectFn, name: str, known: KnownAbsence, ordered: tuple[Record, ...]) -> WhyNot:
+    """What is said if no kept document is a partner: when it is decided, or that it was."""
+    normal, t0 = known.query.normal, min(record.t0 for record in ordered)
+    assert normal.op is not None, "an absence is a join"
+    stream, window = normal.conjuncts[1].left.stream, normal.window or 0
+    rows = select(settings_sql(ABSENCES)).to_pylist()
+    decided = Decided.from_setting(next((row["value"] for row in rows if row["key"] == ABSENCES), None))
+    entry = LeftMatch(t0, max(record.docid for record in ordered), ())
+    if decided.told_before(stream, normal.op, window, entry) > known.query.qid:
+        once = "" if normal.once is None else "another output told it before (ONCE PER), or "
+        what = (
+            f"no kept document is a partner: {once}one was dropped, or the query was paused, or the output was dropped"
+        )
+        return WhyNot(name, "dropped", what, text=known.query.text, items=record_items(ordered))
+    least, now = decided_at(normal.op, window, t0), decided.least(stream)
+    at = f"; it is at {iso_utc(now)}" if now > EARLIEST else ""
+    what = "nothing came so far, and something still may"
+    with suppress(OverflowError):
+        what = f"nothing came so far: decided when the watermark has come to {iso_utc(least)}{at}"
+    return WhyNot(name, "waiting", what, text=known.query.text, items=record_items(ordered))
+
+
+def _predicate(known: KnownAbsence) -> str:
+    source = known.partners.query.source
+    assert isinstance(source, Join), "partners are joined"
+    return known.partners.part(source.pred.span)
+
+
+def _others(row: BindingRow, known: KnownAbsence) -> tuple[int, ...]:
+    return tuple(record.docid for place, record in enumerate(row.documents) if place not in known.places)
+
+
+def _distance(row: BindingRow, known: KnownAbsence) -> tuple[int, tuple[int, ...]]:
+    """How much time the documents of a row cover: the nearest come first, and of those the first to come."""
+    return row.t1 - row.t0, _others(row, known)
+
+
+def shown_verdict(select: SelectFn, name: str, verdicts: Sequence[Verdict]) -> WhyNot:
+    """Returns the verdict that came furthest, once it is known whether the outputs that it gives are stored."""
+    withheld = list[WhyNot]()
+    for one in sorted((one for one in verdicts if one.kind == "output"), key=lambda one: one.rank, reverse=True):
+        stored = stored_ids(select, name, one.given)
+        if stored:
+            items, text = record_items(one.documents), one.query.text
+            what = f"{len(stored)} outputs" if len(stored) > 1 else "an output"
+            return WhyNot(name, "output", f"they give {what}", "", "", text, items, stored[:MOST_LISTED])
+        withheld.append(_missing(select, name, one))
+    if withheld:
+        return withheld[0]
+    best = furthest_verdict(verdicts)
+    items = record_items(best.documents)
+    return WhyNot(name, best.kind, best.message, best.hint, best.part, best.query.text, items, (), best.stages)
+
+
+def stored_ids(select: SelectFn, name: str, given: Sequence[GivenOutput]) -> tuple[str, ...]:
+    ids = {one.id for one in given}
+    found = {id for t0, t1 in {(one.t0, one.t1) for one in given} for id in ids_among(select, name, t0, t1, ids)}
+    return tuple(one.id for one in given if one.id in found)
+
+
+def _missing(select: SelectFn, name: str, one: Verdict) -> WhyNot:
+    """Why documents have no outputs that they would give: told before, or dropped."""
+    items, once = record_items(one.documents), one.query.normal.once
+    if once is not None:
+        for given in one.given:
+            times = {time for key in given.keys for time in times_told(select, one.query.qid, key)}
+            near = [time for time in times if once.window is None or abs(time - given.t1) <= once.window]
+            for time in sorted(near, key=lambda time: abs(time - given.t1))[:1]:
+                ids = _told_by(select, name, one, given, time)
+                which = f"the output {ids[0]}" if ids else "an output"
+                what = f"ONCE PER: {which}, which ends at {iso_utc(time)}, told it before"
+                return WhyNot(name, "told", what, "", "ONCE PER", one.query.text, items, ids, one.stages)
+    records = [record for record in one.documents if record is not None]
+    gone = {record.docid for record in records} - joinable(select, [record.docid for record in records])
+    if gone and len(records) > 1:
+        what = "a document was no longer joinable when the other one came"
+    else:
+        what = "they match, but the output was dropped, or the query passed a bound and was paused before it"
+    hint = "its documents are kept: mmqjp subscribe --backfill answers them"
+    return WhyNot(name, "dropped", what, hint, "", one.query.text, items, (), one.stages)
+
+
+def _told_by(select: SelectFn, name: str, one: Verdict, given: GivenOutput, time: int) -> tuple[str, ...]:
+    """The id of the output that ends at a time and says one of the things that another one would tell again; none if
+    there are too many of that time, or its documents are no longer stored."""
+    outputs = outputs_at(select, name, time, MOST_LISTED)
+    if len(outputs) == 1:
+        return (outputs[0]["id"],)
+    readable = ReadableQuery.of(one.query.text)
+    for output in outputs:
+        for parts in stored_parts(select, matches_of(select, output)):
+            said = verdict(one.query, readable, parts, steps_for(MOST_LISTED)).given if parts else ()
+            if any(other.id == output["id"] and other.keys & given.keys for other in said):
+                return (output["id"],)
+    return ()
+
+
+MOST_NEAREST, MOST_TRIED = 3, 20
+"""So many choices of documents are shown that came nearest; of those that match so many are looked at one by one."""
+
+MOST_KEPT, MOST_QUERIES_TRIED = 10_000, 10
+"""So many of the newest kept documents are tried, with so many of the queries of a name."""
+
+
+@dataclass(frozen=True, eq=False)
+class _QueryAttempt:
+    """A way in which the documents stand in the blocks of a query. Kept documents go into the others."""
+
+    known: RegisteredQuery
+    placed: tuple[Record | None, ...]
+    funnel: Funnel
+
+    def look(self, record: Record) -> None:
+        """Looks at a kept document."""
+        if self.known.query.sees(record.appeared):
+            blocks = self.known.readable.blocks
+            free = [place for place, given in enumerate(self.placed) if given is None]
+            self.funnel.look(record, [place for place in free if blocks[place].stream == record.stream])
+
+
+def with_kept(select: SelectFn, name: str, known: Sequence[RegisteredQuery], records: Sequence[Record]) -> WhyNot:
+    """Returns what is said of documents together with those that are kept, of queries with more blocks."""
+    stored = ids_with(select, name, {id for record in records for id, _ in record.sources}, MOST_LISTED + 1)
+    if stored:
+        more = "more than " if len(stored) > MOST_LISTED else ""
+        many = min(len(stored), MOST_LISTED)
+        what = f"{more}{many} output{'' if many == 1 else 's'} with other documents"
+        text = known[0].query.text
+        return WhyNot(name, "output", what, text=text, items=record_items(records), outputs=tuple(stored[:MOST_LISTED]))
+    found: list[tuple[Verdict, RegisteredQuery]] = []
+    placed: list[tuple[RegisteredQuery, tuple[Record | None, ...]]] = []
+    for one in known[:MOST_QUERIES_TRIED]:
+        if one.query.sees([at for record in records for at in record.appeared]):
+            placed += ((one, places) for places in orders(records, len(one.readable.blocks)))
+        else:
+            found.append((verdict(one.query, one.readable, records), one))
+    steps = steps_for(len(placed))
+    tries = [_begun(one, places, steps) for one, places in placed]
+    streams = {block.stream for one in tries for block in one.known.readable.blocks}
+    kept = DocumentScan(select, streams, MOST_KEPT)
+    for record in kept.records() if tries else ():
+        for one_try in tries:
+            one_try.look(record)
+    for one_try in tries:
+        query, result = one_try.known.query, one_try.funnel.result()
+        if not result.rows:
+            found.append((of_result(query, one_try.placed, result), one_try.known))
+            continue
+        choices = {row.docids: row.documents for row in result.rows}
+        some = islice(choices.values(), MOST_TRIED)
+        verdicts = [verdict(query, one_try.known.readable, one, steps_for(MOST_TRIED)) for one in some]
+        return replace(shown_verdict(select, name, verdicts), tried=kept.read)
+    best, of = max(found, key=lambda pair: pair[0].rank)
+    return WhyNot(
+        name,
+        best.kind,
+        best.message,
+        best.hint,
+        best.part,
+        best.query.text,
+        record_items(best.documents),
+        (),
+        best.stages,
+        _nearest(best, of),
+        kept.read,
+    )
+
+
+def _begun(known: RegisteredQuery, placed: tuple[Record | None, ...], steps: int) -> _QueryAttempt:
+    funnel = Funnel(known.readable, steps=steps)
+    for block, record in enumerate(placed):
+        if record is not None:
+            funnel.look(record, (block,))
+    return _QueryAttempt(known, placed, funnel)
+
+
+def _nearest(best: Verdict, one: RegisteredQuery) -> tuple[Near, ...]:
+    """The documents that came nearest, closest in time first."""
+    pairs = sorted(
+        best.found.before, key=lambda pair: max(pair[0].t1, pair[1].t1) - min(pair[0].t0, pair[1].t0)
+    )  # stable: those whose values are nearest stay first
+    chosen: dict[tuple[int, ...], tuple[Record, ...]] = {}
+    for left, right in pairs:
+        chosen.setdefault(left.docids + right.docids, left.documents + right.documents)
+    found = []
+    for documents in islice(chosen.values(), MOST_NEAREST):
+        said = best
+        if len(documents) == len(one.readable.blocks):
+            said = verdict(one.query, one.readable, documents, steps_for(MOST_NEAREST))
+        found.append(Near(record_items(documents), said.kind, said.part, said.message, said.hint))
+    return tuple(found)
+
 
 LISTED = 3
 """So many names of queries are listed."""
 
 
-def why_not(select: Select, name: str, asked: Sequence[str]) -> WhyNot:
+def explain_missing_output(select: SelectFn, name: str, asked: Sequence[str]) -> WhyNot:
     """Returns why documents give no output of the queries of a name. Each is given by its id, or by an address or title
     that only one kept document has. `select` answers questions over the store. Raises what it does."""
     known = known_queries(select, name)
@@ -40,7 +774,7 @@ def why_not(select: Select, name: str, asked: Sequence[str]) -> WhyNot:
     blocks = max(len(one.readable.blocks) for one in known)
     if len(records) > blocks:
         what = f"{len(records)} documents are named, and the query reads {blocks}"
-        return WhyNot(name, "blocks", what, text=known[0].query.text, items=items_of(records))
+        return WhyNot(name, "blocks", what, text=known[0].query.text, items=record_items(records))
     whole = [one for one in known if len(one.readable.blocks) == len(records)]
     if not whole:
         return with_kept(select, name, [one for one in known if len(one.readable.blocks) > len(records)], records)
@@ -52,7 +786,9 @@ def why_not(select: Select, name: str, asked: Sequence[str]) -> WhyNot:
     return shown_verdict(select, name, found)
 
 
-def _of_events(select: Select, name: str, known: Sequence[KnownEvents | KnownPattern], asked: Sequence[str]) -> WhyNot:
+def _of_events(
+    select: SelectFn, name: str, known: Sequence[KnownEvents | KnownPattern], asked: Sequence[str]
+) -> WhyNot:
     streams = {definition.pattern.stream for one in known for definition in one.definitions.values()}
     records = named_records(select, name, asked, streams, known[0].query.text)
     if isinstance(records, WhyNot):
@@ -60,7 +796,7 @@ def _of_events(select: Select, name: str, known: Sequence[KnownEvents | KnownPat
     return event_why_not(select, name, known, list({record.docid: record for record in records}.values()))
 
 
-def no_query(select: Select, name: str) -> tuple[str, str]:
+def no_query(select: SelectFn, name: str) -> tuple[str, str]:
     """Returns why there is no query of a name, and what to do."""
     removed = [row for row in queries_named(select, name, 1) if row["removed_at"] is not None]
     if removed:
@@ -75,3 +811,52 @@ def no_query(select: Select, name: str) -> tuple[str, str]:
     listed = ", ".join(names[:LISTED]) + (" and others" if len(names) > LISTED else "")
     hint = f"did you mean {near[0]}?" if near else f"there are {listed}" if names else "subscribe one"
     return f"no query is called {name}", hint
+
+
+MOST_DOCUMENTS, MOST_QUERIES_TRIED = 10_000, 10
+"""So many of the newest kept documents are looked at, for so many of the queries of a name."""
+
+
+def query_funnel(select: SelectFn, name: str, most: int = MOST_DOCUMENTS) -> QueryFunnels:
+    """Returns what the queries of a name find in kept documents, the newest of the streams that they read. `select`
+    answers questions over the store. Raises what it does."""
+    known = known_queries(select, name)[:MOST_QUERIES_TRIED]
+    if not known and (events := known_event_queries(select, name)[:MOST_QUERIES_TRIED]):
+        return event_funnels(select, name, events, most)
+    if not known and (absences := known_absences(select, name)[:MOST_QUERIES_TRIED]):
+        return absence_funnels(select, name, absences, most)
+    if not known:
+        message, hint = no_query(select, name)
+        return QueryFunnels(name, message=message, hint=hint)
+    kept = DocumentScan(select, {block.stream for one in known for block in one.readable.blocks}, most)
+    looking = [_QueryScan(one, Funnel(one.readable, steps=steps_for(len(known)))) for one in known]
+    for record in kept.records():
+        for one in looking:
+            one.look(record)
+    funnels = tuple(one.told() for one in looking)
+    return QueryFunnels(name, kept.read, kept.left_out, count_outputs(select, name), funnels)
+
+
+@dataclass(eq=False)
+class _QueryScan:
+    """A query that looks at documents."""
+
+    known: RegisteredQuery
+    funnel: Funnel
+    unseen: int = 0
+
+    def look(self, record: Record) -> None:
+        blocks = self.known.readable.blocks
+        wanted = [place for place, block in enumerate(blocks) if block.stream == record.stream]
+        if wanted and not self.known.query.sees(record.appeared):
+            self.unseen += 1
+        elif wanted:
+            self.funnel.look(record, wanted)
+
+    def told(self) -> QueryFunnel:
+        result = self.funnel.result()
+        query = self.known.query
+        return QueryFunnel(
+            query.text, result.stages, result.found, result.ties, self.unseen, result.left_out, result.incomplete,
+            query.paused or "",
+        )  # fmt: skip

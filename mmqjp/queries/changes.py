@@ -1,39 +1,189 @@
 """Changes of the registered queries: subscribe, unsubscribe, pause, resume. Each is committed before it takes
-effect."""
+effect.
+
+What a backfill of event queries runs: the new ones, and those that publish the events that they read.
+
+What a script's event statements change: which definitions come and go, and its event queries compiled.
+
+Raises InvalidEvents where they do not fit what is registered. The script alone was checked when it was parsed.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 from common.errors import InputError
-from common.progress import followed
-from feeds.times import Now
-from join_stage.joiner import JoinEngine
+from common.tools import track_progress
+from feeds.documents import Now
+from join_stage.protocol import JoinEngine
 from join_stage.store.protocol import whole_batch
-from mmqjp.queries.compile import CompiledQuery, Compiler
-from mmqjp.queries.event_changes import (
-    DefinitionChanges,
-    EventCompiler,
-    EventTime,
-    InvalidEvents,
-    definition_changes,
-    refuse_misfits,
-    streams_behind,
-    unused,
-)
-from mmqjp.queries.event_compile import CompiledEvents
-from mmqjp.queries.lineage import cycle_of
-from mmqjp.queries.model import Subscription, number_of
-from mmqjp.queries.registry import Registry
-from mmqjp.queries.stored import NO_ARRIVAL, StoredQueries
-from mmqjp.tables.commit_metadata import CommitMetadata
+from mmqjp.queries.compile import CompiledEvents, CompiledQuery, Compiler, definition_text, read_by
+from mmqjp.queries.model import Subscription, generated_name_number
+from mmqjp.queries.query_lookup import cycle_of
+from mmqjp.queries.registry import BEGINNING, NEVER, EventForm, Publisher, RegisteredDefinition, Registry, since_of
+from mmqjp.queries.stored import NO_ARRIVAL, StoredQueries, made
 from mmqjp.tables.ledger import Ledger
+from mmqjp.tables.schema import CommitMetadata
 from templates.witness import NO_WITNESSES
-from xscl import Script
-from xscl.event_syntax import EventQuery, names_read
-from xscl.script import free_number
+from xscl.algebra.events import Schema
+from xscl.event_forms import unequal
+from xscl.event_parser import schemas_of
+from xscl.syntax import EventQuery, Script, free_number, names_read
+
+
+class InvalidEvents(InputError, ValueError):
+    """Event statements do not fit those that are registered."""
+
+
+EventTime = Callable[[Collection[str]], int]
+"""Returns the time since which new event queries see events that are defined from some streams of documents."""
+
+
+@dataclass(slots=True)
+class DefinitionChanges:
+    """The definitions that come with a script, and those that go. One that changes is in both."""
+
+    added: list[RegisteredDefinition] = field(default_factory=list)
+    removed: list[RegisteredDefinition] = field(default_factory=list)
+
+    def concerns(self, script: Script) -> set[str]:
+        """Returns the names whose events are others now: those that are defined otherwise, and those that a script
+        makes of them."""
+        found = {definition.name for definition in self.removed}
+        waiting = list(script.event_queries) if found else []
+        while readers := [query for query in waiting if any(name.name in found for name in names_read(query.stream))]:
+            waiting = [query for query in waiting if query not in readers]
+            found |= {query.publish for query in readers if query.publish is not None}
+        return found
+
+
+class EventCompiler:
+    """Compiles the event queries of a script, which read what it defines and what is registered. `since` is the time
+    after which they see events: before all, if they are answered over stored documents: `backfills`."""
+
+    def __init__(self, script: Script, registry: Registry, event_time: EventTime, *, backfills: bool) -> None:
+        self.since, self._schemas = BEGINNING, dict[str, Schema]()
+        if script.event_queries:
+            self._schemas = schemas_of(script, registry.events.streams())
+            if backfills:
+                return
+            streams = {name: one.pattern.stream for name, one in registry.events.definitions.items()}
+            streams |= {one.name: one.block.stream for one in script.definitions}
+            read = {name.name for query in script.event_queries for name in names_read(query.stream)}
+            self.since = event_time({streams[name] for name in read if name in streams})
+
+    def compile(self, query: EventQuery) -> CompiledEvents:
+        return CompiledEvents(query, self._schemas)
+
+
+def streams_behind(queries: Iterable[Subscription], registry: Registry) -> set[str]:
+    """Returns the streams of documents that the events which queries read are defined from."""
+    definitions = registry.events.definitions
+    read = {name for query in queries if query.is_events for name in registry.events.reads(query)}
+    return {definitions[name].pattern.stream for name in read if name in definitions}
+
+
+def definition_changes(script: Script, registry: Registry, first_id: int) -> DefinitionChanges:
+    """Returns what the definitions of a script change. New ones are numbered from `first_id`."""
+    changes, known = DefinitionChanges(), registry.events.definitions
+    for definition in script.definitions:
+        text = definition_text(definition, script)
+        before = known.get(definition.name)
+        if before is not None and before.text == text:
+            continue
+        if before is not None:
+            changes.removed.append(before)
+        changes.added.append(made(first_id + len(changes.added), text, definition, script.namespaces))
+    return changes
+
+
+def unused(script: Script, registry: Registry, gone: Collection[Subscription]) -> list[RegisteredDefinition]:
+    """Returns the definitions that a script does not have, and that only queries read that are about to go."""
+    kept = {definition.name for definition in script.definitions}
+    return [
+        definition
+        for name, definition in registry.events.definitions.items()
+        if name not in kept and all(query in gone for query in registry.events.readers(name))
+    ]
+
+
+def refuse_misfits(
+    changes: DefinitionChanges, fresh: Iterable[Subscription], gone: Collection[Subscription], registry: Registry
+) -> None:
+    """Raises InvalidEvents if definitions or queries do not fit what stays: changed definitions that others read, or a
+    name for two things."""
+    for definition in changes.removed:
+        if left := [query.name for query in registry.events.readers(definition.name) if query not in gone]:
+            raise InvalidEvents(
+                f"the event {definition.name} is defined otherwise, and read by {_few(left)}; choose another name, or "
+                "change them together"
+            )
+    replaced = {definition.name for definition in changes.removed}
+    for definition in changes.added:
+        if definition.name not in replaced:
+            _refuse_taken(definition.name, registry, gone)
+        if definition.pattern.stream in registry.events.definitions:
+            raise InvalidEvents(f"{definition.pattern.stream} is a defined event, no stream of documents")
+    defined = {**registry.events.definitions, **{one.name: one for one in changes.added}}
+    schemas: dict[str, Schema] = {}
+    for query in fresh:
+        if query.publishes:
+            _refuse_clash(query, registry, gone, defined, schemas)
+        if not query.is_events:
+            for conjunct in query.conjuncts:
+                for side in conjunct.sides():
+                    if side.stream in defined:
+                        raise InvalidEvents(f"{side.stream} is a defined event, no stream of documents")
+
+
+def _refuse_taken(name: str, registry: Registry, gone: Collection[Subscription]) -> None:
+    """Raises InvalidEvents if the name of a new definition is that of a stream."""
+    if left := [query for query in registry.named(name) if query.publishes and query not in gone]:
+        kind = "event queries" if left[0].is_events else "queries"
+        raise InvalidEvents(f"{name} is what registered {kind} PUBLISH; define the event under another name")
+    if registry.is_read(name):
+        raise InvalidEvents(f"{name} is a stream of documents that queries read; define the event under another name")
+
+
+def _refuse_clash(
+    query: Subscription,
+    registry: Registry,
+    gone: Collection[Subscription],
+    defined: Mapping[str, RegisteredDefinition],
+    schemas: dict[str, Schema],
+) -> None:
+    """Raises InvalidEvents if others publish other things under the name of a query."""
+    name = query.name
+    if name in defined:
+        raise InvalidEvents(f"{name} is a defined event; PUBLISH under another name")
+    left = [other for other in registry.named(name) if other.publishes and other not in gone]
+    if any(other.is_events != query.is_events for other in left):
+        raise InvalidEvents(
+            f"{name} is what registered {'queries' if query.is_events else 'event queries'} PUBLISH; all that PUBLISH "
+            "a name read documents, or all read events"
+        )
+    if not query.is_events:
+        return
+    schema: Schema = query.compiled.stream.schema  # type: ignore[attr-defined]  # event queries are compiled to one
+    known = schemas.setdefault(name, schema)
+    readers = [reader.name for reader in registry.events.readers(name) if reader not in gone]
+    registered = registry.events.published(name) if left or readers else None
+    for other in (known, registered):
+        if other is not None and other != schema:
+            difference = unequal(schema, other) or "the order of its attributes"
+            raise InvalidEvents(
+                f"{name} is published with other attributes: {difference}; SELECT the same ones in the same order, or "
+                "PUBLISH under another name"
+            )
+
+
+def _few(names: list[str]) -> str:
+    distinct = list(dict.fromkeys(names))
+    return ", ".join(distinct[:3]) + (f" and {len(distinct) - 3} more" if len(distinct) > 3 else "")
+
 
 SubscribeMode = Literal["ensure", "add", "replace", "renew", "exact"]
 """How a script's queries relate to those already registered.
@@ -106,7 +256,7 @@ class QueryChanges:
         for subscription in registry.subscriptions.values():
             if subscription.paused is not None:
                 registry.deactivate(subscription)
-        self._highest_number = max(map(number_of, stored.take_names()), default=0)
+        self._highest_number = max(map(generated_name_number, stored.take_names()), default=0)
 
     def save_pauses(self, qids: Sequence[int], docid: int, reason: str | None, arrival: int = NO_ARRIVAL) -> None:
         """Writes, within a batch, that queries are paused after a document, or, if `reason` is None, resumed. Paused
@@ -137,7 +287,7 @@ class QueryChanges:
         if mode == "exact":
             definitions.removed += unused(script, self._registry, without)
         self._register(fresh, gone, definitions, lambda: self._ledger.save_metadata(metadata_for(names)), within)
-        self._highest_number = max([self._highest_number, *(number_of(s.name) for s in fresh)])
+        self._highest_number = max([self._highest_number, *(generated_name_number(s.name) for s in fresh)])
         return names
 
     def unsubscribe(self, name: str, metadata_for: MetadataFor = no_metadata) -> None:
@@ -216,7 +366,7 @@ class QueryChanges:
         fresh: list[Subscription] = []
         kept: set[Subscription] = set()
         highest, published = self._highest_number, script.published()
-        for position, query in enumerate(followed("compiling", script.all_queries), 1):
+        for position, query in enumerate(track_progress("compiling", script.all_queries), 1):
             compiled: CompiledQuery | CompiledEvents
             if isinstance(query, EventQuery):
                 compiled = events.compile(query)
@@ -261,12 +411,11 @@ class QueryChanges:
 
     def _refuse_taken_names(self, fresh: Iterable[Subscription], gone: frozenset[Subscription]) -> None:
         """Raises NameTaken if a new query PUBLISHes the name of one without PUBLISH that stays."""
-        for name in {s.name for s in fresh if s.publishes and number_of(s.name)}:
+        for name in {s.name for s in fresh if s.publishes and generated_name_number(s.name)}:
             if any(not s.publishes for s in self._registry.named(name) if s not in gone):
                 raise NameTaken(name)
 
     def _removed_by(self, script: Script, mode: SubscribeMode, kept: set[Subscription]) -> Iterator[Subscription]:
-        """Yields the queries that a script removes."""
         if mode == "exact":
             yield from (s for s in self._registry.subscriptions.values() if s not in kept)
         if mode not in ("replace", "renew"):
@@ -290,7 +439,7 @@ class QueryChanges:
             # But event queries go first, because what they read may be defined otherwise now.
             self._mark_removed([subscription for subscription in gone if subscription.is_events])
             events.redefine(definitions.removed, definitions.added)
-            for subscription in followed("registering", fresh):
+            for subscription in track_progress("registering", fresh):
                 self._registry.add(subscription)
                 added.append(subscription)
             events.settle()
@@ -338,3 +487,43 @@ class QueryChanges:
         if subscription.publishes and (cycle := cycle_of(self._registry, subscription.name, gone)):
             path = " -> ".join(cycle)
             raise PublishCycle(f"a cycle of PUBLISHed names: {path}, with queries registered earlier")
+
+
+def forms_to_backfill(new: Sequence[Subscription], registry: Registry) -> tuple[dict[str, EventForm], frozenset[str]]:
+    """Returns the forms of new event queries, and of those behind them, by id, and which of these ids are of new ones.
+
+    What an older query publishes is run again for each time between its pauses: as it was told, if all is still kept.
+    """
+    forms: dict[str, EventForm] = {}
+    for query in new:
+        _add(forms, query.form_id, query, registry, BEGINNING, NEVER)
+    of_new, fresh = frozenset(forms), frozenset(query.qid for query in new)
+    known: set[str] = set()
+    while waiting := {name for form in forms.values() for name in read_by(form.stream)} - known:
+        for name in sorted(waiting):
+            for query in registry.named(name):
+                if query.is_events and query.publishes and not query.removed and query.qid not in fresh:
+                    for since, until in _lives(query):
+                        _add(forms, f"{query.form_id} {since}", query, registry, since, until)
+        known |= waiting
+    return forms, of_new
+
+
+def _lives(query: Subscription) -> Iterator[tuple[int, int]]:
+    """Yields the times between the pauses of a query: after which the first part of a result ends, and until when the
+    result does."""
+    since = query.since
+    for paused, resumed in query.gaps:
+        yield since, paused
+        if resumed is None:
+            return
+        since = max(query.since, resumed)
+    yield since_of(query), NEVER
+
+
+def _add(forms: dict[str, EventForm], id: str, query: Subscription, registry: Registry, since: int, until: int) -> None:
+    known = forms.get(id)
+    publishers = known.publishers if known else ()
+    if query.publishes:
+        publishers += (Publisher(query.name, query.new_identity().text, since, until),)
+    forms[id] = EventForm(id, registry.events.stream_of(query.form_id), since, publishers)

@@ -5,22 +5,57 @@
 3. `place`: each conjunctive query to a row of R_T of its template, through the catalog, which queries share.
 
 `Compiler` does the first two, once for equal queries. The registry does the third when a query is registered.
+
+The definitions of events that event statements read: each stands in the catalog and in stage 1, once for all.
+
+Compiles event queries: from the syntax tree to the algebra of events, and the id of their form.
+
+What output documents have of the matches of a PATTERN, and what the kernel is asked to tell for that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from join_stage.store.protocol import StoreError
-from mmqjp.queries.identity import digest
-from mmqjp.queries.model import Owner, Target, width_of
+from mmqjp.queries.model import EVENT_FORM, Owner, Target, text_digest, width_of
+from pattern_stage.definition import sees_before
 from templates.catalog import Catalog, Change
-from xscl import Query, Script, XsclErrors, parse_script, to_xscl
-from xscl.algebra.normal import Conjunct, Hidden, JoinOp, NormalQuery
+from templates.events import EventPlacement, place_events
+from xpath_stage.evaluator import XPathStage
+from xscl.algebra.events import (
+    EVENTS,
+    Aggregate,
+    EventPattern,
+    Events,
+    Filter,
+    Fold,
+    Letter,
+    Letters,
+    NearPattern,
+    Next,
+    OneOf,
+    Pattern,
+    Repeated,
+    Schema,
+    Select,
+    Statement,
+    Union,
+    Word,
+    letters_of,
+)
+from xscl.algebra.joins import Conjunct, Hidden, JoinOp, NormalQuery
+from xscl.event_lower import lower_statement
+from xscl.event_parser import schemas_of
 from xscl.lower import normalize
-from xscl.printer import around_window
-from xscl.syntax import Join, Window
+from xscl.parser import parse_script
+from xscl.printer import around_window, to_xscl
+from xscl.problems import XsclErrors
+from xscl.syntax import EventDefinition, EventQuery, EventStreams, Join, Query, Script, Window, names_read
 
 MAX_COMPILED = 20_000
 """The cache is cleared when it has this many queries."""
@@ -77,7 +112,7 @@ class SharedQuery:
         """The id of their form. Stores keep it, and it is made of `repr`: no class or field that a normal form is made
         of can be renamed."""
         if self._form_id is None:
-            self._form_id = digest(_described(_with_window(self.normal, None)))
+            self._form_id = text_digest(_described(_with_window(self.normal, None)))
         return self._form_id
 
 
@@ -102,7 +137,7 @@ class UnnamedQuery:
     @property
     def form_id(self) -> str:
         """The id of its form. Absences with different windows end at different times, so they have different forms."""
-        return digest(_described(self.normal)) if self.normal.absent else self.shared.form_id
+        return text_digest(_described(self.normal)) if self.normal.absent else self.shared.form_id
 
 
 def _described(normal: NormalQuery) -> str:
@@ -148,7 +183,6 @@ class CompiledQuery:
 
     @property
     def form_id(self) -> str:
-        """The id of its form."""
         return self._unnamed.form_id
 
     @property
@@ -228,3 +262,249 @@ def inner_join(normal: NormalQuery, stream: str) -> Hidden:
                     return side.hidden
                 waiting += side.hidden.conjuncts
     raise StoreError(f"the store's tables do not agree: no inner join of the query makes {stream}")
+
+
+class DefinedEvents:
+    """Registers definitions while they are read. `version` changes with every change."""
+
+    def __init__(self, catalog: Catalog, stage1: XPathStage) -> None:
+        self._catalog, self._stage1 = catalog, stage1
+        self._readers: Counter[str] = Counter()
+        self.placements: dict[str, EventPlacement] = {}
+        self.version = 0
+
+    def use(self, name: str, pattern: EventPattern) -> None:
+        """Counts one more reader of a definition. Raises TooManyChains."""
+        if name not in self.placements:
+            self.placements[name], change = place_events(self._catalog, pattern)
+            self._stage1.add(change)
+            self.version += 1
+        self._readers[name] += 1
+
+    def release(self, name: str) -> None:
+        """Counts one reader less."""
+        self._readers[name] -= 1
+        if not self._readers[name]:
+            del self._readers[name]
+            gone = self.placements.pop(name)
+            self._stage1.remove(self._catalog.release(gone.variables, gone.edges, gone.values))
+            self.version += 1
+
+    def needs_of(self, name: str) -> Change:
+        """Returns all that a definition needs of stage 1."""
+        placement = self.placements[name]
+        return self._catalog.held(placement.variables, placement.edges, placement.values)
+
+
+NO_JOIN = NormalQuery(None, None, (), (), star=False)
+"""The normal form of an event query, which joins no documents."""
+
+
+_BARE = re.compile(r"(?:SELECT [^;]+ )?FROM [A-Za-z_]\w*(?: WITHIN [\w ]+)?(?: PUBLISH \S+)?")
+
+
+class CompiledEvents:
+    """An event query in the algebra of events. What it has of XSCL's normal form is empty."""
+
+    normal = NO_JOIN
+
+    def __init__(self, query: EventQuery, schemas: Mapping[str, Schema]) -> None:
+        read = {name.name: schemas[name.name] for name in names_read(query.stream)}
+        self.publish, self.stream = query.publish, lower_statement(query, read)
+        self._query = query
+
+    @cached_property
+    def text(self) -> str:
+        """The query as a script of its own."""
+        return to_xscl(self._query)
+
+    @property
+    def form_id(self) -> str:
+        """The id of its form, if it does not matter since when it sees events. See `form_since`."""
+        return self.form_since(0)
+
+    def form_since(self, since: int) -> str:
+        """The id of its form if it sees events from after a time on. Stores keep it, and it is made of `repr`: no class
+        or field that a stream is made of can be renamed.
+
+        What an AGGREGATE has seen cannot be told apart afterwards, nor what kept a PATTERN from telling something, so
+        queries that have one share a form only if they see the same events.
+        """
+        return EVENT_FORM + text_digest(repr(self.stream) + (f" since {since}" if minds_since(self.stream) else ""))
+
+
+class StoredEventQuery:
+    """An event query of a store, which `compile_stored` has compiled."""
+
+    normal = NO_JOIN
+
+    def __init__(self, form_id: str, compiled: CompiledEvents) -> None:
+        self.form_id, self.stream = form_id, compiled.stream
+
+
+def is_event_form(form_id: str) -> bool:
+    """Returns whether the queries of a form are event queries."""
+    return form_id.startswith(EVENT_FORM)
+
+
+def is_bare(text: str) -> bool:
+    """Returns whether the text of a registered query is that of an event query that is the bare name of a stream: of
+    documents, a registered one has a path.
+
+    >>> is_bare("FROM Post PUBLISH posts"), is_bare("FROM S/* PUBLISH posts"), is_bare("FROM A NEXT B")
+    (True, False, False)
+    """
+    return _BARE.fullmatch(text) is not None
+
+
+def minds_since(stream: Statement) -> bool:
+    """Returns whether a stream is another one if it is of the events from another time on, and not only shorter: it has
+    an AGGREGATE, or a PATTERN depends on what was there before a match.
+
+    >>> minds_since(Filter(Aggregate(Events("A", ()), (), (), None, ()), None))
+    True
+    """
+    match stream:
+        case Pattern() | NearPattern():
+            return sees_before(stream)
+        case Aggregate():
+            return True
+        case Select(source=source) | Filter(source=source):
+            return minds_since(source)
+        case Union(left=left, right=right) | Next(left=left, right=right) | Fold(left=left, right=right):
+            return minds_since(left) or minds_since(right)
+        case _:
+            return False
+
+
+def read_by(stream: Statement) -> dict[str, Schema]:
+    """Returns the event streams that a stream is made of, by name, with their attributes.
+
+    >>> sorted(read_by(Union(Events("A", ()), Select(Events("B", ()), (), ()))))
+    ['A', 'B']
+    """
+    match stream:
+        case Events(stream=name, schema=schema):
+            return {name: schema}
+        case Pattern() | NearPattern():
+            return stream.streams
+        case Select(source=source) | Filter(source=source) | Aggregate(source=source):
+            return read_by(source)
+        case Union(left=left, right=right) | Next(left=left, right=right) | Fold(left=left, right=right):
+            return read_by(left) | read_by(right)
+
+
+def definition_text(definition: EventDefinition, script: Script) -> str:
+    """Returns a definition of a script as a script of its own."""
+    return to_xscl(Script((), script.namespaces, (definition,), (), ("definition",)))
+
+
+def stored_definition(text: str) -> tuple[EventDefinition, Script]:
+    """Returns a stored definition, and the script that it is. Raises StoreError if it cannot be parsed."""
+    try:
+        script = parse_script(text, stored=True)
+    except XsclErrors as error:
+        raise StoreError(f"the store has a definition that this version cannot read: {error}") from error
+    (definition,) = script.definitions
+    return definition, script
+
+
+def compile_stored(texts: Sequence[str], defined: Mapping[str, Schema]) -> list[CompiledEvents]:
+    """Compiles stored event queries, which may read each other in any order. Raises StoreError if one cannot be
+    parsed."""
+    known = EventStreams(defined)
+    try:
+        script = parse_script(";\n".join(texts), stored=True, events=known) if texts else Script(())
+    except XsclErrors as error:
+        raise StoreError(f"the store has an event query that this version cannot read: {error}") from error
+    schemas = schemas_of(script, known)
+    return [CompiledEvents(query, schemas) for query in script.event_queries]
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnItem:
+    """An item of RETURN: the name of its elements, its column among the attributes of `with_output_attributes`, and
+    whether it has a value for each event of a variable, as a JSON array."""
+
+    name: str
+    column: int
+    several: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OutputVariable:
+    """A variable that is not negated: its name, whether it has several events, and the names of their attributes."""
+
+    name: str
+    several: bool
+    attributes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What output documents of a PATTERN have: the items of RETURN, or, without it, the events.
+
+    Each part of a match is that of one of the `variables`. With ERRORS there is one part, whose events are told apart
+    by their streams: `letters` has a variable for each of these.
+    """
+
+    items: tuple[ReturnItem, ...] | None
+    variables: tuple[OutputVariable, ...]
+    letters: dict[str, OutputVariable]
+    events: int
+    """The column of EVENTS; -1 if it is not asked for."""
+
+
+def with_output_attributes(stream: Statement) -> Statement:
+    """Returns a statement with all that its output documents need as attributes, those that it has anyway first."""
+    if not isinstance(stream, Pattern | NearPattern):
+        return stream
+    if stream.returned is None:
+        return replace(stream, schema=(*stream.schema, (EVENTS, "string")))
+    if isinstance(stream, NearPattern):
+        return stream
+    several: Schema = tuple((item.name, "string") for item in stream.returned if item.each is not None)
+    return replace(stream, schema=(*stream.schema, *several))
+
+
+def contents(stream: Pattern | NearPattern) -> Contents:
+    """Returns what the output documents of a pattern have, in order, as columns of `with_output_attributes`."""
+    columns = {name: place for place, (name, _) in enumerate(with_output_attributes(stream).schema)}
+    events = columns.get(EVENTS, -1)
+    if isinstance(stream, NearPattern):
+        returned = (
+            None
+            if stream.returned is None
+            else tuple(ReturnItem(name, columns[name], False) for name, _ in stream.returned)
+        )
+        several = Counter(_occurrences(stream.letters))
+        letters = {
+            one.source.stream: OutputVariable(
+                one.source.stream, several[one.source.stream] > 1, _names(one.source.schema)
+            )
+            for one in letters_of(stream.letters)
+        }
+        return Contents(returned, (), letters, events)
+    items = None
+    if stream.returned is not None:
+        items = tuple(ReturnItem(one.name, columns[one.name], one.each is not None) for one in stream.returned)
+    variables = tuple(
+        OutputVariable(one.name, one.kleene, _names(one.source.schema)) for one in stream.variables if not one.negated
+    )
+    return Contents(items, variables, {}, events)
+
+
+def _names(schema: Schema) -> tuple[str, ...]:
+    return tuple(name for name, _ in schema)
+
+
+def _occurrences(letters: Letters) -> Iterator[str]:
+    """Yields the streams of letters, those that may be repeated twice."""
+    match letters:
+        case Letter():
+            yield letters.source.stream
+        case Repeated():
+            yield from (*_occurrences(letters.part), *_occurrences(letters.part))
+        case Word() | OneOf():
+            for part in letters.parts:
+                yield from _occurrences(part)

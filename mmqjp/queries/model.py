@@ -1,19 +1,212 @@
-"""The plan nodes: registered queries and hidden streams, with their targets, the rows of R_T that they subscribe to."""
+"""The plan nodes: registered queries and hidden streams, with their targets, the rows of R_T that they subscribe to.
+
+Audiences: the active queries of a set that is answered together, as columns, kept up to date as they change.
+
+An index from keys to queries, of which most keys have one.
+
+Counts of what is in use.
+
+An ordered set that mostly has one item.
+
+The ids of outputs and forms: digests that are the same on every engine and after every restart.
+
+The members of a form, as columns: the queries that get its answers.
+
+The external streams behind others, which are known until queries change.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Callable, Iterable
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from functools import cached_property
+from json.encoder import encode_basestring
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
-from common.lazy import lazy
+import numpy as np
+from numpy.typing import NDArray
+
+from common.arrays import Ints
+from common.tools import lazy
 from join_stage.store.protocol import StoreError
-from mmqjp.queries.identity import Identity
 from templates.catalog import INFINITE, Catalog, Placement
-from xscl.algebra.mirror import Mirror, mirror_of
-from xscl.algebra.normal import Conjunct, Hidden, JoinOp, NormalQuery
-from xscl.algebra.system_names import short_name
+from xscl.algebra.joins import Conjunct, Hidden, JoinOp, Mirror, NormalQuery, mirror_of
+from xscl.algebra.trees import short_name
+
+T = TypeVar("T")
+
+
+class CompactSet(Generic[T]):
+    """Items in the order in which they were added, each once. One alone takes no container; none is a dict."""
+
+    __slots__ = ("_items",)
+
+    def __init__(self) -> None:
+        self._items: T | dict[T, None] | None = None
+
+    def __len__(self) -> int:
+        items = self._items
+        return len(items) if isinstance(items, dict) else int(items is not None)
+
+    def __iter__(self) -> Iterator[T]:
+        """Iterates over the items."""
+        items = self._items
+        if items is None:
+            return iter(())
+        return iter(items) if isinstance(items, dict) else iter((items,))
+
+    def __contains__(self, item: T) -> bool:
+        items = self._items
+        return item in items if isinstance(items, dict) else items is not None and items == item
+
+    def add(self, item: T) -> None:
+        items = self._items
+        if items is None:
+            self._items = item
+        elif isinstance(items, dict):
+            items[item] = None
+        elif items != item:
+            self._items = {items: None, item: None}
+
+    def discard(self, item: T) -> None:
+        """Removes an item, if it is there."""
+        items = self._items
+        if isinstance(items, dict):
+            items.pop(item, None)
+        elif items == item:
+            self._items = None
+
+
+class Identity:
+    """The part of an output's id that all outputs of one query share. `text` has the query's name, its text, and the
+    number of equal queries that were registered before it: the beginning of a JSON list."""
+
+    __slots__ = ("_begun", "text")
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._begun: hashlib._Hash | None = None
+
+    @classmethod
+    def of(cls, name: str, text: str, occurrence: int) -> Identity:
+        """Returns the identity of a query."""
+        return cls(f"[{encode_basestring(name)}, {encode_basestring(text)}, {occurrence}")
+
+    def __reduce__(self) -> tuple[type[Identity], tuple[str]]:
+        return Identity, (self.text,)
+
+    def id(self, choice: bytes) -> str:
+        """Returns an output's id: 32 hexadecimal digits of a digest. `choice` is what `choice_of` returns, encoded."""
+        if self._begun is None:  # very many queries have no output
+            self._begun = hashlib.sha256(self.text.encode())
+        digest = self._begun.copy()
+        digest.update(choice)
+        return digest.hexdigest()[:32]
+
+
+def choice_of(part_ids: str, nodes: str) -> str:
+    """Returns the part of an output's id that the equal outputs of all queries share: the end of the JSON list.
+
+    `part_ids` are those of its documents, and `nodes` the values of `Output.nodes`, both as JSON lists.
+    """
+    return f", {part_ids}, {nodes}]"
+
+
+def text_digest(text: str) -> str:
+    """Returns the id of something that a text identifies: 32 hexadecimal digits."""
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+ALWAYS = np.iinfo(np.int64).max
+"""A batch and an arrival after all others."""
+
+
+@dataclass(frozen=True, eq=False)
+class Members:
+    """Members of one form, in the order of their names and qids, as columns of one length.
+
+    `windows` are in microseconds; `sinces` are the last documents that they do not see. A member gets the answers of
+    the batches from `begun` on; in the batch `ended`, only those of arrivals before `ended_at`; and none later.
+    """
+
+    names: Sequence[str]
+    identities: Sequence[Identity]
+    qids: Ints
+    windows: Ints
+    sinces: Ints
+    begun: Ints
+    ended: Ints
+    ended_at: Ints
+
+    @classmethod
+    def active(cls, names: Sequence[str], identities: Sequence[Identity], columns: Sequence[Ints]) -> Members:
+        """Returns members that have not ended. `columns` are the qids, windows, sinces and begun."""
+        ended = np.full(len(names), ALWAYS)
+        return cls(names, identities, columns[0], columns[1], columns[2], columns[3], ended, ended)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def get(
+        self,
+        of: Ints | slice,
+        width: Ints | int,
+        appeared: Ints | int,
+        first_qid: Ints | int,
+        batch: Ints | int,
+        arrival: Ints | int,
+    ) -> NDArray[np.bool_]:
+        """Returns which members get which answers. `of` has the places of members; the rest are those columns of the
+        table `answers`: of the same length, or one value for all."""
+        found: NDArray[np.bool_] = (self.windows[of] >= width) & (self.sinces[of] < appeared)
+        found &= (self.qids[of] >= first_qid) & (self.begun[of] <= batch)
+        ended = self.ended[of]
+        found &= (batch < ended) | ((batch == ended) & (arrival < self.ended_at[of]))
+        return found
+
+    @cached_property
+    def _bounds(self) -> tuple[int, int, int, int]:
+        columns = (self.windows, -self.sinces, self.qids, self.ended)
+        window, since, qid, ended = (int(column.min(initial=ALWAYS)) for column in columns)
+        return window, -since, qid, ended
+
+    @cached_property
+    def _sorted_windows(self) -> Ints:
+        return np.sort(self.windows)
+
+    def count(self, width: int, appeared: int, first_qid: int, batch: int, arrival: int) -> int:
+        """Returns how many members get an answer of the running batch."""
+        window, since, qid, ended = self._bounds
+        if since < appeared and first_qid <= qid and ended == ALWAYS:  # only windows matter
+            return len(self) - (int(np.searchsorted(self._sorted_windows, width)) if width > window else 0)
+        return int(np.count_nonzero(self.get(slice(None), width, appeared, first_qid, batch, arrival)))
+
+    @cached_property
+    def name_ranks(self) -> Ints:
+        """The rank of each member's name among those of the members. Equal names have equal ranks."""
+        ranks = np.zeros(len(self.names), np.int64)
+        new = (name != before for before, name in zip(self.names, self.names[1:], strict=False))
+        ranks[1:] = np.cumsum(np.fromiter(new, np.int64, max(len(self.names) - 1, 0)))
+        return ranks
+
+
+def concatenated(found: Sequence[Members]) -> Members:
+    """Returns the members of several forms, one after the other. Those of one form stay together."""
+    if len(found) == 1:
+        return found[0]
+    names = [name for members in found for name in members.names]
+    identities = [identity for members in found for identity in members.identities]
+    columns = ("qids", "windows", "sinces", "begun", "ended", "ended_at")
+    return Members(names, identities, *(_joined(getattr(members, name) for members in found) for name in columns))
+
+
+def _joined(columns: Iterable[Ints]) -> Ints:
+    every = list(columns)
+    return np.concatenate(every) if every else np.zeros(0, np.int64)
+
 
 EVENT_FORM = "events-"
 """The ids of forms of event queries begin so."""
@@ -21,7 +214,7 @@ EVENT_FORM = "events-"
 _NUMBERED = re.compile(r"q[1-9][0-9]{0,999}")
 
 
-def number_of(name: str) -> int:
+def generated_name_number(name: str) -> int:
     """The number in a name of the form that queries without PUBLISH are given, `q` and a number; 0 for other names."""
     return int(name[1:]) if name.startswith("q") and _NUMBERED.fullmatch(name) else 0
 
@@ -119,7 +312,6 @@ class Subscription:
 
     @property
     def label(self) -> str:
-        """Its name."""
         return self.name
 
     def readers(self, readers_of: ReadersOf) -> list[Subscription]:
@@ -129,7 +321,7 @@ class Subscription:
     @property
     def publishes(self) -> bool:
         """Whether it has a PUBLISH name. Its text then ends with it, and what is told once."""
-        if not number_of(self.name) or self.text.endswith(f" PUBLISH {self.name}"):
+        if not generated_name_number(self.name) or self.text.endswith(f" PUBLISH {self.name}"):
             return True
         return f" PUBLISH {self.name} ONCE PER (" in self.text and self.normal.once is not None
 
@@ -294,3 +486,218 @@ def width_of(op: JoinOp | None, window: int | None) -> int:
     """Returns the window of a conjunctive query in microseconds: 0 for a filter, INFINITE for a join without a
     window."""
     return INFINITE if window is None and op is not None else window or 0
+
+
+FEW = 32
+"""So many changes, or an eighth of the members, are applied to an audience; more make it anew."""
+
+MANY = 1_000
+"""Audiences of so many queries are made before a document needs them."""
+
+
+@dataclass(frozen=True, eq=False)
+class Audience:
+    """The active queries of a set at one time: `members`, and `queries` in the same order.
+
+    `latest_gap` is the last document of any pause that ended.
+    """
+
+    queries: Sequence[Subscription]
+    members: Members
+    latest_gap: int
+
+    @classmethod
+    def of(cls, queries: Collection[Subscription]) -> Audience:
+        """Returns the audience of active queries."""
+        ordered = sorted(queries, key=_order)
+        columns = [np.array([getattr(query, name) for query in ordered], np.int64) for name in _COLUMNS]
+        names, identities = [query.name for query in ordered], [query.identity for query in ordered]
+        return cls(ordered, Members.active(names, identities, columns), _latest_gap(ordered))
+
+    def changed(self, gone: Collection[Subscription], new: Collection[Subscription]) -> Audience:
+        """Returns the audience without some queries and with others: many times faster than making it anew."""
+        members, ordered = self.members, sorted(new, key=_order)
+        without = sorted(self.place_of(query) for query in gone)
+        columns = [np.delete(getattr(members, column), without) for column in _MEMBER_COLUMNS]
+        lists: list[list[Any]] = [list(self.queries), list(members.names), list(members.identities)]
+        for place in reversed(without):
+            for one in lists:
+                del one[place]
+        places = [bisect_left(lists[0], _order(query), key=_order) for query in ordered]
+        for attribute, i in zip(_COLUMNS, range(len(columns)), strict=True):
+            columns[i] = np.insert(columns[i], places, [getattr(query, attribute) for query in ordered])
+        for shift, (place, query) in enumerate(zip(places, ordered, strict=True)):
+            for one, value in zip(lists, (query, query.name, query.identity), strict=True):
+                one.insert(place + shift, value)
+        queries, names, identities = lists
+        latest_gap = max(self.latest_gap, _latest_gap(ordered))
+        return Audience(queries, Members.active(names, identities, columns), latest_gap)
+
+    @cached_property
+    def windows(self) -> Ints:
+        """The windows of the members, in ascending order."""
+        return np.sort(self.members.windows)
+
+    @cached_property
+    def sinces(self) -> Ints:
+        """The last documents that members do not see, in ascending order."""
+        return np.sort(self.members.sinces)
+
+    @cached_property
+    def narrowest(self) -> int:
+        return int(self.windows[0])
+
+    @cached_property
+    def latest_since(self) -> int:
+        """The document after which all members see everything."""
+        return int(self.sinces[-1])
+
+    @cached_property
+    def latest_begun(self) -> int:
+        """The batch at which the last member began."""
+        return int(self.members.begun.max())
+
+    @cached_property
+    def gapped(self) -> tuple[Subscription, ...]:
+        """The members that were paused before."""
+        return tuple(query for query in self.queries if query.gaps)
+
+    def place_of(self, query: Subscription) -> int:
+        """Returns the place of a member."""
+        return bisect_left(self.queries, _order(query), key=_order)
+
+    def since_qid(self, first_qid: int) -> Audience | None:
+        """Returns the audience of those with at least a qid; None if there is none."""
+        found = [query for query in self.queries if query.qid >= first_qid]
+        return Audience.of(found) if found else None
+
+
+def _latest_gap(queries: Iterable[Subscription]) -> int:
+    return max((high for query in queries for _, high in query.gaps if high is not None), default=-1)
+
+
+def _order(query: Subscription) -> tuple[str, int]:
+    return query.name, query.qid
+
+
+_COLUMNS, _MEMBER_COLUMNS = ("qid", "width", "since", "begun"), ("qids", "windows", "sinces", "begun")
+"""Attributes of queries, and the columns of members that have them."""
+
+
+class QuerySet:
+    """Queries that are answered together, and the audience of those that are active. `id` names the set in stores."""
+
+    def __init__(self, id: str) -> None:
+        self.id = id
+        self._queries: CompactSet[Subscription] = CompactSet()
+        # The audience, once it was asked for, the queries in it, and those that have changed since.
+        self._audience: Audience | None = None
+        self._members: set[Subscription]
+        self._changed: set[Subscription]
+
+    def __len__(self) -> int:
+        """Returns the number of registered queries."""
+        return len(self._queries)
+
+    def __iter__(self) -> Iterator[Subscription]:
+        """Iterates over the registered queries."""
+        return iter(self._queries)
+
+    def __contains__(self, query: Subscription) -> bool:
+        return query in self._queries
+
+    def add(self, query: Subscription) -> None:
+        self._queries.add(query)
+        self.note(query)
+
+    def remove(self, query: Subscription) -> None:
+        """Removes a query."""
+        self._queries.discard(query)
+        self.note(query)
+
+    def note(self, query: Subscription) -> None:
+        """Notes that a query was added, removed, paused or resumed."""
+        if self._audience is not None:
+            self._changed.add(query)
+
+    @property
+    def audience(self) -> Audience:
+        """The active queries. Cached until queries change."""
+        if self._audience is None or len(self._changed) > FEW + len(self._members) // 8:
+            self._members = {query for query in self._queries if query.active}
+            self._audience = Audience.of(self._members)
+        elif self._changed:
+            gone = self._changed & self._members
+            new = {query for query in self._changed if query in self._queries and query.active}
+            self._audience = self._audience.changed(gone, new)
+            self._members -= gone
+            self._members |= new
+        self._changed = set()
+        return self._audience
+
+
+_Several = dict[Subscription, None]
+
+
+class ByKey:
+    """Queries by key, in the order in which they were added. One alone under its key takes no container."""
+
+    __slots__ = ("_found",)
+
+    def __init__(self) -> None:
+        self._found: dict[Hashable, Subscription | _Several] = {}
+
+    def get(self, key: Hashable) -> Collection[Subscription]:
+        """Returns the queries of a key."""
+        found = self._found.get(key)
+        if found is None:
+            return ()
+        return (found,) if isinstance(found, Subscription) else found
+
+    def add(self, key: Hashable, query: Subscription) -> None:
+        found = self._found.setdefault(key, query)
+        if isinstance(found, dict):
+            found[query] = None
+        elif found is not query:
+            self._found[key] = {found: None, query: None}
+
+    def remove(self, key: Hashable, query: Subscription) -> None:
+        """Removes a query. Raises KeyError if it is not there."""
+        found = self._found[key]
+        if found is query:
+            del self._found[key]
+            return
+        several = cast(_Several, found)
+        del several[query]
+        if not several:
+            del self._found[key]
+
+
+class Sources:
+    """Finds the external streams behind streams. `made_of` returns what a stream is made of: nothing, if it is
+    external."""
+
+    def __init__(self, made_of: Callable[[str], Collection[str]]) -> None:
+        self._made_of = made_of
+        self._known: dict[frozenset[str], frozenset[str]] = {}
+
+    def of(self, streams: frozenset[str]) -> frozenset[str]:
+        """Returns the external streams behind any of these streams."""
+        if (found := self._known.get(streams)) is None:
+            made_of: dict[str, Collection[str]] = {}
+            waiting = list(streams)
+            while waiting:
+                stream = waiting.pop()
+                if stream not in made_of:
+                    made_of[stream] = self._made_of(stream)
+                    waiting += made_of[stream]
+            found = self._known[streams] = frozenset(stream for stream, made in made_of.items() if not made)
+        return found
+
+    def knows(self, stream: str) -> bool:
+        """Returns whether it has been asked for a stream alone."""
+        return frozenset((stream,)) in self._known
+
+    def forget(self) -> None:
+        """Forgets what it knows: queries have changed."""
+        self._known.clear()

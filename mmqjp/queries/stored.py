@@ -1,6 +1,8 @@
 """Stores queries: their texts and their places in the catalog, so that reopening a store parses nothing.
 
 A query of an earlier run is registered by its rows of R_T. Its text is parsed when it first gets a match.
+
+Stores the definitions of events: their texts, so that a store can be opened and read without the script.
 """
 
 from __future__ import annotations
@@ -12,20 +14,65 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from common.progress import followed
-from join_stage.joiner import JoinEngine
+from common.tools import track_progress
+from join_stage.protocol import JoinEngine
 from join_stage.store.protocol import StoreError
-from mmqjp.queries.compile import CompiledQuery, Compiler, StoredQuery
-from mmqjp.queries.event_compile import StoredEvents, compile_stored, is_event_form
+from mmqjp.queries.compile import (
+    CompiledQuery,
+    Compiler,
+    StoredEventQuery,
+    StoredQuery,
+    compile_stored,
+    is_event_form,
+    stored_definition,
+)
 from mmqjp.queries.model import HasNormalForm, Owner, StoredTarget, Subscription, width_of
-from mmqjp.queries.registry import Registry
-from mmqjp.queries.stored_definitions import StoredDefinitions
-from mmqjp.tables.queries import TABLES, added_at, removed_texts
-from mmqjp.tables.table_rows import TableRows
-from templates.catalog import Catalog, SharedStep
-from templates.shared_rows import RowKey
-from templates.template import Shape
-from xscl.algebra.pattern_json import from_json, to_json
+from mmqjp.queries.registry import RegisteredDefinition, Registry
+from mmqjp.tables.schema import QUERY_TABLES, TableRows, added_at, removed_texts
+from templates.catalog import Catalog, RowKey, SharedStep
+from templates.graph import Shape
+from xscl.algebra.trees import pattern_from_json, pattern_to_json
+from xscl.event_lower import lower_definition, schema_of
+from xscl.syntax import EventDefinition
+
+
+class StoredDefinitions:
+    """Writes and reads the tables of definitions. The caller begins and commits batches."""
+
+    def __init__(self, store: JoinEngine) -> None:
+        self._rows = TableRows(store)
+        self._removed = {id for (id,) in self._rows.tuples("removed_definitions", "id")}
+        self.next_id = max((id for (id,) in self._rows.tuples("definitions", "id")), default=-1) + 1
+
+    def definitions(self) -> list[RegisteredDefinition]:
+        """Returns the definitions that were added and not removed. Raises StoreError if this version cannot read
+        one."""
+        rows = self._rows.tuples("definitions", "id text", "id")
+        return [self._read(id, text) for id, text in rows if id not in self._removed]
+
+    @staticmethod
+    def _read(id: int, text: str) -> RegisteredDefinition:
+        definition, script = stored_definition(text)
+        return made(id, text, definition, script.namespaces)
+
+    def save(self, added: Iterable[RegisteredDefinition], removed: Iterable[RegisteredDefinition], now: int) -> None:
+        """Writes that definitions were added and removed at a time, in microseconds."""
+        self._rows.append("definitions", [(one.id, one.name, one.text, now) for one in added])
+        self._rows.append("removed_definitions", [(one.id, now) for one in removed])
+
+    def committed(self, added: Iterable[RegisteredDefinition]) -> None:
+        """Marks what `save` wrote as committed."""
+        self.next_id = max([self.next_id, *(one.id + 1 for one in added)])
+
+
+def made(
+    id: int, text: str, definition: EventDefinition, namespaces: Iterable[tuple[str, str]]
+) -> RegisteredDefinition:
+    """Returns a definition to register. `text` is its text as a script of its own."""
+    return RegisteredDefinition(
+        id, definition.name, text, schema_of(definition), lower_definition(definition, dict(namespaces))
+    )
+
 
 _PLACEMENT_COLUMNS = "place template variables op window_us streams"
 
@@ -94,7 +141,7 @@ class StoredQueries:
             of_inner.setdefault(qid, {}).setdefault(stream, []).append(_read(numbers, *rest))
         registry.events.redefine((), self.definitions.definitions())
         subscriptions = list(self._subscriptions(cache(lambda text: StoredQuery(text, compiler)), registry))
-        for subscription in followed("opening", subscriptions):
+        for subscription in track_progress("opening", subscriptions):
             registry.restore(subscription, of_query.get(subscription.qid, ()), of_inner.get(subscription.qid, {}))
         registry.events.settle()
 
@@ -121,7 +168,7 @@ class StoredQueries:
                 while var is not None and var not in live:
                     live.add(var)
                     var = known[var][0]
-        node_of = cache(from_json)
+        node_of = cache(pattern_from_json)
         found = []
         for var in sorted(live):
             parent, stream, definition, node = known[var]
@@ -151,7 +198,7 @@ class StoredQueries:
         """Returns event queries by their texts. They may read each other, so they are compiled together."""
         defined = registry.events.streams().defined
         found = compile_stored(list(forms), defined)
-        return {text: StoredEvents(form, one) for (text, form), one in zip(forms.items(), found, strict=True)}
+        return {text: StoredEventQuery(form, one) for (text, form), one in zip(forms.items(), found, strict=True)}
 
     def _pauses(self) -> dict[int, list[tuple[int, str | None]]]:
         """Returns, by qid, the pauses and resumptions in order: the document after which each took effect, and the
@@ -209,7 +256,7 @@ class StoredQueries:
         """Writes, in a batch, the forms and identities of queries that a store of an older format has, and that they
         are members of their forms from the start."""
         known = {query.qid: query for query in subscriptions}
-        table = self._store.read("added_queries", TABLES["added_queries"].names)
+        table = self._store.read("added_queries", QUERY_TABLES["added_queries"].names)
         ids = [known[qid].form_id if qid in known else None for qid in table["qid"].to_pylist()]
         identities = [known[qid].identity.text if qid in known else None for qid in table["qid"].to_pylist()]
         for name, values in (("form", ids), ("identity", identities)):
@@ -263,7 +310,7 @@ class StoredQueries:
         numbers = [*sorted(self._without_node), *range(self._saved_steps, catalog.next_step)]
         steps = [catalog.steps[number] for number in numbers if number in catalog.steps]
         for part in _in_parts(steps):
-            rows = [(step.id, step.parent, step.stream, str(step.node), to_json(step.node)) for step in part]
+            rows = [(step.id, step.parent, step.stream, str(step.node), pattern_to_json(step.node)) for step in part]
             self._rows.append("variables", rows)
         fresh = list(enumerate(catalog.templates))[self._saved_templates :]
         joins = {number: [leaf for join in shape.joins for leaf in join] for number, shape in fresh}

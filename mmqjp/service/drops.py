@@ -1,15 +1,65 @@
-"""The drop directory into which a service fetches feeds: it is a source, and is cleared of what has been read."""
+"""The drop directory into which a service fetches feeds: it is a source, and is cleared of what has been read.
+
+The feeds of a fetch as people see them, where their state is, and which of them an address stands for.
+
+Fetches feeds in a thread beside the loop of a service, and logs each visit. If fetching fails, the loop stops.
+
+Reads files again that an earlier run may have read, and passes over those that have not changed.
+
+The service on Spark: one Structured Streaming query from the sources to the tables.
+
+Executors read documents and evaluate them. This process admits, joins and commits them, in batches as on DuckDB. Each
+commit includes the offsets of the files and the number of the micro-batch, so if Spark repeats a micro-batch after a
+crash, the part that was committed is skipped.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from hashlib import blake2b
 from pathlib import Path
+from threading import Lock
+from time import perf_counter, time_ns
+from types import TracebackType
 
-from feeds.entries import EntryForm
-from feeds.fetch.drop_archive import remove_read
-from feeds.offsets import ALL_READ
-from feeds.tail import Tail
-from feeds.times import Now, now_us
-from mmqjp.session import Session
+import pyarrow as pa
+from py4j.protocol import Py4JNetworkError
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+
+from common.errors import InputError, OperationalError
+from common.files import make_inside
+from common.tools import in_batches
+from feeds.documents import Document, Now, Reject, now_us
+from feeds.feed import EntryForm
+from feeds.fetch.archive import remove_read
+from feeds.fetch.fetcher import FetchReport, Job, Outcome, World
+from feeds.fetch.http import FetchError
+from feeds.fetch.lists import ListedFeed, feed_of_address, write_opml
+from feeds.fetch.state import STATE_FILE, FeedState, FetchStore
+from feeds.history import History, InputItem, Sighting, size_of
+from feeds.items import redact_userinfo, without_credentials
+from feeds.readers import ALL_READ, Offset, or_reject
+from feeds.stamps import Stamp, is_still, stamp_of
+from feeds.tail import ReadItem, SourceFile, Tail
+from join_stage.store.protocol import StoreError
+from join_stage.store.spark.parquet_store import file_urls
+from mmqjp.documents.admission import BATCH_BYTES
+from mmqjp.engine import Session
+from mmqjp.process import printable_line
+from mmqjp.service.log import Log
+from mmqjp.service.loop import POLL, Commands, ReadBatch, Service, ServiceOptions, Stop
+from mmqjp.sinks.sink import Sink
+from mmqjp.spark.source import assign_positions, decode_items, split_unreadable, uncommitted
+from mmqjp.state.choice import OWNER_FILE
+from mmqjp.tables.schema import CommitMetadata, MetadataOf
 
 FETCHED = "#fetched"
 """The source's name in stored offsets, which stay valid when the state directory is moved. No other source has this
@@ -45,3 +95,478 @@ class DropDirectory:
         offsets = engine.offsets().items()
         read = {file for (source, file), offset in offsets if source == FETCHED and offset.position == ALL_READ}
         remove_read(self.directory, read, now - self._keep)
+
+
+DROPS = "drops"
+"""The folder of a state directory that a service fetches into."""
+
+
+class NoSuchFeed(InputError, ValueError):
+    """An address stands for no feed, or could stand for several."""
+
+
+@dataclass(frozen=True, slots=True)
+class FeedSummary:
+    """A feed, without names and passwords in addresses. Times are microseconds since 1970, None for never.
+
+    `url` is the address in the subscription, and `fetched_from` where it is fetched now. `changed_at` is when it last
+    had something new; `errors` counts the failures since the last success.
+    """
+
+    url: str
+    title: str
+    folders: tuple[str, ...]
+    fetched_from: str
+    status: int | None
+    stopped: bool
+    checked_at: int | None
+    changed_at: int | None
+    next_check: int | None
+    errors: int
+    last_error: str
+
+    @staticmethod
+    def of(feed: FeedState) -> FeedSummary:
+        """Returns what is told of a feed."""
+        return FeedSummary(
+            feed.shown,
+            feed.title,
+            feed.folders,
+            without_credentials(feed.address or feed.url),
+            feed.status or None,
+            feed.stopped,
+            feed.checked_at or None,
+            feed.fetched_at or None,
+            None if feed.stopped else feed.next_check or None,
+            feed.errors,
+            without_credentials(feed.last_error),
+        )
+
+
+def state_file(path: Path) -> Path:
+    """The fetcher's state file for a path: the file itself, or the one in a directory of `fetch`, `run` or `stream`."""
+    if not path.is_dir():
+        return path
+    here, below = path / STATE_FILE, path / DROPS / STATE_FILE
+    return below if below.exists() and not here.exists() else here
+
+
+def new_state_file(path: Path) -> Path:
+    """The fetcher's state file for a path where there may be none yet. A missing path without a suffix is a directory
+    to make. In a store of `run` or `stream`, it is where they fetch into. Raises OSError."""
+    if not path.exists() and not path.suffix:
+        return path / STATE_FILE
+    if (path / OWNER_FILE).exists() and not (path / STATE_FILE).exists():
+        return fetch_directory(path) / STATE_FILE
+    return state_file(path)
+
+
+def fetch_directory(state: Path) -> Path:
+    """The folder that `run`, `stream` and `serve` with a state fetch into. It is made if it is missing, and feeds that
+    were added before there was a store go there. Raises OSError, SourceError."""
+    folder = make_inside(state, DROPS)
+    if (early := _added_early(state)) is not None:
+        with FetchStore(early, write=True):  # nobody adds feeds to it meanwhile
+            early.replace(folder / STATE_FILE)
+    return folder
+
+
+def has_feeds(state: Path) -> bool:
+    """Whether there are feeds to fetch into that folder. Raises SourceError."""
+    return (state / DROPS / STATE_FILE).is_file() or _added_early(state) is not None
+
+
+def _added_early(state: Path) -> Path | None:
+    """The file of feeds that were added before there was a store. A crawl, of which something was fetched, stays where
+    it is."""
+    early = state / STATE_FILE
+    if not early.is_file() or (state / DROPS / STATE_FILE).exists():
+        return None
+    return None if any(feed.checked_at for feed in known_feeds(early)) else early
+
+
+def known_feeds(file: Path) -> list[FeedState]:
+    """The feeds of a state file, in the order in which they were added. Raises SourceError."""
+    with FetchStore(file) as store:
+        return store.feeds()
+
+
+def as_opml(feeds: Sequence[FeedState], *, passwords: bool = False) -> bytes:
+    """Feeds as a list for other readers: those that have not stopped, under the addresses that they have moved to."""
+    known = ((f.address or f.url, f) for f in feeds if not f.stopped)
+    shown = ((url if passwords else without_credentials(url), f) for url, f in known)
+    return write_opml(ListedFeed(url, f.title, folder) for url, f in shown for folder in f.folders or ("",))
+
+
+def feed_named(address: str) -> FeedState:
+    """The feed of an address, in its state before the first fetch. Raises NoSuchFeed if it is no web address."""
+    try:
+        return feed_of_address(address)
+    except FetchError as error:
+        raise NoSuchFeed(f"{without_credentials(str(error))}; name a feed by its http or https address") from None
+
+
+def chosen_feeds(known: Sequence[FeedState], addresses: Sequence[str], where: str) -> list[FeedState]:
+    """The feeds that addresses stand for: those that have them, or else have them with a name and password.
+
+    `where` says in the error where the feeds are, and how they are listed. Raises NoSuchFeed for an address that is no
+    feed's, or could be several feeds'.
+    """
+    chosen: dict[str, FeedState] = {}
+    for address in addresses:
+        spellings = {address}
+        with suppress(FetchError):  # an address that cannot be fetched is no feed's
+            spellings.add(feed_of_address(address).url)
+        found = [feed for feed in known if feed.url in spellings] or [feed for feed in known if feed.shown in spellings]
+        if len(found) > 1:
+            cause = f"{_shown(address)} is the address of {len(found):,} feeds, with different names or passwords"
+            raise NoSuchFeed(f"{cause}; write it with the name and password of one of them")
+        if not found:
+            raise NoSuchFeed(f"{_shown(address)} is not a feed of {where}")
+        chosen |= {feed.url: feed for feed in found}
+    return list(chosen.values())
+
+
+def _shown(address: str) -> str:
+    """An address as it was given, without name and password."""
+    try:
+        return feed_of_address(address).shown
+    except FetchError:
+        return redact_userinfo(address)
+
+
+class Fetching:
+    """A context manager that runs a fetch job in a thread.
+
+    The errors of single feeds are logged as events. An error of the job itself (such as a full disk, or a state that
+    another process holds) sets `stop` and is raised at the end of the block.
+    """
+
+    def __init__(
+        self, job: Job, log: Log, stop: threading.Event, *, watch: bool = True, world: World | None = None
+    ) -> None:
+        """With `watch`, feeds are fetched whenever they are due; without it, once."""
+        self._job, self._log, self._stop, self._watch, self._world = job, log, stop, watch, world
+        self._loop = asyncio.new_event_loop()
+        self._end = asyncio.Event()
+        self._thread = threading.Thread(target=self._work, name="fetch", daemon=True)
+        self._failure: BaseException | None = None
+
+    def __enter__(self) -> Fetching:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._loop.call_soon_threadsafe(self._end.set)
+        self._thread.join()
+        self._loop.close()
+        if self._failure is not None and error is None:
+            raise self._failure
+
+    def wait(self) -> None:
+        """Returns when all feeds are fetched, or when `stop` is set."""
+        while self._thread.is_alive() and not self._stop.is_set():
+            self._thread.join(0.1)  # in short steps, so that signals are handled between them
+
+    def _work(self) -> None:
+        try:
+            self._loop.run_until_complete(self._fetch())
+        except BaseException as error:
+            self._failure = error
+            self._log.event("fetch-failed", error=error)
+            self._stop.set()
+
+    async def _fetch(self) -> None:
+        report, feeds = await self._job.run(watch=self._watch, stop=self._end, told=self._log_visit, world=self._world)
+        counts = {outcome.value.replace(" ", "_"): report.counts[outcome] for outcome in Outcome}
+        self._log.event("fetch-ended", feeds=len(feeds), visits=report.counts.total(), **counts)
+
+    def _log_visit(self, report: FetchReport, feed: FeedState, outcome: Outcome) -> None:
+        why = {"reason": feed.last_error} if feed.last_error else {}
+        self._log.event("fetch", feed=feed.shown, outcome=outcome.value, status=feed.status, **why)
+
+
+FILES, HISTORY = "files ", "documents-history "
+"""Prefixes of the names of sources, and of the settings with what is known of the entries of each feed. What follows
+depends on how files are read: otherwise they would give other documents."""
+
+
+def reading_of(*options: object) -> str:
+    """A short name for a way to read files, given the options that it depends on."""
+    return blake2b(repr(options).encode(), digest_size=6).hexdigest() + " "
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """An item, and what it was before it was judged; None at the end of the file."""
+
+    item: Document | Reject | None
+    source: str
+    file: str
+    seen: InputItem | None = None
+
+
+class Rereading:
+    """The documents of tails whose names begin with FILES. The stamp of a file is stored after the batch with its last
+    document. A file of which something became a dead letter gets none: each run reads it, and tries the entries that
+    were refused again. Nor does a file that changed between its stamp and its end, or that shares its name, as text,
+    with another.
+
+    `unchanged` counts the files that were passed over, `read` those that were read, of `waiting` files.
+    """
+
+    def __init__(
+        self,
+        engine: Session,
+        tails: Sequence[Tail],
+        history: History,
+        reading: str,
+        batch_size: int,
+    ) -> None:
+        self._engine, self._tails, self._history = engine, tails, history
+        self._prefix, self._batch_size = HISTORY + reading, batch_size
+        self._kept = engine.offsets()
+        self._stamps: dict[tuple[str, str], tuple[Path, Stamp | None]] = {}
+        self._bad: set[tuple[str, str]] = set()
+        self._ready: list[Offset] = []
+        self.unchanged = self.read = self.waiting = 0
+        self.told: Callable[[], object] = lambda: None
+        """Is called before each file."""
+        history.load(engine.settings(self._prefix))
+
+    def batches(self) -> Iterator[tuple[Sequence[Document | Reject], MetadataOf]]:
+        """Batches of what is new. Each must be committed before the next is taken."""
+        for batch in in_batches(self._items(), self._batch_size, BATCH_BYTES, _size):
+            yield [read.item for read in batch if read.item is not None], partial(self._metadata, batch)
+            self._committed(batch)
+        if self._ready:
+            self._engine.commit_metadata(CommitMetadata(tuple(self._ready)))
+            self._ready.clear()
+
+    def listing(self) -> tuple[list[str], set[tuple[str, str]]]:
+        """The names of the sources that can be listed now, and the files in them, as (source, file)."""
+        names = {tail.name: tail.names() for tail in self._tails}
+        files = {(source, file) for source, found in names.items() for file in found or ()}
+        return [source for source, found in names.items() if found is not None], files
+
+    def _items(self) -> Iterator[_Read]:
+        for tail in self._tails:
+            for file, items in tail.drain(partial(self._is_new, tail)):
+                self.told()
+                self.read += 1
+                self._compare((tail.name, file))  # another file may have been there when the stamp was taken
+                for item in or_reject(items, file):
+                    if (settled := self._history.judge(item)) is not None:
+                        yield _Read(settled, tail.name, file, item)
+                self._compare((tail.name, file))
+                yield _Read(None, tail.name, file)
+
+    def _is_new(self, tail: Tail, file: SourceFile) -> bool:
+        """Whether a file is not known as it is now."""
+        key = tail.name, file.name
+        kept, path = self._kept.get(key), file.path.absolute()
+        stamp = stamp_of(path, "" if kept is None else kept.fingerprint, time_ns())
+        if self._stamps.setdefault(key, (path, stamp))[0] != path:
+            self._bad.add(key)  # their names differ in bytes that no text can hold
+        if stamp is not None and kept is not None and kept.fingerprint.endswith(f" {stamp.digest}"):
+            self.unchanged += 1
+            if kept.fingerprint != str(stamp):
+                self._ready.append(_note(key, stamp))
+            return False
+        self.waiting += 1
+        return True
+
+    def _compare(self, key: tuple[str, str]) -> None:
+        """Lets a file have no stamp if it is not now what it was when the stamp was taken."""
+        path, stamp = self._stamps[key]
+        if stamp is None or not is_still(path, stamp, time_ns()):
+            self._bad.add(key)
+
+    def _metadata(self, batch: Sequence[_Read], refused: Collection[tuple[str, str]]) -> CommitMetadata:
+        for read in batch:
+            if read.item is not None and (read.item.stream, read.item.id) in refused:
+                self._bad.add((read.source, read.file))
+                if isinstance(read.item, Document) and isinstance(read.seen, Sighting):
+                    self._history.refuse(read.seen, read.item.t0)
+        known = {self._prefix + feed: text for feed, text in self._history.changed().items()}
+        metadata = CommitMetadata(tuple(self._ready), known)
+        self._ready.clear()
+        return metadata
+
+    def _committed(self, batch: Sequence[_Read]) -> None:
+        for read in batch:
+            key = read.source, read.file
+            stamp = self._stamps[key][1]
+            if read.item is None and key not in self._bad and stamp is not None:
+                self._ready.append(_note(key, stamp))
+
+
+def _note(key: tuple[str, str], stamp: Stamp) -> Offset:
+    return Offset(*key, ALL_READ, str(stamp))
+
+
+def _size(read: _Read) -> int | None:
+    return None if read.item is None else size_of(read.item)
+
+
+MICRO_BATCHES = "micro-batches"
+"""The file name of the offset that stores which micro-batches of a streaming query are done."""
+
+
+class StreamFailed(OperationalError, RuntimeError):
+    """A streaming query of Spark failed. The message is the cause."""
+
+
+class Stopped(Exception):
+    """Raised, to Spark alone, by a micro-batch that starts when the service is stopping. Spark will repeat it."""
+
+
+class StreamingService(Service):
+    """A service whose documents arrive in a streaming data frame, as rows of `mmqjp.spark.source.ROWS`.
+
+    `checkpoint` is the directory where Spark keeps the state of the query. The rows carry the offsets of `sources`.
+    """
+
+    def __init__(
+        self,
+        engine: Session,
+        sources: Sequence[Tail],
+        sink: Sink,
+        commands: Commands,
+        log: Log,
+        options: ServiceOptions,
+        frame: DataFrame,
+        checkpoint: Path,
+    ) -> None:
+        super().__init__(engine, sources, sink, commands, log, options)
+        self._frame, self._checkpoint = frame, checkpoint.absolute()
+        self._lock = Lock()
+        self._failure: BaseException | None = None
+        self._was_busy = True
+        self._stop: Stop | None = None
+
+    def run(self, trigger: float | None, stop: Stop) -> None:
+        """Looks for documents every `trigger` seconds until `stop` is set. With None, looks once and returns.
+
+        Raises StreamFailed, and any error of a batch.
+        """
+        self._stop = stop
+        self._run_commands()
+        query = self._start(trigger)
+        try:
+            try:
+                self._watch(query, stop)
+            finally:
+                query.stop()
+            if self._failure is None and (error := query.exception()) is not None and not stop.is_set():
+                raise StreamFailed(spark_error_text(error)) from error
+        except (Py4JNetworkError, ConnectionError) as error:
+            raise StreamFailed("Spark has ended, or its JVM was killed; the same command goes on from here") from error
+        if isinstance(self._failure, PySparkException):
+            raise StreamFailed(spark_error_text(self._failure)) from self._failure
+        if self._failure is not None:
+            raise self._failure
+        self._between(idle=True)
+        self._close_sinks(trigger, stop)
+
+    def _watch(self, query: StreamingQuery, stop: Stop) -> None:
+        """Runs commands and does upkeep beside the query, until it ends or may be stopped."""
+        with suppress(StreamingQueryException):  # the caller asks the query for its error
+            while query.isActive:
+                busy = bool(query.status["isTriggerActive"])
+                if stop.is_set() and not busy:
+                    return
+                self._between(idle=not busy)
+                query.awaitTermination(POLL)  # type: ignore[arg-type]  # it accepts fractions of a second
+
+    def _start(self, trigger: float | None) -> StreamingQuery:
+        writer = self._frame.writeStream.foreachBatch(self._micro_batch)
+        writer = writer.option("checkpointLocation", file_urls([str(self._checkpoint)])[0])
+        if trigger is None:
+            return writer.trigger(availableNow=True).start()
+        return writer.trigger(processingTime=f"{max(round(trigger * 1000), 1)} milliseconds").start()
+
+    def _between(self, *, idle: bool) -> None:
+        """Runs commands between two micro-batches, and does the upkeep once all that has arrived is processed."""
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            self._run_commands()
+            if idle:
+                self._pass_time()
+            if idle and self._was_busy:
+                self._commit_settings()
+                self._options.on_idle(self._engine)
+                self._was_busy = False
+        finally:
+            self._lock.release()
+
+    def _micro_batch(self, frame: DataFrame, number: int) -> None:
+        """Processes a micro-batch. Spark calls it in a thread of its own, and calls it again if it did not finish."""
+        with self._lock:
+            if self._stop is None or self._stop.is_set():
+                raise Stopped
+            try:
+                self._run_commands()
+                self._process_rows(frame, number)
+            except BaseException as error:
+                self._failure = error
+                raise
+
+    def _process_rows(self, frame: DataFrame, number: int) -> None:
+        """Evaluates a micro-batch on the executors and processes what of it is not yet committed."""
+        self._was_busy = True
+        done = Offset(f"spark {self._query_id()}", MICRO_BATCHES, (number + 1) << 32)
+        if self._intake.position(done.source, done.file) >= done.position:
+            return
+        started = perf_counter()
+        evaluated = self._engine.evaluate(frame)
+        seconds = perf_counter() - started
+        rows = evaluated.rows.sort_by("place")
+        if not len(rows):  # as in the first micro-batch when nothing has arrived
+            return
+        if not rows["source"][0].as_py():
+            rows = assign_positions(rows, done.source, done.file, number)
+        rows, failed = split_unreadable(rows)
+        for file, reason in failed.items():
+            if reason:
+                self._intake.fail(file, reason)
+        rows = uncommitted(rows, self._intake.positions)
+        items: list[int] = []
+        count = 0
+
+        def judged() -> Iterator[ReadItem[Document | Reject]]:
+            nonlocal count
+            for count, read in enumerate(self._intake.judged(decode_items(rows)), 1):
+                if read.item is not None:
+                    items.append(count - 1)
+                yield read
+
+        first = 0
+        for batch in self._intake.in_batches(judged()) if len(rows) else [ReadBatch()]:
+            if count == len(rows):
+                batch.offsets[done.source, done.file] = done
+            batch.evaluated = evaluated.of(rows.take(pa.array(items[first:], pa.int64())))
+            first = len(items)
+            batch.seconds, seconds = seconds, 0.0
+            self._process(batch)
+            self._prune()
+
+    def _query_id(self) -> str:
+        """The id that Spark gave to the query. It stays the same as long as the checkpoint exists."""
+        try:
+            return str(json.loads((self._checkpoint / "metadata").read_text("utf-8"))["id"])
+        except (OSError, ValueError, KeyError) as error:
+            raise StoreError(f"the checkpoint in {self._checkpoint} cannot be read: {error}") from error
+
+
+def spark_error_text(error: PySparkException) -> str:
+    """Why a query failed, in one line: the last error of a Python process, else the first line of Spark's message."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    errors = [line for line in lines if line.partition(":")[0].endswith(("Error", "Exception"))]
+    if not errors:
+        return printable_line(next(iter(lines), type(error).__name__))
+    name, colon, text = errors[-1].partition(":")
+    return printable_line(name.rpartition(".")[2] + colon + text)

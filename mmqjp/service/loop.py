@@ -1,28 +1,381 @@
-"""The loop of a service: it processes what has arrived, batch by batch, commits the offsets with it, and waits."""
+"""The loop of a service: it processes what has arrived, batch by batch, commits the offsets with it, and waits.
+
+Reads the sources batch by batch, and says what to commit with each batch so that everything is read once.
+
+Watchers: a service waits until something may have come, told by the file system, or else by the clock alone.
+
+What a service watches: its sources and its spool. Says where changes may not be told at once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+import re
+import time
+from collections import defaultdict
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from time import perf_counter
 from typing import Protocol
 
-from feeds.history import History
-from feeds.tail import Tail
+from watchfiles._rust_notify import RustNotify
+
+from common.tools import in_batches
+from feeds.documents import Document, Reject
+from feeds.history import History, InputItem, size_of
+from feeds.readers import Offset, Positions
+from feeds.tail import ReadItem, Tail, WaitingFile, judged, read_waiting, waiting_files
 from join_stage.store.protocol import OutOfMemory
 from mmqjp.answers.output import Output
-from mmqjp.documents.batching import BATCH_BYTES, BATCH_DOCUMENTS
-from mmqjp.service.intake import Intake, ReadBatch
-from mmqjp.service.log import Log
-from mmqjp.service.progress import progress
-from mmqjp.service.watcher import Polling, Stop, Watcher
-from mmqjp.session import Session
-from mmqjp.sinks.delivery import Delivery
+from mmqjp.documents.admission import BATCH_BYTES, BATCH_DOCUMENTS, EvaluatedBatch
+from mmqjp.engine import Session
+from mmqjp.service.log import InputBacklog, Log, progress
+from mmqjp.service.spool import Spool, is_command
+from mmqjp.sinks.deliverer import Delivery
 from mmqjp.sinks.manager import SinkManager
-from mmqjp.sinks.notes import Notes
+from mmqjp.sinks.positions import Notes
 from mmqjp.sinks.sink import Sink
-from mmqjp.state.retention import ID_RETENTION
-from mmqjp.tables.commit_metadata import CommitMetadata
+from mmqjp.state.eviction import ID_RETENTION
+from mmqjp.tables.schema import CommitMetadata
+
+HISTORY = "history "
+"""Prefix of the settings that store what is known of the entries of each feed."""
+
+
+@dataclass(slots=True)
+class ReadBatch:
+    """A batch as it was read: its documents, and the offsets to commit with them.
+
+    If executors have evaluated the documents already, `evaluated` is their result and `seconds` the time that took.
+    """
+
+    items: list[Document | Reject] = field(default_factory=list)
+    offsets: dict[tuple[str, str], Offset] = field(default_factory=dict)
+    evaluated: EvaluatedBatch | None = None
+    seconds: float = 0.0
+
+    @classmethod
+    def of(cls, batch: Sequence[ReadItem[Document | Reject]]) -> ReadBatch:
+        """The batch made of these items."""
+        items = [read.item for read in batch if read.item is not None]
+        return cls(items, {(read.offset.source, read.offset.file): read.offset for read in batch})
+
+
+def _size(read: ReadItem[Document | Reject]) -> int | None:
+    return None if read.item is None else size_of(read.item)
+
+
+class Intake:
+    """The sources of an engine. Reading resumes at the offsets that the store has committed.
+
+    `history` is shared by all sources and is loaded here. Each batch must be committed with its `metadata` before
+    the next one is read.
+    """
+
+    def __init__(
+        self,
+        engine: Session,
+        sources: Sequence[Tail],
+        history: History,
+        batch_size: int,
+        batch_bytes: int,
+        report: Callable[[str, str], object],
+    ) -> None:
+        """`report` is called once with each file that cannot be read now and the reason, and with "" as the reason when
+        the file is read again."""
+        self._report, self._failed = report, dict[tuple[str, str], str]()
+        self._engine, self._sources, self._history = engine, sources, history
+        self._batch_size, self._batch_bytes = batch_size, batch_bytes
+        self._positions = engine.offsets()
+        self.backlog = InputBacklog()
+        history.load(engine.settings(HISTORY))
+
+    def batches(self) -> Iterator[ReadBatch]:
+        """Batches of everything that can be read now."""
+        found = waiting_files(self._sources, self._positions)
+        self._forget_missing({(waiting.source, waiting.file) for waiting in found})
+
+        def report(waiting: WaitingFile, cause: str) -> None:
+            self.fail((waiting.source, waiting.file), cause)
+
+        return self.in_batches(self.judged(read_waiting(self.backlog.counting(found), report)))
+
+    def fail(self, file: tuple[str, str], cause: str) -> None:
+        """Notes that a file, given as (source, file), cannot be read now, or not to its end."""
+        if file not in self._failed:
+            self._failed[file] = cause
+            self._report(file[1], cause)
+
+    def _forget_missing(self, present: Container[tuple[str, str]]) -> None:
+        """Forgets unreadable files that no longer exist."""
+        self._failed = {file: cause for file, cause in self._failed.items() if file in present}
+
+    def in_batches(self, items: Iterable[ReadItem[Document | Reject]]) -> Iterator[ReadBatch]:
+        """Items in batches. Nothing is read ahead of the batch that is taken."""
+        return map(ReadBatch.of, in_batches(items, self._batch_size, self._batch_bytes, _size))
+
+    def judged(self, items: Iterable[ReadItem[InputItem]]) -> Iterator[ReadItem[Document | Reject]]:
+        """Items after the history has judged them: which are new documents, and which are rejected."""
+        return judged(items, self._history)
+
+    @property
+    def positions(self) -> Positions:
+        """How far each file has been read, by (source, file)."""
+        return self._positions
+
+    def position(self, source: str, file: str) -> int:
+        """How far a file has been read; 0 if nothing has been."""
+        offset = self._positions.get((source, file))
+        return 0 if offset is None else offset.position
+
+    def metadata(self, batch: ReadBatch, settings: Mapping[str, str]) -> CommitMetadata:
+        """What to commit with the batch that was just read, including `settings`."""
+        known = {HISTORY + feed: text for feed, text in self._history.changed().items()}
+        return CommitMetadata(tuple(batch.offsets.values()), {**settings, **known})
+
+    def committed(self, batch: ReadBatch) -> None:
+        """Must be called once the batch is committed."""
+        self._positions.update(batch.offsets)
+        for file in self._failed.keys() & batch.offsets.keys():
+            del self._failed[file]
+            self._report(file[1], "")
+
+    def listing(self) -> tuple[list[str], set[tuple[str, str]]]:
+        """The names of the sources that can be listed now, and the files that exist in them, as (source, file)."""
+        names = {source.name: source.names() for source in self._sources}
+        files = {(source, file) for source, found in names.items() for file in found or ()}
+        if None not in names.values():
+            self._forget_missing(files)
+        return [source for source, found in names.items() if found is not None], files
+
+    def refresh(self) -> None:
+        """Reloads the offsets from the store, after some were dropped there."""
+        self._positions = self._engine.offsets()
+
+
+STEP = 5
+"""Milliseconds between two looks at what the file system has told. A change is passed on at the second look."""
+
+MOST_DIRECTORIES = 10_000
+"""A source with more directories is polled: the notices of the system are limited, and other programs need some."""
+
+CHECK = 1.0
+"""Seconds between two checks that the paths still lead to the directories that are watched."""
+
+RETRY = 10.0
+"""Seconds until watching is tried again after it has failed."""
+
+
+DELETED = 3
+"""The number that watchfiles gives to a change after which a path is no more."""
+
+_Clock = Callable[[], float]
+IsWanted = Callable[[str], bool]
+
+
+class Stop(Protocol):
+    """Says when to stop. A `threading.Event` is one."""
+
+    def is_set(self) -> bool: ...
+
+    def wait(self, timeout: float) -> bool: ...
+
+
+class Watcher(Protocol):
+    """Waits for what may have come. It may miss something, so a service also looks when no watcher has told it to."""
+
+    def wait(self, seconds: float, stop: Stop) -> bool:
+        """Waits for `seconds`, or until `stop` is set. Returns True, early, if something may have come."""
+
+    def close(self) -> None:
+        """Ends the watch."""
+
+
+class Polling:
+    """A watcher that only waits."""
+
+    def wait(self, seconds: float, stop: Stop) -> bool:
+        stop.wait(seconds)
+        return False
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedPath:
+    """A file, or a directory with all below it. A change of a name matters if `is_wanted` says so."""
+
+    path: Path
+    is_wanted: IsWanted
+
+
+class Notices(Protocol):
+    """What the file system tells of some directories. `watchfiles.RustNotify` is one; its page explains the numbers."""
+
+    def watch(self, debounce_ms: int, step_ms: int, timeout_ms: int, stop_event: Stop) -> set[tuple[int, str]] | str:
+        """Waits for changes. Raises OSError or RuntimeError, now and from then on, if they cannot be told."""
+
+    def close(self) -> None: ...
+
+
+def notices(directories: Sequence[str]) -> Notices:
+    """The notices of the system. Directories that may not be read are left out. Raises OSError, RuntimeError."""
+    # Not recursive: the library would follow links to directories, which sources do not.
+    return RustNotify(list(directories), False, False, 0, False, True)
+
+
+class FileWatcher:
+    """A watcher of files and directories. Where the system tells nothing, it only waits, and logs the event `polling`
+    with the reason; it tries again every RETRY seconds, and logs the event `watching` when it succeeds.
+
+    Directories are watched one by one, each with its parent, so that one that is made, moved or replaced is noticed.
+    """
+
+    def __init__(
+        self,
+        watched: Iterable[WatchedPath],
+        log: Log,
+        open_notices: Callable[[Sequence[str]], Notices] = notices,
+        clock: _Clock = time.monotonic,
+    ) -> None:
+        self._watched, self._log, self._open, self._clock = tuple(watched), log, open_notices, clock
+        self._notices: Notices | None = None
+        self._wanted: dict[str, list[IsWanted]] = {}
+        self._inside: set[str] = set()
+        self._identities: list[tuple[int, int] | None] = []
+        self._is_stale, self._check_at, self._not_before = False, 0.0, 0.0
+        self._said: str | None = None
+        self._set_up()
+
+    def wait(self, seconds: float, stop: Stop) -> bool:
+        """Raises KeyboardInterrupt if a signal's handler raises it meanwhile."""
+        until = self._clock() + seconds
+        if self._is_due():
+            self._set_up()
+            if self._notices is not None:
+                return True  # what came before the watch was set up was not told
+        if self._notices is None:
+            stop.wait(seconds)
+            return False
+        while (left := until - self._clock()) > 0:
+            try:
+                changes = self._notices.watch(0, STEP, max(round(left * 1000), 1), stop)
+            except (OSError, RuntimeError) as error:
+                self._fail(error)
+                return True
+            if changes == "signal":
+                raise KeyboardInterrupt
+            if isinstance(changes, str):  # the time is over, or `stop` is set
+                return False
+            if self._matter(changes):
+                return True
+        return False
+
+    def close(self) -> None:
+        if self._notices is not None:
+            self._notices.close()
+            self._notices = None
+
+    def _matter(self, changes: Iterable[tuple[int, str]]) -> bool:
+        """Whether any of the changes matters. Notes whether the directories are others now."""
+        found = False
+        for kind, path in changes:
+            directory, name = os.path.split(path)
+            if kind == DELETED:
+                self._is_stale = self._is_stale or path in self._wanted
+                continue
+            wanted = any(is_wanted(name) for is_wanted in self._wanted.get(directory, ()))
+            if (wanted or directory in self._inside) and os.path.isdir(path):  # noqa: PTH112  # may be hot
+                self._is_stale = wanted = True
+            found = found or wanted
+        return found
+
+    def _is_due(self) -> bool:
+        """Whether the watch must be set up again, and it is time for that."""
+        now = self._clock()
+        if now >= self._check_at:
+            self._check_at = now + CHECK
+            self._is_stale = self._is_stale or self._identities != self._identify()
+        return self._is_stale and now >= self._not_before
+
+    def _set_up(self) -> None:
+        """Watches the directories that are there now."""
+        self.close()
+        started = self._clock()
+        self._is_stale = False
+        self._identities = self._identify()
+        try:
+            self._wanted, self._inside = self._list()
+            self._notices = self._open(sorted(self._wanted))
+        except (OSError, RuntimeError, ValueError) as error:
+            self._fail(error)
+        else:
+            self._say("")
+            now = self._clock()
+            self._check_at, self._not_before = now + CHECK, now + SHARE * (now - started)
+
+    def _fail(self, error: Exception) -> None:
+        """Falls back to waiting, for RETRY seconds."""
+        self.close()
+        self._is_stale = True
+        self._check_at = self._not_before = self._clock() + RETRY
+        self._say(str(error).partition(" (Error {")[0])
+
+    def _say(self, reason: str) -> None:
+        """Logs whether and why there is no watch, if that has changed."""
+        if reason != self._said:
+            self._said = reason
+            if reason:
+                self._log.event("polling", reason=reason)
+            else:
+                self._log.event("watching", directories=len(self._wanted))
+
+    def _list(self) -> tuple[dict[str, list[IsWanted]], set[str]]:
+        """The directories to watch, each with what is wanted in it, and which of them are inside what is watched.
+
+        Raises OSError if there are too many.
+        """
+        wanted: dict[str, list[IsWanted]] = defaultdict(list)
+        inside: set[str] = set()
+        for watched in self._watched:
+            is_directory = watched.path.is_dir()
+            if watched.path.parent.is_dir():
+                named = watched.path.name
+                wanted[str(watched.path.parent)].append(watched.is_wanted if watched.path.is_file() else named.__eq__)
+            for directory in _directories(watched.path) if is_directory else ():
+                wanted[directory].append(watched.is_wanted)
+                inside.add(directory)
+                if len(wanted) > MOST_DIRECTORIES:
+                    raise OSError(f"{watched.path} has more than {MOST_DIRECTORIES:,} directories")
+        return dict(wanted), inside
+
+    def _identify(self) -> list[tuple[int, int] | None]:
+        """What tells whether the paths, and their parents, lead to other directories than before."""
+        return [_identity(path) for watched in self._watched for path in (watched.path, watched.path.parent)]
+
+
+def _directories(top: Path) -> Iterator[str]:
+    """A directory and those below it. Links are not followed."""
+    found = [str(top)]
+    while found:
+        directory = found.pop()
+        yield directory
+        try:
+            with os.scandir(directory) as children:
+                found += [child.path for child in children if child.is_dir(follow_symlinks=False)]
+        except OSError:  # it has just gone, or may not be read, which the source reports
+            continue
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """The device and inode of a directory; None for anything else."""
+    try:
+        return (found.st_dev, found.st_ino) if path.is_dir() and (found := path.stat()) else None
+    except OSError:
+        return None
+
 
 POLL = 0.1
 """Seconds between two looks for commands while the service waits."""
@@ -256,3 +609,58 @@ class Service:
         if self._committed_settings != self._settings:
             self._engine.commit_metadata(CommitMetadata(settings=self._settings))
             self._committed_settings = self._settings
+
+
+MOUNTS = Path("/proc/self/mountinfo")
+
+REMOTE = frozenset(
+    {"9p", "afs", "beegfs", "ceph", "cifs", "glusterfs", "lustre", "ncpfs", "nfs", "nfs4", "smb3", "smbfs"}
+)
+"""File systems that tell nothing of what other machines change. Those of FUSE may do so, or not: they count, too."""
+
+_PLACE = 4
+"""The number of the field with the place of a mount."""
+
+
+def watch(sources: Sequence[Tail], spool: Spool, log: Log) -> FileWatcher:
+    """A watcher of the sources and of the commands in the spool.
+
+    The event `polling` names the sources where other machines may make changes that nobody tells of.
+    """
+    mounts = mounted_file_systems(_lines(MOUNTS))
+    for source in sources:
+        if (kind := file_system_of(source.path, mounts)) in REMOTE or kind.startswith("fuse."):
+            reason = f"{kind} may not tell of changes that are made on other machines"
+            log.event("polling", path=source.path, reason=reason)
+    watched = [WatchedPath(source.path, source.is_wanted) for source in sources]
+    return FileWatcher([*watched, WatchedPath(spool.directory(), is_command)], log)
+
+
+def mounted_file_systems(lines: Iterable[str]) -> dict[Path, str]:
+    r"""The kind of the file system that is mounted at each place, from the lines of `/proc/self/mountinfo`.
+
+    >>> mounted_file_systems([r"7 1 0:3 / /my\040share rw shared:2 - nfs4 host:/x rw"])
+    {PosixPath('/my share'): 'nfs4'}
+    """
+    found = {}
+    for line in lines:
+        before, _, after = line.partition(" - ")
+        fields = before.split(" ")
+        if len(fields) > _PLACE:
+            place = re.sub(r"\\([0-7]{3})", lambda escaped: chr(int(escaped[1], 8)), fields[_PLACE])
+            found[Path(place)] = after.partition(" ")[0]
+    return found
+
+
+def file_system_of(path: Path, mounts: dict[Path, str]) -> str:
+    """The kind of the file system that a path is on; "" if it is not known."""
+    resolved = path.resolve()
+    return next((mounts[place] for place in (resolved, *resolved.parents) if place in mounts), "")
+
+
+def _lines(path: Path) -> list[str]:
+    """The lines of a file; none if it cannot be read, as on systems that have no such file."""
+    try:
+        return path.read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return []

@@ -1,19 +1,164 @@
-"""A question: it runs in its own thread and is interrupted when its time is over."""
+"""A question: it runs in its own thread and is interrupted when its time is over.
+
+A back-test as a question: it runs beside the service, in a thread and a process of its own.
+
+Questions about outputs and queries that a service answers beside its batches. They read the store by SELECTs.
+
+Runs the questions put to a service, in SQL and others, beside its loop and each in its own thread.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from threading import Event, Lock, Thread
+from types import TracebackType
 from typing import Any, Protocol
 
 import pyarrow as pa
 
-from join_stage.store.reading import Bounds, QuestionInterrupted
-from mmqjp.loading import QUESTION_THREAD
-from mmqjp.service.json_values import column_values
-from mmqjp.service.spool import CommandResult
+from common.errors import InputError
+from join_stage.store.protocol import Bounds, Question, QuestionInterrupted
+from mmqjp.backtest.process import BacktestEnded, StoreBacktest
+from mmqjp.backtest.script import prepared
+from mmqjp.engine import Session
+from mmqjp.present.output_why import why_output
+from mmqjp.present.why_not import explain_missing_output, query_funnel
+from mmqjp.process import QUESTION_THREAD
+from mmqjp.service.log import Log, column_values
+from mmqjp.service.spool import Command, CommandResult, Spool, explained_text
+from mmqjp.tables.lookup import SelectFn
+
+BACKTEST = "backtest"
+"""The command that asks for one."""
+
+
+class BacktestQuestion:
+    """A back-test of the `text` in the arguments of a command, over the documents that a store keeps. With
+    `script_only`, only what `mmqjp.backtest.script.prepared` says of it."""
+
+    def __init__(self, engine: Session, arguments: Mapping[str, Any]) -> None:
+        """Raises KeyError without a text."""
+        self._engine, self._text = engine, str(arguments["text"])
+        self._script_only = bool(arguments.get("script_only"))
+        self._backtest = StoreBacktest(engine, self._text)
+
+    def answer(self) -> dict[str, Any]:
+        """Returns the result as a JSON object. Raises QuestionInterrupted, and what `StoreBacktest.run` does."""
+        if self._script_only:
+            return prepared(self._text, self._engine.registry).to_dict()
+        try:
+            return self._backtest.run().to_dict()
+        except BacktestEnded as error:
+            raise QuestionInterrupted(str(error)) from None
+
+    def interrupt(self) -> None:
+        """Ends it, from any thread."""
+        self._backtest.interrupt()
+
+
+WHY = "why"
+"""The command that asks why an output came about."""
+
+WHY_NOT = "why-not"
+"""The command that asks why there is no output."""
+
+EXPLAIN_TEXT = "explain-text"
+"""The command that asks how the queries of a text would be run."""
+
+LONGEST_TEXT = 100_000
+"""The most characters of a text that is explained."""
+
+LOGGED = ("sql", "id", "query", "documents")
+"""The arguments of questions that are logged."""
+
+MOST_ROWS, MOST_BYTES = 100_000, 256 << 20
+"""A question asks for no more at once, so that it cannot exhaust the memory of the service."""
+
+MOST_DOCUMENTS = 20
+"""So many documents may be named in a question."""
+
+_SelectLookup = Callable[[SelectFn, Mapping[str, Any]], object]
+
+
+class BadQuestion(InputError, ValueError):
+    """A question lacks an argument."""
+
+
+class SelectQuestion:
+    """A question that is answered by SELECTs, in any thread. It may be interrupted between them and within them."""
+
+    def __init__(self, engine: Session, look: _SelectLookup, arguments: Mapping[str, Any]) -> None:
+        self._engine, self._look, self._arguments = engine, look, arguments
+        self._cut = False
+        self._running: Question | None = None
+
+    def answer(self) -> Any:
+        """Returns the answer, which JSON can hold. Raises QuestionInterrupted, and what is said of the question."""
+        return self._look(self._select, self._arguments)
+
+    def interrupt(self) -> None:
+        """Ends it as soon as it asks for something, or while it waits for that."""
+        self._cut = True
+        if (running := self._running) is not None:
+            running.interrupt()
+
+    def _select(self, sql: str) -> pa.Table:
+        self._running = question = self._engine.question(sql, Bounds(MOST_ROWS, MOST_BYTES))
+        if self._cut:
+            raise QuestionInterrupted("the question was interrupted")
+        return question.answer()
+
+
+def _why(select: SelectFn, arguments: Mapping[str, Any]) -> object:
+    """Why an output came about. `id` is its id, a beginning of it that no other has, or its number (`seq`) as text.
+
+    Returns what `mmqjp.present.output_why.OutputWhy.to_dict` does; `OutputWhy.from_dict` reads it.
+    """
+    return why_output(select, text_argument(arguments, "id")).to_dict()
+
+
+def _why_not(select: SelectFn, arguments: Mapping[str, Any]) -> object:
+    """Why documents give no output of a query. `query` is its name; `documents` is a list of their ids, or of addresses
+    or titles that only one kept document has: one for each block of the query, or fewer.
+
+    Returns what `mmqjp.present.why_not_result.WhyNot.to_dict` does, and `WhyNot.from_dict` reads it. With an empty
+    list, or without one, the question is how many of the kept documents get past each stage of the query: then it
+    returns what `mmqjp.present.why_not.QueryFunnels.to_dict` does.
+    """
+    documents = arguments.get("documents") or []
+    if not isinstance(documents, list) or not all(isinstance(one, str) for one in documents):
+        raise BadQuestion("the documents of the question are no list of texts")
+    if len(documents) > MOST_DOCUMENTS:
+        raise BadQuestion(f"{len(documents)} documents are named, and {MOST_DOCUMENTS} are looked at")
+    name = text_argument(arguments, "query")
+    return (explain_missing_output(select, name, documents) if documents else query_funnel(select, name)).to_dict()
+
+
+def _explain_text(select: SelectFn, arguments: Mapping[str, Any]) -> object:
+    """How the queries of a `text` would be run, whether or not they are registered: a list for their names.
+
+    `mmqjp.service.spool.Explained.from_dict` reads each.
+    """
+    text = text_argument(arguments, "text")
+    if len(text) > LONGEST_TEXT:
+        raise BadQuestion(f"the text has {len(text):,} characters, and at most {LONGEST_TEXT:,} are explained")
+    return [one.to_dict() for one in explained_text(text)]
+
+
+def text_argument(arguments: Mapping[str, Any], name: str) -> str:
+    """Returns an argument that is text. Raises BadQuestion if it is missing or something else."""
+    if not isinstance(found := arguments.get(name), str):
+        raise BadQuestion(f"the question lacks its {name}")
+    return found
+
+
+BESIDE: Mapping[str, _SelectLookup] = {WHY: _why, WHY_NOT: _why_not, EXPLAIN_TEXT: _explain_text}
+"""The questions that are not in SQL."""
+
 
 MAX_SECONDS, MAX_ROWS, MAX_BYTES = 30.0, 100_000, 64 << 20
 """The default limits of a question: its time in seconds, and the rows and bytes of its answer."""
@@ -115,7 +260,9 @@ class RunningQuestion:
                 self._done.set()
 
 
-def answered(question: Answering, seconds: float | None, clock: MonotonicClock = time.monotonic) -> CommandResult:
+def answer_question(
+    question: Answering, seconds: float | None, clock: MonotonicClock = time.monotonic
+) -> CommandResult:
     """Runs a question and returns its result. If this thread is interrupted, so is the question."""
     found: list[CommandResult] = []
     running = RunningQuestion(question, seconds, found.append, clock)
@@ -135,3 +282,141 @@ def _as_json(found: Any) -> Any:
         return found
     columns = [column_values(column) for column in found.columns]
     return {"columns": found.column_names, "rows": [list(row) for row in zip(*columns, strict=True)]}
+
+
+QUERY = "query"
+"""The command that is a question in SQL."""
+
+FOR_PAGE = "for_page"
+"""The argument of questions of a page that another process serves. They are not logged: each page asks some, and what
+people ask there is theirs."""
+
+RUN_BESIDE = (QUERY, BACKTEST, *BESIDE)
+"""The commands that this runs."""
+
+MAX_RUNNING = 2
+"""How many questions run at the same time by default. The others wait."""
+
+ABANDONED = "nobody waits for the answer any more"
+ENDING = "the service is stopping: ask again later"
+MEMORY_NEEDED = "a batch needs the memory: ask again later, or for less"
+
+
+def question_of(engine: Session, command: Command) -> tuple[Answering, float | None]:
+    """Returns the question that a command puts, and its time in seconds (None: no limit). Raises KeyError, TypeError or
+    ValueError if it is none."""
+    if command.do == BACKTEST:
+        return BacktestQuestion(engine, command.arguments), None
+    if command.do in BESIDE:
+        return SelectQuestion(engine, BESIDE[command.do], command.arguments), command.arguments.get(
+            "seconds", MAX_SECONDS
+        )
+    asked = SqlQuestion.of(command.arguments)
+    return engine.question(asked.sql, asked.bounds), asked.seconds
+
+
+class QuestionRunner:
+    """A context manager: inside it, the commands of a spool that are questions are answered.
+
+    No question may take more than `max_seconds`, whatever it asks for (None: as long as it asks for). At most
+    `max_running` run at the same time, and one back-test beside them, which has limits of its own. `log`
+    must be safe to call from several threads.
+    """
+
+    def __init__(
+        self,
+        engine: Session,
+        spool: Spool,
+        log: Log,
+        max_seconds: float | None = None,
+        clock: MonotonicClock = time.monotonic,
+        *,
+        max_running: int = MAX_RUNNING,
+    ) -> None:
+        self._engine, self._spool, self._log, self._clock = engine, spool, log, clock
+        self._max_seconds, self._max_running = max_seconds, max_running
+        self._running: dict[str, RunningQuestion] = {}
+        self._missed: set[str] = set()
+        self._backtests: set[str] = set()
+        """Those that are running which are back-tests."""
+        self._stop = Event()
+        self._thread = Thread(target=self._run, name="mmqjp questions", daemon=True)
+
+    def __enter__(self) -> QuestionRunner:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._end_all(ENDING)
+
+    def free_memory(self) -> bool:
+        """Ends all questions, for a batch that has run out of memory. Returns whether there were any."""
+        return self._end_all(MEMORY_NEEDED)
+
+    def step(self) -> None:
+        """Starts waiting questions, and ends those that took too long or that nobody waits for.
+
+        A command has gone when it was missed twice: some file systems miss a file while another one is removed.
+        """
+        missed: set[str] = set()
+        waiting = {command.id: command for command in self._spool.waiting_of(*RUN_BESIDE)}
+        for id, question in list(self._running.items()):
+            if question.look():
+                del self._running[id]
+                self._backtests.discard(id)
+            elif id not in waiting and not self._spool.is_waiting(id):
+                missed.add(id)
+                if id in self._missed:
+                    question.end(ABANDONED)
+        self._missed = missed
+        for id, command in waiting.items():
+            if id not in self._running and self._has_room(command):
+                self._begin(command)
+
+    def _has_room(self, command: Command) -> bool:
+        if command.do == BACKTEST:
+            return not self._backtests
+        return len(self._running) - len(self._backtests) < self._max_running
+
+    def _begin(self, command: Command) -> None:
+        report = partial(self._report, command)
+        try:
+            question, asked_seconds = question_of(self._engine, command)
+            limits = [seconds for seconds in (asked_seconds, self._max_seconds) if seconds is not None]
+            most = None if command.do == BACKTEST else min(limits, default=None)
+            self._running[command.id] = RunningQuestion(question, most, report, self._clock)
+            if command.do == BACKTEST:
+                self._backtests.add(command.id)
+        except (KeyError, TypeError, ValueError) as error:
+            report(CommandResult(error=f"not a question: {error}"))
+
+    def _report(self, command: Command, result: CommandResult) -> None:
+        error = {} if result.error is None else {"error": result.error}
+        try:
+            self._spool.answer(command, result)
+        except OSError as failure:  # such as a full disk: whoever asked times out, and the service goes on
+            error = {"error": str(failure)}
+            with suppress(OSError):
+                self._spool.withdraw(command)
+        if command.arguments.get(FOR_PAGE):
+            return
+        asked = {key: value for key, value in command.arguments.items() if key in LOGGED}
+        self._log.event("command", do=command.do, **asked, **error)
+
+    def _run(self) -> None:
+        while not self._stop.wait(POLL):
+            with suppress(OSError):  # what cannot be read now may be readable next time
+                self.step()
+
+    def _end_all(self, reason: str) -> bool:
+        running = list(self._running.values())
+        for question in running:
+            question.end(reason)
+        for question in running:
+            while not question.wait(POLL) and not question.look():
+                pass
+        return bool(running)

@@ -7,17 +7,23 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from uuid import NAMESPACE_URL, uuid5
 
-from common.whole_file import drafts, whole_file
-from feeds.times import Now, now_us
+from common.files import drafts, whole_file
+from feeds.documents import Now, now_us
 from mmqjp.answers.outbox import Position
 from mmqjp.answers.output import Output
-from mmqjp.present.item import missing_item
-from mmqjp.present.match import Match
-from mmqjp.sinks.options import AtomOptions
+from mmqjp.present.item import ShownMatch, missing_item
+from mmqjp.sinks.definition import AtomOptions
 from mmqjp.sinks.sink import Pending, Warn
-from mmqjp.syndication.archives import NEWEST, archive_of, unarchived_from
-from mmqjp.syndication.atom import Feed, archive_document, feed_document
-from mmqjp.syndication.entries import Entry, entry_of
+from mmqjp.syndication.atom import (
+    NEWEST,
+    AtomEntry,
+    AtomFeed,
+    archive_document,
+    archive_of,
+    entry_of,
+    feed_document,
+    unarchived_from,
+)
 
 FEED = "feed.atom"
 """The name of the file with the newest entries."""
@@ -38,10 +44,10 @@ class AtomSink:
     ) -> None:
         address = options.url + FEED
         id = uuid5(NAMESPACE_URL, f"mmqjp:{address}").urn
-        self._feed = Feed(id, options.title or f"mmqjp: {name}", address, now())
+        self._feed = AtomFeed(id, options.title or f"mmqjp: {name}", address, now())
         self._options, self._warn, self._now = options, warn, now
         self._acked = position.acked
-        self._entries: dict[int, Entry] | None = None
+        self._entries: dict[int, AtomEntry] | None = None
         self._archives: set[int] = set()
 
     def prepare(self, pending: Pending) -> bool:
@@ -68,9 +74,11 @@ class AtomSink:
 
     def write(self, outputs: Iterable[Output]) -> int:
         """Writes outputs without what is shown of their documents. Raises OSError."""
-        return self.write_matches(Match(one, tuple(map(missing_item, one.documents, one.streams))) for one in outputs)
+        return self.write_matches(
+            ShownMatch(one, tuple(map(missing_item, one.documents, one.streams))) for one in outputs
+        )
 
-    def write_matches(self, matches: Iterable[Match]) -> int:
+    def write_matches(self, matches: Iterable[ShownMatch]) -> int:
         """Writes outputs with their items: first the archives that they fill, then the feed. Raises OSError."""
         assert self._entries is not None, "prepare comes first"
         entries, count, last = dict(self._entries), 0, self._acked
@@ -100,12 +108,12 @@ class AtomSink:
 
     # ------------------------------------------------------------ files
 
-    def _write_archive(self, archive: int, entries: Mapping[int, Entry]) -> None:
+    def _write_archive(self, archive: int, entries: Mapping[int, AtomEntry]) -> None:
         name, before = _archive_name(archive), self._archive_before(archive)
         self._put(name, archive_document(self._feed, _newest_first(entries), self._options.url + name, before))
         self._archives.add(archive)
 
-    def _write_feed(self, entries: Mapping[int, Entry]) -> None:
+    def _write_feed(self, entries: Mapping[int, AtomEntry]) -> None:
         before = self._archive_before(max(self._archives, default=0) + 1)
         self._put(FEED, feed_document(self._feed, _newest_first(entries), before))
 
@@ -118,22 +126,22 @@ class AtomSink:
         with whole_file(self._options.path / name) as file:
             file.write(content)
 
-    def _read(self, path: Path) -> dict[int, Entry]:
+    def _read(self, path: Path) -> dict[int, AtomEntry]:
         """Returns the entries of a file that is there. Raises FileExistsError if it is of another feed."""
         text = path.read_text("utf-8", "replace")
         if f"\n<id>{self._feed.id}</id>\n" not in text:
             cause = f"{path} is of another feed, or of this one at another address"
             raise FileExistsError(f"{cause}: choose another directory, or move its files away")
         found = (_ENTRY.fullmatch(line) for line in text.split("\n"))
-        return {int(one[1]): Entry(int(one[2]), one[0]) for one in found if one is not None}
+        return {int(one[1]): AtomEntry(int(one[2]), one[0]) for one in found if one is not None}
 
 
-def _noted(seq: int, entry: Entry) -> Entry:
+def _noted(seq: int, entry: AtomEntry) -> AtomEntry:
     """Notes the number and the time of an entry in it, for `_read`."""
-    return Entry(entry.committed_at, f"<!-- {seq} {entry.committed_at} -->{entry.xml}")
+    return AtomEntry(entry.committed_at, f"<!-- {seq} {entry.committed_at} -->{entry.xml}")
 
 
-def _newest_first(entries: Mapping[int, Entry]) -> list[Entry]:
+def _newest_first(entries: Mapping[int, AtomEntry]) -> list[AtomEntry]:
     return [entries[seq] for seq in sorted(entries, reverse=True)]
 
 

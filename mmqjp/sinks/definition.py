@@ -1,24 +1,262 @@
 """The definition of a sink: what it wants, how it groups and how far it may fall behind. Read from a table of TOML or
-JSON, of the configuration file or live."""
+JSON, of the configuration file or live.
+
+What each kind of sink has beside the keys that all have: one frozen dataclass a kind, read from its table.
+
+When a sink tries again, and when it gives up: a table of waits.
+
+The tables of a configuration file that concern sinks: `[secrets]` and `[sinks.NAME]`.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
+from email.errors import MessageError
+from email.headerregistry import Address
 from fnmatch import translate
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, cast
+from types import MappingProxyType
+from typing import Any, Literal, cast
+from urllib.parse import SplitResult, urlsplit
 from zoneinfo import ZoneInfo
 
 from common.errors import InvalidValue
-from feeds.dates import EPOCH, from_datetime, parse_iso
-from mmqjp.sinks.keys import BadSink, Keys
-from mmqjp.sinks.options import DAY, KINDS, PUSH_KINDS, MailOptions, Options, ParquetOptions, path_of
+from feeds.documents import EPOCH, from_datetime, parse_iso
+from mmqjp.sinks.secrets import BadSink, OptionTable, SecretName, SecretSource, read_sources
+from mmqjp.sinks.sink import DeliveryResult
 
-RESERVED = frozenset({"output"})
+SECOND, MINUTE, HOUR, DAY = 1_000_000, 60_000_000, 3_600_000_000, 86_400_000_000
+
+COMMAND_SECONDS = 60.0
+"""How long a command may take."""
+
+_TIME = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)(:00)?")
+_FILE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookOptions:
+    """An endpoint that messages are posted to. `secret` has the names of the secrets that sign them."""
+
+    url: str | SecretName
+    secret: tuple[SecretName, ...] = ()
+    format: Literal["json", "text"] = "json"
+    allow_private: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MailOptions:
+    """A digest by mail: daily `at` so many minutes after midnight in `zone`, or `every_us` after its first output.
+
+    `tls` is "at once", "starttls", or "none". `ca` is a file of certificates to trust instead of the well-known ones.
+    """
+
+    host: str
+    port: int
+    tls: Literal["at once", "starttls", "none"]
+    sender: str
+    to: tuple[str, ...]
+    user: str = ""
+    password: SecretName | None = None
+    at: int | None = None
+    zone: ZoneInfo | None = None
+    every_us: int = DAY
+    ca: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CommandOptions:
+    """A program that is run for each message: its argument vector."""
+
+    command: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JsonlOptions:
+    """A file of output lines."""
+
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetOptions:
+    """A directory of Parquet files. Each is closed after so many rows, or microseconds after its first."""
+
+    path: Path
+    rows: int = 100_000
+    every_us: int = HOUR
+
+
+@dataclass(frozen=True, slots=True)
+class AtomOptions:
+    """A directory with an Atom feed and its archives, for a server that shows it at the address `url`."""
+
+    path: Path
+    url: str
+    title: str = ""
+
+
+Options = WebhookOptions | MailOptions | CommandOptions | JsonlOptions | ParquetOptions | AtomOptions
+
+
+def named_secrets(options: Options) -> tuple[SecretName, ...]:
+    values = [getattr(options, one.name) for one in fields(options)]
+    each = [one for value in values for one in (value if isinstance(value, tuple) else (value,))]
+    return tuple(one for one in each if isinstance(one, SecretName))
+
+
+def path_of(options: Options) -> Path | None:
+    """Returns the file or directory that a sink alone may write to; None for a push kind."""
+    return options.path.absolute() if isinstance(options, JsonlOptions | ParquetOptions | AtomOptions) else None
+
+
+def _webhook(keys: OptionTable, base: Path) -> WebhookOptions:
+    keys.only_in_file("allow_private")
+    url = keys.text_or_secret("url")
+    if isinstance(url, str):
+        check_web_address(url, keys, "url")
+    form: Literal["json", "text"] = "text" if keys.choice("format", ("json", "text"), "json") == "text" else "json"
+    return WebhookOptions(url, keys.secrets("secret"), form, keys.flag("allow_private"))
+
+
+def check_web_address(url: str, keys: OptionTable, key: str = "url") -> None:
+    """Raises BadSink if a text is no http(s) address, or has a user name or password. Never shows it."""
+    parts = _split_address(url)
+    if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
+        raise keys.bad(key, "write an http or https address")
+    if parts.username is not None or parts.password is not None:
+        advice = 'make the address a secret, and write { secret = "NAME" }'
+        raise keys.bad(key, f"an address with a user name or password is not written here; {advice}")
+
+
+_TLS: Mapping[str, tuple[Literal["at once", "starttls"], int]] = {"smtps": ("at once", 465), "smtp": ("starttls", 587)}
+
+
+def _mail(keys: OptionTable, base: Path) -> MailOptions:
+    if keys.live:
+        raise keys.bad("kind", "only the configuration file may have sinks of kind mail, since it names their servers")
+    parts = _split_address(keys.text("server"))
+    if parts is None or parts.scheme not in _TLS or not parts.hostname or parts.path.strip("/") or parts.query:
+        raise keys.bad("server", "write smtps://HOST or smtp://HOST, with :PORT where it is another")
+    if parts.username is not None or parts.password is not None:
+        raise keys.bad("server", "write the user as user, and name the password as password")
+    tls: Literal["at once", "starttls", "none"]
+    tls, port = _TLS[parts.scheme]
+    if not keys.flag("starttls", default=True):
+        if parts.scheme == "smtps":
+            raise keys.bad("starttls", "smtps encrypts from the start")
+        tls = "none"
+    user, password = keys.text("user", ""), keys.secret("password")
+    if (user == "") != (password is None):
+        raise keys.bad("user", "user and password go together")
+    if tls == "none" and password is not None:
+        raise keys.bad("starttls", "a password is not sent without encryption")
+    to = keys.texts("to")
+    if not to:
+        raise keys.bad("to", "name at least one address")
+    sender = keys.text("sender", user if "@" in user else to[0])
+    for key, address in (*(("to", one) for one in to), ("sender", sender)):
+        _check_mail_address(address, keys, key)
+    at, zone, every = _times(keys)
+    ca = Path(keys.text("ca")) if keys.has("ca") else None
+    return MailOptions(
+        parts.hostname, parts.port or port, tls, sender, to, user, password, at, zone, every,
+        None if ca is None else base / ca,
+    )  # fmt: skip
+
+
+def _check_mail_address(text: str, keys: OptionTable, key: str) -> None:
+    try:
+        address = Address(addr_spec=text)
+    except (ValueError, IndexError, MessageError):
+        address = Address()
+    # In ASCII, since others need a server with SMTPUTF8. Without quotes, spaces and comments, which nobody means.
+    if not address.domain or address.addr_spec != text or not text.isascii() or set(text) & set(' "(),:;<>\\'):
+        raise keys.bad(key, "write addresses like ann@example.org")
+
+
+def _times(keys: OptionTable) -> tuple[int | None, ZoneInfo | None, int]:
+    """When digests are sent: `at` with `zone`, or `every`."""
+    if not keys.has("at"):
+        if keys.has("zone"):
+            raise keys.bad("zone", 'a zone belongs to at = "07:00"')
+        return None, None, keys.duration("every", DAY, least=MINUTE) or DAY
+    if keys.has("every"):
+        raise keys.bad("every", "write either at or every")
+    found = _TIME.fullmatch(keys.word("at", ""))
+    if found is None:
+        raise keys.bad("at", 'write a time like "07:00"')
+    name = keys.text("zone", "UTC")
+    try:
+        zone = ZoneInfo(name)
+    except (ValueError, KeyError, OSError):  # what it raises depends on how wrong the name is
+        raise keys.bad("zone", 'write the name of a time zone, like "Europe/Berlin"') from None
+    return int(found[1]) * 60 + int(found[2]), zone, DAY
+
+
+def _command(keys: OptionTable, base: Path) -> CommandOptions:
+    if keys.live:
+        raise keys.bad("kind", "only the configuration file may have sinks of kind command")
+    command = keys.texts("command")
+    if not command:
+        raise keys.bad("command", 'write the program and its arguments, as in ["notify", "--title", "News"]')
+    return CommandOptions(command)
+
+
+def _jsonl(keys: OptionTable, base: Path) -> JsonlOptions:
+    return JsonlOptions(_path(keys, base))
+
+
+def _parquet(keys: OptionTable, base: Path) -> ParquetOptions:
+    rows = keys.number("rows", 100_000, 1, 10_000_000)
+    return ParquetOptions(_path(keys, base), rows, keys.duration("every", HOUR, least=SECOND) or HOUR)
+
+
+def _atom(keys: OptionTable, base: Path) -> AtomOptions:
+    url = keys.text("url", most=2_000)
+    check_web_address(url, keys)
+    return AtomOptions(_path(keys, base), url.rstrip("/") + "/", keys.text("title", "") if keys.has("title") else "")
+
+
+def _path(keys: OptionTable, base: Path) -> Path:
+    """The path of a sink's file or directory. What is added live lies in a directory of the state."""
+    text = keys.text("path")
+    if keys.live and not _FILE_NAME.fullmatch(text):
+        advice = "to write elsewhere, define the sink in the configuration file"
+        raise keys.bad("path", f"write a file name without a directory: it is made in {base}; {advice}")
+    return base / Path(text).expanduser()
+
+
+def _split_address(url: str) -> SplitResult | None:
+    """The parts of an address whose port is one; None for what is no address."""
+    try:
+        parts = urlsplit(url)
+        return parts if not any(char.isspace() for char in url) and parts.port != 0 else None
+    except ValueError:
+        return None
+
+
+KINDS: Mapping[str, Callable[[OptionTable, Path], Options]] = MappingProxyType(
+    {
+        "webhook": _webhook,
+        "mail": _mail,
+        "command": _command,
+        "jsonl": _jsonl,
+        "parquet": _parquet,
+        "atom": _atom,
+    }
+)
+"""Reads the options of each kind. Paths are relative to the directory that is given."""
+
+PUSH_KINDS, FILE_KINDS = ("webhook", "mail", "command"), ("jsonl", "parquet", "atom")
+"""The kinds that send messages, and those that write files."""
+
+
+RESERVED_SINK_NAMES = frozenset({"output"})
 """Names that no sink may have: `output` is that of the sink of `--output`."""
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
@@ -90,7 +328,7 @@ def read_sink(name: str, table: Mapping[str, Any], base: Path, *, file: str = ""
     """
     place = f"the configuration {file}: sinks.{name}" if file else f"the sink {name}"
     check_sink_name(name, f"the configuration {file}: " if file else "")
-    keys = Keys(table, f"{place}." if file else f"{place}: ", live=not file)
+    keys = OptionTable(table, f"{place}." if file else f"{place}: ", live=not file)
     kind = keys.choice("kind", KINDS)
     options = KINDS[kind](keys, base)
     is_push = kind in PUSH_KINDS
@@ -123,7 +361,7 @@ def check_sink_name(name: str, place: str = "") -> None:
     if not _NAME.fullmatch(name):
         rule = "a sink's name begins with a letter, and has letters, digits, - and _, at most 40"
         raise BadSink(f"{place}{name[:60]!r} cannot be a sink's name: {rule}")
-    if name in RESERVED:
+    if name in RESERVED_SINK_NAMES:
         raise BadSink(f"{place}the name {name} is reserved for --output: choose another one")
 
 
@@ -135,7 +373,7 @@ def refuse_same_path(definition: SinkDefinition, others: Iterable[SinkDefinition
             raise BadSink(f"the sinks {definition.name} and {other.name} have the same path {path}: change one")
 
 
-def _check_parquet(options: ParquetOptions, backlog: int | None, backlog_outputs: int, keys: Keys) -> None:
+def _check_parquet(options: ParquetOptions, backlog: int | None, backlog_outputs: int, keys: OptionTable) -> None:
     """What waits in a file that is not yet closed must not count as given up."""
     if 2 * options.rows > backlog_outputs:
         raise keys.bad("rows", f"a file may have at most half of backlog_outputs, which is {backlog_outputs:,}")
@@ -143,7 +381,7 @@ def _check_parquet(options: ParquetOptions, backlog: int | None, backlog_outputs
         raise keys.bad("every", "a file may be open for at most half of backlog")
 
 
-def _start(keys: Keys) -> Start:
+def _start(keys: OptionTable) -> Start:
     try:
         return read_start(keys.word("from", "now"))
     except BadSink as error:
@@ -179,3 +417,81 @@ def _next_time(after: int, minutes: int, zone: ZoneInfo) -> int:
             return moment
         day += timedelta(days=1)
     raise AssertionError("a day has less than two days")
+
+
+MINUTE, HOUR, DAY = 60 * SECOND, 3_600 * SECOND, 86_400 * SECOND
+
+DOWN_WAITS = (5 * SECOND, 5 * MINUTE, 30 * MINUTE, *(hours * HOUR for hours in (2, 5, 10, 14, 20, 24)))
+"""How long a sink waits after the first, second, ... failure in a row to reach its receiver. Then it stops. These are
+the times of Standard Webhooks."""
+
+REFUSED_WAITS = (5 * SECOND, 10 * SECOND, 30 * SECOND, MINUTE)
+"""How long it waits after the first, second, ... refusal of a message. After one more it leaves the message out."""
+
+LONGEST_ASKED = DAY
+"""A receiver is let wait for as long as it asks, up to this."""
+
+RetryAction = Literal["wait", "leave out", "stop"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tries:
+    """How often a sink has failed in a row: `down` since its receiver took a message or a message was left out,
+    `refused` with the message at hand."""
+
+    down: int = 0
+    refused: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.down or self.refused)
+
+    def after(self, verdict: DeliveryResult, more: float) -> tuple[Tries, RetryAction, int]:
+        """Returns what has been tried after a failure, what to do, and how long to wait, in microseconds. `more` is a
+        random number from 0 to 1: waits become up to a tenth longer, so that sinks do not all try again at once."""
+        if verdict.kind == "gone":
+            return replace(self, down=self.down + 1), "stop", 0
+        waits = REFUSED_WAITS if verdict.kind == "refused" else DOWN_WAITS
+        count = self.refused if verdict.kind == "refused" else self.down
+        tried = replace(self, refused=count + 1) if verdict.kind == "refused" else replace(self, down=count + 1)
+        if count >= len(waits):
+            return tried, "leave out" if verdict.kind == "refused" else "stop", 0
+        asked = min(verdict.retry_after or 0, LONGEST_ASKED)
+        return tried, "wait", max(waits[count] + int(waits[count] * more / 10), asked)
+
+
+TABLES = ("secrets", "sinks")
+"""The names of these tables."""
+
+
+@dataclass(frozen=True, slots=True)
+class SinkTables:
+    """The sinks of configuration files, by name, and where the secrets are that they may name."""
+
+    sinks: Mapping[str, SinkDefinition] = field(default_factory=dict)
+    secrets: Mapping[str, SecretSource] = field(default_factory=dict)
+
+    def over(self, lower: SinkTables) -> SinkTables:
+        """Returns both together. Of a name that both have, this one is taken."""
+        return SinkTables({**lower.sinks, **self.sinks}, {**lower.secrets, **self.secrets})
+
+
+def read_tables(settings: Mapping[str, Any], path: Path) -> SinkTables:
+    """Returns the sinks and secrets in the settings of a configuration file. Paths in it are relative to its directory.
+
+    Raises BadSink.
+    """
+    base, file = path.parent, str(path)
+    tables = {name: settings.get(name, {}) for name in TABLES}
+    for name, table in tables.items():
+        if not isinstance(table, Mapping):
+            raise BadSink(f"the configuration {file}: {name}: write tables, as in [{name}.NAME]")
+    for name, table in tables["sinks"].items():
+        if not isinstance(table, Mapping):
+            raise BadSink(f"the configuration {file}: sinks.{name[:60]}: write a table, as in [sinks.NAME]")
+    sinks = {name: read_sink(name, table, base, file=file) for name, table in tables["sinks"].items()}
+    for sink in sinks.values():
+        try:
+            refuse_same_path(sink, sinks.values())
+        except BadSink as error:
+            raise BadSink(f"the configuration {file}: {error}") from None
+    return SinkTables(sinks, read_sources(tables["secrets"], base, file=file))

@@ -1,22 +1,55 @@
 """The deliverer: does the jobs of all sinks beside the service. One thread has an event loop for those that send, and
-each write to files has a thread of its own. Nothing that happens to a sink reaches another one, or the service."""
+each write to files has a thread of its own. Nothing that happens to a sink reaches another one, or the service.
+
+Delivery: hands committed outputs to a sink, so that it gets each output once, even if the process is killed.
+
+The work for sinks that the thread of the service does: hands out what they want, and takes in what came of it.
+
+Offers the outputs of a batch to sinks. Those that nobody has room for are counted, and not even made.
+
+Reads what sinks want from the store: some outputs at a time, with the times when they were committed.
+
+What sinks show of outputs: their documents as items. Sinks that want the same outputs share what was looked up.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import wait
 from contextlib import suppress
+from itertools import islice
 from threading import Event as Flag
 from threading import Lock, Thread
 from time import monotonic
+from typing import Protocol, cast
 
+from common.errors import InputError
+from feeds.documents import Now
+from mmqjp.answers.fan_out import OutputChunk, Outputs
+from mmqjp.answers.outbox import SINK_PREFIX, Position
 from mmqjp.answers.output import Output
-from mmqjp.present.match import Match
-from mmqjp.sinks.jobs import Event, Read
-from mmqjp.sinks.message import Message, Receiver, Verdict, down
-from mmqjp.sinks.sink import MatchSink, Sink
-from mmqjp.text import printable_line
+from mmqjp.engine import Session
+from mmqjp.present.item import OutputPresenter, ShownMatch
+from mmqjp.process import printable_line
+from mmqjp.sinks.definition import SinkDefinition
+from mmqjp.sinks.positions import BacklogEntry, Course
+from mmqjp.sinks.sink import (
+    DeliveryGroup,
+    DeliveryResult,
+    JobEvent,
+    Jobs,
+    MatchSink,
+    Message,
+    ReadOutputs,
+    Receiver,
+    Sink,
+    TimedSink,
+    Warn,
+    down,
+)
+from mmqjp.tables.schema import CommitMetadata
 
 ATTEMPT_SECONDS = 120.0
 """No attempt takes longer, whatever the receiver does."""
@@ -39,12 +72,12 @@ class _Question:
 
 
 class Deliverer:
-    """Does jobs (see `mmqjp.sinks.jobs.Jobs`). Its threads begin with the first job."""
+    """Does jobs (see `mmqjp.sinks.sink.Jobs`). Its threads begin with the first job."""
 
     def __init__(self, attempt_seconds: float = ATTEMPT_SECONDS) -> None:
         self._attempt_seconds = attempt_seconds
         self._lock, self._changed = Lock(), Flag()
-        self._events: list[Event] = []
+        self._events: list[JobEvent] = []
         self._questions: list[_Question] = []
         self._writing: dict[int, Flag] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}  # for the thread of the loop alone
@@ -57,7 +90,7 @@ class Deliverer:
         """Sends messages in their order, until one is not acknowledged."""
         self._started_loop().call_soon_threadsafe(self._begin, job, receiver, messages)
 
-    def write(self, job: int, sink: Sink, matches: Sequence[Match]) -> None:
+    def write(self, job: int, sink: Sink, matches: Sequence[ShownMatch]) -> None:
         """Writes outputs to a sink of files."""
         self._writing[job] = done = Flag()
         Thread(target=self._write, args=(job, sink, matches, done), name=f"sink job {job}", daemon=True).start()
@@ -67,7 +100,7 @@ class Deliverer:
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._end, job)
 
-    def events(self, read: Read) -> list[Event]:
+    def events(self, read: ReadOutputs) -> list[JobEvent]:
         """Returns what happened since the last call, and answers what sinks of files ask for."""
         with self._lock:
             found, self._events = self._events, []
@@ -125,7 +158,7 @@ class Deliverer:
     def _begin(self, job: int, receiver: Receiver, messages: Sequence[Message]) -> None:
         def ended(task: asyncio.Task[None]) -> None:
             del self._tasks[job]
-            self._tell(Event(job, "ended"))
+            self._tell(JobEvent(job, "ended"))
 
         self._tasks[job] = task = asyncio.get_running_loop().create_task(self._send(job, receiver, messages))
         task.add_done_callback(ended)  # also if it is cancelled before it runs
@@ -134,7 +167,7 @@ class Deliverer:
         if (task := self._tasks.get(job)) is not None:
             task.cancel()
 
-    def _tell(self, event: Event) -> None:
+    def _tell(self, event: JobEvent) -> None:
         with self._lock:
             self._events.append(event)
         self._changed.set()
@@ -144,13 +177,13 @@ class Deliverer:
         for message in messages:
             verdict = await self._attempt(receiver, message)
             if verdict.kind != "acknowledged":
-                self._tell(Event(job, "failed", verdict=verdict))
+                self._tell(JobEvent(job, "failed", verdict=verdict))
                 return
-            self._tell(Event(job, "acknowledged", message.last, verdict))
+            self._tell(JobEvent(job, "acknowledged", message.last, verdict))
             if monotonic() - began > JOB_SECONDS:
                 return
 
-    async def _attempt(self, receiver: Receiver, message: Message) -> Verdict:
+    async def _attempt(self, receiver: Receiver, message: Message) -> DeliveryResult:
         try:
             async with asyncio.timeout(self._attempt_seconds):
                 return await receiver.send(message)
@@ -159,24 +192,24 @@ class Deliverer:
         except Exception as error:
             return down(_reason(error))
 
-    def _write(self, job: int, sink: Sink, matches: Sequence[Match], done: Flag) -> None:
+    def _write(self, job: int, sink: Sink, matches: Sequence[ShownMatch], done: Flag) -> None:
         try:
             if sink.prepare(lambda: self._pending(job, sink.position().acked)):
-                self._tell(Event(job, "prepared", position=sink.position()))
+                self._tell(JobEvent(job, "prepared", position=sink.position()))
                 return
             if isinstance(sink, MatchSink):
                 sink.write_matches(matches)
             else:
                 sink.write(match.output for match in matches)
             last = matches[-1].output.seq if matches else -1
-            self._tell(Event(job, "written", last, position=sink.position()))
+            self._tell(JobEvent(job, "written", last, position=sink.position()))
         except _Closed:
             pass
         except Exception as error:
-            self._tell(Event(job, "failed", verdict=down(_reason(error))))
+            self._tell(JobEvent(job, "failed", verdict=down(_reason(error))))
         finally:
             done.set()
-            self._tell(Event(job, "ended"))
+            self._tell(JobEvent(job, "ended"))
 
     def _pending(self, job: int, after: int) -> Iterator[Output]:
         """Yields the outputs after a number, which the thread of the service reads."""
@@ -205,7 +238,6 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
 
 
 async def _end_loop(receivers: Sequence[Receiver]) -> None:
-    """Ends what is left in the loop, and closes receivers."""
     others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
     for task in others:
         task.cancel()
@@ -225,3 +257,452 @@ def _close_quietly(sink: Sink) -> None:
 
 def _reason(error: Exception) -> str:
     return printable_line(str(error)) or type(error).__name__
+
+
+OUTPUT_SINK = "output"
+"""The name of the sink of `--output`."""
+
+
+class Delivery:
+    """A named sink of an engine. Its position is stored with the state."""
+
+    def __init__(self, engine: Session, sink: Sink, name: str = OUTPUT_SINK) -> None:
+        self._engine, self._sink, self._key = engine, sink, SINK_PREFIX + name
+
+    def prepare(self) -> None:
+        """Prepares the sink for writing, and stores its position if it has changed. Raises OSError."""
+        if self._sink.prepare(self.pending):
+            self.save_position()
+
+    @property
+    def acked(self) -> int:
+        """The `seq` up to which the sink has all outputs; -1 for none."""
+        return self._sink.position().acked
+
+    def pending(self) -> Iterable[Output]:
+        """Returns the committed outputs that the sink does not have, in the order of `seq`."""
+        return self._engine.outputs(self.acked)
+
+    def write(self, outputs: Iterable[Output]) -> int:
+        """Writes outputs, in any order, and returns how many. They must be all that the sink does not have."""
+        self.prepare()
+        return self._sink.write(outputs)
+
+    def settings(self) -> dict[str, str]:
+        """Returns the position as settings to store."""
+        return {self._key: self._sink.position().to_setting()}
+
+    def save_position(self) -> None:
+        """Stores the position, in a batch of its own."""
+        self._engine.commit_metadata(CommitMetadata(settings=self.settings()))
+
+
+def offer(courses: Iterable[Course], outputs: Sequence[Output], committed_at: int) -> None:
+    """Offers the outputs of a batch, which are in order, to the courses that want them."""
+    courses = list(courses)
+    if not isinstance(outputs, Outputs):
+        _offer_each(courses, outputs, committed_at)
+        return
+    for chunk in outputs.chunks():
+        if isinstance(chunk, OutputChunk):
+            _offer_chunk(courses, chunk, committed_at)
+        else:
+            _offer_each(courses, chunk.outputs(), committed_at)
+
+
+def _offer_chunk(courses: list[Course], chunk: OutputChunk, committed_at: int) -> None:
+    by_query = chunk.by_query()
+    every = sum(count for count, _ in by_query.values()), min(t0 for _, t0 in by_query.values())
+    taking: list[Course] = []
+    taken: set[str] = set()
+    for course in courses:
+        wants, backlog = course.definition.wants, course.backlog
+        if not backlog.beyond:
+            if wanted := [name for name in by_query if wants(name)]:
+                taking.append(course)
+                taken.update(wanted)
+        elif not course.definition.queries:
+            backlog.count_beyond(*every, committed_at)
+        else:
+            for name, (count, t0) in by_query.items():
+                if wants(name):
+                    backlog.count_beyond(count, t0, committed_at)
+    if taking:
+        _offer_each(taking, chunk.of_queries(taken).outputs(), committed_at)
+
+
+def _offer_each(courses: list[Course], outputs: Iterable[Output], committed_at: int) -> None:
+    wanting: dict[str, list[Course]] = {}
+    for output in outputs:
+        if output.query not in wanting:
+            wanting[output.query] = [course for course in courses if course.definition.wants(output.query)]
+        for course in wanting[output.query]:
+            course.backlog.offer(output, committed_at)
+
+
+WANTED_AT_A_TIME, READ_AT_A_TIME = 500, 2_500
+"""So many wanted outputs are read between two batches, among so many."""
+
+
+def with_times(engine: Session, outputs: list[Output], now: int) -> Iterator[BacklogEntry]:
+    """Yields stored outputs, which are in order, with the times when they were committed. A time that is no longer
+    stored is `now`."""
+    if not outputs:
+        return
+    found = engine.committed_between(outputs[0].seq, outputs[-1].seq)
+    firsts = [first for first, _ in found]
+    for output in outputs:
+        place = bisect_right(firsts, output.seq) - 1
+        yield output, found[place][1] if place >= 0 else now
+
+
+class Cursor:
+    """Reads the stored outputs after a number. It sees those that are stored when it is made."""
+
+    def __init__(self, engine: Session, after: int) -> None:
+        self._engine, self._outputs = engine, iter(engine.outputs(after))
+        self.end = engine.last_seq + 1
+        """The number of the first output that it does not see."""
+        self._left: list[BacklogEntry] = []
+
+    def read(self, wants: Callable[[str], bool], now: int) -> tuple[list[BacklogEntry], bool]:
+        """Returns the next wanted outputs, and whether there are no others."""
+        if self._left:
+            found, self._left = self._left, []
+            return found, False
+        wanted: list[Output] = []
+        for count, output in enumerate(self._outputs, 1):
+            if wants(output.query):
+                wanted.append(output)
+            if len(wanted) >= WANTED_AT_A_TIME or count >= READ_AT_A_TIME:
+                return list(with_times(self._engine, wanted, now)), False
+        return list(with_times(self._engine, wanted, now)), True
+
+    def put_back(self, entries: Iterable[BacklogEntry]) -> None:
+        """Gives back outputs that there was no room for."""
+        self._left = [*entries, *self._left]
+
+
+MOST_KNOWN, MOST_CHARACTERS = 2_000, 8 << 20
+"""So many outputs, or so many characters of XML, are remembered."""
+
+
+class Showing:
+    """Looks up the documents of outputs, some together, and remembers the last ones."""
+
+    def __init__(self, engine: Session, *, reasons: bool = False) -> None:
+        """With `reasons`, also finds out why."""
+        self._reader = OutputPresenter(engine, reasons=reasons)
+        self._known: dict[int, ShownMatch] = {}
+        self._size = 0
+
+    def matches(self, outputs: Sequence[Output]) -> list[ShownMatch]:
+        """Returns outputs with their items."""
+        unknown = [output for output in outputs if output.seq not in self._known]
+        for match in self._reader.matches(unknown) if unknown else ():
+            self._known[match.output.seq] = match
+            self._size += len(match.output.xml)
+        found = [self._known[output.seq] for output in outputs]
+        while self._known and (len(self._known) > MOST_KNOWN or self._size > MOST_CHARACTERS):
+            self._size -= len(self._known.pop(next(iter(self._known))).output.xml)
+        return found
+
+    def messages(self, name: str, groups: Sequence[DeliveryGroup]) -> Iterator[Message]:
+        """Yields the messages of a sink for some groups."""
+        shown: Iterable[ShownMatch] = iter(self.matches([output for group in groups for output in group.outputs]))
+        for group in groups:
+            matches = tuple(islice(shown, len(group.outputs)))
+            yield Message(group.id, name, group.first, group.last, matches, group.more, group.opened)
+
+
+REFILLED_AT_A_TIME, MOST_CURSORS = 2, 8
+"""So many sinks are refilled from the store between two batches, and so many readings are not begun anew each time."""
+
+MOST_NAMES = 10_000
+"""It is remembered which sinks want the outputs of so many queries."""
+
+Tell = Callable[..., object]
+"""Logs something about a sink: its name, and fields."""
+
+
+class Opener(Protocol):
+    """Opens sinks. Methods raise InputError and OSError."""
+
+    def receiver(self, definition: SinkDefinition) -> Receiver:
+        """Opens a push sink."""
+
+    def file_sink(self, definition: SinkDefinition, position: Position, warn: Warn) -> Sink:
+        """Opens a sink of files at a position."""
+
+
+class SinkScheduler:
+    """The courses of all sinks, by name, and the work for them."""
+
+    def __init__(self, engine: Session, opener: Opener, jobs: Jobs, tell: Tell, now: Now, random: Callable[[], float]):
+        self.courses: dict[str, Course] = {}
+        self._engine, self._opener, self._jobs, self._tell = engine, opener, jobs, tell
+        self._now, self._random = now, random
+        self._showing, self._explaining = Showing(engine), Showing(engine, reasons=True)
+        self._open: dict[str, Receiver | Sink] = {}
+        self._closing: dict[int, tuple[str, Receiver | Sink | None]] = {}
+        self._running: dict[int, str] = {}
+        self._tests: dict[int, str] = {}
+        self.tested: dict[str, str | None] = {}
+        self._next_job = 0
+        self._end = engine.last_seq + 1
+        self._cursors: dict[str, Cursor] = {}
+        self._wanting: dict[str, tuple[Course, ...]] = {}
+
+    # ------------------------------------------------------------ sinks come and go
+
+    def add(self, course: Course) -> None:
+        """Adds a course, and counts what is waiting for it."""
+        self.committed()
+        self.courses[course.definition.name] = course
+        self._wanting.clear()
+        self.recount(course)
+
+    def recount(self, course: Course) -> None:
+        """Counts what is stored after the position of a course, whose memory is empty. All that is stored must have
+        been offered to it."""
+        self._cursors.pop(course.definition.name, None)
+        for query, count, t0, since in self._engine.waiting_after(course.acked):
+            if course.definition.wants(query):
+                course.backlog.count_beyond(count, t0, since)
+        course.backlog.pass_over(self._end - 1)
+        course.pass_on()
+
+    def let_go(self, name: str) -> None:
+        """Forgets the receiver of a sink, which is closed once its job has ended. Nothing that comes of the job any
+        more counts."""
+        course, receiver = self.courses[name], self._open.pop(name, None)
+        self._cursors.pop(name, None)
+        if course.job is not None:
+            self._jobs.cancel(course.job)
+            self._running.pop(course.job, None)
+            self._closing[course.job] = name, receiver
+            course.job = None
+        elif receiver is not None:
+            self._jobs.close_receiver(receiver)
+
+    def remove(self, name: str) -> None:
+        """Removes a course."""
+        self.let_go(name)
+        del self.courses[name]
+        self._wanting.clear()
+
+    def cancel(self, course: Course) -> None:
+        """Ends what is being done for a sink. What came of it until then counts."""
+        if course.job is not None:
+            self._jobs.cancel(course.job)
+
+    def close(self, seconds: float) -> None:
+        """Ends all jobs, which may take so long, takes in what came of them, and closes all receivers."""
+        self._jobs.close(seconds, list(self._open.values()))
+        self._open.clear()
+        self.take_in()
+
+    # ------------------------------------------------------------ outputs come
+
+    def committed(self, outputs: Sequence[Output] = ()) -> None:
+        """Offers the outputs of a batch that was committed, or reads from the store what was committed meanwhile."""
+        end = self._engine.last_seq + 1
+        if end == self._end:
+            return
+        if self.courses:
+            self._offer(outputs, end)
+        self._end = end
+        for course in self.courses.values():
+            course.backlog.pass_over(end - 1)
+            if course.job is None:
+                course.pass_on()
+
+    def _offer(self, outputs: Sequence[Output], end: int) -> None:
+        if len(outputs) == end - self._end:
+            offer(self.courses.values(), outputs, self._engine.committed_at)
+            return
+        for output, committed_at in self._since(self._end - 1):
+            for course in self._courses_wanting(output.query):
+                course.backlog.offer(output, committed_at)
+
+    def _since(self, after: int) -> Iterator[tuple[Output, int]]:
+        stored = iter(self._engine.outputs(after))
+        while some := list(islice(stored, READ_AT_A_TIME)):
+            yield from with_times(self._engine, some, self._now())
+
+    def _courses_wanting(self, query: str) -> tuple[Course, ...]:
+        found = self._wanting.get(query)
+        if found is None:
+            if len(self._wanting) >= MOST_NAMES:
+                self._wanting.clear()
+            found = tuple(course for course in self.courses.values() if course.definition.wants(query))
+            self._wanting[query] = found
+        return found
+
+    # ------------------------------------------------------------ a turn
+
+    def turn(self) -> None:
+        """Takes in what came of jobs, gives up what is too much, reads what there is room for, and begins jobs."""
+        now = self._now()
+        self.committed()
+        self.take_in()
+        for name, course in self.courses.items():
+            if course.is_held_up(now):
+                self.let_go(name)
+                course.rewind()
+                self.recount(course)
+            if count := course.give_up(now):
+                self._tell(name, given_up=count, reason=course.gaps[-1].reason)
+        self._refill(now)
+        still_open = {name for name, _ in self._closing.values()}  # two never write to one file
+        for name, course in self.courses.items():
+            if name not in still_open and ((groups := course.window(now)) or self._is_due(course, now)):
+                self._begin(course, groups, now)
+
+    def _is_due(self, course: Course, now: int) -> bool:
+        """Whether a sink of files has something to do although there is nothing to write."""
+        sink = self._open.get(course.definition.name)
+        if course.job is not None or course.state != "running" or not isinstance(sink, TimedSink):
+            return False
+        return sink.closes_at is not None and sink.closes_at <= now
+
+    def take_in(self) -> None:
+        """Takes in what came of jobs."""
+        now = self._now()
+        for event in self._jobs.events(self._read):
+            self._apply(event, now)
+
+    def is_idle(self) -> bool:
+        """Whether nothing is being done, and nothing can be until time passes or an output comes."""
+        return (
+            not self._running
+            and not self._closing
+            and not any(
+                course.is_urgent or (course.backlog.has_room() and course.state == "running")
+                for course in self.courses.values()
+            )
+        )
+
+    def _refill(self, now: int) -> None:
+        some = [course for course in self.courses.values() if course.backlog.has_room()][:REFILLED_AT_A_TIME]
+        for course in some:
+            name, backlog = course.definition.name, course.backlog
+            self.courses[name] = self.courses.pop(name)  # the others are first the next time
+            cursor = self._cursors.pop(name, None) or Cursor(self._engine, backlog.taken)
+            entries, is_end = cursor.read(course.definition.wants, now)
+            cursor.put_back(left := backlog.refill(entries))
+            if not is_end or left:
+                self._cursors[name] = cursor
+            else:
+                backlog.read_up_to(cursor.end - 1, is_all=cursor.end == self._end)
+            backlog.pass_over(self._end - 1)
+            if course.job is None:
+                course.pass_on()
+        while len(self._cursors) > MOST_CURSORS:
+            del self._cursors[next(iter(self._cursors))]
+
+    def _read(self, job: int, after: int) -> list[Output] | None:
+        """Returns the next outputs that the sink of a job wants, for a sink of files that looks after itself."""
+        name = self._running.get(job)
+        if name is None:
+            return None
+        wants = self.courses[name].definition.wants
+        wanted = (output for output in self._engine.outputs(after) if wants(output.query))
+        return list(islice(wanted, WANTED_AT_A_TIME))
+
+    # ------------------------------------------------------------ jobs
+
+    def _begin(self, course: Course, groups: list[DeliveryGroup], now: int) -> None:
+        name, definition = course.definition.name, course.definition
+        try:
+            receiver = self._receiver(course)
+        except (InputError, OSError) as error:
+            self._failed(course, down(str(error)), now)
+            return
+        self._next_job += 1
+        course.job = self._next_job
+        self._running[course.job] = name
+        if definition.is_push:
+            # Mails are for people, who want to know why.
+            showing = self._explaining if definition.kind == "mail" else self._showing
+            self._jobs.send(course.job, cast(Receiver, receiver), list(showing.messages(name, groups)))
+            return
+        outputs = [output for group in groups for output in group.outputs]
+        shows = isinstance(receiver, MatchSink)
+        matches = self._showing.matches(outputs) if shows else [ShownMatch(output, ()) for output in outputs]
+        self._jobs.write(course.job, cast(Sink, receiver), matches)
+
+    def _receiver(self, course: Course) -> Receiver | Sink:
+        name, definition = course.definition.name, course.definition
+        if name not in self._open:
+            if definition.is_push:
+                self._open[name] = self._opener.receiver(definition)
+            else:
+                position = Position(course.acked, course.details)
+
+                def warn(text: str) -> None:
+                    self._tell(name, what=text)
+
+                self._open[name] = self._opener.file_sink(definition, position, warn)
+        return self._open[name]
+
+    def test(self, name: str) -> None:
+        """Begins to send a test message."""
+        receiver = self._receiver(self.courses[name])
+        self._next_job += 1
+        self._tests[self._next_job], self.tested[name] = name, None
+        now = self._now()
+        message = Message(f"msg_test_{now}_{self._next_job}", name, -1, -1, (), 0, now)
+        self._jobs.send(self._next_job, cast(Receiver, receiver), [message])
+
+    def _apply(self, event: JobEvent, now: int) -> None:
+        if event.kind == "ended" and event.job in self._closing:
+            _, receiver = self._closing.pop(event.job)
+            if receiver is not None:
+                self._jobs.close_receiver(receiver)
+        if event.job in self._tests:
+            self._apply_to_test(event)
+        name = self._running.get(event.job)
+        if name is None:
+            return
+        course = self.courses[name]
+        if event.kind == "ended":
+            del self._running[event.job]
+            course.job = None
+            course.pass_on()
+            return
+        was = course.state
+        if event.kind == "acknowledged":
+            reason = event.verdict.reason if event.verdict is not None else ""
+            course.acknowledged(event.last, reason, now)
+            if reason:
+                self._tell(name, undelivered=event.last, reason=reason)
+        elif event.kind == "written" and event.position is not None:
+            course.written(event.last, event.position)
+        elif event.kind == "prepared" and event.position is not None:
+            course.prepared(event.position)
+        elif event.kind == "failed" and event.verdict is not None:
+            self._failed(course, event.verdict, now)
+        if was == "waiting" and course.state == "running":
+            self._tell(name, state="running")
+
+    def _apply_to_test(self, event: JobEvent) -> None:
+        name = self._tests[event.job]
+        if event.kind == "acknowledged":
+            self.tested[name] = event.verdict.reason if event.verdict is not None else ""
+        elif event.kind == "failed" and event.verdict is not None:
+            self.tested[name] = event.verdict.reason or event.verdict.kind
+        elif event.kind == "ended":
+            del self._tests[event.job]
+            if self.tested.get(name) is None:
+                self.tested[name] = "the sink was closed meanwhile"
+
+    def _failed(self, course: Course, verdict: DeliveryResult, now: int) -> None:
+        step = course.failure(verdict, now, self._random())
+        shown: Mapping[str, object] = {"state": course.state, "reason": verdict.reason}
+        if step == "leave out":
+            letter = course.undelivered[-1] if course.undelivered else None
+            shown = {"undelivered": None if letter is None else letter.seq, "reason": verdict.reason}
+        elif course.next is not None:
+            shown = {**shown, "again_in_seconds": round((course.next - now) / 1e6)}
+        self._tell(course.definition.name, **shown)

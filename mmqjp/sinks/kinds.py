@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from mmqjp.answers.outbox import Position
-from mmqjp.sinks.definition import SinkDefinition
-from mmqjp.sinks.jsonl import GrowingFile
-from mmqjp.sinks.message import Receiver
-from mmqjp.sinks.options import (
+from mmqjp.sinks.definition import (
     AtomOptions,
     CommandOptions,
     JsonlOptions,
     MailOptions,
     ParquetOptions,
+    SinkDefinition,
     WebhookOptions,
     named_secrets,
 )
+from mmqjp.sinks.files import GrowingFile
 from mmqjp.sinks.secrets import Secrets
-from mmqjp.sinks.sink import Sink, Warn
+from mmqjp.sinks.sink import Receiver, Sink, Warn
 
 
 def open_receiver(definition: SinkDefinition, secrets: Secrets) -> Receiver:
@@ -24,11 +23,11 @@ def open_receiver(definition: SinkDefinition, secrets: Secrets) -> Receiver:
     # Each is imported here, since it brings libraries that only its kind needs.
     match definition.options:
         case CommandOptions() as options:
-            from mmqjp.sinks.command import CommandReceiver
+            from mmqjp.sinks.webhook import CommandReceiver
 
             return CommandReceiver(options, secrets)
         case MailOptions() as options:
-            from mmqjp.sinks.mail import MailReceiver
+            from mmqjp.sinks.webhook import MailReceiver
 
             return MailReceiver(options, secrets)
         case WebhookOptions() as options:

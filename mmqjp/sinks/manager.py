@@ -9,18 +9,26 @@ from random import random as random_number
 from typing import Any, Protocol
 
 from common.errors import InputError
-from feeds.times import Now, now_us
+from feeds.documents import Now, now_us
 from mmqjp.answers.outbox import SINK_PREFIX, Position
 from mmqjp.answers.output import Output
-from mmqjp.session import Session
-from mmqjp.sinks.control import NO_ANSWERS, SinkExists, SinkOfFile, SinkState, UnknownSink
-from mmqjp.sinks.course import Course
-from mmqjp.sinks.definition import SinkDefinition, Start
-from mmqjp.sinks.jobs import Jobs
-from mmqjp.sinks.notes import DEFINITION_PREFIX, REMOVED, Notes, definition_setting
-from mmqjp.sinks.retries import SECOND
-from mmqjp.sinks.work import Opener, Work
-from mmqjp.tables.deliveries import GapRow, Owed
+from mmqjp.engine import Session
+from mmqjp.sinks.definition import SECOND, SinkDefinition, Start
+from mmqjp.sinks.deliverer import Opener, SinkScheduler
+from mmqjp.sinks.positions import (
+    DEFINITION_PREFIX,
+    NO_ANSWERS,
+    REMOVED,
+    Course,
+    Notes,
+    SinkExists,
+    SinkOfFile,
+    SinkState,
+    UnknownSink,
+    definition_setting,
+)
+from mmqjp.sinks.sink import Jobs
+from mmqjp.tables.schema import GapRow, Owed
 
 NOTED_AFTER, URGENT_AFTER = 5 * SECOND, 1 * SECOND
 """Positions are stored with the next batch, or so long after the last time without one. A group that is about to be
@@ -65,7 +73,7 @@ class SinkManager:
     ) -> None:
         """Begins new sinks, and stores where, unless the store is `read_only`. `random` gives numbers from 0 to 1."""
         self._engine, self._jobs, self._log, self._now, self._read_only = engine, jobs, log, now, read_only
-        self._work = Work(engine, opener, jobs, self._tell, now, random)
+        self._work = SinkScheduler(engine, opener, jobs, self._tell, now, random)
         kept = {key: value for key, value in engine.settings("sink").items() if value != REMOVED}
         self._stored, tables = _with_prefix(SINK_PREFIX, kept), _with_prefix(DEFINITION_PREFIX, kept)
         self._noted_at = now()

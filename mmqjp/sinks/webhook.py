@@ -1,32 +1,274 @@
-"""The kind `webhook`: posts each message to an address, as Standard Webhooks 1.0 has it."""
+"""The kind `webhook`: posts each message to an address, as Standard Webhooks 1.0 has it.
+
+The kind `command`: runs a program for each message, with its JSON on standard input. Status 0 acknowledges.
+
+A message as a mail: plain text, and beside it HTML that looks like the page of matches.
+
+The kind `mail`: sends a digest to an SMTP server.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import io
+import os
+import signal
+import ssl
+from asyncio.subprocess import DEVNULL, Process
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import UTC, timedelta
+from email import policy
+from email.headerregistry import Address
+from email.message import EmailMessage
+from email.utils import format_datetime
+from tempfile import TemporaryFile
 
+import certifi
 import httpcore
 import httpx
+from aiosmtplib import SMTP
+from aiosmtplib.errors import SMTPAuthenticationError, SMTPDataError, SMTPException, SMTPRecipientsRefused
+from rich.console import Console
 
-from feeds.fetch.failures import FetchError
-from feeds.fetch.hints import retry_after
-from feeds.fetch.network import open_client
-from feeds.times import Now, now_us
-from mmqjp.present.item import clipped
-from mmqjp.sinks.message import Message, Verdict, acknowledged, down, gone, refused
-from mmqjp.sinks.options import WebhookOptions
-from mmqjp.sinks.payload import payload
-from mmqjp.sinks.secrets import SecretError, Secrets
-from mmqjp.sinks.signature import signature, signing_key
-from mmqjp.text import printable_line
+from feeds.documents import EPOCH, Now, now_us
+from feeds.fetch.http import FetchError, open_client, retry_after
+from mmqjp.present.item import MatchSpool, Report, TimeFormat, match_count_text, truncate
+from mmqjp.present.terminal import print_report, write_page
+from mmqjp.process import printable_line
+from mmqjp.sinks.definition import COMMAND_SECONDS, CommandOptions, MailOptions, WebhookOptions
+from mmqjp.sinks.secrets import SecretError, Secrets, signature, signing_key
+from mmqjp.sinks.sink import DeliveryResult, Message, acknowledged, down, gone, payload, refused
 
-SILENCE, ATTEMPT = 20.0, 60.0
+MAX_STDERR_BYTES = 1_000
+"""So many of the last bytes of standard error become the reason."""
+
+LAST_WORDS = 1.0
+"""Seconds to wait for the end of what was killed, and of standard error."""
+
+TRY_LATER = os.EX_TEMPFAIL
+"""The status by which a program says that it cannot take any message now."""
+
+
+class CommandReceiver:
+    """Runs a program, without a shell and in a process group of its own.
+
+    The group is killed when the program has ended or its time is over, so that nothing runs between two messages.
+    """
+
+    def __init__(self, options: CommandOptions, secrets: Secrets, seconds: float = COMMAND_SECONDS) -> None:
+        self._command, self._secrets, self._seconds = options.command, secrets, seconds
+
+    async def send(self, message: Message) -> DeliveryResult:
+        """Runs the program. It gets no environment variables that hold secrets."""
+        words = _LastWords()
+        try:
+            # Not pipes of asyncio: it would wait until the last process that has them open has ended.
+            with TemporaryFile() as content:
+                content.write(payload(message))
+                content.seek(0)
+                process = await asyncio.create_subprocess_exec(
+                    *self._command, stdin=content, stdout=DEVNULL, stderr=words.write_end, env=self._variables(),
+                    start_new_session=True,
+                )  # fmt: skip
+        except (OSError, ValueError) as error:
+            words.close()
+            return down(f"{self._command[0]} cannot be started: {getattr(error, 'strerror', None) or error}")
+        try:
+            reading, ending = asyncio.create_task(words.read()), asyncio.create_task(process.wait())
+            try:
+                async with asyncio.timeout(self._seconds):
+                    status = await asyncio.shield(ending)
+            finally:
+                _kill_group(process)
+                await asyncio.wait([reading, ending], timeout=LAST_WORDS)
+                reading.cancel()
+        except TimeoutError:
+            return down(f"{self._command[0]} took more than {self._seconds:g} s and was killed")
+        finally:
+            words.close()
+        return self._verdict(status, words.text)
+
+    def _variables(self) -> dict[str, str]:
+        hidden = self._secrets.variables()
+        return {name: value for name, value in os.environ.items() if name not in hidden}
+
+    def _verdict(self, status: int, told: bytes) -> DeliveryResult:
+        if not status:
+            return acknowledged()
+        words = self._secrets.redacted(printable_line(told.decode("utf-8", "replace")))
+        ended = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+        reason = f"{self._command[0]} {ended}{': ' if words else ''}{words}"
+        return down(reason) if status < 0 or status == TRY_LATER else refused(reason)
+
+    async def close(self) -> None:
+        """Does nothing: no program runs between two messages."""
+
+
+class _LastWords:
+    """A pipe for standard error. `text` has the last bytes that came, however many there were."""
+
+    def __init__(self) -> None:
+        self._read_end, self.write_end = os.pipe()
+        self._transport: asyncio.ReadTransport | None = None
+        self.text = b""
+
+    async def read(self) -> None:
+        """Reads until all who have the other end have closed it."""
+        os.close(self.write_end)
+        self.write_end = -1
+        reader = asyncio.StreamReader()
+        file = os.fdopen(self._read_end, "rb", 0)
+        self._read_end = -1
+        self._transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), file
+        )
+        while part := await reader.read(1 << 16):
+            self.text = (self.text + part)[-MAX_STDERR_BYTES:]
+
+    def close(self) -> None:
+        """Closes what is open."""
+        for handle in (self._read_end, self.write_end):
+            if handle >= 0:
+                os.close(handle)
+        if self._transport is not None:
+            self._transport.close()
+
+
+def _kill_group(process: Process) -> None:
+    """Kills what is left of the program and what it has started."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+WIDTH = 76
+"""The width of the plain text, in columns."""
+
+# Lines of at most 76 bytes, in ASCII, so that any server takes them.
+_POLICY = policy.SMTP.clone(max_line_length=76, cte_type="7bit")
+
+
+def render_mail(message: Message, options: MailOptions) -> bytes:
+    """Returns a message as a mail, with the line ends of SMTP. It is the same bytes in every attempt."""
+    total, page = len(message.matches) + message.more, io.BytesIO()
+    text = "This is a test: the mails of this sink arrive here.\n"
+    with MatchSpool().add(message.matches) as spool:
+        report = Report(spool.groups(), total, TimeFormat(options.zone or UTC), which="first")
+        if total:
+            text = _report_text(report)
+            write_page(report, page)
+    mail = EmailMessage(_POLICY)
+    mail["From"] = Address(addr_spec=options.sender)
+    mail["To"] = [Address(addr_spec=one) for one in options.to]
+    mail["Subject"] = f"{message.sink}: {match_count_text(total)}" if total else f"{message.sink}: a test"
+    mail["Date"] = format_datetime(EPOCH + timedelta(microseconds=message.committed_at))
+    mail["Message-ID"] = message_id(message, options.sender)
+    mail["Auto-Submitted"] = "auto-generated"
+    mail.set_content(text, cte="quoted-printable")
+    if total:
+        mail.add_alternative(page.getvalue().decode(), subtype="html", cte="quoted-printable")
+        mail.set_boundary(f"={message.id}=")
+    return mail.as_bytes()
+
+
+def message_id(message: Message, sender: str) -> str:
+    """Returns the Message-ID. It is made of the sink, of the numbers that the message covers and of their outputs."""
+    return f"<{message.sink}.{message.first}-{message.last}.{message.id}@{sender.rpartition('@')[2]}>"
+
+
+def _report_text(report: Report) -> str:
+    out = io.StringIO()
+    print_report(report, Console(file=out, width=WIDTH, color_system=None, highlight=False, emoji=False))
+    return out.getvalue()
+
+
+MAIL_IDLE_TIMEOUT, MAIL_ATTEMPT_TIMEOUT = 20.0, 120.0
+"""Seconds that the server may be silent, and that an attempt may take."""
+
+MAX_REPLY_CHARACTERS = 300
+"""So many characters of what a server says are told."""
+
+_SmtpReply = tuple[int, str]
+"""The code and the text of an answer of SMTP."""
+
+
+class MailReceiver:
+    """Sends each message as a mail, over a connection of its own."""
+
+    def __init__(
+        self,
+        options: MailOptions,
+        secrets: Secrets,
+        silence: float = MAIL_IDLE_TIMEOUT,
+        attempt: float = MAIL_ATTEMPT_TIMEOUT,
+    ) -> None:
+        """Raises OSError if the certificates of `ca` cannot be read."""
+        self._options, self._secrets, self._silence, self._attempt = options, secrets, silence, attempt
+        self._tls = ssl.create_default_context(cafile=options.ca or certifi.where())
+
+    async def send(self, message: Message) -> DeliveryResult:
+        """Hands a mail over to the server. Raises SecretError."""
+        options, host = self._options, self._options.host
+        password = None if options.password is None else self._secrets.value(options.password)
+        content = await asyncio.to_thread(render_mail, message, options)
+        client = SMTP(
+            hostname=host,
+            port=options.port,
+            use_tls=options.tls == "at once",
+            start_tls=options.tls == "starttls",
+            tls_context=self._tls,
+            timeout=self._silence,
+        )
+        try:
+            async with asyncio.timeout(self._attempt):
+                await client.connect()
+                if password is not None:
+                    await client.login(options.user, password)
+                answers, _ = await client.sendmail(options.sender, options.to, content)
+        except SMTPAuthenticationError as error:
+            # What the server says is not told: it may repeat what it was given.
+            return down(f"{host} refused the user or the password with {error.code}")
+        except SMTPRecipientsRefused as error:
+            return self._refused({one.recipient: (one.code, one.message) for one in error.recipients})
+        except SMTPDataError as error:
+            return self._refused({"the mail": (error.code, error.message)})
+        except TimeoutError as error:
+            return down(f"{host} took too long: {str(error) or f'more than {self._attempt:g} s'}")
+        except (SMTPException, OSError, ValueError) as error:
+            return down(f"{host}: {self._told(' '.join(map(str, error.args)) or type(error).__name__)}")
+        finally:
+            client.close()
+        # Somebody has it: a second attempt would give it to them twice.
+        return (
+            DeliveryResult("acknowledged", f"{self._reason(answers)}; the others have it")
+            if answers
+            else acknowledged()
+        )
+
+    def _refused(self, answers: Mapping[str, _SmtpReply]) -> DeliveryResult:
+        """What comes of a mail that nobody got: servers say with a code below 500 that they may take it later."""
+        reason = self._reason(answers)
+        return refused(reason) if all(code >= 500 for code, _ in answers.values()) else down(reason)
+
+    def _reason(self, answers: Mapping[str, _SmtpReply]) -> str:
+        told = "; ".join(f"{what}: {code} {text}" for what, (code, text) in list(answers.items())[:5])
+        return f"{self._options.host} refused {self._told(told)}"
+
+    def _told(self, text: str) -> str:
+        shown = printable_line(self._secrets.redacted(text))
+        return shown if len(shown) <= MAX_REPLY_CHARACTERS else shown[: MAX_REPLY_CHARACTERS - 1] + "…"
+
+    async def close(self) -> None:
+        """Does nothing: no connection is open between two mails."""
+
+
+WEBHOOK_IDLE_TIMEOUT, WEBHOOK_ATTEMPT_TIMEOUT = 20.0, 60.0
 """Seconds: no connection or answer is waited for longer, and no attempt takes longer, however slowly bytes come."""
 
 MOST_READ = 2_000
 """So many bytes of an answer are read: they say why a message was refused."""
 
-MOST_TOLD = 200
+MAX_REASON_CHARACTERS = 200
 """So many characters of a reason are kept."""
 
 ASKED_TO_WAIT = frozenset((408, 425, 429))
@@ -47,16 +289,16 @@ class WebhookReceiver:
         secrets: Secrets,
         open_client: OpenClient = open_client,
         now: Now = now_us,
-        silence: float = SILENCE,
-        attempt: float = ATTEMPT,
+        silence: float = WEBHOOK_IDLE_TIMEOUT,
+        attempt: float = WEBHOOK_ATTEMPT_TIMEOUT,
     ) -> None:
         self._options, self._secrets, self._now = options, secrets, now
         self._open_client, self._silence, self._attempt = open_client, silence, attempt
         self._client: httpx.AsyncClient | None = None
 
-    async def send(self, message: Message) -> Verdict:
+    async def send(self, message: Message) -> DeliveryResult:
         """Makes one attempt. Follows no redirects."""
-        body = _text(message) if self._options.format == "text" else payload(message)
+        body = _message_text(message) if self._options.format == "text" else payload(message)
         try:
             url, headers = self._secrets.address(self._options.url), self._headers(message, body)
         except SecretError as error:
@@ -77,7 +319,7 @@ class WebhookReceiver:
         except (httpcore.ProtocolError, httpcore.ProxyError, httpcore.UnsupportedProtocol, OSError) as error:
             return down(self._told(f"no answer in HTTP: {error or type(error).__name__}"))
 
-    async def _post(self, client: httpx.AsyncClient, url: str, body: bytes, headers: dict[str, str]) -> Verdict:
+    async def _post(self, client: httpx.AsyncClient, url: str, body: bytes, headers: dict[str, str]) -> DeliveryResult:
         async with client.stream("POST", url, content=body, headers=headers, timeout=self._silence) as response:
             status = response.status_code
             if 200 <= status < 300:
@@ -111,7 +353,7 @@ class WebhookReceiver:
         return headers
 
     def _told(self, reason: str) -> str:
-        return clipped(self._secrets.redacted(printable_line(reason)), MOST_TOLD)
+        return truncate(self._secrets.redacted(printable_line(reason)), MAX_REASON_CHARACTERS)
 
     async def close(self) -> None:
         """Closes the connections."""
@@ -132,7 +374,7 @@ async def _beginning(response: httpx.Response) -> str:
     return f": {text}" if text else ""
 
 
-def _text(message: Message) -> bytes:
+def _message_text(message: Message) -> bytes:
     """Returns a message as plain text: a line for each item, under the names of the queries."""
     lines = []
     for match in message.matches:

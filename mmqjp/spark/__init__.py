@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from mmqjp.spark.attachment import attach, drops, register
+    from feeds.spark.sources import drops
+    from mmqjp.spark.attachment import attach, register
 
 __all__ = ["attach", "drops", "register"]
 

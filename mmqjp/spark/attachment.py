@@ -6,14 +6,11 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from feeds.spark.drops import drops
-from feeds.spark.live import FeedSource
-from feeds.spark.warc import WarcSource
-from join_stage.state_tables import FLAT_STORE
-from join_stage.store.schema import StoreSchema
-from join_stage.store.spark.attach import attach as _attach
-from mmqjp.tables.settings import SPARK_VIEWS
-from mmqjp.tables.store_schema import SCHEMA
+from feeds.spark.sources import FeedSource, WarcSource, drops
+from join_stage.store.protocol import StoreSchema
+from join_stage.store.spark.attach import attach_store as _attach
+from join_stage.tables import FLAT_STORE
+from mmqjp.tables.schema import SCHEMA, SPARK_VIEWS
 
 __all__ = ["attach", "drops", "register"]
 

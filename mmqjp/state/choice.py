@@ -1,14 +1,33 @@
-"""Chooses the engine that "auto" stands for: that of the store, else Spark if it is at hand or needed, else DuckDB."""
+"""Chooses the engine that "auto" stands for: that of the store, else Spark if it is at hand or needed, else DuckDB.
+
+Opens what an engine runs on: a Spark session, and the store with its join engine.
+
+Locks a state directory: for one writer at a time, or for any number of readers.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import sys
+import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from join_stage.store.protocol import DUCKDB_FILE, SPARK_MANIFESTS
-from join_stage.store.spark.running import has_session, runs_in_submit
+from common.errors import InvalidValue
+from common.files import lock, make_lock, make_state, unlock
+from feeds.documents import Now, now_us
+from join_stage.protocol import JoinEngine
+from join_stage.store.protocol import DUCKDB_FILE, SPARK_MANIFESTS, StoreError
+from join_stage.store.spark.java import has_session, runs_in_submit
+from mmqjp.tables.schema import SCHEMA
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 AUTO, DUCKDB, SPARK = "auto", "duckdb", "spark"
 
@@ -22,14 +41,14 @@ MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class EngineChoice:
     """An engine, and why it was chosen; `why` is empty if it was asked for."""
 
     engine: str
     why: str = ""
 
 
-def choose(
+def choose_engine(
     engine: str = AUTO,
     state: Path | None = None,
     asked_by: str | None = None,
@@ -38,25 +57,27 @@ def choose(
     environ: Mapping[str, str] = os.environ,
     session_runs: Callable[[], bool] | None = None,
     most: int = MOST_FOR_DUCKDB,
-) -> Choice:
+) -> EngineChoice:
     """Returns the engine for a name of ENGINES.
 
     `asked_by` names what only Spark can do, such as the option --master. `documents` is the size of the documents in
     bytes, if it is known.
     """
     if engine != AUTO:
-        return Choice(engine)
+        return EngineChoice(engine)
     if state is not None and (stored := stored_engine(state)) is not None:
-        return Choice(stored, f"the store in {state} is on it")
+        return EngineChoice(stored, f"the store in {state} is on it")
     if asked_by is not None:
-        return Choice(SPARK, f"{asked_by} is given")
+        return EngineChoice(SPARK, f"{asked_by} is given")
     if runs_in_submit(environ):
-        return Choice(SPARK, "spark-submit started this process")
+        return EngineChoice(SPARK, "spark-submit started this process")
     if (session_runs or has_session)():
-        return Choice(SPARK, "this process has a Spark session")
+        return EngineChoice(SPARK, "this process has a Spark session")
     if documents is not None and documents > most:
-        return Choice(SPARK, f"the documents have more than {most // MIB} MiB")
-    return Choice(DUCKDB, "nothing asks for spark" if documents is None else f"{most // MIB} MiB of documents or less")
+        return EngineChoice(SPARK, f"the documents have more than {most // MIB} MiB")
+    return EngineChoice(
+        DUCKDB, "nothing asks for spark" if documents is None else f"{most // MIB} MiB of documents or less"
+    )
 
 
 def stored_engine(state: Path) -> str | None:
@@ -64,3 +85,167 @@ def stored_engine(state: Path) -> str | None:
     if (state / DUCKDB_FILE).exists():
         return DUCKDB
     return SPARK if (state / SPARK_MANIFESTS).exists() else None
+
+
+def open_session(engine: str | SparkSession, master: str | None) -> SparkSession:
+    """Returns the Spark session that `engine` is or names.
+
+    Raises JavaNotFound if Spark cannot start, OtherSession if a session with another master runs, and InvalidValue for
+    an unknown engine.
+    """
+    if not isinstance(engine, str):
+        return engine
+    if engine != "spark":
+        raise InvalidValue(f"an engine is 'auto', 'duckdb', 'spark' or a SparkSession, not {engine!r}")
+    from join_stage.store.spark.java import spark_session
+
+    return spark_session(master)
+
+
+def directory_bytes(directory: Path) -> int:
+    """Returns the total size of the files in a directory. Ignores files that vanish meanwhile."""
+    size = 0
+    for path in directory.rglob("*"):
+        with suppress(FileNotFoundError):
+            size += path.stat().st_size if path.is_file() else 0
+    return size
+
+
+def open_store(
+    session: SparkSession | None, state: Path | None, plan: str, cache_bytes: int, *, read_only: bool = False
+) -> JoinEngine:
+    """Opens the store and its join engine: on Spark if there is a session, otherwise on DuckDB. To read only, DuckDB
+    opens stores of both engines.
+
+    Raises StoreError, UnknownPlan, and InvalidValue for `read_only` without a state directory.
+    """
+    if read_only:
+        return _open_reader(session, state)
+    if session is None:
+        from join_stage.duckdb import DuckDBEngine
+
+        return DuckDBEngine(state, plan, schema=SCHEMA, cache_bytes=cache_bytes)
+    from join_stage.spark.engine import SparkEngine
+
+    return SparkEngine(session, state, plan, schema=SCHEMA, cache_bytes=cache_bytes)
+
+
+def _open_reader(session: SparkSession | None, state: Path | None) -> JoinEngine:
+    if state is None:
+        raise InvalidValue("a read-only engine needs a state directory: name one")
+    if session is None and stored_engine(state) == SPARK:
+        from join_stage.duckdb_files import DuckDBFilesReader
+
+        return DuckDBFilesReader(SCHEMA, state)
+    if session is None:
+        from join_stage.duckdb_files import DuckDBReader
+
+        return DuckDBReader(SCHEMA, state)
+    from join_stage.spark.engine import SparkReader
+
+    return SparkReader(session, SCHEMA, state)
+
+
+OWNER_FILE = "owner"
+"""The lock file in a state directory. The writer locks it and writes its name into it; readers share the lock."""
+
+LOCK_TIMEOUT = 120.0
+"""How long a writer waits for readers, in seconds."""
+
+LOCK_RETRY = 0.05
+"""The time between attempts, in seconds."""
+
+
+class InUse(StoreError):
+    """Another process holds the state directory."""
+
+
+class Ownership:
+    """Exclusive ownership of a state directory, until `release` or the end of the process.
+
+    Waits up to `timeout` seconds for readers; `sleep` waits between attempts. Raises InUse, with the name of the
+    holder, and StoreError if the directory cannot be created.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        now: Now = now_us,
+        *,
+        timeout: float = LOCK_TIMEOUT,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
+        try:
+            make_state(directory)
+            self._handle = make_lock(directory, OWNER_FILE)
+        except OSError as error:
+            raise StoreError(f"cannot open the store in {directory}: {error}") from error
+        try:
+            waited = 0.0
+            while not lock(self._handle):
+                if not lock(self._handle, shared=True):
+                    raise InUse(f"the store in {directory} is in use by {_holder(directory / OWNER_FILE)}")
+                unlock(self._handle)
+                if waited >= timeout:
+                    raise InUse(f"the store in {directory} is being read by others; try again when they are done")
+                sleep(LOCK_RETRY)
+                waited += LOCK_RETRY
+        except BaseException as error:
+            os.close(self._handle)
+            if isinstance(error, OSError):
+                raise StoreError(f"cannot open the store in {directory}: {error}") from error
+            raise
+        os.ftruncate(self._handle, 0)
+        os.write(self._handle, json.dumps(_self(now())).encode())
+
+    def release(self) -> None:
+        """Releases the lock."""
+        os.close(self._handle)
+
+
+class ReadLock:
+    """A shared lock that keeps writers out of a state directory, until `release`. Raises InUse if a writer holds it.
+
+    If this process cannot open the lock file, writers are not kept out.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._handle: int | None = None
+        with suppress(OSError):
+            self._handle = os.open(directory / OWNER_FILE, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            if self._handle is not None and not lock(self._handle, shared=True):
+                raise InUse(f"the store in {directory} is in use by {_holder(directory / OWNER_FILE)}")
+        except BaseException as error:
+            self.release()
+            if isinstance(error, OSError):
+                raise StoreError(f"cannot read the store in {directory}: {error}") from error
+            raise
+
+    def release(self) -> None:
+        """Releases the lock."""
+        if self._handle is not None:
+            os.close(self._handle)
+
+
+def is_held(directory: Path) -> bool:
+    """Returns whether a writer holds the state directory."""
+    try:
+        ReadLock(directory).release()
+    except InUse:
+        return True
+    return False
+
+
+def _self(now: int) -> dict[str, object]:
+    name = " ".join([Path(sys.argv[0] or "python").name, *sys.argv[1:2]])
+    return {"pid": os.getpid(), "command": name, "since": now}
+
+
+def _holder(path: Path) -> str:
+    try:
+        notes = json.loads(path.read_bytes())
+        since = datetime.fromtimestamp(notes["since"] // 1_000_000, UTC).isoformat().replace("+00:00", "Z")
+        return f"process {int(notes['pid'])} ({notes['command']}, since {since})"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "another process"

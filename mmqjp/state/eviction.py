@@ -1,18 +1,228 @@
-"""Eviction: drops join state that is further behind the watermarks than the widest window."""
+"""Eviction: drops join state that is further behind the watermarks than the widest window.
+
+The join state as a cache of `documents`: evicts old documents, recalls them, and adds older ones for new queries.
+
+Tracks how far back a store reaches: which documents were evicted from the join state, or dropped from `documents`.
+
+The join state is a cache of `documents`. Evicted documents are recalled when a new one could match them. Dropped
+documents are gone, so a new document that could have matched them is late.
+
+Retention: drops documents that no join needs, and old outputs, matches and dead letters, for good.
+
+What queries with ONCE PER have told, as a store keeps it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from feeds.times import Now
-from join_stage.joiner import JoinEngine
-from join_stage.state_tables import has_documents_between
-from mmqjp.documents.watermarks import EARLIEST, WATERMARKS, Watermarks, is_bounded, to_setting
+import pyarrow as pa
+
+from feeds.documents import Now
+from join_stage.protocol import JoinEngine
+from join_stage.store.protocol import TableStore
+from join_stage.tables import STATE, by_edges, docids_between, has_documents_between, missing
+from mmqjp.documents.record import Record, Records, docid_batches
+from mmqjp.documents.watermarks import EARLIEST, WATERMARKS, Watermarks, is_lateness_bounded, to_setting
 from mmqjp.queries.registry import Registry
-from mmqjp.state.join_state import JoinState
-from mmqjp.tables.commit_metadata import CommitMetadata
+from mmqjp.tables import schema
 from mmqjp.tables.ledger import Ledger
+from mmqjp.tables.schema import (
+    CommitMetadata,
+    Owed,
+    ToldRow,
+    compact_offsets,
+    compact_settings,
+    drop_deliveries,
+    drop_told,
+    drop_told_by_removed,
+    join_gaps,
+    row_count,
+    save_told,
+    told_among,
+)
+from pattern_stage.assemble import event_chains, told_apart
 from templates.catalog import INFINITE
+from templates.witness import R_BIN, Witnesses
+from xpath_stage.documents import Arriving
+from xpath_stage.evaluator import XPathStage
+
+REACH = "reach"
+"""The setting with the reach."""
+
+MAX_GAPS = 16
+"""The maximum number of gaps. Past it the two oldest ones are merged into one that covers both."""
+
+
+class CoverageGap(NamedTuple):
+    """Documents that begin before the time `before` may be missing. `window` is the widest window of the queries at
+    that time. Both are in microseconds. Later queries do not see the missing documents."""
+
+    before: int
+    window: int
+
+
+Gaps = tuple[CoverageGap, ...]
+"""Gaps in the order in which they opened. From each to the next, `before` falls and `window` grows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """The gaps of the join state, `evicted`, and of `documents`, `dropped`. `joined` are the streams that queries
+    joined when documents were last dropped."""
+
+    evicted: Gaps = ()
+    dropped: Gaps = ()
+    joined: frozenset[str] = frozenset()
+
+    def to_setting(self) -> str:
+        """Returns the JSON text to store as a setting."""
+        noted = {"evicted": self.evicted, "dropped": self.dropped, "joined": sorted(self.joined)}
+        return json.dumps(noted, ensure_ascii=False)
+
+    @staticmethod
+    def from_setting(value: str | None) -> Reach:
+        """Parses the value of a setting. None means that nothing is missing."""
+        if value is None:
+            return Reach()
+        noted = json.loads(value)
+        evicted, dropped = (tuple(CoverageGap(*gap) for gap in noted[name]) for name in ("evicted", "dropped"))
+        return Reach(evicted, dropped, frozenset(noted["joined"]))
+
+    def late_by(self, time: int) -> int:
+        """Returns by how many microseconds a joined document that ends at `time` is too old, because it could miss
+        dropped documents. Returns 0 if it is not."""
+        return max((0, *(gap.before + gap.window - time for gap in self.dropped)))
+
+
+def with_gap(gaps: Gaps, gap: CoverageGap) -> Gaps:
+    """Returns the gaps with a new one, which replaces those that it covers."""
+    if any(old.before >= gap.before and old.window >= gap.window for old in gaps):
+        return gaps
+    kept = [*(old for old in gaps if old.before > gap.before), gap]
+    if len(kept) > MAX_GAPS:
+        first, second, *rest = kept
+        kept = [CoverageGap(first.before, max(first.window, second.window)), *rest]
+    return tuple(kept)
+
+
+def missed_from(gaps: Gaps, time: int) -> int | None:
+    """Returns the begin of the earliest missing documents that a document which ends at `time` could match, or None."""
+    return min((time - gap.window for gap in gaps if time - gap.window < gap.before), default=None)
+
+
+def with_recalled(gaps: Gaps, low: int) -> Gaps:
+    """Returns the gaps after all documents that begin at `low` or later were recalled."""
+    return tuple(dict.fromkeys(CoverageGap(min(gap.before, low), gap.window) for gap in gaps))
+
+
+class JoinState:
+    """Changes the join state within batches of the store, and tracks how far back it reaches."""
+
+    def __init__(
+        self, store: JoinEngine, ledger: Ledger, registry: Registry, stage1: XPathStage, records: Records
+    ) -> None:
+        self._store, self._ledger, self._registry = store, ledger, registry
+        self._stage1, self._records = stage1, records
+        self.reach = Reach.from_setting(ledger.setting(REACH))
+        """How far back the store reaches, with the changes of the running batch."""
+        self.evicted_before = EARLIEST
+        """The time before which this engine has evicted documents, as far as that was practical."""
+        self._committed = self.reach, self.evicted_before
+
+    def save_reach(self) -> None:
+        """Writes the reach if the running batch has changed it. Called once, at the end of the batch."""
+        if self.reach != self._committed[0]:
+            self._ledger.save_metadata(CommitMetadata(settings={REACH: self.reach.to_setting()}))
+
+    def finish_batch(self, *, committed: bool) -> None:
+        """Ends the batch. If it was not committed, restores the reach from before it."""
+        if committed:
+            self._committed = self.reach, self.evicted_before
+        else:
+            self.reach, self.evicted_before = self._committed
+
+    # ------------------------------------------------------------ eviction
+
+    def evict(self, before: int) -> None:
+        """Evicts documents that begin before a time, as far as that is practical."""
+        self._store.evict(before)
+        self.reach = replace(
+            self.reach, evicted=with_gap(self.reach.evicted, CoverageGap(before, self._registry.window))
+        )
+        self.evicted_before = before
+
+    def record_dropped(self, before: int) -> None:
+        """Records that documents that begin before a time were dropped for good."""
+        gap = CoverageGap(before, self._registry.window)
+        joined = self._registry.joined_streams()
+        self.reach = replace(self.reach, dropped=with_gap(self.reach.dropped, gap), joined=joined)
+
+    def late_by(self, stream: str, time: int) -> int:
+        """Returns by how many microseconds a document of an external stream that ends at `time` is too old: it, or what
+        is published from it, could miss dropped documents. Returns 0 if it is not."""
+        late_by = self.reach.late_by(time)
+        return late_by if late_by and stream in self._registry.sources_of(self.reach.joined) else 0
+
+    # ------------------------------------------------------------ recall
+
+    def recall(self, arriving: Iterable[Record]) -> None:
+        """Brings back evicted documents that these documents could match, as far as `documents` has them."""
+        if not self.reach.evicted:
+            return
+        joined = self._registry.joined_streams()
+        time = min((record.t1 for record in arriving if record.stream in joined), default=None)
+        if time is None or (low := missed_from(self.reach.evicted, time)) is None:
+            return
+        high = max(gap.before for gap in self.reach.evicted)
+        # Documents that were not practical to evict, or that a backfill has added since, are there in part.
+        partial = docids_between(self._store, low, high)
+        for docids in docid_batches(self._store, joined, starts=range(low, high)):
+            whole = [docid for docid in docids if docid not in partial]
+            self._store.extend(self._evaluated(whole), whole=True)
+            if len(whole) < len(docids):
+                self._complete(self._evaluated([docid for docid in docids if docid in partial]))
+            self._records.release_trees()
+        self.reach = replace(self.reach, evicted=with_recalled(self.reach.evicted, low))
+        self.evicted_before = min(self.evicted_before, low)
+
+    def _evaluated(self, docids: Sequence[int]) -> Witnesses:
+        """Returns the witnesses of stored documents that are for joins."""
+        found = self._stage1.evaluate(map(arriving, self._records.parsed(docids)))
+        return told_apart(found, event_chains(self._registry.catalog.chains))[0]
+
+    def kept_documents_of(self, streams: Collection[str]) -> Iterator[list[int]]:
+        """Yields the docids of stored documents of some streams in batches, oldest first."""
+        return docid_batches(self._store, streams)
+
+    # ------------------------------------------------------------ additions
+
+    def _complete(self, witnesses: Witnesses) -> None:
+        """Adds the witnesses that the state lacks. Their groups are those of this engine's stage 1."""
+        self._store.append("groups", witnesses.r_group)
+        self.extend(by_edges(self._store, witnesses.r_bin), witnesses.r_doc, witnesses.r_docts)
+
+    def extend(self, flat: pa.Table, r_doc: pa.Table, r_docts: pa.Table) -> None:
+        """Adds the rows that the state lacks of earlier documents. `flat` has the columns docid, var1, var2, node1,
+        node2 of R_bin."""
+        edges, r_doc, r_docts = (
+            missing(self._store, table, rows) for table, rows in zip(STATE, (flat, r_doc, r_docts), strict=True)
+        )
+        # Each edge is a group of its own, because the groups of the other edges were made without it.
+        pairs = zip(*(edges[name].to_pylist() for name in ("var1", "var2")), strict=True)
+        numbers = [self._stage1.group(edge) for edge in pairs]
+        grouped = edges.select(["docid", "node1", "node2"])
+        r_bin = grouped.add_column(1, "grp", pa.array(numbers, pa.int32())).cast(R_BIN)
+        self._store.extend(Witnesses(r_bin, self._stage1.new_groups(), r_doc, r_docts))
+
+
+def arriving(record: Record) -> Arriving:
+    """Returns a stored document as an input of stage 1."""
+    return record.docid, record.stream, record.t0, record.t1, record.tree
+
 
 CHECKS_PER_IDLE = 60
 """While no documents come, eviction is checked at most this many times per `idle_after`."""
@@ -48,7 +258,7 @@ class Eviction:
         """Evicts, within a batch, what is obsolete at these greatest times. Stores the times, so that what is late
         stays late."""
         lateness = self._watermarks.timing.lateness
-        if not is_bounded(lateness):
+        if not is_lateness_bounded(lateness):
             return
         self._ledger.save_metadata(CommitMetadata(settings={WATERMARKS: to_setting(lateness, greatest)}))
         before = self._before(greatest)
@@ -77,3 +287,102 @@ class Eviction:
 
     def _before(self, greatest: Mapping[str, int]) -> int:
         return self.before(self._watermarks.of(self._registry.outside(), greatest))
+
+
+ID_RETENTION = 30 * 24 * 3600 * 1_000_000
+"""How long ids of documents are kept by default, in microseconds of stream time."""
+
+COMMAND_RETENTION = 7 * 24 * 3600 * 1_000_000
+"""How long answers to commands are kept, in microseconds. A command is repeated only after a crash."""
+
+OFFSETS_COMPACTED_AFTER = 1_000
+"""The table of offsets is compacted when it has at least this many superseded rows."""
+
+
+def prune(
+    store: JoinEngine,
+    ledger: Ledger,
+    *,
+    evictable: int,
+    horizon: int,
+    keep: int | None,
+    keep_ids: int | None,
+    now: int,
+    owed: Owed | None = None,
+) -> int | None:
+    """Drops, within a batch, what is older than `keep` microseconds before `horizon`, the time that all streams have
+    reached.
+
+    Documents that begin at `evictable` or later may still be joined and stay. Ids of documents stay for `keep_ids`
+    microseconds; None means forever. Without `keep`, only superseded rows are dropped. What is behind outputs that are
+    `owed` to sinks stays. Returns the time before which the dropped documents begin, or None if none were dropped.
+    """
+    ledger.save_next_ids()
+    compact_settings(store, ledger.batch)
+    drop_told_by_removed(store)
+    store.drop_before("commands", "noted_at", now - COMMAND_RETENTION)
+    join_gaps(store)
+    if keep is None:
+        return None
+    store.drop_before("dead_letters", "noted_at", now - keep)
+    drop_deliveries(store, now - keep)
+    store.drop_before("batches", "committed_at", now - keep if owed is None else min(now - keep, owed.committed_at))
+    if horizon <= EARLIEST:
+        return None
+    before = horizon - keep if owed is None else min(horizon - keep, owed.t0)
+    for table in ("answers", "match_rows", "earlier_outputs"):
+        store.drop_before(table, "t1", before)
+    for table in ("answer_matches", "untold", "earlier_match_queries", "earlier_output_matches"):
+        store.drop_before(table, "match", ledger.first_match())
+    store.drop_before("withheld", "answer", ledger.first_answer())
+    unneeded = min(before, evictable)
+    schema.keep_ids(store, unneeded)
+    if keep_ids is not None:
+        store.drop_before("dropped_ids", "t1", horizon - keep_ids)
+    if unneeded <= EARLIEST:
+        return None
+    store.drop_before("documents", "t0", unneeded)
+    # No output over what is kept, not even one of a backfill, ends before this.
+    drop_told(store, unneeded)
+    return unneeded
+
+
+def prune_offsets(
+    store: JoinEngine, ledger: Ledger, sources: Collection[str], files: Collection[tuple[str, str]]
+) -> None:
+    """Drops, within a batch, superseded offsets, and those of files of `sources` that are gone. `files` are the files
+    that exist, as (source, file). Does nothing while there are few."""
+    live = [
+        offset
+        for (source, file), offset in ledger.offsets().items()
+        if source not in sources or (source, file) in files
+    ]
+    if row_count(store) > 2 * len(live) + OFFSETS_COMPACTED_AFTER:
+        compact_offsets(store, live, ledger.batch)
+
+
+AskedKey = tuple[int, int, int]
+"""A query, by its qid, and the halves of a key's digest."""
+
+
+class OnceKeyStore:
+    """Reads and writes what was told, within batches of a store."""
+
+    def __init__(self, store: TableStore) -> None:
+        self._store = store
+
+    def ends(self, keys: Mapping[AskedKey, tuple[int, int]]) -> dict[AskedKey, list[int]]:
+        """Returns when the outputs ended that told these keys, sorted: of each key the ends between two times, which
+        are included. Keys that were not told then are left out."""
+        found: dict[AskedKey, list[int]] = {}
+        if keys:
+            rows = told_among(self._store, sorted((*key, *times) for key, times in keys.items()))
+            for qid, high, low, t1 in zip(*(column.to_pylist() for column in rows.columns), strict=True):
+                found.setdefault((qid, high, low), []).append(t1)
+        for ends in found.values():
+            ends.sort()
+        return found
+
+    def save(self, rows: Sequence[ToldRow]) -> None:
+        """Writes what is told now."""
+        save_told(self._store, rows)

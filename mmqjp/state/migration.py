@@ -14,15 +14,15 @@ from collections.abc import Callable
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from join_stage.joiner import JoinEngine
+from join_stage.protocol import JoinEngine
 from join_stage.store.protocol import whole_batch
-from mmqjp.documents.records import Records, kept_documents
+from mmqjp.documents.record import Records, docid_batches
 from mmqjp.queries.compile import Compiler
 from mmqjp.queries.registry import Registry
 from mmqjp.queries.stored import StoredQueries
 from mmqjp.tables.ledger import Ledger
-from mmqjp.tables.store_schema import TABLES
-from templates.catalog import Catalog, Edge
+from mmqjp.tables.schema import TABLES
+from templates.catalog import Catalog, StepEdge
 from templates.witness import R_DOCTS, R_GROUP, Witnesses
 from xpath_stage.evaluator import XPathStage
 
@@ -82,8 +82,8 @@ def derive_anew(store: JoinEngine, catalog: Catalog, stage1: XPathStage) -> None
         return
     own, records, times = XPathStage(), Records(store), R_DOCTS.empty_table()
     own.add(needs)
-    groups: dict[int, list[Edge]] = {}
-    for docids in kept_documents(store, {step.stream for step in needs.steps}, joined=True):
+    groups: dict[int, list[StepEdge]] = {}
+    for docids in docid_batches(store, {step.stream for step in needs.steps}, joined=True):
         records.load(docids)
         found = own.evaluate((r.docid, r.stream, r.t0, r.t1, r.tree) for r in map(records.__getitem__, docids))
         own.finish_batch(committed=True)

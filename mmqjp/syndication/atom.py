@@ -1,11 +1,152 @@
-"""Atom documents (RFC 4287) of entries: a feed, and archives of it (RFC 5005)."""
+"""Atom documents (RFC 4287) of entries: a feed, and archives of it (RFC 5005).
+
+Archives of a feed by number. The archive `k` has the outputs with 100k <= `seq` < 100k + 100, once all of these are
+committed. It never changes.
+
+The Atom entry of an output: one line of XML, the same whenever it is made.
+
+Links of feeds: a key in the address lets readers in, and each link can be revoked by itself.
+
+A key is a digest of a secret of the state, of what the feed is of, and of how often the link was revoked. No table has
+it.
+"""
 
 from __future__ import annotations
 
+import hmac
+import json
+import os
+import re
+import secrets
+from base64 import urlsafe_b64encode
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from pathlib import Path
+from urllib.parse import quote
+from uuid import NAMESPACE_URL, UUID, uuid5
 
-from mmqjp.syndication.entries import Entry, escaped, timestamp
+from common.files import make_inside
+from feeds.documents import EPOCH
+from join_stage.store.protocol import StoreError
+from mmqjp.present.item import IN_UTC, ShownItem, ShownMatch, fact_text, reason_facts, source, truncate, values
+from mmqjp.process import printable_line
+
+SIZE = 100
+"""So many numbers of outputs, of all queries, belong to an archive."""
+
+NEWEST = 50
+"""So many of the newest outputs stand in a feed, and all that are in no archive."""
+
+
+def archive_of(seq: int) -> int:
+    """Returns the number of the archive that an output belongs to."""
+    return seq // SIZE
+
+
+def archive_range(archive: int) -> range:
+    """Returns the numbers of the outputs that belong to an archive."""
+    return range(archive * SIZE, (archive + 1) * SIZE)
+
+
+def unarchived_from(last_seq: int) -> int:
+    """Returns the first number that is in no archive yet, given the last one that is committed."""
+    return archive_of(last_seq + 1) * SIZE
+
+
+_FIRST, _LAST = datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
+_OF_OUTPUTS = re.compile(r"[0-9a-f]{32}")
+_FORBIDDEN = re.compile("[^ -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "\t": "&#9;", "\n": "&#10;", "\r": "&#13;"}
+
+
+@dataclass(frozen=True, slots=True)
+class AtomEntry:
+    """An entry: when its output was committed, in microseconds, and a line of XML without its end."""
+
+    committed_at: int
+    xml: str
+
+    @property
+    def id(self) -> str:
+        """The id. Outputs have the same if a query was removed and registered again, and told something again."""
+        return self.xml.partition("<id>")[2].partition("</id>")[0]
+
+
+def entry_of(match: ShownMatch, committed_at: int) -> AtomEntry:
+    """Returns the entry of an output. It has no markup but ours, whatever the documents hold."""
+    output = match.output
+    parts = [
+        f"<id>{_uuid(output.id)}</id>",
+        f"<title>{escape_xml(_title(match))}</title>",
+        f"<published>{timestamp(output.t1)}</published>",
+        f"<updated>{timestamp(committed_at)}</updated>",
+        *_links(match),
+        f'<category term="{escape_xml(output.query)}"/>',
+        f'<content type="html">{escape_xml(_content(match))}</content>',
+    ]
+    return AtomEntry(committed_at, f"<entry>{''.join(parts)}</entry>")
+
+
+def escape_xml(text: str) -> str:
+    """Returns a text for XML, on one line: in an element, or between quotes. What XML forbids is replaced.
+
+    >>> escape_xml('a <b> & "c"'), escape_xml("one\\x00two\\nthree")
+    ('a &lt;b&gt; &amp; &quot;c&quot;', 'one�two&#10;three')
+    """
+    for character, escape in _ESCAPES.items():  # "&" first
+        text = text.replace(character, escape)
+    return text if text.isascii() and text.isprintable() else _FORBIDDEN.sub("\ufffd", text)
+
+
+def timestamp(microseconds: int) -> str:
+    """Returns a time as RFC 3339 has it, the nearest one of the years 1 to 9999."""
+    try:
+        moment = EPOCH + timedelta(microseconds=microseconds)
+    except OverflowError:
+        moment = _FIRST if microseconds < 0 else _LAST
+    return moment.isoformat().replace("+00:00", "Z")
+
+
+def _uuid(id: str) -> str:
+    return (UUID(id) if _OF_OUTPUTS.fullmatch(id) else uuid5(NAMESPACE_URL, f"mmqjp:{id}")).urn
+
+
+def _title(match: ShownMatch) -> str:
+    """The title of the first item that is still stored; else the query, and the values that it selects."""
+    kept = next((item.title for item in match.items if item.is_kept and item.title), None)
+    shown = ", ".join(text for _, text in match.selected)
+    query = printable_line(match.output.query)
+    return kept or truncate(f"{query}: {shown}" if shown else query)
+
+
+def _links(match: ShownMatch) -> Iterator[str]:
+    for number, link in enumerate(dict.fromkeys(item.link for item in match.items if item.link)):
+        yield f'<link rel="{"related" if number else "alternate"}" href="{escape_xml(link)}"/>'
+
+
+def _content(match: ShownMatch) -> str:
+    """The content as HTML: a list of the values and the items."""
+    rows = [(name, escape_xml(text)) for name, text in values(match)]
+    rows += [
+        ("because", escape_xml(fact_text(fact))) for fact in (reason_facts(match) if match.reason is not None else ())
+    ]
+    rows += [(_origin(item), _linked(item)) for item in match.items]
+    rows.append(("query", escape_xml(printable_line(match.output.query))))
+    pairs = (f'<dt dir="auto">{escape_xml(name)}</dt><dd dir="auto">{text}</dd>' for name, text in rows)
+    return f"<dl>{''.join(pairs)}</dl>"
+
+
+def _origin(item: ShownItem) -> str:
+    return source(item) if item.time is None else f"{source(item)}, {IN_UTC.minute(item.time)} UTC"
+
+
+def _linked(item: ShownItem) -> str:
+    title = escape_xml(item.title)
+    return f'<a href="{escape_xml(item.link)}" rel="noopener noreferrer nofollow">{title}</a>' if item.link else title
+
 
 MEDIA_TYPE = "application/atom+xml"
 
@@ -14,7 +155,7 @@ HISTORY = "http://purl.org/syndication/history/1.0"
 
 
 @dataclass(frozen=True, slots=True)
-class Feed:
+class AtomFeed:
     """What all documents of a feed share. `address` is that of the feed, `id` and `title` its own for good, and
     `since` the time, in microseconds, that it was last changed if it has no entries."""
 
@@ -24,19 +165,19 @@ class Feed:
     since: int = 0
 
 
-def feed_document(feed: Feed, entries: Sequence[Entry], prev_archive: str | None) -> bytes:
+def feed_document(feed: AtomFeed, entries: Sequence[AtomEntry], prev_archive: str | None) -> bytes:
     """Returns the feed with some entries, newest first. `prev_archive` is the address of the newest archive, if there
     is any."""
     return _document(feed, entries, [("self", feed.address), *_previous(prev_archive)], archive=False)
 
 
-def archive_document(feed: Feed, entries: Sequence[Entry], address: str, prev_archive: str | None) -> bytes:
+def archive_document(feed: AtomFeed, entries: Sequence[AtomEntry], address: str, prev_archive: str | None) -> bytes:
     """Returns the archive at an address. `prev_archive` is the address of the archive before it, if there is any."""
     links = [("self", address), ("current", feed.address), *_previous(prev_archive)]
     return _document(feed, entries, links, archive=True)
 
 
-def _once(entries: Sequence[Entry]) -> Iterator[str]:
+def _once(entries: Sequence[AtomEntry]) -> Iterator[str]:
     """Yields the entries as XML, of those with the same id the first."""
     known = set()
     for entry in entries:
@@ -49,21 +190,119 @@ def _previous(address: str | None) -> list[tuple[str, str]]:
     return [] if address is None else [("prev-archive", address)]
 
 
-def _document(feed: Feed, entries: Sequence[Entry], links: Sequence[tuple[str, str]], *, archive: bool) -> bytes:
+def _document(
+    feed: AtomFeed, entries: Sequence[AtomEntry], links: Sequence[tuple[str, str]], *, archive: bool
+) -> bytes:
     updated = entries[0].committed_at if entries else feed.since
 
     def lines() -> Iterator[str]:
         history = f' xmlns:fh="{HISTORY}"' if archive else ""
         yield '<?xml version="1.0" encoding="utf-8"?>'
         yield f'<feed xmlns="http://www.w3.org/2005/Atom"{history}>'
-        yield f"<id>{escaped(feed.id)}</id>"
-        yield f"<title>{escaped(feed.title)}</title>"
+        yield f"<id>{escape_xml(feed.id)}</id>"
+        yield f"<title>{escape_xml(feed.title)}</title>"
         yield f"<updated>{timestamp(updated)}</updated>"
         yield "<author><name>mmqjp</name></author>"
-        yield from (f'<link rel="{rel}" href="{escaped(address)}"/>' for rel, address in links)
+        yield from (f'<link rel="{rel}" href="{escape_xml(address)}"/>' for rel, address in links)
         if archive:
             yield "<fh:archive/>"
         yield from _once(entries)
         yield "</feed>\n"
 
     return "\n".join(lines()).encode()
+
+
+SECRETS, SECRET_FILE = "secrets", ".links"
+"""The directory in a state that holds secrets, and the file there with that of the links. Its name is none that a sink
+could name."""
+
+BYTES = 32
+"""The number of bytes of the secret."""
+
+KEY_CHARACTERS = 22
+"""The characters of a key: more than 128 bits."""
+
+SETTING = "feed-link:"
+"""The prefix of the settings that count how often a link was revoked."""
+
+_OF = "query"
+"""What a feed is of. It is a part of all keys, ids and settings, which stay as they are."""
+
+_KEY = re.compile(rf"([\w-]{{{KEY_CHARACTERS}}})(?:\.([1-9][0-9]{{0,9}}))?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """Makes and checks the keys of links."""
+
+    secret: bytes
+
+    def __repr__(self) -> str:
+        return "Links()"
+
+    def key(self, name: str, revoked: int) -> str:
+        """Returns the key of a feed whose link was revoked some times."""
+        digest = urlsafe_b64encode(self._digest("key", name, revoked)).decode()[:KEY_CHARACTERS]
+        return f"{digest}.{revoked}" if revoked else digest
+
+    def revoked_before(self, name: str, key: str) -> int | None:
+        """Returns how often the link of a feed had been revoked when a key was made; None if we did not make it. Takes
+        the same time whatever the key is."""
+        found = _KEY.fullmatch(key)
+        revoked = int(found[2] or 0) if found else 0
+        return revoked if hmac.compare_digest(self.key(name, revoked).encode(), key.encode()) else None
+
+    def feed_id(self, name: str) -> str:
+        """Returns the id of a feed, which stays when its link is revoked."""
+        return UUID(bytes=self._digest("id", name, 0)[:16], version=4).urn
+
+    def _digest(self, use: str, name: str, revoked: int) -> bytes:
+        return hmac.digest(self.secret, json.dumps([use, _OF, name, revoked]).encode(), sha256)
+
+
+def load_feed_links(state: Path) -> Links:
+    """Returns the links of a state. Their secret is made if there is none. Raises StoreError, OSError."""
+    path = make_inside(state, SECRETS) / SECRET_FILE
+    if not path.exists():
+        _make(path)
+    secret = path.read_bytes()
+    if len(secret) != BYTES:
+        raise StoreError(f"{path} holds no secret of links: remove the file, and a new one is made; links will change")
+    return Links(secret)
+
+
+def _make(path: Path) -> None:
+    draft = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(secrets.token_bytes(BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+        with suppress(FileExistsError):  # another process was faster: its secret counts
+            os.link(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def setting_of(name: str) -> str:
+    """Returns the key of the setting that counts how often a link was revoked."""
+    return f"{SETTING}{_OF}:{name}"
+
+
+def feed_path(key: str, name: str) -> str:
+    """Returns the path of a feed below the address of the site.
+
+    >>> feed_path("KEY", "a b/é")
+    '/f/KEY/a%20b%2F%C3%A9.atom'
+    """
+    return f"/f/{key}/{quote(name, safe='')}.atom"
+
+
+def archive_path(key: str, name: str, number: int) -> str:
+    """Returns the path of an archive.
+
+    >>> archive_path("KEY", "a", 3)
+    '/f/KEY/a/3.atom'
+    """
+    return f"/f/{key}/{quote(name, safe='')}/{number}.atom"

@@ -10,12 +10,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from feeds.offsets import Offset
-from feeds.times import Now, now_us
-from join_stage.costs import Cost
+from feeds.documents import Now, now_us
+from feeds.readers import Offset
+from join_stage.protocol import Cost
 from join_stage.store.protocol import StoreError, TableStore, whole_batch
-from mmqjp.tables import answers, batches, command_answers, dead_letters, deliveries, documents, offsets, settings
-from mmqjp.tables.commit_metadata import CommitMetadata
+from mmqjp.tables import schema
+from mmqjp.tables.schema import CommitMetadata
 
 SCHEMA_VERSION = 10
 """The format of a store.
@@ -94,21 +94,21 @@ class Ledger:
 
     def first_match(self) -> int:
         """Returns the lowest number of a stored match, or the next number if there is none."""
-        first = answers.lowest(self._store, "match_rows", "match")
+        first = schema.lowest(self._store, "match_rows", "match")
         return self.next_match if first is None else first
 
     def first_answer(self) -> int:
         """Returns the lowest number of a stored answer, or the next number if there is none."""
-        first = answers.lowest(self._store, "answers", "answer")
+        first = schema.lowest(self._store, "answers", "answer")
         return self.next_answer if first is None else first
 
     def arrivals(self) -> pa.Table:
         """Returns the `docid` and `arrival` of all stored documents, in the order of their docids."""
-        return documents.arrivals(self._store)
+        return schema.arrivals(self._store)
 
     def docid_of_arrival(self, arrival: int) -> int | None:
         """Returns the docid of the first stored external document at or after an arrival, or None."""
-        return documents.first_docid_from(self._store, arrival)
+        return schema.first_docid_from(self._store, arrival)
 
     # ------------------------------------------------------------ metadata
 
@@ -119,30 +119,30 @@ class Ledger:
     def save_batch(self, taken_at: int, documents: int, dead_letters: int, outputs: int) -> None:
         """Writes the row of the batch, unless it added nothing. `taken_at` is in microseconds."""
         self.committed_at = self._now()
-        batches.save_batch(self._store, self.batch, taken_at, self.committed_at, documents, dead_letters, outputs)
+        schema.save_batch(self._store, self.batch, taken_at, self.committed_at, documents, dead_letters, outputs)
 
     def save_metadata(self, metadata: CommitMetadata) -> None:
         """Writes the metadata of the running batch."""
-        offsets.save_offsets(self._store, metadata.offsets, self.batch)
-        settings.save_settings(self._store, metadata.settings, self.batch)
-        command_answers.save_answers(self._store, metadata.answers, self._now(), self.batch)
-        deliveries.save_deliveries(self._store, metadata.gaps, metadata.undelivered)
+        schema.save_offsets(self._store, metadata.offsets, self.batch)
+        schema.save_settings(self._store, metadata.settings, self.batch)
+        schema.save_answers(self._store, metadata.answers, self._now(), self.batch)
+        schema.save_deliveries(self._store, metadata.gaps, metadata.undelivered)
 
     def answer_to(self, command: str) -> str | None:
         """Returns the stored answer to a command by its id, or None if the command is not done."""
-        return command_answers.answer_to(self._store, command)
+        return schema.answer_to(self._store, command)
 
     def offsets(self) -> dict[tuple[str, str], Offset]:
         """Returns the offset of each file, by source and file."""
-        return offsets.offsets(self._store)
+        return schema.offsets(self._store)
 
     def setting(self, key: str) -> str | None:
         """Returns the latest value of a setting, or None."""
-        return settings.setting(self._store, key)
+        return schema.setting(self._store, key)
 
     def settings(self, prefix: str) -> dict[str, str]:
         """Returns the latest values of all settings with a prefix, by the rest of their keys."""
-        return settings.settings(self._store, prefix)
+        return schema.read_settings(self._store, prefix)
 
     def save_costs(self, costs: Mapping[int, Cost], plan: str) -> None:
         """Writes, in a batch of its own, the costs of templates under a plan, by template."""
@@ -165,11 +165,11 @@ class Ledger:
 
     def dead_letters(self) -> Iterator[dict[str, Any]]:
         """Yields all dead letters, in no particular order."""
-        return dead_letters.dead_letters(self._store)
+        return schema.dead_letters(self._store)
 
     def save_settings(self, values: Mapping[str, str]) -> None:
         """Writes settings by key, within a batch."""
-        settings.save_settings(self._store, values, self.batch)
+        schema.save_settings(self._store, values, self.batch)
 
     def _save_setting(self, key: str, value: str) -> None:
-        settings.save_settings(self._store, {key: value}, self.batch)
+        schema.save_settings(self._store, {key: value}, self.batch)

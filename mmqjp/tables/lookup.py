@@ -1,4 +1,18 @@
-"""Looks up single outputs with what is behind them, queries and documents, by SELECTs that run in any thread."""
+"""Looks up single outputs with what is behind them, queries and documents, by SELECTs that run in any thread.
+
+Questions about the documents and outputs behind event queries, and about these and their definitions.
+
+The SQL of feeds: questions about the outputs of one query, in DuckDB's dialect, that read no more than they show.
+
+The view `outputs` numbers all outputs to read one. These look at the answers of one form, number those of a few groups
+(the outputs of a batch with the same t1), and read long columns for some rows only.
+
+The SQL of pages: questions about queries and outputs that read no more than they show.
+
+The view `outputs` numbers all outputs to read one. These read the answers of some batches, or of one query.
+
+The SQL of what is remembered of answers: what is new since a batch, and the newest answers of a form.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +21,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from common.batches import in_batches
+from common.tools import in_batches
+from mmqjp.tables.schema import RECEIVES
 
-Select = Callable[[str], pa.Table]
-"""Returns the answer to a question over the tables of a store: that of `mmqjp.session.Session.question`, or of another
+SelectFn = Callable[[str], pa.Table]
+"""Returns the answer to a question over the tables of a store: that of `mmqjp.engine.Session.question`, or of another
 process."""
 
 Row = dict[str, Any]
@@ -39,7 +54,7 @@ _EARLIER = """SELECT NULL AS answer, NULL AS qid, query, NULL AS form, t0, t1, d
 FROM earlier_outputs"""
 
 
-def output_by_seq(select: Select, seq: int) -> Row | None:
+def output_by_seq(select: SelectFn, seq: int) -> Row | None:
     """Returns the output with a number: the columns of `outputs`, and its `answer`, `qid` and `form`, which are None in
     stores of earlier formats."""
     return first_row(
@@ -48,7 +63,7 @@ UNION ALL {_EARLIER} WHERE seq = {seq}""")
     )
 
 
-def outputs_by_id(select: Select, prefix: str, most: int, after: int = -1) -> list[tuple[str, int, str]]:
+def outputs_by_id(select: SelectFn, prefix: str, most: int, after: int = -1) -> list[tuple[str, int, str]]:
     """Returns outputs whose ids begin so, as (id, seq, query), but at most so many. `prefix` is of letters and digits.
     Those up to number `after` may be left out: ids are made for all that are looked through.
 
@@ -59,7 +74,7 @@ UNION ALL SELECT id, seq, query FROM earlier_outputs WHERE id LIKE '{prefix}%' L
     return [(row["id"], row["seq"], row["query"]) for row in found]
 
 
-def output_by_id(select: Select, id: str, first_seq: int) -> Row | None:
+def output_by_id(select: SelectFn, id: str, first_seq: int) -> Row | None:
     """Returns the output with an id, among those whose numbers begin at `first_seq`, as `output_by_seq` does."""
     return first_row(
         select(f"""SELECT * FROM ({_OUTPUT} AND a.first_seq = {first_seq}) AS o WHERE id = '{id}'
@@ -67,7 +82,7 @@ UNION ALL {_EARLIER} WHERE seq = {first_seq} AND id = '{id}'""")
     )
 
 
-def outputs_between(select: Select, after: int, until: int) -> list[Row]:
+def outputs_between(select: SelectFn, after: int, until: int) -> list[Row]:
     """Returns the outputs with greater numbers than `after`, up to `until`, as `output_by_seq` does, in their order."""
     within = f"seq > {after} AND seq <= {until}"
     found: list[Row] = select(f"""SELECT * FROM (
@@ -76,7 +91,7 @@ UNION ALL {_EARLIER} WHERE {within}) AS found ORDER BY seq""").to_pylist()
     return found
 
 
-def span_of_outputs(select: Select) -> tuple[int, int]:
+def span_of_outputs(select: SelectFn) -> tuple[int, int]:
     """Returns the numbers of the oldest output that is kept and of the newest one; (0, -1) if there is none."""
     (row,) = select("""SELECT min(oldest) AS oldest, max(newest) AS newest FROM (
 SELECT min(first_seq) AS oldest, max(last_seq) AS newest FROM answers
@@ -84,7 +99,7 @@ UNION ALL SELECT min(seq), max(seq) FROM earlier_outputs) AS spans""").to_pylist
     return (0, -1) if row["oldest"] is None else (row["oldest"], row["newest"])
 
 
-def matches_of_all(select: Select, outputs: Sequence[Row]) -> dict[int, list[tuple[int, ...]]]:
+def matches_of_all(select: SelectFn, outputs: Sequence[Row]) -> dict[int, list[tuple[int, ...]]]:
     """Returns what `matches_of` does, of each of some outputs by its number."""
     numbers: dict[int, list[tuple[int, ...]]] = {row["answer"]: [] for row in outputs if row["answer"] is not None}
     found: dict[int, list[tuple[int, ...]]] = {row["seq"]: numbers.get(row["answer"], []) for row in outputs}
@@ -103,14 +118,14 @@ ORDER BY m.match""").to_pylist()
     return found
 
 
-def texts_by_qid(select: Select, qids: Iterable[int]) -> dict[int, str]:
+def texts_by_qid(select: SelectFn, qids: Iterable[int]) -> dict[int, str]:
     """Returns the texts of some queries, by their numbers."""
     listed = ", ".join(map(str, sorted(set(qids)))) or "NULL"
     rows = select(f"SELECT qid, text FROM added_queries WHERE qid IN ({listed})").to_pylist()
     return {row["qid"]: row["text"] for row in rows}
 
 
-def matches_of(select: Select, output: Row) -> list[tuple[int, ...]]:
+def matches_of(select: SelectFn, output: Row) -> list[tuple[int, ...]]:
     """Returns the docids of the documents of each match behind an output, in the query's order."""
     numbers = f"answer_matches l WHERE l.answer = {output['answer']}"
     if output["answer"] is None:
@@ -120,39 +135,39 @@ WHERE m.match IN (SELECT l.match FROM {numbers}) ORDER BY m.match""").to_pylist(
     return [(row["docid1"],) if row["docid2"] is None else (row["docid1"], row["docid2"]) for row in rows]
 
 
-def texts_of(select: Select, name: str, form: str | None, most: int) -> list[str]:
+def query_texts(select: SelectFn, name: str, form: str | None, most: int) -> list[str]:
     """Returns the texts of the queries that were ever registered under a name, of a form if it is not None."""
     condition = "" if form is None else f" AND form = '{form}'"
     found = select(
-        f"SELECT DISTINCT text FROM added_queries WHERE name = {quoted(name)}{condition} ORDER BY text LIMIT {most}"
+        f"SELECT DISTINCT text FROM added_queries WHERE name = {quote_literal(name)}{condition} "
+        f"ORDER BY text LIMIT {most}"
     )
     texts: list[str] = found["text"].to_pylist()
     return texts
 
 
-def documents_by_docid(select: Select, docids: Iterable[int]) -> list[Row]:
-    """Returns the rows of some documents."""
+def documents_by_docid(select: SelectFn, docids: Iterable[int]) -> list[Row]:
     # A list of many numbers has DuckDB read all columns of all rows. It joins with a few rows by what they are between.
     among = "docid IN (SELECT v.docid FROM (VALUES {}) AS v(docid))"
     return _documents(select, among, [f"({docid})" for docid in sorted(set(docids))])
 
 
-def documents_by_id(select: Select, ids: Iterable[str]) -> list[Row]:
+def document_rows_by_id(select: SelectFn, ids: Iterable[str]) -> list[Row]:
     """Returns the rows of the documents that have some ids, on whatever stream, without tuples of hidden streams."""
     among = (
         "docid IN (SELECT docid FROM documents WHERE kind <> 'hidden' AND id IN ({}))"  # only these columns are read
     )
-    return _documents(select, among, [quoted(id) for id in sorted(set(ids))])
+    return _documents(select, among, [quote_literal(id) for id in sorted(set(ids))])
 
 
-def _documents(select: Select, among: str, literals: Sequence[str]) -> list[Row]:
+def _documents(select: SelectFn, among: str, literals: Sequence[str]) -> list[Row]:
     found: list[Row] = []
     for some in in_batches(literals, AT_ONCE, CHARACTERS_AT_ONCE, len):
         found += select(f"SELECT * FROM documents WHERE {among.format(', '.join(some))}").to_pylist()
     return found
 
 
-def quoted(text: str) -> str:
+def quote_literal(text: str) -> str:
     """Returns a text as SQL writes it. Spark reads backslashes as escapes, so a text with one is put together."""
     parts = ["'" + part.replace("'", "''") + "'" for part in text.split("\\")]
     return parts[0] if len(parts) == 1 else "(" + " || chr(92) || ".join(parts) + ")"
@@ -167,18 +182,18 @@ def first_row(found: pa.Table) -> Row | None:
 # ------------------------------------------------------------ why there is no output
 
 
-def queries_named(select: Select, name: str, most: int) -> list[Row]:
+def queries_named(select: SelectFn, name: str, most: int) -> list[Row]:
     """Returns the queries that were ever registered under a name, the registered ones first: `qid`, `text`,
     `occurrence`, `since`, `window_us`, `form`, `removed_at`."""
     found: list[Row] = select(
         f"""SELECT a.qid, a.text, a.occurrence, a.since, a.window_us, a.form, r.removed_at
-FROM added_queries a LEFT JOIN removed_queries r ON r.qid = a.qid WHERE a.name = {quoted(name)}
+FROM added_queries a LEFT JOIN removed_queries r ON r.qid = a.qid WHERE a.name = {quote_literal(name)}
 ORDER BY r.removed_at NULLS FIRST, a.qid LIMIT {most}"""
     ).to_pylist()
     return found
 
 
-def names_of_queries(select: Select, most: int) -> list[str]:
+def names_of_queries(select: SelectFn, most: int) -> list[str]:
     """Returns the names of registered queries."""
     names: list[str] = select(
         f"""SELECT DISTINCT name FROM added_queries
@@ -187,7 +202,7 @@ WHERE qid NOT IN (SELECT qid FROM removed_queries) ORDER BY name LIMIT {most}"""
     return names
 
 
-def pauses_of(select: Select, qids: Sequence[int]) -> list[Row]:
+def pauses_of(select: SelectFn, qids: Sequence[int]) -> list[Row]:
     """Returns the pauses and resumptions of some queries, in order: `qid`, `docid`, `reason`, None for a resumption."""
     if not qids:
         return []
@@ -197,36 +212,37 @@ def pauses_of(select: Select, qids: Sequence[int]) -> list[Row]:
     return found
 
 
-def documents_with(select: Select, text: str, most: int) -> list[Row]:
+def documents_with(select: SelectFn, text: str, most: int) -> list[Row]:
     """Returns external documents in whose XML a text stands, the newest first, but at most so many. Larger ones than
     LARGE are left out."""
     found: list[Row] = select(
-        f"""SELECT * FROM documents WHERE kind = 'external' AND length(xml) <= {LARGE} AND contains(xml, {quoted(text)})
+        f"""SELECT * FROM documents
+WHERE kind = 'external' AND length(xml) <= {LARGE} AND contains(xml, {quote_literal(text)})
 ORDER BY docid DESC LIMIT {most}"""
     ).to_pylist()
     return found
 
 
-def dead_letter_of(select: Select, id: str) -> Row | None:
+def dead_letter_of(select: SelectFn, id: str) -> Row | None:
     """Returns the last dead letter with an id: `stream` and `reason`."""
     return first_row(
-        select(f"SELECT stream, reason FROM dead_letters WHERE id = {quoted(id)} ORDER BY noted_at DESC LIMIT 1")
+        select(f"SELECT stream, reason FROM dead_letters WHERE id = {quote_literal(id)} ORDER BY noted_at DESC LIMIT 1")
     )
 
 
-def is_dropped(select: Select, id: str) -> bool:
+def is_dropped(select: SelectFn, id: str) -> bool:
     """Returns whether a document with an id was dropped, and its id was kept."""
-    return bool(len(select(f"SELECT id FROM dropped_ids WHERE id = {quoted(id)} LIMIT 1")))
+    return bool(len(select(f"SELECT id FROM dropped_ids WHERE id = {quote_literal(id)} LIMIT 1")))
 
 
-def joinable(select: Select, docids: Sequence[int]) -> set[int]:
+def joinable(select: SelectFn, docids: Sequence[int]) -> set[int]:
     """Returns those documents among some that others may still be joined with."""
     return set(select(f"SELECT docid FROM r_docts WHERE docid IN ({', '.join(map(str, docids))})")["docid"].to_pylist())
 
 
-def newest_documents(select: Select, streams: Collection[str], most: int) -> list[tuple[int, int]]:
+def newest_documents(select: SelectFn, streams: Collection[str], most: int) -> list[tuple[int, int]]:
     """Returns the newest documents of some streams, as their docids and sizes in characters, the newest first."""
-    listed = ", ".join(quoted(stream) for stream in sorted(streams))
+    listed = ", ".join(quote_literal(stream) for stream in sorted(streams))
     rows = select(
         f"""SELECT docid, length(xml) AS size FROM documents WHERE stream IN ({listed}) ORDER BY docid DESC
 LIMIT {most}"""
@@ -234,38 +250,38 @@ LIMIT {most}"""
     return [(row["docid"], row["size"]) for row in rows]
 
 
-def ids_among(select: Select, name: str, t0: int, t1: int, ids: Collection[str]) -> dict[str, int]:
+def ids_among(select: SelectFn, name: str, t0: int, t1: int, ids: Collection[str]) -> dict[str, int]:
     """Returns the numbers of the outputs of a query with these times that have one of some ids, by their ids. The
     number is that of the first output with these times."""
     found = select(
         f"""SELECT {ID} AS id, a.first_seq AS seq {RECIPIENTS} AND a.t0 = {t0} AND a.t1 = {t1}
-AND m.name = {quoted(name)} UNION ALL SELECT id, seq FROM earlier_outputs
-WHERE t0 = {t0} AND t1 = {t1} AND query = {quoted(name)}"""
+AND m.name = {quote_literal(name)} UNION ALL SELECT id, seq FROM earlier_outputs
+WHERE t0 = {t0} AND t1 = {t1} AND query = {quote_literal(name)}"""
     ).to_pylist()
     return {row["id"]: row["seq"] for row in found if row["id"] in ids}
 
 
-def outputs_at(select: Select, name: str, t1: int, most: int) -> list[Row]:
+def outputs_at(select: SelectFn, name: str, t1: int, most: int) -> list[Row]:
     """Returns outputs of a query that end at a time, with their `id` and `answer`."""
     found: list[Row] = select(
-        f"""SELECT {ID} AS id, a.answer {RECIPIENTS} AND a.t1 = {t1} AND m.name = {quoted(name)}
+        f"""SELECT {ID} AS id, a.answer {RECIPIENTS} AND a.t1 = {t1} AND m.name = {quote_literal(name)}
 ORDER BY id LIMIT {most}"""
     ).to_pylist()
     return found
 
 
-def ids_with(select: Select, name: str, documents: Collection[str], most: int) -> list[str]:
+def ids_with(select: SelectFn, name: str, documents: Collection[str], most: int) -> list[str]:
     """Returns the ids of outputs of a query that are made of all of some external documents, given by their ids."""
-    made = " AND ".join(f"array_contains({{}}.documents, {quoted(id)})" for id in sorted(set(documents)))
+    made = " AND ".join(f"array_contains({{}}.documents, {quote_literal(id)})" for id in sorted(set(documents)))
     found: list[str] = select(
-        f"""SELECT {ID} AS id {RECIPIENTS} AND m.name = {quoted(name)} AND {made.replace("{}", "a")}
-UNION ALL SELECT e.id FROM earlier_outputs e WHERE e.query = {quoted(name)} AND {made.replace("{}", "e")}
+        f"""SELECT {ID} AS id {RECIPIENTS} AND m.name = {quote_literal(name)} AND {made.replace("{}", "a")}
+UNION ALL SELECT e.id FROM earlier_outputs e WHERE e.query = {quote_literal(name)} AND {made.replace("{}", "e")}
 ORDER BY id LIMIT {most}"""
     )["id"].to_pylist()
     return found
 
 
-def times_told(select: Select, qid: int, key: tuple[int, int]) -> list[int]:
+def times_told(select: SelectFn, qid: int, key: tuple[int, int]) -> list[int]:
     """Returns when the outputs ended in which a query told a key, of which the halves of the digest are given."""
     high, low = key
     found: list[int] = select(f"SELECT t1 FROM told WHERE qid = {qid} AND high = {high} AND low = {low} ORDER BY t1")[
@@ -274,10 +290,455 @@ def times_told(select: Select, qid: int, key: tuple[int, int]) -> list[int]:
     return found
 
 
-def count_outputs(select: Select, name: str) -> int:
+def count_outputs(select: SelectFn, name: str) -> int:
     """Returns how many outputs the queries of a name have."""
     (row,) = select(
-        f"""SELECT count(*) AS n FROM (SELECT r.answer FROM recipients r WHERE r.query = {quoted(name)}
-UNION ALL SELECT seq AS answer FROM earlier_outputs WHERE query = {quoted(name)}) AS o"""
+        f"""SELECT count(*) AS n FROM (SELECT r.answer FROM recipients r WHERE r.query = {quote_literal(name)}
+UNION ALL SELECT seq AS answer FROM earlier_outputs WHERE query = {quote_literal(name)}) AS o"""
     ).to_pylist()
     return int(row["n"])
+
+
+def find_nearest_documents(
+    select: SelectFn, streams: Collection[str], t0: int, t1: int, near: int, most: int, refused: str
+) -> list[tuple[int, int]]:
+    """Returns documents of some streams that end in an interval, as their docids and sizes in characters: those that
+    end nearest to a time first, but at most so many. Those are left out of which a dead letter's reason begins with
+    `refused`."""
+    listed = ", ".join(quote_literal(stream) for stream in sorted(streams))
+    rows = select(
+        f"""SELECT d.docid, length(d.xml) AS size FROM documents d
+WHERE d.stream IN ({listed}) AND d.t1 >= {t0} AND d.t1 <= {t1} AND d.kind <> 'hidden' AND NOT EXISTS (
+SELECT 1 FROM dead_letters l WHERE l.stream = d.stream AND l.id = d.id AND l.reason LIKE '{refused}%')
+ORDER BY abs(d.t1 - {near}), d.docid LIMIT {most}"""
+    ).to_pylist()
+    return [(row["docid"], row["size"]) for row in rows]
+
+
+def reason_refused(select: SelectFn, stream: str, id: str, like: str) -> str | None:
+    """Returns the reason of a dead letter of a document that is LIKE a pattern of SQL, or None."""
+    row = first_row(
+        select(
+            f"""SELECT reason FROM dead_letters
+WHERE stream = {quote_literal(stream)} AND id = {quote_literal(id)} AND reason LIKE '{like}'
+ORDER BY noted_at LIMIT 1"""
+        )
+    )
+    return None if row is None else row["reason"]
+
+
+def outputs_between_times(select: SelectFn, name: str, t0: int, t1: int, near: int, most: int) -> list[Row]:
+    """Returns the outputs of a query that end in an interval, those nearest to a time first, but at most so many: `id`,
+    `qid`, `first_qid`, `t0`, `t1`, `documents`, `streams`, `nodes` and `xml`."""
+    found: list[Row] = select(
+        f"""SELECT {ID} AS id, m.qid, a.first_qid, a.t0, a.t1, a.documents, a.streams, a.nodes,
+CASE WHEN a.head = '' THEN a.tail ELSE a.head || m.name || a.tail END AS xml {RECIPIENTS}
+AND m.name = {quote_literal(name)} AND a.t1 >= {t0} AND a.t1 <= {t1}
+ORDER BY abs(a.t1 - {near}), a.answer, m.qid LIMIT {most}"""
+    ).to_pylist()
+    return found
+
+
+def span_of_outputs_with(select: SelectFn, name: str, documents: Collection[str]) -> tuple[int, int] | None:
+    """Returns when the first of the outputs of a query begins that are made of one of some external documents, given by
+    their ids, and when the last one ends; None if there is none."""
+    made = " OR ".join(f"array_contains(a.documents, {quote_literal(id)})" for id in sorted(set(documents)))
+    (row,) = select(
+        f"SELECT min(a.t0) AS t0, max(a.t1) AS t1 {RECIPIENTS} AND m.name = {quote_literal(name)} AND ({made})"
+    ).to_pylist()
+    return None if row["t0"] is None else (row["t0"], row["t1"])
+
+
+def definitions_named(select: SelectFn, names: Collection[str]) -> list[Row]:
+    """Returns the definitions of events that were ever registered under some names: `id`, `name`, `text`, `added_at`
+    and `removed_at`, the oldest first."""
+    listed = ", ".join(quote_literal(name) for name in sorted(names)) or "NULL"
+    found: list[Row] = select(
+        f"""SELECT d.id, d.name, d.text, d.added_at, r.removed_at FROM definitions d
+LEFT JOIN removed_definitions r ON r.id = d.id WHERE d.name IN ({listed}) ORDER BY d.id"""
+    ).to_pylist()
+    return found
+
+
+def event_queries_named(select: SelectFn, names: Collection[str]) -> list[Row]:
+    """Returns one event query of each of some names, a registered one if there is any: `name` and `text`."""
+    listed = ", ".join(quote_literal(name) for name in sorted(names)) or "NULL"
+    found: list[Row] = select(
+        f"""SELECT name, min(text) AS text, removed FROM (
+SELECT a.name, a.text, r.qid IS NOT NULL AS removed FROM added_queries a LEFT JOIN removed_queries r ON r.qid = a.qid
+WHERE a.form LIKE 'events-%' AND a.name IN ({listed})) AS q GROUP BY name, removed ORDER BY name, removed DESC"""
+    ).to_pylist()
+    return list({row["name"]: row for row in found}.values())  # the last is registered
+
+
+def latest_setting(select: SelectFn, key: str) -> str | None:
+    row = first_row(select(f"SELECT value FROM settings WHERE key = {quote_literal(key)} ORDER BY batch DESC LIMIT 1"))
+    return None if row is None else row["value"]
+
+
+LONGEST_XML = 100_000
+"""Longer outputs are not read, and of longer documents the beginning, in characters."""
+
+_RECIPIENTS = f"""FROM answers a JOIN members m ON {RECEIVES}
+LEFT JOIN withheld w ON w.answer = a.answer AND w.qid = m.qid WHERE w.qid IS NULL"""
+
+
+def _quote_printable(text: str) -> str:
+    """Returns a text without control characters as a literal.
+
+    >>> _quote_printable("it's")
+    "'it''s'"
+    """
+    return "'" + text.replace("'", "''") + "'"
+
+
+def feed_totals_sql(counted: int) -> str:
+    """Returns SQL for one row: the greatest `seq` of an output that is stored, of answers and of `earlier` ones; the
+    `numbers` of the ledger; how many answers and earlier outputs are `stored`, and how many of these are `known`, that
+    is, of outputs up to the number `counted`."""
+    return f"""SELECT a.seq, e.seq AS earlier, a.stored + e.stored AS stored, a.known + e.known AS known,
+(SELECT value FROM settings WHERE key = 'numbers' ORDER BY batch DESC LIMIT 1) AS numbers FROM (
+  SELECT max(last_seq) AS seq, count(*) AS stored, count(*) FILTER (WHERE last_seq <= {counted}) AS known FROM answers
+) AS a, (
+  SELECT max(seq) AS seq, count(*) AS stored, count(*) FILTER (WHERE seq <= {counted}) AS known FROM earlier_outputs
+) AS e"""
+
+
+def first_added_sql(name: str) -> str:
+    """Returns SQL for when the first query of a name was added, `added_at`; null if there never was one."""
+    return f"SELECT min(added_at) AS added_at FROM added_queries WHERE name = {_quote_printable(name)}"
+
+
+def settings_sql(prefix: str) -> str:
+    """Returns SQL for the current settings with a prefix: `key` and `value`."""
+    return f"""SELECT key, value FROM (
+  SELECT key, value, row_number() OVER (PARTITION BY key ORDER BY batch DESC) AS newest FROM settings
+  WHERE starts_with(key, {_quote_printable(prefix)})
+) AS found WHERE newest = 1"""
+
+
+def newest(name: str, after: int, before: int, most: int) -> str:
+    """Returns SQL for the newest outputs of a name, the newest first, in groups that begin after one number and before
+    another: `answer` and `qid`, and the numbers of the `first` and the `last` output of its group. Outputs of earlier
+    formats have the answer -1, and are groups of their own."""
+    return f"""SELECT answer, qid, first_seq AS first, last_seq AS last FROM (
+  SELECT * FROM (
+    SELECT a.answer, m.qid, a.first_seq, a.last_seq, a.place {_RECIPIENTS}
+    AND m.name = {_quote_printable(name)} AND a.first_seq > {after} AND a.first_seq < {before}
+    ORDER BY a.first_seq DESC, a.place DESC, m.qid DESC LIMIT {most}
+  ) AS later
+  UNION ALL SELECT * FROM (
+    SELECT -1 AS answer, -1 AS qid, seq AS first_seq, seq AS last_seq, 0 AS place FROM earlier_outputs
+    WHERE query = {_quote_printable(name)} AND seq > {after} AND seq < {before} ORDER BY seq DESC LIMIT {most}
+  ) AS earlier
+) AS found ORDER BY first_seq DESC, place DESC, qid DESC LIMIT {most}"""
+
+
+def between(name: str, low: int, high: int) -> str:
+    """Returns SQL for the outputs of a name with `low` <= `seq` < `high`, the newest first: `answer` and `qid`,
+    and the number as `first` and as `last`."""
+    return f"""SELECT answer, qid, seq AS first, seq AS last FROM (
+  SELECT a.answer, m.qid, m.name,
+  a.first_seq + row_number() OVER (PARTITION BY a.first_seq ORDER BY m.name, a.place, m.qid) - 1 AS seq
+  {_RECIPIENTS} AND a.last_seq >= {low} AND a.first_seq < {high}
+) AS numbered WHERE name = {_quote_printable(name)} AND seq >= {low} AND seq < {high}
+UNION ALL SELECT -1, -1, seq, seq FROM earlier_outputs
+WHERE query = {_quote_printable(name)} AND seq >= {low} AND seq < {high}
+ORDER BY first DESC"""
+
+
+def kept(low: int, high: int) -> str:
+    """Returns SQL for the number of outputs, of all queries, with `low` <= seq < `high` that are stored."""
+    return f"""SELECT (
+  SELECT coalesce(sum(least(last_seq, {high - 1}) - greatest(first_seq, {low}) + 1), 0) FROM (
+    SELECT DISTINCT first_seq, last_seq FROM answers WHERE last_seq >= {low} AND first_seq < {high}
+  ) AS groups
+) + (SELECT count(*) FROM earlier_outputs WHERE seq >= {low} AND seq < {high}) AS kept"""
+
+
+def last_in_group(name: str, first: int, before: int) -> str:
+    """Returns SQL for the greatest `seq` below a number of an output of a name in the group that begins at `first`;
+    null if there is none."""
+    return f"""SELECT max(seq) AS seq FROM (
+  SELECT m.name, a.first_seq + row_number() OVER (PARTITION BY a.first_seq ORDER BY m.name, a.place, m.qid) - 1 AS seq
+  {_RECIPIENTS} AND a.first_seq = {first}
+) AS numbered WHERE name = {_quote_printable(name)} AND seq < {before}"""
+
+
+def query_texts_sql(qids: Iterable[int]) -> str:
+    return f"SELECT qid, text, form FROM added_queries WHERE qid IN ({_listed(qids)})"
+
+
+def outputs_of(pairs: Iterable[tuple[int, int]], selecting: Iterable[int]) -> str:
+    """Returns SQL for outputs that are given as answer and qid, with when they were committed. The XML is null but for
+    the queries `selecting`."""
+    asked = ", ".join(f"({answer}, {qid})" for answer, qid in pairs)
+    wanted = f"x.qid IN ({_listed(selecting)}) AND length(a.head) + length(a.tail) <= {LONGEST_XML}"
+    return f"""SELECT x.answer, x.qid, q.name AS query, q.identity, a.choice, a.t0, a.t1, a.documents, a.streams,
+a.head, CASE WHEN {wanted} THEN a.tail END AS tail, b.committed_at
+FROM (VALUES {asked}) AS x(answer, qid) JOIN answers a ON a.answer = x.answer
+JOIN added_queries q ON q.qid = x.qid LEFT JOIN batches b ON b.batch = a.batch"""
+
+
+def earlier_outputs_of(numbers: Iterable[int]) -> str:
+    """Returns SQL for outputs of earlier formats by `seq`, with when they were committed."""
+    asked = ", ".join(f"({seq})" for seq in numbers)
+    return f"""SELECT o.seq, o.id, o.query, o.t0, o.t1, o.documents, o.streams, b.committed_at
+FROM (VALUES {asked}) AS x(seq) JOIN earlier_outputs o ON o.seq = x.seq LEFT JOIN batches b ON b.batch = o.batch"""
+
+
+def documents_of(ids: Iterable[str], first: int, last: int) -> str:
+    """Returns SQL for the external documents with some ids that begin in a time: `stream`, `id`, `t0`, and the `xml`;
+    if it `is_cut`, its beginning."""
+    asked = ", ".join(map(_quote_printable, ids))
+    return f"""SELECT d.stream, d.id, d.t0, substr(d.xml, 1, {LONGEST_XML}) AS xml,
+length(d.xml) > {LONGEST_XML} AS is_cut FROM (
+  SELECT docid FROM documents WHERE kind = 'external' AND t0 >= {first} AND t0 <= {last} AND id IN ({asked})
+) AS x JOIN documents d ON d.docid = x.docid"""
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, numbers)) or "-1"
+
+
+HOUR = 3_600_000_000
+"""The microseconds of an hour."""
+
+DAY = 24 * HOUR
+"""The microseconds of a day."""
+
+LONGEST_OUTPUT_XML = 200_000
+"""Longer outputs are not read, in characters."""
+
+QUERIES = """SELECT q.name, count(*) AS queries, count(p.reason) AS paused, min(p.reason) AS reason
+FROM added_queries q LEFT JOIN (
+  SELECT qid, reason, row_number() OVER (PARTITION BY qid ORDER BY batch DESC) AS newest FROM pauses
+) p ON p.qid = q.qid AND p.newest = 1
+WHERE q.qid NOT IN (SELECT qid FROM removed_queries) GROUP BY q.name ORDER BY q.name"""
+"""The registered names: how many queries have each, how many of these are paused, and a reason."""
+
+
+def quote_without_nul(text: str) -> str:
+    """Returns a text as a literal of SQL.
+
+    >>> quote_without_nul("it's")
+    "'it''s'"
+    """
+    return "'" + text.replace("'", "''").replace("\0", "") + "'"
+
+
+_NUMBERS = """numbers AS (
+  SELECT batch, first_seq AS seq FROM answers UNION ALL SELECT batch, seq FROM earlier_outputs
+)"""
+
+
+def next_batches(after: int, most: int) -> str:
+    """Returns SQL for one row: a batch, up to which the ones after one have about `most` outputs, `until`, and the
+    `newest`; both are null if there is none after it."""
+    return f"""WITH {_NUMBERS}, new AS (SELECT batch, seq FROM numbers WHERE batch > {after})
+SELECT max(batch) FILTER (WHERE seq < (SELECT min(seq) FROM new) + {most}) AS until, max(batch) AS newest FROM new"""
+
+
+def tally(after: int, until: int, since_hour: int) -> str:
+    """Returns SQL that counts the outputs of the batches after one up to another: by `qid`, or in earlier formats by
+    `name`, and by `hour`, which is that of t1, or -1 if it is before `since_hour`, with the latest t1 as `last`.
+
+    Three more rows have neither: with the hour -2 the number of answers and earlier outputs up to the first of these
+    batches as `outputs`, and with the hour -3 up to the last one; and with the hour -4, what is another number when
+    other queries are registered or paused.
+    """
+    hour = f"CASE WHEN t1 < {since_hour * HOUR} THEN -1 ELSE t1 // {HOUR} END"
+    return f"""WITH {_NUMBERS}
+SELECT m.qid, NULL AS name, {hour} AS hour, count(*) AS outputs, max(t1) AS last
+FROM answers a JOIN members m ON {RECEIVES}
+LEFT JOIN withheld w ON w.answer = a.answer AND w.qid = m.qid
+WHERE w.qid IS NULL AND a.batch > {after} AND a.batch <= {until} GROUP BY m.qid, hour
+UNION ALL SELECT NULL, query, {hour} AS hour, count(*), max(t1) FROM earlier_outputs
+WHERE batch > {after} AND batch <= {until} GROUP BY query, hour
+UNION ALL SELECT NULL, NULL, -2, count(*), NULL FROM numbers WHERE batch <= {after}
+UNION ALL SELECT NULL, NULL, -3, count(*), NULL FROM numbers WHERE batch <= {until}
+UNION ALL SELECT NULL, NULL, -4, (SELECT count(*) FROM memberships) + (SELECT count(*) FROM removed_queries)
++ (SELECT count(*) FROM pauses), (SELECT max(qid) FROM added_queries)"""
+
+
+NAMES = "SELECT qid, name FROM added_queries ORDER BY qid"
+"""The names of all queries there ever were."""
+
+
+def registered_queries_sql(name: str, most: int, *, paused: bool) -> str:
+    """Returns SQL for the registered queries of a name: `qid`, `form`, `text`, `added_at`, and `paused`: the reason, ""
+    or null, which is looked for if some of them are."""
+    reason = "SELECT arg_max(coalesce(p.reason, ''), p.batch) FROM pauses p WHERE p.qid = q.qid" if paused else "NULL"
+    return f"""SELECT q.qid, q.form, q.text, q.added_at, ({reason}) AS paused FROM added_queries q
+WHERE q.name = {quote_without_nul(name)} AND q.qid NOT IN (SELECT qid FROM removed_queries)
+ORDER BY q.qid LIMIT {most}"""
+
+
+def event_queries(name: str) -> str:
+    """Returns SQL for `text` of the registered event queries of a name."""
+    return f"""SELECT text FROM added_queries WHERE name = {quote_without_nul(name)} AND form LIKE 'events-%'
+AND qid NOT IN (SELECT qid FROM removed_queries) ORDER BY qid"""
+
+
+PLACEMENTS = """SELECT p.template, p.variables, q.name, count(DISTINCT p.qid) AS queries
+FROM placements p JOIN added_queries q ON q.qid = p.qid
+WHERE p.qid NOT IN (SELECT qid FROM removed_queries) GROUP BY p.template, p.variables, q.name
+ORDER BY q.name"""
+"""Which names use which rows of which templates, and how many queries of each."""
+
+
+def newest_outputs(name: str, before: tuple[int, int, int] | None, most: int) -> str:
+    """Returns SQL for the newest outputs of a name, the newest first: `answer`, -1 in earlier formats, and `qid`; the
+    `first_seq`, `last_seq` of its group and its `place` there. `before` has the `first_seq`, `place` and `qid` of the
+    output that came last."""
+    later = earlier = ""
+    if before is not None:
+        first, place, qid = before
+        later = f"AND a.first_seq <= {first} AND (a.first_seq, a.place, m.qid) < ({first}, {place}, {qid})"
+        earlier = f"AND seq < {first}"
+    return f"""SELECT * FROM (
+  SELECT a.answer, m.qid, a.first_seq, a.last_seq, a.place FROM answers a JOIN members m ON {RECEIVES}
+  LEFT JOIN withheld w ON w.answer = a.answer AND w.qid = m.qid WHERE w.qid IS NULL
+  AND m.name = {quote_without_nul(name)} {later} ORDER BY a.first_seq DESC, a.place DESC, m.qid DESC LIMIT {most}
+) AS later UNION ALL SELECT * FROM (
+  SELECT -1 AS answer, -1 AS qid, seq AS first_seq, seq AS last_seq, 0 AS place FROM earlier_outputs
+  WHERE query = {quote_without_nul(name)} {earlier} ORDER BY seq DESC LIMIT {most}
+) AS earlier ORDER BY first_seq DESC, place DESC, qid DESC LIMIT {most}"""
+
+
+def output_numbers_sql(groups: Iterable[int], wanted: Iterable[tuple[int, int]]) -> str:
+    """Returns SQL for the `seq` of outputs, which are given as answer and qid, in groups that are given by their first
+    numbers: `answer`, `qid` and `seq`."""
+    pairs = ", ".join(f"({answer}, {qid})" for answer, qid in sorted(wanted))
+    return f"""SELECT * FROM (
+  SELECT a.answer, m.qid,
+  a.first_seq + row_number() OVER (PARTITION BY a.first_seq ORDER BY m.name, a.place, m.qid) - 1 AS seq
+  FROM answers a JOIN members m ON {RECEIVES} LEFT JOIN withheld w ON w.answer = a.answer AND w.qid = m.qid
+  WHERE w.qid IS NULL AND a.first_seq IN ({number_list(groups)})
+) AS numbered WHERE (answer, qid) IN (VALUES {pairs})"""
+
+
+def answers(numbers: Iterable[int]) -> str:
+    """Returns SQL for some answers."""
+    rows = ", ".join(f"({number})" for number in sorted(set(numbers)))
+    return f"""SELECT a.answer, a.t0, a.t1, a.documents, a.streams, a.nodes, a.choice,
+CASE WHEN length(a.tail) <= {LONGEST_OUTPUT_XML} THEN a.head END AS head,
+CASE WHEN length(a.tail) <= {LONGEST_OUTPUT_XML} THEN a.tail END AS tail
+FROM answers a JOIN (VALUES {rows}) AS x(answer) ON x.answer = a.answer"""
+
+
+def answer_matches_sql(numbers: Iterable[int]) -> str:
+    """Returns SQL for the matches behind some answers: `answer`, `docid1`, `docid2`."""
+    return f"""SELECT l.answer, m.docid1, m.docid2 FROM match_rows m JOIN answer_matches l ON m.match = l.match
+WHERE l.answer IN ({number_list(numbers)}) ORDER BY m.match"""
+
+
+def earlier_outputs(numbers: Iterable[int]) -> str:
+    """Returns SQL for some outputs of earlier formats by `seq`, with the docids of the matches behind them."""
+    return f"""SELECT o.*, (
+  SELECT list([m.docid1, m.docid2] ORDER BY m.match) FROM match_rows m
+  WHERE m.match IN (SELECT l.match FROM earlier_output_matches l WHERE l.seq = o.seq)
+) AS matches FROM earlier_outputs o WHERE o.seq IN ({number_list(numbers)})"""
+
+
+def identities(qids: Iterable[int]) -> str:
+    """Returns SQL for some queries: `qid`, `identity`, `form` and `text`."""
+    return f"SELECT qid, identity, form, text FROM added_queries WHERE qid IN ({number_list(qids)})"
+
+
+def number_list(numbers: Iterable[int]) -> str:
+    """Returns numbers as a list of SQL."""
+    return ", ".join(map(str, sorted(set(numbers)))) or "NULL"
+
+
+ANSWER_COLUMNS = (
+    *("answer", "form", "t0", "t1", "documents", "streams", "nodes", "choice", "width", "appeared", "first_qid"),
+    *("arrival", "batch", "first_seq", "last_seq", "place", "committed_at"),
+)
+"""What is read of answers: columns of `answers`, and when their batch was committed."""
+
+_COLUMNS = ", ".join(f"{'b' if name == 'committed_at' else 'a'}.{name}" for name in ANSWER_COLUMNS)
+
+COUNTED = ("answers", "documents", "earlier_outputs", "withheld", "memberships", "removed_queries", "pauses")
+"""The tables whose rows a heading counts."""
+
+_COUNTS = " ".join(
+    f"UNION ALL SELECT '{table}', count(*), NULL, NULL, NULL, NULL, NULL, NULL FROM {table}" for table in COUNTED
+)
+
+_ANSWERS = "answers a LEFT JOIN batches b ON b.batch = a.batch"
+
+MEMBERS = """SELECT m.qid, m.name, m.form, m.identity, m.widest, m.since, m.begun, m.ended, m.ended_at,
+q.text, q.added_at FROM members m JOIN added_queries q ON q.qid = m.qid ORDER BY m.name, m.qid, m.begun"""
+"""Who gets the answers of which form, and since when: also those that have ended."""
+
+ADDED = "SELECT name, min(added_at) AS added_at FROM added_queries GROUP BY name"
+"""When the first query of each name was added."""
+
+
+def recent_counts_sql(batch: int, docid: int) -> str:
+    """Returns SQL for rows with a name, `what`. Those of the tables COUNTED have the number of their rows, `n`, and so
+    has `added_queries`, with the greatest `qid`. `new answers` are those since a batch, with the newest `batch` and
+    `answer`, and the greatest number of an output, `seq`; `new documents` are those since a docid, with the newest
+    `docid`. `numbers` has what the ledger notes as `text`.
+
+    As a single row, DuckDB takes longer to plan it than to answer it.
+    """
+    return f"""SELECT 'added_queries' AS what, count(*) AS n, max(qid) AS qid,
+NULL AS batch, NULL AS answer, NULL AS seq, NULL AS docid, NULL AS text FROM added_queries
+UNION ALL SELECT 'new answers', count(*), NULL, max(batch), max(answer), max(last_seq), NULL, NULL FROM answers
+WHERE batch > {batch}
+UNION ALL SELECT 'new documents', count(*), NULL, NULL, NULL, NULL, max(docid), NULL FROM documents
+WHERE docid > {docid}
+UNION ALL SELECT 'numbers', 0, NULL, NULL, NULL, NULL, NULL, arg_max(value, batch) FROM settings WHERE key = 'numbers'
+{_COUNTS}"""
+
+
+def answers_between(after: int, until: int) -> str:
+    """Returns SQL for the answers of the batches after one, up to another, the oldest first."""
+    return f"""SELECT {_COLUMNS} FROM {_ANSWERS} WHERE a.batch > {after} AND a.batch <= {until}
+ORDER BY a.first_seq, a.place"""
+
+
+def newest_answers(until: int, most: int) -> str:
+    """Returns SQL for the newest answers up to a batch, the oldest first: at most so many."""
+    return f"""SELECT {_COLUMNS} FROM {_ANSWERS} WHERE a.batch <= {until}
+AND a.answer > (SELECT max(answer) FROM answers) - {most} ORDER BY a.first_seq, a.place"""
+
+
+def texts_between(after: int, until: int) -> str:
+    """Returns SQL for `head` and `tail` of the answers after one, up to another, in no order; without the long ones."""
+    return f"""SELECT answer, head, tail FROM answers WHERE answer > {after} AND answer <= {until}
+AND length(head) + length(tail) <= {LONGEST_XML}"""
+
+
+def new_documents_sql(after: int, until: int) -> str:
+    """Returns SQL for the documents after one, up to another, in no order; without the long ones."""
+    return f"SELECT * FROM documents WHERE docid > {after} AND docid <= {until} AND length(xml) <= {LONGEST_XML}"
+
+
+def answers_of_form(form: str, until: int, most: int) -> str:
+    """Returns SQL for the newest answers of a form up to a batch, the newest first."""
+    return f"""SELECT {_COLUMNS} FROM {_ANSWERS} WHERE a.form = {quote_without_nul(form)} AND a.batch <= {until}
+ORDER BY a.first_seq DESC, a.place DESC LIMIT {most}"""
+
+
+def answers_of_group(first_seq: int) -> str:
+    """Returns SQL for the answers of a group, with `head` and `tail`."""
+    return f"""SELECT {_COLUMNS}, a.head, a.tail FROM {_ANSWERS} WHERE a.first_seq = {first_seq} ORDER BY a.place"""
+
+
+def withheld_from(numbers: Iterable[int]) -> str:
+    """Returns SQL for `answer` and `qid` of members that do not get some answers."""
+    return f"SELECT answer, qid FROM withheld WHERE answer IN ({number_list(numbers)})"
+
+
+def withheld_since(answer: int) -> str:
+    """Returns SQL for the same of an answer and all later ones."""
+    return f"SELECT answer, qid FROM withheld WHERE answer >= {answer}"
+
+
+def matches_since(answer: int) -> str:
+    """Returns SQL for the matches behind an answer and all later ones: `answer`, `docid1`, `docid2`."""
+    return f"""SELECT l.answer, m.docid1, m.docid2 FROM match_rows m JOIN answer_matches l ON m.match = l.match
+WHERE l.answer >= {answer} ORDER BY m.match"""

@@ -10,10 +10,8 @@ from starlette.requests import cookie_parser
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from mmqjp.web.access import ATTEMPTS_SECONDS, Access, TooManyAttempts
-from mmqjp.web.assets import STATIC
-from mmqjp.web.errors import API, plain_problem
-from mmqjp.web.hosts import Hosts
+from mmqjp.web.access import ATTEMPTS_SECONDS, Access, Hosts, TooManyAttempts
+from mmqjp.web.site import API, STATIC, plain_error_response
 
 OPEN = ("/login", "/healthz")
 """The pages that need no token."""
@@ -101,7 +99,7 @@ class Guard:
         text = (
             f"a request has at most {self._largest:,} bytes" if error.status == 413 else "the request came too slowly"
         )
-        response = plain_problem(path, error.status, text)
+        response = plain_error_response(path, error.status, text)
         response.headers["Connection"] = "close"
         return response
 
@@ -109,17 +107,19 @@ class Guard:
         """What to answer to a request that is refused; None if it is not."""
         headers, path = Headers(scope=scope), scope["path"]
         if len(headers.getlist("host")) != 1 or not self._hosts.has(headers["host"]):
-            return plain_problem(
+            return plain_error_response(
                 path, 421, "this host is not known here: use the printed link, or start with --public-url"
             )
         length = headers.get("content-length", "0")
         if not length.isdecimal() or len(length) > 15 or int(length) > self._largest:
-            return plain_problem(path, 413, f"a request has at most {self._largest:,} bytes")
+            return plain_error_response(path, 413, f"a request has at most {self._largest:,} bytes")
         bearer = _bearer(headers)
         if scope["method"] not in SAFE and not self._comes_from_here(headers, bearer is not None):
-            return plain_problem(path, 403, "this form belongs to another page: open the page here, and send it again")
+            return plain_error_response(
+                path, 403, "this form belongs to another page: open the page here, and send it again"
+            )
         if path.startswith(DATA) and headers.get("sec-fetch-site") in ELSEWHERE:
-            return plain_problem(path, 403, "another page must not ask for this: open the page here")
+            return plain_error_response(path, 403, "another page must not ask for this: open the page here")
         if needs_no_token(path) or self._access.is_open:
             return None
         if bearer is None:
@@ -129,7 +129,7 @@ class Guard:
             if self._access.is_token(bearer, client[0] if client else ""):
                 return None
         except TooManyAttempts as error:
-            response = plain_problem(path, 429, str(error))
+            response = plain_error_response(path, 429, str(error))
             response.headers["Retry-After"] = f"{ATTEMPTS_SECONDS:.0f}"
             return response
         return _unauthorized(path, "the token is wrong: it is in the file secrets/token of the state directory")
@@ -210,12 +210,14 @@ def _log_in(scope: Scope) -> Response:
     if path.startswith(API):
         return _unauthorized(path, "send the header Authorization: Bearer TOKEN")
     if scope["method"] not in SAFE:
-        return plain_problem(path, 401, "you are not logged in any more: open the page, log in, and send it again")
+        return plain_error_response(
+            path, 401, "you are not logged in any more: open the page, log in, and send it again"
+        )
     wanted = path + (f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else "")
     return RedirectResponse("/login" if wanted == "/" else f"/login?next={quote(wanted, safe='')}", 303)
 
 
 def _unauthorized(path: str, message: str) -> Response:
-    response = plain_problem(path, 401, message)
+    response = plain_error_response(path, 401, message)
     response.headers["WWW-Authenticate"] = 'Bearer realm="mmqjp"'
     return response

@@ -21,9 +21,7 @@ from typing import Any
 import pyarrow as pa
 
 from common.errors import OperationalError
-from join_stage.store.following import Committed
-from join_stage.store.protocol import StoreError
-from join_stage.store.reading import QuestionRefused
+from join_stage.store.protocol import Committed, QuestionRefused, StoreError
 from mmqjp.service.sql_question import MAX_BYTES, MonotonicClock
 from mmqjp.web.readers import RUNNING, Busy, CursorReader, TooSlow
 
@@ -45,7 +43,7 @@ _HEAD = struct.Struct("<QI")
 _ERRORS: dict[str, type[Exception]] = {"refused": QuestionRefused, "slow": TooSlow, "store": StoreError}
 
 
-class Gone(OperationalError, ConnectionError):
+class StoreProcessGone(OperationalError, ConnectionError):
     """The process that holds the store has ended."""
 
     def __init__(self, text: str = "the service has stopped: start mmqjp serve again") -> None:
@@ -176,7 +174,7 @@ class PipeReader:
 
     def refresh(self) -> None:
         """Asks for the number of the next batch, after a change."""
-        with suppress(Gone, TooSlow):
+        with suppress(StoreProcessGone, TooSlow):
             self._ask({}, GRACE)
 
     def wait(self) -> None:
@@ -194,13 +192,13 @@ class PipeReader:
         future: Future[tuple[dict[str, Any], memoryview]] = Future()
         with self._lock:
             if self._is_gone:
-                raise Gone
+                raise StoreProcessGone
             number = next(self._numbers)
             self._waiting[number] = future
             try:
                 self._pipe.send_bytes(_message(number, asked))
             except OSError:
-                raise Gone from None
+                raise StoreProcessGone from None
         try:
             return future.result(seconds)
         except TimeoutError:
@@ -223,7 +221,7 @@ class PipeReader:
             self._is_gone = True
             left, self._waiting = list(self._waiting.values()), {}
         for future in left:
-            future.set_exception(Gone())
+            future.set_exception(StoreProcessGone())
 
 
 def _unpacked(rows: memoryview) -> pa.Table:

@@ -1,32 +1,110 @@
-"""How the page reads a store: in the process that holds it, from the files of Spark, or through the spool."""
+"""How the page reads a store: in the process that holds it, from the files of Spark, or through the spool.
+
+Interrupts questions that take too long. One thread watches all: to start one for each would take as long as most.
+
+Keeps slow requests few, so that they leave enough threads for all other pages.
+
+Keeps what is made of a store until it changes: a bounded number of values, each for a version of what it shows.
+
+Keeps for a moment what the service answered, so that many visitors cost it one question.
+
+Shows a store as it was a moment ago while what is new in it is being read, so that no page waits for that.
+
+The outputs of a store by their numbers, which a site's reader reads.
+"""
 
 from __future__ import annotations
 
+import json
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from threading import BoundedSemaphore, Condition, Lock
-from typing import Any, Protocol
+from threading import BoundedSemaphore, Condition, Lock, Thread, local
+from types import TracebackType
+from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
 from common.errors import OperationalError
 from join_stage.duckdb_files import DuckDBFilesReader
-from join_stage.store.following import Committed, Following
-from join_stage.store.protocol import SPARK_MANIFESTS
-from join_stage.store.reading import Bounds, Question, QuestionInterrupted
-from mmqjp.present.committed_news import FOLLOWED
-from mmqjp.service.question_runner import FOR_PAGE, QUERY
-from mmqjp.service.sql_question import MAX_BYTES, MonotonicClock
-from mmqjp.session import Session
-from mmqjp.tables.store_schema import SCHEMA
-from mmqjp.web.deadlines import Deadlines
+from join_stage.store.protocol import (
+    SPARK_MANIFESTS,
+    Bounds,
+    Committed,
+    Following,
+    Question,
+    QuestionInterrupted,
+    StoreError,
+)
+from mmqjp.engine import Session
+from mmqjp.present.item import ShownMatch
+from mmqjp.present.newest import matches_between
+from mmqjp.present.recent import FOLLOWED
+from mmqjp.service.sql_question import FOR_PAGE, MAX_BYTES, QUERY, MonotonicClock
+from mmqjp.tables.lookup import span_of_outputs
+from mmqjp.tables.schema import SCHEMA
 
-Ask = Callable[[str, Mapping[str, Any]], Any]
+IDLE = 30.0
+"""Seconds without a question after which the thread ends."""
+
+AGAIN = 0.5
+"""Seconds after which a question is interrupted again: it may have begun another statement since."""
+
+
+class Deadlines:
+    """Questions that run. Methods may be called in any thread."""
+
+    def __init__(self) -> None:
+        self._changed, self._deadlines = Condition(), dict[Question, float]()
+        self._watcher: Thread | None = None
+        self._wakes_at = 0.0
+
+    def add(self, question: Question, seconds: float) -> None:
+        """Has a question interrupted after so many seconds."""
+        deadline = time.monotonic() + seconds
+        with self._changed:
+            self._deadlines[question] = deadline
+            if self._watcher is None:
+                self._wakes_at = deadline
+                self._watcher = Thread(target=self._watch, name="mmqjp deadlines", daemon=True)
+                self._watcher.start()
+            elif deadline < self._wakes_at:
+                self._changed.notify()
+
+    def remove(self, question: Question) -> None:
+        """Is told that a question has ended."""
+        with self._changed:
+            self._deadlines.pop(question, None)
+
+    def interrupt(self) -> bool:
+        """Interrupts all questions. Returns whether there were any."""
+        with self._changed:
+            running = list(self._deadlines)
+        for question in running:
+            question.interrupt()
+        return bool(running)
+
+    def _watch(self) -> None:
+        with self._changed:
+            idle_since = time.monotonic()
+            while (now := time.monotonic()) < idle_since + IDLE:
+                for question, deadline in self._deadlines.items():
+                    if now >= deadline:
+                        question.interrupt()
+                        self._deadlines[question] = now + AGAIN
+                if self._deadlines:
+                    idle_since = now
+                self._wakes_at = min(self._deadlines.values(), default=now + IDLE)
+                self._changed.wait(self._wakes_at - now)
+            self._watcher = None
+
+
+SendCommand = Callable[[str, Mapping[str, Any]], Any]
 """Puts a command to whoever holds the store and returns its result. Raises CommandError, StoreError, OSError."""
 
 RUNNING = 1
@@ -99,7 +177,7 @@ class OwnQuestions:
         return self.reader.version()
 
 
-class Running:
+class RunningQuestions:
     """Questions that run in the threads of their callers, each with its own limit of time."""
 
     def __init__(self, most: int = RUNNING) -> None:
@@ -133,7 +211,7 @@ class CursorReader:
     """Reads a store on DuckDB in the process that holds it, beside the engine."""
 
     def __init__(self, engine: Session) -> None:
-        self._engine, self._running = engine, Running()
+        self._engine, self._running = engine, RunningQuestions()
 
     @cached_property
     def _following(self) -> Following | None:
@@ -168,7 +246,7 @@ class FilesReader:
     """Reads a store of Spark from its files, in any process, as of the newest batch."""
 
     def __init__(self, state: Path, clock: MonotonicClock = time.monotonic) -> None:
-        self._state, self._clock, self._running = state, clock, Running()
+        self._state, self._clock, self._running = state, clock, RunningQuestions()
         self._changed = Condition()
         self._opened: DuckDBFilesReader | None = None
         self._opened_at: object = None
@@ -235,7 +313,7 @@ class FilesReader:
 class SpoolReader:
     """Asks the process that holds a store on DuckDB, whose file no other process can open."""
 
-    def __init__(self, ask: Ask, clock: MonotonicClock = time.monotonic) -> None:
+    def __init__(self, ask: SendCommand, clock: MonotonicClock = time.monotonic) -> None:
         self._ask, self._clock = ask, clock
         self._lock, self._changes = Lock(), 0
         self._kept: OrderedDict[tuple[str, int], tuple[float, pa.Table]] = OrderedDict()
@@ -279,3 +357,238 @@ def _array(values: list[object]) -> pa.Array:
         return pa.array(values)
     except (pa.ArrowException, OverflowError):
         return pa.array([None if value is None else str(value) for value in values], pa.string())
+
+
+MOST_SLOW = 10
+"""So many slow requests are answered at a time: a quarter of the threads that there are."""
+
+
+class ConcurrencyLimit:
+    """A context manager for slow requests, in any thread. Nobody waits to enter it: raises Busy if there are `most`."""
+
+    def __init__(self, most: int = MOST_SLOW) -> None:
+        self._places = BoundedSemaphore(most)
+
+    def __enter__(self) -> None:
+        if not self._places.acquire(blocking=False):
+            raise Busy("too much is being looked for: try again in a moment")
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._places.release()
+
+
+_Made = TypeVar("_Made")
+
+MAX_CACHED_PAGES, PAGE_CACHE_SECONDS = 2_000, 60.0
+"""The most values that are kept, and for how long at most: documents are dropped now and then, which has no version."""
+
+
+class TtlCache:
+    """Values by key. Methods may be called in any thread."""
+
+    def __init__(
+        self, most: int = MAX_CACHED_PAGES, seconds: float = PAGE_CACHE_SECONDS, clock: MonotonicClock = time.monotonic
+    ) -> None:
+        self._most, self._seconds, self._clock = most, seconds, clock
+        self._lock = Lock()
+        self._values: OrderedDict[Hashable, tuple[object, float, Any]] = OrderedDict()
+
+    def get(self, key: Hashable, version: object, make: Callable[[], _Made]) -> _Made:
+        """Returns the value of a key, which is made if it is not kept for this version."""
+        now = self._clock()
+        with self._lock:
+            found = self._values.get(key)
+            if found is not None and found[0] == version and now < found[1] + self._seconds:
+                self._values.move_to_end(key)
+                value: _Made = found[2]
+                return value
+        value = make()
+        with self._lock:
+            self._values[key] = version, now, value
+            self._values.move_to_end(key)
+            while len(self._values) > self._most:
+                self._values.popitem(last=False)
+        return value
+
+
+REPLY_FRESH_SECONDS, REPLY_STALE_SECONDS = 1.0, 10.0
+"""So long an answer serves again, and so long while a newer one is under way."""
+
+MAX_CACHED_REPLIES = 100
+"""The most answers that are kept."""
+
+
+@dataclass(slots=True)
+class _Told:
+    """An answer, or who asks for it, and when that was; and whether it is being asked for again."""
+
+    asked_at: float
+    answer: Future[Any] = field(default_factory=Future)
+    is_renewed: bool = False
+
+
+class RecentlyTold:
+    """Puts questions that change nothing, and keeps their answers. Whoever asks while a question is under way gets its
+    answer. Methods may be called in any thread."""
+
+    def __init__(self, ask: SendCommand, clock: MonotonicClock = time.monotonic) -> None:
+        self._ask, self._clock = ask, clock
+        self._lock = Lock()
+        self._kept: OrderedDict[str, _Told] = OrderedDict()
+
+    def ask(self, do: str, arguments: Mapping[str, Any]) -> Any:
+        """Returns what the service answers, or answered within the last second, or within LATE if it is asked again
+        meanwhile: nobody may change it. Raises what asking raises, each time anew."""
+        key, now = json.dumps([do, arguments], sort_keys=True), self._clock()
+        with self._lock:
+            told = self._kept.get(key)
+            age = 0.0 if told is None or not told.answer.done() else now - told.asked_at
+            is_asked = told is None or age >= REPLY_STALE_SECONDS
+            if told is None or is_asked:
+                told = self._kept[key] = _Told(now)
+                self._kept.move_to_end(key)
+                while len(self._kept) > MAX_CACHED_REPLIES:
+                    self._kept.popitem(last=False)
+            is_renewed = age >= REPLY_FRESH_SECONDS and not is_asked and not told.is_renewed
+            told.is_renewed = told.is_renewed or is_renewed
+        if is_asked:
+            self._put(key, told, do, arguments)
+        elif is_renewed:
+            Thread(target=self._renew, args=(key, told, now, do, arguments), name="mmqjp told", daemon=True).start()
+        return told.answer.result()
+
+    def _renew(self, key: str, before: _Told, now: float, do: str, arguments: Mapping[str, Any]) -> None:
+        new = _Told(now)
+        self._put(key, new, do, arguments)
+        with self._lock:
+            if self._kept.get(key) is not before:
+                return  # it was forgotten
+            if new.answer.exception() is None:
+                self._kept[key] = new
+            else:
+                before.is_renewed = False
+
+    def _put(self, key: str, new: _Told, do: str, arguments: Mapping[str, Any]) -> None:
+        try:
+            new.answer.set_result(self._ask(do, arguments))
+        except BaseException as error:  # whoever waits must learn of any error
+            self._let_go(key, new)
+            new.answer.set_exception(error)
+
+    def forget(self) -> None:
+        """Forgets all: something has changed. What is under way is not waited for any more."""
+        with self._lock:
+            self._kept.clear()
+
+    def _let_go(self, key: str, told: _Told) -> None:
+        with self._lock:
+            if self._kept.get(key) is told:
+                del self._kept[key]
+
+
+STORE_STALE_SECONDS = 10.0
+"""A page waits rather than show a store of which a newer batch may have been there for so many seconds."""
+
+
+class SteadyReader:
+    """A `StoreReader` around another, whose version is an older one until `prepare` has read what is new: `prepare` is
+    called in a thread of its own, in which the version is the newest one. Versions are numbers that grow."""
+
+    def __init__(self, reader: StoreReader, clock: MonotonicClock = time.monotonic) -> None:
+        self._reader, self._clock = reader, clock
+        self._prepare: Callable[[], object] | None = None
+        self._lock, self._own = Lock(), local()
+        self._known: object = None
+        self._newest = self._shown = 0
+        self._looked_at = self._newer_since = float("-inf")
+        self._is_preparing = False
+
+    def prepare_by(self, prepare: Callable[[], object]) -> None:
+        """Has `prepare` called from now on."""
+        self._prepare = prepare
+
+    def begin(self) -> None:
+        """Begins to read what there is, before anybody asks."""
+        self.version()
+        with self._lock:
+            self._is_preparing = True
+        Thread(target=self._run, args=(self._newest,), name="mmqjp news", daemon=True).start()
+
+    def select(self, sql: str, limit: int, seconds: float, *, asked: bool = False, own: bool = False) -> pa.Table:
+        """Returns the rows of a SELECT, as of the newest batch."""
+        return self._reader.select(sql, limit, seconds, asked=asked, own=own)
+
+    def version(self) -> int:
+        """Returns the number of the version that is shown: in the thread that prepares, that of the newest."""
+        with self._lock:
+            looked_at, self._looked_at = self._looked_at, self._clock()
+            if (version := self._reader.version()) != self._known:
+                if self._shown == self._newest:
+                    self._newer_since = looked_at  # nobody has looked in between
+                self._known = version
+                self._newest += 1
+            if getattr(self._own, "prepares", False):
+                return self._newest
+            if self._prepare is None or self._looked_at >= self._newer_since + STORE_STALE_SECONDS:
+                self._shown = self._newest
+            elif self._shown < self._newest and not self._is_preparing:
+                self._is_preparing = True
+                Thread(target=self._run, args=(self._newest,), name="mmqjp news", daemon=True).start()
+            return self._shown
+
+    def committed(self, mark: int) -> Committed | None:
+        """Returns what was committed since a look, as of the newest batch."""
+        return self._reader.committed(mark)
+
+    def refresh(self) -> None:
+        """Is told that this process has just changed the store: what is read from now on shows that."""
+        self._reader.refresh()
+        with self._lock:
+            self._known = self._reader.version()
+            self._newest += 1
+            self._shown = self._newest
+
+    def close(self) -> None:
+        """Ends what is being read."""
+        self._reader.close()
+
+    def _run(self, newest: int) -> None:
+        self._own.prepares = True
+        began_at = self._clock()
+        try:
+            assert self._prepare is not None
+            with suppress(OperationalError, StoreError, OSError):  # whoever looks later asks, and learns of it
+                self._prepare()
+        finally:
+            with self._lock:
+                self._shown = max(self._shown, newest)
+                self._newer_since = began_at
+                self._is_preparing = False
+
+
+MOST_ROWS, OUTPUT_QUERY_SECONDS = 100_000, 10.0
+"""The bounds of the questions."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredOutputs:
+    """The outputs of a store, as the hub reads them."""
+
+    reader: Selects
+
+    def version(self) -> object:
+        """Returns something that is another once there are newer outputs."""
+        return self.reader.version()
+
+    def span(self) -> tuple[int, int]:
+        """Returns the numbers of the oldest output that is kept and of the newest one; (0, -1) if there is none."""
+        return span_of_outputs(self._select)
+
+    def after(self, seq: int, until: int) -> Sequence[ShownMatch]:
+        """Returns the outputs with greater numbers, up to one."""
+        return matches_between(self._select, seq, until)
+
+    def _select(self, sql: str) -> pa.Table:
+        return self.reader.select(sql, MOST_ROWS, OUTPUT_QUERY_SECONDS)

@@ -1,36 +1,492 @@
-"""A site: what the pages and the API of one store work with."""
+"""A site: what the pages and the API of one store work with.
+
+Puts the commands of pages to whoever holds the store, through the spool.
+
+The files that every page uses, such as styles: read once, at addresses that change with their content.
+
+The opaque `next` of lists: where the next page begins.
+
+Errors as browsers and scripts get them: a page, or JSON under `/api/`.
+
+Server-sent events: a response that ends with its messages or its client, and waits for no stalled client.
+
+Hands outputs to open pages as they come: it looks at the store from beside, so the engine does nothing for it.
+
+One task looks for newer outputs while somebody listens, reads each once, and puts it into a queue for each listener. A
+listener whose queue is full is closed; it comes back and names the last output that it has seen.
+
+Templates of pages. All text is escaped; what matches look like comes from `mmqjp.present`.
+
+What the next page tells once, such as that a query was paused. Kept here, so that no link makes a page tell it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import asyncio
+import base64
+import binascii
+import json
+import secrets
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
+from hashlib import sha256
+from importlib.resources import files
 from math import inf
 from pathlib import Path
-from typing import Any
+from threading import Lock
+from typing import Any, Protocol
+from urllib.parse import quote, urlencode
 
 import pyarrow as pa
-from jinja2 import Environment
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from jinja2 import ChoiceLoader, Environment, PackageLoader, PrefixLoader, StrictUndefined
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from starlette.types import Receive, Scope, Send
 
-from feeds.times import Now, now_us
-from mmqjp.garbage import gc_paused
+from common.errors import InputError, InvalidValue, MmqjpError, OperationalError
+from feeds.documents import Now, now_us
+from mmqjp.backtest.process import BACKTEST_SECONDS
+from mmqjp.present.item import ShownMatch, TimeFormat, marked_title, match_count_text, reason_facts, source, values
 from mmqjp.present.newest import NewestMatches
-from mmqjp.present.times import Clock
-from mmqjp.syndication.links import Links, links_of
-from mmqjp.syndication.store_feeds import StoreFeeds
-from mmqjp.web.access import Access
-from mmqjp.web.assets import Assets
-from mmqjp.web.few import Few
-from mmqjp.web.hub import Hub
-from mmqjp.web.kept import Kept
-from mmqjp.web.readers import Ask, OwnQuestions, StoreReader
-from mmqjp.web.recently_told import RecentlyTold
-from mmqjp.web.stored_outputs import StoredOutputs
-from mmqjp.web.templating import environment, with_query
-from mmqjp.web.told import Told
-from mmqjp.web.views.tallies import Tallies
+from mmqjp.present.terminal import TITLES, count_text, funnel_notes, sections, stage_name
+from mmqjp.process import gc_paused
+from mmqjp.queries.changes import UnknownQuery
+from mmqjp.service.commands import Client
+from mmqjp.service.sql_question import BACKTEST
+from mmqjp.syndication.atom import Links, load_feed_links
+from mmqjp.syndication.read_entries import StoreFeeds
+from mmqjp.web.access import ATTEMPTS_SECONDS, Access, TooManyAttempts
+from mmqjp.web.readers import (
+    Busy,
+    ConcurrencyLimit,
+    OwnQuestions,
+    RecentlyTold,
+    SendCommand,
+    StoredOutputs,
+    StoreReader,
+    TooSlow,
+    TtlCache,
+)
+from mmqjp.web.tallies import Tallies
+from xscl.problems import XsclErrors
+
+WAIT = 30.0
+"""Seconds that a page waits for the answer of a service."""
+
+
+def asking(client_that_waits: Callable[[float], Client]) -> SendCommand:
+    """Returns what asks a service. It waits longer for a back-test, which takes its time."""
+    soon, later = client_that_waits(WAIT), client_that_waits(WAIT + BACKTEST_SECONDS)
+
+    def ask(do: str, arguments: Mapping[str, Any]) -> Any:
+        return (later if do == BACKTEST else soon).ask(do, arguments)
+
+    return ask
+
+
+STATIC = "/static/"
+"""Where the files are."""
+
+TYPES = {
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+    "txt": "text/plain; charset=utf-8",
+    "woff2": "font/woff2",
+}
+"""The types of the files that are served. Others are left alone."""
+
+YEAR = 365 * 24 * 3600
+
+
+class Assets:
+    """The files in `static/`. Their addresses share one digest, so that they can name each other relatively."""
+
+    def __init__(self, content: Mapping[str, bytes] | None = None) -> None:
+        self._content = _read_assets() if content is None else content
+        every = b"\0".join(name.encode() + b"\0" + text for name, text in sorted(self._content.items()))
+        self._digest = sha256(every).hexdigest()[:16]
+
+    def url(self, name: str) -> str:
+        """Returns the address of a file. Raises KeyError if there is none of this name."""
+        if name not in self._content:
+            raise KeyError(name)
+        return f"{STATIC}{self._digest}/{name}"
+
+    def response(self, digest: str, name: str) -> Response | None:
+        """Returns a file, for browsers to keep; None if there is none, or it had this address with other content."""
+        if digest != self._digest or name not in self._content:
+            return None
+        kept = {"Cache-Control": f"public, max-age={YEAR}, immutable"}
+        return Response(self._content[name], headers=kept, media_type=TYPES[name.rpartition(".")[2]])
+
+
+def _read_assets() -> dict[str, bytes]:
+    look = files("mmqjp.present").joinpath("templates", "page.css")  # which files of matches have inside
+    found = [look, *files("mmqjp.web").joinpath("static").iterdir()]
+    return {file.name: file.read_bytes() for file in found if file.name.rpartition(".")[2] in TYPES}
+
+
+def cursor(value: int, name: str) -> str:
+    """Returns a cursor for a place in a list, which a number and a name describe.
+
+    >>> decode_cursor(cursor(-3, "a'b")), decode_cursor(None)
+    ((-3, "a'b"), None)
+    """
+    return _text([value, name])
+
+
+def decode_cursor(text: str | None) -> tuple[int, str] | None:
+    """Returns the number and the name of a cursor; None for none. Raises InvalidValue."""
+    if not text:
+        return None
+    match _decode_json(text):
+        case [int(value), str(name)] if _fits(value):
+            return value, name
+    raise _unknown(text)
+
+
+def places_text(places: tuple[int, int, int]) -> str:
+    """Returns a cursor for a place that three numbers describe.
+
+    >>> decode_places(places_text((3, 0, 7)))
+    (3, 0, 7)
+    """
+    return _text(places)
+
+
+def decode_places(text: str | None) -> tuple[int, int, int] | None:
+    """Returns the three numbers of a cursor; None for none. Raises InvalidValue."""
+    if not text:
+        return None
+    match _decode_json(text):
+        case [int(first), int(second), int(third)] if all(map(_fits, (first, second, third))):
+            return first, second, third
+    raise _unknown(text)
+
+
+def _text(value: object) -> str:
+    return base64.urlsafe_b64encode(json.dumps(value).encode()).decode().rstrip("=")
+
+
+def _decode_json(text: str) -> object:
+    try:
+        return json.loads(base64.b64decode(text + "=" * (-len(text) % 4), b"-_", validate=True))
+    except (binascii.Error, ValueError, RecursionError):
+        raise _unknown(text) from None
+
+
+def _fits(value: int) -> bool:
+    return not isinstance(value, bool) and -(1 << 63) <= value < 1 << 63
+
+
+def _unknown(text: str) -> InvalidValue:
+    return InvalidValue(f"after={text[:80]!r} is not the next of a list")
+
+
+MOST_LISTENERS, MOST_QUEUED = 100, 100
+"""The most listeners, and the most events that wait for one of them."""
+
+MOST_BEHIND = 1_000
+"""Who is more outputs behind gets a gap instead of them."""
+
+LOOK = 0.5
+"""Seconds between two looks for newer outputs."""
+
+PAGE = 50
+"""The most outputs that are told at each look: nobody reads faster, and the engine works beside."""
+
+
+class TooManyListeners(OperationalError, RuntimeError):
+    """There are as many listeners as there may be."""
+
+    def __init__(
+        self, text: str = f"{MOST_LISTENERS} pages are open that show outputs as they come: close one, or reload later"
+    ) -> None:
+        super().__init__(text)
+
+
+@dataclass(frozen=True, slots=True)
+class OutputGap:
+    """Outputs that are left out, by their numbers: the first and the last."""
+
+    first: int
+    last: int
+
+
+class OutputLog(Protocol):
+    """The outputs of a store, by their numbers. Its methods are called in other threads."""
+
+    def version(self) -> object:
+        """Returns something that is another once there are newer outputs."""
+
+    def span(self) -> tuple[int, int]:
+        """Returns the numbers of the oldest output that is kept and of the newest one; (0, -1) if there is none."""
+
+    def after(self, seq: int, until: int) -> Sequence[ShownMatch]:
+        """Returns the outputs with greater numbers, up to one."""
+
+
+class Listener:
+    """Somebody who gets events. None in the queue ends it. Events up to `position` are not for the queue; None until it
+    has begun."""
+
+    def __init__(self) -> None:
+        self.queue: asyncio.Queue[ShownMatch | OutputGap | None] = asyncio.Queue()
+        self.position: int | None = None
+        self.is_closed = False
+
+    def put(self, event: ShownMatch | OutputGap) -> None:
+        """Adds an event, or closes the listener if too many wait."""
+        if self.queue.qsize() >= MOST_QUEUED:
+            self.close()
+        elif not self.is_closed:
+            self.queue.put_nowait(event)
+
+    def close(self) -> None:
+        """Ends it after the events that wait."""
+        if not self.is_closed:
+            self.is_closed = True
+            self.queue.put_nowait(None)
+
+
+class Hub:
+    """The listeners of a site. All methods but `close` belong to the event loop of the server."""
+
+    def __init__(self, outputs: OutputLog, look: float = LOOK) -> None:
+        self._outputs, self._look = outputs, look
+        self._listeners: set[Listener] = set()
+        self._task: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._position = -1
+        self._is_closed = False
+
+    @property
+    def listeners(self) -> int:
+        """How many listen."""
+        return len(self._listeners)
+
+    @property
+    def begun(self) -> int:
+        """How many of them get what comes from now on."""
+        return sum(listener.position is not None for listener in self._listeners)
+
+    def close(self) -> None:
+        """Ends all listeners, from any thread. There are no new ones after it."""
+        self._is_closed = True
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the loop has ended already
+                self._loop.call_soon_threadsafe(self._end)
+
+    def _end(self) -> None:
+        for listener in self._listeners:
+            listener.close()
+        if self._task is not None:
+            self._task.cancel()
+
+    def check(self) -> None:
+        """Raises TooManyListeners if there may be no other one."""
+        if len(self._listeners) >= MOST_LISTENERS:
+            raise TooManyListeners
+
+    async def listen(self, seen: int | None, quiet: float) -> AsyncGenerator[ShownMatch | OutputGap | None, None]:
+        """Yields the outputs after the one with the number `seen`, or, with None, those that come from now on. Yields
+        None when nothing came for `quiet` seconds. Ends when the listener was too slow, or when the hub is closed.
+
+        Raises TooManyListeners, and what reading the store raises.
+        """
+        self.check()
+        listener = Listener()
+        self._listeners.add(listener)
+        self._loop = asyncio.get_running_loop()
+        try:
+            oldest, listener.position = await self._begin()
+            position = listener.position
+            async for missed in self._missed(oldest, position, seen):
+                yield missed
+            while not self._is_closed:
+                try:
+                    event = await asyncio.wait_for(listener.queue.get(), quiet)
+                except TimeoutError:
+                    yield None
+                    continue
+                if event is None:
+                    return
+                if (event.last if isinstance(event, OutputGap) else event.output.seq) > position:
+                    yield event
+        finally:
+            self._listeners.discard(listener)
+            if not self._listeners and self._task is not None:
+                self._task.cancel()
+                self._task = None
+
+    async def _missed(self, oldest: int, newest: int, seen: int | None) -> AsyncIterator[ShownMatch | OutputGap]:
+        """Yields what came since a listener went away. What comes meanwhile is in its queue."""
+        if seen is None or seen >= newest:
+            return
+        first = seen + 1
+        if newest - seen > MOST_BEHIND or first < oldest:
+            first = newest + 1 if newest - seen > MOST_BEHIND else oldest
+            yield OutputGap(seen + 1, first - 1)
+        while first <= newest and not self._is_closed:
+            until = min(first + MOST_QUEUED - 1, newest)
+            for match in await asyncio.to_thread(self._outputs.after, first - 1, until):
+                yield match
+            first = until + 1
+
+    async def _begin(self) -> tuple[int, int]:
+        """Begins to look, unless that has begun. Returns the span up to where has been looked."""
+        oldest, newest = await asyncio.to_thread(self._outputs.span)
+        if self._task is None or self._task.done():
+            self._position = newest
+            self._task = asyncio.create_task(self._watch())
+        return oldest, self._position
+
+    async def _watch(self) -> None:
+        """Looks for newer outputs. What goes wrong with the store ends the listeners, who come back."""
+        seen: object = None
+        try:
+            while True:
+                version = await asyncio.to_thread(self._outputs.version)
+                if version != seen and await self._publish():
+                    seen = version
+                await asyncio.sleep(self._look)
+        except Exception:
+            for listener in self._listeners:
+                listener.close()
+
+    async def _publish(self) -> bool:
+        """Tells at most PAGE of the newer outputs. Returns whether these were all."""
+        oldest, newest = await asyncio.to_thread(self._outputs.span)
+        first = max(self._position + 1, oldest)
+        if newest - self._position > MOST_BEHIND:
+            first = max(first, newest - PAGE + 1)
+        if self._position + 1 < first <= newest:
+            self._tell(OutputGap(self._position + 1, first - 1))
+        until = min(first + PAGE - 1, newest)
+        for match in await asyncio.to_thread(self._outputs.after, first - 1, until) if first <= until else ():
+            self._tell(match)
+        self._position = max(self._position, until)
+        return self._position >= newest
+
+    def _tell(self, event: ShownMatch | OutputGap) -> None:
+        for listener in list(self._listeners):
+            listener.put(event)
+
+
+def environment(clock: TimeFormat) -> Environment:
+    """Returns the environment of the templates of pages. Those of `mmqjp.present` are below `present/`. Times are in
+    the zone of `clock`."""
+    made = Environment(
+        loader=ChoiceLoader([PackageLoader("mmqjp.web"), PrefixLoader({"present": PackageLoader("mmqjp.present")})]),
+        autoescape=True,
+        auto_reload=False,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )
+    functions: dict[str, Callable[..., object]] = {
+        "why": reason_facts, "values": values, "marked_title": marked_title, "source": source,
+        "counted": match_count_text,
+        "minute": clock.minute, "iso": clock.iso, "zone_at": clock.zone_at, "with_query": with_query,
+        "sections": sections, "stage_name": stage_name, "count_text": count_text, "notes": funnel_notes,
+    }  # fmt: skip
+    made.globals.update(functions)
+    made.globals["verdict_titles"] = TITLES
+    made.filters["number"] = format_number
+    made.filters["segment"] = segment
+    made.filters["bytes"] = format_bytes
+    made.filters["duration"] = format_duration
+    return made
+
+
+def format_number(value: int) -> str:
+    """Returns a number with commas: `2,314`."""
+    return f"{value:,}"
+
+
+def format_bytes(count: int | None) -> str:
+    """Returns a number of bytes in words.
+
+    >>> format_bytes(None), format_bytes(900), format_bytes(48_100_000)
+    ('–', '900 B', '45.9 MiB')
+    """
+    if count is None:
+        return "–"
+    number, unit = float(count), "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if number < 1024 or unit == "TiB":
+            break
+        number /= 1024
+    return f"{count:,} B" if unit == "B" else f"{number:,.1f} {unit}"
+
+
+def format_duration(microseconds: int | None) -> str:
+    """Returns a duration in its two largest units.
+
+    >>> format_duration(None), format_duration(1_500_000), format_duration(90_000_000), format_duration(200_000_000_000)
+    ('–', '1.5 s', '1 min 30 s', '2 d 7 h')
+    """
+    if microseconds is None:
+        return "–"
+    seconds = max(microseconds, 0) / 1_000_000
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    left = int(seconds)
+    parts: list[str] = []
+    for name, length in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
+        if left >= length or parts:
+            parts.append(f"{left // length} {name}")
+            left %= length
+    return " ".join(part for part in parts[:2] if not part.startswith("0 "))
+
+
+def segment(text: str) -> str:
+    """Returns a text as one segment of an address's path."""
+    return quote(text, safe="")
+
+
+def with_query(path: str, **fields: object) -> str:
+    """Returns an address with those fields that are neither None nor "".
+
+    >>> with_query("/", search="a b", after=None, state="")
+    '/?search=a+b'
+    """
+    given: Mapping[str, object] = {key: value for key, value in fields.items() if value not in (None, "")}
+    return f"{path}?{urlencode(given)}" if given else path
+
+
+MOST = 1_000
+"""So many texts wait for their pages. The oldest are dropped first."""
+
+
+class FlashMessages:
+    """Texts for the pages that come next."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._texts: OrderedDict[str, str] = OrderedDict()
+
+    def keep(self, text: str) -> str:
+        """Keeps a text, and returns the key to it, which nobody can guess."""
+        key = secrets.token_urlsafe(9)
+        with self._lock:
+            self._texts[key] = text
+            if len(self._texts) > MOST:
+                self._texts.popitem(last=False)
+        return key
+
+    def take(self, key: str) -> str:
+        """Returns the text of a key, which is gone from then on; "" if there is none."""
+        with self._lock:
+            return self._texts.pop(key, "")
+
 
 MOST_ROWS, SECONDS = 5_000_000, 10.0
 """The bounds of a question for a page."""
@@ -59,13 +515,13 @@ class Site:
     """
 
     reader: StoreReader
-    ask: Ask
+    ask: SendCommand
     access: Access
     public_url: str
     state: Path
     holds: bool = True
     now: Now = now_us
-    clock: Clock = field(default_factory=Clock)
+    clock: TimeFormat = field(default_factory=TimeFormat)
     assets: Assets = field(default_factory=Assets)
     links: list[Link] = field(default_factory=list)
 
@@ -75,9 +531,9 @@ class Site:
         return OwnQuestions(self.reader)
 
     @cached_property
-    def slow(self) -> Few:
+    def slow(self) -> ConcurrencyLimit:
         """What requests enter that take long: some wait for seconds."""
-        return Few()
+        return ConcurrencyLimit()
 
     @cached_property
     def tallies(self) -> Tallies:
@@ -110,17 +566,17 @@ class Site:
     @cached_property
     def feed_links(self) -> Links:
         """The keys in the addresses of these feeds."""
-        return links_of(self.state)
+        return load_feed_links(self.state)
 
     @cached_property
-    def kept(self) -> Kept:
+    def kept(self) -> TtlCache:
         """What views have made of the store."""
-        return Kept()
+        return TtlCache()
 
     @cached_property
-    def kept_for_good(self) -> Kept:
+    def kept_for_good(self) -> TtlCache:
         """What views have made of the store that does not change."""
-        return Kept(seconds=inf)
+        return TtlCache(seconds=inf)
 
     @cached_property
     def _recently(self) -> RecentlyTold:
@@ -151,8 +607,8 @@ class Site:
         return Hub(StoredOutputs(self.own))
 
     @cached_property
-    def _told(self) -> Told:
-        return Told()
+    def _told(self) -> FlashMessages:
+        return FlashMessages()
 
     @cached_property
     def _templates(self) -> Environment:
@@ -179,3 +635,178 @@ class Site:
     def piece(self, template: str, **context: object) -> str:
         """Returns a piece of a page."""
         return self._templates.get_template(template).render(context)
+
+
+API = "/api/"
+"""Below this, errors are JSON."""
+
+MOST_MISTAKES = 100
+"""The most mistakes that one answer has."""
+
+HEADINGS = {
+    400: "That cannot be done",
+    401: "You are not logged in",
+    403: "That is not allowed",
+    404: "There is no such page",
+    405: "That cannot be done here",
+    408: "That took too long",
+    409: "That cannot be done now",
+    410: "That is gone",
+    413: "That is too large",
+    421: "Wrong address",
+    429: "Too many attempts",
+    503: "Try again in a moment",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """A mistake in what was sent: where, counted from 1 (None: nowhere in particular), what, and what may help."""
+
+    line: int | None
+    column: int | None
+    message: str
+    hint: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorBody:
+    """What the API answers if it cannot do what it is asked for."""
+
+    error: str
+    errors: Sequence[Mistake] = ()
+
+
+def problem_response(site: Site, request: Request, status: int, problem: ErrorBody) -> Response:
+    """Returns an error as a page, or as JSON for the API."""
+    if request.url.path.startswith(API):
+        return JSONResponse(asdict(problem), status)
+    heading = HEADINGS.get(status, "Something went wrong")
+    return site.render(request, "error.html", status, heading=heading, problem=problem)
+
+
+def mistakes_of(errors: XsclErrors) -> list[Mistake]:
+    """Returns the mistakes of XSCL text."""
+    return [Mistake(one.line, one.column, one.message, one.hint or None) for one in errors.errors[:MOST_MISTAKES]]
+
+
+def status_of(error: MmqjpError) -> int:
+    """Returns the HTTP status of an error of ours."""
+    match error:
+        case UnknownQuery():
+            return 404
+        case TooManyAttempts():
+            return 429
+        case Busy() | TooSlow():
+            return 503
+        case InputError():
+            return 400
+        case OperationalError():
+            return 503
+    return 500
+
+
+def handle_errors(app: FastAPI, site: Site) -> None:
+    """Makes an app answer errors in one form."""
+
+    def ours(request: Request, error: Exception) -> Response:
+        assert isinstance(error, MmqjpError)
+        mistakes = mistakes_of(error) if isinstance(error, XsclErrors) else ()
+        status = status_of(error)
+        response = problem_response(site, request, status, ErrorBody(str(error), mistakes))
+        if status in (429, 503):
+            response.headers["Retry-After"] = f"{ATTEMPTS_SECONDS:.0f}" if status == 429 else "1"
+        return response
+
+    def http(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        response = problem_response(site, request, error.status_code, ErrorBody(str(error.detail)))
+        response.headers.update(error.headers or {})
+        return response
+
+    def invalid(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        mistakes = [
+            Mistake(None, None, f"{'.'.join(map(str, one['loc'][1:]))}: {one['msg']}"[:500]) for one in error.errors()
+        ]
+        return problem_response(site, request, 400, ErrorBody("the request is not as it should be", mistakes))
+
+    def unexpected(request: Request, error: Exception) -> Response:
+        text = f"unexpected {type(error).__name__}; the log of the server has more"
+        return problem_response(site, request, 500, ErrorBody(text))
+
+    app.add_exception_handler(MmqjpError, ours)
+    app.add_exception_handler(HTTPException, http)
+    app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(Exception, unexpected)
+
+
+def plain_error_response(path: str, status: int, message: str) -> Response:
+    """Returns an error without a site, for requests that are refused before any page is made."""
+    if path.startswith(API):
+        return Response(json.dumps({"error": message, "errors": []}), status, media_type="application/json")
+    return Response(f"{message}\n", status, media_type="text/plain; charset=utf-8")
+
+
+SEND_SECONDS = 20.0
+"""A client that takes nothing for so many seconds is left."""
+
+COMMENT = b": still there\n\n"
+"""What is sent when there is nothing to send."""
+
+RETRY = b"retry: 3000\n\n"
+"""Tells the client to come back after 3 s."""
+
+
+class ServerSentEvents(Response):
+    """A response with a message for each of `messages`."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, messages: AsyncGenerator[bytes, None]) -> None:
+        # Without the last one, some proxies keep messages back.
+        super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+        del self.headers["content-length"]  # nobody knows it
+        self._messages = messages
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Sends the messages until they end or the client goes."""
+        sending = asyncio.create_task(self._send(send))
+        gone = asyncio.create_task(_gone(receive))
+        try:
+            await asyncio.wait((sending, gone), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (sending, gone):
+                task.cancel()
+            await asyncio.gather(sending, gone, return_exceptions=True)
+        if not sending.cancelled() and (error := sending.exception()) is not None and not isinstance(error, OSError):
+            raise error
+
+    async def _send(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        try:
+            await self._body(send, RETRY)
+            async for message in self._messages:
+                await self._body(send, message)
+            await send({"type": "http.response.body", "body": b""})
+        finally:
+            await self._messages.aclose()
+
+    async def _body(self, send: Send, content: bytes) -> None:
+        async with asyncio.timeout(SEND_SECONDS):
+            await send({"type": "http.response.body", "body": content, "more_body": True})
+
+
+def message(event: str, id: int, data: str) -> bytes:
+    """Returns a message with its number. `data` may have several lines.
+
+    >>> message("output", 7, "a\\nb")
+    b'id: 7\\nevent: output\\ndata: a\\ndata: b\\n\\n'
+    """
+    lines = "".join(f"data: {line}\n" for line in data.split("\n"))
+    return f"id: {id}\nevent: {event}\n{lines}\n".encode()
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,35 +1,268 @@
-"""A kernel whose work is done in parts, in other processes: what can be parted there, and all else here."""
+"""A kernel whose work is done in parts, in other processes: what can be parted there, and all else here.
+
+The work of parts as tasks on the executors of Spark.
+
+Where the work of parts is done.
+
+What waits in a kernel, apart by keys: as it would wait in the kernels of the parts.
+
+What is done for one part in one interval, in any process: statements are run over its events, from its state on.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import pickle
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark import Broadcast, SparkContext
 
-from common.distinct import distinct
-from pattern_stage.columns import Columns, Ints, joined
-from pattern_stage.definition import Form, Forms
-from pattern_stage.flow import padded, sorted_flow
-from pattern_stage.kernel import Kernel, Results
-from pattern_stage.limits import NO_LIMITS, Excess, Limits
+from common.arrays import Ints, distinct
+from pattern_stage.columns import Columns, joined, padded, sorted_flow
+from pattern_stage.definition import AlgebraOp, StatementForm, StatementForms, needs_order
+from pattern_stage.kernel import Kernel, Results, prefix_state
 from pattern_stage.lineage import Lineage
-from pattern_stage.matching.template import needs_order
-from pattern_stage.partition.apart import named
-from pattern_stage.partition.keys import Keys, keys_of, part_of
-from pattern_stage.partition.runner import Runner
-from pattern_stage.partition.sets import set_numbers
-from pattern_stage.partition.split import split
-from pattern_stage.partition.work import Done, GroupWork, State, Statement, Told, Work, as_columns, as_table
-from pattern_stage.rules import RULE_NAMES, RuleName
-from pattern_stage.saved import flat
+from pattern_stage.operators import NO_LIMITS, Excess, RowLimits
+from pattern_stage.partition.keys import (
+    FIRST,
+    PartitionKey,
+    PartitionKeys,
+    assign_partitions,
+    find_partition_keys,
+    new_sets,
+    set_numbers,
+)
+from pattern_stage.plan import RULE_NAMES, RuleName
+from pattern_stage.saved import flatten_lists, ints, loaded, loaded_values, saved
 from pattern_stage.values import Texts
-from xscl.algebra.event_sequences import Statement as AnyStatement
-from xscl.algebra.events import Schema
+from xscl.algebra.events import Aggregate, Fold, NearPattern, Next, Pattern, Schema
+from xscl.algebra.events import Statement as AnyStatement
+
+KernelState = Mapping[str, pa.Table]
+"""What waits, as `Kernel.state` returns it."""
+
+
+class NumberedStatement(NamedTuple):
+    """A statement: see `Kernel.add`."""
+
+    number: int
+    stream: AnyStatement
+    since: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPlan:
+    """The statements of all groups, and how they are run. What is told under one version is the same."""
+
+    version: str
+    groups: Mapping[str, Sequence[NumberedStatement]]
+    rules: tuple[RuleName, ...] = RULE_NAMES
+    hashed: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class GroupWork:
+    """The events of a part for a group, by stream, with their attributes; what waits there; the lineage of all of
+    these; and what their documents are called, if the group's statements need to know."""
+
+    group: str
+    events: Mapping[str, tuple[Schema, pa.Table]]
+    state: KernelState
+    lineage: pa.Table
+    ids: Mapping[int, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class PartWork:
+    """The work of a part in an interval, which ends before `until`."""
+
+    part: int
+    until: int
+    groups: Sequence[GroupWork]
+
+    @property
+    def events(self) -> int:
+        """How many events there are, those for several groups for each."""
+        return sum(len(table) for group in self.groups for _, table in group.events.values())
+
+
+class GroupResults(NamedTuple):
+    """Results of statements of one schema: statement `statements[i]` has the event `at[i]`."""
+
+    schema: Schema
+    events: pa.Table
+    at: Ints
+    statements: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDone:
+    """What a group has found, and what waits now: of so many instances for statements, and nothing becomes known before
+    `due` without another event. `sets` has its new sets."""
+
+    group: str
+    found: Sequence[GroupResults]
+    state: KernelState
+    waiting: tuple[Ints, Ints]
+    due: int | None
+    sets: pa.Table | None
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The work of a part, done."""
+
+    part: int
+    groups: Sequence[GroupDone]
+
+
+@dataclass(slots=True)
+class Worker:
+    """Does the work of parts, one after the other. Kernels are kept from one to the next, but not what waits in them:
+    so it makes no difference which worker does what."""
+
+    _version: str = ""
+    _kernels: dict[str, tuple[Kernel, Texts, Lineage]] = field(default_factory=dict)
+
+    def work(self, told: WorkerPlan, work: PartWork) -> Done:
+        """Does the work of a part."""
+        if self._version != told.version:
+            self._version = told.version
+            self._kernels.clear()
+        return Done(work.part, [self._group(told, one, work.until) for one in work.groups])
+
+    def _group(self, told: WorkerPlan, work: GroupWork, until: int) -> GroupDone:
+        # While it works, a kernel is not kept: an error would leave something in it.
+        kept = self._kernels.pop(work.group) if work.group in self._kernels else _made(told, work.group)
+        kernel, texts, lineage = kept
+        kernel.forget()
+        lineage.keep([])
+        if texts.crowded:
+            texts.keep(kernel.codes())
+        lineage.restore(work.lineage)
+        lineage.document_ids = lambda docids: work.ids
+        lineage.begin()
+        kernel.restore(work.state)
+        events = {name: as_columns(schema, table, texts) for name, (schema, table) in work.events.items()}
+        found = [
+            GroupResults(one.schema, as_table(one.schema, one.events, texts), one.at, one.statements)
+            for one in kernel.run(events, until)
+        ]
+        done = GroupDone(work.group, found, kernel.state(), kernel.instances(), kernel.due(), new_sets(lineage))
+        self._kernels[work.group] = kept
+        return done
+
+
+def _made(told: WorkerPlan, group: str) -> tuple[Kernel, Texts, Lineage]:
+    texts, lineage = Texts(), Lineage(FIRST)
+    kernel = Kernel(texts, lineage, rules=told.rules, hashed=told.hashed)
+    for statement in told.groups[group]:
+        kernel.add(*statement)
+    return kernel, texts, lineage
+
+
+def as_table(schema: Schema, events: Columns, texts: Texts) -> pa.Table:
+    """Returns events as any process can read them."""
+    return pa.table(saved(events, schema, texts, ""))
+
+
+def as_columns(schema: Schema, table: pa.Table, texts: Texts) -> Columns:
+    """Returns events that `as_table` has made, which are some."""
+    return loaded(table, schema, texts, "")
+
+
+class Runner(Protocol):
+    """Does the work of parts, in any process."""
+
+    @property
+    def parts(self) -> int:
+        """How many parts there are."""
+
+    def run(self, told: WorkerPlan, works: Sequence[PartWork]) -> list[Done]:
+        """Does the work of some parts; returns it in any order."""
+
+    def close(self) -> None:
+        """Lets go of what was told."""
+
+
+class HereRunner:
+    """Does the work in this process, as other processes do it: from what can be sent to them."""
+
+    def __init__(self, parts: int, workers: int = 1) -> None:
+        self.parts = parts
+        self._workers = [Worker() for _ in range(workers)]
+        self._next = 0
+
+    def run(self, told: WorkerPlan, works: Sequence[PartWork]) -> list[Done]:
+        """Does the work of some parts, each by the next worker."""
+        found = []
+        for work in pickle.loads(pickle.dumps(works)):
+            self._next = (self._next + 1) % len(self._workers)
+            found.append(self._workers[self._next].work(told, work))
+        done: list[Done] = pickle.loads(pickle.dumps(found))
+        return done
+
+    def close(self) -> None:
+        """Does nothing."""
+
+
+_Keeping = Next | Fold | Aggregate | Pattern | NearPattern
+"""The operators in which anything may wait."""
+
+
+def split_state(kernel: Kernel, texts: Texts, parts: int) -> list[KernelState]:
+    """Returns the state of each of so many parts. All statements of the kernel can be parted, in one way."""
+    state = kernel.state()
+    tables = {name: [table] * parts for name, table in state.items()}
+    for name, operator, key in _keeping(kernel):
+        if name in state:
+            of = assign_partitions(key, *_kept(operator, state[name], texts), texts, parts)
+            tables[name] = [state[name].filter(pa.array(of == part)) for part in range(parts)]
+    return [{name: some[part] for name, some in tables.items() if len(some[part])} for part in range(parts)]
+
+
+def _keeping(kernel: Kernel) -> list[tuple[str, AlgebraOp, PartitionKey]]:
+    """Returns the m-ops in which anything may wait, by their names in a state: how, and the key of their input."""
+    found: dict[str, tuple[str, AlgebraOp, PartitionKey]] = {}
+    names = kernel.names()
+    for bound in kernel.statements.bound_forms():
+        keys = find_partition_keys(bound.form)
+        assert keys is not None, "only what can be parted is in such a kernel"
+        for node, mop in zip(bound.form.nodes, bound.mops, strict=True):
+            if node.definition is not None and isinstance(node.definition.operator, _Keeping):
+                name = names[mop.number]
+                found[name] = name, node.definition.operator, keys.of[node.inputs[0]]
+    return list(found.values())
+
+
+def _kept(operator: AlgebraOp, table: pa.Table, texts: Texts) -> tuple[Columns, Schema]:
+    """Returns what waits as events: the first ones of NEXT and FOLD, and the groups of AGGREGATE."""
+    if isinstance(operator, Pattern | NearPattern):
+        kinds = dict(next(iter(operator.streams.values())))
+        schema = tuple((name, kinds[name]) for name in operator.keys)
+        values = tuple(
+            loaded_values(table, f"key_{at}", kind == "string", texts) for at, (_, kind) in enumerate(schema)
+        )
+        none: Ints = np.zeros(len(table), np.int64)
+        return Columns(none, none, values, none.reshape(-1, 1)), schema
+    if isinstance(operator, Next | Fold):
+        schema = operator.left.schema
+        return loaded(table, schema, texts, "0_"), schema
+    assert isinstance(operator, Aggregate)
+    kinds = dict(operator.source.schema)
+    schema = tuple((name, kinds[name]) for name in operator.by)
+    values = tuple(loaded_values(table, str(place), kind == "string", texts) for place, (_, kind) in enumerate(schema))
+    t1: Ints = ints(table, "t1")
+    return Columns(t1, t1, values, np.zeros((len(t1), 1), np.int64)), schema
+
 
 MOST_REST = 20
 """After so many intervals without an event for it, a part with anything that waits has work: to let go of what is too
@@ -42,9 +275,9 @@ _NONE = np.zeros(0, np.int64)
 class _Group:
     """Statements that read the same streams, parted by the same keys, and what waits for them in each part."""
 
-    keys: Keys
-    statements: dict[int, Statement] = field(default_factory=dict)
-    states: dict[int, State] = field(default_factory=dict)
+    keys: PartitionKeys
+    statements: dict[int, NumberedStatement] = field(default_factory=dict)
+    states: dict[int, KernelState] = field(default_factory=dict)
     waiting: dict[int, tuple[Ints, Ints]] = field(default_factory=dict)
     due: dict[int, int | None] = field(default_factory=dict)
     """For each part a time: nothing becomes known before without another event."""
@@ -83,18 +316,18 @@ class PartitionedKernel:
         *,
         rules: Iterable[RuleName] = RULE_NAMES,
         hashed: bool = True,
-        limits: Limits = NO_LIMITS,
+        limits: RowLimits = NO_LIMITS,
     ) -> None:
         """`runner` does the work of parts. `rules` and `hashed` are those of `Kernel`. `limits` are for statements that
         cannot be parted."""
         self._texts, self._lineage, self._runner = texts, lineage, runner
         self._rules, self._hashed = tuple(rules), hashed
         self._others = Kernel(texts, lineage, rules=self._rules, hashed=hashed, limits=limits)
-        self._forms = Forms()
-        self._keys: dict[int, tuple[Form, Keys | None]] = {}
+        self._forms = StatementForms()
+        self._keys: dict[int, tuple[StatementForm, PartitionKeys | None]] = {}
         self._groups: dict[str, _Group] = {}
         self._group_of: dict[int, str] = {}
-        self._told: Told | None = None
+        self._told: WorkerPlan | None = None
         self._fed: dict[str, Columns] = {}
         self._open: set[str] = set()
 
@@ -107,14 +340,14 @@ class PartitionedKernel:
             self._others.add(statement, stream, since)
             return
         name = hashlib.blake2b(repr(keys.streams).encode(), digest_size=8).hexdigest()
-        self._groups.setdefault(name, _Group(keys)).statements[statement] = Statement(statement, stream, since)
+        self._groups.setdefault(name, _Group(keys)).statements[statement] = NumberedStatement(statement, stream, since)
         self._group_of[statement] = name
         self._told = None
 
-    def _keys_of(self, stream: AnyStatement) -> Keys | None:
+    def _keys_of(self, stream: AnyStatement) -> PartitionKeys | None:
         form = self._forms.form(stream)[0]
         if id(form) not in self._keys:
-            self._keys[id(form)] = form, keys_of(form)
+            self._keys[id(form)] = form, find_partition_keys(form)
         return self._keys[id(form)][1]
 
     def narrow(self, statement: int, since: int) -> None:
@@ -180,7 +413,7 @@ class PartitionedKernel:
         if not work:
             return []
         return self._taken(
-            self._runner.run(self._tell(), [Work(part, self._until, some) for part, some in sorted(work.items())])
+            self._runner.run(self._tell(), [PartWork(part, self._until, some) for part, some in sorted(work.items())])
         )
 
     def _parted(self, group: _Group) -> dict[int, dict[str, tuple[Schema, Columns]]]:
@@ -189,7 +422,7 @@ class PartitionedKernel:
             events = self._fed.get(name)
             if events is None or not len(events):
                 continue
-            of = part_of(key, events, schema, self._texts, self._runner.parts)
+            of = assign_partitions(key, events, schema, self._texts, self._runner.parts)
             for part in distinct(of).tolist():
                 found.setdefault(part, {})[name] = schema, events.take(of == part)
         return found
@@ -204,10 +437,10 @@ class PartitionedKernel:
             ids = self._lineage.document_ids({docid for docid in lineage["docid"].to_pylist() if docid >= 0})
         return GroupWork(name, sent, state, lineage, ids)
 
-    def _tell(self) -> Told:
+    def _tell(self) -> WorkerPlan:
         if self._told is None:
             groups = {name: list(group.statements.values()) for name, group in self._groups.items()}
-            self._told = Told(uuid.uuid4().hex, groups, self._rules, self._hashed)
+            self._told = WorkerPlan(uuid.uuid4().hex, groups, self._rules, self._hashed)
         return self._told
 
     def _taken(self, all_done: Sequence[Done]) -> list[Results]:
@@ -231,7 +464,7 @@ class PartitionedKernel:
         state = self._others.state()
         for name, group in self._groups.items():
             for part, its in group.states.items():
-                state |= named(name, part, its)
+                state |= prefix_state(name, part, its)
         return state
 
     def restore(self, state: Mapping[str, pa.Table]) -> None:
@@ -249,7 +482,7 @@ class PartitionedKernel:
             for statement in group.statements.values():
                 kernel.add(*statement)
             kernel.restore(state)
-            group.states = dict(enumerate(split(kernel, self._texts, self._runner.parts)))
+            group.states = dict(enumerate(split_state(kernel, self._texts, self._runner.parts)))
             for part, its in group.states.items():
                 kernel.forget()
                 kernel.restore(its)
@@ -286,11 +519,11 @@ def _is_before(time: int | None, until: int) -> bool:
     return time is not None and time < until
 
 
-def _parts_in(state: State) -> Iterator[Ints]:
+def _parts_in(state: KernelState) -> Iterator[Ints]:
     for table in state.values():
         for name in table.column_names:
             if name.endswith("parts"):
-                yield flat(table, name)[0]
+                yield flatten_lists(table, name)[0]
 
 
 def _together(schema: Schema, found: Sequence[tuple[Columns, Ints, Ints]]) -> Results:
@@ -301,3 +534,48 @@ def _together(schema: Schema, found: Sequence[tuple[Columns, Ints, Ints]]) -> Re
     at = np.concatenate([_NONE, *(at + start for (_, at, _), start in zip(found, starts, strict=False))])
     numbers = np.concatenate([_NONE, *(statements for _, _, statements in found)])
     return Results(schema, sorted_flow(events, at, numbers))
+
+
+LEAST = 10_000
+"""Fewer events than this are worth no job: what a job takes alone, this process needs for so many."""
+
+_WORKER = Worker()
+"""That of this process, if it is one of an executor."""
+
+
+class SparkRunner:
+    """Implements `pattern_stage.partition.kernel.Runner`: a task for each part. A task that is repeated elsewhere finds
+    the same, as all that it needs comes with it."""
+
+    def __init__(self, context: SparkContext, parts: int | None = None, *, least: int = LEAST) -> None:
+        """Without `parts`, there are as many as tasks run at the same time. Work of fewer than `least` events is done
+        here."""
+        self._context, self._least = context, least
+        self.parts = parts or context.defaultParallelism
+        self._here = Worker()
+        self._told: tuple[str, Broadcast[WorkerPlan]] | None = None
+
+    def run(self, told: WorkerPlan, works: Sequence[PartWork]) -> list[Done]:
+        """Does the work of some parts."""
+        if sum(work.events for work in works) < self._least:
+            return [self._here.work(told, work) for work in works]
+        if self._told is None or self._told[0] != told.version:
+            self.close()
+            self._told = told.version, self._context.broadcast(told)
+        pickled = [pickle.dumps(work, pickle.HIGHEST_PROTOCOL) for work in works]
+        tasks = self._context.parallelize(pickled, len(pickled)).map(partial(_work, self._told[1]))
+        return [pickle.loads(done) for done in tasks.collect()]
+
+    def close(self) -> None:
+        """Has the executors forget the statements."""
+        told, self._told = self._told, None
+        if told is not None:
+            with suppress(Py4JError, ConnectionError):  # if Spark has ended, they have forgotten them
+                told[1].destroy()
+
+
+# ------------------------------------------------------------ on executors
+
+
+def _work(told: Broadcast[WorkerPlan], work: bytes) -> bytes:
+    return pickle.dumps(_WORKER.work(told.value, pickle.loads(work)), pickle.HIGHEST_PROTOCOL)

@@ -2,6 +2,8 @@
 
 NEXT and FOLD with an equality of both sides part both by its values, and AGGREGATE by an attribute of BY. What an
 operator is parted by is asked of its inputs, from the last operator on, until it is asked of the streams.
+
+The numbers of sets of events that a part has found: theirs are changed for those that the driver gives.
 """
 
 from __future__ import annotations
@@ -11,26 +13,28 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 
-from pattern_stage.clauses import TooManyClauses, clauses_of
-from pattern_stage.columns import Columns, Ints
-from pattern_stage.definition import Form
-from pattern_stage.flow import mixed, same
-from pattern_stage.formula import leaves, rewritten
-from pattern_stage.predicates import compile_value, kind_of, single_events
-from pattern_stage.values import Texts
-from xscl.algebra.event_sequences import NearPattern, Pattern
+from common.arrays import Ints
+from pattern_stage.clauses import TooManyClauses, dnf_clauses, leaves, rewritten
+from pattern_stage.columns import Columns, mixed, same
+from pattern_stage.definition import StatementForm
+from pattern_stage.lineage import Lineage
+from pattern_stage.saved import flatten_lists, ints, lists
+from pattern_stage.values import Texts, compile_value, single_events, value_kind
 from xscl.algebra.events import (
     Aggregate,
     Attribute,
     Comparison,
-    Condition,
+    EventCondition,
     Filter,
     Fold,
     Function,
     Kind,
+    NearPattern,
     Next,
     Part,
+    Pattern,
     Schema,
     Select,
     Union,
@@ -40,16 +44,16 @@ from xscl.algebra.events import (
 MOST_TRIES = 1_000
 """So many ways to part a statement are tried."""
 
-Key = Value | None
+PartitionKey = Value | None
 """A value of an event, as the left one. Without one, events may be parted in any way."""
 
 
 @dataclass(frozen=True, slots=True)
-class Keys:
+class PartitionKeys:
     """The keys of the nodes of a form, by their places, and of the streams that it reads, by name."""
 
-    of: tuple[Key, ...]
-    streams: tuple[tuple[str, Schema, Key], ...]
+    of: tuple[PartitionKey, ...]
+    streams: tuple[tuple[str, Schema, PartitionKey], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,7 @@ class _Pair:
     right: Value
 
 
-def keys_of(form: Form) -> Keys | None:
+def find_partition_keys(form: StatementForm) -> PartitionKeys | None:
     """Returns keys for a form; None if it cannot be parted.
 
     Strings are compared as strings if all equalities are, else all values as numbers: then strings that are no numbers
@@ -75,26 +79,26 @@ def keys_of(form: Form) -> Keys | None:
                 for node, key in zip(form.nodes, found, strict=True)
                 if node.definition is None
             ]
-            return Keys(tuple(found), tuple(sorted(streams, key=lambda one: one[0])))
+            return PartitionKeys(tuple(found), tuple(sorted(streams, key=lambda one: one[0])))
     return None
 
 
 class _Search:
-    def __init__(self, form: Form, kind: Kind) -> None:
+    def __init__(self, form: StatementForm, kind: Kind) -> None:
         self._nodes, self._kind = form.nodes, kind
         self._tries = 0
 
-    def found(self) -> list[Key] | None:
-        keys: list[Key] = [None] * len(self._nodes)
+    def found(self) -> list[PartitionKey] | None:
+        keys: list[PartitionKey] = [None] * len(self._nodes)
         found = self._from(len(keys) - 1, keys)
         if found is None or all(key is None for key in found):
             return None
         return [None if key is None else self._typed(key) for key in found]
 
     def _typed(self, key: Value) -> Value:
-        return key if kind_of(key) == self._kind else Function("number", (key,), "number")
+        return key if value_kind(key) == self._kind else Function("number", (key,), "number")
 
-    def _from(self, place: int, keys: list[Key]) -> list[Key] | None:
+    def _from(self, place: int, keys: list[PartitionKey]) -> list[PartitionKey] | None:
         """Returns the keys of all nodes, of which those from a place on, down to the first, are still to be found."""
         if place < 0:
             return keys
@@ -113,7 +117,7 @@ class _Search:
                     return found
         return None
 
-    def _ways(self, place: int, key: Key) -> Iterator[Sequence[Key]]:
+    def _ways(self, place: int, key: PartitionKey) -> Iterator[Sequence[PartitionKey]]:
         """Yields keys of the inputs of a node with a key."""
         node = self._nodes[place]
         if node.definition is None:
@@ -151,7 +155,7 @@ class _Search:
                     if self._fits(one):
                         yield [one] * len(node.inputs)
 
-    def _of_fold(self, fold: Fold, key: Key) -> Iterator[Sequence[Key]]:
+    def _of_fold(self, fold: Fold, key: PartitionKey) -> Iterator[Sequence[PartitionKey]]:
         changing = {name for name, _ in fold.right.schema}
         computed = {name for name, _ in fold.sets}
         of = {name: source for source, (name, _) in zip(fold.names, fold.schema, strict=True)}
@@ -170,14 +174,14 @@ class _Search:
                     continue
             yield (left, other)
 
-    def _pairs(self, condition: Condition) -> Iterator[_Pair]:
+    def _pairs(self, condition: EventCondition) -> Iterator[_Pair]:
         for left, right in self._equalities(condition):
             yield _Pair(_alone(left), _alone(right))
 
-    def _equalities(self, condition: Condition) -> list[tuple[Value, Value]]:
+    def _equalities(self, condition: EventCondition) -> list[tuple[Value, Value]]:
         """Returns the equalities of the left side with the right one that hold wherever a condition does."""
         try:
-            clauses = clauses_of(condition)
+            clauses = dnf_clauses(condition)
         except TooManyClauses:
             return []
         found: list[tuple[Value, Value]] | None = None
@@ -195,7 +199,7 @@ class _Search:
                     yield left, right
 
     def _fits(self, value: Value) -> bool:
-        return self._kind == "number" or kind_of(value) == "string"
+        return self._kind == "number" or value_kind(value) == "string"
 
 
 def _parts(value: Value) -> set[str]:
@@ -231,13 +235,13 @@ def _meant(key: Value, of: Mapping[str, tuple[Part, str]]) -> tuple[Part | None,
 # ---------------------------------------------------------------- parts
 
 
-def part_of(key: Key, events: Columns, schema: Schema, texts: Texts, parts: int) -> Ints:
+def assign_partitions(key: PartitionKey, events: Columns, schema: Schema, texts: Texts, parts: int) -> Ints:
     """Returns the part of each event, of so many. It is the same in every process."""
     if key is None:
         return _spread(events.parts[:, 0], parts)
     every = np.arange(len(events))
     column = compile_value(key, schema, None, texts)(single_events(events, every, every, ()))
-    if kind_of(key) == "number":
+    if value_kind(key) == "number":
         return _spread(same(column), parts)
     codes, at = np.unique(column.astype(np.int64), return_inverse=True)
     hashes = [0 if text is None else zlib.crc32(text.encode("utf-8", "surrogatepass")) for text in texts.texts(codes)]
@@ -247,3 +251,55 @@ def part_of(key: Key, events: Columns, schema: Schema, texts: Texts, parts: int)
 
 def _spread(numbers: Ints, parts: int) -> Ints:
     return (mixed([np.ascontiguousarray(numbers)]).view(np.uint64) % np.uint64(parts)).astype(np.int64)
+
+
+FIRST = 1 << 61
+"""The first number of a set in a part: the driver gives none as great."""
+
+_NONE = np.zeros(0, np.int64)
+
+
+def new_sets(lineage: Lineage) -> pa.Table | None:
+    """Returns the sets of a part: `number`, and `refers`, their members. None if there are none."""
+    table = lineage.table()
+    new = table.filter(pa.array(table["number"].to_numpy() >= FIRST))
+    return new.select(["number", "refers"]).combine_chunks() if len(new) else None
+
+
+class Numbers:
+    """Numbers of events that others have given, and ours for them. Those that they do not give are left alone."""
+
+    def __init__(self, theirs: Ints, ours: Ints) -> None:
+        self._theirs, self._ours = theirs, ours
+
+    def of(self, parts: Ints) -> Ints:
+        """Returns parts with our numbers."""
+        if not len(self._theirs):
+            return parts
+        at = np.minimum(np.searchsorted(self._theirs, parts), len(self._theirs) - 1)
+        return np.where(self._theirs[at] == parts, self._ours[at], parts)
+
+    def in_state(self, state: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
+        """Returns a saved state with our numbers."""
+        if not len(self._theirs):
+            return dict(state)
+        return {name: self._in_table(table) for name, table in state.items()}
+
+    def _in_table(self, table: pa.Table) -> pa.Table:
+        for place, name in enumerate(table.column_names):
+            if name.endswith("parts"):
+                numbers, sizes = flatten_lists(table, name)
+                table = table.set_column(place, name, lists(self.of(numbers), sizes))
+        return table
+
+
+def set_numbers(sets: pa.Table | None, lineage: Lineage) -> Numbers:
+    """Returns the driver's numbers for the sets of a part."""
+    if sets is None:
+        return Numbers(_NONE, _NONE)
+    members, sizes = flatten_lists(sets, "refers")
+    groups = np.repeat(np.arange(len(sizes)), sizes)
+    known = members >= 0
+    ours = lineage.together(members[known].reshape(-1, 1), groups[known])
+    order = np.argsort(theirs := ints(sets, "number"))
+    return Numbers(theirs[order], ours[order])

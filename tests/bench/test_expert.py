@@ -14,7 +14,7 @@ from bench.expert import Case, compared_lines, measure
 from bench.expert_workload import Expert, parameters, script
 from bench.stage2_report import Line
 from bench.workload import items
-from xscl import parse_script
+from xscl.parser import parse_script
 
 
 @pytest.mark.parametrize("queries", [1, 60, pytest.param(600, marks=pytest.mark.soak)])

@@ -6,7 +6,7 @@ import pytest
 
 from bench import fanout
 from bench.fanout import KINDS, Case, beside_one, documents, measure, script
-from xscl import parse_script
+from xscl.parser import parse_script
 
 
 @pytest.mark.parametrize("kind", KINDS)

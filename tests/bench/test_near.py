@@ -11,7 +11,7 @@ import pytest
 from bench import near
 from bench.headlines import Headline, made_headlines, read_headlines
 from bench.near import EQUALITY, WINDOW, Case, beside_equality, candidates, expected, measure
-from join_stage.near.word_order import LONGEST_FIRST
+from join_stage.near import LONGEST_FIRST
 from tests.oracle import values as oracle_values
 
 

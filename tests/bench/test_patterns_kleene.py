@@ -17,7 +17,7 @@ from pattern_stage.columns import Columns
 from pattern_stage.lineage import Lineage
 from pattern_stage.values import Texts
 from tests.oracle import test_patterns
-from xscl.algebra.event_sequences import Pattern
+from xscl.algebra.events import Pattern
 
 BASE = Case("E1", "p1", "s3", 30, 1_500)
 

@@ -9,8 +9,8 @@ import pytest
 
 from bench import patterns, patterns_places
 from bench.patterns_places import Case, Template, cases, measure
-from mmqjp.answers.patterns.places import kernels
-from pattern_stage.partition.on_spark import SparkRunner
+from mmqjp.answers.events_run import kernels
+from pattern_stage.partition.kernel import SparkRunner
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

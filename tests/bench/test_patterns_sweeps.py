@@ -12,7 +12,7 @@ import pytest
 from bench import patterns, patterns_aggregates, patterns_plot, patterns_sweeps, patterns_thesis
 from bench.patterns_sweeps import measure
 from bench.patterns_thesis import PROCESSES, Workload, cases, statements, streams
-from pattern_stage.rules import RULE_NAMES
+from pattern_stage.plan import RULE_NAMES
 
 
 @pytest.mark.parametrize("template", ["constants", "NEXT", "FOLD", "channel"])

@@ -19,7 +19,7 @@ from bench.peer_worker import Report, Row, Wish, Work, read_work, write_work
 from bench.peers import ADDED, Case, NothingToAdd, OtherRows, compare, contenders, measure, prepare, present, shred
 from bench.process_tree import processor_seconds, resident_bytes
 from bench.workload import HOUR, items
-from feeds.document import Document
+from feeds.documents import Document
 
 SMALL = Case(3, items=600, batch=300, last=100, rounds=1)
 ROWS: set[Row] = {("q1", 3, 8), ("q2", 3, 9), (ADDED, 2, 7), (ADDED, 3, 9)}

@@ -16,8 +16,8 @@ from bench.stage2_engines import opened
 from bench.stage2_floor import Floor
 from bench.stage2_rows import rows_digest
 from bench.workload import HOUR, channel
-from mmqjp.session import Session
-from xscl import parse_script
+from mmqjp.engine import Session
+from xscl.parser import parse_script
 
 TINY, SMALLER = Case(60, 6000, 3000), Case(60, 3000, 1500)
 

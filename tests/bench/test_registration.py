@@ -8,7 +8,8 @@ from bench import registration_rates
 from bench.registration_commands import measure_commands
 from bench.registration_rates import RATES, Rate, compare, measure_rate
 from bench.registration_scripts import KINDS, WRONG, queries, script
-from xscl import XsclErrors, parse_script
+from xscl.parser import parse_script
+from xscl.problems import XsclErrors
 
 
 @pytest.mark.parametrize("kind", RATES)

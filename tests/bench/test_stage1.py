@@ -18,7 +18,7 @@ from bench.stage1_reference import rows_of
 from bench.stage1_workload import KINDS, VOCABULARIES, documents, patterns, xpaths
 from tests.support.cli import mmqjp as call
 from xpath_stage.binder import bindings
-from xpath_stage.parse import parse_document
+from xpath_stage.documents import parse_document
 
 
 @pytest.fixture(autouse=True)

@@ -19,11 +19,11 @@ from bench.stage2_rows import check_equal, check_sample, expanded_count, of_colu
 from bench.stage2_sequential import LAYOUTS, statement
 from bench.stage2_witnesses import document, witnesses
 from bench.technical import THREE_LEVEL, TWO_LEVEL, cases, expand, measure, measure_split, workload
-from join_stage.joiner import PLANS, RESULT
+from join_stage.protocol import PLANS, RESULT
 from templates.catalog import Change
-from templates.template import canonical_shape
+from templates.graph import canonical_shape
+from xpath_stage.documents import StreamDocument, parse_document
 from xpath_stage.evaluator import XPathStage
-from xpath_stage.parse import StreamDocument, parse_document
 
 TINY = [replace(TWO_LEVEL, queries=30), replace(THREE_LEVEL, queries=30)]
 CONTRACT = [

@@ -10,7 +10,7 @@ import feedparser
 import httpx
 from playwright.sync_api import Browser, Page, expect
 
-from feeds.fetch.opml import ListedFeed, write_opml
+from feeds.fetch.lists import ListedFeed, write_opml
 from tests.browser.conftest import Visit
 from tests.browser.site import served_site
 from tests.support.feed_server import FeedServer, rss

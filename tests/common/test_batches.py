@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from common.batches import in_batches
+from common.tools import in_batches
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ from xml.parsers import expat
 
 import pytest
 
-from common.prolog import read_prolog
+from common.xml import read_prolog
 from tests.support.cpu import printed
 from tests.support.fuzz_stage1 import read, reference
-from xpath_stage.parse import DocumentError, parse_document
+from xpath_stage.documents import DocumentError, parse_document
 
 NAMES = ("a", "b", "c")
 TYPES = ("CDATA", "NMTOKEN", "NMTOKENS", "IDREF", "(v|w)", "NOTATION (n)", "ENTITY")
@@ -88,7 +88,7 @@ def test_a_doctype_is_understood_to_its_end():
 # ---------------------------------------------------------------- linear time
 
 PARSE = """
-from xpath_stage.parse import DocumentError, parse_document
+from xpath_stage.documents import DocumentError, parse_document
 def subset(text): return b"<!DOCTYPE r [" + text + b"]><r/>"
 def numbered(text, count): return b"".join(text % i for i in range(count))
 for xml in ({}):

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from common import remembered
-from common.quick import quick
-from common.remembered import Remembered
+from common import tools
+from common.tools import Remembered, quick
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +56,7 @@ def test_a_repr_of_its_own_stays():
 
 
 def test_equal_objects_have_results_of_their_own_and_few_are_remembered(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(remembered, "MOST", 3)
+    monkeypatch.setattr(tools, "MOST", 3)
     calls: list[Quick] = []
 
     def one_of(made: Quick) -> int:

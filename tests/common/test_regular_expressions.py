@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 
 from tests.test_project import PACKAGES
-from xscl import lalr, parse_script, parser
+from xscl import lalr, parser
+from xscl.parser import parse_script
 
 SINGLE = {codes.LITERAL, codes.NOT_LITERAL, codes.ANY, codes.IN}
 

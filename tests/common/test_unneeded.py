@@ -20,14 +20,14 @@ def test_the_program_does_without_what_only_takes_time():
 
 
 def test_nothing_is_hidden_in_the_process_of_others():
-    code = "from mmqjp.loading import without_pandas; without_pandas(); import sys; print('pandas' in sys.modules)"
+    code = "from mmqjp.process import without_pandas; without_pandas(); import sys; print('pandas' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "True\n"
 
 
 def test_what_was_hidden_can_be_imported_later():
     code = (
-        "from common.unneeded import in_own_process, hidden; from mmqjp.loading import without_pandas\n"
+        "from common.tools import in_own_process, hidden; from mmqjp.process import without_pandas\n"
         "in_own_process(); without_pandas()\n"
         "import pandas, pyarrow\n"
         "print(len(pyarrow.table({'a': [1]}).to_pandas()))"

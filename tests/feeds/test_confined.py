@@ -9,15 +9,13 @@ import time
 
 import pytest
 
-from feeds import Reject
-from feeds import confined as module
-from feeds.confined import ANSWER, ConfinedError, confined, confined_aside, prepare, seconds_for
-from feeds.entries import read_entries
-from feeds.fetch.opml import read_opml
+from feeds import feed as module
+from feeds.documents import Reject
+from feeds.feed import ANSWER, ConfinedError, confined, confined_aside, prepare, read_entries, seconds_for
+from feeds.fetch.lists import read_opml
 from feeds.fetch.robots import crawl_delay
 from feeds.history import History
-from feeds.item import Origin
-from feeds.text import LONGEST_TITLE
+from feeds.items import LONGEST_TITLE, Origin
 from tests.support.cpu import printed
 
 
@@ -184,14 +182,14 @@ def test_rules_for_robots_are_applied():
 
 LINEAR = """
 import gzip, zstandard
-from feeds.charset import as_told
-from feeds.document import Document
-from feeds.fetch.decode import DecodeError, decode
-from feeds.fetch.hints import fresh_for, retry_after
-from feeds.fetch.opml import read_opml
+from feeds.files import as_told
+from feeds.documents import Document
+from feeds.fetch.http import DecodeError, decode
+from feeds.fetch.http import fresh_for, retry_after
+from feeds.fetch.lists import read_opml
 from feeds.history import History
-from feeds.links import is_harmless
-from feeds.sniff import kind_of_body
+from feeds.items import is_harmless
+from feeds.files import kind_of_body
 {}
 print("done")
 """

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lxml import etree
 
-from feeds import Document, parse_time
-from feeds.dates import iso_utc, parse_date, parse_iso
+from feeds.documents import Document, iso_utc, parse_date, parse_iso, parse_time
 
 NOON = 1_778_068_800_000_000  # 2026-05-06T12:00:00Z
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from feeds import Reject
-from feeds.item import Origin
+from feeds.documents import Reject
+from feeds.items import Origin
 from tests.support.feed_texts import HERE, MTIME, atom, leaves, read, rss, values
 
 

@@ -16,11 +16,10 @@ import nh3
 import pytest
 from lxml import etree
 
-from feeds import Document, Reject
-from feeds.entries import EntryForm, read_entries
+from feeds.documents import Document, Reject
+from feeds.feed import EntryForm, read_entries
 from feeds.history import History
-from feeds.item import Origin
-from feeds.text import html_to_text, one_line
+from feeds.items import Origin, html_to_text, one_line
 from tests.support.places import ROOT
 
 DIRECTORY = ROOT / ".feedparser" / f"feedparser-{feedparser.__version__}" / "tests"

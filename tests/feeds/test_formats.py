@@ -3,9 +3,8 @@
 import pytest
 from lxml import etree
 
-from feeds import Document, Reject
-from feeds.item import Origin
-from feeds.text import html_to_text, one_line
+from feeds.documents import Document, Reject
+from feeds.items import Origin, html_to_text, one_line
 from tests.support.feed_texts import atom, json_feed, leaves, only, read, rss, values
 
 

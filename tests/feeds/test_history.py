@@ -10,19 +10,16 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from lxml import etree
 
-from feeds import Document, Reject
-from feeds.entries import read_entries
-from feeds.fetch.clock import HOUR
-from feeds.fetch.drop_archive import DropArchive
-from feeds.fetch.feed_state import source_name
-from feeds.fetch.state import FetchStore
-from feeds.fetch.warc_archive import WarcArchive
-from feeds.history import MOST_VERSIONS, History
-from feeds.item import Entry, Origin, item_xml
-from feeds.sightings import EndOfFetch, Fetch, Sighting, sightings
-from feeds.sources import read_documents
-from mmqjp import Engine
+from feeds.documents import Document, Reject
+from feeds.feed import read_entries
+from feeds.fetch.archive import DropArchive, WarcArchive
+from feeds.fetch.http import HOUR
+from feeds.fetch.state import FetchStore, source_name
+from feeds.history import MOST_VERSIONS, EndOfFetch, Fetch, History, Sighting, sightings
+from feeds.items import Entry, Origin, item_xml
+from feeds.tail import read_documents
 from mmqjp.answers.output import Output
+from mmqjp.shown_engine import Engine
 from tests.generate.seeds import examples
 from tests.support.cli import mmqjp, write_queries
 from tests.support.faults import Killed, armed, killed

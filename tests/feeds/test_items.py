@@ -8,13 +8,24 @@ from urllib.parse import urljoin
 import pytest
 from lxml import etree
 
-from feeds import Reject, confined
-from feeds.entries import read_entries
-from feeds.feed import MOST_AUTHORS
-from feeds.item import ATTRIBUTES, FIELDS, MOST_FOLDERS, Enclosure, Entry, Membership, Origin, entry_version, item_xml
-from feeds.markup import LONGEST_ADDRESS, MOST_MENTIONS
-from feeds.sightings import Sighting
-from feeds.text import LONGEST_TITLE
+from feeds import feed as feed_module
+from feeds.documents import Reject
+from feeds.feed import MOST_AUTHORS, read_entries
+from feeds.history import Sighting
+from feeds.items import (
+    ATTRIBUTES,
+    FIELDS,
+    LONGEST_ADDRESS,
+    LONGEST_TITLE,
+    MOST_FOLDERS,
+    MOST_MENTIONS,
+    Enclosure,
+    Entry,
+    Membership,
+    Origin,
+    entry_version,
+    item_xml,
+)
 from tests.generate.seeds import seeds
 from tests.oracle.values import canonical_url
 from tests.support.feed_texts import HERE, atom, json_feed, leaves, only, read, rss, values
@@ -311,7 +322,7 @@ def test_the_feed_s_addresses_and_authors_stay_if_they_are_not_too_long():
 
 
 def test_a_feed_that_grows_in_other_ways_is_refused(monkeypatch):
-    monkeypatch.setattr(confined, "ANSWER", 1 << 20)
+    monkeypatch.setattr(feed_module, "ANSWER", 1 << 20)
     base = f"xml:base='https://e.example/{'a' * 50_000}/'"
     grown = f"<feed xmlns='http://www.w3.org/2005/Atom' {base}>" + "<entry><link href='x'/></entry>" * 40
     (reject,) = read_entries(f"{grown}</feed>".encode(), HERE)

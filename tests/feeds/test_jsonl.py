@@ -9,8 +9,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from feeds import Document, Reject, parse_time
-from feeds.jsonl import read_jsonl, read_line
+from feeds.documents import Document, Reject, parse_time
+from feeds.readers import read_jsonl, read_line
 from tests.support.files import DOCUMENTS, LINES, read, write
 
 

@@ -8,12 +8,11 @@ from random import Random
 import pytest
 from lxml import etree
 
-from feeds import Document
-from feeds.entries import read_entries
-from feeds.fetch.discovery import feeds_of_page
+from feeds.documents import Document
+from feeds.feed import read_entries
+from feeds.fetch.http import feeds_of_page
 from feeds.history import History
-from feeds.item import Origin
-from feeds.links import is_harmless
+from feeds.items import Origin, is_harmless
 
 HERE = Origin("dir/feed.xml", 1_800_000_000_000_000, base="https://base.example/feed")
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from feeds import drop_directory, listing
+from feeds import readers
+from feeds import tail as tail_module
 from feeds.files import files_below
-from feeds.listing import Listing
-from feeds.offsets import ALL_READ, Offset
-from feeds.tail import Tail
+from feeds.readers import ALL_READ, Offset
+from feeds.tail import Listing, Tail
 
 
 def names(listed: Listing, *known: str) -> list[str]:
@@ -34,13 +34,13 @@ def test_files_have_their_names_below_the_directory(tmp_path: Path):
 
 def test_a_sidecar_is_read_once_as_long_as_it_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     read: list[str] = []
-    real = drop_directory.read_sidecar
+    real = readers.read_sidecar
 
     def reading(path: Path) -> object:
         read.append(path.name)
         return real(path)
 
-    monkeypatch.setattr(listing, "read_sidecar", reading)
+    monkeypatch.setattr(tail_module, "read_sidecar", reading)
     (tmp_path / "a.json").write_text('{"url": "http://a/"}')
     (tmp_path / "a.rss").write_text("<rss/>")
     listed = Listing(tmp_path, feeds=True)

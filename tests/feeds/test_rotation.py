@@ -9,12 +9,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from feeds.document import Document, Reject
-from feeds.offsets import Offset
-from feeds.rotation import RACY
-from feeds.tail import Tail
-from mmqjp.session import Session
-from mmqjp.tables.commit_metadata import CommitMetadata
+from feeds.documents import Document, Reject
+from feeds.readers import Offset
+from feeds.tail import RACY, Tail
+from mmqjp.engine import Session
+from mmqjp.tables.schema import CommitMetadata
 from tests.feeds.test_tail import Reader
 from tests.generate.seeds import seeds
 from tests.mmqjp.service.test_service_kill import program
@@ -45,7 +44,7 @@ def test_each_line_is_read_once_whatever_becomes_of_its_file(
     seed: int, single: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     rng = random.Random(seed)
-    monkeypatch.setattr("feeds.rotation.RACY", rng.choice([RACY, SOON]))
+    monkeypatch.setattr("feeds.tail.RACY", rng.choice([RACY, SOON]))
     positions: dict[tuple[str, str], Offset] = {}
     found: Counter[str] = Counter()
     path = tmp_path / "x.jsonl"
@@ -79,7 +78,7 @@ def test_each_line_is_read_once_by_micro_batches_that_are_repeated(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     rng = random.Random(seed)
-    monkeypatch.setattr("feeds.rotation.RACY", rng.choice([RACY, SOON]))
+    monkeypatch.setattr("feeds.tail.RACY", rng.choice([RACY, SOON]))
     driver = Driver(tmp_path, most=rng.choice([2, 5, 100]), grain=rng.choice([1, 100, 10_000]), tasks=3)
     found: Counter[str] = Counter()
 
@@ -188,7 +187,7 @@ def test_a_store_that_was_written_without_marks_goes_on(tmp_path: Path):
 
 
 def test_what_could_not_be_looked_into_is_looked_into_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("feeds.rotation.RACY", -(10**12))
+    monkeypatch.setattr("feeds.tail.RACY", -(10**12))
     path, copied = tmp_path / "1.jsonl", tmp_path / "1.jsonl.old"
     path.write_text('{"id": "d0", "xml": "<a/>"}\n')
     tail = Tail(tmp_path)
@@ -203,7 +202,7 @@ def test_what_could_not_be_looked_into_is_looked_into_again(tmp_path: Path, monk
 
 
 def test_what_was_found_elsewhere_is_found_until_it_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("feeds.rotation.RACY", -(10**12))  # a directory seen once is not listed again
+    monkeypatch.setattr("feeds.tail.RACY", -(10**12))  # a directory seen once is not listed again
     path = tmp_path / "1.jsonl"
     path.write_text('{"id": "d0", "xml": "<a/>"}\n')
     tail = Tail(tmp_path)

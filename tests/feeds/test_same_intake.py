@@ -14,15 +14,11 @@ import pytest
 from warcio.statusandheaders import StatusAndHeaders
 from warcio.warcwriter import WARCWriter
 
-from feeds.document import Document, Reject
-from feeds.entries import EntryForm
+from feeds.documents import Document, Reject
+from feeds.feed import EntryForm
 from feeds.history import History
-from feeds.sources import read_documents
-from feeds.tail import Tail, waiting_files
-from feeds.waiting import judged, read_waiting
-from mmqjp.spark.batch_plan import PlanFiles
-from mmqjp.spark.files import FileReader, FileSource, PlanPartition, SourcePath
-from mmqjp.spark.micro_batch import ROWS, items_of
+from feeds.tail import Tail, judged, read_documents, read_waiting, waiting_files
+from mmqjp.spark.source import ROWS, FileReader, FileSource, PlanFiles, PlanPartition, SourcePath, decode_items
 from tests.generate.seeds import seeds
 
 Sequence = list[tuple[str, str, int | None]]
@@ -139,7 +135,9 @@ def by_spark(directory: Path, feeds: EntryForm | None, plans: Path) -> Sequence:
     made = [row for share in reversed(shares) if isinstance(share, PlanPartition) for row in reader.read(share)]
     rows = pa.Table.from_batches(made, ROWS).sort_by("place")
     text = pa.array([xml and xml.decode() for xml in rows["xml"].to_pylist()], pa.string())
-    for read in items_of(rows.append_column("text", text).append_column("unread", pa.nulls(len(rows), pa.binary()))):
+    for read in decode_items(
+        rows.append_column("text", text).append_column("unread", pa.nulls(len(rows), pa.binary()))
+    ):
         if read.item is not None and (item := known.judge(read.item)) is not None:
             found.append(item)
     return sequence(found)

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from lxml import etree
 
-from feeds import Document, Reject, SourceError, read_documents
+from feeds.documents import Document, Reject, SourceError
+from feeds.tail import read_documents
 from tests.support.files import DOCUMENTS, LINES, NOON, RSS, read, warc, write
 
 # ---------------------------------------------------------------- XML

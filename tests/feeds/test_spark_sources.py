@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from lxml import etree
 
-from feeds import Document, Reject, read_documents
-from feeds.bad_input import SourceError
+from feeds.documents import Document, Reject, SourceError
+from feeds.fetch.archive import WarcArchive
 from feeds.fetch.state import STATE_FILE, FetchStore
-from feeds.fetch.warc_archive import WarcArchive
-from feeds.spark.document_rows import local_path, row_batches
-from mmqjp.session import Session
-from mmqjp.spark import drops, register
+from feeds.spark.sources import drops, local_path, row_batches
+from feeds.tail import read_documents
+from mmqjp.engine import Session
+from mmqjp.spark.attachment import register
 from tests.support.feed_server import Fetching, rss
 from tests.support.places import ROOT
 
@@ -319,7 +319,7 @@ def test_only_what_is_local_is_a_path():
 
 
 def test_feeds_alone_do_not_import_spark():
-    program = "import sys, feeds.sources, feeds.tail, feeds.fetch.job, mmqjp.cli; sys.exit('pyspark' in sys.modules)"
+    program = "import sys, feeds.tail, feeds.tail, feeds.fetch.fetcher, mmqjp.cli; sys.exit('pyspark' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 

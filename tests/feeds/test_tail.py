@@ -10,12 +10,10 @@ import pytest
 from warcio.statusandheaders import StatusAndHeaders
 from warcio.warcwriter import WARCWriter
 
-from feeds.bad_input import SourceError
-from feeds.document import Document, Reject
+from feeds.documents import Document, Reject, SourceError
 from feeds.history import History
-from feeds.offsets import ALL_READ, Offset
-from feeds.tail import Tail, waiting_files
-from feeds.waiting import judged, read_waiting
+from feeds.readers import ALL_READ, Offset
+from feeds.tail import Tail, judged, read_waiting, waiting_files
 from tests.support.unreadable import failing, shut
 
 FEED = "<rss><channel><title>t</title><item><title>{0}</title><guid>{0}</guid></item></channel></rss>"

@@ -2,8 +2,8 @@
 
 import pytest
 
-from feeds import Document, Reject
-from feeds.warc import read_warc
+from feeds.documents import Document, Reject
+from feeds.readers import read_warc
 from tests.support.files import NOON, read, warc, write
 
 

@@ -7,11 +7,10 @@ from dataclasses import fields, is_dataclass, replace
 from random import Random
 
 from tests.generate.documents import SECOND, chance
-from xscl.algebra.expressions import ElementConstructor, VarPath
-from xscl.algebra.normal import NEGATED, JoinOp
-from xscl.scope import visible_names
-from xscl.script import Script
-from xscl.syntax import Input, Join, Query, SelectItems, SelectStar, SubQuery, Window
+from xscl.algebra.joins import NEGATED, JoinOp
+from xscl.algebra.values import ElementConstructor, VarPath
+from xscl.check_expressions import visible_names
+from xscl.syntax import Input, Join, Query, Script, SelectItems, SelectStar, SubQuery, Window
 
 ABSENCES: tuple[JoinOp, ...] = ("NOT FOLLOWED BY", "NOT JOIN", "NOT PRECEDED BY")
 

@@ -11,18 +11,7 @@ from lxml import etree
 from tests.generate.comparisons import LITERALS, TEXT_FUNCTIONS, argument, comparison, derived, string_test
 from tests.generate.documents import NAMESPACE, chance
 from tests.oracle.match import Matcher, Node, Tree
-from xscl.algebra.expressions import (
-    And,
-    Axis,
-    Compare,
-    Expr,
-    NameTest,
-    Not,
-    Or,
-    Rel,
-    Step,
-    String,
-)
+from xscl.algebra.values import And, Axis, Compare, Expr, NameTest, Not, Or, Rel, Step, String
 from xscl.syntax import Block
 
 

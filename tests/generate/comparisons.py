@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 from tests.generate.documents import TIMES, chance
-from xscl.algebra.expressions import Call, Compare, CompareOp, Expr, Number, String
-from xscl.algebra.functions import WITH_LITERAL
+from xscl.algebra.values import WITH_LITERAL, Call, Compare, CompareOp, Expr, Number, String
 
 LITERALS = ("1", "2", "u", "10", "")
 NUMBERS = ("1", "2", "10", "1.5", "-1")

@@ -7,10 +7,8 @@ from random import Random
 from tests.generate.comparisons import derived
 from tests.generate.documents import INNER_TAGS, chance
 from tests.generate.documents import value as random_value
-from xscl.algebra.comparisons import is_number
-from xscl.algebra.expressions import Axis, Compare, Expr, NameTest, Number, Rel, Step, String, VarPath
-from xscl.event_syntax import DefinedAttribute, EventDefinition
-from xscl.syntax import Block
+from xscl.algebra.values import Axis, Compare, Expr, NameTest, Number, Rel, Step, String, VarPath, is_number
+from xscl.syntax import Block, DefinedAttribute, EventDefinition
 
 FUNCTIONS = ("lower-case", "normalize-space", "string-length", "host", "date", "words", "substring-after")
 

@@ -11,7 +11,7 @@ from random import Random
 
 from lxml import etree
 
-from feeds.document import Document
+from feeds.documents import Document
 
 NAMESPACE = "u:x"
 ROOT_TAGS = "aaaaaaaabbcd"

@@ -9,10 +9,9 @@ from random import Random
 
 import pyarrow as pa
 
-from join_stage.batch_sql import TemplateTable
-from join_stage.joiner import RESULT, JoinEngine, Matches, Scope
-from templates.catalog import INFINITE, Row
-from templates.template import Shape
+from join_stage.protocol import RESULT, JoinEngine, JoinScope, Matches, TemplateTable
+from templates.catalog import INFINITE, TemplateRow
+from templates.graph import Shape
 from templates.witness import R_BIN, R_DOC, R_DOCTS, R_GROUP, Witnesses
 
 Result = list[tuple[int, int, int | None, list[int]]]
@@ -26,14 +25,14 @@ INT32_TOP = 2**31 - 1
 class JoinCase:
     """Templates with their rows, and batches with the id of their first document; `window` is the largest."""
 
-    templates: list[tuple[TemplateTable, list[Row]]]
+    templates: list[tuple[TemplateTable, list[TemplateRow]]]
     batches: list[tuple[int, Witnesses]]
     window: int
 
     @property
-    def scope(self) -> Scope:
+    def scope(self) -> JoinScope:
         """Documents of T stand on the right only."""
-        return Scope(self.window, frozenset({("S", "S"), ("S", "T")}))
+        return JoinScope(self.window, frozenset({("S", "S"), ("S", "T")}))
 
 
 def random_join_case(
@@ -118,9 +117,9 @@ def _side(rng: Random, joins: int) -> list[int | None]:
     return parents
 
 
-def _row(rng: Random, number: int, template: int, shape: Shape, window: int) -> Row:
+def _row(rng: Random, number: int, template: int, shape: Shape, window: int) -> TemplateRow:
     variables = tuple(rng.randrange(VARIABLES) for _ in shape.parents)
-    return Row(number, template, variables, rng.choice([window, 5 * SECOND]), rng.random() < 0.5)
+    return TemplateRow(number, template, variables, rng.choice([window, 5 * SECOND]), rng.random() < 0.5)
 
 
 def _document(

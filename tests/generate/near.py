@@ -5,9 +5,10 @@ from __future__ import annotations
 from random import Random
 from xml.sax.saxutils import escape
 
-from feeds.document import Document
+from feeds.documents import Document
 from tests.generate.documents import SECOND, chance
-from xscl import Script, parse_script
+from xscl.parser import parse_script
+from xscl.syntax import Script
 
 WORDS = (
     *("storm", "Storm", "hits", "the", "coast", "a", "rain", "ﬁre", "FIRE", "Straße", "strasse", "2", "3.5", "it's"),

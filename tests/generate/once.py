@@ -8,10 +8,9 @@ from random import Random
 from tests.generate.comparisons import derived
 from tests.generate.documents import SECOND, chance
 from tests.generate.queries import DERIVED
-from xscl.algebra.expressions import Expr, NameTest, Step, VarPath
-from xscl.scope import NameKind, visible_names
-from xscl.script import Script
-from xscl.syntax import Once, Query, Window
+from xscl.algebra.values import Expr, NameTest, Step, VarPath
+from xscl.check_expressions import NameKind, visible_names
+from xscl.syntax import Once, Query, Script, Window
 
 WINDOWS = (None, None, 1, SECOND, 2 * SECOND, 3 * SECOND, 8 * SECOND)
 

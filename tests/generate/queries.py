@@ -6,17 +6,28 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
-from feeds.document import Document
+from feeds.documents import Document
 from tests.generate.blocks import BlockMaker, Name, flat_and, flat_or
 from tests.generate.comparisons import LITERALS, TEXT_FUNCTIONS, alike, comparison, derived, kind_of, string_test
 from tests.generate.documents import NAMESPACE, PUBLISHED, SECOND, STREAMS, chance, document_xml
 from tests.oracle.evaluation import evaluate
-from xscl.algebra import functions
-from xscl.algebra.expressions import Call, Compare, ElementConstructor, Expr, Hole, Operand, String, VarPath
-from xscl.algebra.normal import JoinOp
+from xscl.algebra import values
+from xscl.algebra.joins import JoinOp
+from xscl.algebra.values import Call, Compare, ElementConstructor, Expr, Hole, String, ValueExpr, VarPath
 from xscl.printer import to_xscl
-from xscl.script import Script
-from xscl.syntax import Block, Input, Join, Query, Select, SelectItem, SelectItems, SelectStar, SubQuery, Window
+from xscl.syntax import (
+    Block,
+    Input,
+    Join,
+    Query,
+    Script,
+    SelectClause,
+    SelectItem,
+    SelectItems,
+    SelectStar,
+    SubQuery,
+    Window,
+)
 
 DERIVED = (*TEXT_FUNCTIONS, "normalize-space", "date", "number", "string-length")
 WINDOWS = (8 * SECOND, None, 8 * SECOND, 5 * SECOND, None, 8 * SECOND, 2 * SECOND, 1_500_000, 0)
@@ -35,7 +46,7 @@ class Part:
 class Choice:
     """An operand, its value in the sample documents, and the name that it starts from."""
 
-    operand: Operand
+    operand: ValueExpr
     text: str
     name: Name
 
@@ -45,9 +56,9 @@ MOST_PUBLISHED = 60
 
 
 def _derive(call: Call, text: str) -> str:
-    name = functions.derivation(call)
+    name = values.derivation(call)
     assert name is not None, "it is a derived value"
-    return functions.derive(name, text)
+    return values.derive(name, text)
 
 
 def random_script(rng: Random, n_queries: int, samples: Sequence[Document]) -> Script:
@@ -207,7 +218,7 @@ class QueryMaker:
             one, other = self._choose(left), self._choose(left if shape < 15 else right)
             kinds = _kinds(one, other)
             compared = comparison(rng, one.operand, one.text, other.operand if shape < 60 else None, kinds)
-            if functions.compare(compared.op, one.text, other.text):
+            if values.compare(compared.op, one.text, other.text):
                 break
         if shape < 75:
             return compared
@@ -232,7 +243,7 @@ class QueryMaker:
 
     # ------------------------------------------------------------ SELECT
 
-    def _select(self, part: Part) -> Select | None:
+    def _select(self, part: Part) -> SelectClause | None:
         shape = self._rng.randrange(100)
         if shape < 55:
             return None

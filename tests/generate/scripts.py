@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from hypothesis import strategies as st
 
 from tests.generate.comparisons import TEXT_FUNCTIONS, accepted
-from xscl.algebra.expressions import (
+from xscl.algebra.joins import NEGATED, JoinOp
+from xscl.algebra.values import (
+    WITH_LITERAL,
     And,
     Call,
     CompareOp,
@@ -23,16 +25,14 @@ from xscl.algebra.expressions import (
     String,
     VarPath,
 )
-from xscl.algebra.functions import WITH_LITERAL
-from xscl.algebra.normal import NEGATED, JoinOp
-from xscl.script import Script
 from xscl.syntax import (
     Block,
     Input,
     Join,
     Once,
     Query,
-    Select,
+    Script,
+    SelectClause,
     SelectItem,
     SelectItems,
     SelectStar,
@@ -293,7 +293,7 @@ def _source(draw: Draw, depth: int, names: Names) -> Source:
     return source
 
 
-def _select(draw: Draw, source: Source) -> Select | None:
+def _select(draw: Draw, source: Source) -> SelectClause | None:
     kind = draw(st.sampled_from(("none", "items", "constructor")))
     if kind == "items":
         items: list[SelectItem] = []

@@ -6,10 +6,10 @@ from random import Random
 
 from hypothesis import strategies as st
 
-from feeds.document import Document
+from feeds.documents import Document
 from tests.generate.documents import document_set, document_xml
 from tests.generate.queries import random_script
-from xscl.script import Script
+from xscl.syntax import Script
 
 
 def _randoms() -> st.SearchStrategy[Random]:

@@ -9,11 +9,12 @@ from dataclasses import fields, is_dataclass
 import pytest
 from hypothesis import given
 
-from feeds.document import Document
+from feeds.documents import Document
 from tests.generate.strategies import cases, document_sets, random_case, scripts
 from tests.oracle.evaluation import evaluate
-from xscl import parse_script, to_xscl
-from xscl.script import Script
+from xscl.parser import parse_script
+from xscl.printer import to_xscl
+from xscl.syntax import Script
 
 
 @given(scripts())

@@ -10,9 +10,9 @@ import pytest
 
 from join_stage import arrays
 from join_stage.arrays import dictionary_encode
-from join_stage.duckdb_engine import DuckDBEngine
-from join_stage.signature.flat_edges import flat
-from join_stage.state_tables import R_BIN_FLAT, by_edges
+from join_stage.duckdb import DuckDBEngine
+from join_stage.signature.postings import flatten_edges
+from join_stage.tables import R_BIN_FLAT, by_edges
 from templates.witness import R_BIN, R_GROUP
 from tests.generate.seeds import seeds
 
@@ -38,5 +38,5 @@ def test_rows_by_groups_are_expanded_as_a_store_expands_them(seed: int):
     engine = DuckDBEngine()
     engine.append("groups", pa.table([[row[i] for row in listed] for i in range(3)], schema=R_GROUP))
     order = [(name, "ascending") for name in R_BIN_FLAT.names]
-    assert flat(r_bin, edges).sort_by(order).equals(by_edges(engine, r_bin).sort_by(order))
+    assert flatten_edges(r_bin, edges).sort_by(order).equals(by_edges(engine, r_bin).sort_by(order))
     engine.close()

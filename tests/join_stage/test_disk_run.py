@@ -10,17 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from join_stage.signature.disk import merging, paged_records, run_file
-from join_stage.signature.disk.disk_run import DiskRun
-from join_stage.signature.disk.merging import Merge, MergerHere
-from join_stage.signature.disk.paged_records import PagedRecords, PagePool
-from join_stage.signature.disk.run_file import DamagedRun, Layout, RunFile
-from join_stage.signature.disk.write_run import write_run
-from join_stage.signature.path_classes import PathClass, PathClasses
-from join_stage.signature.postings import CODE_BITS, PostingRun, grouped
-from join_stage.signature.row_index import RowIndex
-from join_stage.signature.run import AskedValues
-from join_stage.signature.values import Values, digests
+from join_stage.signature import disk
+from join_stage.signature import runs as runs_module
+from join_stage.signature.disk import Merge, MergerHere
+from join_stage.signature.postings import CODE_BITS, AskedValues, PostingRun, ValueDictionary, digests, grouped
+from join_stage.signature.rows import PathClass, PathClasses, RowIndex
+from join_stage.signature.runs import DamagedRun, DiskRun, Layout, PagedRecords, PagePool, RunFile, write_run
 from tests.generate.seeds import seeds
 
 GROUPS = [(0, [(1, 2)]), (1, [(1, 3)]), (2, [(1, 4), (2, 5)])]
@@ -29,12 +24,12 @@ Flat = list[tuple[object, ...]]
 
 def random_run(
     rng: np.random.Generator, documents: int, first: int, values: int
-) -> tuple[PostingRun, Values, PathClasses]:
+) -> tuple[PostingRun, ValueDictionary, PathClasses]:
     """Documents from docid `first` on, some of which begin at one time, with values of which a few are common."""
     classes = PathClasses(RowIndex())
     classes.learn(GROUPS)
     numbers = np.array([classes.number(PathClass((int(group),), False, "S")) for group in rng.permutation(3)])
-    known, count = Values(), documents * 6
+    known, count = ValueDictionary(), documents * 6
     instance = np.sort(rng.integers(0, documents, count))
     number = known.numbers(f"v{min(int(value), values)}" for value in rng.zipf(1.3, count))
     code = number << CODE_BITS | numbers[rng.integers(0, 3, count)]
@@ -56,7 +51,9 @@ def random_run(
     return run, known, classes
 
 
-def written(path: Path, run: PostingRun, values: Values, classes: PathClasses, low: int | None = None) -> DiskRun:
+def written(
+    path: Path, run: PostingRun, values: ValueDictionary, classes: PathClasses, low: int | None = None
+) -> DiskRun:
     write_run(path, run, values, classes)
     return opened(path, classes, low)
 
@@ -92,7 +89,7 @@ def flat(run: DiskRun) -> Flat:
 @pytest.mark.parametrize("seed", seeds(3, 200))
 def test_a_merged_run_has_the_postings_of_all(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     rng = np.random.default_rng(seed)
-    monkeypatch.setattr(merging, "PIECE", int(rng.choice([7, 100, 5_000])))
+    monkeypatch.setattr(disk, "PIECE", int(rng.choice([7, 100, 5_000])))
     low = None if seed % 2 else 60
     runs = []
     for number in range(int(rng.integers(1, 4))):
@@ -114,7 +111,7 @@ def test_a_merged_run_has_the_postings_of_all(seed: int, tmp_path: Path, monkeyp
 
 
 def test_a_merge_that_is_abandoned_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(merging, "PIECE", 7)
+    monkeypatch.setattr(disk, "PIECE", 7)
     rng = np.random.default_rng(2)
     runs = [written(tmp_path / f"{i}.run", *random_run(rng, 100, i * 100, 50)) for i in range(2)]
     merge = Merge(runs, tmp_path / "merged.run", MergerHere())
@@ -173,12 +170,12 @@ def test_digests_that_share_a_half_are_told_apart(tmp_path: Path, monkeypatch: p
     def poor(texts: Any) -> Any:
         return digests(texts) % np.array([3, 100], np.uint64)
 
-    monkeypatch.setattr("join_stage.signature.values.digests", poor)
+    monkeypatch.setattr("join_stage.signature.postings.digests", poor)
     rng = np.random.default_rng(0)
     classes = PathClasses(RowIndex())
     classes.learn(GROUPS)
     number = classes.number(PathClass((0,), False, "S"))
-    values = Values()
+    values = ValueDictionary()
     texts = [f"v{i}" for i in range(400)]
     halves = values.digests(values.numbers(texts))
     known = {tuple(pair): text for pair, text in zip(halves.tolist(), texts, strict=True)}  # a text for each digest
@@ -225,9 +222,9 @@ def test_a_file_that_is_no_run_is_refused(tmp_path: Path):
 @pytest.mark.parametrize("seed", seeds(2, 50))
 def test_records_are_found_however_few_pages_are_kept(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     rng = np.random.default_rng(seed)
-    monkeypatch.setattr(paged_records, "PAGE", int(rng.choice([8, 100, 1024])))
-    monkeypatch.setattr(paged_records, "LIMIT", int(rng.choice([4_000, 1 << 20])))
-    monkeypatch.setattr(paged_records, "AT_ONCE", 20)
+    monkeypatch.setattr(runs_module, "PAGE", int(rng.choice([8, 100, 1024])))
+    monkeypatch.setattr(runs_module, "LIMIT", int(rng.choice([4_000, 1 << 20])))
+    monkeypatch.setattr(runs_module, "AT_ONCE", 20)
     kind = np.dtype([("one", "<u4"), ("two", "<i8")])
     records = np.zeros(int(rng.choice([1, 5, 3_000])), kind)
     records["one"], records["two"] = rng.integers(0, 1 << 32, len(records)), rng.integers(-9, 9, len(records))
@@ -247,7 +244,7 @@ def test_records_are_found_however_few_pages_are_kept(seed: int, tmp_path: Path,
 
 def test_files_of_ours_are_read_on_any_machine(tmp_path: Path):
     """The description names the sizes of all records, which are the same everywhere."""
-    sizes = [kind.itemsize for kind in (run_file.GROUP, run_file.FENCE, run_file.FINGERPRINTS)]
+    sizes = [kind.itemsize for kind in (runs_module.GROUP, runs_module.FENCE, runs_module.FINGERPRINTS)]
     assert sizes == [24, 8, 16]
     assert Layout(wide=False, longest=0, lasting=False).posting.itemsize == 24
     assert Layout(wide=True, longest=2, lasting=True).posting.itemsize == 64

@@ -9,13 +9,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from join_stage import duckdb_basic
-from join_stage.duckdb_engine import DuckDBEngine
-from join_stage.joiner import DEFAULT_PLAN, PLANS, JoinEngine
-from join_stage.state_tables import STATE
-from join_stage.store import duckdb_tables
+from join_stage import duckdb
+from join_stage.duckdb import DuckDBEngine
+from join_stage.protocol import DEFAULT_PLAN, PLANS, JoinEngine
+from join_stage.store import duckdb as duckdb_module
 from join_stage.store.protocol import StoreError
-from mmqjp.tables.store_schema import SCHEMA
+from join_stage.tables import STATE
+from mmqjp.tables.schema import SCHEMA
 from tests.generate.joins import JoinCase, as_table, random_join_case, run_case, sorted_rows
 from tests.generate.seeds import at_length, seeds
 from tests.support.stores import TABLES
@@ -316,12 +316,12 @@ def test_eviction_changes_no_pair_within_the_window(open_engine: Opener):
 
 def test_many_templates_do_not_exhaust_duckdb_s_memory(monkeypatch: pytest.MonkeyPatch):
     case = random_join_case(7, templates=60, batches=2, documents=10, in_order=True)
-    monkeypatch.setattr(duckdb_tables, "MEMORY_LIMIT", "500MB")
+    monkeypatch.setattr(duckdb_module, "MEMORY_LIMIT", "500MB")
     together = DuckDBEngine()
     expected = run_case(together, case)
     together.close()
     assert len({row[0] // 3 for row in expected[1]}) > 20, "few templates matched"
-    monkeypatch.setattr(duckdb_basic, "JOINS", 1)
+    monkeypatch.setattr(duckdb, "JOINS", 1)
     apart = DuckDBEngine()
     assert run_case(apart, case) == expected
     apart.close()

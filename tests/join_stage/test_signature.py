@@ -9,21 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from join_stage.batch_sql import TemplateTable
-from join_stage.duckdb_engine import DuckDBEngine
-from join_stage.joiner import JoinEngine, Scope
-from join_stage.signature import matches
+from join_stage.duckdb import DuckDBEngine
+from join_stage.protocol import JoinEngine, JoinScope, TemplateTable
+from join_stage.signature import join
 from join_stage.signature.join import SignatureJoin
-from mmqjp.session import Session
-from templates.catalog import INFINITE, Row
-from templates.template import Shape
+from mmqjp.engine import Session
+from templates.catalog import INFINITE, TemplateRow
+from templates.graph import Shape
 from templates.witness import R_BIN, R_DOC, R_DOCTS, R_GROUP, Witnesses
 from tests.generate.joins import SECOND, JoinCase, Result, random_join_case, run_case, sorted_rows
 from tests.generate.seeds import examples, seeds
 from tests.generate.strategies import random_case
 from tests.support.agreement import Delivery, assert_agrees
 
-S = Scope(INFINITE, frozenset({("S", "S")}))
+S = JoinScope(INFINITE, frozenset({("S", "S")}))
 
 
 def by_plan(case: JoinCase, plan: str) -> list[Result]:
@@ -67,7 +66,7 @@ def test_more_than_64_edges_between_two_documents():
         pa.table([docs, [*leaves] * 2, [f"v{leaf}" for leaf in leaves] * 2, ["S"] * 180], R_DOC),
         pa.table([[0, 1], [0, SECOND], [0, SECOND]], R_DOCTS),
     )
-    rows = [Row(leaf, 0, (0, leaf, leaf + 1, 0, leaf, leaf + 1), INFINITE, True) for leaf in range(1, 90)]
+    rows = [TemplateRow(leaf, 0, (0, leaf, leaf + 1, 0, leaf, leaf + 1), INFINITE, True) for leaf in range(1, 90)]
     found = {}
     for plan in ("basic", "signature"):
         engine = DuckDBEngine(plan=plan)
@@ -82,7 +81,7 @@ def test_more_than_64_edges_between_two_documents():
 def test_matches_are_written_out_in_small_parts(monkeypatch: pytest.MonkeyPatch):
     case = random_join_case(3, templates=6)
     expected = by_plan(case, "basic")
-    monkeypatch.setattr(matches, "CHUNK", 7)
+    monkeypatch.setattr(join, "CHUNK", 7)
     assert by_plan(case, "signature") == expected
 
 
@@ -138,7 +137,7 @@ TWO = TemplateTable(0, Shape(3, (None, 0, 0, None, 3, 3), ((1, 4), (2, 5))))
 
 def pairs_formed(rows: list[tuple[int, ...]], joined: SignatureJoin, batch: Witnesses) -> tuple[int, Result]:
     """How many pairs of postings are formed for a batch, and the matches."""
-    joined.put_rows(TWO.shape, [Row(i, 0, variables, INFINITE, True) for i, variables in enumerate(rows)])
+    joined.put_rows(TWO.shape, [TemplateRow(i, 0, variables, INFINITE, True) for i, variables in enumerate(rows)])
     found = joined.join(batch, S)
     formed = sum(len(part.several.key) for part in found._found if part.several)
     return formed, sorted_rows(found)
@@ -159,7 +158,9 @@ def test_pairs_of_values_that_all_share_are_formed_if_a_row_has_no_others():
     _, found = pairs_formed([CHANNEL_AND_TITLE, CHANNEL_AND_AUTHOR], joined, crowd(60, 0, 30))
     assert len(found) == 30 + 60 * 59 // 2
     basic: JoinEngine = DuckDBEngine()
-    basic.put_rows(TWO, [Row(i, 0, v, INFINITE, True) for i, v in enumerate([CHANNEL_AND_TITLE, CHANNEL_AND_AUTHOR])])
+    basic.put_rows(
+        TWO, [TemplateRow(i, 0, v, INFINITE, True) for i, v in enumerate([CHANNEL_AND_TITLE, CHANNEL_AND_AUTHOR])]
+    )
     basic.begin()
     assert sorted_rows(basic.join(crowd(60, 0, 30), 0, S)) == found
     basic.close()
@@ -167,7 +168,7 @@ def test_pairs_of_values_that_all_share_are_formed_if_a_row_has_no_others():
 
 def test_what_is_kept_is_counted_and_goes():
     joined = SignatureJoin()
-    joined.put_rows(TWO.shape, [Row(0, 0, CHANNEL_AND_TITLE, INFINITE, True)])
+    joined.put_rows(TWO.shape, [TemplateRow(0, 0, CHANNEL_AND_TITLE, INFINITE, True)])
     for first in (0, 100, 200):
         joined.join(crowd(100, first, 1000), S)
     assert joined.counters() | {"posting_bytes": 0, "groups": 0} == {

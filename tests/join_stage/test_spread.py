@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from join_stage.signature import join
-from join_stage.signature.disk import merging
-from join_stage.spark.spread import spread
-from join_stage.spark.spread.matches import SpreadMatches
+from join_stage.signature import disk, join
+from join_stage.spark import tasks
+from join_stage.spark.tasks import SpreadMatches
 from tests.generate.joins import SECOND, random_join_case, sorted_rows
 from tests.generate.seeds import seeds
 from tests.join_stage.test_stored_runs import expected
@@ -30,7 +29,7 @@ def test_tasks_find_what_the_embedded_engine_finds(
     from join_stage.spark.engine import SparkEngine
 
     rng = Random(seed)
-    monkeypatch.setattr(merging, "PIECE", 16)
+    monkeypatch.setattr(disk, "PIECE", 16)
     monkeypatch.setattr(join, "MOST_IN_MEMORY", 0)
     case = random_join_case(seed, batches=6, in_order=seed % 2 == 0)
     evictions = [rng.choice([None, None, rng.randrange(30)]) for _ in case.batches]
@@ -44,7 +43,7 @@ def test_tasks_find_what_the_embedded_engine_finds(
             if at == len(case.batches):
                 break
             # With 4 documents a batch, the driver joins some of them alone.
-            monkeypatch.setattr(spread, "LEAST_DOCUMENTS", rng.choice([1, 1, 1, 100]))
+            monkeypatch.setattr(tasks, "LEAST_DOCUMENTS", rng.choice([1, 1, 1, 100]))
             first, batch = case.batches[at]
             for again in [*rng.choice([[], [], [True]]), False]:
                 engine.begin()

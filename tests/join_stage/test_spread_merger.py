@@ -9,14 +9,13 @@ import pyarrow as pa
 import pytest
 from py4j.protocol import Py4JError
 
-from join_stage.signature.disk import merging
-from join_stage.signature.disk.run_file import RunWriter
-from join_stage.signature.disk.stored_runs import StoredRuns
-from join_stage.spark.spread.merger import SparkMerger, merge_on_executor
+from join_stage.signature import disk
+from join_stage.signature.disk import StoredRuns
+from join_stage.signature.runs import RunWriter
+from join_stage.spark.tasks import SparkMerger, merge_on_executor
 from join_stage.store.protocol import StoreError
-from join_stage.store.spark.data_files import Merging, write_rows
-from join_stage.store.spark.loss import loss
-from join_stage.store.spark.manifests import read_rows
+from join_stage.store.spark.java import loss
+from join_stage.store.spark.manifests import Merging, read_rows, write_data_file
 from tests.join_stage.test_disk_run import random_run
 from tests.support.in_process import Context, run_in_process
 
@@ -78,7 +77,7 @@ def test_a_merge_that_a_task_does_not_finish_is_tried_after_the_next_run(
 def test_a_task_that_is_killed_leaves_nothing_for_good(
     tmp_path: Path, context: Context, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(merging, "PIECE", 16)
+    monkeypatch.setattr(disk, "PIECE", 16)
     runs = runs_of(tmp_path, context, 2)
 
     def half(*_: object) -> None:
@@ -108,7 +107,7 @@ def test_files_of_tables_are_merged_there_or_here(
     for number in range(3):
         rows = pa.table({"n": [number, number + 10], "text": ["x", None]}, SCHEMA)
         inputs.append(tmp_path / f"{number}.parquet")
-        write_rows(inputs[-1], [rows], SCHEMA)
+        write_data_file(inputs[-1], [rows], SCHEMA)
     file = merge_on_executor(context, Merging(tmp_path / "all.parquet", tuple(inputs), SCHEMA, 1, None, None))  # type: ignore[arg-type]  # which stands for one
     assert (file.name, file.rows, file.level) == ("all.parquet", 6, 1)
     assert read_rows(tmp_path / "all.parquet", SCHEMA)["n"].to_pylist() == [0, 10, 1, 11, 2, 12]

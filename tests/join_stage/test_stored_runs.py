@@ -14,15 +14,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from join_stage.duckdb_engine import DuckDBEngine
-from join_stage.joiner import JoinEngine
-from join_stage.signature import join
-from join_stage.signature.disk import merging
-from join_stage.signature.disk.run_file import RunWriter
-from join_stage.signature.disk.stored_runs import MOST_RUNS, StoredRuns
-from join_stage.signature.signature_plan import SignaturePlan
-from join_stage.state_tables import RUNS, runs_manifest
+from join_stage.duckdb import DuckDBEngine
+from join_stage.protocol import JoinEngine
+from join_stage.signature import disk, join
+from join_stage.signature.disk import MOST_RUNS, StoredRuns
+from join_stage.signature.plan import SignaturePlan
+from join_stage.signature.runs import RunWriter
 from join_stage.store.protocol import StoreError
+from join_stage.tables import RUNS, runs_manifest
 from templates.witness import NO_WITNESSES
 from tests.generate.joins import SECOND, JoinCase, Result, random_join_case, sorted_rows
 from tests.generate.seeds import at_length, seeds
@@ -41,7 +40,7 @@ DOCUMENTS = 4
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """All postings of a batch are written, and merged a few at a time."""
     monkeypatch.setattr(join, "MOST_IN_MEMORY", 0)
-    monkeypatch.setattr(merging, "PIECE", 16)
+    monkeypatch.setattr(disk, "PIECE", 16)
 
 
 @contextmanager
@@ -225,7 +224,7 @@ def test_a_state_on_disk_is_the_state_on_spark(
     """The driver reads the state in small parts, in which edges come in another order."""
     from join_stage.spark.engine import SparkEngine
 
-    monkeypatch.setattr("join_stage.signature.signature_plan.READ_DOCUMENTS", 3)
+    monkeypatch.setattr("join_stage.signature.plan.READ_DOCUMENTS", 3)
     case = random_join_case(seed, batches=8, in_order=True)
     wanted = expected(case, [None] * 8)
     for at in (0, 3, 6):

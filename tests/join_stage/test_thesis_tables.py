@@ -13,20 +13,25 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from join_stage.batch_sql import TemplateTable
-from join_stage.duckdb_engine import DuckDBEngine
-from join_stage.joiner import Scope
-from mmqjp import Document
-from mmqjp.session import Session
-from templates.catalog import Catalog, Placement, Row
-from templates.conjunctive import conjunctive_query, executable_query, executable_views_query, views_query
-from templates.enumeration import count_templates, templates
+from feeds.documents import Document
+from join_stage.duckdb import DuckDBEngine
+from join_stage.protocol import JoinScope, TemplateTable
+from mmqjp.engine import Session
+from templates.catalog import Catalog, Placement, TemplateRow
+from templates.graph import (
+    conjunctive_query,
+    count_templates,
+    executable_query,
+    executable_views_query,
+    templates,
+    views_query,
+)
 from templates.witness import Witnesses
 from tests.generate.joins import as_table
+from xpath_stage.documents import StreamDocument, parse_document
 from xpath_stage.evaluator import XPathStage
-from xpath_stage.parse import StreamDocument, parse_document
-from xscl import parse_script
 from xscl.lower import normalize
+from xscl.parser import parse_script
 
 SECOND = 1_000_000
 DAY = 86_400 * SECOND
@@ -59,7 +64,7 @@ class Example:
     def __init__(self) -> None:
         self.catalog = Catalog()
         self.placements: list[Placement] = []
-        self.rows: list[Row] = []
+        self.rows: list[TemplateRow] = []
         stage1 = XPathStage()
         for query in parse_script(QUERIES).queries:
             normal = normalize(query, {})
@@ -193,7 +198,8 @@ def test_table_6_4_f_r_out_by_the_engine(example: Example):
     engine = DuckDBEngine()
     engine.put_rows(TemplateTable(0, shape), example.rows)
     first, second = (
-        engine.join(batch, docid, Scope(T3, frozenset({("S", "S")}))) for docid, batch in enumerate(example.batches, 1)
+        engine.join(batch, docid, JoinScope(T3, frozenset({("S", "S")})))
+        for docid, batch in enumerate(example.batches, 1)
     )
     engine.close()
     assert first.num_rows == 0

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from join_stage import duckdb_views
-from join_stage.duckdb_engine import DuckDBEngine
-from join_stage.joiner import JoinEngine
+from join_stage import duckdb
+from join_stage.duckdb import DuckDBEngine
+from join_stage.protocol import JoinEngine
 from join_stage.views import CACHE_BYTES, ROW_BYTES, VALUE_BYTES
-from mmqjp.tables.store_schema import SCHEMA
+from mmqjp.tables.schema import SCHEMA
 from templates.witness import Witnesses
 from tests.generate.joins import SECOND, JoinCase, random_join_case, sorted_rows
 from tests.generate.seeds import examples
@@ -169,7 +169,7 @@ def test_slices_stay_complete_whatever_happens(seed: int, in_order: bool, steps:
     case = random_join_case(seed, templates=3, batches=5, documents=3, in_order=in_order)
     with TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
         if seed % 2:
-            patch.setattr(duckdb_views, "STALE_ROWS", 1)
+            patch.setattr(duckdb, "STALE_ROWS", 1)
         check_case(open_duckdb, Path(directory), case, steps, bound)
 
 
@@ -192,13 +192,13 @@ def test_slices_stay_complete_on_spark(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ):
-    from join_stage.spark import view_cache
+    from join_stage.spark import views
     from join_stage.spark.engine import SparkEngine
 
     def opener(directory: Path, plan: str, cache_bytes: int) -> JoinEngine:
         return SparkEngine(spark, directory, plan, schema=SCHEMA, cache_bytes=cache_bytes)
 
-    monkeypatch.setattr(view_cache, "MERGE", 3)
+    monkeypatch.setattr(views, "MERGE", 3)
     case = random_join_case(4, templates=3, batches=5, documents=4, in_order=in_order)
     assert check_case(opener, tmp_path, case, steps, bound) > 20
     assert not (tmp_path / "views" / "view_cache").exists(), "the files went with the engine"

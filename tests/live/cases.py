@@ -28,8 +28,9 @@ from tests.live.operations import (
     Unsubscribe,
 )
 from tests.live.standing import has_inner_absence
-from xscl import Query, Script, parse_script, to_xscl
-from xscl.syntax import Join, Window
+from xscl.parser import parse_script
+from xscl.printer import to_xscl
+from xscl.syntax import Join, Query, Script, Window
 
 PLANS = ("signature", "signature", "views", "basic")
 TEXTS = ("u", "u", "u", "U", " u ", "v", "http://Ex.org/p/", "http://ex.org/p#top", "https://ex.org/p")

@@ -23,7 +23,7 @@ from tests.oracle.bindings import OutputRow, Stored
 from tests.oracle.match import Tree
 from tests.oracle.once import Telling
 from tests.oracle.query_answers import QueryAnswers
-from xscl import parse_script
+from xscl.parser import parse_script
 
 parsed = cache(parse_script)
 """A parsed script, cached: unlike the engine's caches, this one outlives simulated processes."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from feeds.document import Document
+from feeds.documents import Document
 
 How = Literal["replace", "add", "ensure"]
 """What happens to existing queries that have a name of the script."""

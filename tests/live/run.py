@@ -13,7 +13,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mmqjp.sinks.delivery import OUTPUT_SINK
+from mmqjp.sinks.deliverer import OUTPUT_SINK
 from tests.live.model import Expected, LiveModel, parsed
 from tests.live.operations import (
     Batch,
@@ -36,7 +36,7 @@ from tests.support.agreement import as_row
 from tests.support.delivery import mark_delivered, undelivered
 from tests.support.faults import FaultySession, FaultyStore, Injected
 from tests.support.shown import assert_shown
-from xscl import parse_script
+from xscl.parser import parse_script
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

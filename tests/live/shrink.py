@@ -7,7 +7,9 @@ from dataclasses import replace
 
 from tests.live.cases import script_of
 from tests.live.operations import Batch, Broken, Operation, Subscribe
-from xscl import Script, parse_script, to_xscl
+from xscl.parser import parse_script
+from xscl.printer import to_xscl
+from xscl.syntax import Script
 
 
 def shrunk(

@@ -10,9 +10,8 @@ from functools import cached_property
 from tests.oracle.bindings import Answer, Stored
 from tests.oracle.once import Telling
 from tests.oracle.query_answers import QueryAnswers
-from xscl import Query, Script
-from xscl.algebra.normal import NEGATED
-from xscl.syntax import Block, Input, Join, SubQuery
+from xscl.algebra.joins import NEGATED
+from xscl.syntax import Block, Input, Join, Query, Script, SubQuery
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from feeds.document import Document
-from join_stage.joiner import PLANS
-from join_stage.near import near_texts
-from mmqjp.session import Session
+from feeds.documents import Document
+from join_stage import near
+from join_stage.protocol import PLANS
+from mmqjp.engine import Session
 from tests.generate.absences import with_absences
 from tests.generate.documents import SECOND, START
 from tests.generate.near import near_case
@@ -22,7 +22,8 @@ from tests.generate.strategies import random_case
 from tests.oracle.bindings import OutputRow
 from tests.oracle.evaluation import comparable, evaluate
 from tests.support.agreement import Delivery, arranged, as_row
-from xscl import Script, parse_script
+from xscl.parser import parse_script
+from xscl.syntax import Script
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,7 +34,7 @@ QUERIES, DOCUMENTS = 12, 12
 @pytest.fixture(autouse=True)
 def learning(monkeypatch: pytest.MonkeyPatch) -> None:
     """The order of words is learnt from a few texts, so that it changes in the middle."""
-    monkeypatch.setattr(near_texts, "ENOUGH", 5)
+    monkeypatch.setattr(near, "ENOUGH", 5)
 
 
 def case(seed: int) -> tuple[Script, list[Document], list[list[Document]]]:

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from lxml import etree
 
-from feeds import Document, read_documents
-from mmqjp.session import Session
+from feeds.documents import Document
+from feeds.tail import read_documents
+from mmqjp.engine import Session
 
 CRAWL = os.environ.get("MMQJP_TESTS_CRAWL", "")
 DAY = 86_400_000_000

@@ -7,16 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.workload import items, queries
-from feeds.document import Document
-from join_stage.joiner import PLANS
+from feeds.documents import Document
+from join_stage.protocol import PLANS
 from join_stage.views import CACHE_BYTES
-from mmqjp.session import Session
+from mmqjp.engine import Session
 from tests.generate.once import with_once
 from tests.generate.seeds import examples, seeds
 from tests.generate.strategies import cases, random_case
 from tests.oracle.cases import docs
 from tests.support.agreement import Delivery, assert_agrees
-from xscl import Script, parse_script
+from xscl.parser import parse_script
+from xscl.syntax import Script
 
 SETS = 40
 VIEWS = 16

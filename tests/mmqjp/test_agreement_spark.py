@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from join_stage.joiner import PLANS
-from mmqjp.session import Session
+from join_stage.protocol import PLANS
+from mmqjp.engine import Session
 from tests.generate.once import with_once
 from tests.generate.seeds import seeds
 from tests.generate.strategies import random_case

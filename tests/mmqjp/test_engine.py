@@ -5,11 +5,10 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from feeds.document import Document, Reject
-from join_stage.joiner import PLANS
+from feeds.documents import Document, Reject
+from join_stage.protocol import PLANS
 from join_stage.store.protocol import DUCKDB_FILE
-from mmqjp import XsclErrors
-from mmqjp.session import Session
+from mmqjp.engine import Session
 from tests.generate.seeds import seeds
 from tests.generate.strategies import random_case
 from tests.oracle.evaluation import comparable
@@ -17,7 +16,8 @@ from tests.support.agreement import as_row
 from tests.support.delivery import mark_delivered, undelivered
 from tests.support.in_turn import in_turn
 from tests.support.pairs import PAIRS, doc, pairs
-from xscl import parse_script
+from xscl.parser import parse_script
+from xscl.problems import XsclErrors
 
 
 def test_a_batch_joins_itself_and_what_came_before(engine: Session):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from feeds.document import Document
+from feeds.documents import Document
 from templates.catalog import Catalog
 from tests.support.faults import FaultySession, Injected, armed, fail
 from tests.support.pairs import PAIRS, doc, pairs

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from mmqjp import garbage
-from mmqjp.garbage import gc_frozen, gc_paused
+from mmqjp import process
+from mmqjp.process import gc_frozen, gc_paused
 
 
 class Circle:
@@ -19,7 +19,7 @@ class Circle:
 
 @pytest.fixture(autouse=True)
 def _small_heap(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(garbage, "_HEAP", garbage._Heap())
+    monkeypatch.setattr(process, "_HEAP", process._Heap())
     yield
     gc.unfreeze()
 
@@ -42,8 +42,8 @@ def test_collection_is_paused_and_goes_on():
 
 @pytest.mark.parametrize("frozen", [pytest.param(False, marks=pytest.mark.soak), True])
 def test_garbage_of_many_batches_goes(monkeypatch: pytest.MonkeyPatch, frozen: bool):
-    monkeypatch.setattr(garbage, "LEAST_GROWTH", 1_000)
-    monkeypatch.setattr(garbage, "_HEAP", garbage._Heap())
+    monkeypatch.setattr(process, "LEAST_GROWTH", 1_000)
+    monkeypatch.setattr(process, "_HEAP", process._Heap())
     alive: weakref.WeakSet[Circle] = weakref.WeakSet()
 
     def batches() -> int:
@@ -79,8 +79,8 @@ def test_what_was_frozen_is_not_frozen_any_more_afterwards():
 
 
 def test_what_is_made_to_last_is_not_scanned(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(garbage, "LEAST_GROWTH", 1_000)
-    monkeypatch.setattr(garbage, "_HEAP", garbage._Heap())
+    monkeypatch.setattr(process, "LEAST_GROWTH", 1_000)
+    monkeypatch.setattr(process, "_HEAP", process._Heap())
     scans: list[int] = []
     monkeypatch.setattr(gc, "collect", lambda: scans.append(1))
     kept: list[Circle] = []
@@ -91,8 +91,8 @@ def test_what_is_made_to_last_is_not_scanned(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_nothing_is_scanned_while_as_much_goes_as_comes(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(garbage, "LEAST_GROWTH", 5_000)
-    monkeypatch.setattr(garbage, "_HEAP", garbage._Heap())
+    monkeypatch.setattr(process, "LEAST_GROWTH", 5_000)
+    monkeypatch.setattr(process, "_HEAP", process._Heap())
     scans: list[int] = []
     monkeypatch.setattr(gc, "collect", lambda: scans.append(1))
     kept: list[list[object]] = []

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from join_stage.joiner import PLANS
-from join_stage.near import near_texts, word_sets
-from join_stage.signature import join
-from join_stage.signature.disk import merging
+from join_stage import near
+from join_stage.protocol import PLANS
+from join_stage.signature import disk, join
 from tests.generate.documents import SECOND, START
 from tests.generate.seeds import seeds
 from tests.live.cases import BOUNDED, FREE, SILENT, Timing, random_operations
@@ -35,12 +34,12 @@ HOUR = 3600
 def on_disk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """In every other case, all postings of a batch are written to disk, and merged a few at a time. The order of words
     is learnt from a few texts, of which memory holds only some."""
-    monkeypatch.setattr(near_texts, "ENOUGH", 5)
-    monkeypatch.setattr(near_texts, "AGAIN", 2)
-    monkeypatch.setattr(word_sets, "MOST_HELD", 40)
+    monkeypatch.setattr(near, "ENOUGH", 5)
+    monkeypatch.setattr(near, "AGAIN", 2)
+    monkeypatch.setattr(near, "MOST_HELD", 40)
     if request.node.callspec.params.get("seed", 0) % 2 == 0:
         monkeypatch.setattr(join, "MOST_IN_MEMORY", 0)
-        monkeypatch.setattr(merging, "PIECE", 16)
+        monkeypatch.setattr(disk, "PIECE", 16)
 
 
 def doc(name: str, seconds: float, xml: str, stream: str = "S") -> Doc:

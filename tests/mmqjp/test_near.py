@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from join_stage.joiner import DEFAULT_PLAN, PLANS
-from join_stage.near import near_texts, word_sets
-from mmqjp.session import Session
+from join_stage import near
+from join_stage.protocol import DEFAULT_PLAN, PLANS
+from mmqjp.engine import Session
 from tests.generate.near import near_case
 from tests.generate.seeds import seeds
 from tests.oracle.evaluation import comparable, evaluate
 from tests.support.agreement import Delivery, arranged, as_row, assert_agrees
 from tests.support.in_process import run_in_process
 from tests.support.in_turn import in_turn
-from xscl import to_xscl
+from xscl.printer import to_xscl
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 @pytest.fixture(autouse=True)
 def learning(monkeypatch: pytest.MonkeyPatch) -> None:
     """The order of words is learnt from a few texts, so that it changes in the middle."""
-    monkeypatch.setattr(near_texts, "ENOUGH", 7)
-    monkeypatch.setattr(near_texts, "AGAIN", 2)
+    monkeypatch.setattr(near, "ENOUGH", 7)
+    monkeypatch.setattr(near, "AGAIN", 2)
 
 
 def _delivery(seed: int, batches: tuple[int, ...] = (1, 2, 3, 5, 100)) -> Delivery:
@@ -54,7 +54,7 @@ def test_near_agrees_with_the_oracle_on_spark(plan: str, spark: SparkSession):
 @pytest.mark.parametrize("seed", seeds(1, 100))
 def test_executors_find_what_is_near(seed: int, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     context = run_in_process(monkeypatch, cores=3, seed=seed)
-    monkeypatch.setattr(word_sets, "MOST_HELD", 50)
+    monkeypatch.setattr(near, "MOST_HELD", 50)
     script, documents = near_case(seed, queries=8, documents=16)
     with Session(spark, state=tmp_path) as engine:
         assert assert_agrees(engine, script, documents, _delivery(seed, (3, 5)))

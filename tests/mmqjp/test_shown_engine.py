@@ -7,7 +7,7 @@ import pytest
 from lxml import etree, html
 
 import mmqjp
-from mmqjp.session import Session
+from mmqjp.engine import Session
 from tests.mmqjp.present.test_formats import HOSTILE
 
 PAIRS = "FROM S//item->a[./title->t] FOLLOWED BY {t = u, 7 d} S//item->b[./title->u] PUBLISH pairs"

@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from join_stage.store.protocol import StoreError
+from mmqjp.engine import Session
 from mmqjp.queries.compile import Compiler
-from mmqjp.session import Session
 from tests.oracle.cases import docs
 from tests.oracle.evaluation import evaluate
 from tests.support.agreement import Delivery, assert_agrees, run
-from xpath_stage import conditions
-from xscl import XsclErrors, parse_script
+from xpath_stage import filters
+from xscl.parser import parse_script
+from xscl.problems import XsclErrors
 
 ITEMS = " | ".join(
     f"d{number}@{number} <item><title>{title}</title><n>{n}</n><time>{time}</time>"
@@ -131,13 +132,13 @@ def test_selected_values() -> None:
 def test_equal_conditions_are_evaluated_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many queries have a condition, it is evaluated once for each node at which it may hold."""
     called: list[str] = []
-    holds = conditions.holds
+    holds = filters.xpath_holds
 
     def noted(xpath: str, *at: Any) -> bool:
         called.append(xpath)
         return holds(xpath, *at)
 
-    monkeypatch.setattr("xpath_stage.classes.holds", noted)
+    monkeypatch.setattr("xpath_stage.filters.xpath_holds", noted)
     nested = 'FROM S//item[contains(lower-case(normalize-space(./title)), "flood")] PUBLISH p%d'
     times = 'FROM S//item[date(./time) >= "%s"] PUBLISH t%d'
     queries = [nested % number for number in range(20)]

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from feeds.document import Document
+from feeds.documents import Document
 from tests.oracle.bindings import Answer, OutputRow, Stored
 from tests.oracle.evaluation import Evaluation
-from xscl import parse_script
+from xscl.parser import parse_script
 
 Gap = tuple[int, int | None]
 """The first arrival that is not seen, and the next one that is; None if there is none yet."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 
-from feeds.document import Document
+from feeds.documents import Document
 from tests.generate.documents import SECOND
 from tests.oracle.bindings import OutputRow
 from tests.oracle.evaluation import evaluate
-from xscl import parse_script
+from xscl.parser import parse_script
 
 
 def docs(text: str) -> list[Document]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from lxml import etree
 
 from tests.oracle.bindings import Value
-from xscl.algebra.expressions import ElementConstructor, Hole, VarPath
+from xscl.algebra.values import ElementConstructor, Hole, VarPath
 
 
 def hole_key(hole: Hole) -> str:

@@ -19,11 +19,10 @@ from tests.oracle.bindings import Answer, Match, OutputRow, Root, Stored, Value,
 from tests.oracle.construct import append, as_element, construct, hole_key, holes_of
 from tests.oracle.match import Matcher
 from tests.oracle.values import STRING_TESTS, Literal, Typed, apply, compare, number, number_text, text_of
-from xscl import to_xscl
-from xscl.algebra.expressions import And, Call, Compare, ElementConstructor, Expr, Number, Or, String, VarPath
-from xscl.algebra.normal import NEGATED
-from xscl.script import Script
-from xscl.syntax import Block, Input, Join, Query, Select, SelectItems, SelectStar, SubQuery
+from xscl.algebra.joins import NEGATED
+from xscl.algebra.values import And, Call, Compare, ElementConstructor, Expr, Number, Or, String, VarPath
+from xscl.printer import to_xscl
+from xscl.syntax import Block, Input, Join, Query, Script, SelectClause, SelectItems, SelectStar, SubQuery
 
 XML_NAMESPACE = "http://www.w3.org/XML/1998/namespace"
 ROOTS = "*"
@@ -267,7 +266,7 @@ class Evaluation:
 
     # ------------------------------------------------------------ SELECT and output documents
 
-    def _selections(self, select: Select, match: Match) -> Iterator[dict[str, Value]]:
+    def _selections(self, select: SelectClause, match: Match) -> Iterator[dict[str, Value]]:
         """The values of the SELECT variables by name, once for each combination of the nodes of their paths."""
         if isinstance(select, SelectStar):
             yield dict(match.star())
@@ -291,7 +290,7 @@ class Evaluation:
         self,
         name: str,
         id: str,
-        select: Select,
+        select: SelectClause,
         match: Match,
         values: Mapping[str, Value],
         nodes: tuple[tuple[str, int | str], ...],

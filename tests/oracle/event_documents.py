@@ -18,8 +18,8 @@ from tests.oracle.event_values import Value, finite
 from tests.oracle.events import Event, event
 from tests.oracle.match import Matcher, Node
 from tests.oracle.values import apply, number
-from xscl import parse_script
-from xscl.algebra.expressions import Call, Expr, Number, String, VarPath
+from xscl.algebra.values import Call, Expr, Number, String, VarPath
+from xscl.parser import parse_script
 from xscl.syntax import Block, SelectItems
 
 NUMBERS = ("number", "string-length")

@@ -10,7 +10,7 @@ from lxml import etree
 
 from tests.oracle.times import Moment
 from tests.oracle.values import STRING_TESTS, Literal, Typed, apply, compare, number, text_of
-from xscl.algebra.expressions import And, Axis, Call, Compare, Expr, NameTest, Not, Number, Or, Rel, Step, String
+from xscl.algebra.values import And, Axis, Call, Compare, Expr, NameTest, Not, Number, Or, Rel, Step, String
 
 Bindings = tuple[tuple[str, "Node"], ...]
 Embedding = tuple["Node | None", Bindings]

@@ -8,9 +8,8 @@ from collections.abc import Iterable, Sequence
 from tests.oracle.bindings import Answer, OutputRow, Stored
 from tests.oracle.evaluation import Doc
 from tests.oracle.query_answers import QueryAnswers
-from xscl.scope import blocks
-from xscl.script import Script
-from xscl.syntax import Once
+from xscl.check_expressions import blocks
+from xscl.syntax import Once, Script
 
 
 class Telling:

@@ -8,10 +8,9 @@ from typing import Protocol
 
 from tests.oracle.bindings import Answer, Match, Stored
 from tests.oracle.evaluation import Evaluation, Watermark, at_the_end, mentioned
-from xscl import to_xscl
-from xscl.algebra.normal import NEGATED
-from xscl.script import Script
-from xscl.syntax import Block, Input, Join, Query, SubQuery
+from xscl.algebra.joins import NEGATED
+from xscl.printer import to_xscl
+from xscl.syntax import Block, Input, Join, Query, Script, SubQuery
 
 
 class Inner(Protocol):

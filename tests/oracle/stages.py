@@ -15,8 +15,8 @@ from tests.oracle.construct import hole_key, holes_of
 from tests.oracle.evaluation import Evaluation, mentioned
 from tests.oracle.times import moment
 from tests.oracle.values import number, text_of
-from xscl.algebra.expressions import And, Call, Compare, ElementConstructor, Expr, Or, String, VarPath
-from xscl.scope import blocks, visible_names
+from xscl.algebra.values import And, Call, Compare, ElementConstructor, Expr, Or, String, VarPath
+from xscl.check_expressions import blocks, visible_names
 from xscl.syntax import Block, Input, Join, Query, SelectItems
 
 

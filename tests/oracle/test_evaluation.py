@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 from lxml import etree
 
-from feeds.document import Document
+from feeds.documents import Document
 from tests.generate.documents import SECOND
 from tests.oracle.cases import answers, brief, run
 from tests.oracle.evaluation import comparable, evaluate
-from xscl import parse_script
+from xscl.parser import parse_script
 
 BOOK = """<book><publisher/><author>Danny Ayers</author><author>Andrew Watt</author>
 <title>Beginning RSS and Atom Programming</title><category>Scripting &amp; Programming</category>

@@ -15,8 +15,8 @@ from tests.generate.documents import NAMESPACE, document_xml
 from tests.oracle.cases import answers
 from tests.oracle.match import Matcher, Node, Tree
 from tests.oracle.values import number_text
-from xscl import to_xscl
-from xscl.algebra.expressions import And, Expr, Rel, Step
+from xscl.algebra.values import And, Expr, Rel, Step
+from xscl.printer import to_xscl
 from xscl.syntax import Block
 
 ONE_BLOCK = [

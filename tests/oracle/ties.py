@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from tests.oracle.bindings import Match
 from tests.oracle.evaluation import Doc, Evaluation
-from xscl import Script
-from xscl.syntax import Join, SubQuery
+from xscl.syntax import Join, Script, SubQuery
 
 
 class _Ties(Evaluation):

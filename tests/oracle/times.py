@@ -1,6 +1,6 @@
 """The times of texts for the oracle: ISO 8601, RFC 3339 and RFC 822, read word by word.
 
-It shares nothing with `xscl.algebra.times`, which is made of regular expressions.
+It shares nothing with `xscl.algebra.values`, which is made of regular expressions.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ from itertools import product
 
 from tests.oracle.match import Matcher, Node, Tree
 from tests.oracle.values import apply, number, text_of
-from xscl.algebra.expressions import Call, Expr, Number, String, VarPath
-from xscl.event_syntax import DefinedAttribute, EventDefinition
+from xscl.algebra.values import Call, Expr, Number, String, VarPath
+from xscl.syntax import DefinedAttribute, EventDefinition
 
 Value = str | float | None
 

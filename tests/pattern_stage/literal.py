@@ -11,21 +11,21 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pattern_stage.columns import Column, Columns, Ints, Mask
-from pattern_stage.flow import Flow, each_once, sorted_flow
-from pattern_stage.operators import NO_BOUND, Index, Operator
-from pattern_stage.predicates import Pairs, compile_condition
-from pattern_stage.static_index import StaticIndex
-from pattern_stage.values import Texts
+from common.arrays import Ints
+from pattern_stage.columns import Column, Columns, Flow, Mask, each_once, sorted_flow
+from pattern_stage.index import StaticIndex
+from pattern_stage.operators import Index, PatternOp
+from pattern_stage.plan import NO_BOUND
+from pattern_stage.values import Pairs, Texts, compile_condition
 from xscl.algebra.events import (
     AllOf,
     AnyOf,
     Arithmetic,
     Attribute,
     Comparison,
-    Condition,
     Constant,
     Duration,
+    EventCondition,
     Gap,
     NullTest,
     Parameter,
@@ -81,7 +81,7 @@ def value_of(value: Value, bound: Bound) -> Scalar:
     raise AssertionError(value)
 
 
-def holds(condition: Condition, bound: Bound) -> bool:
+def holds(condition: EventCondition, bound: Bound) -> bool:
     match condition:
         case AllOf(args=args):
             return all(holds(arg, bound) for arg in args)
@@ -257,7 +257,7 @@ def cuts(random: Random, last: int) -> list[int]:
 
 
 def run_in(
-    operator_: Operator,
+    operator_: PatternOp,
     inputs: Sequence[Streams],
     ends: Iterable[int],
     schemas: Sequence[Schema],

@@ -12,17 +12,16 @@ from typing import Any
 import numpy as np
 
 from pattern_stage.columns import Column, Columns
-from pattern_stage.predicates import Pairs
-from pattern_stage.values import Texts
+from pattern_stage.values import Pairs, Texts
 from xscl.algebra.events import (
     AllOf,
     AnyOf,
     Arithmetic,
     Attribute,
     Comparison,
-    Condition,
     Constant,
     Duration,
+    EventCondition,
     Function,
     Gap,
     Kind,
@@ -32,8 +31,7 @@ from xscl.algebra.events import (
     TextTest,
     Value,
 )
-from xscl.algebra.functions import TESTS, derive, number_text, xpath_number
-from xscl.algebra.order import ORDER
+from xscl.algebra.values import ORDER, TESTS, derive, number_text, xpath_number
 
 
 @dataclass
@@ -46,7 +44,7 @@ class Row:
     parameters: tuple[Any, ...]
 
 
-def condition_of(condition: Condition, row: Row) -> bool:
+def condition_of(condition: EventCondition, row: Row) -> bool:
     match condition:
         case AllOf(args=args):
             return all(condition_of(arg, row) for arg in args)
@@ -116,7 +114,7 @@ def text_of(value: str | float | None) -> str | None:
 # ---------------------------------------------------------------- random ones
 
 
-def random_condition(chance: random.Random, schema: Schema, depth: int = 3) -> Condition:
+def random_condition(chance: random.Random, schema: Schema, depth: int = 3) -> EventCondition:
     if depth and chance.random() < 0.5:
         args = tuple(random_condition(chance, schema, depth - 1) for _ in range(chance.randrange(4)))
         return AllOf(args) if chance.random() < 0.5 else AnyOf(args)

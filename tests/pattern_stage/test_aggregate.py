@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pattern_stage.aggregate import Aggregating
-from pattern_stage.operators import NO_BOUND
+from pattern_stage.plan import NO_BOUND
 from pattern_stage.values import Texts
 from pattern_stage.windows import greatest_in, sums_in
 from tests.generate.seeds import seeds
@@ -25,16 +25,7 @@ from tests.pattern_stage.literal import (
     run_in,
     value_of,
 )
-from xscl.algebra.events import (
-    Aggregate,
-    Aggregated,
-    Arithmetic,
-    Attribute,
-    Duration,
-    Events,
-    Parameter,
-    Schema,
-)
+from xscl.algebra.events import Aggregate, Aggregated, Arithmetic, Attribute, Duration, Events, Parameter, Schema
 
 NAME, V = Attribute("left", "name", "string"), Attribute("left", "v", "number")
 PLUS = Arithmetic("+", V, Parameter(0, "number"))

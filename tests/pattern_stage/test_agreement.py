@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from pattern_stage import statements
-from pattern_stage.rules import RULE_NAMES
+from pattern_stage.plan import RULE_NAMES
 from tests.generate.event_worlds import world
 from tests.generate.events import LENGTH
 from tests.generate.seeds import seeds

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from pattern_stage import assemble as module
-from pattern_stage.assemble import assemble
+from pattern_stage.assemble import Witnessed, assemble_events, document_order, event_chains, nodes_of, told_apart
 from pattern_stage.values import Texts
-from pattern_stage.witnessed import Witnessed, event_chains, nodes_of, places_of, told_apart
 from templates.catalog import Catalog
-from templates.event_places import EventPlacement, place_events
+from templates.events import EventPlacement, place_events
 from templates.witness import Witnesses, node_id, plain_node
 from tests.generate.definitions import random_definition
 from tests.generate.documents import document_xml
@@ -21,10 +20,10 @@ from tests.generate.seeds import seeds
 from tests.generate.strategies import random_case
 from tests.pattern_stage.defined import Defined, defined_events
 from tests.support.conjuncts import conjuncts_of
+from xpath_stage.documents import StreamDocument, parse_document
 from xpath_stage.evaluator import XPathStage
-from xpath_stage.parse import StreamDocument, parse_document
 from xscl.event_lower import lower_definition
-from xscl.event_syntax import EventDefinition
+from xscl.syntax import EventDefinition
 
 
 class Stage:
@@ -48,7 +47,7 @@ class Stage:
 
     def events(self, placement: EventPlacement, witnessed: Witnessed) -> dict[int, list[Defined]]:
         """The events of a definition, by docid."""
-        found = assemble(placement, witnessed, self.texts)
+        found = assemble_events(placement, witnessed, self.texts)
         columns = [
             [None if x != x else x for x in column.tolist()]
             if column.dtype == np.float64
@@ -134,9 +133,9 @@ def test_a_definition_that_goes_leaves_nothing() -> None:
 
 
 def test_a_document_with_too_many_events_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    from xscl import parse_script
-    from xscl.algebra.expressions import NameTest, Step, VarPath
-    from xscl.event_syntax import DefinedAttribute
+    from xscl.algebra.values import NameTest, Step, VarPath
+    from xscl.parser import parse_script
+    from xscl.syntax import DefinedAttribute
 
     block = parse_script("SELECT x FROM S/a->x").queries[0].source
     each = VarPath("x", (Step("/", NameTest("element", "b")),))
@@ -145,15 +144,15 @@ def test_a_document_with_too_many_events_has_none(monkeypatch: pytest.MonkeyPatc
     placement = stage.add(EventDefinition("E", block, attributes))  # type: ignore[arg-type]  # it is a block
     xmls = [b"<a>" + count * b"<b>1</b>" + b"</a>" for count in (2, 21, 3, 22, 2000)]
     _, witnessed = stage.evaluate(xmls)
-    found = assemble(placement, witnessed, stage.texts)
+    found = assemble_events(placement, witnessed, stage.texts)
     assert np.bincount(found.docids).tolist()[5:] == [8, 9261, 27]
     assert found.crowded.tolist() == [8, 9]
     monkeypatch.setattr(module, "MOST_BINDINGS", 10)
-    assert assemble(placement, witnessed, stage.texts).crowded.tolist() == [6, 7, 8, 9]
+    assert assemble_events(placement, witnessed, stage.texts).crowded.tolist() == [6, 7, 8, 9]
 
 
 def test_places_are_in_document_order() -> None:
     nodes = np.array([node_id(0), node_id(0, 1), node_id(0, 2, 3), node_id(1), node_id(7, 4095)], np.int64)
-    places = places_of(nodes)
+    places = document_order(nodes)
     assert places.tolist() == sorted(places.tolist())
     assert [plain_node(node) for node in nodes_of(places).tolist()] == [plain_node(node) for node in nodes.tolist()]

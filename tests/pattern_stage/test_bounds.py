@@ -14,18 +14,18 @@ from random import Random
 import numpy as np
 import pytest
 
-from pattern_stage import partners
+from pattern_stage import search
 from pattern_stage.columns import Columns
 from pattern_stage.kernel import Kernel, Results
 from pattern_stage.lineage import Lineage
 from pattern_stage.values import Texts
 from pattern_stage.windows import sums_in
 from tests.support.event_kernel import Trial
-from xscl import parse_script
 from xscl.algebra.events import Schema, Stream
-from xscl.event_check import schemas_of
-from xscl.event_normal import lower_event_query
-from xscl.script import EventStreams
+from xscl.event_lower import lower_event_query
+from xscl.event_parser import schemas_of
+from xscl.parser import parse_script
+from xscl.syntax import EventStreams
 
 SECOND = 1_000_000
 SCHEMAS: dict[str, Schema] = {"S": (("k", "string"), ("x", "number")), "T": (("l", "string"), ("y", "number"))}
@@ -118,7 +118,7 @@ def test_windows_are_all_that_is_kept(rounds: int):
 
 
 def test_runs_of_simultaneous_events_take_little_memory(monkeypatch):
-    monkeypatch.setattr(partners, "_PAIRS", 1 << 14)
+    monkeypatch.setattr(search, "_PAIRS", 1 << 14)
     load, ties = Load("FROM S FOLD{,,} (SELECT l AS k, y AS x FROM T) WITHIN 10 s"), 700
     times = [1] * ties + [2] * ties + [3] * ties
     later = load.columns("T", times, ["b"] * len(times), range(len(times)))

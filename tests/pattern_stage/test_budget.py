@@ -8,8 +8,7 @@ from random import Random
 
 import pytest
 
-from pattern_stage.matching.history import History, Made
-from pattern_stage.matching.vectors import BUNDLES, MOST_SEEN, Known
+from pattern_stage.pattern.history import BUNDLES, MOST_SEEN, Extension, LevelOutcomes, NearHistory
 from tests.generate.events import LENGTH, events, schemas
 from tests.generate.seeds import seeds
 from tests.oracle.budget import Budget
@@ -58,7 +57,7 @@ def _near(rng: Random, known: Mapping[str, Schema], budget: int | None = None) -
 
 
 def test_the_latest_bundles_are_those_of_a_set() -> None:
-    rng, known, led, begun = Random(1), Known(()), set[int](), 0
+    rng, known, led, begun = Random(1), LevelOutcomes(()), set[int](), 0
     for _ in range(2_000):
         begun += rng.choice((0, 1, 1, 3, 40, BUNDLES, 2 * BUNDLES)) if rng.random() < 0.05 else rng.randrange(3)
         if begun and rng.randrange(2):
@@ -71,12 +70,12 @@ def test_the_latest_bundles_are_those_of_a_set() -> None:
 
 def test_what_is_remembered_is_bounded() -> None:
     """Bundles are forgotten one after the other, vectors that were not seen for long, and nodes that have ended."""
-    history = History(10, lambda key: key)
+    history = NearHistory(10, lambda key: key)
     for turn in range(3 * BUNDLES):
         time, key = 100 * turn, (turn,)
         history.pass_until(time)
         place = ((turn % 7_000, turn % 3),)
-        history.learn(time, [(key, Made((place, turn), time, (), True))])
+        history.learn(time, [(key, Extension((place, turn), time, (), True))])
         history.age(time, key)
         history.tidy(time)
         living = sum(len(some) for of_key in history.nodes.values() for some in of_key.values())
@@ -89,6 +88,6 @@ def test_what_is_remembered_is_bounded() -> None:
     assert {one.bit_count() for one in maps} >= {0, 1}
     # What was learnt last is what is left, and what is saved is what is taken over, in this order.
     assert {one.level[0] for one in known[-3:] if one.level[0] != "at"} == {((turn % 7_000, turn % 3),)}
-    again = History(10, lambda key: key)
+    again = NearHistory(10, lambda key: key)
     again.remember(json.loads(json.dumps(history.remembered())))
     assert again.remembered() == history.remembered()

@@ -6,18 +6,16 @@ from random import Random
 
 import pytest
 
-from pattern_stage.matching.cell_table import CellTable, Equal
-from pattern_stage.matching.cells import Cell
-from pattern_stage.matching.program import Program
-from pattern_stage.matching.slots import Slots
-from pattern_stage.matching.template import template
+from pattern_stage.definition import pattern_template
+from pattern_stage.pattern.cells import Cell, CellTable, RegisterTest
+from pattern_stage.pattern.program import EventSlots, PatternProgram
 from pattern_stage.values import Texts
 from tests.generate.seeds import seeds
-from xscl import parse_script
-from xscl.algebra.event_sequences import Pattern
-from xscl.event_check import schemas_of
-from xscl.event_normal import lower_statement
-from xscl.script import EventStreams
+from xscl.algebra.events import Pattern
+from xscl.event_lower import lower_statement
+from xscl.event_parser import schemas_of
+from xscl.parser import parse_script
+from xscl.syntax import EventStreams
 
 
 @pytest.mark.parametrize("seed", seeds(2, 200))
@@ -31,7 +29,7 @@ def test_the_cells_that_edges_ask_for_are_those_that_a_scan_finds(seed: int) -> 
         else:
             table[name] = there[name] = Cell(name, name)
         event = rng.randrange(4), rng.randrange(4)
-        edges = [Equal(rng.choice((0, 2)), rng.randrange(2)) for _ in range(rng.randrange(1, 3))]
+        edges = [RegisterTest(rng.choice((0, 2)), rng.randrange(2)) for _ in range(rng.randrange(1, 3))]
         wanted = {name for name in there if any(name[edge.register] == event[edge.slot] for edge in edges)}
         assert {cell.name for cell in table.asked(edges, event)} == wanted
         assert {cell.name for cell in table.asked([*edges, None], event)} == there.keys()
@@ -55,6 +53,6 @@ def test_which_states_have_a_hash(where: str, hashed: list[bool]) -> None:
     schemas = {name: schema for name, schema in schemas_of(script, known).items() if schema is not None}
     pattern = lower_statement(script.event_queries[0], schemas)
     assert isinstance(pattern, Pattern)
-    numbered = template(pattern, lambda leaf: leaf)
+    numbered = pattern_template(pattern, lambda leaf: leaf)
     assert isinstance(numbered, Pattern)
-    assert [bool(some) for some in Program(numbered, Texts(), Slots()).hashed] == [*hashed, False]
+    assert [bool(some) for some in PatternProgram(numbered, Texts(), EventSlots()).hashed] == [*hashed, False]

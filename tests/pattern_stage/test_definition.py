@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pattern_stage.definition import Form, Forms
-from pattern_stage.formula import rewritten, rewritten_condition
+from pattern_stage.clauses import rewritten, rewritten_condition
+from pattern_stage.definition import StatementForm, StatementForms
 from tests.generate.seeds import seeds
 from tests.support.event_algebra import run
 from tests.support.event_worlds import lowered_world
@@ -20,9 +20,9 @@ from xscl.algebra.events import (
     Arithmetic,
     Attribute,
     Comparison,
-    Condition,
     Constant,
     Duration,
+    EventCondition,
     Events,
     Filter,
     Fold,
@@ -40,15 +40,15 @@ STOCK = Events("Stock", (("name", "string"), ("price", "number")))
 NAME, PRICE = Attribute("left", "name", "string"), Attribute("left", "price", "number")
 
 
-def same(value: Value, constant: str | float) -> Condition:
+def same(value: Value, constant: str | float) -> EventCondition:
     return Comparison("=", value, Constant(constant))
 
 
-def more(value: Value, constant: float) -> Condition:
+def more(value: Value, constant: float) -> EventCondition:
     return Comparison(">", value, Constant(constant))
 
 
-def whole(form: Form, constants: tuple[str | float, ...], windows: tuple[int, ...]) -> Stream:
+def whole(form: StatementForm, constants: tuple[str | float, ...], windows: tuple[int, ...]) -> Stream:
     """The stream that a normal form and its constants stand for."""
     made: list[Any] = []
     for node in form.nodes:
@@ -85,13 +85,13 @@ def whole(form: Form, constants: tuple[str | float, ...], windows: tuple[int, ..
 
 @pytest.mark.parametrize("seed", seeds(8, 60))
 def test_the_normal_form_means_what_the_statement_means(seed):
-    one, forms = lowered_world(seed), Forms()
+    one, forms = lowered_world(seed), StatementForms()
     for place, stream in enumerate(one.statements):
         assert run(whole(*forms.form(stream)), one.streams) == one.world.results(place)
 
 
 def test_statements_that_differ_in_constants_and_order_have_one_form_and_equal_rows():
-    forms = Forms()
+    forms = StatementForms()
     ibm = Filter(STOCK, AllOf((same(NAME, "IBM"), more(PRICE, 83))))
     turned = Filter(STOCK, AllOf((Comparison("<", Constant(83.0), PRICE), same(NAME, "IBM"))))
     nested = Filter(Filter(STOCK, more(PRICE, 83)), same(NAME, "IBM"))
@@ -105,7 +105,7 @@ def test_statements_that_differ_in_constants_and_order_have_one_form_and_equal_r
 
 
 def test_alternatives_of_one_shape_may_come_in_any_order():
-    forms = Forms()
+    forms = StatementForms()
 
     def sites(*names: str) -> list[str | float]:
         form, constants, _ = forms.form(Filter(STOCK, AnyOf(tuple(same(NAME, name) for name in names))))
@@ -116,7 +116,7 @@ def test_alternatives_of_one_shape_may_come_in_any_order():
 
 
 def test_a_constant_that_stands_in_two_clauses_is_not_exchanged():
-    forms = Forms()
+    forms = StatementForms()
     both = AllOf((AnyOf((same(NAME, "p"), same(PRICE, 1.0))), same(NAME, "Q")))
     form, constants, _ = forms.form(Filter(STOCK, both))
     node = form.nodes[-1]
@@ -138,7 +138,7 @@ def test_a_chain_becomes_one_selection_and_one_renaming():
         (("p", p),),
         (("p", "number"),),
     )
-    form, constants, _ = Forms().form(chain)
+    form, constants, _ = StatementForms().form(chain)
     assert [type(node.definition.operator).__name__ for node in form.nodes if node.definition] == ["Filter", "Select"]
     assert constants == (83.0, 2.0, 200.0, 5.0)
     assert form.nodes[1].slots == (0, 1, 2, 3)  # price > 83, then price * 2 > 200, then DUR
@@ -149,12 +149,12 @@ def test_a_chain_that_would_grow_without_end_stays_in_pieces():
     stream: Stream = STOCK
     for _ in range(40):
         stream = Select(stream, (("name", NAME), ("price", Arithmetic("+", PRICE, PRICE))), STOCK.schema)
-    form, _, _ = Forms().form(stream)
+    form, _, _ = StatementForms().form(stream)
     assert 2 < len(form.nodes) < 20
 
 
 def test_windows_are_no_part_of_a_definition_and_equal_parts_of_a_statement_are_one():
-    forms = Forms()
+    forms = StatementForms()
     names: tuple[tuple[Part, str], ...] = (("left", "name"), ("left", "price"), ("right", "name"), ("right", "price"))
     schema: Schema = (("name_1", "string"), ("price_1", "number"), ("name", "string"), ("price", "number"))
     one, other = (Next(STOCK, STOCK, ALWAYS, window, names, schema) for window in (5_000_000, 9_000_000))
@@ -166,7 +166,7 @@ def test_windows_are_no_part_of_a_definition_and_equal_parts_of_a_statement_are_
 
 
 def test_a_form_that_is_forgotten_is_made_again():
-    forms = Forms()
+    forms = StatementForms()
     form = forms.form(Filter(STOCK, more(PRICE, 1)))[0]
     forms.forget(form)
     again = forms.form(Filter(STOCK, more(PRICE, 2)))[0]

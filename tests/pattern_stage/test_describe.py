@@ -1,6 +1,6 @@
 """Plans as text."""
 
-from pattern_stage.describe import plan_text
+from pattern_stage.statements import plan_text
 from tests.support.event_kernel import Trial
 from xscl.algebra.events import Attribute, Comparison, Constant, Events, Filter, Next, Schema
 

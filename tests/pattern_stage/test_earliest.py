@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pattern_stage.limits import Limits
+from pattern_stage.operators import RowLimits
 from tests.oracle import pattern_cases
 from tests.oracle.event_syntax import Cmp, Of, Str, Window
 from tests.oracle.pattern_cases import brief
@@ -24,7 +24,7 @@ B = ("B", "x", " | ".join(f"p @{second}" for second in range(2, 2 + MANY)))
 
 def told(pattern: Pattern, *given: pattern_cases.Given) -> set[str]:
     """What the kernel tells, if it tries no more than 200 choices of events at a time."""
-    runner = LimitedRunner(pattern_cases._world(pattern, given), Run((LATE,)), Limits(partial=1_000, matches=200))
+    runner = LimitedRunner(pattern_cases._world(pattern, given), Run((LATE,)), RowLimits(partial=1_000, matches=200))
     runner.results()
     assert not runner.exceeded
     return {brief(Match(bound, known, errors)) for bound, known, errors, _ in runner.told[0]}

@@ -5,8 +5,8 @@ from random import Random
 import numpy as np
 import pytest
 
-from pattern_stage.fold import Folding
-from pattern_stage.operators import NO_BOUND
+from pattern_stage.plan import NO_BOUND
+from pattern_stage.sequence import Folding
 from pattern_stage.values import Texts
 from tests.generate.seeds import seeds
 from tests.pattern_stage.literal import (
@@ -31,9 +31,9 @@ from xscl.algebra.events import (
     Arithmetic,
     Attribute,
     Comparison,
-    Condition,
     Constant,
     Duration,
+    EventCondition,
     Events,
     Fold,
     Gap,
@@ -60,7 +60,7 @@ TEXT, NUMBER = Parameter(0, "string"), Parameter(1, "number")
 Sets = tuple[tuple[str, Value], ...]
 COUNT: Sets = (("n", Arithmetic("+", N, Constant(1.0))),)
 SUM: Sets = (("n", Arithmetic("+", N, V_2)),)
-STEPS: tuple[tuple[Condition, Condition, Sets], ...] = (
+STEPS: tuple[tuple[EventCondition, EventCondition, Sets], ...] = (
     (AllOf(), AllOf(), COUNT),
     (AllOf(), Comparison(">", V_2, V), ()),
     (Comparison("=", NAME_2, NAME), Comparison(">=", V_2, V), COUNT),

@@ -5,9 +5,8 @@ from random import Random
 import numpy as np
 import pytest
 
-from pattern_stage.columns import Ints, Mask
-from pattern_stage.flow import same
-from pattern_stage.hash_table import HashTable, hashes_of, marks_of
+from common.arrays import Ints
+from pattern_stage.columns import HashTable, Mask, hashes_of, marks_of, same
 
 
 class Model:

@@ -7,8 +7,8 @@ from random import Random
 import numpy as np
 import pytest
 
+from pattern_stage.assemble import END, START, Buffer, last_horizon, next_horizon
 from pattern_stage.columns import Columns
-from pattern_stage.horizon import END, START, Buffer, last_horizon, next_horizon
 
 
 def events(times: list[int], first: int) -> Columns:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from pattern_stage.kernel import Kernel
-from pattern_stage.rules import RULE_NAMES
+from pattern_stage.plan import RULE_NAMES
 from tests.generate.seeds import seeds
 from tests.oracle.events import Event
 from tests.support.event_kernel import Parts, Trial

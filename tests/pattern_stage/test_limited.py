@@ -10,8 +10,8 @@ from random import Random
 
 import pytest
 
-from pattern_stage import limited
-from pattern_stage.limits import Excess, Limits
+from pattern_stage import operators
+from pattern_stage.operators import Excess, RowLimits
 from tests.generate.documents import SECOND, chance
 from tests.generate.events import LENGTH
 from tests.generate.seeds import seeds
@@ -103,13 +103,13 @@ class Counted:
         self._world = world
         self._epochs = sorted({one.t1 for found in world.given.values() for one in found})
 
-    def excess(self, statement: Cel, limits: Limits) -> Excess | None:
+    def excess(self, statement: Cel, limits: RowLimits) -> Excess | None:
         return min(self._of(statement, None, limits), default=None)
 
     def _events(self, stream: Stream, within: int | None) -> Iterable[Event]:
         return self._world._of(stream, within, (-(2**62), 2**62))
 
-    def _of(self, stream: Stream, within: int | None, limits: Limits) -> Iterator[Excess]:
+    def _of(self, stream: Stream, within: int | None, limits: RowLimits) -> Iterator[Excess]:
         match stream:
             case Cel():
                 own = None if stream.within is None else stream.within.us
@@ -167,7 +167,7 @@ class Counted:
 def check(seed: int, seen: Counter[str]) -> None:
     rng = Random(seed)
     world = a_world(rng)
-    limits = Limits(rng.choice((1, 3, 6, 1_000)), rng.choice((1, 2, 4, 1_000)))
+    limits = RowLimits(rng.choice((1, 3, 6, 1_000)), rng.choice((1, 2, 4, 1_000)))
     run = random_run(rng, 0, LENGTH)
     runner = LimitedRunner(world, run, limits)
     runner.results()
@@ -181,11 +181,11 @@ def check(seed: int, seen: Counter[str]) -> None:
 
 
 @pytest.mark.parametrize("seed", seeds(3, 3_000))
-@pytest.mark.parametrize("found", [limited.FOUND, 3])
+@pytest.mark.parametrize("found", [operators.FOUND, 3])
 def test_statements_tell_what_they_have_before_they_exceed_a_limit(
     seed: int, found: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limited, "FOUND", found)
+    monkeypatch.setattr(operators, "FOUND", found)
     check(seed, Counter())
 
 
@@ -218,7 +218,7 @@ EXPLOSIONS: dict[str, tuple[Stream, list[tuple[int, float]]]] = {
 
 @pytest.mark.parametrize("name", EXPLOSIONS)
 def test_what_would_take_all_memory_is_told_before_it_does(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limited, "FOUND", 1 << 16)
+    monkeypatch.setattr(operators, "FOUND", 1 << 16)
     stream, values = EXPLOSIONS[name]
     schemas = {"A": {"x": "number", "y": "number"}}
     events = [
@@ -226,7 +226,7 @@ def test_what_would_take_all_memory_is_told_before_it_does(name: str, monkeypatc
     ]
     quiet = Cel(Filter(Cmp("<", Ref("x"), Num("-2998")), Name("A")))
     world = World(schemas, {"A": events}, [Cel(stream), quiet])  # type: ignore[arg-type]  # kinds
-    runner = LimitedRunner(world, Run((100_000 * SECOND,)), Limits(2_000, 5_000))
+    runner = LimitedRunner(world, Run((100_000 * SECOND,)), RowLimits(2_000, 5_000))
     tracemalloc.start()
     try:
         runner.results()

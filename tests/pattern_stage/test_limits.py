@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from pattern_stage.limits import Excess, Limits
+from pattern_stage.operators import Excess, RowLimits
 from tests.generate.documents import SECOND
 from tests.generate.events import LENGTH
 from tests.generate.seeds import seeds
@@ -32,7 +32,7 @@ def is_plain(one: Statement) -> bool:
     return not (one.apart or one.having or one.absent)
 
 
-def with_limits(world: PatternWorld, run: Run, limits: Limits) -> LimitedRunner:
+def with_limits(world: PatternWorld, run: Run, limits: RowLimits) -> LimitedRunner:
     runner = LimitedRunner(world, run, limits)
     runner.results()
     return runner
@@ -44,7 +44,7 @@ def test_a_statement_with_too_many_matches_at_once_tells_what_it_had_before(seed
     world = patterns(seed, kind)
     rng = Random(seed)
     run = to_the_end(random_run(rng, 0, LENGTH))
-    limits = Limits(matches=rng.choice((0, 1, 2, 5)))
+    limits = RowLimits(matches=rng.choice((0, 1, 2, 5)))
     runner = with_limits(world, run, limits)
     judge = PatternWorld(world.schemas, world.given, world.statements, order=runner.order())
     for place, statement in enumerate(world.statements):
@@ -65,7 +65,7 @@ def test_a_statement_with_too_many_matches_at_once_tells_what_it_had_before(seed
 def test_what_waits_is_limited_at_the_same_epoch_in_any_intervals(seed, kind):
     world = patterns(seed, kind)
     rng = Random(seed)
-    limits = Limits(partial=rng.choice((0, 2, 5, 9)), matches=rng.choice((3, 1_000)))
+    limits = RowLimits(partial=rng.choice((0, 2, 5, 9)), matches=rng.choice((3, 1_000)))
     at_once = with_limits(world, Run((END,)), limits)
     judge = PatternWorld(world.schemas, world.given, world.statements, order=at_once.order())
     run = replace(to_the_end(random_run(rng, 0, LENGTH)), rules=Run((END,)).rules)
@@ -126,7 +126,7 @@ def test_what_would_take_all_memory_is_told_before_it_does(name):
     world = PatternWorld({"E": SCHEMA}, events, [statement, quiet])
     tracemalloc.start()
     try:
-        runner = with_limits(world, Run((2_000 * SECOND,)), Limits(500, 150))
+        runner = with_limits(world, Run((2_000 * SECOND,)), RowLimits(500, 150))
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

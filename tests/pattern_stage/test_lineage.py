@@ -8,7 +8,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from pattern_stage.lineage import COMPOSED, TOGETHER, Lineage, Origin
+from pattern_stage.lineage import COMPOSED, TOGETHER, EventOrigin, Lineage
 from tests.generate.seeds import seeds
 
 
@@ -16,7 +16,7 @@ def ints(*values: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     return np.array(values, np.int64)
 
 
-def some(rng: Random, lineage: Lineage, origins: dict[int, Origin]) -> None:
+def some(rng: Random, lineage: Lineage, origins: dict[int, EventOrigin]) -> None:
     """Adds a few events to a lineage, and what they are to a model."""
     count, stream = rng.randint(0, 4), rng.choice("EFG")
     t0 = ints(*(rng.randrange(100) for _ in range(count)))
@@ -27,23 +27,25 @@ def some(rng: Random, lineage: Lineage, origins: dict[int, Origin]) -> None:
         numbers = lineage.composed("P" + stream, digests, t0, t0 + 5, parts.reshape(count, width))
         for at, number in enumerate(numbers.tolist()):
             made_of = tuple(part for part in parts[at].tolist() if part >= 0)
-            origins[number] = Origin("P" + stream, COMPOSED, int(t0[at]), int(t0[at]) + 5, (), digests[at], made_of)
+            origins[number] = EventOrigin(
+                "P" + stream, COMPOSED, int(t0[at]), int(t0[at]) + 5, (), digests[at], made_of
+            )
     else:
         nodes = np.array([[rng.randrange(9), rng.randrange(9)] for _ in range(count)], np.int64).reshape(count, 2)
         docids = ints(*(rng.randrange(50) for _ in range(count)))
         for at, number in enumerate(lineage.of_documents(stream, docids, t0, t0 + 1, nodes).tolist()):
             one = tuple(nodes[at].tolist())
-            origins[number] = Origin(stream, int(docids[at]), int(t0[at]), int(t0[at]) + 1, one)
+            origins[number] = EventOrigin(stream, int(docids[at]), int(t0[at]), int(t0[at]) + 1, one)
 
 
-def singles(origins: dict[int, Origin], numbers: list[int]) -> Iterator[int]:
+def singles(origins: dict[int, EventOrigin], numbers: list[int]) -> Iterator[int]:
     """The events that numbers stand for, sets as their members."""
     for number in numbers:
         if number >= 0:
             yield from origins[number].parts if origins[number].docid == TOGETHER else (number,)
 
 
-def together(rng: Random, lineage: Lineage, origins: dict[int, Origin]) -> None:
+def together(rng: Random, lineage: Lineage, origins: dict[int, EventOrigin]) -> None:
     """Adds sets of events, some of them equal and some with one event."""
     groups, rows = list[int](), list[list[int]]()
     for group in range(rng.randint(1, 4)):
@@ -61,21 +63,21 @@ def together(rng: Random, lineage: Lineage, origins: dict[int, Origin]) -> None:
             assert those == {number}
         else:
             times = [(origins[part].t0, origins[part].t1) for part in those]
-            origin = Origin(
+            origin = EventOrigin(
                 "", TOGETHER, min(t0 for t0, _ in times), min(t1 for _, t1 in times), parts=tuple(sorted(those))
             )
             assert origins.setdefault(number, origin) == origin
     assert len(set(numbers)) == len({frozenset(those) for those in members})
 
 
-def behind(origins: dict[int, Origin], number: int) -> set[int]:
+def behind(origins: dict[int, EventOrigin], number: int) -> set[int]:
     return {number}.union(*(behind(origins, part) for part in origins[number].parts))
 
 
 @pytest.mark.parametrize("seed", seeds(4, 30))
 def test_numbers_stand_for_events(seed: int) -> None:
     rng = Random(seed)
-    lineage, origins = Lineage(), dict[int, Origin]()
+    lineage, origins = Lineage(), dict[int, EventOrigin]()
     for _ in range(30):
         some(rng, lineage, origins)
         choice = rng.random()

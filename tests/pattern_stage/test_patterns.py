@@ -11,8 +11,7 @@ import pytest
 
 from pattern_stage.kernel import Kernel
 from pattern_stage.lineage import Lineage
-from pattern_stage.partition.kernel import PartitionedKernel
-from pattern_stage.partition.runner import HereRunner
+from pattern_stage.partition.kernel import HereRunner, PartitionedKernel
 from pattern_stage.values import Texts
 from tests.generate.documents import SECOND
 from tests.generate.events import LENGTH

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pattern_stage.clauses import MAX_CLAUSES, TooManyClauses, clauses_of, split_condition, static_clauses
-from pattern_stage.predicates import compile_condition, compile_value
-from pattern_stage.values import Texts
+from pattern_stage.clauses import MAX_CLAUSES, TooManyClauses, dnf_clauses, split_condition, static_clauses
+from pattern_stage.values import Texts, compile_condition, compile_value
 from tests.generate.seeds import seeds
 from tests.pattern_stage.row_by_row import Row, condition_of, pairs_of, random_condition, random_value, value_of
 from xscl.algebra.events import (
@@ -59,7 +58,7 @@ def test_conditions_hold_as_row_by_row(seed):
     texts.keep([])
     assert holds(pairs_of(rows, SCHEMA, texts)).tolist() == wanted, "constants outlive what is forgotten"
     try:
-        clauses = clauses_of(condition)
+        clauses = dnf_clauses(condition)
     except TooManyClauses:
         return
     assert [condition_of(AnyOf(tuple(map(AllOf, clauses))), row) for row in rows] == wanted
@@ -142,7 +141,7 @@ def test_a_condition_is_split_by_what_tests_its_atoms():
 
 def test_too_many_clauses_are_an_error_and_soon():
     either = [AnyOf((Comparison("=", N, Constant(float(i))), NullTest(S))) for i in range(40)]
-    assert len(clauses_of(AllOf(tuple(either[:5])))) <= MAX_CLAUSES
+    assert len(dnf_clauses(AllOf(tuple(either[:5])))) <= MAX_CLAUSES
     distinct = [AnyOf(tuple(Comparison("=", N, Constant(float(2 * i + j))) for j in range(2))) for i in range(40)]
     with pytest.raises(TooManyClauses, match="more than 64 clauses"):
-        clauses_of(AllOf(tuple(distinct)))
+        dnf_clauses(AllOf(tuple(distinct)))

@@ -5,15 +5,16 @@ from random import Random
 import numpy as np
 import pytest
 
-from pattern_stage.columns import NULL_TEXT, Ints
-from pattern_stage.rows import NO_BOUND, Rows, Vectors
+from common.arrays import Ints
+from pattern_stage.columns import NULL_TEXT
+from pattern_stage.plan import NO_BOUND, RowColumns, Rows
 
 Vector = tuple[int, int, int, float, int, int]
 
 
-def columns(vectors: list[Vector]) -> Vectors:
+def columns(vectors: list[Vector]) -> RowColumns:
     left, right, code, number, within, apart = (np.array(column) for column in zip(*vectors, strict=True))
-    return Vectors(left, right, np.zeros(len(left), np.int64), within, apart, (code, number.astype(np.float64)))
+    return RowColumns(left, right, np.zeros(len(left), np.int64), within, apart, (code, number.astype(np.float64)))
 
 
 def ints(*values: int) -> Ints:
@@ -52,8 +53,8 @@ def test_definitions_share_columns_of_a_kind_and_leave_the_others_null():
     assert rows.places(["string", "string", "number"]) == [1, 2, 0]
     assert rows.places(["number", "number"]) == [0, 3]
     one, zero, null, nan = ints(1), ints(0), ints(NULL_TEXT), np.array([np.nan])
-    rows.add(Vectors(one, zero, zero, zero, zero, (np.array([1.5]), ints(4), null, nan)))
-    rows.add(Vectors(one, zero, one, zero, zero, (np.array([2.5]), ints(4), ints(5), nan)))
+    rows.add(RowColumns(one, zero, zero, zero, zero, (np.array([1.5]), ints(4), null, nan)))
+    rows.add(RowColumns(one, zero, one, zero, zero, (np.array([2.5]), ints(4), ints(5), nan)))
     numbers, first, second, spare = (column[:2].tolist() for column in rows.parameters)
     assert numbers == [1.5, 2.5] and first == [4, 4] and second == [NULL_TEXT, 5]
     assert np.isnan(spare).all() and rows.shape[:2].tolist() == [0, 1]

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from statistics import fmean
 
-from pattern_stage.plan import MOp
-from pattern_stage.rules import RULE_NAMES, RuleName
+from pattern_stage.plan import RULE_NAMES, MOp, RuleName
 from tests.oracle.events import event
 from tests.support.event_kernel import Trial
-from xscl import parse_script
 from xscl.algebra.events import Schema
-from xscl.event_check import schemas_of
-from xscl.event_normal import lower_event_query
-from xscl.script import EventStreams
+from xscl.event_lower import lower_event_query
+from xscl.event_parser import schemas_of
+from xscl.parser import parse_script
+from xscl.syntax import EventStreams
 
 SECOND = 10**6
 SCHEMAS: dict[str, Schema] = {

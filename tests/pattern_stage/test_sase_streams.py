@@ -19,11 +19,11 @@ from pattern_stage.lineage import Lineage
 from pattern_stage.values import Texts
 from tests.generate.documents import SECOND
 from tests.pattern_stage.sase_streams import Stock, independent, rising
-from xscl import parse_script
 from xscl.algebra.events import Schema
-from xscl.event_check import schemas_of
-from xscl.event_normal import lower_statement
-from xscl.script import EventStreams
+from xscl.event_lower import lower_statement
+from xscl.event_parser import schemas_of
+from xscl.parser import parse_script
+from xscl.syntax import EventStreams
 
 SCHEMA: Schema = (("symbol", "number"), ("price", "number"), ("volume", "number"))
 INTERVAL = 5_000

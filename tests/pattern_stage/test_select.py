@@ -27,9 +27,9 @@ from xscl.algebra.events import (
     Arithmetic,
     Attribute,
     Comparison,
-    Condition,
     Constant,
     Duration,
+    EventCondition,
     Events,
     Filter,
     NullTest,
@@ -41,7 +41,7 @@ from xscl.algebra.events import (
 NAME, V = Attribute("left", "name", "string"), Attribute("left", "v", "number")
 TEXT, NUMBER = Parameter(0, "string"), Parameter(1, "number")
 SOURCE = Events("S", SCHEMA)
-CONDITIONS: tuple[Condition, ...] = (
+CONDITIONS: tuple[EventCondition, ...] = (
     AllOf(),
     Comparison("=", NAME, TEXT),
     AllOf((Comparison("=", NAME, TEXT), Comparison(">", V, NUMBER))),

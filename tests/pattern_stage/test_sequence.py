@@ -5,7 +5,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from pattern_stage.operators import NO_BOUND
+from pattern_stage.plan import NO_BOUND
 from pattern_stage.sequence import Sequencing
 from pattern_stage.values import Texts
 from tests.generate.seeds import seeds
@@ -29,9 +29,9 @@ from xscl.algebra.events import (
     Arithmetic,
     Attribute,
     Comparison,
-    Condition,
     Constant,
     Duration,
+    EventCondition,
     Events,
     Gap,
     Next,
@@ -47,7 +47,7 @@ NAMES: tuple[tuple[Part, str], ...] = (("left", "name"), ("left", "v"), ("right"
 N1, V1 = Attribute("left", "name", "string"), Attribute("left", "v", "number")
 N2, V2 = Attribute("right", "name", "string"), Attribute("right", "v", "number")
 TEXT, NUMBER = Parameter(0, "string"), Parameter(1, "number")
-CONDITIONS: tuple[Condition, ...] = (
+CONDITIONS: tuple[EventCondition, ...] = (
     AllOf(),
     Comparison("=", N2, TEXT),
     Comparison("=", N1, N2),

@@ -11,22 +11,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pattern_stage.columns import Floats, Ints
-from pattern_stage.merging import Kind, Merged, merged
-from pattern_stage.rules import RULE_NAMES
+from common.arrays import Ints
+from pattern_stage.columns import Floats
+from pattern_stage.measures import Merged, MergeKind, merge_rows_by_key
+from pattern_stage.plan import RULE_NAMES
 from tests.generate.seeds import seeds
 from tests.oracle.event_cases import events, schema
 from tests.oracle.event_syntax import Aggregate, Cel, Fn, Item, Name, Next, Ref, Stream, Window
 from tests.oracle.events import World, event
 from tests.support.event_agreement import Run, Runner, random_run, with_lives
 from tests.support.event_kernel import Trial
-from xscl import parse_script
 from xscl.algebra.events import Schema
-from xscl.event_normal import lower_event_query
-from xscl.script import EventStreams
+from xscl.event_lower import lower_event_query
+from xscl.parser import parse_script
+from xscl.syntax import EventStreams
 
 LAST = 9
-KINDS: tuple[Kind, ...] = ("sum", "count", "min", "max")
+KINDS: tuple[MergeKind, ...] = ("sum", "count", "min", "max")
 HARD = (0.1, 0.2, 1e16, -1e16, 1.7e308, -1.7e308, 5e-324, math.nan, 0.0, -3.0)
 
 # ---------------------------------------------------------------- merging
@@ -43,8 +44,8 @@ def test_what_is_merged_in_steps_is_what_is_merged_at_once_and_exact(seed: int):
     numbers: Floats = np.array([rng.choice(HARD) if rng.random() < 0.5 else rng.uniform(-9, 9) for _ in range(40)])
     coarse, fine = (np.array([rng.randrange(most) for _ in range(40)]) for most in (6, 3))
     columns = [numbers, (~np.isnan(numbers)).astype(np.float64), numbers, numbers]
-    at_once, first = merged([coarse], columns, KINDS), merged([coarse, fine], columns, KINDS)
-    again = merged([coarse[first.firsts]], first.columns, KINDS)
+    at_once, first = merge_rows_by_key([coarse], columns, KINDS), merge_rows_by_key([coarse, fine], columns, KINDS)
+    again = merge_rows_by_key([coarse[first.firsts]], first.columns, KINDS)
     assert rows_of(coarse[first.firsts], again) == rows_of(coarse, at_once)
     for group in set(coarse.tolist()):
         expected = [number for number in numbers[coarse == group].tolist() if not math.isnan(number)]
@@ -94,7 +95,7 @@ def many_aggregates(rng: Random) -> World:
 @pytest.mark.parametrize("seed", seeds(20, 2_000))
 def test_statements_that_share_partial_aggregates_find_what_they_mean(seed: int, monkeypatch: pytest.MonkeyPatch):
     rng = Random(seed)
-    monkeypatch.setattr("pattern_stage.simultaneous.FEW", rng.choice((1, 2, 4)))
+    monkeypatch.setattr("pattern_stage.aggregate.FEW", rng.choice((1, 2, 4)))
     made = many_aggregates(rng)
     run = random_run(rng, len(made.statements), LAST)
     rules = tuple(name for name in RULE_NAMES if name in run.rules or name == "s_alpha")

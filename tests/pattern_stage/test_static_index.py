@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pattern_stage import static_index, static_runs
-from pattern_stage.clauses import clauses_of
-from pattern_stage.static_index import StaticIndex
+from pattern_stage import index as index_module
+from pattern_stage.clauses import dnf_clauses
+from pattern_stage.index import StaticIndex
 from pattern_stage.values import Texts
 from tests.generate.seeds import seeds
 from tests.pattern_stage.row_by_row import Row, column_of, columns_of, condition_of
@@ -19,9 +19,9 @@ from xscl.algebra.events import (
     Atom,
     Attribute,
     Comparison,
-    Condition,
     Constant,
     Duration,
+    EventCondition,
     Function,
     Kind,
     NullTest,
@@ -64,7 +64,7 @@ def random_atom(chance: random.Random) -> Atom:
             return Comparison(order, *((number, given) if chance.random() < 0.6 else (given, number)))  # type: ignore[arg-type]
 
 
-def random_condition(chance: random.Random) -> Condition:
+def random_condition(chance: random.Random) -> EventCondition:
     count = chance.choice([1, 1, 2])
     clauses = [AllOf(tuple(random_atom(chance) for _ in range(chance.randrange(4)))) for _ in range(count)]
     return AnyOf(tuple(clauses))
@@ -79,7 +79,7 @@ class Naive:
     """The index by its definition."""
 
     def __init__(self) -> None:
-        self.targets: dict[int, list[tuple[Condition, tuple[Any, ...]]]] = {}
+        self.targets: dict[int, list[tuple[EventCondition, tuple[Any, ...]]]] = {}
 
     def hits(self, events: list[dict[str, Any]], active: np.ndarray | None) -> list[tuple[int, int]]:
         return [
@@ -95,8 +95,8 @@ class Naive:
 @pytest.mark.parametrize("seed", seeds(6, 40))
 def test_hits_are_those_of_each_row(seed, hashed, monkeypatch):
     chance = random.Random(seed)
-    monkeypatch.setattr(static_index, "_BLOCK", chance.choice([3, 100, 1 << 18]))
-    monkeypatch.setattr(static_index, "_MANY_REMOVED", 3)
+    monkeypatch.setattr(index_module, "_BLOCK", chance.choice([3, 100, 1 << 18]))
+    monkeypatch.setattr(index_module, "_MANY_REMOVED", 3)
     texts, naive = Texts(), Naive()
     index = StaticIndex(SCHEMA, texts, hashed=hashed)
     templates = [random_condition(chance) for _ in range(chance.choice([1, 3, 8]))]
@@ -111,7 +111,7 @@ def test_hits_are_those_of_each_row(seed, hashed, monkeypatch):
             for target, row in zip(targets, given, strict=True):
                 naive.targets.setdefault(target, []).append((template, row))
             columns = tuple(column_of([row[place] for row in given], kind, texts) for place, kind in enumerate(KINDS))
-            index.add(np.array(targets, np.int64), clauses_of(template), columns)
+            index.add(np.array(targets, np.int64), dnf_clauses(template), columns)
         gone = [target for target in range(60) if chance.random() < 0.15]
         for target in gone:
             naive.targets.pop(target, None)
@@ -126,12 +126,12 @@ def test_hits_are_those_of_each_row(seed, hashed, monkeypatch):
 
 
 def test_keys_with_equal_hashes_are_told_apart(monkeypatch):
-    hashed = static_runs._hashed
-    monkeypatch.setattr(static_runs, "_hashed", lambda keys, seed: hashed(keys, seed) % (7 if seed < 3 else 2**40))
+    hashed = index_module._hashed
+    monkeypatch.setattr(index_module, "_hashed", lambda keys, seed: hashed(keys, seed) % (7 if seed < 3 else 2**40))
     texts = Texts()
     index = StaticIndex(SCHEMA, texts)
     condition = AllOf((Comparison("=", attribute("n"), Parameter(0, "number")),))
-    index.add(np.arange(100), clauses_of(condition), (np.arange(100.0),))
+    index.add(np.arange(100), dnf_clauses(condition), (np.arange(100.0),))
     events = [{"s": None, "t": None, "n": float(n), "m": None, "t0": 0, "t1": 0} for n in range(-10, 120)]
     places, targets = index.hits(columns_of(events, SCHEMA, texts))
     assert [events[place]["n"] for place in places.tolist()] == targets.tolist() == list(range(100))
@@ -143,7 +143,7 @@ def test_runs_stay_few_when_rows_come_one_by_one():
     condition = AllOf((Comparison("=", attribute("n"), Parameter(0, "number")),))
     event = columns_of([{"s": None, "t": None, "n": 7.0, "m": None, "t0": 0, "t1": 0}], SCHEMA, texts)
     for target in range(300):
-        index.add(np.array([target]), clauses_of(condition), (np.array([7.0]),))
+        index.add(np.array([target]), dnf_clauses(condition), (np.array([7.0]),))
         assert len(index.hits(event)[1]) == target + 1
     (shape,) = index._shapes.values()
     assert len(shape.runs) <= 9
@@ -156,7 +156,7 @@ def test_what_was_removed_is_forgotten():
         limit = Comparison("<", Arithmetic("*", attribute("n"), Constant(float(turn))), Parameter(0, "number"))
         both = AllOf((limit, Comparison("=", Function("number", (attribute("s"),), "number"), Constant(float(turn)))))
         targets = np.arange(2000) + 2000 * (turn % 2)
-        index.add(targets, clauses_of(both), (np.arange(2000.0),))
+        index.add(targets, dnf_clauses(both), (np.arange(2000.0),))
         index.hits(columns_of([], SCHEMA, texts))
         index.remove(targets)
     assert len(index) == 0 and not index._shapes and not index._numbers and not index._keys

@@ -5,10 +5,9 @@ from random import Random
 import numpy as np
 import pytest
 
-from pattern_stage.columns import Columns
-from pattern_stage.fan_out import FanOut
-from pattern_stage.flow import Flow, mixed, sets_of
-from pattern_stage.members import Members
+from pattern_stage.columns import Columns, Flow, mixed, sets_of
+from pattern_stage.fan_out import RowReaders
+from pattern_stage.search import RowSets
 from pattern_stage.slots import Slots
 from tests.generate.seeds import seeds
 
@@ -16,7 +15,7 @@ from tests.generate.seeds import seeds
 @pytest.mark.parametrize("seed", seeds(4, 30))
 def test_fan_out(seed):
     random = Random(seed)
-    fan_out = FanOut()
+    fan_out = RowReaders()
     sources: dict[int, int] = {}
     for _ in range(30):
         free = [row for row in range(60) if row not in sources]
@@ -41,7 +40,7 @@ def test_fan_out(seed):
 @pytest.mark.parametrize("seed", seeds(4, 30))
 def test_members(seed):
     random = Random(seed)
-    members = Members()
+    members = RowSets()
     sets: dict[int, list[int]] = {}
     for _ in range(40):
         new = [random.sample(range(30), random.choice([1, 2, 5])) for _ in range(random.randint(0, 5))]
@@ -88,7 +87,7 @@ def test_slots_are_given_again():
 @pytest.mark.parametrize("most", [1, 3])
 @pytest.mark.parametrize("mix", [mixed, lambda keys: np.zeros(len(keys[0]), np.int64)])
 def test_equal_sets_of_rows_are_one(most, mix, monkeypatch):
-    monkeypatch.setattr("pattern_stage.flow.mixed", mix)
+    monkeypatch.setattr("pattern_stage.columns.mixed", mix)
     chance = np.random.default_rng(1)
     sizes = chance.integers(0, most + 1, 50)
     at = np.repeat(np.arange(50), sizes)

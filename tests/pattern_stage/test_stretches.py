@@ -3,9 +3,7 @@
 import numpy as np
 import pytest
 
-from pattern_stage.columns import Columns
-from pattern_stage.flow import Flow, sets_of
-from pattern_stage.stretches import Stretches
+from pattern_stage.columns import Columns, Flow, Stretches, sets_of
 from tests.generate.seeds import seeds
 
 

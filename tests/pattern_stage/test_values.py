@@ -7,7 +7,7 @@ import numpy as np
 
 from pattern_stage.columns import NULL_TEXT
 from pattern_stage.values import FALSE, TRUE, UNDECIDED, Texts
-from xscl.algebra.functions import DERIVED, derive
+from xscl.algebra.values import DERIVED, derive
 
 SOME = [
     "Ärger ",

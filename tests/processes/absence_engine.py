@@ -9,12 +9,12 @@ import sys
 from pathlib import Path
 from random import Random
 
-from feeds.document import Document
-from join_stage.duckdb_engine import DuckDBEngine
-from mmqjp.session import Session
+from feeds.documents import Document
+from join_stage.duckdb import DuckDBEngine
+from mmqjp.engine import Session
 from tests.generate.documents import SECOND
 from tests.support.faults import arm, kill
-from xscl import parse_script
+from xscl.parser import parse_script
 
 LATENESS = 2 * SECOND
 SCRIPT = """S//a->x NOT FOLLOWED BY {x = y, 2} S//b->y PUBLISH silent;

@@ -6,8 +6,8 @@ POINT is `before` or `after` and a call of the store, as in `after join`; CALLS 
 import sys
 from pathlib import Path
 
-from join_stage.duckdb_engine import DuckDBEngine
-from mmqjp.session import Session
+from join_stage.duckdb import DuckDBEngine
+from mmqjp.engine import Session
 from tests.generate.strategies import random_case
 from tests.support.faults import arm, kill
 

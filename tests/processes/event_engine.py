@@ -10,10 +10,10 @@ import sys
 from pathlib import Path
 from random import Random
 
-from feeds.document import Document
+from feeds.documents import Document
 from join_stage.spark.engine import SparkEngine
-from mmqjp.session import Session
-from pattern_stage.partition.on_spark import SparkRunner
+from mmqjp.engine import Session
+from pattern_stage.partition.kernel import SparkRunner
 from tests.mmqjp.answers.test_patterns import DEFINITIONS, SECOND, batches, documents, pattern_statements, statements
 from tests.oracle.event_syntax import Aggregate, Cel, Cmp, Fn, Item, Name, Next, Ref
 from tests.oracle.pattern_syntax import Statement

@@ -12,12 +12,12 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from feeds.document import Document
-from join_stage.duckdb_engine import DuckDBEngine
-from mmqjp.answers.patterns.patterns import Patterns
+from feeds.documents import Document
+from join_stage.duckdb import DuckDBEngine
+from mmqjp.answers.events import Patterns
+from mmqjp.engine import Session
 from mmqjp.queries.changes import MetadataFor
-from mmqjp.session import Session
-from mmqjp.tables.commit_metadata import CommitMetadata
+from mmqjp.tables.schema import CommitMetadata
 from tests.generate.documents import SECOND, chance
 from tests.generate.event_worlds import world
 from tests.generate.pattern_worlds import pattern_world

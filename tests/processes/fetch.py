@@ -5,18 +5,17 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import feeds.fetch.visit
-from feeds.fetch.drop_archive import DropArchive
-from feeds.fetch.exchange import ReplyLimits
-from feeds.fetch.gates import HostGates
+import feeds.fetch.fetcher
+from feeds.fetch.archive import DropArchive, WarcArchive
+from feeds.fetch.http import ReplyLimits
 from feeds.fetch.lists import read_feed_lists
+from feeds.fetch.robots import HostGates
 from feeds.fetch.state import FetchStore
-from feeds.fetch.warc_archive import WarcArchive
 from tests.support.faults import Point, arm, kill
 from tests.support.feed_server import Fetching, Hours
 
 POINTS: dict[str, Point] = {
-    "exchange": (feeds.fetch.visit, "exchange"),
+    "exchange": (feeds.fetch.fetcher, "exchange"),
     "keep": (DropArchive, "keep"),
     "keep-warc": (WarcArchive, "keep"),
     "rename": (Path, "replace"),

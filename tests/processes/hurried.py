@@ -8,7 +8,7 @@ import sys
 import time
 from typing import Any
 
-import feeds.times
+import feeds.documents
 
 SILENCE, ATTEMPT = 0.5, 2.0
 """Real seconds in which a receiver must say something, and have said all."""
@@ -17,14 +17,12 @@ SILENCE, ATTEMPT = 0.5, 2.0
 def hurry(speed: int) -> None:
     """Makes the clock run so many times as fast, for all that is imported from now on."""
     begun = time.time_ns() // 1000
-    feeds.times.now_us = lambda: begun + (time.time_ns() // 1000 - begun) * speed
+    feeds.documents.now_us = lambda: begun + (time.time_ns() // 1000 - begun) * speed
 
 
 def lose_patience() -> None:
     """Lets no receiver be silent for long."""
-    from mmqjp.sinks.command import CommandReceiver
-    from mmqjp.sinks.mail import MailReceiver
-    from mmqjp.sinks.webhook import WebhookReceiver
+    from mmqjp.sinks.webhook import CommandReceiver, MailReceiver, WebhookReceiver
 
     patience: list[tuple[type, dict[str, float]]] = [
         (WebhookReceiver, {"silence": SILENCE, "attempt": ATTEMPT}),
@@ -41,7 +39,7 @@ def lose_patience() -> None:
 
 def seams() -> dict[str, tuple[tuple[type, str], bool]]:
     """Places around the sending of a webhook's message: a call, and whether the process is killed after it."""
-    from mmqjp.sinks.course import Course
+    from mmqjp.sinks.positions import Course
     from mmqjp.sinks.webhook import WebhookReceiver
 
     return {

@@ -7,15 +7,14 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from feeds.document import Document
-from join_stage import duckdb_signature
-from join_stage.duckdb_engine import DuckDBEngine
-from join_stage.near import near_texts
-from join_stage.store.duckdb_store import DuckDBStore
-from mmqjp.session import Session
+from feeds.documents import Document
+from join_stage import duckdb, near
+from join_stage.duckdb import DuckDBEngine
+from join_stage.store.duckdb import DuckDBStore
+from mmqjp.engine import Session
 from tests.generate.near import near_case
 from tests.support.faults import arm, kill
-from xscl import Script
+from xscl.syntax import Script
 
 ENOUGH, AGAIN, SIZE = 7, 2, 3
 """From so many texts the order is learnt; so many documents come at a time."""
@@ -32,7 +31,7 @@ def case(seed: int) -> tuple[Script, list[list[Document]]]:
 
 
 def main(state: str, seed: str, point: str) -> None:
-    near_texts.ENOUGH, near_texts.AGAIN = ENOUGH, AGAIN
+    near.ENOUGH, near.AGAIN = ENOUGH, AGAIN
     script, batches = case(int(seed))
     engine = Session("duckdb", state=Path(state))
     engine.ensure(script)
@@ -42,7 +41,7 @@ def main(state: str, seed: str, point: str) -> None:
         arm((DuckDBStore if point == "committed" else DuckDBEngine, "commit"), kill, after=True)
 
     strike = kill if point in ("learnt", "written") else is_learnt
-    arm((duckdb_signature, "save_word_order"), strike, after=point != "learnt")
+    arm((duckdb, "save_word_order"), strike, after=point != "learnt")
     for batch in batches:
         engine.process(batch)
 

@@ -12,7 +12,6 @@ import sys
 
 import rich.table  # noqa: F401
 
-import join_stage.duckdb_reader  # noqa: F401
 import mmqjp
 import mmqjp.cli
 import mmqjp.explain.explanation

@@ -62,7 +62,7 @@ def _warm() -> None:
     from mmqjp.cli import main
     from templates.catalog import Catalog
     from tests.support.conjuncts import conjuncts_of
-    from xscl import parse_script
+    from xscl.parser import parse_script
 
     for name in ("engine", "event_life", "fetch", "nobody", "output", "service", "sinks", "stream"):
         import_module(f"tests.processes.{name}")

@@ -17,12 +17,12 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-import mmqjp.sinks.file_checkpoint as file_checkpoint
-from join_stage.duckdb_engine import DuckDBEngine
+import mmqjp.sinks.files as file_checkpoint
+from join_stage.duckdb import DuckDBEngine
 from mmqjp.cli import main as command
-from mmqjp.session import Session
-from mmqjp.sinks.delivery import Delivery
-from mmqjp.sinks.jsonl import GrowingFile
+from mmqjp.engine import Session
+from mmqjp.sinks.deliverer import Delivery
+from mmqjp.sinks.files import GrowingFile
 from tests.support.faults import Point, arm, kill
 
 QUERIES = [

@@ -11,12 +11,12 @@ import os
 import sys
 from pathlib import Path
 
-from join_stage.duckdb_engine import DuckDBEngine
+from join_stage.duckdb import DuckDBEngine
+from mmqjp.engine import Session
 from mmqjp.service.commands import CommandQueue
 from mmqjp.service.loop import Service
 from mmqjp.service.spool import Spool
-from mmqjp.session import Session
-from mmqjp.sinks.jsonl import GrowingFile
+from mmqjp.sinks.files import GrowingFile
 from tests.support.faults import Point, kill, wrap
 from tests.support.service import Directory, StopAfter
 

@@ -21,18 +21,16 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-import mmqjp.sinks.options as options
-from common import whole_file
-from join_stage.duckdb_engine import DuckDBEngine
+import mmqjp.sinks.definition as options
+from common import files as files_module
+from join_stage.duckdb import DuckDBEngine
 from mmqjp.cli import main as command
-from mmqjp.session import Session
+from mmqjp.engine import Session
 from mmqjp.sinks.atom import AtomSink
-from mmqjp.sinks.command import CommandReceiver
-from mmqjp.sinks.jsonl import GrowingFile
-from mmqjp.sinks.mail import MailReceiver
+from mmqjp.sinks.files import GrowingFile
 from mmqjp.sinks.manager import SinkManager
-from mmqjp.sinks.parquet import ParquetSink
-from mmqjp.sinks.parquet_file import ParquetFile
+from mmqjp.sinks.parquet import ParquetFile, ParquetSink
+from mmqjp.sinks.webhook import CommandReceiver, MailReceiver
 from tests.support.faults import Point, arm, kill
 
 QUERIES = """
@@ -80,7 +78,7 @@ SEAMS: list[Point] = [
     (ParquetFile, "finish"),
     (AtomSink, "write_matches"),
     (AtomSink, "_put"),
-    (whole_file, "sync_directory"),
+    (files_module, "sync_directory"),
     (Path, "rename"),
     (os, "fsync"),
     (DuckDBEngine, "commit"),

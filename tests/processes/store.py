@@ -6,13 +6,13 @@ The steps come as JSON on standard input: `["subscribe", text]`, which backfills
 import json
 import sys
 
-from feeds.document import Document
-from mmqjp.engine import Engine
+from feeds.documents import Document
+from mmqjp.engine import CoreEngine
 
 START = 1_767_225_600_000_000
 
 
-def take(engine: Engine, steps: list[tuple[str, str | list[tuple[str, str]]]]) -> None:
+def take(engine: CoreEngine, steps: list[tuple[str, str | list[tuple[str, str]]]]) -> None:
     """Does what steps say."""
     for do, what in steps:
         if isinstance(what, str):
@@ -24,5 +24,5 @@ def take(engine: Engine, steps: list[tuple[str, str | list[tuple[str, str]]]]) -
 
 if __name__ == "__main__":
     name, state, plan = sys.argv[1:]
-    with Engine(name, state=state, plan=plan, now=lambda: START) as opened:
+    with CoreEngine(name, state=state, plan=plan, now=lambda: START) as opened:
         take(opened, json.load(sys.stdin))

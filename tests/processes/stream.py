@@ -7,13 +7,13 @@ import sys
 from pathlib import Path
 
 import feeds.fetch.fetcher
-from feeds.fetch.clock import HOUR
 from feeds.fetch.fetcher import World
+from feeds.fetch.http import HOUR
 from feeds.fetch.state import FetchStore
 from mmqjp.cli import main as command
+from mmqjp.engine import Session
 from mmqjp.service.drops import DropDirectory
-from mmqjp.session import Session
-from mmqjp.sinks.jsonl import GrowingFile
+from mmqjp.sinks.files import GrowingFile
 from tests.processes.fetch import POINTS, kill_at, note_starts
 from tests.support.feed_server import Hours, to_loopback
 

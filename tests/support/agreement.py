@@ -6,13 +6,13 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from feeds.document import Document
+from feeds.documents import Document
 from mmqjp.answers.output import Output
-from mmqjp.session import Session
+from mmqjp.engine import Session
 from tests.oracle.bindings import OutputRow
 from tests.oracle.evaluation import comparable, evaluate
 from tests.oracle.once import evaluate_in_steps
-from xscl import Script
+from xscl.syntax import Script
 
 
 @dataclass(frozen=True)

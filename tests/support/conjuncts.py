@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from xscl import parse_script
-from xscl.algebra.normal import Conjunct, Hidden
+from xscl.algebra.joins import Conjunct, Hidden
 from xscl.lower import normalize
-from xscl.script import Script
+from xscl.parser import parse_script
+from xscl.syntax import Script
 
 
 def conjuncts_of(script: Script) -> list[Conjunct]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from mmqjp.answers.outbox import SINK_PREFIX, Position
 from mmqjp.answers.output import Output, sorted_outputs
-from mmqjp.session import Session
-from mmqjp.sinks.delivery import OUTPUT_SINK
-from mmqjp.tables.commit_metadata import CommitMetadata
+from mmqjp.engine import Session
+from mmqjp.sinks.deliverer import OUTPUT_SINK
+from mmqjp.tables.schema import CommitMetadata
 
 
 def undelivered(engine: Session) -> list[Output]:

@@ -20,11 +20,11 @@ from click.testing import CliRunner
 from lxml import etree
 
 from mmqjp.cli import main
-from mmqjp.sinks.tables import read_tables
+from mmqjp.sinks.definition import read_tables
 from tests.support.doc_blocks import Block
 from tests.support.feed_server import FeedServer, running_server
 from tests.support.places import ROOT
-from xscl import parse_script
+from xscl.parser import parse_script
 
 SHELL = frozenset("|<>;&$*`")
 """Characters that make a command one for a shell."""

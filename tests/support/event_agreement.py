@@ -10,21 +10,21 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from pattern_stage.columns import Column, Columns, Ints
+from common.arrays import Ints
+from pattern_stage.columns import Column, Columns
 from pattern_stage.kernel import Kernel, Results
-from pattern_stage.limits import Excess, Limits
 from pattern_stage.lineage import Lineage
-from pattern_stage.rules import RULE_NAMES, RuleName
+from pattern_stage.operators import Excess, RowLimits
+from pattern_stage.plan import RULE_NAMES, RuleName
 from pattern_stage.values import Texts
 from tests.generate.documents import SECOND
 from tests.oracle.event_values import Value
 from tests.oracle.events import Event, Events, World, event
-from xscl import parse_script
-from xscl.algebra.event_sequences import Statement
-from xscl.algebra.events import Schema, Stream
-from xscl.event_check import schemas_of
-from xscl.event_normal import lower_event_query
-from xscl.script import EventStreams
+from xscl.algebra.events import Schema, Statement, Stream
+from xscl.event_lower import lower_event_query
+from xscl.event_parser import schemas_of
+from xscl.parser import parse_script
+from xscl.syntax import EventStreams
 
 Parts = frozenset[Hashable]
 
@@ -224,7 +224,7 @@ class Runner:
 class LimitedRunner(Runner):
     """Runs a world with limits: a statement that exceeds one goes, and `exceeded` says when, and by which limit."""
 
-    def __init__(self, world: World, run: Run, limits: Limits) -> None:
+    def __init__(self, world: World, run: Run, limits: RowLimits) -> None:
         def make(texts: Texts, lineage: Lineage, run: Run) -> Kernel:
             return Kernel(texts, lineage, rules=run.rules, hashed=run.hashed, limits=limits)
 

@@ -23,9 +23,9 @@ from xscl.algebra.events import (
     Arithmetic,
     Attribute,
     Comparison,
-    Condition,
     Constant,
     Duration,
+    EventCondition,
     Filter,
     Fold,
     Function,
@@ -39,7 +39,7 @@ from xscl.algebra.events import (
     Union,
     Value,
 )
-from xscl.algebra.functions import parted
+from xscl.algebra.values import split_function
 
 _ARITHMETIC = {
     "+": operator.add,
@@ -187,7 +187,7 @@ def _function(name: str, args: list[Held]) -> Held:
     if name == "abs":
         size = as_number(given[0])
         return None if size is None else abs(size)
-    function, literal = parted(name)
+    function, literal = split_function(name)
     found = apply(function, given[0], *([] if literal is None else [literal]))
     assert isinstance(found, str | float)
     return found if isinstance(found, str) else as_finite(float(found))
@@ -198,7 +198,7 @@ def as_finite(number: float) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def holds(condition: Condition, pair: Pair) -> bool:
+def holds(condition: EventCondition, pair: Pair) -> bool:
     match condition:
         case AllOf(args=args):
             return all(holds(arg, pair) for arg in args)

@@ -7,7 +7,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from pattern_stage.columns import Column, Columns, Ints
+from common.arrays import Ints
+from pattern_stage.columns import Column, Columns
 from pattern_stage.kernel import Kernel, Results
 from pattern_stage.values import Texts
 from tests.oracle.events import Event, Events, event

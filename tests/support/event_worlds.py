@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from tests.generate.event_worlds import world
 from tests.oracle.events import Events, World
-from xscl import parse_script
 from xscl.algebra.events import Aggregate, Filter, Schema, Select, Stream
 from xscl.algebra.events import Events as Source
-from xscl.event_check import schemas_of
-from xscl.event_normal import lower_event_query
-from xscl.script import EventStreams
+from xscl.event_lower import lower_event_query
+from xscl.event_parser import schemas_of
+from xscl.parser import parse_script
+from xscl.syntax import EventStreams
 
 
 @dataclass(frozen=True)

@@ -11,15 +11,12 @@ from typing import Any, cast
 
 from mmqjp.answers.outbox import Position
 from mmqjp.answers.output import Output
-from mmqjp.present.match import Match
-from mmqjp.session import Session
+from mmqjp.engine import Session
+from mmqjp.present.item import ShownMatch
 from mmqjp.sinks.definition import SinkDefinition, read_sink
-from mmqjp.sinks.jobs import Event, Read
 from mmqjp.sinks.manager import SinkManager
-from mmqjp.sinks.message import Message, Receiver, Verdict, acknowledged
-from mmqjp.sinks.sink import Sink, Warn
-from mmqjp.tables.commit_metadata import CommitMetadata
-from mmqjp.tables.deliveries import GapRow, UndeliveredRow
+from mmqjp.sinks.sink import DeliveryResult, JobEvent, Message, ReadOutputs, Receiver, Sink, Warn, acknowledged
+from mmqjp.tables.schema import CommitMetadata, GapRow, UndeliveredRow
 
 SECOND, DAY = 1_000_000, 86_400_000_000
 START = 1_795_000_000 * SECOND
@@ -114,14 +111,14 @@ class FakeStore:
 class Endpoint:
     """A receiver outside of the process. It keeps each message that it got, with its answer."""
 
-    def __init__(self, answer: Callable[[Message], Verdict] = lambda message: acknowledged()) -> None:
-        self.got: list[tuple[Message, Verdict]] = []
+    def __init__(self, answer: Callable[[Message], DeliveryResult] = lambda message: acknowledged()) -> None:
+        self.got: list[tuple[Message, DeliveryResult]] = []
         self.answer = answer
 
-    async def send(self, message: Message) -> Verdict:
+    async def send(self, message: Message) -> DeliveryResult:
         raise AssertionError("tests call take")
 
-    def take(self, message: Message) -> Verdict:
+    def take(self, message: Message) -> DeliveryResult:
         verdict = self.answer(message)
         self.got.append((message, verdict))
         return verdict
@@ -181,20 +178,20 @@ class FakeJobs:
     def send(self, job: int, receiver: Receiver, messages: Sequence[Message]) -> None:
         self._jobs.append((job, receiver, deque(messages)))
 
-    def write(self, job: int, sink: Sink, matches: Sequence[Match]) -> None:
+    def write(self, job: int, sink: Sink, matches: Sequence[ShownMatch]) -> None:
         self._jobs.append((job, sink, deque([matches])))
 
     def cancel(self, job: int) -> None:
         self._cancelled.add(job)
 
-    def events(self, read: Read) -> list[Event]:
-        found: list[Event] = []
+    def events(self, read: ReadOutputs) -> list[JobEvent]:
+        found: list[JobEvent] = []
         for _ in range(self._steps()):
             if not self._jobs:
                 break
             job, receiver, left = self._jobs.popleft()
             if job in self._cancelled or not left:
-                found.append(Event(job, "ended"))
+                found.append(JobEvent(job, "ended"))
                 continue
             event = self._attempt(job, receiver, left.popleft())
             found.append(event)
@@ -203,22 +200,22 @@ class FakeJobs:
             self._jobs.append((job, receiver, left))
         return found
 
-    def _attempt(self, job: int, receiver: Any, what: Any) -> Event:
+    def _attempt(self, job: int, receiver: Any, what: Any) -> JobEvent:
         if isinstance(what, Message):
             self._kill("before the send")
             verdict = receiver.take(what)
             self._kill("after the send")
             if verdict.kind == "acknowledged":
-                return Event(job, "acknowledged", what.last, verdict)
-            return Event(job, "failed", verdict=verdict)
+                return JobEvent(job, "acknowledged", what.last, verdict)
+            return JobEvent(job, "failed", verdict=verdict)
         try:
             if receiver.prepare(None):
-                return Event(job, "prepared", position=receiver.position())
+                return JobEvent(job, "prepared", position=receiver.position())
             receiver.write(match.output for match in what)
         except OSError as error:
-            return Event(job, "failed", verdict=Verdict("down", str(error)))
+            return JobEvent(job, "failed", verdict=DeliveryResult("down", str(error)))
         last = what[-1].output.seq if what else -1
-        return Event(job, "written", last, position=receiver.position())
+        return JobEvent(job, "written", last, position=receiver.position())
 
     def close_receiver(self, receiver: object) -> None:
         pass

@@ -10,8 +10,8 @@ from inspect import isawaitable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
-from join_stage.joiner import JoinEngine
-from mmqjp.session import Session
+from join_stage.protocol import JoinEngine
+from mmqjp.engine import Session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,16 +9,11 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from feeds.fetch.archive import Archive
-from feeds.fetch.clock import SECOND
-from feeds.fetch.drop_archive import DropArchive
-from feeds.fetch.exchange import ReplyLimits
-from feeds.fetch.feed_state import FeedState, source_name
-from feeds.fetch.fetcher import Report, World, fetch
-from feeds.fetch.gates import Courtesy
-from feeds.fetch.schedule import Pace
-from feeds.fetch.state import STATE_FILE, FetchStore
-from feeds.fetch.visit import Settings
+from feeds.fetch.archive import Archive, DropArchive
+from feeds.fetch.fetcher import FetchReport, Settings, World, fetch_feeds
+from feeds.fetch.http import SECOND, ReplyLimits
+from feeds.fetch.robots import Courtesy
+from feeds.fetch.state import STATE_FILE, FeedState, FetchStore, Pace, source_name
 
 START = 1_778_068_800_000_000  # 2026-05-06T12:00:00Z, a Wednesday
 
@@ -158,7 +153,7 @@ class Fetching:
     archive: Callable[[Path, FetchStore], Archive] = lambda directory, store: DropArchive(directory)
     world: Mapping[str, object] = field(default_factory=dict)
 
-    def run(self, *urls: str) -> Report:
+    def run(self, *urls: str) -> FetchReport:
         """Fetches what is due."""
         with FetchStore(self.directory / STATE_FILE, write=True) as store:
             store.add(FeedState(url, source_name(url)) for url in urls)
@@ -168,7 +163,7 @@ class Fetching:
             world = World(**(values | dict(self.world)))  # type: ignore[arg-type]
             try:
                 report = asyncio.run(
-                    fetch(
+                    fetch_feeds(
                         store.feeds(), store, archive, settings, self.courtesy,
                         allow_private=self.allow_private, world=world,
                     )
@@ -210,7 +205,7 @@ def closed_port() -> int:
         return int(free.getsockname()[1])
 
 
-def outcomes(report: Report) -> dict[str, int]:
+def outcomes(report: FetchReport) -> dict[str, int]:
     """The number of visits with each outcome, by its name."""
     return {outcome.value: count for outcome, count in report.counts.items()}
 

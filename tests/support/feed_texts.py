@@ -4,10 +4,10 @@ import json
 
 from lxml import etree
 
-from feeds import Document
-from feeds.entries import read_entries
+from feeds.documents import Document
+from feeds.feed import read_entries
 from feeds.history import History
-from feeds.item import Origin
+from feeds.items import Origin
 
 MTIME = 1_800_000_000_000_000
 HERE = Origin("dir/feed.xml", MTIME)

@@ -7,7 +7,8 @@ from pathlib import Path
 from warcio.statusandheaders import StatusAndHeaders
 from warcio.warcwriter import WARCWriter
 
-from feeds import Document, read_documents
+from feeds.documents import Document
+from feeds.tail import read_documents
 
 RSS = (
     '<rss version="2.0"><channel><title>C</title><link>https://c.example/</link><item><title>{}</title><guid>g</guid>'

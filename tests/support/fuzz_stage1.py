@@ -16,10 +16,9 @@ from xml.parsers import expat
 from tests.generate.documents import document_xml
 from tests.support.conjuncts import conjuncts_of
 from tests.support.witnessed import Stage
+from xpath_stage.documents import DocumentError, Limits, ParsedDocument, StreamDocument, parse_document
 from xpath_stage.evaluator import XPathStage
-from xpath_stage.limits import Limits
-from xpath_stage.parse import DocumentError, ParsedDocument, StreamDocument, parse_document
-from xscl import parse_script
+from xscl.parser import parse_script
 
 ROUND = 40
 """The number of documents that are matched together."""

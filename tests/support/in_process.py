@@ -125,6 +125,6 @@ def run_in_process(monkeypatch: pytest.MonkeyPatch, cores: int, seed: int = 0) -
             return next(attempts)
 
     monkeypatch.setattr("join_stage.spark.engine.SparkEngine.context", context)
-    monkeypatch.setattr("join_stage.spark.spread.spread.LEAST_DOCUMENTS", 1)
+    monkeypatch.setattr("join_stage.spark.tasks.LEAST_DOCUMENTS", 1)
     monkeypatch.setattr(TaskContext, "get", Attempt)
     return context

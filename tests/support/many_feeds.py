@@ -6,8 +6,8 @@ from itertools import pairwise
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from feeds.fetch.clock import SECOND
-from feeds.fetch.opml import ListedFeed, write_opml
+from feeds.fetch.http import SECOND
+from feeds.fetch.lists import ListedFeed, write_opml
 from feeds.fetch.state import FetchStore
 from tests.support.feed_server import FeedServer, rss
 

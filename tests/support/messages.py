@@ -1,9 +1,8 @@
 """Messages of sinks, for tests of what receivers make of them."""
 
 from mmqjp.answers.output import Output
-from mmqjp.present.item import Item
-from mmqjp.present.match import Match
-from mmqjp.sinks.message import ID_PREFIX, Message
+from mmqjp.present.item import ShownItem, ShownMatch
+from mmqjp.sinks.sink import ID_PREFIX, Message
 
 TIME = 1_778_068_800_000_000  # 2026-05-06T12:00:00Z
 
@@ -12,12 +11,12 @@ def output(seq: int, query: str = "q1", xml: str = "<match/>") -> Output:
     return Output(query, TIME, TIME + seq, (f"d{seq}",), ("S",), {"x": 0}, xml, f"{seq:032x}", seq)
 
 
-def match(seq: int, title: str = "A title", xml: str = "<match/>", query: str = "q1") -> Match:
-    item = Item(f"d{seq}", "S", TIME, "item", title, "a.example", "A feed", f"https://a.example/{seq}")
-    return Match(output(seq, query, xml), (item,))
+def match(seq: int, title: str = "A title", xml: str = "<match/>", query: str = "q1") -> ShownMatch:
+    item = ShownItem(f"d{seq}", "S", TIME, "item", title, "a.example", "A feed", f"https://a.example/{seq}")
+    return ShownMatch(output(seq, query, xml), (item,))
 
 
-def message(*matches: Match, sink: str = "alerts", more: int = 0) -> Message:
+def message(*matches: ShownMatch, sink: str = "alerts", more: int = 0) -> Message:
     """A message of matches, or a test."""
     ids = [one.output.id for one in matches] or ["test"]
     numbers = [one.output.seq for one in matches] or [-1]

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from feeds.document import Document
+from feeds.documents import Document
 from mmqjp.answers.output import Output
 
 PAIRS = "S/a->x FOLLOWED BY {x = y, 10} S/a->y"

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from pattern_stage.columns import Columns, Ints
+from common.arrays import Ints
+from pattern_stage.columns import Columns
 from pattern_stage.kernel import Kernel, Results
-from pattern_stage.limits import Excess, Limits
 from pattern_stage.lineage import Lineage
-from pattern_stage.matching.order import event_order
+from pattern_stage.operators import Excess, RowLimits
+from pattern_stage.pattern.match import event_order
 from pattern_stage.values import Texts
 from tests.generate.documents import SECOND
 from tests.oracle.events import Event, event
@@ -17,8 +18,7 @@ from tests.oracle.pattern_syntax import Near, Pattern
 from tests.oracle.pattern_world import PatternWorld, by_parts
 from tests.support.event_agreement import MakeKernel, Numbers, Run, Runner
 from tests.support.pattern_lowering import lowered_pattern
-from xscl.algebra.event_sequences import Statement
-from xscl.algebra.events import Schema
+from xscl.algebra.events import Schema, Statement
 
 Told = tuple[tuple[tuple[Event, ...], ...], int, int, Any]
 """A match: the events of each variable, when it is known, its errors, and its values."""
@@ -110,7 +110,7 @@ class PatternRunner(Runner):
 class LimitedRunner(PatternRunner):
     """Runs a world with limits: a statement that exceeds one goes, and `exceeded` says when, and by which limit."""
 
-    def __init__(self, world: PatternWorld, run: Run, limits: Limits) -> None:
+    def __init__(self, world: PatternWorld, run: Run, limits: RowLimits) -> None:
         def make(texts: Texts, lineage: Lineage, run: Run) -> Kernel:
             return Kernel(texts, lineage, rules=run.rules, hashed=run.hashed, limits=limits)
 

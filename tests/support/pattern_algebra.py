@@ -1,4 +1,4 @@
-"""What `xscl.algebra.event_sequences` says, computed word by word over few events.
+"""What `xscl.algebra.events` says, computed word by word over few events.
 
 It checks how PATTERN statements are lowered: the oracle finds matches with the conditions as they are written, and here
 it finds them with the conjuncts of the algebra.
@@ -30,8 +30,8 @@ from tests.oracle.pattern_syntax import (
     Times,
 )
 from tests.support.event_algebra import Pair, aggregate_of, holds, value_of
-from xscl.algebra import event_sequences as algebra
-from xscl.algebra.event_sequences import Length, Names, OfItem, OfItems, Referent
+from xscl.algebra import events as algebra
+from xscl.algebra.events import Length, Names, OfItem, OfItems, Referent
 
 _STRATEGIES = dict(zip(("strict", "partition", "next", "any"), STRATEGIES, strict=True))
 _PHASES = {"first": 0, "each": 1, "complete": 2}
@@ -42,7 +42,7 @@ _FURTHER = ("each", "previous")
 class _Conjunct:
     """A conjunct, as the oracle's matcher asks for it. `order` has the names of all variables."""
 
-    conjunct: algebra.Conjunct
+    conjunct: algebra.WhereConjunct
     order: tuple[str, ...]
 
     @property
@@ -119,7 +119,7 @@ class _Matcher(Matcher):
             maximal=pattern.maximal,
         )
         super().__init__(shape, streams, order)
-        having = algebra.Conjunct(pattern.having, pattern.having_names, 0, "complete")
+        having = algebra.WhereConjunct(pattern.having, pattern.having_names, 0, "complete")
         self._tests = [_Conjunct(one, names) for one in pattern.conjuncts]  # type: ignore[misc]  # as it asks for it
         self._kills = {
             one.name: [_Conjunct(kill, names) for kill in pattern.kills if kill.variable == number]  # type: ignore[misc]  # the same

@@ -9,7 +9,7 @@ from tests.oracle import pattern_conditions, pattern_syntax
 from tests.oracle.event_schemas import Schema
 from tests.oracle.event_values import AGGREGATES
 from tests.oracle.pattern_world import each_of, items_of, pattern_schema
-from xscl.algebra import event_sequences as seq
+from xscl.algebra import events as seq
 from xscl.algebra.events import (
     Aggregated,
     AllOf,
@@ -17,8 +17,8 @@ from xscl.algebra.events import (
     Arithmetic,
     Attribute,
     Comparison,
-    Condition,
     Constant,
+    EventCondition,
     Events,
     Function,
     Kind,
@@ -123,13 +123,13 @@ class _Lowering:
         one: pattern_conditions.Conjunct,
         variable: int,
         phase: seq.Phase,
-        changed: Mapping[tuple[int, str], seq.Place] = {},
-    ) -> seq.Conjunct:
+        changed: Mapping[tuple[int, str], seq.ItemPosition] = {},
+    ) -> seq.WhereConjunct:
         self._begin(changed)
         condition = self._cond(one.cond, one.negated)
-        return seq.Conjunct(condition, self._done(), variable, phase)
+        return seq.WhereConjunct(condition, self._done(), variable, phase)
 
-    def _begin(self, changed: Mapping[tuple[int, str], seq.Place]) -> None:
+    def _begin(self, changed: Mapping[tuple[int, str], seq.ItemPosition]) -> None:
         self._names, self._changed = {}, changed
 
     def _done(self) -> seq.Names:
@@ -138,7 +138,7 @@ class _Lowering:
     def _named(self, of: seq.Referent, kind: Kind) -> Attribute:
         return Attribute("left", self._names.setdefault(of, f"#{len(self._names)}"), kind)
 
-    def _cond(self, cond: written.Cond, negated: bool) -> Condition:
+    def _cond(self, cond: written.Cond, negated: bool) -> EventCondition:
         match cond:
             case written.Not():
                 return self._cond(cond.arg, not negated)
@@ -164,7 +164,7 @@ class _Lowering:
                 return Constant(expr.us / 10**6)
             case written.Of():
                 variable = self._places[expr.variable]
-                places: dict[str, seq.Place] = {
+                places: dict[str, seq.ItemPosition] = {
                     "": "only",
                     "1": "first",
                     "i": "each",

@@ -14,7 +14,7 @@ from tests.oracle.events import Event
 from tests.oracle.pattern_matches import Match
 from tests.oracle.pattern_syntax import Letter, Letters, Many, Near, OneOf, Pattern, Times
 from tests.oracle.pattern_world import PatternWorld, returned
-from xscl.algebra.functions import number_text
+from xscl.algebra.values import number_text
 
 Element = tuple[str, tuple[tuple[str, str], ...], Any]
 """A name, attributes, and a text or elements."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mmqjp.session import Session
+from mmqjp.engine import Session
 from tests.support.places import ROOT
 
 PATIENCE = 60.0

@@ -9,13 +9,13 @@ from typing import Any
 
 from feeds.tail import Tail
 from mmqjp.documents.watermarks import Timing
+from mmqjp.engine import Session
 from mmqjp.service.commands import CommandQueue
 from mmqjp.service.log import Log
 from mmqjp.service.loop import Service, ServiceOptions
 from mmqjp.service.spool import Command, CommandResult, Spool
-from mmqjp.session import Session
-from mmqjp.sinks.delivery import OUTPUT_SINK
-from mmqjp.sinks.jsonl import open_sink
+from mmqjp.sinks.deliverer import OUTPUT_SINK
+from mmqjp.sinks.files import open_sink
 
 PAIRS = "S/a->x FOLLOWED BY {x = y, 10} S/a->y PUBLISH pairs"
 
@@ -87,9 +87,8 @@ class Directory:
 
 def streaming(place: Directory, engine: Session, session: Any, events: Events, **options: Any) -> Any:
     """The service on Spark over the same files."""
-    from mmqjp.service.streaming import StreamingService
-    from mmqjp.spark.files import FileSource, SourcePath
-    from mmqjp.spark.frames import streaming_frame
+    from mmqjp.service.drops import StreamingService
+    from mmqjp.spark.source import FileSource, SourcePath, streaming_frame
 
     named = {name: options.pop(name) for name in ("max_document", "grain") if name in options}
     sizes = {"most": options.get("batch_size", 5_000), "most_bytes": options.get("batch_bytes", 16 << 20)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mmqjp.answers.output import json_nodes
-from mmqjp.session import Session
+from mmqjp.engine import Session
 
 
 def assert_shown(engine: Session) -> None:

@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from join_stage.state_tables import FLAT_STORE
 from join_stage.store.spark.parquet_store import ParquetStore
-from mmqjp.session import Session
-from mmqjp.tables.store_schema import SCHEMA
+from join_stage.tables import FLAT_STORE
+from mmqjp.engine import Session
+from mmqjp.tables.schema import SCHEMA
 
 TABLES = (FLAT_STORE | SCHEMA).tables
 """The tables of a store, including those of the join state."""

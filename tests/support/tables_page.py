@@ -7,9 +7,8 @@ import tempfile
 import pyarrow as pa
 
 import mmqjp
-from join_stage.state_tables import BOUND_STORE
-from mmqjp.tables.settings import SPARK_VIEWS
-from mmqjp.tables.store_schema import SCHEMA
+from join_stage.tables import BOUND_STORE
+from mmqjp.tables.schema import SCHEMA, SPARK_VIEWS
 from tests.support.table_meanings import BEHIND, MEANINGS, MEANT
 
 HEAD = """\

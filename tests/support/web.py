@@ -7,14 +7,13 @@ from typing import Any
 
 from starlette.testclient import TestClient
 
-from mmqjp.present.times import IN_UTC
+from mmqjp.engine import Session
+from mmqjp.present.item import IN_UTC
 from mmqjp.service.commands import run_command
 from mmqjp.service.spool import Command
-from mmqjp.session import Session
-from mmqjp.web.access import Access
-from mmqjp.web.app import make_app
-from mmqjp.web.hosts import Hosts
+from mmqjp.web.access import Access, Hosts
 from mmqjp.web.readers import CursorReader
+from mmqjp.web.serving import make_app
 from mmqjp.web.site import Site
 
 URL = "http://127.0.0.1:8765"
@@ -34,7 +33,7 @@ def site_of(engine: Session, state: Path | None = None, **options: Any) -> Site:
     numbers = iter(range(10**9))
 
     def ask(do: str, arguments: Mapping[str, Any]) -> Any:
-        from mmqjp.service.client import CommandError
+        from mmqjp.service.commands import CommandError
 
         found = run_command(engine, Command(f"{next(numbers)}", do, arguments))
         if found.error is not None:

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from bench.stage1_reference import Edge, Witnessed, check_side
 from templates.catalog import Catalog, Placement
 from templates.witness import CHAIN_SHIFT, plain_node
+from xpath_stage.documents import StreamDocument
 from xpath_stage.evaluator import XPathStage
-from xpath_stage.parse import StreamDocument
-from xscl.algebra.normal import Conjunct
+from xscl.algebra.joins import Conjunct
 
 
 class Stage:

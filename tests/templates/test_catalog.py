@@ -15,8 +15,8 @@ from tests.generate.seeds import AT_LENGTH, at_length, examples
 from tests.generate.strategies import cases
 from tests.support.conjuncts import conjunct, conjuncts_of
 from xpath_stage.evaluator import XPathStage
-from xscl.algebra.normal import Conjunct
-from xscl.script import Script
+from xscl.algebra.joins import Conjunct
+from xscl.syntax import Script
 
 Q1 = "S//book[./author->a][./title->t] JOIN {a = b AND t = u, 1 h} S//blog[./author->b][./title->u]"
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from templates.catalog import INFINITE, Catalog
-from templates.novelty import needs_of
+from templates.catalog import INFINITE, Catalog, needs_of
 from tests.generate.seeds import AT_LENGTH, examples
 from tests.generate.strategies import cases
 from tests.support.conjuncts import conjuncts_of
-from xscl import parse_script
-from xscl.script import Script
+from xscl.parser import parse_script
+from xscl.syntax import Script
 
 SHARED = "FROM S//a[./k->x][./t->z] JOIN {x = y, 1 h} S//b[./m->y]"
 

@@ -12,10 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from templates.catalog import Catalog, Placement
-from templates.conjunctive import conjunctive_query, executable_query, executable_views_query, views_query
-from templates.enumeration import count_templates, templates
-from templates.minor import minor
-from templates.template import Shape, canonical_row, canonical_shape
+from templates.graph import (
+    Shape,
+    canonical_row,
+    canonical_shape,
+    conjunctive_query,
+    count_templates,
+    executable_query,
+    executable_views_query,
+    minor,
+    templates,
+    views_query,
+)
 from tests.support.conjuncts import conjunct
 
 

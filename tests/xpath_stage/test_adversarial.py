@@ -10,12 +10,10 @@ import pytest
 
 from tests.support.conjuncts import conjuncts_of
 from tests.support.witnessed import Stage
-from xpath_stage import columns
-from xpath_stage.evaluator import XPathStage
-from xpath_stage.limits import Limits
-from xpath_stage.parse import StreamDocument, parse_document
-from xpath_stage.shapes import TRIAL
-from xscl import parse_script
+from xpath_stage import documents as documents_module
+from xpath_stage.documents import Limits, StreamDocument, parse_document
+from xpath_stage.evaluator import TRIAL, XPathStage
+from xscl.parser import parse_script
 
 
 def documents(texts: Sequence[str]) -> list[StreamDocument]:
@@ -216,9 +214,9 @@ def test_many_attributes_in_any_order():
     hold(script, texts + texts[::-1], 20)
 
 
-@pytest.mark.parametrize("most", [0, columns.MOST_TEXT, 10**6])
+@pytest.mark.parametrize("most", [0, documents_module.MOST_TEXT, 10**6])
 def test_values_of_elements_in_one_another(most: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(columns, "MOST_TEXT", most)
+    monkeypatch.setattr(documents_module, "MOST_TEXT", most)
     script = """
     //a->x JOIN {x = y, 1 h} //b->y; //a/b->x JOIN {upper-case(x) = normalize-space(y), 1 h} //c->y;
     //a->x JOIN {lower-case(x) = x', 1 h} //a[contains(., 'b1')]->x'
@@ -228,9 +226,9 @@ def test_values_of_elements_in_one_another(most: int, monkeypatch: pytest.Monkey
     hold(script, texts + texts, 7)
 
 
-@pytest.mark.parametrize("most", [0, columns.MOST_TEXT])
+@pytest.mark.parametrize("most", [0, documents_module.MOST_TEXT])
 def test_filters_ask_for_values_that_were_not_read(most: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(columns, "MOST_TEXT", most)
+    monkeypatch.setattr(documents_module, "MOST_TEXT", most)
     wanted = ["1" * length for length in (2, 5, 20, 100)]
     script = "; ".join(f"//a[. = '{value}']->x JOIN {{x = y, 1 h}} //a[./a = '{value}']->y" for value in wanted)
     stage = standing(script, XPathStage(limits=Limits(shapes=0)))

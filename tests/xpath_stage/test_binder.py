@@ -12,10 +12,11 @@ from tests.generate.blocks import BlockMaker
 from tests.generate.documents import NAMESPACE, document_xml
 from tests.oracle.match import Matcher, Node, Tree
 from xpath_stage.binder import bindings
-from xpath_stage.parse import ParsedDocument, parse_document
-from xscl import parse_script, to_xscl
-from xscl.algebra.pattern import PatternNode
-from xscl.lower_paths import PatternBuilder
+from xpath_stage.documents import ParsedDocument, parse_document
+from xscl.algebra.trees import PatternNode
+from xscl.lower import PatternBuilder
+from xscl.parser import parse_script
+from xscl.printer import to_xscl
 from xscl.syntax import Block
 
 

@@ -10,12 +10,9 @@ import pytest
 from lxml import etree
 
 from tests.oracle.values import compare as oracle
-from xpath_stage import conditions, existential
-from xpath_stage.conditions import holds
-from xpath_stage.existential import compare_times_of, compare_values
-from xscl.algebra.expressions import CompareOp
-from xscl.algebra.order import ORDER
-from xscl.algebra.times import compare_times
+from xpath_stage import filters
+from xpath_stage.filters import compare_times_of, compare_values, xpath_holds
+from xscl.algebra.values import ORDER, CompareOp, compare_times
 
 TEXTS = ("1", "1.0", " 1", "2", "-0", "0", "", "x", "y", "x" * 100, "x" * 99 + "y")
 TIMES = ("2026-07-16", "2026-07-16T00:00:00Z", "2026-07-17", "soon", "")
@@ -42,8 +39,8 @@ def test_two_paths_are_compared_as_libxml2_does(op: str) -> None:
         xml = f"<r k='1'>{''.join(f'<{name}>{rng.choice(TEXTS)}</{name}>' for name in names)}</r>"
         root = etree.fromstring(xml)
         for left, right in (("./a", "./b"), (".", ".//b"), ("./@k", ".//a[boolean(. = ../b)]")):
-            assert holds(f"{left} {op} {right}", root) is root.xpath(f"{left} {op} {right}")
-            assert holds(f"not({left} {op} {right})", root) is root.xpath(f"not({left} {op} {right})")
+            assert xpath_holds(f"{left} {op} {right}", root) is root.xpath(f"{left} {op} {right}")
+            assert xpath_holds(f"not({left} {op} {right})", root) is root.xpath(f"not({left} {op} {right})")
 
 
 @pytest.mark.parametrize(
@@ -56,8 +53,8 @@ def test_each_text_is_read_once(condition: str, monkeypatch: pytest.MonkeyPatch)
         read.append(node)
         return str(node.text)
 
-    monkeypatch.setattr(existential, "text_of", text_of)
-    holds(condition, etree.fromstring("<r>" + "<a>1</a><b>1</b>" * 50 + "</r>"))
+    monkeypatch.setattr(filters, "element_text", text_of)
+    xpath_holds(condition, etree.fromstring("<r>" + "<a>1</a><b>1</b>" * 50 + "</r>"))
     assert 0 < len(read) == len(set(read)) <= 100
 
 
@@ -70,7 +67,7 @@ def test_one_text_at_a_time_is_in_memory(condition: str) -> None:
     root = etree.fromstring("<r>" + "<a>" * 50 + "x" * size + "</a>" * 50 + "<b/></r>")
     tracemalloc.start()
     try:
-        holds(condition, root)
+        xpath_holds(condition, root)
         assert tracemalloc.get_traced_memory()[1] < 8 * size
     finally:
         tracemalloc.stop()
@@ -79,4 +76,4 @@ def test_one_text_at_a_time_is_in_memory(condition: str) -> None:
 def test_only_comparisons_of_two_paths_become_ours() -> None:
     for condition in ('./a = "./b = ./c"', ".5 = 0.5", "./a = 1 and ./b = ./c", '*[local-name() = "a" and . = "b"]',
                       'contains(./a, " = ./b")', "concat(\"a\", '\"', \" = \") = ./b"):  # fmt: skip
-        assert conditions._by_sets(condition) == condition
+        assert filters._by_sets(condition) == condition

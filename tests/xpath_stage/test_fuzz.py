@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.generate.seeds import seeds
 from tests.support.fuzz_stage1 import ROUND, SEEDS, check, decoded, mutated, parsed, read, reference
 from tests.support.places import ROOT
-from xpath_stage.parse import DocumentError, parse_document
+from xpath_stage.documents import DocumentError, parse_document
 
 # ---------------------------------------------------------------- fuzzing
 

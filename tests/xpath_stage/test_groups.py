@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 import duckdb
 import pytest
 
-from feeds.document import Document
-from join_stage.joiner import PLANS
-from mmqjp.session import Session
-from templates.catalog import Edge
+from feeds.documents import Document
+from join_stage.protocol import PLANS
+from mmqjp.engine import Session
+from templates.catalog import StepEdge
 from tests.generate.joins import SECOND
 from tests.generate.seeds import seeds
 from tests.support.delivery import undelivered
 from tests.support.faults import FaultySession
-from xpath_stage import groups as groups_module
-from xpath_stage.groups import SHARE, Groups
+from xpath_stage import automaton as groups_module
+from xpath_stage.automaton import SHARE, Groups
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -72,9 +72,9 @@ def pairs(engine: Session, documents: Sequence[Document]) -> set[tuple[str, str]
 @pytest.mark.parametrize("seed", seeds(3, 150))
 def test_groups_cover_what_binds_and_their_rows_are_bounded(seed: int):
     rng, groups = random.Random(seed), Groups()
-    filters: dict[Edge, tuple[int, ...]] = {}
-    gone: set[Edge] = set()
-    known: dict[int, set[Edge]] = {}
+    filters: dict[StepEdge, tuple[int, ...]] = {}
+    gone: set[StepEdge] = set()
+    known: dict[int, set[StepEdge]] = {}
     for _ in range(rng.randint(1, 8)):
         for _ in range(rng.choice((1, 1, 5))):
             edge = rng.randrange(30), len(filters)
@@ -108,7 +108,7 @@ def test_after_a_restart_what_was_one_group_is_so_with_its_number():
     for edge in edges:
         groups.add(edge, ())
         found = groups.numbers(edges[: edge[0] + 1])
-    stored: dict[int, set[Edge]] = {}
+    stored: dict[int, set[StepEdge]] = {}
     for number, edge in groups.take():
         stored.setdefault(number, set()).add(edge)
     assert sum(map(len, stored.values())) <= 100 * (log2(100) + 2)

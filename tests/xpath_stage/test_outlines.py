@@ -14,12 +14,21 @@ from tests.generate.documents import document_xml
 from tests.generate.seeds import seeds
 from tests.support.fuzz_stage1 import QUERIES, mutated
 from tests.support.witnessed import Stage
-from xpath_stage import outlines
-from xpath_stage.columns import Columns
-from xpath_stage.names import Memo
-from xpath_stage.outlines import MOST_TAGS, PAUSE, RUN, TRIAL, Outlines, skeleton_of
-from xpath_stage.parse import ParsedDocument, StreamDocument, parse_document
-from xpath_stage.parse_many import parse_documents
+from xpath_stage import documents as documents_module
+from xpath_stage.documents import (
+    MOST_TAGS,
+    PAUSE,
+    RUN,
+    TRIAL,
+    ElementColumns,
+    Memo,
+    Outlines,
+    ParsedDocument,
+    StreamDocument,
+    parse_document,
+    parse_documents,
+    skeleton_of,
+)
 
 TEXTS = (
     "",
@@ -44,7 +53,7 @@ TEXTS = (
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes an outline of the first document that has it."""
-    monkeypatch.setattr(outlines, "RUN", 1)
+    monkeypatch.setattr(documents_module, "RUN", 1)
 
 
 def parsed(xmls: list[bytes]) -> list[ParsedDocument]:
@@ -52,9 +61,9 @@ def parsed(xmls: list[bytes]) -> list[ParsedDocument]:
     return [one for one in parse_documents(xmls) if isinstance(one, ParsedDocument)]
 
 
-def columns(*, attributes: bool = False, values: bool = False) -> Columns:
+def columns(*, attributes: bool = False, values: bool = False) -> ElementColumns:
     owned = defaultdict[str, bool](lambda: True) if attributes else None
-    return Columns(owned, defaultdict(lambda: values), Memo(str, 1_000), keeps_trees=False)
+    return ElementColumns(owned, defaultdict(lambda: values), Memo(str, 1_000), keeps_trees=False)
 
 
 def check(documents: list[ParsedDocument], *, attributes: bool = False, values: bool = False) -> int:

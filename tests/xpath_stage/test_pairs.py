@@ -12,10 +12,9 @@ from tests.generate.seeds import seeds
 from tests.generate.strategies import random_case
 from tests.support.conjuncts import conjuncts_of
 from tests.support.witnessed import Stage
+from xpath_stage.documents import Limits, StreamDocument, parse_document
 from xpath_stage.evaluator import XPathStage
-from xpath_stage.limits import Limits
-from xpath_stage.parse import StreamDocument, parse_document
-from xscl.algebra.normal import Conjunct
+from xscl.algebra.joins import Conjunct
 
 PAIRS = 2_500
 """Different pairs of a pattern and a document of its stream that are compared for a seed, at least."""

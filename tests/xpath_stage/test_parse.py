@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from xpath_stage.extent import MAX_NAMESPACES
-from xpath_stage.parse import DocumentError, parse_document
+from xpath_stage.documents import DocumentError, parse_document
+from xpath_stage.masks import MAX_NAMESPACES
 
 
 def text(xml: bytes) -> str:
@@ -288,7 +288,7 @@ def test_elements_that_entities_make_are_counted():
 
 
 def test_what_has_too_many_elements_is_refused_without_a_tree(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("xpath_stage.parse.PARSERS", {})  # those that make trees
+    monkeypatch.setattr("xpath_stage.documents.PARSERS", {})  # those that make trees
     with pytest.raises(DocumentError, match="more than 1,000"):
         parse_document(b"<a>" + b"<b/>" * 5_000 + b"</a>", max_nodes=1_000)
 

@@ -10,8 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.fuzz_stage1 import mutated, read
-from xpath_stage.parse import MAX_ATTRIBUTES, DocumentError, ParsedDocument, parse_document
-from xpath_stage.parse_many import MOST, MOST_BYTES, SMALL, parse_documents
+from xpath_stage.documents import (
+    MAX_ATTRIBUTES,
+    MOST,
+    MOST_BYTES,
+    SMALL,
+    DocumentError,
+    ParsedDocument,
+    parse_document,
+    parse_documents,
+)
 
 GOOD = b"<a k='1'>1<b>2</b>3</a>"
 

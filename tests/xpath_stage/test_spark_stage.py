@@ -14,9 +14,9 @@ import pytest
 
 import mmqjp.engine
 from bench.stage1_reference import Edge
-from feeds.document import Document
-from mmqjp.session import Session
-from templates.catalog import Change, Row
+from feeds.documents import Document
+from mmqjp.engine import Session
+from templates.catalog import Change, TemplateRow
 from templates.witness import Witnesses
 from tests.generate.strategies import random_case
 from tests.oracle.bindings import OutputRow
@@ -24,13 +24,11 @@ from tests.oracle.cases import docs
 from tests.support.agreement import run
 from tests.support.conjuncts import conjuncts_of
 from tests.support.witnessed import Stage
-from xpath_stage import spark_worker
-from xpath_stage.limits import Limits
-from xpath_stage.parse import StreamDocument, parse_document
-from xpath_stage.spark import SparkStage, spread_past
-from xpath_stage.spark_worker import evaluated
-from xscl import parse_script
-from xscl.script import Script
+from xpath_stage import spark as spark_module
+from xpath_stage.documents import Limits, StreamDocument, parse_document
+from xpath_stage.spark import SparkStage, evaluate_batches, spread_past
+from xscl.parser import parse_script
+from xscl.syntax import Script
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -118,7 +116,7 @@ def test_patterns_are_broadcast_once_a_version_and_not_for_rows_of_templates(spa
         assert stage.broadcasts == 0
         for _ in range(3):
             registered.evaluate(documents)
-        row = Change(rows=(Row(0, 0, (0, 1), 1, True),))
+        row = Change(rows=(TemplateRow(0, 0, (0, 1), 1, True),))
         stage.add(row)
         stage.remove(row)
         registered.evaluate(documents)
@@ -138,9 +136,9 @@ def test_a_worker_process_compiles_a_version_once():
 
     sent: Any = Sent()
     for version, asked in ((1, 1), (1, 1), (2, 2), (2, 2)):
-        list(evaluated(("test", version), sent, False, False, None, []))
+        list(evaluate_batches(("test", version), sent, False, False, None, []))
         assert sent.asked == asked
-        assert list(spark_worker._workers) == [("test", version)], "only the newest is kept"
+        assert list(spark_module._workers) == [("test", version)], "only the newest is kept"
 
 
 def test_groups_have_the_same_numbers_on_both_ways_and_after_a_restart(spark: SparkSession):

@@ -11,18 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.stage1_reference import Edge
-from feeds.document import Document
+from feeds.documents import Document
 from templates.witness import node_id, plain_node
 from tests.generate.strategies import cases, random_case
 from tests.support.conjuncts import conjuncts_of
 from tests.support.witnessed import Stage
-from xpath_stage import automaton, columns, emissions, evaluator, relations, shapes
-from xpath_stage.evaluator import XPathStage
-from xpath_stage.limits import Limits
-from xpath_stage.parse import StreamDocument, parse_document
-from xpath_stage.shapes import TRIAL
-from xscl import parse_script
-from xscl.script import Script
+from xpath_stage import automaton, emissions, evaluator
+from xpath_stage import documents as documents_module
+from xpath_stage.documents import Limits, StreamDocument, parse_document
+from xpath_stage.evaluator import TRIAL, XPathStage
+from xscl.parser import parse_script
+from xscl.syntax import Script
 
 
 def parsed(documents: Iterable[Document]) -> list[StreamDocument]:
@@ -134,12 +133,12 @@ def test_the_shape_cache_rests_where_it_does_not_hit():
 @pytest.mark.parametrize(
     ("module", "limit"),
     [
-        (columns, "MOST_TEXT"),
-        (shapes, "MAX_SIZE"),
+        (documents_module, "MOST_TEXT"),
+        (evaluator, "MAX_SIZE"),
         (emissions, "MAX_TABLE"),
         (evaluator, "CHUNK"),
-        (shapes, "MAX_ELEMENTS"),
-        (relations, "HELD_VALUES"),
+        (evaluator, "MAX_ELEMENTS"),
+        (evaluator, "HELD_VALUES"),
         (automaton, "MOST_PARTS"),
     ],
 )

@@ -8,7 +8,7 @@ import publicsuffixlist
 import pytest
 
 from tests.oracle import values as oracle_values
-from xscl.algebra.functions import derive
+from xscl.algebra.values import derive
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.places import DATA
-from xscl import XsclErrors, parse_script
-from xscl.foreign import foreign_mistake
+from xscl.parser import parse_script
+from xscl.problems import XsclErrors
+from xscl.text import foreign_mistake
 
 CASES = sorted((DATA / "xscl_errors").glob("*.txt"))
 SEPARATOR = "\n----\n"

@@ -6,10 +6,12 @@ import pytest
 
 from tests.oracle.events import event
 from tests.support.event_algebra import run
-from xscl import XsclErrors, parse_script, to_xscl
 from xscl.algebra.events import Events, Filter, Fold, Next, Select, Union
-from xscl.event_check import schemas_of
-from xscl.event_normal import lower_event_query
+from xscl.event_lower import lower_event_query
+from xscl.event_parser import schemas_of
+from xscl.parser import parse_script
+from xscl.printer import to_xscl
+from xscl.problems import XsclErrors
 
 STOCK = "DEFINE EVENT Stock FROM S//quote->q (Name := q/name, Price := number(q/price), Volume := number(q/volume));\n"
 EXAMPLES = {

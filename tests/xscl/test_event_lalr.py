@@ -11,9 +11,9 @@ from tests.generate.event_worlds import world
 from tests.generate.pattern_worlds import pattern_world
 from tests.generate.seeds import seeds
 from xscl.event_parser import _definition_tables, _definitions, _queries, _query_tables
-from xscl.kinds import Kind
 from xscl.lalr import TableParser, Unparsable
 from xscl.problems import Problem
+from xscl.text import SyntaxKind
 
 DEFINITIONS = (
     'DEFINE EVENT Link FROM S//item->i[./title][contains(., "a")] (site := host(i/link), target IN i/link/@href)',
@@ -65,7 +65,7 @@ def test_both_find_the_same_trees_and_refuse_the_same_texts(seed: int):
     texts = [statement.text() for statement in world(seed, most=6).statements[:2]]
     texts += [statement.text() for statement in pattern_world(seed).statements[:3]]
     for text in texts:
-        kind: Kind = "pattern" if text.startswith("PATTERN") else "event query"
+        kind: SyntaxKind = "pattern" if text.startswith("PATTERN") else "event query"
         assert outcome(_query_tables(kind), text) == outcome(_queries(kind), text) is not None
         for _ in range(10):
             wrong = cut_at_random(text, rng)

@@ -9,13 +9,13 @@ import pytest
 
 from tests.generate.event_worlds import world
 from tests.generate.seeds import seeds
-from xscl import XsclErrors, event_parser, parse_script
+from xscl import event_parser
 from xscl.algebra.events import Schema
-from xscl.event_check import schemas_of
-from xscl.event_normal import lower_event_query
-from xscl.event_skeletons import KnownEventSkeletons
-from xscl.parser import _Parser
-from xscl.script import EventStreams
+from xscl.event_lower import KnownEventSkeletons, lower_event_query
+from xscl.event_parser import schemas_of
+from xscl.parser import _Parser, parse_script
+from xscl.problems import XsclErrors
+from xscl.syntax import EventStreams
 
 SCHEMAS: dict[str, Schema] = {"S": (("a", "string"), ("b", "string"), ("x", "number")), "T": (("c", "string"),)}
 

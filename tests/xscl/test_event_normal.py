@@ -7,10 +7,11 @@ import pytest
 from tests.generate.event_worlds import world
 from tests.generate.seeds import seeds
 from tests.support.event_algebra import run
-from xscl import parse_script, to_xscl
-from xscl.event_check import schemas_of
-from xscl.event_normal import lower_event_query
-from xscl.script import EventStreams
+from xscl.event_lower import lower_event_query
+from xscl.event_parser import schemas_of
+from xscl.parser import parse_script
+from xscl.printer import to_xscl
+from xscl.syntax import EventStreams
 
 
 @pytest.mark.parametrize("seed", seeds(10, 3_000))

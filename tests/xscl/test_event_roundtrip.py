@@ -9,8 +9,10 @@ import pytest
 from tests.generate.event_worlds import world
 from tests.generate.seeds import seeds
 from tests.xscl.test_event_statements import EVENTS, FEED_EXAMPLES
-from xscl import XsclErrors, parse_script, to_xscl
-from xscl.script import EventStreams
+from xscl.parser import parse_script
+from xscl.printer import to_xscl
+from xscl.problems import XsclErrors
+from xscl.syntax import EventStreams
 
 STATEMENTS = [
     "SELECT *, -y AS a, - (y + 1) * 2 AS b, y - (y - y) AS c, 7 % y AS d, 80% * y AS e FROM E",

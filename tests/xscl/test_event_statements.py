@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from xscl import XsclErrors, parse_script, to_xscl
 from xscl.algebra.events import Schema
-from xscl.event_check import schemas_of
-from xscl.kinds import kinds_of
-from xscl.statements import split_script
+from xscl.event_parser import schemas_of
+from xscl.parser import parse_script
+from xscl.printer import to_xscl
+from xscl.problems import XsclErrors
+from xscl.text import kinds_of, split_script
 
 EVENTS = """
 DEFINE EVENT Post FROM S//item->i

@@ -10,12 +10,13 @@ from lark import UnexpectedInput
 
 from tests.generate.seeds import seeds
 from tests.generate.strategies import random_case
-from xscl import XsclErrors, lalr, parse_script, to_xscl
-from xscl.algebra.expressions import ElementConstructor, Hole, Span
+from xscl import lalr
+from xscl.algebra.values import ElementConstructor, Hole, Span
 from xscl.lalr import TableParser, Unparsable
-from xscl.parser import _lark, _tables
-from xscl.problems import Problem
-from xscl.statements import split_script
+from xscl.parser import _lark, _tables, parse_script
+from xscl.printer import to_xscl
+from xscl.problems import Problem, XsclErrors
+from xscl.text import split_script
 
 
 def outcome(text: str, *, ours: bool, reuse: bool = False) -> object:

@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 
 from tests.generate.seeds import seeds
 from tests.generate.strategies import random_case
-from xscl import Script, XsclErrors, parse_script, parser, skeletons, to_xscl
-from xscl.parser import _Parser
-from xscl.skeletons import KnownSkeletons
+from xscl import parser
+from xscl.parser import KnownSkeletons, _Parser, parse_script
+from xscl.printer import to_xscl
+from xscl.problems import XsclErrors
+from xscl.syntax import Script
 
 
 @pytest.fixture(autouse=True)
@@ -119,8 +121,8 @@ def test_a_character_that_is_not_allowed_is_told_of_among_known_statements_too(i
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(parser, "MAX_STATEMENTS", 3)
-    monkeypatch.setattr(skeletons, "MAX_SKELETONS", 2)
-    monkeypatch.setattr(skeletons, "MAX_TREES", 3)
+    monkeypatch.setattr(parser, "MAX_SKELETONS", 2)
+    monkeypatch.setattr(parser, "MAX_TREES", 3)
     for n in range(10):
         parse_script(f"//a{n}[b = 'x'];\n//b{n}")
         assert len(parser._known) <= 3

@@ -9,9 +9,9 @@ import pytest
 
 from tests.generate.near import THRESHOLDS, near_texts
 from tests.oracle import values as oracle_values
-from xscl import XsclErrors, parse_script
-from xscl.algebra.near import join_threshold, near, overlap
-from xscl.algebra.word_numbers import numbered
+from xscl.algebra.words import encode_words, join_threshold, near, overlap
+from xscl.parser import parse_script
+from xscl.problems import XsclErrors
 
 
 def test_near_is_that_of_sets() -> None:
@@ -30,7 +30,7 @@ def test_a_threshold_is_exact() -> None:
 
 def test_words_as_numbers() -> None:
     def numbers(text: str) -> list[str]:
-        found = numbered(text, "0.6")
+        found = encode_words(text, "0.6")
         assert found[:3] == "0.6"
         return [found[at : at + 16] for at in range(3, len(found), 16)]
 
@@ -38,9 +38,9 @@ def test_words_as_numbers() -> None:
     assert numbers("The storm,\nTHE storm") == storm + the  # ascending: the longest first
     assert numbers("STRASSE") == straße and len({*storm, *the, *straße}) == 3
     assert numbers("a" * 200) != numbers("a" * 201) and numbers("a" * 200)[0][:2] == "00"
-    assert numbered("", "0.5") == numbered("… —", "0.5") == ""
+    assert encode_words("", "0.5") == encode_words("… —", "0.5") == ""
     assert len(numbers(" ".join(f"word{number}" for number in range(1000)))) == 256
-    assert len(numbered("京" * 1_000_000, "1.0")) == 3 + 16
+    assert len(encode_words("京" * 1_000_000, "1.0")) == 3 + 16
 
 
 @pytest.mark.parametrize("threshold", ["0.5", "0.59", "1", "1.0", ".75"])

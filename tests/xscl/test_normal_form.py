@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.places import DATA
-from xscl import parse_script, to_xscl
-from xscl.algebra.expressions import ElementConstructor
-from xscl.algebra.normal import Absent, Conjunct, Hidden, NormalQuery, Term
+from xscl.algebra.joins import Absent, Conjunct, Hidden, NormalQuery, Term
+from xscl.algebra.values import ElementConstructor
 from xscl.lower import normalize
-from xscl.script import Script
-from xscl.syntax import Window
+from xscl.parser import parse_script
+from xscl.printer import to_xscl
+from xscl.syntax import Script, Window
 
 CASE, HALF = "\n====\n", "\n----\n"
 FILES = sorted((DATA / "normal").glob("*.txt"))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from xscl import Query, parse_script, to_xscl
-from xscl.algebra.expressions import (
+from xscl.algebra.values import (
     And,
     Call,
     Compare,
@@ -21,9 +20,10 @@ from xscl.algebra.expressions import (
     String,
     VarPath,
 )
-from xscl.parser import _Parser
-from xscl.statements import split_script
-from xscl.syntax import Block, Join, SelectItem, SelectItems, SelectStar, SubQuery
+from xscl.parser import _Parser, parse_script
+from xscl.printer import to_xscl
+from xscl.syntax import Block, Join, Query, SelectItem, SelectItems, SelectStar, SubQuery
+from xscl.text import split_script
 
 
 def query(text: str) -> Query:

@@ -12,19 +12,19 @@ from tests.oracle.pattern_syntax import Near, Pattern
 from tests.oracle.pattern_world import PatternWorld, by_parts, pattern_schema
 from tests.oracle.pattern_world import returned as told
 from tests.support import pattern_algebra
-from xscl import to_xscl
-from xscl.algebra import event_sequences as algebra
+from xscl.algebra import events as algebra
 from xscl.algebra.events import Schema
-from xscl.algebra.expressions import Span
-from xscl.event_normal import lower_statement
+from xscl.algebra.values import Span
+from xscl.event_lower import lower_statement
 from xscl.event_parser import parse_event_statement
-from xscl.event_syntax import EventQuery
-from xscl.kinds import Kind
+from xscl.printer import to_xscl
 from xscl.problems import Lines
+from xscl.syntax import EventQuery
+from xscl.text import SyntaxKind
 
 
 def parsed(text: str, *, reuse: bool = False) -> EventQuery:
-    kind: Kind = "pattern" if text.startswith("PATTERN") else "event query"
+    kind: SyntaxKind = "pattern" if text.startswith("PATTERN") else "event query"
     found = parse_event_statement(text, kind, Span(0, len(text)), Lines(text), reuse=reuse)
     assert isinstance(found, EventQuery)
     return found

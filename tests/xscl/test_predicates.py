@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xscl.algebra.expressions import And, Compare, Expr, Or, String, VarPath
-from xscl.disjuncts import TooManyDisjuncts, disjuncts
+from xscl.algebra.values import And, Compare, Expr, Or, String, VarPath
+from xscl.check import TooManyDisjuncts, disjuncts
 
 A, B, C, D = (Compare("=", VarPath(name), String("1")) for name in "abcd")
 

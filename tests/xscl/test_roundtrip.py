@@ -7,7 +7,10 @@ from hypothesis import strategies as st
 
 from tests.generate.scripts import scripts
 from tests.generate.seeds import examples
-from xscl import Script, XsclErrors, parse_script, to_xscl
+from xscl.parser import parse_script
+from xscl.printer import to_xscl
+from xscl.problems import XsclErrors
+from xscl.syntax import Script
 
 TOKENS = (
     *"()[]{}<>=!,;:.*@/|$&-+'\"#\n\0\ud800",

@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 
 from tests.oracle import times as oracle
 from tests.oracle import values as oracle_values
-from xscl.algebra.functions import derive
-from xscl.algebra.order import ORDER
-from xscl.algebra.times import compare_times, parse_time, time_text
+from xscl.algebra.values import ORDER, compare_times, derive, parse_timestamp, time_text
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -54,7 +52,7 @@ def us(moment: datetime) -> int:
 )
 def test_times(text: str, time: str) -> None:
     assert time_text(text) == derive("date", text) == oracle.moment(text).text() == time
-    assert parse_time(text) == us(datetime.fromisoformat(time))
+    assert parse_timestamp(text) == us(datetime.fromisoformat(time))
     assert time_text(time) == time
 
 
@@ -74,16 +72,18 @@ NO_TIMES = """
 
 @pytest.mark.parametrize("text", [text.strip("\n ") for text in NO_TIMES.split("|")])
 def test_no_times(text: str) -> None:
-    assert parse_time(text) is None and time_text(text) == "" and oracle.moment(text).at is None
+    assert parse_timestamp(text) is None and time_text(text) == "" and oracle.moment(text).at is None
     assert not any(compare_times(op, text, "2026-07-16") for op in ORDER if op != "!=")
     assert compare_times("!=", text, text) and not compare_times("=", text, text)
 
 
 def test_a_long_text_is_no_time() -> None:
-    assert parse_time(" " * 1_000_000 + "2026-07-16" + "\n" * 1_000_000) == parse_time("2026-07-16")
+    assert parse_timestamp(" " * 1_000_000 + "2026-07-16" + "\n" * 1_000_000) == parse_timestamp("2026-07-16")
     for part in ("2", "2026-07-16", " ", "-", "Thu, ", "(", "T08:30:00.0"):
-        assert parse_time("2026-07-16T08:30:00." + part * 1_000_000 + "x") is None
-    assert parse_time(f"2026-07-16T08:30:00.{'0' * 59}Z") and not parse_time(f"2026-07-16T08:30:00.{'0' * 60}Z")
+        assert parse_timestamp("2026-07-16T08:30:00." + part * 1_000_000 + "x") is None
+    assert parse_timestamp(f"2026-07-16T08:30:00.{'0' * 59}Z") and not parse_timestamp(
+        f"2026-07-16T08:30:00.{'0' * 60}Z"
+    )
 
 
 @given(st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30)), st.integers(-1439, 1439), st.sampled_from("T "))
@@ -93,14 +93,14 @@ def test_what_python_writes_as_iso(moment: datetime, offset: int, separator: str
         python = us(datetime.fromisoformat(text).astimezone(UTC))
     except OverflowError:
         return
-    assert parse_time(text) == oracle.moment(text).at == python
-    assert parse_time(moment.isoformat(separator)) == us(moment.replace(tzinfo=UTC))
+    assert parse_timestamp(text) == oracle.moment(text).at == python
+    assert parse_timestamp(moment.isoformat(separator)) == us(moment.replace(tzinfo=UTC))
 
 
 @given(st.datetimes(datetime(1000, 1, 2), datetime(9999, 12, 30)), st.booleans())
 def test_what_python_writes_as_mail(moment: datetime, is_gmt: bool) -> None:
     text = format_datetime(moment.replace(tzinfo=UTC), usegmt=is_gmt)
-    assert parse_time(text) == oracle.moment(text).at == us(parsedate_to_datetime(text).astimezone(UTC))
+    assert parse_timestamp(text) == oracle.moment(text).at == us(parsedate_to_datetime(text).astimezone(UTC))
 
 
 PARTS = ["2026", "07", "16", "-", "-", "T", " ", ":", "08", "30", "60", "24", "00", ".5", "Z", "+02:00", "-0130", "99"]
@@ -138,7 +138,7 @@ def test_near_times() -> None:
             words[rng.randrange(len(words))] = rng.choice(WORDS)
             text = " ".join(words[rng.randrange(2) :])
         assert time_text(text) == oracle.moment(text).text(), text
-        told += parse_time(text) is not None
+        told += parse_timestamp(text) is not None
     assert 4_000 < told < 16_000
 
 

@@ -7,7 +7,7 @@ from random import Random
 import ada_url
 
 from tests.oracle import values as oracle_values
-from xscl.algebra.functions import derive
+from xscl.algebra.values import derive
 
 SCHEMES = ("http", "https", "HTTP", "Https")
 USERS = ("", "", "", "u@", "u:p@")

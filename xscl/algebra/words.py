@@ -1,14 +1,29 @@
-"""The words of a text, and how many words two texts have in common."""
+"""The words of a text, and how many words two texts have in common.
+
+Near-equal texts: `near(x, y, threshold)`.
+
+Two texts are near if enough of the words of both are in common: J, the number of words that both have, divided by the
+number of those that one of them has, is at least the threshold. `join_stage.near` finds them.
+
+The words of a text as numbers, which stand for them where texts are joined by their words.
+
+A number has 63 bits: seven for the length of the word, of which longer ones have less, and 56 of a digest. So the
+ascending numbers of a text are its words in an order that is the same for all texts, the longest first, and those are
+the rarest as a rule. Words with one number are taken for one word when documents are found; `near` itself compares
+words.
+"""
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from fractions import Fraction
 from functools import cache, lru_cache
+from hashlib import blake2b
 from itertools import islice
 
-from xscl.algebra.regex.charsets import CharSet, named, union
+from xscl.algebra.regex_syntax import CharSet, property_charset, union
 
 MOST_WORDS = 256
 """How many words of a text count: the first ones."""
@@ -106,10 +121,6 @@ def words_again(text: str) -> frozenset[str]:
     return _remembered(text) if len(text) <= _MOST_REMEMBERED else words(text)
 
 
-_MOST_REMEMBERED = 1_000
-"""The words of a text of at most so many characters are remembered."""
-
-
 def words_text(text: str) -> str:
     """The words of a text in the order of their code points, with a blank between each two.
 
@@ -162,9 +173,9 @@ class _Patterns:
     words, for which `unspaced` looks; `marks` finds as many combining characters as may be, where one more follows."""
 
     def __init__(self) -> None:
-        chars = _class(union(named(category) or () for category in ("L", "M", "Nd")))
+        chars = _class(union(property_charset(category) or () for category in ("L", "M", "Nd")))
         unspaced = _class(_UNSPACED)
-        marks = union(named(category) or () for category in ("M", "Lm"))  # no others are reordered
+        marks = union(property_charset(category) or () for category in ("M", "Lm"))  # no others are reordered
         codes = (code for first, last in marks for code in range(first, last + 1))
         combining = _class(tuple((code, code) for code in codes if is_combining(chr(code))))
         self.run = re.compile(f"[{chars}]+")
@@ -186,3 +197,125 @@ def is_combining(char: str) -> bool:
 
 def _class(chars: CharSet) -> str:
     return "".join(f"\\U{first:08x}-\\U{last:08x}" for first, last in chars)
+
+
+LEAST, MOST = Fraction(1, 2), Fraction(1)
+"""The least and the greatest threshold."""
+
+MANY_WORDS = "words"
+"""Ends the chain of functions of a text that is joined by its words, with the threshold as its literal. The value is
+what `xscl.algebra.words` tells of them. No query can name it: `words` of a query has no literal."""
+
+_MOST_REMEMBERED = 1_000
+"""What two texts of at most so many characters have in common is remembered."""
+
+
+def near(text: str, other: str, threshold: str) -> bool:
+    """Whether J of two texts is at least a threshold, a decimal number. Texts without words are near nothing.
+
+    >>> near("Storm hits the coast", "The storm hits coast", "1"), near("a b c d", "a b c e", "0.6")
+    (True, True)
+    """
+    common, union = overlap(text, other)
+    wanted = _fraction(threshold)
+    return common > 0 and common * wanted.denominator >= wanted.numerator * union
+
+
+def overlap(text: str, other: str) -> tuple[int, int]:
+    """The number of words that two texts have in common, and of those that one of them has."""
+    if len(text) <= _MOST_REMEMBERED and len(other) <= _MOST_REMEMBERED:
+        return _overlap(text, other)
+    return _counted(text, other)
+
+
+@lru_cache(maxsize=65_536)
+def _overlap(text: str, other: str) -> tuple[int, int]:
+    return _counted(text, other)
+
+
+def _counted(text: str, other: str) -> tuple[int, int]:
+    ours, theirs = words_again(text), words_again(other)
+    common = len(ours & theirs)
+    return common, len(ours) + len(theirs) - common
+
+
+@lru_cache(maxsize=1_024)
+def _fraction(threshold: str) -> Fraction:
+    return Fraction(threshold)
+
+
+def join_threshold(threshold: str) -> str:
+    """A threshold rounded down to tenths: by that, texts are joined. Near thresholds so share keys.
+
+    >>> join_threshold("0.68"), join_threshold("1")
+    ('0.6', '1.0')
+    """
+    tenths = _fraction(threshold) * 10 // 1
+    return f"{tenths // 10}.{tenths % 10}"
+
+
+DIGITS = 16
+"""The hexadecimal digits of a number."""
+
+THRESHOLD = 3
+"""The characters of a threshold in tenths, such as 0.6 and 1.0."""
+
+_LONGEST = 127
+
+
+def encode_words(text: str, threshold: str) -> str:
+    """The words of a text as R_doc has them: the threshold by which it is joined, in tenths, and the numbers of its
+    words in hexadecimal, ascending. "" if it has no words.
+
+    >>> encode_words("Storm, storm", "0.6") == encode_words("the storm", "0.6")[:-16]
+    True
+    """
+    numbers = _numbers(text) if len(text) <= _MOST_REMEMBERED else _numbers.__wrapped__(text)
+    return f"{threshold}{numbers}" if numbers else ""
+
+
+def first_keys(words: str, places: Mapping[str, int] | None = None) -> list[str]:
+    """The first words of an encoded text (see `encode_words`), each with the threshold: texts that are near have one of
+    them in common (see `join_stage.near`). Words with `places` come last, in the order of these."""
+    numbers, tenths = decode_words(words), _tenths(words)
+    if places:
+        numbers.sort(key=lambda number: places.get(number, -1))
+    most = len(numbers) + (-tenths * len(numbers) // 10) + 1
+    return [f"{words[:THRESHOLD]}{number}" for number in numbers[:most]]
+
+
+def have_enough_in_common(one: str, other: str) -> bool:
+    """Whether J of two encoded texts (see `encode_words`) is at least their threshold. Words with one number count
+    as one word, so some may be taken for near that are not."""
+    ours, theirs, tenths = _set(one), _set(other), _tenths(one)
+    return len(ours & theirs) * (10 + tenths) >= tenths * (len(ours) + len(theirs))
+
+
+def as_digits(number: int) -> str:
+    """The number of a word as `encode_words` writes it."""
+    return f"{number:0{DIGITS}x}"
+
+
+def decode_words(words: str) -> list[str]:
+    """The numbers of the words of a text, given what `encode_words` tells."""
+    return [words[at : at + DIGITS] for at in range(THRESHOLD, len(words), DIGITS)]
+
+
+@lru_cache(maxsize=8_192)
+def _set(words: str) -> frozenset[str]:
+    return frozenset(decode_words(words))
+
+
+def _tenths(words: str) -> int:
+    return int(words[0] + words[2])
+
+
+@lru_cache(maxsize=8_192)
+def _numbers(text: str) -> str:
+    return "".join(sorted(map(_number, words_again(text))))
+
+
+@lru_cache(maxsize=65_536)
+def _number(word: str) -> str:
+    length = _LONGEST - min(len(word), _LONGEST)
+    return f"{length:02x}{blake2b(word.encode('utf-8', 'surrogatepass'), digest_size=7).hexdigest()}"

@@ -15,10 +15,9 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from join_stage.store.protocol import StoreError
-from join_stage.store.schema import StoreSchema
+from join_stage.store.protocol import StoreError, StoreSchema
 from join_stage.store.spark.manifests import DataFile, newest_files, read_checked
-from join_stage.store.spark.tables import FIRST_INDEX, spark_columns
+from join_stage.store.spark.parquet_store import FIRST_INDEX, spark_columns
 
 
 @dataclass
@@ -71,7 +70,7 @@ def _source_name(table: str) -> str:
     return f"mmqjp_{table}"
 
 
-def attach(session: SparkSession, schema: StoreSchema, directory: Path, database: str) -> None:
+def attach_store(session: SparkSession, schema: StoreSchema, directory: Path, database: str) -> None:
     """Makes a database show the tables and views of a store with this schema, in this session.
 
     Raises StoreError if the directory holds no store, or if the database has a table of its own under such a name.

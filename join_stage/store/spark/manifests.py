@@ -1,21 +1,32 @@
-"""Manifests of a Spark store. A manifest names the files that are valid after a batch, and appears as a whole."""
+"""Manifests of a Spark store. A manifest names the files that are valid after a batch, and appears as a whole.
+
+The Parquet files of a Spark store: writing them, and looking up single rows in them.
+
+The newest snapshot of a Spark store for a reader in another process, which checks the files that it reads.
+
+A snapshot of a store: the files of its tables after one batch, for readers beside the store.
+"""
 
 from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple, Protocol
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from common.whole_file import write_whole
-from join_stage.store.protocol import SPARK_MANIFESTS, StoreError
-from join_stage.store.schema import StoreSchema
+from common.arrays import Ints
+from common.files import open_like_directory, sync_directory, sync_file, write_whole
+from common.tools import in_batches
+from join_stage.store.protocol import SPARK_MANIFESTS, StoreError, StoreSchema
 
 FORMAT = 2
 """The format of manifests. Since format 2 they have digests of themselves and of their files."""
@@ -71,7 +82,7 @@ def newest_files(directory: Path, schema: StoreSchema) -> Files:
 def digests_of(path: Path) -> tuple[int, int]:
     """The digests of a Parquet file and of its footer. They detect damage, not malice."""
     with path.open("rb") as file:
-        return _digest_of_rest(file), zlib.crc32(_footer(file, path.stat().st_size))
+        return _digest_of_rest(file), zlib.crc32(_footer_bytes(file, path.stat().st_size))
 
 
 def _digest_of_rest(file: BinaryIO) -> int:
@@ -81,7 +92,7 @@ def _digest_of_rest(file: BinaryIO) -> int:
     return found
 
 
-def _footer(file: BinaryIO, size: int) -> bytes:
+def _footer_bytes(file: BinaryIO, size: int) -> bytes:
     """The footer of a file of this size; nothing if the file is none of Parquet."""
     file.seek(max(size - _FOOTER_END, 0))
     start = size - _FOOTER_END - int.from_bytes(file.read(_FOOTER_END)[:4], "little")
@@ -103,7 +114,7 @@ def check_footer(path: Path, file: DataFile) -> None:
     if file.footer_digest is None:
         return
     with path.open("rb") as opened:
-        if zlib.crc32(_footer(opened, file.size)) != file.footer_digest:
+        if zlib.crc32(_footer_bytes(opened, file.size)) != file.footer_digest:
             raise damaged(path)
 
 
@@ -169,3 +180,254 @@ def write_manifest(path: Path, manifest: Manifest, schema: StoreSchema) -> None:
 
 def _digest(content: Mapping[str, object]) -> int:
     return zlib.crc32(json.dumps(content).encode())
+
+
+GROUP_BYTES = 256 << 10
+"""About the bytes of a row group of wide rows, in memory: to look up a row, its row group is read."""
+
+WIDE = 100
+"""Rows of more bytes are wide."""
+
+LEAST_ROWS = 256
+"""The fewest rows of a row group that is not the last."""
+
+AT_ONCE = 8 << 20
+"""The bytes of rows, in memory, that are put into one file at a time."""
+
+
+def write_data_file(
+    path: Path,
+    parts: Iterable[pa.Table],
+    schema: pa.Schema,
+    level: int = 0,
+    first: int | None = None,
+    last: int | None = None,
+) -> DataFile:
+    """Writes a file of a table, some rows at a time, and makes it survive a power failure. Raises OSError."""
+    rows = 0
+    with open(path, "wb", opener=open_like_directory) as file:
+        # With checksums of its pages, a part of the file can be read without a look at the rest.
+        with pq.ParquetWriter(file, schema, write_page_checksum=True) as writer:
+            for some in in_batches(parts, 1 << 30, AT_ONCE, lambda part: int(part.nbytes)):
+                table = pa.concat_tables(some)
+                writer.write_table(table, _rows_of_group(table))
+                rows += len(table)
+        file.flush()
+        sync_file(file.fileno())
+    sync_directory(path.parent)
+    return DataFile(path.name, rows, path.stat().st_size, level, first, last, *digests_of(path))
+
+
+class Merging(NamedTuple):
+    """Files of a table that become one, `path`. The rest is what `DataFile` says of it."""
+
+    path: Path
+    inputs: tuple[Path | str, ...]
+    schema: pa.Schema
+    level: int
+    first: int | None
+    last: int | None
+
+
+def merge_files(merging: Merging) -> DataFile:
+    """Merges files, some rows at a time. Raises OSError."""
+    path, inputs, schema, level, first, last = merging
+    return write_data_file(path, (read_rows(one, schema) for one in inputs), schema, level, first, last)
+
+
+def _rows_of_group(rows: pa.Table) -> int | None:
+    """The number of rows of a row group; None for Parquet's own, which is far more."""
+    size = rows.nbytes // max(len(rows), 1)
+    return max(LEAST_ROWS, GROUP_BYTES // size) if size > WIDE else None
+
+
+def find_rows(paths: Sequence[Path | str], schema: pa.Schema, column: str, numbers: pa.Array) -> Iterator[pa.Table]:
+    """The rows of some files that have one of these numbers in a column. Reads only those parts of files that may have
+    such rows, one part at a time. A path must always name the same file. Raises StoreError if what is read is not what
+    was written."""
+    wanted = np.sort(numbers.to_numpy())
+    for path in paths:
+        low, high = _bounds(str(path), column)
+        groups = np.flatnonzero(wanted.searchsorted(high, "right") > wanted.searchsorted(low))
+        if len(groups):
+            test = partial(_has_one_of, column, numbers)
+            yield from _rows_in(path, _read_metadata(str(path)), groups.tolist(), schema, test)
+
+
+def _has_one_of(column: str, numbers: pa.Array, rows: pa.Table) -> pa.ChunkedArray:
+    return pc.is_in(rows[column], numbers)
+
+
+def _rows_in(
+    path: Path | str,
+    footer: pq.FileMetaData,
+    groups: Sequence[int],
+    schema: pa.Schema,
+    test: Callable[[pa.Table], pa.ChunkedArray],
+) -> Iterator[pa.Table]:
+    with pq.ParquetFile(path, metadata=footer, page_checksum_verification=True) as file:
+        names = [name for name in file.schema_arrow.names if name in schema.names]
+        for group in groups:
+            found = _row_group(path, file, group, names)
+            rows = found.filter(test(found))
+            if len(rows):
+                columns = [rows[f.name] if f.name in names else pa.nulls(len(rows), f.type) for f in schema]
+                yield pa.table(columns, schema=schema)
+
+
+def _row_group(path: Path | str, file: pq.ParquetFile, group: int, names: Sequence[str]) -> pa.Table:
+    try:
+        return file.read_row_group(group, names, use_threads=False)
+    except OSError as error:
+        if error.errno is None:  # of Arrow, and not of the system
+            raise damaged(path) from error
+        raise
+
+
+@lru_cache(64)
+def _read_metadata(path: str) -> pq.FileMetaData:
+    return pq.read_metadata(path)
+
+
+_LEAST, _GREATEST = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
+
+
+@lru_cache(1 << 16)
+def _bounds(path: str, column: str) -> tuple[Ints, Ints]:
+    """The least and the greatest number of each row group in a column; an empty range if there is none."""
+    footer = _read_metadata(path)
+    place = footer.schema.names.index(column)
+    ranges = []
+    for number in range(footer.num_row_groups):
+        group = footer.row_group(number)
+        told = group.column(place).statistics
+        if told is not None and told.has_min_max:
+            ranges.append((told.min, told.max))
+        else:
+            is_empty = told is not None and told.has_null_count and told.null_count == group.num_rows
+            ranges.append((0, -1) if is_empty else (_LEAST, _GREATEST))
+    low, high = np.array(ranges, np.int64).reshape(-1, 2).T
+    return low, high
+
+
+class FileTables(Protocol):
+    """Tables whose rows are in files, except for those of the running batch."""
+
+    schema: StoreSchema
+
+    files: Files
+    """The files of each table."""
+
+    def paths(self, table: str) -> list[str]: ...
+
+    def parts(self, table: str) -> tuple[pa.Table, ...]: ...
+
+    def fresh(self, table: str) -> pa.Table: ...
+
+    def read(self, table: str) -> pa.Table: ...
+
+
+class Snapshot:
+    """The files of a store after a batch. They are kept for a while after they are superseded."""
+
+    def __init__(self, schema: StoreSchema, directory: Path, files: Files) -> None:
+        self.schema, self._directory, self.files = schema, directory.absolute(), files
+
+    def paths(self, table: str) -> list[str]:
+        folder = self._directory / self.schema.folder(table)
+        return [str(folder / file.name) for file in self.files[table]]
+
+    def parts(self, table: str) -> tuple[pa.Table, ...]:
+        """No rows: all of them are in files."""
+        return ()
+
+    def fresh(self, table: str) -> pa.Table:
+        """No rows: all of them are in files."""
+        return self.schema.tables[table].empty_table()
+
+    def read(self, table: str) -> pa.Table:
+        """The whole table."""
+        rows = (read_rows(path, self.schema.tables[table]) for path in self.paths(table))
+        return pa.concat_tables([self.fresh(table), *rows])
+
+
+class CheckedSnapshot(Snapshot):
+    """Tables as of the last batch when this was made. Methods raise StoreError if a file is not what was written, or
+    has gone."""
+
+    def __init__(self, schema: StoreSchema, directory: Path) -> None:
+        """Raises StoreError if the directory holds no store."""
+        super().__init__(schema, directory, newest_files(directory, schema))
+        self._whole, self._footers = set[str](), set[str]()
+
+    def paths(self, table: str) -> list[str]:
+        """The paths of the files of a table. Each is checked as a whole the first time."""
+        self.check([table])
+        return self.unchecked_paths(table)
+
+    def unchecked_paths(self, table: str) -> list[str]:
+        """The paths of the files of a table."""
+        return super().paths(table)
+
+    def check(self, tables: Iterable[str]) -> None:
+        """Checks the files of tables: the content of each once, and each time that it is there."""
+        for table in tables:
+            for file, path in self._files_of(table):
+                _look_at(Path(path), file, None if path in self._whole else check_whole)
+                self._whole.add(path)
+
+    @contextmanager
+    def reading(self, tables: Iterable[str], errors: tuple[type[Exception], ...] = (OSError,)) -> Iterator[None]:
+        """Wraps reading the files of tables. If one has gone since it was checked, that is told instead of `errors`."""
+        try:
+            yield
+        except errors:
+            for table in tables:
+                for file, path in self._files_of(table):
+                    _look_at(Path(path), file, None)
+            raise
+
+    def columns(self, table: str, columns: Sequence[str], key: str | None = None) -> pa.Table:
+        """Some columns of a table: all rows, or those whose column `key` has this value."""
+        schema, paths = pa.schema([self.schema.tables[table].field(name) for name in columns]), self.paths(table)
+        with self.reading([table]):
+            return pa.concat_tables([schema.empty_table(), *(read_rows(path, schema, key) for path in paths)])
+
+    def find(self, table: str, column: str, numbers: pa.Array) -> pa.Table:
+        """The rows of a table that have one of these numbers in a column. What is read of a file is checked."""
+        schema, paths = self.schema.tables[table], self._with_footers(table)
+        with self.reading([table]):
+            return pa.concat_tables([schema.empty_table(), *find_rows(paths, schema, column, numbers)])
+
+    def highest(self, table: str, column: str) -> int:
+        """The greatest number in a column of a table, -1 if there is none. Reads only the footers of files."""
+        found = (highest_number(path, column) for path in self._with_footers(table))
+        with self.reading([table]):
+            return max((number for number in found if number is not None), default=-1)
+
+    def _with_footers(self, table: str) -> list[str]:
+        """The paths of the files of a table, which are there. The footer of each is checked the first time."""
+        for file, path in self._files_of(table):
+            is_known = path in self._whole or path in self._footers
+            _look_at(Path(path), file, None if is_known else check_footer)
+            self._footers.add(path)
+        return self.unchecked_paths(table)
+
+    def _files_of(self, table: str) -> Iterable[tuple[DataFile, str]]:
+        return zip(self.files[table], self.unchecked_paths(table), strict=True)
+
+
+def _look_at(path: Path, file: DataFile, check: Callable[[Path, DataFile], object] | None) -> None:
+    """Raises StoreError if a file has gone, has another size, or does not pass the check."""
+    try:
+        if path.stat().st_size != file.size:
+            raise damaged(path)
+        if check is not None:
+            check(path, file)
+    except FileNotFoundError:
+        raise StoreError(
+            f"{path} has gone: the store has changed for longer than it keeps old files; ask again, and if it "
+            "stays, take an older copy of the store"
+        ) from None
+    except OSError as error:
+        raise StoreError(f"cannot read the store: {path}: {error.strerror or error}") from error

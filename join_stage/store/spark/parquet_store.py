@@ -4,40 +4,104 @@ A store is a directory with a folder for each table and the folder `manifests`. 
 files; it appears by a rename, and so as a whole. A file that no manifest names was left by a killed run, and is removed
 when the store is opened. Superseded manifests are kept for GRACE with their files, for readers that use them; the last
 superseded manifest is kept as long as it is the last.
+
+Names new files, and removes those that did not become part of a batch, or that newer ones superseded.
+
+The tables of a store in Spark: temporary views over the files and the rows of the running batch.
 """
 
 from __future__ import annotations
 
+import re
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Container, Iterable
 from contextlib import suppress
-from itertools import groupby, pairwise
+from itertools import count, groupby, pairwise
 from pathlib import Path
+from secrets import token_hex
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
 
-from common.private import make_inside, make_state
-from common.whole_file import drafts
-from join_stage.store.protocol import DUCKDB_FILE, SPARK_MANIFESTS, StoreError
-from join_stage.store.schema import StoreSchema
-from join_stage.store.spark.data_files import Merging, find_rows, merge_files, write_rows
-from join_stage.store.spark.drafts import Drafts, Superseded
+from common.files import drafts, make_inside, make_state
+from join_stage.store.protocol import DUCKDB_FILE, SPARK_MANIFESTS, StoreError, StoreSchema
 from join_stage.store.spark.manifests import (
     DataFile,
     Files,
+    FileTables,
     Manifest,
+    Merging,
+    Snapshot,
     check_footer,
     check_whole,
     damaged,
+    find_rows,
     highest_number,
+    merge_files,
     read_manifest,
     read_rows,
+    write_data_file,
     write_manifest,
 )
-from join_stage.store.spark.snapshot import Snapshot
+
+
+class Drafts:
+    """The files that are written in the running batch. There are never two of one name, in any process, so whoever has
+    read one need not look again."""
+
+    def __init__(self) -> None:
+        self._numbers, self._own = count(), token_hex(4)
+        self._paths: list[Path] = []
+        self._others: dict[Path, str] = {}
+        """The folders in which others may have written files, and how their names begin."""
+
+    def new(self, folder: Path, batch: int) -> Path:
+        """The path of a new file."""
+        path = folder / f"{batch}-{next(self._numbers)}-{self._own}.parquet"
+        self._paths.append(path)
+        return path
+
+    def prefix(self, folders: Iterable[Path], batch: int) -> str:
+        """What the names of files begin with that others write."""
+        prefix = f"{batch}-{self._own}-"
+        self._others |= dict.fromkeys(folders, prefix)
+        return prefix
+
+    def end(self, named: Container[Path]) -> None:
+        """Ends the batch: removes the files that are not `named`."""
+        for folder, prefix in self._others.items():
+            self._paths += folder.glob(f"{prefix}*")
+        for path in self._paths:
+            if path not in named:
+                with suppress(OSError):
+                    path.unlink(missing_ok=True)
+        self._paths.clear()
+        self._others.clear()
+
+
+class Superseded:
+    """Files that newer ones superseded, oldest first. They are kept for `grace` microseconds, for readers that use
+    them, and the last ones as long as they are the last."""
+
+    def __init__(self, grace: int) -> None:
+        self._grace = grace
+        self._waiting: deque[tuple[int, list[Path]]] = deque()
+
+    def add(self, time: int, paths: list[Path]) -> None:
+        """Adds files that were superseded at a time, in the order in which they are to be removed."""
+        self._waiting.append((time, paths))
+
+    def sweep(self, now: int) -> None:
+        """Removes what has been superseded long enough. Raises OSError."""
+        while len(self._waiting) > 1 and self._waiting[0][0] <= now - self._grace:
+            for path in self._waiting[0][1]:
+                path.unlink(missing_ok=True)
+            self._waiting.popleft()
+
 
 MERGE = 16
 """The number of small files of one level that are merged into one of the next, so that reading stays fast."""
@@ -60,7 +124,7 @@ def _size(files: Iterable[DataFile]) -> int:
 class ParquetStore:
     """Tables in a directory, or in a temporary one that `close` removes. Appended rows are in memory until `commit`.
 
-    The directory must be the process's own meanwhile (see `mmqjp.state.ownership`): what no manifest names is removed.
+    The directory must be the process's own meanwhile (see `mmqjp.state.choice`): what no manifest names is removed.
     `now` is the clock, in microseconds. Raises StoreError if the store cannot be opened.
     """
 
@@ -319,12 +383,11 @@ class ParquetStore:
         self, table: str, batch: int, parts: Iterable[pa.Table], level: int, first: int | None, last: int | None
     ) -> DataFile:
         path = self._drafts.new(self.folder(table), batch)
-        file = write_rows(path, parts, self._tables[table], level, first, last)
+        file = write_data_file(path, parts, self._tables[table], level, first, last)
         self._checked.add((table, path.name))
         return file
 
     def _supersede(self, batch: int, older: Files, newer: Manifest) -> None:
-        """Notes that a newer manifest supersedes the one of a batch, and which of its files it lacks."""
         gone = [self._place(name, f.name) for name in self._tables for f in set(older[name]) - set(newer.files[name])]
         self._superseded.add(newer.written_at, [*gone, self._manifest(batch)])  # which names them
 
@@ -348,3 +411,81 @@ class ParquetStore:
 
     def _batches(self) -> Iterable[int]:
         return (int(path.stem) for path in (self.directory / SPARK_MANIFESTS).glob("*.json"))
+
+
+_TYPES = {
+    pa.int64(): "BIGINT",
+    pa.int32(): "INT",
+    pa.string(): "STRING",
+    pa.binary(): "BINARY",
+    pa.list_(pa.int64()): "ARRAY<BIGINT>",
+    pa.list_(pa.string()): "ARRAY<STRING>",
+}
+
+FIRST_INDEX = 0
+"""The index of the first element of an array in SQL."""
+
+_WORD = re.compile(r"\w+")
+
+
+def file_urls(paths: Iterable[str]) -> list[str]:
+    """Paths as URLs of the local file system, whatever the default of Spark is."""
+    return [f"file://{path}" for path in paths]
+
+
+def local_frame(session: SparkSession, rows: pa.Table) -> DataFrame:
+    """Rows as a data frame. They are put into one chunk: PySpark 4.3 drops what follows an empty chunk."""
+    return session.createDataFrame(rows.combine_chunks())
+
+
+class TableViews:
+    """Keeps the temporary views of a session up to date. A view is replaced only if its table has changed."""
+
+    def __init__(self, session: SparkSession, store: FileTables) -> None:
+        self._session, self._store = session, store
+        self._seen: dict[str, tuple[tuple[DataFile, ...], tuple[pa.Table, ...]]] = {}
+
+    def frame(self, table: str) -> DataFrame:
+        """A table as it is now, the running batch included."""
+        parts = []
+        if paths := self._store.paths(table):
+            parts.append(
+                self._session.read.schema(spark_columns(self._store.schema.tables[table])).parquet(*file_urls(paths))
+            )
+        fresh = self._store.fresh(table)
+        if len(fresh) or not parts:
+            parts.append(local_frame(self._session, fresh))
+        return parts[0] if len(parts) == 1 else parts[0].unionAll(parts[1])
+
+    def forget(self, table: str) -> None:
+        """Notes that the view of a table was replaced: it is made again when a query names the table."""
+        self._seen.pop(table, None)
+
+    def refresh(self, sql: str) -> None:
+        """Brings the views of all relations that a query names up to date."""
+        words = set(_WORD.findall(sql.lower()))
+        for name, statement in self._derived(words).items():
+            self.refresh(statement)  # it may name other views
+            self._session.sql(f"CREATE OR REPLACE TEMPORARY VIEW {name} AS {statement}")
+        self._refresh_tables(words)
+
+    def _refresh_tables(self, words: set[str]) -> None:
+        for table in words & self._store.schema.tables.keys():
+            state = (self._store.files[table], self._store.parts(table))
+            if self._seen.get(table) != state:
+                self.frame(table).createOrReplaceTempView(table)
+                self._seen[table] = state
+
+    def _derived(self, words: set[str]) -> dict[str, str]:
+        """The SELECTs of the named views over tables, by name."""
+        schema = self._store.schema
+        found = {name: statement for name, statement in schema.views.items() if name in words}
+        if (numbered := schema.numbered) is not None and any(map(numbered.has, words)):
+            made = numbered.of_rows(self._store.read(numbered.table), FIRST_INDEX)
+            found |= {name: made[name] for name in words & made.keys()}
+        return found
+
+
+def spark_columns(schema: pa.Schema) -> str:
+    """A schema in DDL, as the readers of Spark take it."""
+    return ", ".join(f"`{field.name}` {_TYPES[field.type]}" for field in schema)

@@ -1,35 +1,183 @@
-"""Values and conditions of event statements for single events."""
+"""Values and conditions of event statements for single events.
+
+Events with how each came about: of a document or an output, or made of others by an operator.
+
+Which of some documents events are made of.
+"""
 
 from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import assert_never
 
-from mmqjp.explain.retrace.event import Plain, Values
+from mmqjp.documents.record import Record
 from xscl.algebra.events import (
+    Aggregate,
     Aggregated,
     AllOf,
     AnyOf,
     Arithmetic,
     Attribute,
     Comparison,
-    Condition,
     Constant,
     Duration,
+    EventCondition,
+    Filter,
+    Fold,
     Function,
     Gap,
+    Next,
     NullTest,
     Parameter,
     TextTest,
     Value,
 )
-from xscl.algebra.functions import MOST_TEXT, NUMERIC, TESTS, chained, number_text, xpath_number
-from xscl.algebra.regex.search import PatternLimit
-from xscl.algebra.regex.syntax import PatternError
+from xscl.algebra.regex import PatternLimit
+from xscl.algebra.regex_syntax import PatternError
+from xscl.algebra.values import MOST_TEXT, NUMERIC, TESTS, chained, number_text, xpath_number
+
+Plain = str | float | None
+"""The value of an attribute: a text, a number, or None for NULL."""
+
+AttributeValues = Mapping[str, Plain]
+
+DocumentRef = tuple[str, str]
+"""A document or an output: its id and its stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceEvent:
+    """An event of a stream that is defined, or that queries publish.
+
+    `source` is its document, or, with `output`, the output that it is. `behind` are the external documents behind that,
+    and `roots` the nodes that output lines show of them: that of the event's root alone if it is of a document. Then
+    `nodes` tell it from other events of the document.
+    """
+
+    stream: str
+    source: DocumentRef
+    behind: tuple[DocumentRef, ...]
+    roots: tuple[int | str, ...]
+    nodes: tuple[tuple[int, int], ...] = ()
+    output: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PassedFilter:
+    """It passed a FILTER."""
+
+    by: Filter
+    source: Event
+
+
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """It was made of another one by SELECT."""
+
+    source: Event
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """A left event with a right one, by NEXT."""
+
+    by: Next
+    left: Event
+    right: Event
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """A run: a left event, and right ones, each with the values that the run had then."""
+
+    by: Fold
+    first: Event
+    steps: tuple[tuple[Event, AttributeValues], ...]
+
+    @property
+    def latest(self) -> Event:
+        """The last event of the run."""
+        return self.steps[-1][0] if self.steps else self.first
+
+    @property
+    def values(self) -> AttributeValues:
+        """The latest values."""
+        return self.steps[-1][1] if self.steps else self.first.values
+
+
+@dataclass(frozen=True, slots=True)
+class AggregatedEvents:
+    """Values of a group: the events of its window, in the order of time. Those that end with the window are its
+    parts."""
+
+    by: Aggregate
+    window: tuple[Event, ...]
+
+
+Provenance = SourceEvent | PassedFilter | Selected | Followed | Folded | AggregatedEvents
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Event:
+    """An event: its attributes, its interval in microseconds, and how it was made."""
+
+    values: AttributeValues
+    t0: int
+    t1: int
+    made: Provenance
+
+    @property
+    def parts(self) -> tuple[Event, ...]:
+        """The events that it is said to be made of: of a run the first and the latest, of a group those that end with
+        its window."""
+        match self.made:
+            case SourceEvent():
+                return ()
+            case PassedFilter(source=source) | Selected(source=source):
+                return (source,)
+            case Followed(left=left, right=right):
+                return left, right
+            case Folded(first=first, latest=latest):
+                return first, latest
+            case AggregatedEvents(window=window):
+                return tuple(one for one in window if one.t1 == self.t1)
+
+    @property
+    def inputs(self) -> tuple[Event, ...]:
+        """All events that it was made of: also those inside a run."""
+        if isinstance(self.made, Folded):
+            return self.made.first, *(step for step, _ in self.made.steps)
+        return self.parts
+
+
+def given_parts(event: Event) -> Iterator[SourceEvent]:
+    """Yields what an event is made of in the end, as outputs tell it."""
+    if isinstance(event.made, SourceEvent):
+        yield event.made
+    for part in event.parts:
+        yield from given_parts(part)
+
+
+def before(left: Event, right: Event) -> bool:
+    """Returns whether an event has ended when another one begins."""
+    return left.t1 < right.t0
+
+
+def is_same(one: Event, other: Event) -> bool:
+    """Returns whether two events are one, computed twice."""
+    if one is other:
+        return True
+    return one.t1 == other.t1 and identity(one) == identity(other)
+
+
+def identity(event: Event) -> Hashable:
+    """Returns what tells an event from others: its attributes, its interval and its parts, however it was made."""
+    return tuple(event.values.items()), event.t0, event.t1, frozenset(given_parts(event))
+
 
 SECOND = 1_000_000
 
@@ -51,24 +199,22 @@ _COMPARE: dict[str, Callable[[float, float], bool]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class ValueScope:
     """What names mean: of `left`, the `latest` values of a run, and `right`. Times are in microseconds."""
 
-    left: Values
+    left: AttributeValues
     duration: int
-    right: Values | None = None
-    latest: Values | None = None
+    right: AttributeValues | None = None
+    latest: AttributeValues | None = None
     gap: int | None = None
 
     def value(self, attribute: Attribute) -> Plain:
-        """Returns the value of an attribute."""
         values = {"left": self.left, "right": self.right, "latest": self.latest}[attribute.part]
         assert values is not None, "the operator has such a side"
         return values[attribute.name]
 
 
-def evaluated(value: Value, scope: Scope) -> Plain:
-    """Returns a value."""
+def evaluate_value(value: Value, scope: ValueScope) -> Plain:
     match value:
         case Constant(value=constant):
             return constant if isinstance(constant, str) else _finite(constant)
@@ -80,27 +226,27 @@ def evaluated(value: Value, scope: Scope) -> Plain:
             assert scope.gap is not None, "GAP is in NEXT and FOLD only"
             return scope.gap / SECOND
         case Arithmetic(op=op, left=left, right=right):
-            return _calculated(op, number_of(evaluated(left, scope)), number_of(evaluated(right, scope)))
+            return _calculated(op, as_number(evaluate_value(left, scope)), as_number(evaluate_value(right, scope)))
         case Function(name=name, args=args):
-            return _applied(name, [evaluated(arg, scope) for arg in args])
+            return _applied(name, [evaluate_value(arg, scope) for arg in args])
         case Parameter():
             raise AssertionError("a statement by itself has no parameters")
     assert_never(value)
 
 
-def holds(condition: Condition, scope: Scope) -> bool:
+def condition_holds(condition: EventCondition, scope: ValueScope) -> bool:
     """Returns whether a condition holds."""
     match condition:
         case AllOf(args=args):
-            return all(holds(arg, scope) for arg in args)
+            return all(condition_holds(arg, scope) for arg in args)
         case AnyOf(args=args):
-            return any(holds(arg, scope) for arg in args)
+            return any(condition_holds(arg, scope) for arg in args)
         case NullTest(value=value, negated=negated):
-            return (evaluated(value, scope) is None) != negated
+            return (evaluate_value(value, scope) is None) != negated
         case Comparison(op=op, left=left, right=right):
-            return _compared(op, evaluated(left, scope), evaluated(right, scope))
+            return _compared(op, evaluate_value(left, scope), evaluate_value(right, scope))
         case TextTest(name=name, args=args, negated=negated):
-            texts = [text_of(evaluated(arg, scope)) for arg in args]
+            texts = [as_text(evaluate_value(arg, scope)) for arg in args]
             known = [text for text in texts if text is not None]
             if len(known) < len(texts):
                 return False
@@ -111,27 +257,27 @@ def holds(condition: Condition, scope: Scope) -> bool:
     assert_never(condition)
 
 
-def number_of(value: Plain) -> float | None:
+def as_number(value: Plain) -> float | None:
     """Returns a value as a number; None if it is NULL or no finite number."""
     return _finite(xpath_number(value)) if isinstance(value, str) else value
 
 
-def text_of(value: Plain) -> str | None:
+def as_text(value: Plain) -> str | None:
     """Returns a value as a text; None if it is NULL."""
     return number_text(value) if isinstance(value, float) else value
 
 
-def aggregated(one: Aggregated, group: Sequence[Scope]) -> Plain:
+def aggregate_group(one: Aggregated, group: Sequence[ValueScope]) -> Plain:
     """Returns an aggregate of the events of a group."""
-    rows = [[evaluated(arg, scope) for arg in one.args] for scope in group]
+    rows = [[evaluate_value(arg, scope) for arg in one.args] for scope in group]
     if one.name == "count":
         return float(sum(None not in row for row in rows))
     if one.name == "argmax":
-        sized = [(number_of(size), chosen) for chosen, size in rows]
+        sized = [(as_number(size), chosen) for chosen, size in rows]
         known = [(size, chosen) for size, chosen in sized if size is not None and chosen is not None]
         greatest = max((size for size, _ in known), default=None)
         return min((chosen for size, chosen in known if size == greatest), default=None)
-    numbers = [number for number in (number_of(value) for (value,) in rows) if number is not None]
+    numbers = [number for number in (as_number(value) for (value,) in rows) if number is not None]
     if not numbers:
         return None
     match one.name:
@@ -173,9 +319,9 @@ def _applied(name: str, args: list[Plain]) -> Plain:
     if name == "coalesce":
         return next((arg for arg in args if arg is not None), None)
     if name == "abs":
-        size = number_of(args[0])
+        size = as_number(args[0])
         return None if size is None else abs(size)
-    texts = [text_of(arg) for arg in args]
+    texts = [as_text(arg) for arg in args]
     known = [text for text in texts if text is not None]
     if len(known) < len(texts):
         return None
@@ -188,5 +334,27 @@ def _applied(name: str, args: list[Plain]) -> Plain:
 def _compared(op: str, left: Plain, right: Plain) -> bool:
     if op in ("=", "!=") and isinstance(left, str) and isinstance(right, str):
         return (left == right) == (op == "=")
-    one, other = number_of(left), number_of(right)
+    one, other = as_number(left), as_number(right)
     return one is not None and other is not None and _COMPARE[op](one, other)
+
+
+class Covering:
+    """Tells of events which of some documents, by their numbers, they are made of."""
+
+    def __init__(self, documents: Sequence[Record]) -> None:
+        self._sources = [(record.id, record.stream) for record in documents]
+        self._known: dict[int, tuple[Event, frozenset[int]]] = {}
+
+    def of(self, event: Event) -> frozenset[int]:
+        """Returns the documents that an event is made of."""
+        known = self._known.get(id(event))
+        if known is None:
+            known = event, self._found(event)  # with the event, so that its id stays its own
+            self._known[id(event)] = known
+        return known[1]
+
+    def _found(self, event: Event) -> frozenset[int]:
+        if isinstance(event.made, SourceEvent):
+            sources = {event.made.source, *event.made.behind}
+            return frozenset(number for number, source in enumerate(self._sources) if source in sources)
+        return frozenset().union(*map(self.of, event.inputs))

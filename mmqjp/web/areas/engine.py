@@ -1,18 +1,102 @@
-"""The engine: throughput, lag, watermarks, caches."""
+"""The engine: throughput, lag, watermarks, caches.
+
+How the engine does: what it keeps, how far its streams have come, its work by the hour, and its caches.
+
+The page where one logs in, with the token or a code.
+"""
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request
-from fastapi.responses import HTMLResponse, Response
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
 
+from fastapi import APIRouter, Form, Request
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
+
+from mmqjp.service.status import Status, StreamStatus
+from mmqjp.web.access import COOKIE_SECONDS, TooManyAttempts
 from mmqjp.web.site import Link, Site
-from mmqjp.web.views.engine import EngineView, engine_view
+
+HOURS = 48
+"""So many hours of work are shown."""
+
+HOUR, SECOND = 3_600_000_000, 1_000_000
+
+RECENT = 20
+"""The throughput is that of so many of the last batches."""
+
+MOST_ROWS, SECONDS = 1_000, 10.0
+"""The bounds of the questions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hour:
+    """The work of an hour: when it began, in microseconds, and how many documents and outputs it had."""
+
+    begin: int
+    documents: int
+    outputs: int
+
+
+@dataclass(frozen=True, slots=True)
+class EngineView:
+    """The status of the store, and what it has done.
+
+    `documents_a_second` is that of the last batches while they were worked on, None if there was none; `lag_us` the age
+    of the newest document when the status was taken. `counters` has those of stage 1 and of stage 2, with the `plan`
+    that was used last, if the process that holds the store tells them.
+    """
+
+    status: Status
+    documents_a_second: float | None
+    lag_us: int | None
+    last_batch: int | None
+    hours: Sequence[Hour]
+    counters: Mapping[str, Mapping[str, int]]
+    plan: str | None
+
+
+def engine_view(site: Site) -> EngineView:
+    """Returns how the engine does. Raises what asking and reading raise."""
+    found = site.look("status", {})
+    streams = tuple(StreamStatus(**one) for one in found["streams"])
+    status = Status(**found | {"streams": streams, "ties_at_least": tuple(found["ties_at_least"])})
+    counters = site.look("counters", {})
+    latest = [stream.latest for stream in streams if stream.latest is not None]
+    recent = site.look_up(
+        f"SELECT taken_at, committed_at, documents FROM batches ORDER BY batch DESC LIMIT {RECENT}", RECENT, SECONDS
+    ).to_pylist()
+    spent = sum(row["committed_at"] - row["taken_at"] for row in recent) / SECOND
+    documents = sum(row["documents"] for row in recent)
+    return EngineView(
+        status,
+        documents / spent if spent > 0 and documents else None,
+        site.now() - max(latest) if latest else None,
+        max((row["committed_at"] for row in recent), default=None),
+        _hours(site),
+        {key: counters[key] for key in ("stage1", "stage2")},
+        counters["plan"],
+    )
+
+
+def _hours(site: Site) -> list[Hour]:
+    now = site.now() // HOUR
+    since = now - HOURS + 1
+    rows: list[dict[str, Any]] = site.look_up(
+        f"SELECT committed_at // {HOUR} AS hour, sum(documents) AS documents, sum(outputs) AS outputs FROM batches "
+        f"WHERE committed_at >= {since * HOUR} GROUP BY hour", MOST_ROWS, SECONDS,
+    ).to_pylist()  # fmt: skip
+    worked = {row["hour"]: row for row in rows}
+    nothing = {"documents": 0, "outputs": 0}
+    found = ((hour, worked.get(hour, nothing)) for hour in range(since, now + 1))
+    return [Hour(hour * HOUR, int(row["documents"]), int(row["outputs"])) for hour, row in found]
+
 
 LINKS = (Link("/engine", "Engine", 50),)
 
 
-def router(site: Site) -> APIRouter:
-    """Returns the routes."""
+def engine_router(site: Site) -> APIRouter:
     routes = APIRouter()
 
     @routes.get("/engine", response_class=HTMLResponse)
@@ -27,3 +111,71 @@ def router(site: Site) -> APIRouter:
         return engine_view(site)
 
     return routes
+
+
+LONGEST = 500
+"""The most characters of a token that are looked at."""
+
+
+def login_router(site: Site) -> APIRouter:
+    routes = APIRouter(include_in_schema=False)
+
+    @routes.get("/login", response_class=HTMLResponse)
+    async def form(request: Request, next: str = "/", code: str = "") -> Response:
+        if code and site.access.use_code(code[:LONGEST]):
+            return logged_in(site, next)
+        wrong = "This link has been used. Take the token instead." if code else ""
+        return page(request, next, wrong)
+
+    @routes.post("/login", response_class=HTMLResponse)
+    async def log_in(
+        request: Request, token: Annotated[str, Form(max_length=LONGEST)] = "", next: Annotated[str, Form()] = "/"
+    ) -> Response:
+        address = request.client.host if request.client else ""
+        try:
+            if site.access.is_token(token.strip(), address):
+                return logged_in(site, next)
+        except TooManyAttempts as error:
+            return page(request, next, f"{str(error).capitalize()}.", 429)
+        return page(request, next, "That is not the token.", 401)
+
+    @routes.post("/logout")
+    async def log_out() -> Response:
+        response = RedirectResponse("/login", 303)
+        response.delete_cookie(site.access.cookie, path="/", httponly=True, samesite="lax")
+        return response
+
+    def page(request: Request, next: str, wrong: str, status: int = 200) -> Response:
+        response = site.render(request, "login.html", status, next=local(next), wrong=wrong)
+        response.headers["Cache-Control"] = "no-store"
+        return response
+
+    return routes
+
+
+def logged_in(site: Site, next: str) -> Response:
+    """Returns a redirection that sets the cookie."""
+    response = RedirectResponse(local(next), 303, {"Cache-Control": "no-store"})
+    response.set_cookie(
+        site.access.cookie,
+        site.access.make_cookie(),
+        max_age=COOKIE_SECONDS,
+        path="/",
+        secure=site.public_url.startswith("https:"),
+        httponly=True,
+        samesite="lax",
+    )
+    return response
+
+
+def local(address: str) -> str:
+    """Returns an address if it is one of this site, else that of its first page.
+
+    >>> local("/q/x?after=1"), local("//elsewhere"), local("https://elsewhere"), local("/\\\\elsewhere")
+    ('/q/x?after=1', '/', '/', '/')
+    """
+    is_local = address.startswith("/") and address[1:2] not in ("/", "\\") and address.isprintable()
+    return address if is_local else "/"
+
+
+ROUTERS = (engine_router, login_router)

@@ -1,18 +1,149 @@
-"""The feeds: their health, and how they are added, retried and removed, one by one or as OPML."""
+"""The feeds: their health, and how they are added, retried and removed, one by one or as OPML.
+
+The feeds of a state, which are read beside the fetch, and changes to them, which the fetch takes in.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Body, File, Form, Query, Request
 from fastapi.responses import HTMLResponse, Response
 
 from common.errors import InputError
-from mmqjp.web.site import Link, Site
-from mmqjp.web.views import feeds as views
-from mmqjp.web.views.feeds import FeedPage, FeedsChanged, WantedFeeds
+from common.files import make_inside
+from feeds.fetch.lists import read_feed_list
+from feeds.fetch.state import STATE_FILE, AddedFeed, FeedChange, FeedState, change_feeds
+from feeds.items import LONGEST_TITLE, one_line
+from mmqjp.service.drops import DROPS, FeedSummary, as_opml, chosen_feeds, feed_named, known_feeds
+from mmqjp.web.site import Link, Site, cursor, decode_cursor
+
+ROWS = 100
+"""The feeds on a page."""
+
+WAIT = 3.0
+"""Seconds to wait for a fetch that runs to take in a change."""
+
+OVERDUE = 600_000_000
+"""A feed that is due for so many microseconds shows that nobody fetches."""
+
+Health = Literal["well", "new", "failing", "stopped"]
+WantedFeeds = Literal["", "failing", "stopped"]
+
+
+@dataclass(frozen=True, slots=True)
+class FeedRow(FeedSummary):
+    """A feed and its health: `new` before the first visit; `stopped` if it is gone for good and not fetched again."""
+
+    health: Health
+
+
+@dataclass(frozen=True, slots=True)
+class FeedPage:
+    """A page of feeds. `feeds`, `failing` and `stopped` count all. `overdue` says that some should have been fetched
+    long ago: nobody fetches."""
+
+    rows: tuple[FeedRow, ...]
+    next: str | None
+    feeds: int
+    failing: int
+    stopped: int
+    overdue: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FeedsChanged:
+    """What was done: how many feeds it concerns, what was left out and why. `made` is false if the fetch that runs has
+    not taken it in yet."""
+
+    feeds: int
+    made: bool
+    complaints: tuple[str, ...] = ()
+
+
+def feed_page(site: Site, wanted: WantedFeeds = "", after: str | None = None) -> FeedPage:
+    """Returns the feeds of a health, from a place on. Raises SourceError."""
+    known = _known(site)
+    rows = [_row(feed) for feed in known]
+    begin = decode_cursor(after)
+    first = 0 if begin is None else begin[0]
+    shown = [row for row in rows[max(first, 0) :] if wanted in ("", row.health)]
+    place = {row.url: number for number, row in enumerate(rows)}
+    due = [row.next_check for row in rows if row.next_check is not None]
+    return FeedPage(
+        tuple(shown[:ROWS]),
+        cursor(place[shown[ROWS].url], "") if len(shown) > ROWS else None,
+        len(rows),
+        sum(row.health == "failing" for row in rows),
+        sum(row.health == "stopped" for row in rows),
+        bool(due) and min(due) + OVERDUE < site.now(),
+    )
+
+
+def opml(site: Site) -> bytes:
+    """Returns the feeds as a list for other readers, without names and passwords. Raises SourceError."""
+    return as_opml(_known(site))
+
+
+def add_feed(site: Site, address: str, title: str = "", folder: str = "") -> FeedsChanged:
+    """Adds a feed. Raises NoSuchFeed for what is no web address, SourceError, OSError."""
+    feed = feed_named(address.strip())
+    added = AddedFeed(feed.url, one_line(title)[:LONGEST_TITLE], one_line(folder)[:LONGEST_TITLE])
+    return FeedsChanged(1, _change(site, FeedChange(add=(added,))))
+
+
+def add_feed_list(site: Site, data: bytes) -> FeedsChanged:
+    """Adds the feeds of a list, in OPML or with an address a line. Raises SourceError, OSError."""
+    found, complaints = read_feed_list(data, "the list")
+    added = tuple(AddedFeed(feed.url, feed.title, feed.folder) for feed in found)
+    return FeedsChanged(len(added), _change(site, FeedChange(add=added)) if added else True, tuple(complaints))
+
+
+def remove_feed(site: Site, address: str) -> FeedsChanged:
+    """Removes a feed. Raises NoSuchFeed, SourceError, OSError."""
+    urls = tuple(feed.url for feed in _chosen(site, [address]))
+    return FeedsChanged(len(urls), _change(site, FeedChange(remove=urls)))
+
+
+def retry_feeds(site: Site, addresses: Sequence[str]) -> FeedsChanged:
+    """Makes feeds due now; without addresses, those that fail. Raises NoSuchFeed, SourceError, OSError."""
+    failing = [feed for feed in _known(site) if feed.errors and not feed.stopped]
+    urls = tuple(feed.url for feed in (_chosen(site, addresses) if addresses else failing))
+    return FeedsChanged(len(urls), _change(site, FeedChange(retry=urls)) if urls else True)
+
+
+def _known(site: Site) -> list[FeedState]:
+    file = _file(site)
+    return known_feeds(file) if file.is_file() else []
+
+
+def _chosen(site: Site, addresses: Sequence[str]) -> list[FeedState]:
+    return chosen_feeds(_known(site), addresses, "this state")
+
+
+def _change(site: Site, change: FeedChange) -> bool:
+    make_inside(site.state, DROPS)
+    return change_feeds(_file(site), change, WAIT)
+
+
+def _file(site: Site) -> Path:
+    return site.state / DROPS / STATE_FILE
+
+
+def _row(feed: FeedState) -> FeedRow:
+    told = FeedSummary.of(feed)
+    health: Health = "well"
+    if told.stopped:
+        health = "stopped"
+    elif told.errors:
+        health = "failing"
+    elif told.checked_at is None:
+        health = "new"
+    return FeedRow(**{name: getattr(told, name) for name in FeedSummary.__dataclass_fields__}, health=health)
+
 
 LINKS = (Link("/feeds", "Feeds", 30),)
 
@@ -26,7 +157,7 @@ FRESH = {"Cache-Control": "no-store"}
 DONE = {"add": "added", "remove": "removed", "retry": "due now"}
 """What has happened to feeds, by what was asked for."""
 
-After = Annotated[str | None, Query(description="The `next` of the page before.")]
+_After = Annotated[str | None, Query(description="The `next` of the page before.")]
 Address = Annotated[str, Form(max_length=LONGEST)]
 
 
@@ -39,8 +170,7 @@ class NewFeed:
     folder: str = ""
 
 
-def router(site: Site) -> APIRouter:
-    """Returns the routes."""
+def feeds_router(site: Site) -> APIRouter:
     routes = APIRouter()
 
     def page(
@@ -52,7 +182,7 @@ def router(site: Site) -> APIRouter:
         error: str = "",
         list_error: str = "",
     ) -> Response:
-        found = views.feed_page(site, wanted, after)
+        found = feed_page(site, wanted, after)
         response = site.render(
             request, "feeds.html", status, found=found, wanted=wanted,
             address=address, error=error, list_error=list_error,
@@ -61,7 +191,7 @@ def router(site: Site) -> APIRouter:
         return response
 
     @routes.get("/feeds", response_class=HTMLResponse)
-    def feeds_page(request: Request, health: WantedFeeds = "", after: After = None) -> Response:
+    def feeds_page(request: Request, health: WantedFeeds = "", after: _After = None) -> Response:
         return page(request, health, after)
 
     def changed(do: str, change: Callable[[], FeedsChanged]) -> Response:
@@ -70,7 +200,7 @@ def router(site: Site) -> APIRouter:
     @routes.post("/feeds", response_class=HTMLResponse)
     def add_form(request: Request, address: Address = "", folder: Address = "") -> Response:
         try:
-            return changed("add", lambda: views.add_feed(site, address, folder=folder))
+            return changed("add", lambda: add_feed(site, address, folder=folder))
         except InputError as error:
             return page(request, status=400, address=address, error=str(error))
 
@@ -79,53 +209,55 @@ def router(site: Site) -> APIRouter:
         if not opml:
             return page(request, status=400, list_error="choose a file first")
         try:
-            return changed("add", lambda: views.add_list(site, opml))
+            return changed("add", lambda: add_feed_list(site, opml))
         except InputError as error:
             return page(request, status=400, list_error=str(error))
 
     @routes.post("/feeds/remove")
     def remove_form(address: Address) -> Response:
-        return changed("remove", lambda: views.remove_feed(site, address))
+        return changed("remove", lambda: remove_feed(site, address))
 
     @routes.post("/feeds/retry")
     def retry_form(address: Address = "") -> Response:
-        return changed("retry", lambda: views.retry_feeds(site, [address] if address else []))
+        return changed("retry", lambda: retry_feeds(site, [address] if address else []))
 
     @routes.get("/feeds/feeds.opml", include_in_schema=False)
     @routes.get("/api/v1/feeds.opml", tags=["feeds"], summary="Download the feeds as OPML", response_class=Response)
     def download() -> Response:
         named = {"Content-Disposition": 'attachment; filename="feeds.opml"'}
-        return Response(views.opml(site), media_type=OPML, headers=FRESH | named)
+        return Response(opml(site), media_type=OPML, headers=FRESH | named)
 
     @routes.get("/api/v1/feeds", tags=["feeds"], summary="List the feeds")
-    def feeds(response: Response, health: WantedFeeds = "", after: After = None) -> FeedPage:
+    def feeds(response: Response, health: WantedFeeds = "", after: _After = None) -> FeedPage:
         response.headers.update(FRESH)
-        return views.feed_page(site, health, after)
+        return feed_page(site, health, after)
 
     @routes.post("/api/v1/feeds", tags=["feeds"], summary="Add a feed")
     def add(feed: NewFeed) -> FeedsChanged:
-        return views.add_feed(site, feed.address, feed.title, feed.folder)
+        return add_feed(site, feed.address, feed.title, feed.folder)
 
     @routes.post("/api/v1/feeds.opml", tags=["feeds"], summary="Add the feeds of a list, in OPML or one address a line")
     def add_list(opml: Annotated[bytes, Body(media_type="text/x-opml")]) -> FeedsChanged:
-        return views.add_list(site, opml)
+        return add_feed_list(site, opml)
 
     @routes.delete("/api/v1/feeds", tags=["feeds"], summary="Remove a feed")
     def remove(address: Annotated[str, Query(max_length=LONGEST)]) -> FeedsChanged:
-        return views.remove_feed(site, address)
+        return remove_feed(site, address)
 
     @routes.post(
         "/api/v1/feeds/retry", tags=["feeds"], summary="Make feeds due now; without an address, those that fail"
     )
     def retry(address: Annotated[list[str] | None, Query()] = None) -> FeedsChanged:
-        return views.retry_feeds(site, address or [])
+        return retry_feeds(site, address or [])
 
     return routes
 
 
 def _message(done: str, made: FeedsChanged) -> str:
-    """What to say after a change."""
     text = f"{made.feeds:,} feed{'' if made.feeds == 1 else 's'} {DONE[done]}"
     if left_out := len(made.complaints):
         text += f"; {left_out:,} left out, whose addresses are no web addresses"
     return f"{text}." if made.made else f"{text}. The fetch takes that in in a moment."
+
+
+ROUTERS = (feeds_router,)

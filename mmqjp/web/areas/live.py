@@ -1,39 +1,138 @@
-"""Outputs as they come: a page, and server-sent events for it and for programs."""
+"""Outputs as they come: a page, and server-sent events for it and for programs.
+
+The newest outputs of all queries, or of one.
+
+Atom feeds of queries, at addresses with a key: whoever has one needs no token. Each can be revoked by itself.
+
+An output: its documents side by side, with the joined values marked, and why it came about.
+
+Why a query gives no output: of documents that are named, and of all that are kept.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator
-from typing import Annotated, Literal
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import HTMLResponse, Response
 from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
 
 from common.errors import MmqjpError
-from mmqjp.present.match import Match
-from mmqjp.web.event_stream import COMMENT, EventStream, message
-from mmqjp.web.hub import Gap, Hub
-from mmqjp.web.site import Link, Site
-from mmqjp.web.views.live import latest
+from mmqjp.present.item import ShownMatch
+from mmqjp.present.output_why import NoOutput, OutputWhy, why_output
+from mmqjp.present.why_not import QueryFunnels
+from mmqjp.present.why_not_result import WhyNot
+from mmqjp.service.sql_question import WHY_NOT
+from mmqjp.syndication import read_entries
+from mmqjp.syndication.read_entries import FeedPages
+from mmqjp.web.areas.queries import atom_feed_url, place_in, select
+from mmqjp.web.readers import StoredOutputs
+from mmqjp.web.site import COMMENT, Hub, Link, OutputGap, ServerSentEvents, Site, message, segment
+
+
+@dataclass(frozen=True, slots=True)
+class FeedLink:
+    """The address of a query's feed, for a feed reader."""
+
+    url: str
+
+
+def atom_router(site: Site) -> APIRouter:
+    routes = APIRouter()
+
+    @cache
+    def pages() -> FeedPages:
+        return FeedPages(site.feeds, site.feed_links, site.public_url, site.now)
+
+    def answer(request: Request, key: str, name: str, archive: int | None = None) -> Response:
+        tag, since = (request.headers.get(header, "") for header in ("if-none-match", "if-modified-since"))
+        found = pages().answer(read_entries.FeedRequest(key, name, archive, tag, since))
+        return Response(b"" if request.method == "HEAD" else found.body, found.status, dict(found.headers))
+
+    @routes.api_route("/f/{key}/{name}.atom", methods=["GET", "HEAD"])
+    def feed(request: Request, key: str, name: str) -> Response:
+        return answer(request, key, name)
+
+    @routes.api_route("/f/{key}/{name}/{archive:int}.atom", methods=["GET", "HEAD"])
+    def archive(request: Request, key: str, name: str, archive: int) -> Response:
+        return answer(request, key, name, archive)
+
+    def revoked(name: str) -> None:
+        place_in(site.tallies.current(), name)
+        site.ask("revoke-feed-link", {"name": name})
+
+    @routes.post("/q/{name}/feed/revoke")
+    def revoke_form(name: str) -> Response:
+        revoked(name)
+        return site.show(f"/q/{segment(name)}", "The feed has another address.", "#feed")
+
+    @routes.get("/api/v1/queries/{name}/feed", tags=["queries"], summary="Show the address of a query's feed")
+    def link(name: str) -> FeedLink:
+        place_in(site.tallies.current(), name)
+        return FeedLink(atom_feed_url(site, name))
+
+    @routes.post("/api/v1/queries/{name}/feed/revoke", tags=["queries"], summary="Give a query's feed another address")
+    def revoke(name: str) -> FeedLink:
+        revoked(name)
+        return FeedLink(atom_feed_url(site, name))
+
+    return routes
+
+
+SHOWN = 30
+"""The newest outputs that the page shows at first."""
+
+LOOKED_THROUGH = 300
+"""So many of the newest outputs are looked through for those of one query."""
+
+
+@dataclass(frozen=True, slots=True)
+class LatestOutputs:
+    """The latest outputs, the newest first. `newest` is the number after which further ones follow, -1 if there is
+    none yet."""
+
+    matches: tuple[ShownMatch, ...]
+    newest: int
+
+
+def latest(site: Site, query: str = "", most: int = SHOWN) -> LatestOutputs:
+    """Returns the latest outputs; with `query`, those of one name among the LOOKED_THROUGH latest."""
+    return site.kept.get(("latest", query, most), site.reader.version(), partial(_latest, site, query, most))
+
+
+def _latest(site: Site, query: str, most: int) -> LatestOutputs:
+    if not query and (remembered := site.matches.latest(most)) is not None:
+        return LatestOutputs(remembered, remembered[0].output.seq)
+    outputs = StoredOutputs(site.own)
+    oldest, newest = outputs.span()
+    if newest < oldest:
+        return LatestOutputs((), -1)
+    begin = newest - (LOOKED_THROUGH if query else most)
+    found = [match for match in outputs.after(max(begin, oldest - 1), newest) if query in ("", match.output.query)]
+    return LatestOutputs(tuple(reversed(found[-most:])), newest)
+
 
 LINKS = (Link("/live", "Live", 20),)
 
 QUIET = 15.0
 """After so many seconds without an output, a comment is sent."""
 
-Name = Annotated[str, Query(max_length=200, description="Only the outputs of this query.")]
-Form = Annotated[Literal["json", "html"], Query(description="Outputs as JSON, or as a piece of the page.")]
+_Name = Annotated[str, Query(max_length=200, description="Only the outputs of this query.")]
+_Form = Annotated[Literal["json", "html"], Query(description="Outputs as JSON, or as a piece of the page.")]
 LastId = Annotated[str, Header(alias="Last-Event-ID", description="The id of the last event that was seen.")]
-After = Annotated[int | None, Query(ge=-1, le=1 << 62, description="The same, where no header can be sent.")]
+_AfterSeq = Annotated[int | None, Query(ge=-1, le=1 << 62, description="The same, where no header can be sent.")]
 
 
-def router(site: Site) -> APIRouter:
-    """Returns the routes."""
+def live_router(site: Site) -> APIRouter:
     routes = APIRouter()
 
     @routes.get("/live", response_class=HTMLResponse)
-    def page(request: Request, query: Name = "") -> Response:
+    def page(request: Request, query: _Name = "") -> Response:
         response = site.render(request, "live.html", found=latest(site, query), query=query)
         response.headers["Cache-Control"] = "no-store"
         return response
@@ -46,10 +145,10 @@ def router(site: Site) -> APIRouter:
         response_class=Response,
         responses={200: {"content": {"text/event-stream": {}}}},
     )
-    async def events(query: Name = "", form: Form = "json", last: LastId = "", after: After = None) -> Response:
+    async def events(query: _Name = "", form: _Form = "json", last: LastId = "", after: _AfterSeq = None) -> Response:
         site.hub.check()
         seen = int(last) if last.isascii() and last.isdecimal() and len(last) < 19 else after
-        return EventStream(_messages(site, site.hub, query, form, seen))
+        return ServerSentEvents(_messages(site, site.hub, query, form, seen))
 
     return routes
 
@@ -61,9 +160,9 @@ async def _messages(site: Site, hub: Hub, query: str, form: str, seen: int | Non
             match event:
                 case None:
                     yield COMMENT
-                case Gap(first, end):
+                case OutputGap(first, end):
                     yield message("gap", end, json.dumps({"first": first, "last": end}))
-                case Match() if query in ("", event.output.query):
+                case ShownMatch() if query in ("", event.output.query):
                     yield message("output", event.output.seq, await run_in_threadpool(_data, site, event, form))
     except MmqjpError:
         return  # the store cannot be read now: the client comes back
@@ -71,7 +170,83 @@ async def _messages(site: Site, hub: Hub, query: str, form: str, seen: int | Non
         await events.aclose()
 
 
-def _data(site: Site, match: Match, form: str) -> str:
+def _data(site: Site, match: ShownMatch, form: str) -> str:
     if form == "json":
         return json.dumps(match.to_dict(), ensure_ascii=False)
     return site.piece("match.html", match=match)
+
+
+LONGEST_OUTPUT_ID = 64
+"""The most characters of an id."""
+
+_Group = Annotated[
+    int | None, Query(ge=0, lt=1 << 62, description="The first number of the group, which finds it faster.")
+]
+
+
+def output_router(site: Site) -> APIRouter:
+    routes = APIRouter()
+
+    def found(id: str, group: int | None) -> OutputWhy:
+        """Why an output came about. Outputs do not change, but they and their documents may go."""
+        matches = site.matches
+        drops = matches.forget_what_was_dropped()
+        make = partial(
+            why_output, partial(select, site), id[:LONGEST_OUTPUT_ID], group, matches.recent, matches.documents
+        )
+        try:
+            return site.kept.get(("why", id), drops, make)
+        except NoOutput as error:
+            raise HTTPException(404, str(error)) from None
+
+    @routes.get("/o/{id}", response_class=HTMLResponse)
+    def page(request: Request, id: str, group: _Group = None) -> Response:
+        return site.render(request, "output.html", found=found(id, group))
+
+    @routes.get("/api/v1/outputs/{id}", tags=["outputs"], summary="Show an output, and why it came about")
+    def output(id: str, group: _Group = None) -> dict[str, Any]:
+        return found(id, group).to_dict()
+
+    return routes
+
+
+MOST_DOCUMENTS, LONGEST_DOCUMENT_NAME = 10, 4_000
+"""The most documents that are named, and the most characters of a name."""
+
+_Documents = Annotated[
+    list[Annotated[str, Query(max_length=LONGEST_DOCUMENT_NAME)]],
+    Query(
+        alias="document",
+        max_length=MOST_DOCUMENTS,
+        description="A document, by its id, or by an address or title that only one kept document has.",
+    ),
+]
+
+
+def why_not_router(site: Site) -> APIRouter:
+    routes = APIRouter()
+
+    def asked(name: str, documents: list[str]) -> tuple[list[str], dict[str, Any]]:
+        """The documents that are named, and the answer. It is found beside the batches, where others wait, too."""
+        named = [text.strip() for text in documents if text.strip()]
+        with site.slow:
+            return named, site.ask(WHY_NOT, {"query": name, "documents": named})
+
+    @routes.get("/q/{name}/why-not", response_class=HTMLResponse)
+    def page(request: Request, name: str, documents: _Documents = []) -> Response:  # noqa: B006  # FastAPI copies it
+        named, found = asked(name, documents)
+        verdict, funnels = (WhyNot.from_dict(found), None) if named else (None, QueryFunnels.from_dict(found))
+        return site.render(request, "why_not.html", name=name, named=named, verdict=verdict, funnels=funnels)
+
+    @routes.get(
+        "/api/v1/queries/{name}/why-not",
+        tags=["queries"],
+        summary="Say why there is no output of named documents, or how many of those kept get past each stage",
+    )
+    def why_not(name: str, documents: _Documents = []) -> dict[str, Any]:  # noqa: B006  # FastAPI copies it
+        return asked(name, documents)[1]
+
+    return routes
+
+
+ROUTERS = (atom_router, live_router, output_router, why_not_router)

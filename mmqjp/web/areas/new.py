@@ -1,8 +1,20 @@
-"""New queries: the text is checked, tried on what is kept, and subscribed."""
+"""New queries: the text is checked, tried on what is kept, and subscribed.
+
+Checks the text of queries: its mistakes and warnings with their places, or what its queries are called.
+
+Queries to begin with: some of those that `mmqjp demo` brings along, each with what it is for.
+
+The outputs of a back-test by day, with the days that have none.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from importlib.resources import files
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Form, Query, Request
@@ -10,25 +22,159 @@ from fastapi.responses import HTMLResponse, Response
 from pydantic import Field
 
 from common.errors import InputError
-from mmqjp.backtest.result import Backtest
-from mmqjp.backtest.text import a_day, novelty
-from mmqjp.service.backtest_question import BACKTEST
-from mmqjp.web.site import Site
-from mmqjp.web.templating import segment
-from mmqjp.web.views.check import LONGEST, Checked, check, parsed
-from mmqjp.web.views.query import text_of
-from mmqjp.web.views.starters import starters
-from mmqjp.web.views.trial import days_of
+from mmqjp.backtest.script import Backtest, a_day, novelty
+from mmqjp.explain.warnings import warnings_of
+from mmqjp.present.query_lookup import event_streams
+from mmqjp.service.drops import DROPS
+from mmqjp.service.sql_question import BACKTEST
+from mmqjp.web.areas.queries import editable_script
+from mmqjp.web.site import MOST_ROWS, SECONDS, Site, segment
+from xscl.parser import parse_script
+from xscl.problems import LACKS_EVENTS, XsclError, XsclErrors
+from xscl.syntax import Script
+
+LONGEST = 200_000
+"""The most characters of a text that is checked."""
+
+MOST_TOLD = 20
+"""The most mistakes, and the most warnings, that are told."""
+
+MOST_NAMES = 1_000
+"""The most names of queries that are told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """A mistake or a warning: its place, counted from 1, what it is, and what may help (None: nothing is known).
+
+    `shown` has the line with carets below the place.
+    """
+
+    line: int
+    column: int
+    message: str
+    hint: str | None
+    shown: str
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What was found in a text. `queries` counts its queries, and `names` has the first of their names, if it has no
+    mistakes. `mistakes` and `warnings` count all, and the first of them are `errors` and `remarks`."""
+
+    queries: int = 0
+    names: Sequence[str] = ()
+    mistakes: int = 0
+    errors: Sequence[Remark] = ()
+    warnings: int = 0
+    remarks: Sequence[Remark] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing in the text yet."""
+        return not self.queries and not self.mistakes
+
+    @property
+    def summary(self) -> str:
+        """What was found, in a few words."""
+        if self.is_empty:
+            return ""
+        if self.mistakes:
+            return _counted(self.mistakes, "mistake")
+        names = ", ".join(self.names[:3]) + (" and others" if self.queries > 3 else "")
+        found = f"No mistakes. {_counted(self.queries, 'query', 'queries')}: {names}."
+        return f"{found} {_counted(self.warnings, 'warning')}." if self.warnings else found
+
+
+def check_script_text(site: Site, text: str) -> Checked:
+    """Checks a text. A script of mistakes is an answer, not an error."""
+    if not text.strip():
+        return Checked()
+    try:
+        script = parsed(site, text)
+    except XsclErrors as found:
+        return Checked(mistakes=len(found.errors), errors=_remarks(found.errors, "error"))
+    warnings = warnings_of(text, script, "item" if (site.state / DROPS).is_dir() else None)
+    names = tuple(dict.fromkeys(script.names()))
+    return Checked(
+        len(script.all_queries), names[:MOST_NAMES], warnings=len(warnings), remarks=_remarks(warnings, "warning")
+    )
+
+
+def parsed(site: Site, text: str) -> Script:
+    """Returns the script of a text, which may read the events of the store. Raises XsclErrors."""
+    try:
+        return parse_script(text)
+    except XsclErrors as found:
+        if not any(error.message.startswith(LACKS_EVENTS) for error in found.errors):
+            raise
+    known = event_streams(lambda sql: site.own.select(sql, MOST_ROWS, SECONDS))
+    return parse_script(text, events=known)
+
+
+def _remarks(found: Iterable[XsclError], kind: str) -> tuple[Remark, ...]:
+    return tuple(
+        Remark(one.line, one.column, one.message, one.hint or None, one.render(kind=kind))
+        for one, _ in zip(found, range(MOST_TOLD), strict=False)
+    )
+
+
+def _counted(number: int, one: str, more: str = "") -> str:
+    return f"{number:,} {one if number == 1 else more or one + 's'}"
+
+
+NAMES = ("same_story", "follow_up", "retitled", "safety_research", "elsewhere")
+"""Those that are of use over any feeds, in the order in which they are shown."""
+
+_NUMBER = re.compile(r"^-- (?:\d+\. )?", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Starter:
+    """A query to begin with: its name, what it is for, and its text."""
+
+    name: str
+    purpose: str
+    text: str
+
+
+@cache
+def starters() -> tuple[Starter, ...]:
+    """Returns the queries."""
+    text = files("mmqjp.demo").joinpath("reader.xscl").read_text("utf-8")
+    found = {}
+    for block in text.split("\n\n"):
+        comment, _, query = block.partition("\nFROM" if "\nSELECT" not in block else "\nSELECT")
+        if query:
+            query = ("FROM" if "\nSELECT" not in block else "SELECT") + query.rstrip("\n;")
+            name = query.rpartition("PUBLISH ")[2]
+            found[name] = Starter(name, " ".join(_NUMBER.sub("", comment).split()), query + "\n")
+    return tuple(found[name] for name in NAMES)
+
+
+DAYS = 60
+"""So many days are shown, up to that of the last output."""
+
+
+def days_of(trial: Backtest) -> list[tuple[str, int]]:
+    """Returns the last DAYS days with their outputs; none if there was no output."""
+    if not trial.days:
+        return []
+    found = dict(trial.days)
+    last = datetime.strptime(max(found), "%Y-%m-%d").replace(tzinfo=UTC)
+    days = ((last - timedelta(days=back)).strftime("%Y-%m-%d") for back in reversed(range(DAYS)))
+    return [(day, found.get(day, 0)) for day in days]
+
 
 Do = Literal["check", "try", "subscribe"]
-Text = Annotated[str, Field(max_length=LONGEST)]
+_Text = Annotated[str, Field(max_length=LONGEST)]
 
 
 @dataclass(frozen=True, slots=True)
 class QueryText:
     """A text of XSCL."""
 
-    text: Text
+    text: _Text
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +182,7 @@ class NewQueries:
     """Queries to subscribe to. They replace all of their names, unless `add`. With `backfill`, they are answered over
     the documents that are kept, too."""
 
-    text: Text
+    text: _Text
     add: bool = False
     backfill: bool = False
 
@@ -48,8 +194,7 @@ class Subscribed:
     names: list[str]
 
 
-def router(site: Site) -> APIRouter:
-    """Returns the routes."""
+def new_router(site: Site) -> APIRouter:
     routes = APIRouter()
 
     def page(request: Request, status: int = 200, **context: object) -> Response:
@@ -83,9 +228,9 @@ def router(site: Site) -> APIRouter:
         text = next((one.text for one in starters() if one.name == starter), "")
         note = ""
         if query:
-            text, replaces = text_of(site, query)
+            text, replaces = editable_script(site, query)
             note = "" if replaces else f"{query} has no PUBLISH, so nothing replaces it: this becomes another query."
-        return page(request, text=text, note=note, checked=check(site, text[:LONGEST]))
+        return page(request, text=text, note=note, checked=check_script_text(site, text[:LONGEST]))
 
     @routes.post("/new", response_class=HTMLResponse)
     def submit(
@@ -95,7 +240,12 @@ def router(site: Site) -> APIRouter:
         add: Annotated[bool, Form()] = False,
         backfill: Annotated[bool, Form()] = False,
     ) -> Response:
-        given: dict[str, Any] = {"text": text, "add": add, "backfill": backfill, "checked": check(site, text)}
+        given: dict[str, Any] = {
+            "text": text,
+            "add": add,
+            "backfill": backfill,
+            "checked": check_script_text(site, text),
+        }
         if given["checked"].mistakes or given["checked"].is_empty:
             error = "There is no query yet: write one, or begin with one of those below." if not text.strip() else ""
             return page(request, 400 if do != "check" or error else 200, **given, error=error)
@@ -115,7 +265,7 @@ def router(site: Site) -> APIRouter:
 
     @routes.post("/api/v1/check", tags=["queries"], summary="Check the text of queries")
     def check_text(given: QueryText) -> Checked:
-        return check(site, given.text)
+        return check_script_text(site, given.text)
 
     @routes.post("/api/v1/queries", tags=["queries"], summary="Subscribe to queries")
     def subscribe(given: NewQueries) -> Subscribed:
@@ -127,3 +277,6 @@ def router(site: Site) -> APIRouter:
         return tried(given.text)
 
     return routes
+
+
+ROUTERS = (new_router,)

@@ -1,16 +1,148 @@
-"""The list of queries, and how they are paused, resumed and removed."""
+"""The list of queries, and how they are paused, resumed and removed.
+
+The list of queries: names with their states and counts of outputs, in several orders, page by page.
+
+A name of queries: its texts, join graph, sharers, matches a day and latest matches.
+
+What the queries share: templates and rows, what they cost, and a picture of that.
+
+A name: the texts of its queries, their join graphs, what they share with others, and what they have matched.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from datetime import date, timedelta
+from functools import lru_cache, partial
+from typing import Annotated, Any, Literal
 
+import numpy as np
+import pyarrow as pa
 from fastapi import APIRouter, Form, Query, Request
 from fastapi.responses import HTMLResponse, Response
+from markupsafe import Markup
 
-from mmqjp.web.site import Link, Site
-from mmqjp.web.templating import segment
-from mmqjp.web.views.queries import Order, QueryPage, Wanted, query_page
+from common.arrays import Ints
+from common.errors import MmqjpError
+from mmqjp.explain.pictures import join_graph, sharing_picture
+from mmqjp.explain.plan import MOST_NAMES, SharedTemplate, Sharing
+from mmqjp.present.item import ShownMatch
+from mmqjp.present.newest import NewestPage
+from mmqjp.present.query_lookup import NOTHING, EventsRead, editable, event_streams, events_read
+from mmqjp.queries.changes import UnknownQuery
+from mmqjp.queries.compile import is_bare, is_event_form
+from mmqjp.queries.model import generated_name_number
+from mmqjp.service.commands import SHARING
+from mmqjp.syndication.atom import feed_path
+from mmqjp.tables import lookup
+from mmqjp.web.site import Link, Site, cursor, decode_cursor, decode_places, places_text, segment
+from mmqjp.web.tallies import NEVER, QueryTally
+from xscl.syntax import NO_EVENTS
+
+ROWS = 100
+"""The names on a page."""
+
+QueryState = Literal["active", "paused", "partly paused"]
+WantedQueries = Literal["", "active", "paused", "never"]
+QuerySort = Literal["name", "last", "day", "week", "total"]
+
+
+@dataclass(frozen=True, slots=True)
+class QueryRow:
+    """A name: its number of queries, state and the reason for that; its outputs in all, in 24 hours and in 7 days; and
+    the t1 of the last one in microseconds, None if it has never matched."""
+
+    name: str
+    queries: int
+    state: QueryState
+    reason: str | None
+    total: int
+    day: int
+    week: int
+    last: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class QueryPage:
+    """A page of names. `found` counts those that are looked for, and `names` all; `paused` and `never` count those that
+    are paused, and that have never matched."""
+
+    rows: tuple[QueryRow, ...]
+    next: str | None
+    found: int
+    names: int
+    paused: int
+    never: int
+
+
+def query_page(
+    tally: QueryTally, search: str = "", wanted: WantedQueries = "", order: QuerySort = "name", after: str | None = None
+) -> QueryPage:
+    """Returns the names that contain `search`, whatever its case, and have the wanted state, from a place on."""
+    is_paused, is_never = tally.paused > 0, tally.total == 0
+    mask = np.ones(len(tally.names), np.bool_)
+    if search:
+        sought = search.casefold()
+        mask &= np.fromiter((sought in name.casefold() for name in tally.names), np.bool_, len(tally.names))
+    match wanted:
+        case "active":
+            mask &= ~is_paused
+        case "paused":
+            mask &= is_paused
+        case "never":
+            mask &= is_never
+    keys = _keys(tally, order)
+    places = np.flatnonzero(mask)
+    found = len(places)
+    places = places[np.lexsort((places, keys[places]))]
+    if (begin := decode_cursor(after)) is not None:
+        rank = bisect_right(tally.names, begin[1])
+        later = (keys[places] > begin[0]) | ((keys[places] == begin[0]) & (places >= rank))
+        places = places[later]
+    shown = places[:ROWS].tolist()
+    more = len(places) > ROWS
+    return QueryPage(
+        tuple(query_row(tally, place) for place in shown),
+        cursor(int(keys[shown[-1]]), tally.names[shown[-1]]) if more else None,
+        found,
+        len(tally.names),
+        int(is_paused.sum()),
+        int(is_never.sum()),
+    )
+
+
+def query_row(tally: QueryTally, place: int) -> QueryRow:
+    """Returns the row of the name at a place of the tally."""
+    queries, paused = int(tally.queries[place]), int(tally.paused[place])
+    last = int(tally.last[place])
+    return QueryRow(
+        tally.names[place],
+        queries,
+        "active" if not paused else "paused" if paused == queries else "partly paused",
+        tally.reasons[place],
+        int(tally.total[place]),
+        int(tally.day[place]),
+        int(tally.week[place]),
+        None if last == NEVER else last,
+    )
+
+
+def _keys(tally: QueryTally, order: QuerySort) -> Ints:
+    """The numbers by which names are in order, the greatest first; those with equal ones are in the order of names."""
+    match order:
+        case "last":
+            return -tally.last
+        case "day":
+            return -tally.day
+        case "week":
+            return -tally.week
+        case "total":
+            return -tally.total
+    return np.zeros(len(tally.names), np.int64)
+
 
 LINKS = (Link("/", "Queries", 10),)
 
@@ -20,8 +152,8 @@ LONGEST = 200
 DONE = {"pause": "paused", "resume": "resumed", "unsubscribe": "removed"}
 """What has happened to a query, by the command."""
 
-Search = Annotated[str, Query(max_length=LONGEST, description="Only names that contain this, whatever its case.")]
-After = Annotated[str | None, Query(description="The `next` of the page before.")]
+_Search = Annotated[str, Query(max_length=LONGEST, description="Only names that contain this, whatever its case.")]
+_After = Annotated[str | None, Query(description="The `next` of the page before.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,23 +163,24 @@ class Changed:
     names: list[str]
 
 
-def router(site: Site) -> APIRouter:
-    """Returns the routes."""
+def queries_router(site: Site) -> APIRouter:
     routes = APIRouter()
 
     @routes.get("/", response_class=HTMLResponse)
     def page(
         request: Request,
-        search: Search = "",
-        state: Wanted = "",
-        sort: Order = "name",
-        after: After = None,
+        search: _Search = "",
+        state: WantedQueries = "",
+        sort: QuerySort = "name",
+        after: _After = None,
     ) -> Response:
         found = query_page(site.tallies.current(), search, state, sort, after)
         return site.render(request, "queries.html", found=found, search=search, state=state, sort=sort)
 
     @routes.get("/api/v1/queries", tags=["queries"], summary="List the names of queries")
-    def queries(search: Search = "", state: Wanted = "", sort: Order = "name", after: After = None) -> QueryPage:
+    def queries(
+        search: _Search = "", state: WantedQueries = "", sort: QuerySort = "name", after: _After = None
+    ) -> QueryPage:
         return query_page(site.tallies.current(), search, state, sort, after)
 
     def change(name: str, do: str, back: str) -> Response:
@@ -84,3 +217,285 @@ def router(site: Site) -> APIRouter:
         return Changed(site.ask("unsubscribe", {"name": name}))
 
     return routes
+
+
+OUTPUTS, MOST_OUTPUTS = 10, 100
+"""The number of matches on a page, and the most that a script may ask for."""
+
+MOST_TEXTS, MOST_SHARERS = 20, 10
+"""The most queries of a name, and of names that share a template, that are listed."""
+
+MOST_ROWS, SECONDS = 100_000, 10.0
+"""The bounds of the questions."""
+
+MOST_PLACEMENTS = 2_000_000
+"""The most rows of templates that are looked through for sharers."""
+
+KEPT_GRAPHS = 500
+"""The most join graphs that are kept."""
+
+EPOCH = date(1970, 1, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class QueryDetails:
+    """A query of a name: its number, its text, when it was added, in microseconds, and why it is paused, None if it is
+    not."""
+
+    qid: int
+    text: str
+    added_at: int
+    paused: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """A template of a name's queries: how many queries use it, how many of them share a row with one of the name's, and
+    some of their names."""
+
+    template: int
+    queries: int
+    same_row: int
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Day:
+    """The matches of a day of UTC, by the time of their last document."""
+
+    day: str
+    matches: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueryPart:
+    """What is known of a name, apart from its matches. `events` are what its event queries read."""
+
+    row: QueryRow
+    texts: tuple[QueryDetails, ...]
+    events: EventsRead
+    shared: tuple[Shared, ...]
+    days: tuple[Day, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MatchPage:
+    """Matches of a name, the newest first, and where the next ones begin."""
+
+    matches: tuple[ShownMatch, ...]
+    groups: tuple[int, ...]
+    next: str | None
+
+
+def place_in(tally: QueryTally, name: str) -> int:
+    """Returns the place of a name in the tally. Raises UnknownQuery."""
+    place = bisect_left(tally.names, name)
+    if place == len(tally.names) or tally.names[place] != name:
+        raise UnknownQuery(name)
+    return place
+
+
+def query_part(site: Site, name: str) -> QueryPart:
+    """Returns what is known of a name. Raises UnknownQuery."""
+    tally = site.tallies.current()
+    place = place_in(tally, name)
+    paused = bool(tally.paused[place])
+    texts = site.kept.get(("texts", name), tally.registered, partial(_texts, site, name, paused=paused))
+    sharing = site.kept.get("sharing", tally.registered, partial(_sharing, site))
+    first = EPOCH + timedelta(days=tally.today - len(tally.days) + 1)
+    days = (Day(str(first + timedelta(days=n)), int(count)) for n, count in enumerate(tally.days[:, place]))
+    events = site.kept.get(("events", name), tally.registered, partial(read_events, site, name))
+    return QueryPart(query_row(tally, place), texts, events, sharing.of(name), tuple(days))
+
+
+def match_page(site: Site, name: str, after: str | None, most: int = OUTPUTS, *, numbered: bool = False) -> MatchPage:
+    """Returns the newest matches of a registered name from a place on. Raises UnknownQuery, InvalidValue."""
+    tally = site.tallies.current()
+    drops = site.matches.forget_what_was_dropped()
+    version = drops, tally.registered, int(tally.total[place_in(tally, name)])
+    before = decode_places(after)
+    make = partial(site.matches.newest, name, before, most, numbered=numbered)
+    found: NewestPage = site.kept.get(("matches", name, before, most, numbered), version, make)
+    groups = tuple(first for first, _, _ in found.places)
+    return MatchPage(found.matches, groups, None if found.next is None else places_text(found.next))
+
+
+def atom_feed_url(site: Site, name: str) -> str:
+    """Returns the address of a query's Atom feed."""
+    key = site.feed_links.key(name, site.feeds.revoked(name))
+    return site.public_url + feed_path(key, name)
+
+
+def graph(text: str, name: str) -> str:
+    """Returns the join graph of a query as an SVG element; "" if it cannot be drawn."""
+    return _graph(text, name)
+
+
+@lru_cache(KEPT_GRAPHS)
+def _graph(text: str, name: str) -> str:
+    try:
+        return "" if is_bare(text) else join_graph(text, name)
+    except MmqjpError:
+        return ""
+
+
+def select(site: Site, sql: str) -> pa.Table:
+    """Returns the rows of SQL that is asked for a page."""
+    return site.own.select(sql, MOST_ROWS, SECONDS)
+
+
+def can_be_replaced(name: str, texts: Iterable[str]) -> bool:
+    """Whether the queries of a name PUBLISH it: no script replaces the others, whose names are numbers.
+
+    >>> [can_be_replaced("q1", [text]) for text in ("FROM S//a->x", "FROM S//a->x PUBLISH q1")]
+    [False, True]
+    """
+    return not generated_name_number(name) or any(f" PUBLISH {name}" in text for text in texts)
+
+
+def read_events(site: Site, name: str) -> EventsRead:
+    """Returns what the event queries of a name read."""
+    members = site.matches.recent.members(name)
+    if members is not None and not any(one.is_registered and is_event_form(one.form) for one in members):
+        return NOTHING
+    return events_read(partial(select, site), name)
+
+
+def editable_script(site: Site, name: str) -> tuple[str, bool]:
+    """Returns the queries of a name as a script that can be changed, and whether it would replace them. Raises
+    UnknownQuery."""
+    texts = [one["text"] for one in site.ask("show", {"name": name})]
+    read = read_events(site, name)
+    text = editable(texts, read.texts, NO_EVENTS if read == NOTHING else event_streams(partial(select, site)))
+    return text, can_be_replaced(name, texts)
+
+
+def _texts(site: Site, name: str, *, paused: bool) -> tuple[QueryDetails, ...]:
+    members = None if paused else site.matches.recent.members(name)
+    if members is not None:
+        some = sorted(one for one in members if one.is_registered)[:MOST_TEXTS]
+        return tuple(QueryDetails(one.qid, one.text, one.added_at, None) for one in some)
+    rows = select(site, lookup.registered_queries_sql(name, MOST_TEXTS, paused=paused)).to_pylist()
+    return tuple(QueryDetails(row["qid"], row["text"], row["added_at"], row["paused"] or None) for row in rows)
+
+
+class _Sharing:
+    """Which names use which rows of which templates."""
+
+    def __init__(self, rows: Sequence[tuple[int, tuple[int, ...], str, int]]) -> None:
+        self._queries = Counter[int]()
+        self._of_row = Counter[tuple[int, tuple[int, ...]]]()
+        self._names: dict[int, list[str]] = {}
+        self._rows: dict[str, set[tuple[int, tuple[int, ...]]]] = {}
+        for template, variables, name, queries in rows:
+            self._queries[template] += queries
+            self._of_row[template, variables] += queries
+            some = self._names.setdefault(template, [])
+            if len(some) < MOST_SHARERS and name not in some:
+                some.append(name)
+            self._rows.setdefault(name, set()).add((template, variables))
+
+    def of(self, name: str) -> tuple[Shared, ...]:
+        """Returns the templates of a name."""
+        rows = self._rows.get(name, set())
+        return tuple(
+            Shared(
+                template,
+                self._queries[template],
+                sum(self._of_row[row] for row in rows if row[0] == template),
+                tuple(self._names[template]),
+            )
+            for template in sorted({template for template, _ in rows})
+        )
+
+
+def _sharing(site: Site) -> _Sharing:
+    found = site.own.select(lookup.PLACEMENTS, MOST_PLACEMENTS, SECONDS)
+    columns = (found[name].to_pylist() for name in ("template", "variables", "name", "queries"))
+    return _Sharing([(t, tuple(v), n, q) for t, v, n, q in zip(*columns, strict=True)])
+
+
+_OutputsAfter = Annotated[str | None, Query(description="The `next` of the page before.")]
+
+
+@dataclass(frozen=True, slots=True)
+class OutputPage:
+    """Matches, the newest first: the JSON objects of their output lines, with `items`, `why` and `selected`."""
+
+    outputs: list[dict[str, Any]]
+    next: str | None
+
+
+def query_router(site: Site) -> APIRouter:
+    routes = APIRouter()
+
+    @routes.get("/q/{name}", response_class=HTMLResponse)
+    def page(request: Request, name: str, after: _OutputsAfter = None) -> Response:
+        found = query_part(site, name)
+        return site.render(
+            request,
+            "query.html",
+            name=name,
+            found=found,
+            graphs=[Markup(graph(one.text, name)) for one in found.texts],  # escaped by what draws it
+            can_be_replaced=can_be_replaced(name, (one.text for one in found.texts)),
+            page=match_page(site, name, after),
+            feed=atom_feed_url(site, name),
+            days=[(one.day, one.matches) for one in found.days],
+            after=after,
+        )
+
+    @routes.get("/api/v1/queries/{name}", tags=["queries"], summary="Show the queries of a name")
+    def query(name: str) -> QueryPart:
+        return query_part(site, name)
+
+    @routes.get("/api/v1/queries/{name}/outputs", tags=["outputs"], summary="List the newest matches of a name")
+    def outputs(
+        name: str, after: _OutputsAfter = None, limit: Annotated[int, Query(ge=1, le=MOST_OUTPUTS)] = OUTPUTS
+    ) -> OutputPage:
+        found = match_page(site, name, after, limit, numbered=True)
+        return OutputPage([match.to_dict() for match in found.matches], found.next)
+
+    return routes
+
+
+SHARING_LINKS = (Link("/sharing", "Sharing", 60),)
+
+
+def sharing_router(site: Site) -> APIRouter:
+    routes = APIRouter()
+
+    def sharing_of_store() -> Sharing:
+        return Sharing.from_dict(site.ask(SHARING, {}))
+
+    @routes.get("/sharing", response_class=HTMLResponse)
+    def page(request: Request) -> Response:
+        found = sharing_of_store()
+        picture = Markup(sharing_picture(found))  # escaped by what draws it
+        return site.render(
+            request, "sharing.html", found=found, picture=picture, names_of=names_of, has_others=has_others
+        )
+
+    @routes.get("/api/v1/sharing", tags=["store"], summary="What the queries share, and what it costs")
+    def sharing() -> Sharing:
+        return sharing_of_store()
+
+    return routes
+
+
+def names_of(template: SharedTemplate) -> list[str]:
+    """Returns some names of queries that have a template, those of its most shared rows first."""
+    return _names(template)[:MOST_NAMES]
+
+
+def has_others(template: SharedTemplate) -> bool:
+    """Returns whether there may be more names than these. A query may subscribe to several rows, or several times."""
+    cut = any(row.subscribers > len(row.names) >= MOST_NAMES for row in template.most_shared)
+    return cut or template.rows > len(template.most_shared) or len(_names(template)) > MOST_NAMES
+
+
+def _names(template: SharedTemplate) -> list[str]:
+    return list(dict.fromkeys(name for row in template.most_shared for name in row.names))
+
+
+ROUTERS = (queries_router, query_router, sharing_router)

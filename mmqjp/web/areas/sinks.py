@@ -1,8 +1,11 @@
-"""The sinks: where outputs are delivered, how that goes, and how they are added, tested, paused and replayed."""
+"""The sinks: where outputs are delivered, how that goes, and how they are added, tested, paused and replayed.
+
+The sinks of a store: what they are, how far they are behind, and what they did not get.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -10,10 +13,76 @@ from fastapi import APIRouter, Form, Request
 from fastapi.responses import HTMLResponse, Response
 
 from common.errors import InputError
-from mmqjp.service.sink_changes import add_sink, set_sink, try_sink
-from mmqjp.web.site import Link, Site
-from mmqjp.web.templating import segment
-from mmqjp.web.views.sinks import SinkRow, SinkView, sink_rows, sink_view
+from mmqjp.service.commands import SINKS, add_sink, set_sink, try_sink
+from mmqjp.sinks.positions import SinkState
+from mmqjp.web.readers import SendCommand
+from mmqjp.web.site import Link, Site, segment
+
+
+@dataclass(frozen=True, slots=True)
+class SinkRow(SinkState):
+    """A sink as `mmqjp sinks list` tells it: with the `queries` that it wants, as patterns, and where it delivers `to`,
+    without secrets."""
+
+    queries: Sequence[str]
+    to: str
+
+
+@dataclass(frozen=True, slots=True)
+class Undelivered:
+    """An output that a receiver refused, after so many tries."""
+
+    seq: int
+    id: str
+    tries: int
+    reason: str
+    noted_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class MissedOutputs:
+    """Outputs that were given up, by their numbers."""
+
+    first: int
+    last: int
+    count: int
+    reason: str
+    noted_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class SinkView:
+    """A sink with its definition, in which secrets have their names only, the configuration `file` that has it, and
+    what it did not get, the newest first."""
+
+    sink: SinkRow
+    file: str | None
+    definition: Mapping[str, Any]
+    undelivered: Sequence[Undelivered]
+    gaps: Sequence[MissedOutputs]
+
+
+def sink_rows(ask: SendCommand) -> list[SinkRow]:
+    """Returns all sinks. Raises what asking raises."""
+    return [_row(one) for one in ask(SINKS, {})]
+
+
+def sink_view(ask: SendCommand, name: str) -> SinkView:
+    """Returns a sink. Raises CommandError if there is none of the name."""
+    found = ask(SINKS, {"name": name})
+    missed = ask("sinks-failed", {"name": name})
+    return SinkView(
+        _row(found),
+        found["file"],
+        found["definition"],
+        [Undelivered(**one) for one in missed["undelivered"]],
+        [MissedOutputs(**one) for one in missed["gaps"]],
+    )
+
+
+def _row(found: Mapping[str, Any]) -> SinkRow:
+    return SinkRow(**{name: found[name] for name in SinkRow.__dataclass_fields__})
+
 
 LINKS = (Link("/sinks", "Sinks", 40),)
 
@@ -34,7 +103,7 @@ DONE = {
 }
 """What has happened to a sink."""
 
-Text = Annotated[str, Form(max_length=4_000)]
+_FormText = Annotated[str, Form(max_length=4_000)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +129,7 @@ class Tested:
     reason: str = ""
 
 
-def router(site: Site) -> APIRouter:
-    """Returns the routes."""
+def sinks_router(site: Site) -> APIRouter:
     routes = APIRouter()
 
     def listed(request: Request, status: int = 200, **form: str) -> Response:
@@ -89,7 +157,12 @@ def router(site: Site) -> APIRouter:
 
     @routes.post("/sinks", response_class=HTMLResponse)
     def add_form(
-        request: Request, name: Text = "", url: Text = "", queries: Text = "", wait: Text = "", secret: Text = ""
+        request: Request,
+        name: _FormText = "",
+        url: _FormText = "",
+        queries: _FormText = "",
+        wait: _FormText = "",
+        secret: _FormText = "",
     ) -> Response:
         table: dict[str, Any] = {"kind": "webhook", "url": url.strip()}
         table |= {"queries": queries.replace(",", " ").split()} if queries.strip() else {}
@@ -123,7 +196,7 @@ def router(site: Site) -> APIRouter:
         return back(name, "sent" if problem is None else "tested")
 
     @routes.post("/sinks/{name}/replay", response_class=HTMLResponse)
-    def replay_form(request: Request, name: str, start: Text = "") -> Response:
+    def replay_form(request: Request, name: str, start: _FormText = "") -> Response:
         try:
             site.ask("sinks-replay", {"name": name, "from": start.strip() or "start"})
         except InputError as error:
@@ -188,3 +261,6 @@ def _add_api(routes: APIRouter, site: Site) -> None:
     def remove(name: str) -> str:
         site.ask("sinks-remove", {"name": name})
         return name
+
+
+ROUTERS = (sinks_router,)

@@ -1,8 +1,12 @@
-"""Questions in SQL over the tables of the store, and their answers as a table, CSV or JSON."""
+"""Questions in SQL over the tables of the store, and their answers as a table, CSV or JSON.
+
+Questions in SQL: the rows of one SELECT, and the tables that there are.
+"""
 
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -11,14 +15,69 @@ from fastapi.responses import HTMLResponse, Response
 from pydantic import Field
 
 from common.errors import MmqjpError
-from join_stage.store.reading import LONGEST
-from mmqjp.present.data_formats import write_csv_rows, write_json_array
-from mmqjp.present.rows import cell, distinct, readable, text
-from mmqjp.present.times import IN_UTC, Clock
-from mmqjp.web.errors import status_of
+from join_stage.store.protocol import LONGEST, QuestionRefused
+from mmqjp.present.item import IN_UTC, TimeFormat, cell, cell_text, format_rows, unique_keys
+from mmqjp.present.terminal import write_csv_rows, write_json_array
+from mmqjp.service.log import column_values
+from mmqjp.tables.schema import SCHEMA
 from mmqjp.web.guard import ELSEWHERE
-from mmqjp.web.site import Link, Site
-from mmqjp.web.views.sql import EXAMPLES, MOST_ROWS, Answer, Table, answer, tables
+from mmqjp.web.site import Link, Site, status_of
+
+MOST_ROWS, SECONDS = 1_000, 5.0
+"""The most rows of an answer, and the longest time that it may take."""
+
+EXAMPLES = {
+    "Outputs of each query": """SELECT query, count(*) AS outputs, max(t1) AS t1
+FROM outputs GROUP BY query ORDER BY outputs DESC""",
+    "What was refused, and why": """SELECT reason, count(*) AS documents
+FROM dead_letters GROUP BY reason ORDER BY documents DESC""",
+    "The largest documents": """SELECT id, stream, t0, length(xml) AS characters
+FROM documents ORDER BY characters DESC LIMIT 20""",
+    "The work of the last batches": """SELECT batch, documents, outputs, committed_at
+FROM batches ORDER BY batch DESC LIMIT 50""",
+}
+"""Questions to begin with."""
+
+
+@dataclass(frozen=True, slots=True)
+class SqlResult:
+    """The answer to a question: its columns, two of which may have the same name, and its rows. `is_cut` says that
+    there are more than MOST_ROWS."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[object]]
+    is_cut: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table or view of a store, with its columns."""
+
+    name: str
+    columns: Sequence[str]
+
+
+def answer(site: Site, sql: str) -> SqlResult:
+    """Returns the rows of a SELECT. Raises QuestionRefused for what is none, TooSlow, Busy, StoreError."""
+    question = sql.strip().rstrip(";").rstrip()
+    if not question:
+        raise QuestionRefused("there is no question yet: write a SELECT")
+    bounded = f"SELECT * FROM (\n{question}\n) AS answer LIMIT {MOST_ROWS + 1}"
+    with site.slow:
+        found = site.reader.select(bounded, MOST_ROWS + 1, SECONDS, asked=True)
+    columns = [column_values(column) for column in found.columns]
+    rows = [list(row) for row in zip(*columns, strict=True)]
+    return SqlResult(found.column_names, rows[:MOST_ROWS], len(rows) > MOST_ROWS)
+
+
+def tables(site: Site) -> list[Table]:
+    """Returns the tables and views that are documented."""
+    return site.kept_for_good.get("tables", None, lambda: [_table(site, name) for name in SCHEMA.documented])
+
+
+def _table(site: Site, name: str) -> Table:
+    return Table(name, site.own.select(f"SELECT * FROM {name} LIMIT 0", 1, SECONDS).column_names)
+
 
 LINKS = (Link("/sql", "SQL", 70),)
 
@@ -35,8 +94,7 @@ class Asked:
     sql: Annotated[str, Field(max_length=LONGEST)]
 
 
-def router(site: Site) -> APIRouter:
-    """Returns the routes."""
+def sql_router(site: Site) -> APIRouter:
     routes = APIRouter()
 
     @routes.get("/sql", response_class=HTMLResponse)
@@ -61,24 +119,24 @@ def router(site: Site) -> APIRouter:
     @routes.get("/sql/answer.csv")
     def as_csv(sql: Sql) -> Response:
         found, out = answer(site, sql), io.BytesIO()
-        rows = readable(found.columns, found.rows, IN_UTC)
+        rows = format_rows(found.columns, found.rows, IN_UTC)
         write_csv_rows(found.columns, (map(cell, row) for row in rows), out)
         return _download(out, "csv", "text/csv; charset=utf-8")
 
     @routes.get("/sql/answer.json")
     def as_json(sql: Sql) -> Response:
         found, out = answer(site, sql), io.BytesIO()
-        keys = distinct(found.columns)
-        rows = readable(found.columns, found.rows, IN_UTC)
+        keys = unique_keys(found.columns)
+        rows = format_rows(found.columns, found.rows, IN_UTC)
         write_json_array((dict(zip(keys, row, strict=True)) for row in rows), out)
         return _download(out, "json", "application/json")
 
     @routes.get("/api/v1/sql", tags=["store"], summary="Answer a SELECT over the tables of the store")
-    def ask(sql: Sql) -> Answer:
+    def ask(sql: Sql) -> SqlResult:
         return answer(site, sql)
 
     @routes.post("/api/v1/sql", tags=["store"], summary="The same, for a long SELECT")
-    def ask_long(asked: Asked) -> Answer:
+    def ask_long(asked: Asked) -> SqlResult:
         return answer(site, asked.sql)
 
     @routes.get("/api/v1/tables", tags=["store"], summary="List the tables of the store")
@@ -93,9 +151,9 @@ def _download(out: io.BytesIO, kind: str, media_type: str) -> Response:
     return Response(out.getvalue(), media_type=media_type, headers=named)
 
 
-def _laid_out(found: Answer, clock: Clock) -> tuple[list[list[object]], list[tuple[str, str]]]:
+def _laid_out(found: SqlResult, clock: TimeFormat) -> tuple[list[list[object]], list[tuple[str, str]]]:
     """The rows of an answer as the page shows them; the headings, with the class of columns of numbers."""
-    rows = [list(map(_shown, row)) for row in readable(found.columns, found.rows, clock)]
+    rows = [list(map(_shown, row)) for row in format_rows(found.columns, found.rows, clock)]
     numbers = [
         all(isinstance(row[place], int | float) or row[place] == "" for row in rows)
         for place in range(len(found.columns))
@@ -109,5 +167,8 @@ def _shown(value: Any) -> object:
     """A value for the page: numbers stay numbers, so that they line up."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return value
-    whole = text(value)
+    whole = cell_text(value)
     return whole if len(whole) <= LONGEST_CELL else whole[: LONGEST_CELL - 1] + "…"
+
+
+ROUTERS = (sql_router,)

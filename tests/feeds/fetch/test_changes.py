@@ -6,12 +6,9 @@ import json
 import pytest
 
 from feeds.fetch import fetcher
-from feeds.fetch.changes import Added, ChangesOf, FeedChange, change_feeds
-from feeds.fetch.fetcher import World
-from feeds.fetch.gates import Courtesy
-from feeds.fetch.job import Job
-from feeds.fetch.state import STATE_FILE, FetchStore
-from feeds.fetch.visit import Settings
+from feeds.fetch.fetcher import Job, Settings, World
+from feeds.fetch.robots import Courtesy
+from feeds.fetch.state import STATE_FILE, AddedFeed, ChangesOf, FeedChange, FetchStore, change_feeds
 from tests.support.feed_server import Hours, rss, running_server, to_loopback
 
 
@@ -33,16 +30,18 @@ def urls(file):
 
 
 def test_without_a_fetch_changes_are_made_at_once(file):
-    add = FeedChange(add=(Added("https://a.example/", "A", "News"), Added("https://b.example/")))
+    add = FeedChange(add=(AddedFeed("https://a.example/", "A", "News"), AddedFeed("https://b.example/")))
     assert change_feeds(file, add)
-    assert change_feeds(file, FeedChange(add=(Added("https://a.example/", "AA"),), remove=("https://b.example/",)))
+    assert change_feeds(file, FeedChange(add=(AddedFeed("https://a.example/", "AA"),), remove=("https://b.example/",)))
     with FetchStore(file) as store:
         assert [(feed.url, feed.title, feed.folder) for feed in store.feeds()] == [("https://a.example/", "AA", "News")]
 
 
 def test_changes_wait_for_a_fetch_that_runs_in_their_order_and_are_made_once(file):
     with FetchStore(file, write=True) as store:
-        assert not change_feeds(file, FeedChange(add=(Added("https://a.example/"), Added("https://b.example/"))))
+        assert not change_feeds(
+            file, FeedChange(add=(AddedFeed("https://a.example/"), AddedFeed("https://b.example/")))
+        )
         assert not change_feeds(file, FeedChange(remove=("https://a.example/",)))
         assert not change_feeds(file, FeedChange(remove=("https://c.example/",)))
         assert store.feeds() == []
@@ -55,8 +54,8 @@ def test_changes_wait_for_a_fetch_that_runs_in_their_order_and_are_made_once(fil
 
 def test_a_change_of_a_busy_feed_waits_with_all_after_it(file):
     with FetchStore(file, write=True) as store:
-        change_feeds(file, FeedChange(add=(Added("https://a.example/"),)))
-        change_feeds(file, FeedChange(add=(Added("https://b.example/"),)))
+        change_feeds(file, FeedChange(add=(AddedFeed("https://a.example/"),)))
+        change_feeds(file, FeedChange(add=(AddedFeed("https://b.example/"),)))
         changes = ChangesOf(file)
         assert changes.take(store, {"https://a.example/"}) == ([], set())
         assert [feed.url for feed in changes.take(store)[0]] == ["https://a.example/", "https://b.example/"]
@@ -64,7 +63,7 @@ def test_a_change_of_a_busy_feed_waits_with_all_after_it(file):
 
 def test_what_is_no_change_is_passed_over(file):
     with FetchStore(file, write=True) as store:
-        change_feeds(file, FeedChange(add=(Added("https://a.example/"),)))
+        change_feeds(file, FeedChange(add=(AddedFeed("https://a.example/"),)))
         (kept,) = file.parent.glob(".*.changes/*.json")
         for number, text in enumerate(["", "[]", '{"add": 1}', json.dumps({"add": [{"x": 1}], "remove": []})]):
             kept.with_name(f"0{number}.json").write_text(text)
@@ -74,7 +73,7 @@ def test_what_is_no_change_is_passed_over(file):
 
 def test_addresses_with_passwords_are_the_owners_alone(file):
     with FetchStore(file, write=True):
-        change_feeds(file, FeedChange(add=(Added("https://me:pw@a.example/"),)))
+        change_feeds(file, FeedChange(add=(AddedFeed("https://me:pw@a.example/"),)))
     (kept,) = file.parent.glob(".*.changes/*.json")
     assert [path.stat().st_mode & 0o077 for path in (kept, kept.parent)] == [0, 0]
 
@@ -101,9 +100,9 @@ def test_a_watch_without_feeds_takes_in_what_is_added_removed_and_due(server, fi
         while not file.exists():
             await asyncio.sleep(0.005)
         for count, change in (
-            (1, FeedChange(add=(Added(a),))),
+            (1, FeedChange(add=(AddedFeed(a),))),
             (2, FeedChange(retry=(a,))),
-            (3, FeedChange(add=(Added(b),), remove=(a,))),
+            (3, FeedChange(add=(AddedFeed(b),), remove=(a,))),
             (3, FeedChange(retry=(a,))),
         ):
             await asyncio.to_thread(change_feeds, file, change)
@@ -119,7 +118,7 @@ def test_a_watch_without_feeds_takes_in_what_is_added_removed_and_due(server, fi
 
 def test_what_nobody_took_in_is_made_by_the_next_fetch(server, file):
     with FetchStore(file, write=True):
-        change_feeds(file, FeedChange(add=(Added(server.url("/a")),)))
+        change_feeds(file, FeedChange(add=(AddedFeed(server.url("/a")),)))
     job = Job((), file.parent, Settings("test"), Courtesy(spacing=0), allow_private=True)
     asyncio.run(job.run(world=World(resolve=to_loopback)))
     assert server.paths() == ["/a"]

@@ -8,10 +8,10 @@ from random import Random
 
 import pytest
 
-from feeds import read_documents
-from feeds.drop_directory import read_stem
-from feeds.fetch.clock import HOUR
+from feeds.fetch.http import HOUR
 from feeds.fetch.state import STATE_FILE
+from feeds.readers import read_stem
+from feeds.tail import read_documents
 from tests.processes import nursery
 from tests.support.cli import mmqjp
 from tests.support.feed_server import START, running_server

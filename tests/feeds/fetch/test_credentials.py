@@ -10,12 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feeds.credentials import without_credentials
-from feeds.entries import EntryForm, read_entries
-from feeds.fetch.opml import read_opml
+from feeds.feed import EntryForm, read_entries
+from feeds.fetch.lists import read_opml
 from feeds.fetch.state import STATE_FILE
-from feeds.item import Origin
-from feeds.sightings import Sighting
+from feeds.history import Sighting
+from feeds.items import Origin, without_credentials
 from tests.support.cli import mmqjp, write_queries
 from tests.support.feed_server import FeedServer, Request, rss, running_server
 from tests.support.feed_texts import atom

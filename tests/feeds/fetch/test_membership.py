@@ -5,16 +5,14 @@ from pathlib import Path
 import pytest
 from lxml import etree
 
-from feeds import Document, entries, read_documents
-from feeds.drop_directory import Sidecar, read_sidecar, sidecar_json
-from feeds.fetch.archive import Archive, Capture
-from feeds.fetch.drop_archive import DropArchive
-from feeds.fetch.feed_state import FeedState
+from feeds import feed as feed_module
+from feeds.documents import Document
+from feeds.fetch.archive import Archive, Capture, DropArchive, WarcArchive
 from feeds.fetch.lists import read_feed_lists
-from feeds.fetch.state import FetchStore
-from feeds.fetch.warc_archive import WarcArchive
-from feeds.item import MOST_FOLDERS, Entry, Membership, item_xml
-from feeds.text import LONGEST_TITLE
+from feeds.fetch.state import FeedState, FetchStore
+from feeds.items import LONGEST_TITLE, MOST_FOLDERS, Entry, Membership, item_xml
+from feeds.readers import Sidecar, read_sidecar, sidecar_json
+from feeds.tail import read_documents
 from tests.support.feed_server import START, rss
 
 TITLE, FOLDERS = 'Größe: 10 € \U0001f600; "x" <y> %41', ("Nachrichten/日本", "a: b", "c, d")
@@ -108,8 +106,8 @@ def test_what_an_archive_tells_of_a_feed_is_bounded(tmp_path, monkeypatch, kind)
         seen.append(member)
         return item_xml(entry, member)
 
-    monkeypatch.setattr(entries, "item_xml", noted)
-    monkeypatch.setattr(entries, "confined", lambda work, *arguments, size: work(*arguments))
+    monkeypatch.setattr(feed_module, "item_xml", noted)
+    monkeypatch.setattr(feed_module, "confined", lambda work, *arguments, size: work(*arguments))
     list(read_documents([tmp_path / "crawl"], feeds="item"))
     (member,) = seen
     assert member.title == "t" * LONGEST_TITLE and len(member.folders) == MOST_FOLDERS

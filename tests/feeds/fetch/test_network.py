@@ -7,8 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from feeds.fetch.failures import FetchError
-from feeds.fetch.network import open_client
+from feeds.fetch.http import FetchError, open_client
 
 BODY = "Grüße ".encode() * 20_000
 

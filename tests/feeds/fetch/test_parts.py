@@ -15,20 +15,14 @@ from hypothesis import strategies as st
 from lxml import etree
 from warcio.archiveiterator import ArchiveIterator
 
-from feeds import SourceError, read_documents
-from feeds.drop_directory import drop_stem, read_stem
-from feeds.fetch.addresses import is_public
-from feeds.fetch.archive import Capture
-from feeds.fetch.decode import MOST_MEMBERS, DecodeError, decode
-from feeds.fetch.discovery import feeds_of_page
-from feeds.fetch.drop_archive import DropArchive
-from feeds.fetch.feed_state import FeedState, source_name
-from feeds.fetch.hints import Hints
-from feeds.fetch.lists import read_feed_lists
-from feeds.fetch.opml import ListedFeed, read_opml, write_opml
-from feeds.fetch.state import FetchStore, HostState
-from feeds.fetch.warc_archive import FILE_AGE, WarcArchive
-from feeds.sniff import kind_of_body
+from feeds.documents import SourceError
+from feeds.fetch.archive import FILE_AGE, Capture, DropArchive, WarcArchive
+from feeds.fetch.http import MOST_MEMBERS, DecodeError, Hints, decode, feeds_of_page, is_public
+from feeds.fetch.lists import ListedFeed, read_feed_lists, read_opml, write_opml
+from feeds.fetch.state import FeedState, FetchStore, HostState, source_name
+from feeds.files import kind_of_body
+from feeds.readers import drop_stem, read_stem
+from feeds.tail import read_documents
 from tests.support.feed_server import START, rss
 
 # ---------------------------------------------------------------- addresses

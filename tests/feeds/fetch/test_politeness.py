@@ -2,8 +2,8 @@
 
 import pytest
 
-from feeds.fetch.clock import DAY, HOUR, MINUTE, SECOND
-from feeds.fetch.gates import Courtesy
+from feeds.fetch.http import DAY, HOUR, MINUTE, SECOND
+from feeds.fetch.robots import Courtesy
 from tests.support.feed_server import START, Request, failure, outcomes, rss
 
 FEED = rss("a", "b")

@@ -2,12 +2,8 @@
 
 import pytest
 
-from feeds import read_documents
-from tests.support.feed_server import (
-    failure,
-    outcomes,
-    rss,
-)
+from feeds.tail import read_documents
+from tests.support.feed_server import failure, outcomes, rss
 
 FEED = rss("a", "b")
 
@@ -88,12 +84,12 @@ def guarded(fetching, **names):
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.1]", "0.0.0.0", "2130706433"])
 def test_local_addresses_are_refused_however_they_are_written(server, fetching, host):
-    from feeds.fetch.network import resolve
+    from feeds.fetch.http import resolve_host
 
     url = server.url("/feed", host)
     server.serve("/feed", FEED)
     fetching.allow_private = False
-    fetching.world = {"resolve": resolve}
+    fetching.world = {"resolve": resolve_host}
     assert "only public addresses are fetched from" in failure(fetching, url)
     assert server.log == []
 
@@ -103,7 +99,7 @@ def test_local_addresses_are_refused_however_they_are_written(server, fetching, 
 )
 def test_redirects_to_private_addresses_are_refused(server, fetching, target, monkeypatch):
     """The first hop is let through as a public server's would be; the redirect is checked like any other."""
-    monkeypatch.setattr("feeds.fetch.network.is_public", lambda address: address == "127.0.0.1")
+    monkeypatch.setattr("feeds.fetch.http.is_public", lambda address: address == "127.0.0.1")
     guarded(fetching, **{"public.test": [["127.0.0.1"]], "inner.test": [["192.168.0.1", "::1"]]})
     server.serve("/feed", b"", 301, Location=target)
     assert "only public addresses are fetched from" in failure(fetching, server.url("/feed", "public.test"))
@@ -111,7 +107,7 @@ def test_redirects_to_private_addresses_are_refused(server, fetching, target, mo
 
 
 def test_a_name_is_resolved_once_for_a_connection_and_that_address_connected_to(server, fetching, monkeypatch):
-    monkeypatch.setattr("feeds.fetch.network.is_public", lambda address: address == "127.0.0.1")
+    monkeypatch.setattr("feeds.fetch.http.is_public", lambda address: address == "127.0.0.1")
     server.serve("/feed", FEED)
     rebound = [["10.0.0.7", "127.0.0.1"], ["10.0.0.7"]]
     resolved = guarded(fetching, **{"rebound.test": rebound})

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feeds.dates import from_datetime
-from feeds.fetch.clock import DAY, HOUR, MINUTE, SECOND
-from feeds.fetch.hints import Hints, body_hints, fresh_for, retry_after
-from feeds.fetch.schedule import JITTER, Pace, after_failure, after_success, outside_skipped
+from feeds.documents import from_datetime
+from feeds.fetch.http import DAY, HOUR, MINUTE, SECOND, Hints, body_hints, fresh_for, retry_after
+from feeds.fetch.state import JITTER, Pace, after_failure, after_success, outside_skipped
 from tests.support.feed_server import START, rss
 
 NOW = st.integers(0, 4_000_000_000_000_000)

@@ -10,17 +10,10 @@ import brotli
 import pytest
 import zstandard
 
-from feeds import Document, SourceError, read_documents
-from feeds.fetch.feed_state import source_name
-from feeds.fetch.state import STATE_FILE
-from tests.support.feed_server import (
-    QUICK,
-    Request,
-    closed_port,
-    failure,
-    outcomes,
-    rss,
-)
+from feeds.documents import Document, SourceError
+from feeds.fetch.state import STATE_FILE, source_name
+from feeds.tail import read_documents
+from tests.support.feed_server import QUICK, Request, closed_port, failure, outcomes, rss
 
 FEED = rss("a", "b")
 
@@ -214,7 +207,7 @@ def test_an_error_of_our_own_is_that_feeds_failure(server, fetching, monkeypatch
             raise RecursionError("too deep")
         return work(body, url)
 
-    monkeypatch.setattr("feeds.fetch.visit.confined_aside", broken)
+    monkeypatch.setattr("feeds.fetch.fetcher.confined_aside", broken)
     odd, good = server.serve("/odd", rss("odd")), server.serve("/good", FEED)
     assert outcomes(fetching.run(odd, good)) == {"failed": 1, "new": 1}
     assert fetching.feed(odd).last_error == "unexpected RecursionError: too deep"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from feeds.fetch.visit import Outcome
+from feeds.fetch.fetcher import Outcome
 from tests.support.feed_server import Fetching, rss
 
 OPENSSL = shutil.which("openssl")

@@ -11,15 +11,20 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from join_stage.near.key_sql import IN_DUCKDB, IN_SPARK, keyed_statement
-from join_stage.near.keys import keyed
-from join_stage.near.numbered_texts import numbered_texts
-from join_stage.near.word_order import LONGEST_FIRST, WordOrder, learnt
+from join_stage.near import (
+    IN_DUCKDB,
+    IN_SPARK,
+    LONGEST_FIRST,
+    WordOrder,
+    keyed,
+    keyed_statement,
+    learnt,
+    numbered_texts,
+)
 from templates.witness import MANY, R_DOC
 from tests.generate.near import THRESHOLDS, WORDS, near_texts
 from tests.oracle import values as oracle_values
-from xscl.algebra.near import join_threshold
-from xscl.algebra.word_numbers import numbered
+from xscl.algebra.words import encode_words, join_threshold
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,7 +33,7 @@ if TYPE_CHECKING:
 def _rows(texts: Sequence[str], threshold: str) -> pa.Table:
     """R_doc with texts, one a document, and the lower-case form of each, which is joined by itself."""
     texts = list(texts)
-    values = [numbered(text, threshold) for text in texts] + [text.lower() for text in texts]
+    values = [encode_words(text, threshold) for text in texts] + [text.lower() for text in texts]
     docids = [*range(len(texts))] * 2
     nodes = [MANY | 7] * len(texts) + [8] * len(texts)
     return pa.table([docids, nodes, values, ["S"] * len(docids)], schema=R_DOC)
@@ -46,7 +51,7 @@ def _keys(rows: pa.Table, order: WordOrder) -> list[set[str]]:
 
 def _orders(rng: Random, texts: Sequence[str]) -> list[WordOrder]:
     """The longest words first, as learnt from the texts, and in any order."""
-    known = [numbered(text, "0.5") for text in texts]
+    known = [encode_words(text, "0.5") for text in texts]
     numbers = np.unique(numbered_texts(list(filter(None, known))).numbers)
     some = numbers[rng.sample(range(len(numbers)), len(numbers) // 2)]
     return [LONGEST_FIRST, learnt(filter(None, known)), WordOrder(some)]
@@ -76,9 +81,9 @@ def test_keys_are_few() -> None:
 
 
 def test_an_order_is_learnt_from_frequencies() -> None:
-    texts = [numbered(text, "0.6") for text in ("the storm hits", "the rain hits the coast", "the end")]
+    texts = [encode_words(text, "0.6") for text in ("the storm hits", "the rain hits the coast", "the end")]
     order = learnt(texts)
-    numbers = {word: numbered_texts([numbered(word, "0.6")]).numbers for word in ("the", "hits", "rain", "unmet")}
+    numbers = {word: numbered_texts([encode_words(word, "0.6")]).numbers for word in ("the", "hits", "rain", "unmet")}
     ranks = {word: order.ranks(number).item() for word, number in numbers.items()}
     assert sorted(ranks, key=ranks.__getitem__) == ["unmet", "rain", "hits", "the"]
     assert order.frequent.tolist() == [numbers["hits"].item(), numbers["the"].item()]

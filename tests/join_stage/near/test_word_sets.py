@@ -10,15 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from join_stage.joiner import RESULT
-from join_stage.near import word_sets
-from join_stage.near.keys import parted
-from join_stage.near.numbered_texts import numbered_texts
-from join_stage.near.word_sets import OneOfEach, WordSets
+from join_stage import near
+from join_stage.near import OneOfEach, WordSets, numbered_texts, split_text_rows
+from join_stage.protocol import RESULT
 from templates.witness import MANY, R_DOC
 from tests.generate.near import near_texts
 from tests.oracle import values as oracle_values
-from xscl.algebra.word_numbers import numbered
+from xscl.algebra.words import encode_words
 
 NODES = {"0.5": MANY | 5 << 44 | 3, "0.6": MANY | 6 << 44 | 3, "1.0": MANY | 10 << 44 | 3}
 
@@ -26,7 +24,7 @@ NODES = {"0.5": MANY | 5 << 44 | 3, "0.6": MANY | 6 << 44 | 3, "1.0": MANY | 10 
 def _rows(texts: Sequence[str], first: int = 0) -> pa.Table:
     """R_doc with the words of texts, one a document, for each threshold, and with another value."""
     rows = [
-        (docid, node, numbered(text, threshold), "S")
+        (docid, node, encode_words(text, threshold), "S")
         for docid, text in enumerate(texts, first)
         for threshold, node in NODES.items()
     ]
@@ -35,7 +33,7 @@ def _rows(texts: Sequence[str], first: int = 0) -> pa.Table:
 
 
 def _add(sets: WordSets, rows: pa.Table) -> None:
-    _, texts = parted(rows)
+    _, texts = split_text_rows(rows)
     sets.add(texts, numbered_texts(texts["strval"].to_pylist()))
 
 
@@ -48,8 +46,8 @@ def _near(sets: WordSets, pairs: Sequence[tuple[int, int]], threshold: str) -> l
 @pytest.mark.parametrize("most", [10, 100, 1_000_000])
 @pytest.mark.parametrize("is_stored", [True, False])
 def test_pairs_are_near_as_the_oracle_says(most: int, is_stored: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(word_sets, "MOST_HELD", most)
-    monkeypatch.setattr(word_sets, "MOST_COMPARED", most)
+    monkeypatch.setattr(near, "MOST_HELD", most)
+    monkeypatch.setattr(near, "MOST_COMPARED", most)
     rng = Random(most)
     texts = [text for _ in range(150) for text in near_texts(rng)]
     stored = _rows(texts)
@@ -69,7 +67,7 @@ def test_pairs_are_near_as_the_oracle_says(most: int, is_stored: bool, monkeypat
         pairs += rng.choices(pairs, k=10)
         for threshold in NODES:
             # Of texts without words, nobody can tell here; they have no key, so they are not asked for.
-            some = [pair for pair in pairs if all(numbered(texts[docid], threshold) for docid in pair)]
+            some = [pair for pair in pairs if all(encode_words(texts[docid], threshold) for docid in pair)]
             expected = [oracle_values.near(texts[one], texts[other], threshold) for one, other in some]
             assert _near(sets, some, threshold) == expected
             found += sum(expected)
@@ -93,10 +91,10 @@ def test_a_text_that_comes_again_under_one_docid_is_the_later_one() -> None:
 
 def test_words_with_one_number_make_texts_nearer_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
     """If digests were short, pairs could be taken for near that are not, but none would be lost."""
-    from xscl.algebra import word_numbers
+    from xscl.algebra import words
 
-    monkeypatch.setattr(word_numbers, "_number", lambda word: f"{len(word) % 3:016x}")
-    word_numbers._numbers.cache_clear()
+    monkeypatch.setattr(words, "_number", lambda word: f"{len(word) % 3:016x}")
+    words._numbers.cache_clear()
     rng = Random(5)
     try:
         for _ in range(200):
@@ -107,7 +105,7 @@ def test_words_with_one_number_make_texts_nearer_at_most(monkeypatch: pytest.Mon
                 if oracle_values.near(*texts, threshold):
                     assert _near(sets, [(0, 1)], threshold) == [True]
     finally:
-        word_numbers._numbers.cache_clear()
+        words._numbers.cache_clear()
 
 
 def test_rows_of_matches_are_checked() -> None:

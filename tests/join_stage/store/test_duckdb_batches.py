@@ -8,12 +8,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from join_stage.store import duckdb_waiting
-from join_stage.store.duckdb_store import DuckDBStore
-from join_stage.store.duckdb_tables import most_threads
-from join_stage.store.duckdb_threads import SMALL_BATCHES
-from join_stage.store.protocol import whole_batch
-from join_stage.store.schema import StoreSchema
+from join_stage.store import duckdb
+from join_stage.store.duckdb import SMALL_BATCHES, DuckDBStore, most_threads
+from join_stage.store.protocol import StoreSchema, whole_batch
 from tests.generate.seeds import seeds
 
 SCHEMA = StoreSchema(
@@ -74,7 +71,7 @@ def run_batch(store: DuckDBStore, rng: random.Random, before: Rows) -> Rows:
 @pytest.mark.parametrize("seed", seeds(2, 300))
 def test_a_batch_is_there_as_a_whole(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     rng = random.Random(seed)
-    monkeypatch.setattr(duckdb_waiting, "MOST_ROWS", rng.choice((0, 4, 2_000)))
+    monkeypatch.setattr(duckdb, "MOST_ROWS", rng.choice((0, 4, 2_000)))
     store, expected = DuckDBStore(SCHEMA, tmp_path), {table: list[int]() for table in SCHEMA.tables}
     for _ in range(12):
         expected = run_batch(store, rng, expected)

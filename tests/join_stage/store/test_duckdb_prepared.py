@@ -8,8 +8,8 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from join_stage.store import duckdb_prepared
-from join_stage.store.duckdb_prepared import PreparedStatements
+from join_stage.store import duckdb as duckdb_module
+from join_stage.store.duckdb import PreparedStatements
 from tests.generate.seeds import seeds
 
 INSERTS = [
@@ -29,7 +29,7 @@ def drawn(rng: random.Random) -> dict[str, pa.Table]:
 
 @pytest.mark.parametrize("seed", seeds(4, 500))
 def test_statements_do_the_same_when_they_are_prepared(seed: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(duckdb_prepared, "MAX_STATEMENTS", 3)
+    monkeypatch.setattr(duckdb_module, "MAX_STATEMENTS", 3)
     rng = random.Random(seed)
     with duckdb.connect() as connection, duckdb.connect() as plain:
         prepared = PreparedStatements(connection)

@@ -6,9 +6,9 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-from join_stage.store import following
-from join_stage.store.duckdb_store import DuckDBStore
-from join_stage.store.schema import StoreSchema
+from join_stage.store import protocol
+from join_stage.store.duckdb import DuckDBStore
+from join_stage.store.protocol import StoreSchema
 from tests.generate.seeds import seeds
 
 SCHEMA = pa.schema([("number", pa.int64()), ("text", pa.string())])
@@ -97,7 +97,7 @@ def test_a_batch_is_not_told_in_part(store):
 
 
 def test_nothing_is_kept_that_is_too_much(store, monkeypatch):
-    monkeypatch.setattr(following, "MOST_BYTES", 1_000)
+    monkeypatch.setattr(protocol, "MOST_BYTES", 1_000)
     follower = store.follow(TABLES)
     mark, _ = follower.since(-1)
     for _ in range(2):

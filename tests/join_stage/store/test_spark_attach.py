@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from feeds.document import Document
-from join_stage.state_tables import FLAT_STORE
+from feeds.documents import Document
 from join_stage.store.protocol import StoreError
 from join_stage.store.spark.attach import table_source
-from mmqjp.session import Session
-from mmqjp.spark import attach
-from mmqjp.tables.store_schema import SCHEMA
+from join_stage.tables import FLAT_STORE
+from mmqjp.engine import Session
+from mmqjp.spark.attachment import attach
+from mmqjp.tables.schema import SCHEMA
 from tests.support.places import ROOT
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from join_stage.state_tables import FLAT_STORE
 from join_stage.store.spark.attach import _Reader
 from join_stage.store.spark.parquet_store import GRACE, MERGE, ParquetStore
-from mmqjp.tables.store_schema import SCHEMA
+from join_stage.tables import FLAT_STORE
+from mmqjp.tables.schema import SCHEMA
 from tests.support.stores import TABLES, parquet_store
 
 BATCHES = 40

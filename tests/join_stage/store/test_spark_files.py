@@ -12,16 +12,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from join_stage.store.protocol import StoreError
-from join_stage.store.spark import data_files
+from join_stage.store.spark import manifests
 from join_stage.store.spark import parquet_store as store_module
-from join_stage.store.spark.parquet_store import GRACE, MERGE, ParquetStore
-from join_stage.store.spark.tables import local_frame
-from mmqjp.session import Session
+from join_stage.store.spark.parquet_store import GRACE, MERGE, ParquetStore, local_frame
+from mmqjp.engine import Session
 from tests.generate.strategies import random_case
 from tests.oracle.cases import docs
 from tests.support.agreement import Delivery, assert_agrees, run
 from tests.support.stores import TABLES, parquet_store
-from xscl import parse_script
+from xscl.parser import parse_script
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,7 +51,7 @@ class Crash(Exception):
     """Stands for the end of the process."""
 
 
-@pytest.mark.parametrize(("module", "step"), [(store_module, "write_manifest"), (data_files, "sync_directory")])
+@pytest.mark.parametrize(("module", "step"), [(store_module, "write_manifest"), (manifests, "sync_directory")])
 def test_a_crash_before_the_manifest_leaves_nothing(
     module: ModuleType, step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -85,7 +84,7 @@ def test_a_commit_that_failed_can_be_rolled_back_and_made_again(tmp_path: Path, 
     store = parquet_store(tmp_path)
     store.append("settings", settings(1))
     with monkeypatch.context() as patch:
-        patch.setattr(data_files, "sync_file", lambda handle: (_ for _ in ()).throw(OSError("disk full")))
+        patch.setattr(manifests, "sync_file", lambda handle: (_ for _ in ()).throw(OSError("disk full")))
         with pytest.raises(OSError, match="disk full"):
             store.commit()
     store.rollback()
@@ -293,8 +292,8 @@ def test_chains_published_streams_and_filters_give_on_spark_what_they_give_on_du
 
 def test_rows_are_found_in_parts_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Of wide rows, a few are read with each one: what lies in other files and other parts is not looked at."""
-    monkeypatch.setattr(data_files, "GROUP_BYTES", 4_000)
-    monkeypatch.setattr(data_files, "LEAST_ROWS", 4)
+    monkeypatch.setattr(manifests, "GROUP_BYTES", 4_000)
+    monkeypatch.setattr(manifests, "LEAST_ROWS", 4)
     store = parquet_store(tmp_path)
 
     def documents(first: int, end: int) -> pa.Table:
@@ -326,8 +325,8 @@ def test_rows_are_found_in_parts_of_files(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_changed_byte_is_noticed_in_the_part_that_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(data_files, "GROUP_BYTES", 4_000)
-    monkeypatch.setattr(data_files, "LEAST_ROWS", 4)
+    monkeypatch.setattr(manifests, "GROUP_BYTES", 4_000)
+    monkeypatch.setattr(manifests, "LEAST_ROWS", 4)
     store = parquet_store(tmp_path)
     rows = [{"docid": n, "id": str(n), "xml": f"<a>{n:0200}</a>", "t0": n} for n in range(100)]
     store.append("documents", pa.Table.from_pylist(rows, schema=TABLES["documents"]))

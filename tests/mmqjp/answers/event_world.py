@@ -11,22 +11,21 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from join_stage.duckdb_engine import DuckDBEngine
-from mmqjp.answers.patterns.kept import KeptDocuments
-from mmqjp.answers.patterns.patterns import Patterns
-from mmqjp.answers.patterns.results import FormResults
-from mmqjp.answers.patterns.stored import StoredEvents
-from mmqjp.documents.record import Record, own_part_id
-from mmqjp.documents.records import Records
-from mmqjp.queries.event_registry import EventForm, EventRegistry, Publisher
+from common.arrays import Ints
+from join_stage.duckdb import DuckDBEngine
+from mmqjp.answers.events import Patterns, StoredDocumentEvents
+from mmqjp.answers.events_run import StoredEvents
+from mmqjp.answers.kernels import FormResults
+from mmqjp.documents.record import Record, Records, own_part_id
+from mmqjp.queries.registry import EventForm, EventRegistry, Publisher
 from mmqjp.queries.stored import StoredQueries
 from mmqjp.tables.ledger import Ledger
-from mmqjp.tables.store_schema import SCHEMA
-from pattern_stage.columns import Column, Columns, Ints
-from pattern_stage.horizon import Settle
+from mmqjp.tables.schema import SCHEMA
+from pattern_stage.assemble import Settle
+from pattern_stage.columns import Column, Columns
 from pattern_stage.kernel import Kernel as RunsStatements
-from pattern_stage.limits import Excess
 from pattern_stage.lineage import Lineage
+from pattern_stage.operators import Excess
 from pattern_stage.values import Texts
 from templates.witness import plain_node
 from tests.oracle.event_schemas import schema_of
@@ -36,13 +35,11 @@ from tests.oracle.pattern_syntax import Statement
 from tests.oracle.pattern_world import PatternWorld
 from tests.pattern_stage.defined import defined_events
 from xpath_stage.evaluator import XPathStage
-from xscl import parse_script
-from xscl.algebra.event_sequences import Statement as Lowered
 from xscl.algebra.events import Schema
-from xscl.event_lower import lower_definition
-from xscl.event_normal import lower_event_query
-from xscl.event_syntax import EventDefinition
-from xscl.script import EventStreams
+from xscl.algebra.events import Statement as Lowered
+from xscl.event_lower import lower_definition, lower_event_query
+from xscl.parser import parse_script
+from xscl.syntax import EventDefinition, EventStreams
 
 
 class Doc(NamedTuple):
@@ -249,7 +246,7 @@ class Store:
             StoredEvents(self.store, self.ledger),
             self._records,
             lambda texts, lineage: self._kernel(texts, lineage, self._cels, self.schemas),
-            KeptDocuments(self.store, self._records),
+            StoredDocumentEvents(self.store, self._records),
             lambda stream: () if any(cel.publish == stream for cel, _ in self._added.values()) else None,
             settle=self._settle,
             snapshot_every=self._every,

@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from feeds.document import Document
-from join_stage.near import near_texts
-from mmqjp.session import Session
+from feeds.documents import Document
+from join_stage import near
+from mmqjp.engine import Session
 from tests.generate.documents import SECOND
 from tests.generate.seeds import seeds
 from tests.oracle.bindings import OutputRow
@@ -29,7 +29,7 @@ S/r[./t->x][./k->k] NOT FOLLOWED BY {near(x, y, 0.7) AND starts-with(m, k), 4} S
 @pytest.fixture(autouse=True)
 def learning(monkeypatch: pytest.MonkeyPatch) -> None:
     """The order of words is learnt in the middle: in another batch if these are longer."""
-    monkeypatch.setattr(near_texts, "ENOUGH", 6)
+    monkeypatch.setattr(near, "ENOUGH", 6)
 
 
 def documents(rng: random.Random, count: int) -> list[Document]:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from feeds.document import Document
-from mmqjp.session import Session
+from feeds.documents import Document
+from mmqjp.engine import Session
 from tests.generate.documents import SECOND
 
 T = 10 * SECOND

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from feeds.document import Document
-from join_stage.joiner import DEFAULT_PLAN, PLANS
+from feeds.documents import Document
+from join_stage.protocol import DEFAULT_PLAN, PLANS
 from mmqjp.answers.output import Output
-from mmqjp.session import Session
+from mmqjp.engine import Session
 from tests.generate.seeds import seeds
 from tests.generate.strategies import random_case
 from tests.oracle.evaluation import evaluate
@@ -19,7 +19,9 @@ from tests.support.agreement import Delivery, arranged
 from tests.support.delivery import mark_delivered, undelivered
 from tests.support.faults import FaultySession, Injected
 from tests.support.in_turn import in_turn
-from xscl import Query, Script, parse_script, to_xscl
+from xscl.parser import parse_script
+from xscl.printer import to_xscl
+from xscl.syntax import Query, Script
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from feeds.document import Document
-from join_stage.joiner import PLANS
+from feeds.documents import Document
+from join_stage.protocol import PLANS
 from mmqjp.answers.output import Output
 from mmqjp.answers.quota import OutOfSteps, Steps
-from mmqjp.session import Session
+from mmqjp.engine import Session
 from tests.generate.seeds import seeds
 from tests.oracle.bounds import Model, Watched
 from tests.oracle.evaluation import comparable
@@ -21,10 +21,10 @@ from tests.support.agreement import as_row
 from tests.support.cli import mmqjp
 from tests.support.delivery import mark_delivered, undelivered
 from tests.support.faults import FaultySession, Injected
-from xpath_stage.binder import Part, each_binding
-from xpath_stage.parse import parse_document
-from xscl import parse_script
-from xscl.lower_paths import PatternBuilder
+from xpath_stage.binder import PreparedNode, each_binding
+from xpath_stage.documents import parse_document
+from xscl.lower import PatternBuilder
+from xscl.parser import parse_script
 from xscl.syntax import Block
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def assert_is_the_model(make: Any, seed: int, small: pytest.MonkeyPatch, count: 
     """Holds an engine against the model over documents in random batches, with queries that are resumed, paused, come
     late, and restarts in between; returns why queries were paused."""
     small.setattr("mmqjp.answers.quota.BLOCK", BLOCK)
-    small.setattr("mmqjp.answers.stored_usage.USAGE_COMPACTED_AFTER", 3)
+    small.setattr("mmqjp.answers.usage.USAGE_COMPACTED_AFTER", 3)
     rng = random.Random(seed)
     matches, in_all = rng.choice([1, 2, 3, 5, 8]), rng.choice([3, 6, 10, 20, 1_000])
     model = Model(matches, in_all, BLOCK, UPSTREAM)
@@ -238,7 +238,7 @@ def test_bindings_are_found_in_few_steps_and_none_is_tried_in_vain():
     def steps(text: str, most: int, deep: int = 250) -> tuple[int, int]:
         block = parse_script(text).queries[0].source
         assert isinstance(block, Block)
-        pattern = Part(PatternBuilder({}).path(block.steps))
+        pattern = PreparedNode(PatternBuilder({}).path(block.steps))
         document = parse_document(b"<a>" * deep + b"v" + b"</a>" * deep)
         left, count = Steps(most), 0
         try:

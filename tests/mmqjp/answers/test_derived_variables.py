@@ -6,13 +6,13 @@ import random
 
 import pytest
 
-from feeds.document import Document
+from feeds.documents import Document
 from mmqjp.answers.output import Output
+from mmqjp.engine import Session
 from mmqjp.queries import forms
-from mmqjp.session import Session
 from tests.generate.seeds import seeds
 from tests.generate.strategies import random_case
-from xscl import Script
+from xscl.syntax import Script
 
 DEEP = """
 S//a->x[./b->y[./c->u]] FOLLOWED BY {u = v, 100} S//a->p[./b[./c->v]];

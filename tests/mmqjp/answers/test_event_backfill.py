@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from common.errors import InvalidValue
-from feeds.document import Document
-from mmqjp.answers.patterns.patterns import Patterns
-from mmqjp.queries.event_statements import since_of
-from mmqjp.session import Session
+from feeds.documents import Document
+from mmqjp.answers.events import Patterns
+from mmqjp.engine import Session
+from mmqjp.queries.registry import since_of
 from tests.generate.documents import SECOND, chance
 from tests.generate.event_worlds import world
 from tests.generate.pattern_worlds import pattern_world

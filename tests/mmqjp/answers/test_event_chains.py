@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import pytest
 from lxml import etree
 
-from feeds.document import Document
+from feeds.documents import Document
 from mmqjp.answers.output import Output
-from mmqjp.session import Session
+from mmqjp.engine import Session
 from tests.generate.documents import SECOND
 from tests.generate.seeds import seeds
 

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from lxml import etree
 
-from feeds.document import Document
-from mmqjp import Engine
+from feeds.documents import Document
+from mmqjp.shown_engine import Engine
 from tests.oracle import test_event_feeds, test_events
 from tests.oracle.event_cases import SECOND, brief, events, schema
 from tests.oracle.event_schemas import Schema, schema_of
 from tests.oracle.event_syntax import Cel, Stream
 from tests.oracle.event_values import Value
 from tests.oracle.events import Event, World, event
-from xscl.algebra.functions import number_text
+from xscl.algebra.values import number_text
 
 
 def told(statements: list[Cel], given: Mapping[str, tuple[Schema, str]]) -> list[str]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from feeds.document import Document
+from feeds.documents import Document
 from tests.support.faults import FaultySession, Injected
 
 POSTS = "DEFINE EVENT Post FROM S//x->x (k := x/k); FROM Post PUBLISH posts"

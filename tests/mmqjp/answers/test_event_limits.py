@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 import pytest
 
-from feeds.document import Document
-from mmqjp.session import Session
+from feeds.documents import Document
+from mmqjp.engine import Session
 from tests.generate.documents import SECOND, chance
 from tests.generate.seeds import seeds
 from tests.support.faults import FaultySession, Injected
-from xpath_stage.parse import parse_document, text_of
+from xpath_stage.documents import element_text, parse_document
 
 NEVER = 2**62
 QUERIES = """
@@ -132,8 +132,8 @@ def check(seed: int, state: Path, small: pytest.MonkeyPatch, seen: Counter[str])
     matches, partial = rng.choice(((2, 100), (100, 3), (3, 5), (1, 1)))
     arrived = documents(rng, 40)
     resumed = sorted(rng.sample(range(5, 38), rng.choice((0, 1, 2))))
-    small.setattr("mmqjp.answers.patterns.patterns.SNAPSHOT_EVERY", rng.choice((1, 3, 50)))
-    small.setattr("pattern_stage.limited.FOUND", rng.choice((2, 1 << 22)))
+    small.setattr("mmqjp.answers.events.SNAPSHOT_EVERY", rng.choice((1, 3, 50)))
+    small.setattr("pattern_stage.operators.FOUND", rng.choice((2, 1 << 22)))
 
     def opened() -> FaultySession:
         return FaultySession("duckdb", state=state, settle=0, max_matches=matches, max_partial=partial, quiet=True)
@@ -178,7 +178,7 @@ def check(seed: int, state: Path, small: pytest.MonkeyPatch, seen: Counter[str])
 def told(engine: Session) -> Found:
     found: Found = Counter()
     for one in engine.outputs():
-        values = {str(child.tag): text_of(child) for child in parse_document(one.xml.encode(), trusted=True).root}
+        values = {str(child.tag): element_text(child) for child in parse_document(one.xml.encode(), trusted=True).root}
         found[one.query, one.t0 // SECOND, one.t1 // SECOND, values.get("k") or values["n"]] += 1
     return found
 
@@ -255,7 +255,7 @@ def test_patterns_are_paused_at_the_same_time(seed: int, tmp_path: Path, monkeyp
     if chance(rng, 70):
         script = script.replace("B FROM S", "B FROM T")
     plain = life(rng, arrived, stops, tmp_path / "plain", script, most, plain=True)
-    monkeypatch.setattr("mmqjp.answers.patterns.patterns.SNAPSHOT_EVERY", rng.choice((1, 3, 50)))
+    monkeypatch.setattr("mmqjp.answers.events.SNAPSHOT_EVERY", rng.choice((1, 3, 50)))
     for number in range(2):
         assert life(rng, arrived, stops, tmp_path / f"{number}", script, most, plain=False) == plain
 

@@ -11,16 +11,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from common.errors import InvalidValue
-from feeds.document import Document
+from feeds.documents import Document
+from mmqjp.answers.events import Patterns
+from mmqjp.answers.events_run import PLACES, check_place, kernels
+from mmqjp.answers.kernels import MakeKernel, PatternKernel
 from mmqjp.answers.output import Output
-from mmqjp.answers.patterns.kernels import Kernel, MakeKernel
-from mmqjp.answers.patterns.patterns import Patterns
-from mmqjp.answers.patterns.places import PLACES, check_place, kernels
-from mmqjp.session import Session
+from mmqjp.engine import Session
 from pattern_stage.lineage import Lineage
-from pattern_stage.partition.kernel import PartitionedKernel
-from pattern_stage.partition.on_spark import SparkRunner
-from pattern_stage.partition.runner import HereRunner
+from pattern_stage.partition.kernel import HereRunner, PartitionedKernel, SparkRunner
 from pattern_stage.values import Texts
 from tests.generate.documents import SECOND, chance
 from tests.generate.event_worlds import world
@@ -66,7 +64,7 @@ def undisturbed(seed: int) -> Told:
 
 
 def in_parts(parts: int) -> MakeKernel:
-    def make(texts: Texts, lineage: Lineage) -> Kernel:
+    def make(texts: Texts, lineage: Lineage) -> PatternKernel:
         return PartitionedKernel(texts, lineage, HereRunner(parts))
 
     return make

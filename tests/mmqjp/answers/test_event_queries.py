@@ -12,13 +12,13 @@ import pytest
 from lxml import etree
 from pyspark.sql import SparkSession
 
-from feeds.document import Document
-from mmqjp import Engine
+from feeds.documents import Document
+from mmqjp.answers.events import Patterns
 from mmqjp.answers.output import Output
-from mmqjp.answers.patterns.patterns import Patterns
-from mmqjp.queries.event_changes import InvalidEvents
-from mmqjp.queries.event_statements import since_of
-from mmqjp.session import Session
+from mmqjp.engine import Session
+from mmqjp.queries.changes import InvalidEvents
+from mmqjp.queries.registry import since_of
+from mmqjp.shown_engine import Engine
 from tests.generate.documents import chance
 from tests.generate.seeds import seeds
 from tests.mmqjp.answers.event_world import Doc, expected

@@ -10,15 +10,15 @@ from typing import NamedTuple
 import pytest
 from lxml import etree
 
-from feeds.document import Document
+from feeds.documents import Document
+from mmqjp.answers.events import Patterns
 from mmqjp.answers.output import Output
-from mmqjp.answers.patterns.patterns import Patterns
-from mmqjp.session import Session
+from mmqjp.engine import Session
 from tests.generate.documents import SECOND, chance
 from tests.generate.event_worlds import world
 from tests.generate.seeds import seeds
 from tests.oracle.events import Event, World
-from xscl.algebra.functions import number_text
+from xscl.algebra.values import number_text
 
 SETTLE = 4 * SECOND
 

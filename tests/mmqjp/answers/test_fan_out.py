@@ -10,14 +10,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from common.arrays import Ints
 from mmqjp.answers.fan_out import FanOut
 from mmqjp.answers.output import Output
-from mmqjp.queries.identity import Identity
-from mmqjp.queries.members import Ints, Members
-from mmqjp.tables.answers import TABLES
+from mmqjp.queries.model import Identity, Members
+from mmqjp.tables.schema import ANSWER_TABLES
 from tests.generate.seeds import seeds
 
-ANSWERS = TABLES["answers"]
+ANSWERS = ANSWER_TABLES["answers"]
 
 
 def some_members(rng: random.Random, first_qid: int) -> Members:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from lxml import etree
 
-from feeds.document import Document
-from mmqjp import Engine
+from feeds.documents import Document
+from mmqjp.shown_engine import Engine
 from tests.generate.documents import SECOND
 
 PAGE = Path(__file__).parents[3] / "docs" / "patterns.md"

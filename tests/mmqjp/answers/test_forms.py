@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from feeds.document import Document
-from mmqjp.session import Session
+from feeds.documents import Document
+from mmqjp.engine import Session
 from tests.generate.seeds import at_length, seeds
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from feeds.document import Document
-from mmqjp.queries import literals
-from mmqjp.queries.literals import INDEXES
-from mmqjp.session import Session
+from feeds.documents import Document
+from mmqjp.engine import Session
+from mmqjp.queries import forms
+from mmqjp.queries.forms import INDEXES
 from tests.generate.seeds import seeds
 
 HAS: dict[str, Callable[[str, str], bool]] = {
@@ -35,7 +35,7 @@ def word(rng: random.Random, most: int) -> str:
 def test_an_index_finds_what_looking_for_each_literal_finds(
     name: str, few: int, seed: int, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(literals, "FEW", few)
+    monkeypatch.setattr(forms, "FEW", few)
     rng, index, known = random.Random(seed), INDEXES[name](), set[str]()
     found = 0
     for _ in range(300):

@@ -9,12 +9,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from feeds.document import Document
-from join_stage.joiner import PLANS
+from feeds.documents import Document
+from join_stage.protocol import PLANS
 from join_stage.store.protocol import TableStore
-from mmqjp.answers.telling import is_near, key_of
-from mmqjp.session import Session
-from mmqjp.tables.told import told_among
+from mmqjp.answers.operators import is_near, once_key
+from mmqjp.engine import Session
+from mmqjp.tables.schema import told_among
 from tests.support.faults import FaultySession, Injected
 from tests.support.shown import assert_shown
 
@@ -84,7 +84,7 @@ def test_only_ends_that_may_be_near_are_read(engine: Session, monkeypatch: pytes
         read.append(len(rows))
         return rows
 
-    monkeypatch.setattr("mmqjp.state.told.told_among", counted)
+    monkeypatch.setattr("mmqjp.state.eviction.told_among", counted)
     engine.subscribe(f"{FILTER} PUBLISH p ONCE PER (t) WITHIN 1 s")
     for n in range(0, 100, 4):
         assert told(engine, *[item(f"d{m}", 2 * m, "u") for m in range(n, n + 4)][::-1])
@@ -124,9 +124,9 @@ def test_without_a_node_for_a_path_there_is_no_output(engine: Session):
 
 
 def test_the_parts_of_a_key_are_kept_apart():
-    assert key_of(["ab", "c"]) != key_of(["a", "bc"]) != key_of(["abc"])
-    assert key_of(["1:a"]) != key_of(["", "a"])
-    assert key_of(["lower", "größe"]) == (-9094257237805671647, -1165966005988169569), "stores keep it"
+    assert once_key(["ab", "c"]) != once_key(["a", "bc"]) != once_key(["abc"])
+    assert once_key(["1:a"]) != once_key(["", "a"])
+    assert once_key(["lower", "größe"]) == (-9094257237805671647, -1165966005988169569), "stores keep it"
 
 
 def test_each_query_tells_by_itself(engine: Session):

@@ -13,26 +13,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from feeds.document import Document
-from join_stage.joiner import JoinEngine
-from mmqjp.answers.answer import Answer
-from mmqjp.answers.charges import ChargeKey
-from mmqjp.answers.inner_join_operator import InnerJoinOperator
-from mmqjp.answers.match import Match
+from feeds.documents import Document
+from join_stage.protocol import JoinEngine
+from mmqjp.answers.matches import Match
 from mmqjp.answers.operators import Expanded, Operators, StepContext
-from mmqjp.answers.output import Output
-from mmqjp.answers.query_operator import QueryOperator
-from mmqjp.answers.quota import Quota
-from mmqjp.answers.shared_account import Share
-from mmqjp.documents.record import Inputs, Record
-from mmqjp.documents.records import Records
+from mmqjp.answers.output import Answer, Output
+from mmqjp.answers.query_operators import InnerJoinOperator, QueryOperator
+from mmqjp.answers.quota import ChargeKey, Quota, Share
+from mmqjp.documents.record import Inputs, Record, Records
 from mmqjp.documents.watermarks import Watermarks
+from mmqjp.engine import Session
+from mmqjp.queries.forms import RowPart
 from mmqjp.queries.model import HiddenStream, Subscription
 from mmqjp.queries.registry import Registry
-from mmqjp.queries.row_targets import RowPart
-from mmqjp.session import Session
-from mmqjp.tables.commit_metadata import CommitMetadata
 from mmqjp.tables.ledger import Ledger
+from mmqjp.tables.schema import CommitMetadata
 from tests.generate.seeds import seeds
 from tests.support.faults import FaultySession, Injected
 

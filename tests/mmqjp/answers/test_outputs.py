@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from feeds.document import Document
-from join_stage.joiner import PLANS
+from feeds.documents import Document
+from join_stage.protocol import PLANS
+from mmqjp.answers.fan_out import Outputs
 from mmqjp.answers.output import Output
-from mmqjp.answers.outputs import Outputs
-from mmqjp.session import Session
+from mmqjp.engine import Session
 from tests.generate.seeds import seeds
 from tests.generate.strategies import random_case
 from tests.oracle.bindings import OutputRow
 from tests.support.agreement import Delivery, arranged, as_row
 from tests.support.shown import assert_shown
-from xscl import Script
+from xscl.syntax import Script
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

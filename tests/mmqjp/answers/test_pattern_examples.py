@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from lxml import etree
 
-from feeds.document import Document
-from mmqjp import Engine
+from feeds.documents import Document
 from mmqjp.answers.output import Output
+from mmqjp.shown_engine import Engine
 from tests.mmqjp.answers.test_event_examples import cases
 from tests.oracle import test_near, test_pattern_sets, test_patterns
 from tests.oracle.event_cases import SECOND, events, schema
@@ -22,7 +22,7 @@ from tests.oracle.event_values import Value
 from tests.oracle.pattern_cases import Given
 from tests.oracle.pattern_syntax import STRATEGIES, Near, Pattern
 from tests.oracle.pattern_world import each_of, items_of
-from xscl.algebra.functions import number_text
+from xscl.algebra.values import number_text
 
 NUMBER = "number_of_event"
 """An attribute that each event has besides: its number among all that are given."""

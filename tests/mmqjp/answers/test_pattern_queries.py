@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from feeds.document import Document
+from feeds.documents import Document
 from mmqjp.answers.output import Output
-from mmqjp.session import Session
+from mmqjp.engine import Session
 from tests.generate.documents import SECOND
 
 DEFINITIONS = """

@@ -8,9 +8,9 @@ from random import Random
 
 import pytest
 
-from feeds.document import Document
-from mmqjp.answers.patterns.patterns import Patterns
-from mmqjp.session import Session
+from feeds.documents import Document
+from mmqjp.answers.events import Patterns
+from mmqjp.engine import Session
 from tests.generate.documents import SECOND, chance
 from tests.generate.pattern_worlds import pattern_world
 from tests.generate.seeds import seeds

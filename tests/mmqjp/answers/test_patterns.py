@@ -19,8 +19,8 @@ from tests.oracle.event_documents import in_time as in_time_of
 from tests.oracle.event_syntax import Cel, Cmp, Filter, Item, Len, Name, Next, Of, Ref, Window
 from tests.oracle.pattern_syntax import STRATEGIES, Absent, AnyOrder, Letter, Many, Near, One, Pattern, Statement
 from tests.pattern_stage.defined import defined_events
-from xscl import parse_script
-from xscl.event_syntax import EventDefinition
+from xscl.parser import parse_script
+from xscl.syntax import EventDefinition
 
 SECOND = 1_000_000
 

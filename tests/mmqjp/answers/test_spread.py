@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from feeds.document import Document
+from feeds.documents import Document
 from join_stage.signature import join
+from mmqjp.answers.fan_out import Outputs
 from mmqjp.answers.output import Output
-from mmqjp.answers.outputs import Outputs
-from mmqjp.session import Session
+from mmqjp.engine import Session
 from tests.generate.once import with_once
 from tests.generate.seeds import seeds
 from tests.generate.strategies import random_case
@@ -139,8 +139,8 @@ def test_outputs_have_the_same_numbers_as_on_the_embedded_engine(
                 for engine in (ours, theirs):
                     (engine.pause if number == min(paused) else engine.resume)("P1")
             # The driver joins some batches alone.
-            monkeypatch.setattr("join_stage.spark.spread.spread.LEAST_DOCUMENTS", rng.choice([1, 1, 1, 100]))
-            monkeypatch.setattr("join_stage.spark.spread.spread.MOST_INDEX", rng.choice([0, 1 << 20, 1 << 20]))
+            monkeypatch.setattr("join_stage.spark.tasks.LEAST_DOCUMENTS", rng.choice([1, 1, 1, 100]))
+            monkeypatch.setattr("join_stage.spark.tasks.MOST_INDEX", rng.choice([0, 1 << 20, 1 << 20]))
             got = [engine.process(batch) for engine in (ours, theirs)]
             assert told(list(got[1])) == told(list(got[0]))
             assert len(got[1]) == len(got[0])

@@ -8,19 +8,20 @@ from typing import Any
 
 import pytest
 
-from feeds.document import Document
-from join_stage.joiner import PLANS
-from mmqjp.answers import ties as counting
+from feeds.documents import Document
+from join_stage.protocol import PLANS
+from mmqjp.answers import query_operators as counting
+from mmqjp.answers.query_operators import left_out_for_equal_times
 from mmqjp.answers.quota import DEFAULT_QUOTA
-from mmqjp.answers.ties import left_out_for_equal_times
-from mmqjp.session import Session
+from mmqjp.engine import Session
 from tests.generate.documents import SECOND
 from tests.generate.seeds import seeds
 from tests.generate.strategies import random_case
 from tests.oracle.ties import ties
 from tests.support.agreement import Delivery, arranged
 from tests.support.in_process import run_in_process
-from xscl import Script, parse_script
+from xscl.parser import parse_script
+from xscl.syntax import Script
 
 PREDICATES = [
     "x/t = y/t",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from feeds.document import Document
-from join_stage.joiner import PLANS
-from mmqjp.answers import looking, ties
+from feeds.documents import Document
+from join_stage.protocol import PLANS
+from mmqjp.answers import query_operators, quota
 from mmqjp.documents.record import Record
-from mmqjp.session import Session
+from mmqjp.engine import Session
 from tests.generate.documents import SECOND
 from tests.support.in_turn import in_turn
 
@@ -31,8 +31,8 @@ def counted(given: list[Document], size: int, plan: str, query: str = PAIRS) -> 
 @pytest.mark.parametrize(("bounds", "plan"), in_turn([(4, 1000, 10), (100, 9, 10), (100, 10, 10), (2, 5, 3)], PLANS))
 def test_the_bounds_do_not_depend_on_batches(bounds: tuple[int, int, int], plan: str, monkeypatch: pytest.MonkeyPatch):
     of_document, of_form, expected = bounds
-    monkeypatch.setattr(looking, "MOST_PAIRS", of_document)
-    monkeypatch.setattr(looking, "MOST_OF_FORM", of_form)
+    monkeypatch.setattr(quota, "MOST_PAIRS", of_document)
+    monkeypatch.setattr(quota, "MOST_OF_FORM", of_form)
     given = [*at(1, 9, 0), *at(2, 1, 9)]
     found = [counted(given, size, plan) for size in (1, 2, 5, 100)]
     assert found == [({"pairs": expected}, found[0][1])] * 4
@@ -43,22 +43,22 @@ def test_a_document_whose_pairs_take_too_many_steps_counts_none(monkeypatch: pyt
     query = "S//a->x[./t->t][./k->k] FOLLOWED BY {k = l AND contains(t, u), INF} S//a->y[./u->u][./k->l] PUBLISH pairs"
     small, large = "<a><k>v</k><t>m</t><u>m</u></a>", f"<a><k>v</k>{'<t>m</t>' * 20}{'<u>w</u>' * 20}</a>"
     given = [*at(1, 3, 0, small), *at(1, 6, 3, large), *at(2, 1, 9, small)]
-    monkeypatch.setattr(looking, "MOST_STEPS", 1000)
-    monkeypatch.setattr(ties, "MOST_STEPS", 1000)
+    monkeypatch.setattr(quota, "MOST_STEPS", 1000)
+    monkeypatch.setattr(query_operators, "MOST_STEPS", 1000)
     found = [counted(given, size, "signature", query) for size in (1, 3, 100)]
     assert found == [({"pairs": 3}, found[0][1])] * 3
 
 
 def test_pairs_past_the_bounds_are_not_expanded(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(looking, "MOST_OF_FORM", 50)
+    monkeypatch.setattr(quota, "MOST_OF_FORM", 50)
     looked: list[tuple[Record, Record]] = []
-    is_tie = ties.is_tie
+    is_tie = query_operators.is_tie
 
     def noted(left: Record, right: Record) -> bool:
         looked.append((left, right))
         return is_tie(left, right)
 
-    monkeypatch.setattr(ties, "is_tie", noted)
+    monkeypatch.setattr(query_operators, "is_tie", noted)
     with Session("duckdb") as engine:
         engine.subscribe(PAIRS)
         for start in range(0, 60, 10):

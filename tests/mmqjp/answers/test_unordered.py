@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from feeds.document import Document
-from join_stage.joiner import PLANS
-from mmqjp.session import Session
+from feeds.documents import Document
+from join_stage.protocol import PLANS
+from mmqjp.engine import Session
 from tests.generate.documents import SECOND
 from tests.generate.seeds import seeds
 from tests.support.agreement import Delivery, assert_agrees
-from xscl import parse_script
+from xscl.parser import parse_script
 
 PREDICATES = [
     "x/t = y/t",

@@ -17,13 +17,11 @@ import pytest
 from common.errors import InputError
 from join_stage.store.protocol import StoreError
 from mmqjp.backtest import process
-from mmqjp.backtest.process import WORKER, BacktestEnded, BacktestFailed, BacktestRefused, run_process
-from mmqjp.backtest.result import Backtest, QueryResult
-from mmqjp.backtest.trial import DOCUMENTS, Request
-from mmqjp.backtest.worker import NICE
+from mmqjp.backtest.process import NICE, WORKER, BacktestEnded, BacktestFailed, BacktestRefused, run_process
+from mmqjp.backtest.script import DOCUMENTS, Backtest, QueryResult, TrialRequest
 
 REPORTED = Backtest(documents=7, queries=(QueryResult("q", 3),))
-REQUEST = Request("FROM S//a", (), 60, 1 << 60)
+REQUEST = TrialRequest("FROM S//a", (), 60, 1 << 60)
 REPORT = f"import os, sys, signal; sys.stdin.buffer.readline(); print({json.dumps({'result': REPORTED.to_dict()})!r}, "
 REPORT += "flush=True); "
 HANG = "sys.stdin.buffer.read(); signal.pause()"
@@ -187,6 +185,6 @@ def test_all_documents_reach_it_and_it_says_that_it_is_done():
 
 def test_the_memory_of_whoever_started_it_does_not_count():
     large = bytearray(b"x") * (400 << 20)
-    command = "from mmqjp.backtest.worker import _peak_memory; print(_peak_memory())"
+    command = "from mmqjp.backtest.process import _peak_memory; print(_peak_memory())"
     found = subprocess.run([sys.executable, "-c", command], capture_output=True, check=True, text=True)
     assert 0 < int(found.stdout) < len(large)

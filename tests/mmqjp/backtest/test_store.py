@@ -11,15 +11,13 @@ from typing import Any
 
 import pytest
 
-from feeds.document import Document
-from mmqjp.backtest.backtest import Limits, StoreBacktest
-from mmqjp.backtest.process import BacktestEnded
-from mmqjp.backtest.result import Backtest, Novelty
-from mmqjp.service.backtest_question import BACKTEST
+from feeds.documents import Document
+from mmqjp.backtest.process import BacktestEnded, BacktestLimits, StoreBacktest
+from mmqjp.backtest.script import Backtest, Novelty
+from mmqjp.engine import Session
 from mmqjp.service.commands import CommandQueue
-from mmqjp.service.question_runner import ABANDONED, RUN_BESIDE, QuestionRunner
 from mmqjp.service.spool import Spool
-from mmqjp.session import Session
+from mmqjp.service.sql_question import ABANDONED, BACKTEST, RUN_BESIDE, QuestionRunner
 from tests.support.cli import mmqjp, write_queries
 from tests.support.service import PAIRS, Directory, Events, StopAfter
 
@@ -127,7 +125,7 @@ def test_the_newest_documents_are_tried_and_that_is_told():
     with Session("duckdb") as opened:
         opened.process(documents(4))
         opened.process(documents(6, 4))
-        for limits in (Limits(documents=3), Limits(characters=3 * len("<a>v</a>"))):
+        for limits in (BacktestLimits(documents=3), BacktestLimits(characters=3 * len("<a>v</a>"))):
             found = StoreBacktest(opened, PAIRS, limits).run()
             assert (found.documents, found.kept, found.outputs, found.since) == (3, 10, 3, 7_000_000)
             assert found.cut_short == "only the newest 3 documents are tried"

@@ -11,21 +11,30 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-from feeds.document import Document
-from mmqjp.backtest import trial
-from mmqjp.backtest.kept import read_batches
-from mmqjp.backtest.result import DAY_US, Backtest, Novelty, QueryResult, day_text
-from mmqjp.backtest.text import summary
-from mmqjp.backtest.trial import LATEST, LONGEST_XML, Request, try_script
-from mmqjp.present.times import IN_UTC
-from mmqjp.session import Session
+from feeds.documents import Document
+from mmqjp.backtest import script as script_module
+from mmqjp.backtest.script import (
+    DAY_US,
+    LATEST,
+    LONGEST_XML,
+    Backtest,
+    Novelty,
+    QueryResult,
+    TrialRequest,
+    day_text,
+    read_batches,
+    summary,
+    try_script,
+)
+from mmqjp.engine import Session
+from mmqjp.present.item import IN_UTC
 from tests.generate.event_worlds import world
 from tests.generate.seeds import seeds
 from tests.generate.strategies import random_case
 from tests.mmqjp.answers.test_event_worlds import documents as made_of
 from tests.mmqjp.answers.test_event_worlds import script as event_script
 from tests.support.cli import mmqjp, write_queries
-from xscl import to_xscl
+from xscl.printer import to_xscl
 
 PAIRS = "S/a->x FOLLOWED BY {x = y, INF} S/a->y PUBLISH pairs"
 
@@ -38,7 +47,7 @@ def batches(documents: list[Document], size: int = 3) -> Iterator[pa.RecordBatch
 
 def tried(text: str, documents: list[Document], size: int = 3, publishers: tuple[str, ...] = ()) -> Backtest:
     """The last report of a trial without limits."""
-    request = Request(text, publishers, 1e9, 1 << 60)
+    request = TrialRequest(text, publishers, 1e9, 1 << 60)
     return list(try_script(request, batches(documents, size), lambda: 0.0, lambda: 0))[-1]
 
 
@@ -137,7 +146,7 @@ class Ticking:
 
 
 def test_it_reports_again_and_again_and_ends_when_its_time_is_over():
-    request = Request(f"FROM {PAIRS}", (), 10, 1 << 60)
+    request = TrialRequest(f"FROM {PAIRS}", (), 10, 1 << 60)
     reports = list(try_script(request, batches(numbered(400), 100), Ticking(), lambda: 0))
     assert [report.documents for report in reports] == sorted({report.documents for report in reports})
     assert len(reports) > 1 and reports[-1].documents < 400
@@ -149,21 +158,21 @@ class Slow:
 
     def __init__(self, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now, self.sizes = 0.0, list[int]()
-        processed = trial._Trial.process
+        processed = script_module._Trial.process
 
-        def process(one: trial._Trial, batch: pa.RecordBatch) -> None:
+        def process(one: script_module._Trial, batch: pa.RecordBatch) -> None:
             processed(one, batch)
             self.sizes.append(batch.num_rows)
             self.now += seconds * batch.num_rows
 
-        monkeypatch.setattr(trial._Trial, "process", process)
+        monkeypatch.setattr(script_module._Trial, "process", process)
 
     def __call__(self) -> float:
         return self.now
 
 
 def test_documents_that_take_long_are_processed_few_at_a_time(monkeypatch: pytest.MonkeyPatch):
-    request = Request("FROM S//a", (), 1e9, 1 << 60)
+    request = TrialRequest("FROM S//a", (), 1e9, 1 << 60)
     slow = Slow(0.1, monkeypatch)
     *_, last = try_script(request, batches(numbered(300), 1000), slow, lambda: 0)
     assert slow.sizes[:5] == [50, 25, 12, 6, 6] and set(slow.sizes[5:-1]) == {6}
@@ -176,7 +185,7 @@ def test_documents_that_take_long_are_processed_few_at_a_time(monkeypatch: pytes
 
 def test_it_ends_when_it_needs_too_much_memory():
     used = iter((1 << 20, 3 << 20))
-    request = Request(f"FROM {PAIRS}", (), 1e9, 2 << 20)
+    request = TrialRequest(f"FROM {PAIRS}", (), 1e9, 2 << 20)
     (report,) = try_script(request, batches(numbered(100), 10), lambda: 0.0, lambda: next(used))
     assert (report.documents, report.cut_short) == (20, "it needed more than 2 MiB of memory")
 
@@ -238,5 +247,5 @@ def test_event_queries_are_answered_at_the_end_over_all_documents(seed: int):
 def test_event_queries_are_answered_over_what_was_tried_in_time():
     text = "DEFINE EVENT A FROM S//a->a (k := a); FROM A NEXT A PUBLISH pairs"
     clock = iter([0.0, 0.0, 20.0]).__next__
-    (result,) = try_script(Request(text, (), 10.0, 1 << 60), batches(numbered(9)), clock, lambda: 0)
+    (result,) = try_script(TrialRequest(text, (), 10.0, 1 << 60), batches(numbered(9)), clock, lambda: 0)
     assert result.cut_short == "it took more than 10 s" and (result.documents, result.outputs) == (3, 2)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from feeds.sources import read_documents
+from feeds.tail import read_documents
 from mmqjp.commands.options import read_script
-from mmqjp.explain.sample import sample_of
+from mmqjp.engine import Session
+from mmqjp.explain.terms import sample_of
 from mmqjp.explain.trial import MOST_QUERIES, try_queries
-from mmqjp.session import Session
 from tests.support.cli import DOCUMENTS, write_documents, write_queries
 from tests.support.cli import mmqjp as call
 from xscl.parser import located_queries

@@ -7,14 +7,14 @@ import click
 import pytest
 
 from mmqjp.cli import main
-from mmqjp.commands import open as opening
+from mmqjp.commands import formats as opening
 from mmqjp.commands import run as run_module
-from mmqjp.commands.configuration import configured
-from mmqjp.commands.configured_sinks import sinks_of
-from mmqjp.commands.failure import Failure
+from mmqjp.commands.console import Failure
+from mmqjp.commands.options import configured
+from mmqjp.commands.sinks import sinks_of
 from mmqjp.documents.watermarks import Timing
 from mmqjp.sinks.secrets import FileSecret
-from mmqjp.state.choice import Choice
+from mmqjp.state.choice import EngineChoice
 from tests.support.cli import mmqjp as call
 
 
@@ -79,7 +79,7 @@ def engine(files, monkeypatch):
 
 
 def test_auto_is_the_default(engine, monkeypatch):
-    monkeypatch.setattr(opening, "choose", lambda name, *given: Choice(f"chosen for {name}"))
+    monkeypatch.setattr(opening, "choose_engine", lambda name, *given: EngineChoice(f"chosen for {name}"))
     assert engine() == "chosen for auto"
 
 

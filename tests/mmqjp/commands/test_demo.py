@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from mmqjp.commands.demo import purposes
-from mmqjp.commands.service import run_service
+from mmqjp.commands.serve import run_service
 from tests.support.cli import mmqjp as call
-from xscl import parse_script
+from xscl.parser import parse_script
 
 
 @pytest.fixture(scope="module")

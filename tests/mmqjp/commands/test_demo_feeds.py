@@ -7,9 +7,10 @@ import pytest
 from lxml import etree
 
 import mmqjp.demo
-from feeds import Document, read_documents
+from feeds.documents import Document
+from feeds.tail import read_documents
 from tests.oracle.evaluation import evaluate
-from xscl import parse_script
+from xscl.parser import parse_script
 
 DEMO = Path(mmqjp.demo.__file__).parent
 FEEDS = {

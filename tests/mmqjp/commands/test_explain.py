@@ -4,12 +4,12 @@ import duckdb
 import pytest
 from lxml import etree
 
-from join_stage.joiner import PLANS
-from mmqjp import Engine
-from mmqjp.explain.text_layout import WIDTH, query_lines
+from join_stage.protocol import PLANS
+from mmqjp.explain.svg import WIDTH, query_lines
+from mmqjp.shown_engine import Engine
 from tests.support.cli import mmqjp as call
 from tests.support.cli import write_queries
-from xscl import parse_script
+from xscl.parser import parse_script
 
 THESIS = """\
 S//book->x1[./author->x2][./title->x3] FOLLOWED BY {x2=x5 AND x3=x6, 10} S//blog->x4[./author->x5][./title->x6];

@@ -2,12 +2,11 @@
 
 import pytest
 
+from mmqjp.engine import Session
 from mmqjp.service.commands import run_command
 from mmqjp.service.spool import Command
-from mmqjp.session import Session
-from mmqjp.syndication.http import FeedPages, Request
-from mmqjp.syndication.links import links_of
-from mmqjp.syndication.store_feeds import StoreFeeds
+from mmqjp.syndication.atom import load_feed_links
+from mmqjp.syndication.read_entries import FeedPages, FeedRequest, StoreFeeds
 from tests.mmqjp.syndication.feed_cases import Clock, SessionReader
 from tests.support.cli import mmqjp
 
@@ -28,8 +27,8 @@ def link(state, *options):
 def status(state, address):
     _, _, key, name = address.removeprefix("https://x.example").split("/")
     with Session("duckdb", state=state, read_only=True) as engine:
-        pages = FeedPages(StoreFeeds(SessionReader(engine)), links_of(state), "https://x.example", Clock())
-        return pages.answer(Request(key, {"b.atom": "b"}.get(name, "aé"))).status
+        pages = FeedPages(StoreFeeds(SessionReader(engine)), load_feed_links(state), "https://x.example", Clock())
+        return pages.answer(FeedRequest(key, {"b.atom": "b"}.get(name, "aé"))).status
 
 
 def test_a_link_opens_its_feed_until_it_is_revoked(state):

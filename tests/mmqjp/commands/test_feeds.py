@@ -6,10 +6,9 @@ from collections.abc import Iterator
 import pytest
 from lxml import etree
 
-from feeds.fetch.changes import ChangesOf
-from feeds.fetch.opml import read_opml
-from feeds.fetch.state import STATE_FILE, FetchStore
-from feeds.text import LONGEST_TITLE
+from feeds.fetch.lists import read_opml
+from feeds.fetch.state import STATE_FILE, ChangesOf, FetchStore
+from feeds.items import LONGEST_TITLE
 from tests.support.cli import mmqjp as call
 from tests.support.cli import write_queries
 from tests.support.feed_server import FeedServer, rss, running_server

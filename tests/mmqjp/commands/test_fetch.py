@@ -8,10 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from feeds.fetch.clock import SystemClock
-from feeds.fetch.drop_archive import DropArchive
-from feeds.fetch.feed_state import source_name
-from feeds.fetch.state import STATE_FILE, FetchStore
+from feeds.fetch.archive import DropArchive
+from feeds.fetch.http import SystemClock
+from feeds.fetch.state import STATE_FILE, FetchStore, source_name
 from tests.support.cli import mmqjp as call
 from tests.support.cli import write_queries
 from tests.support.feed_server import FeedServer, rss, running_server

@@ -12,14 +12,13 @@ from typing import Any
 
 import pytest
 
-from feeds.fetch.drop_archive import DropArchive
-from feeds.fetch.feed_state import source_name
-from feeds.fetch.state import STATE_FILE, FetchStore
-from feeds.offsets import ALL_READ, Offset
+from feeds.fetch.archive import DropArchive
+from feeds.fetch.state import STATE_FILE, FetchStore, source_name
+from feeds.readers import ALL_READ, Offset
+from mmqjp.engine import Session
 from mmqjp.service.drops import FETCHED, HOUR, DropDirectory
 from mmqjp.service.log import JsonLog, NullLog
-from mmqjp.service.metrics import Metrics
-from mmqjp.session import Session
+from mmqjp.service.status import Metrics
 from tests.support.cli import mmqjp, write_queries
 from tests.support.feed_server import START, FeedServer, Hours, Request, rss, running_server
 
@@ -293,7 +292,7 @@ def test_a_stream_removes_what_it_has_read(call, server, tmp_path):
 def test_notes_that_later_ones_supersede_are_dropped(command, call, server, tmp_path, monkeypatch):
     monkeypatch.setattr("mmqjp.service.loop.PRUNE_INTERVAL", 4)
     monkeypatch.setattr("mmqjp.commands.run.PRUNE_INTERVAL", 4)
-    monkeypatch.setattr("mmqjp.state.retention.OFFSETS_COMPACTED_AFTER", 0)
+    monkeypatch.setattr("mmqjp.state.eviction.OFFSETS_COMPACTED_AFTER", 0)
     counts = []
     for number in range(8):
         server.serve("/a", rss(str(number)))

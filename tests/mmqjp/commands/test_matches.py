@@ -8,17 +8,14 @@ from typing import cast
 
 import pytest
 
-from feeds.document import Document
+from feeds.documents import Document
 from mmqjp.commands import formats
 from mmqjp.commands.matches import ServedStore, time_since
-from mmqjp.present.times import IN_UTC
-from mmqjp.present.wanted import Wanted
-from mmqjp.service import match_pages
-from mmqjp.service.client import Client
-from mmqjp.service.commands import run_command
-from mmqjp.service.match_pages import MATCHES
+from mmqjp.engine import Session
+from mmqjp.present.item import IN_UTC, MatchFilter
+from mmqjp.service import commands
+from mmqjp.service.commands import MATCHES, Client, run_command
 from mmqjp.service.spool import Command
-from mmqjp.session import Session
 from tests.support.cli import LINES, mmqjp, write_documents, write_queries
 
 HOUR = 3_600_000_000
@@ -174,10 +171,12 @@ def test_what_is_gone_is_shown_by_its_name_and_id(tmp_path):
     assert "because  the reason is not known" in lines[6]
 
 
-@pytest.mark.parametrize("wanted", [Wanted(), Wanted("book_blog"), Wanted(None, 1767484800000000), Wanted("q2", 0, 1)])
+@pytest.mark.parametrize(
+    "wanted", [MatchFilter(), MatchFilter("book_blog"), MatchFilter(None, 1767484800000000), MatchFilter("q2", 0, 1)]
+)
 @pytest.mark.parametrize("looked_through", [1, 2, 20_000])
 def test_a_service_hands_over_the_same_matches_in_pages(story, wanted, looked_through, monkeypatch):
-    monkeypatch.setattr(match_pages, "LOOKED_THROUGH", looked_through)
+    monkeypatch.setattr(commands, "LOOKED_THROUGH", looked_through)
     options = [("--query", wanted.name), ("--since", wanted.since and "2026-01-04T00:00Z")]
     expected = shown(story, *(word for option in options if option[1] for word in option))
     with Session("duckdb", state=story) as engine:

@@ -7,7 +7,7 @@ import pytest
 from join_stage.store.protocol import OtherSession
 from mmqjp.cli import main
 from mmqjp.commands import check as check_module
-from mmqjp.commands import open as opening
+from mmqjp.commands import formats as opening
 from tests.support.cli import LINES, write_queries
 from tests.support.cli import mmqjp as call
 
@@ -104,7 +104,7 @@ def test_tracebacks_only_with_debug(tmp_path, monkeypatch, debug):
     def fail(script):
         raise RuntimeError("first line\nsecond line")
 
-    monkeypatch.setattr(check_module, "summarise", fail)
+    monkeypatch.setattr(check_module, "summarise_script", fail)
     queries = write_queries(tmp_path)
     plain = call("check", queries)
     assert plain.exit_code == 1
@@ -147,7 +147,7 @@ def test_interrupt_outside_a_run(tmp_path, monkeypatch):
     def interrupt(script):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(check_module, "summarise", interrupt)
+    monkeypatch.setattr(check_module, "summarise_script", interrupt)
     result = call("check", write_queries(tmp_path))
     assert result.exit_code == 130
     assert result.stderr.strip() == "mmqjp: interrupted"

@@ -29,7 +29,7 @@ main()
 """
 
 
-@pytest.mark.parametrize("module", ["mmqjp.cli", "lxml", "mmqjp.engine", "mmqjp.commands.stream"])
+@pytest.mark.parametrize("module", ["mmqjp.cli", "lxml", "mmqjp.engine", "mmqjp.commands.serve"])
 def test_ctrl_c_while_modules_load_is_one_line(module: str):
     code = INTERRUPTED_WHILE_LOADING.format(module=module)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
@@ -76,7 +76,7 @@ def test_the_help_has_each_command_with_a_line_of_its_own():
 LEFT_BEHIND = """
 import sys, threading, duckdb
 import mmqjp.cli
-from mmqjp.loading import QUESTION_THREAD
+from mmqjp.process import QUESTION_THREAD
 
 def ask():
     connection = duckdb.connect()

@@ -10,14 +10,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from common.progress import EVERY, followed, observed
+from common.tools import EVERY, observed, track_progress
 from mmqjp.cli import main
 from mmqjp.commands import check as check_module
-from mmqjp.commands.console import console
-from mmqjp.commands.progress import progress_shown
-from mmqjp.session import Session
-from xscl import XsclErrors, parse_script
-from xscl.problems import MOST_SHOWN
+from mmqjp.commands.console import console, progress_shown
+from mmqjp.engine import Session
+from xscl.parser import parse_script
+from xscl.problems import MOST_SHOWN, XsclErrors
 
 
 class Terminal(io.StringIO):
@@ -41,16 +40,16 @@ class Clock:
 def drawn(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, step: float) -> str:
     monkeypatch.setattr(sys, "stderr", stream)
     with progress_shown(Clock(step)):
-        assert list(followed("parsing", range(5 * EVERY))) == list(range(5 * EVERY))
+        assert list(track_progress("parsing", range(5 * EVERY))) == list(range(5 * EVERY))
     return stream.getvalue()
 
 
 def test_a_loop_says_how_far_it_is():
     told: list[tuple[str, int, int]] = []
     with observed(lambda *how_far: told.append(how_far)):
-        assert list(followed("parsing", "a" * (EVERY + 1))) == ["a"] * (EVERY + 1)
+        assert list(track_progress("parsing", "a" * (EVERY + 1))) == ["a"] * (EVERY + 1)
     assert told == [("parsing", 0, EVERY + 1), ("parsing", EVERY, EVERY + 1)]
-    assert list(followed("parsing", "ab")) == ["a", "b"] and len(told) == 2
+    assert list(track_progress("parsing", "ab")) == ["a", "b"] and len(told) == 2
 
 
 def test_a_terminal_gets_a_bar_that_goes_away(monkeypatch: pytest.MonkeyPatch):

@@ -9,8 +9,8 @@ import pytest
 from lxml import html
 from markdown_it import MarkdownIt
 
-from mmqjp.session import Session
-from mmqjp.tables.store_schema import SCHEMA, TIMES
+from mmqjp.engine import Session
+from mmqjp.tables.schema import SCHEMA, TIMES
 from tests.support.cli import mmqjp, write_documents, write_queries
 
 SQL = "SELECT query, t1, nodes, documents, batch FROM outputs ORDER BY seq LIMIT 1"

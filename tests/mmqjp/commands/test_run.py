@@ -14,8 +14,8 @@ import pytest
 
 import mmqjp.demo
 from feeds.tail import Tail
-from join_stage.joiner import PLANS
-from mmqjp.session import Session
+from join_stage.protocol import PLANS
+from mmqjp.engine import Session
 from tests.support.cli import DOCUMENTS, LINES, PROGRAM, QUERIES, write_documents, write_queries
 from tests.support.cli import mmqjp as call
 

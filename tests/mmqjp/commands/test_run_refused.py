@@ -10,8 +10,8 @@ import pytest
 
 from feeds.stamps import stamp_of
 from feeds.tail import Tail
-from mmqjp.service import rereading
-from mmqjp.session import Session
+from mmqjp.engine import Session
+from mmqjp.service import drops
 from tests.support.cli import mmqjp, write_queries
 
 QUERY = "FROM S//item->a PUBLISH items"
@@ -141,7 +141,7 @@ def test_a_file_that_was_another_while_it_was_read_is_read_again(
             yield file, switched(items)
 
     point_to("a")
-    monkeypatch.setattr(rereading, "time_ns", lambda: clock)
+    monkeypatch.setattr(drops, "time_ns", lambda: clock)
     with monkeypatch.context() as patched:
         patched.setattr(Tail, "drain", drain)
         runs.run()

@@ -11,11 +11,11 @@ import pytest
 from click.testing import Result
 from pyspark.sql import SparkSession
 
-from mmqjp.session import Session
+from mmqjp.engine import Session
 from tests.support.cli import DOCUMENTS, LINES, QUERIES, mmqjp, write_documents, write_queries
 from tests.support.faults import FaultySession, Injected
 from tests.support.service import PAIRS, Directory
-from xscl import parse_script
+from xscl.parser import parse_script
 
 BLOGS = "FROM S//blog->b PUBLISH blogs"
 BOOKS = "FROM S//book->b PUBLISH books"

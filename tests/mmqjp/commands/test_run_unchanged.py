@@ -13,8 +13,8 @@ from feeds import stamps
 from feeds.stamps import SETTLED, stamp_of
 from feeds.tail import Tail
 from mmqjp.commands import run as run_module
-from mmqjp.service import rereading
-from mmqjp.session import Session
+from mmqjp.engine import Session
+from mmqjp.service import drops
 from tests.support.cli import mmqjp, write_queries
 
 QUERY = "FROM S//item->a[./title->t] JOIN {t = u, INF} S//item->b[./title->u] PUBLISH same"
@@ -62,7 +62,7 @@ def feeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Feeds:
         return real(self, file)
 
     monkeypatch.setattr(Tail, "_items", items)
-    monkeypatch.setattr(rereading, "time_ns", lambda: LATER)
+    monkeypatch.setattr(drops, "time_ns", lambda: LATER)
     return Feeds(tmp_path, read)
 
 
@@ -97,7 +97,7 @@ def test_a_change_that_keeps_size_and_time_of_a_new_file_is_seen(feeds: Feeds, m
     path = feed(feeds.path / "a.xml", "a.example", "One")
     status = path.stat()
     soon = max(status.st_mtime_ns, status.st_ctime_ns) + SETTLED
-    monkeypatch.setattr(rereading, "time_ns", lambda: soon)
+    monkeypatch.setattr(drops, "time_ns", lambda: soon)
     feeds.run()
     (kept,) = (offset.fingerprint for offset in opened_offsets(feeds))
     assert kept.startswith(" "), "its times cannot be relied on"
@@ -160,7 +160,7 @@ def test_what_is_kept_is_forgotten_with_its_file(feeds: Feeds, monkeypatch: pyte
     feeds.run()
     assert len(opened_offsets(feeds)) == 3
     monkeypatch.setattr(run_module, "PRUNE_INTERVAL", 1)
-    monkeypatch.setattr("mmqjp.state.retention.OFFSETS_COMPACTED_AFTER", -10)
+    monkeypatch.setattr("mmqjp.state.eviction.OFFSETS_COMPACTED_AFTER", -10)
     for name in "ab":
         (feeds.path / f"{name}.xml").unlink()
     feeds.run()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from mmqjp.session import Session
+from mmqjp.engine import Session
 from tests.support.cli import mmqjp, write_documents, write_queries
 
 HOOK = ("kind=webhook", "url=https://example.org/hook")

@@ -1,16 +1,15 @@
-"""Pairs with equal times are told: by `run` at its end, by `status`, and by the metrics of a service."""
+"""Pairs with equal times are told: by `run` at its end, by `store_status`, and by the metrics of a service."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from mmqjp.answers import looking
-from mmqjp.commands.ties import told
+from mmqjp.answers import quota
+from mmqjp.commands.run import equal_time_lines
+from mmqjp.engine import Session
 from mmqjp.service.log import NullLog
-from mmqjp.service.metrics import Metrics
-from mmqjp.service.status import status
-from mmqjp.session import Session
+from mmqjp.service.status import Metrics, store_status
 from tests.support.cli import mmqjp
 
 QUERIES = "S//a->x FOLLOWED BY {x = y, 1 h} S//a->y PUBLISH later; S//a->x JOIN {x = y, 1 h} S//a->y PUBLISH both"
@@ -43,7 +42,7 @@ def test_a_run_tells_them_once(folder):
 
 
 def test_a_count_that_was_bounded_is_told_as_such(folder, monkeypatch):
-    monkeypatch.setattr(looking, "MOST_PAIRS", 1)
+    monkeypatch.setattr(quota, "MOST_PAIRS", 1)
     state = "--state", str(folder / "state")
     assert run(folder, *state).stderr.startswith("mmqjp: later: at least 1 pair has equal times")
     assert "equal times    later: at least 1 pairs that" in mmqjp("status", *state).stdout
@@ -58,7 +57,7 @@ def test_a_run_without_equal_times_says_nothing(folder):
 
 
 def test_of_many_queries_the_worst_are_named():
-    lines = list(told({"a": 1_000, "b": 20, "c": 1, "d": 1, "e": 1}))
+    lines = list(equal_time_lines({"a": 1_000, "b": 20, "c": 1, "d": 1, "e": 1}))
     assert [line.partition(" ")[0] for line in lines] == ["a:", "b:", "c:", "2"]
     assert "1,000 pairs have" in lines[0]
     assert "1 pair has" in lines[2]
@@ -69,5 +68,5 @@ def test_metrics_have_them_by_query(folder):
     run(folder, "--state", str(folder / "state"))
     with Session("duckdb", state=folder / "state") as engine:
         metrics = Metrics(NullLog())
-        metrics.update(status(engine))
+        metrics.update(store_status(engine))
         assert metrics.registry.get_sample_value("mmqjp_equal_times_pairs", {"query": "later"}) == 3

@@ -6,11 +6,10 @@ import json
 
 import pytest
 
-from mmqjp.service.beside import WHY, WHY_NOT
-from mmqjp.service.client import Client
-from mmqjp.service.question_runner import QuestionRunner
+from mmqjp.engine import Session
+from mmqjp.service.commands import Client
 from mmqjp.service.spool import Spool
-from mmqjp.session import Session
+from mmqjp.service.sql_question import WHY, WHY_NOT, QuestionRunner
 from tests.support.cli import mmqjp, write_documents, write_queries
 from tests.support.service import Events
 

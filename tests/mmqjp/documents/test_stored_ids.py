@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from feeds.document import Document
-from mmqjp.documents import stored_ids
-from mmqjp.session import Session
+from feeds.documents import Document
+from mmqjp.documents import record
+from mmqjp.engine import Session
 from tests.generate.seeds import seeds
 from tests.support.faults import FaultySession, Injected
 
@@ -27,8 +27,8 @@ def drawn(rng: random.Random, count: int) -> list[Document]:
 
 @pytest.mark.parametrize("seed", seeds(2, 100))
 def test_each_id_of_a_stream_enters_once(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(stored_ids, "RECENT_IDS", 3)
-    monkeypatch.setattr(stored_ids, "READ_IDS", 4)
+    monkeypatch.setattr(record, "RECENT_IDS", 3)
+    monkeypatch.setattr(record, "READ_IDS", 4)
     rng = random.Random(seed)
     engine = FaultySession("duckdb", state=tmp_path)
     engine.subscribe("S//a PUBLISH T")  # whose documents are in T, beside those from outside

@@ -12,16 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feeds.document import Document
+from feeds.documents import Document
 from feeds.history import History
-from feeds.offsets import Offset
-from feeds.tail import Tail, waiting_files
-from feeds.waiting import judged
+from feeds.readers import Offset
+from feeds.tail import Tail, judged, waiting_files
 from join_stage.store.protocol import whole_batch
 from mmqjp.answers.output import Output
 from mmqjp.documents import watermarks
-from mmqjp.session import Session
-from mmqjp.state.retention import ID_RETENTION
+from mmqjp.engine import Session
+from mmqjp.state.eviction import ID_RETENTION
 from tests.generate.seeds import at_length, seeds
 from tests.generate.strategies import random_case
 from tests.oracle.evaluation import comparable
@@ -316,7 +315,7 @@ def test_an_archive_met_at_the_first_fetch_gets_its_time(tmp_path: Path):
 
 def test_a_service_drops_what_is_old_and_superseded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("mmqjp.service.loop.PRUNE_INTERVAL", 3)
-    monkeypatch.setattr("mmqjp.state.retention.OFFSETS_COMPACTED_AFTER", 0)
+    monkeypatch.setattr("mmqjp.state.eviction.OFFSETS_COMPACTED_AFTER", 0)
     place = Directory(tmp_path)
     with Session("duckdb", state=place.state, lateness=SECOND) as engine:
         engine.subscribe(PAIRS)

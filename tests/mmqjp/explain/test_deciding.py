@@ -2,7 +2,7 @@
 
 import pytest
 
-from mmqjp.explain.deciding import absences_in, answers_after, decided_when
+from mmqjp.explain.plan import absences_in, answers_after, decided_when
 from mmqjp.queries.compile import Compiler
 
 

@@ -8,12 +8,12 @@ from random import Random
 import pytest
 from lxml import etree
 
-from mmqjp.explain.document_text import SHORT_LINES, document_lines
-from mmqjp.explain.shapes import Shapes, shape_of
+from mmqjp.explain.automaton import Shapes, document_shape
+from mmqjp.explain.svg import SHORT_LINES, document_lines
 from tests.generate.documents import document_xml
 from tests.generate.seeds import seeds
 from tests.oracle.match import Tree
-from xpath_stage.parse import parse_document
+from xpath_stage.documents import parse_document
 
 
 def shown(xml: str, *, full: bool = True) -> list[str]:
@@ -58,7 +58,7 @@ def test_documents_have_one_shape_if_they_have_the_same_paths(seed: int):
     rng = Random(seed)
     documents = [document_xml(rng, 4) for _ in range(30)]
     paths = [all_paths(xml) for xml in documents]
-    shapes = [shape_of(parse_document(xml).root) for xml in documents]
+    shapes = [document_shape(parse_document(xml).root) for xml in documents]
     for one, of_one in zip(paths, shapes, strict=True):
         for other, of_other in zip(paths, shapes, strict=True):
             assert (one == other) is (of_one == of_other)

@@ -7,12 +7,21 @@ import pytest
 from lxml import etree
 
 import mmqjp.demo
-from mmqjp.explain.join_figures import MOST_FIGURES, join_figures
-from mmqjp.explain.join_graph import MOST_CONDITIONS, MOST_DESCRIBED, MOST_QUERIES, MOST_ROWS, join_graph, join_graphs
-from mmqjp.explain.svg import as_file, clipped
+from mmqjp.explain.pictures import (
+    MOST_CONDITIONS,
+    MOST_DESCRIBED,
+    MOST_FIGURES,
+    MOST_QUERIES,
+    MOST_ROWS,
+    join_figures,
+    join_graph,
+    join_graphs,
+)
+from mmqjp.explain.svg import as_file, truncate_to_width
 from tests.support.places import DATA, ROOT
-from xscl import parse_script, to_xscl
 from xscl.lower import normalize
+from xscl.parser import parse_script
+from xscl.printer import to_xscl
 
 SVG = "{http://www.w3.org/2000/svg}"
 SCRIPTS = [
@@ -195,4 +204,4 @@ def test_a_file_has_colours_for_light_and_dark():
     ],
 )
 def test_texts_are_cut_at_columns(text, most, cut):
-    assert clipped(text, most) == cut
+    assert truncate_to_width(text, most) == cut

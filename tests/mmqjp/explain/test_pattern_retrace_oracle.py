@@ -11,10 +11,10 @@ from random import Random
 import pytest
 
 from mmqjp.documents.record import Record
-from mmqjp.explain.funnel_stage import Stage
-from mmqjp.explain.retrace.event import Event, Given
-from mmqjp.explain.retrace.patterns.looked import LookingForMatches
-from mmqjp.explain.retrace.patterns.sought import Sought
+from mmqjp.explain.retrace.patterns import LookingForMatches
+from mmqjp.explain.retrace.search import Sought
+from mmqjp.explain.retrace.values import Event, SourceEvent
+from mmqjp.explain.terms import FunnelStage
 from tests.generate.events import events, schemas
 from tests.generate.patterns import PatternMaker
 from tests.generate.seeds import seeds
@@ -24,12 +24,13 @@ from tests.oracle.near_matches import near_matches
 from tests.oracle.pattern_matches import Matcher, Run
 from tests.oracle.pattern_syntax import Absent, Many, Near, Pattern, Statement
 from tests.oracle.pattern_world import PatternWorld, by_parts
-from xscl import XsclErrors, parse_script
-from xscl.algebra.event_sequences import NearPattern
-from xscl.algebra.event_sequences import Pattern as Lowered
-from xscl.event_check import schemas_of
-from xscl.event_normal import lower_statement
-from xscl.script import EventStreams
+from xscl.algebra.events import NearPattern
+from xscl.algebra.events import Pattern as Lowered
+from xscl.event_lower import lower_statement
+from xscl.event_parser import schemas_of
+from xscl.parser import parse_script
+from xscl.problems import XsclErrors
+from xscl.syntax import EventStreams
 
 Way = tuple[int, int, int, str]
 """How many documents are in a partial match, or in the event that fails; how many variables it has; the test; and its
@@ -100,7 +101,7 @@ def _lowered(made: PatternWorld) -> list[object]:
 
 
 def _retraced(name: str, one: Expected) -> Event:
-    return Event(one.values, one.t0, one.t1, Given(name, _source(one), (_source(one),), (), ()))
+    return Event(one.values, one.t0, one.t1, SourceEvent(name, _source(one), (_source(one),), (), ()))
 
 
 def _source(one: Expected) -> tuple[str, str]:
@@ -117,8 +118,8 @@ def _sought(statement: object, own: dict[str, list[tuple[Expected, Event]]], wan
         for id, stream in [_source(one)]
     ]
 
-    def why_none(name: str, record: Record) -> Iterator[Stage]:
-        yield Stage("event", name, 0, "events").told(f"{record.stream} has no {name}")
+    def why_none(name: str, record: Record) -> Iterator[FunnelStage]:
+        yield FunnelStage("event", name, 0, "events").told(f"{record.stream} has no {name}")
 
     def given(name: str) -> list[Event]:
         return [one for _, one in own[name]]

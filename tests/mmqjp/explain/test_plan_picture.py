@@ -8,8 +8,8 @@ import re
 import pytest
 from lxml import etree
 
-from mmqjp.explain.plan_picture import MOST, MOST_IN_COLUMN, plan_picture
-from mmqjp.explain.whole_plan import Operation
+from mmqjp.explain.pictures import MOST, MOST_IN_COLUMN, plan_picture
+from mmqjp.explain.plan import Operation
 from tests.generate.seeds import seeds
 
 Point = tuple[float, float]

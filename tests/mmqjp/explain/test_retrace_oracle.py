@@ -12,10 +12,10 @@ from random import Random
 import pytest
 
 from mmqjp.documents.record import Record
-from mmqjp.explain.funnel_stage import Stage
-from mmqjp.explain.retrace.event import Event, Given, given_parts
-from mmqjp.explain.retrace.looking import Looking
-from mmqjp.explain.retrace.trial import Trial
+from mmqjp.explain.retrace.events import EventTracer
+from mmqjp.explain.retrace.stages import Trial
+from mmqjp.explain.retrace.values import Event, SourceEvent, given_parts
+from mmqjp.explain.terms import FunnelStage
 from tests.generate.documents import chance
 from tests.generate.event_worlds import world
 from tests.generate.events import events, schemas
@@ -42,7 +42,7 @@ class Retraced:
     def given(self, name: str) -> Sequence[Event]:
         if name not in self._known:
             published = [
-                Event(one.values, one.t0, one.t1, Given(name, (f"{place} {_named(_result(one))}", name), (), ()))
+                Event(one.values, one.t0, one.t1, SourceEvent(name, (f"{place} {_named(_result(one))}", name), (), ()))
                 for place, statement in enumerate(self.world.statements)
                 if statement.publish == name
                 for one in self.trial.all(self.statements[place])
@@ -53,7 +53,7 @@ class Retraced:
 
 def _given(name: str, one: Expected) -> Event:
     ((id, _),) = _sources(one)
-    return Event(one.values, one.t0, one.t1, Given(name, (id, name), (), ()))
+    return Event(one.values, one.t0, one.t1, SourceEvent(name, (id, name), (), ()))
 
 
 def _end(one: Event) -> int:
@@ -86,7 +86,7 @@ def test_the_events_of_statements_are_those_of_brute_force(seed: int) -> None:
         found = {_result(one) for one in retraced.trial.all(retraced.statements[place])}
         expected = {_expected(one) for one in made.results(place)}
         assert found == expected, statement.text()
-        looked = Looking(retraced.trial, (), _why_none).of(retraced.statements[place], ())
+        looked = EventTracer(retraced.trial, (), _why_none).of(retraced.statements[place], ())
         assert {_result(one) for one in looked.events} == expected, statement.text()
         assert all(stage.found for stage in looked.stages[:-1]) and bool(looked.stages[-1].found) == bool(expected)
 
@@ -124,7 +124,7 @@ def check(seed: int, seen: Counter[str]) -> None:
         results = [frozenset(_sources(one)) for one in made.results(place)]
         for _ in range(12):
             some = rng.sample(documents, rng.choice((1, 2, 2, 2)))
-            looking = Looking(retraced.trial, some, _why_none)
+            looking = EventTracer(retraced.trial, some, _why_none)
             found = looking.of(retraced.statements[place], tuple(range(len(some))))
             sources = {(record.id, record.stream) for record in some}
             is_fold = "FOLD" in statement.text()
@@ -152,15 +152,15 @@ def check(seed: int, seen: Counter[str]) -> None:
 
 
 def _records(name: str, found: Sequence[Event]) -> list[Record]:
-    own = [one.made.source[0] for one in found if isinstance(one.made, Given)]
+    own = [one.made.source[0] for one in found if isinstance(one.made, SourceEvent)]
     return [
         Record(-1, id, name, one.t0, one.t1, "<x/>", "external", (), (), ((id, name),))
         for id, one in zip(own, found, strict=True)
     ]
 
 
-def _why_none(name: str, record: Record) -> Iterator[Stage]:
-    yield Stage("event", name, 0, "events").told(f"{record.stream} is not {name}")
+def _why_none(name: str, record: Record) -> Iterator[FunnelStage]:
+    yield FunnelStage("event", name, 0, "events").told(f"{record.stream} is not {name}")
 
 
 # ---------------------------------------------------------------- statements, and their stages by brute force

@@ -12,20 +12,18 @@ from typing import Any
 import pytest
 from lxml import etree
 
-from feeds.document import Document
-from mmqjp.explain.sharing import MOST_NAMES, MOST_ROWS, MOST_TEMPLATES, Sharing, sharing
-from mmqjp.explain.sharing_picture import NAMES, ROWS, TEMPLATES, sharing_picture
-from mmqjp.service.beside import EXPLAIN_TEXT
+from feeds.documents import Document
+from mmqjp.engine import Session
+from mmqjp.explain.pictures import NAMES, ROWS, TEMPLATES, sharing_picture
+from mmqjp.explain.plan import MOST_NAMES, MOST_ROWS, MOST_TEMPLATES, Sharing, summarise_sharing
 from mmqjp.service.commands import EXPLAIN, SHARING, CommandQueue
-from mmqjp.service.explained import Explained
-from mmqjp.service.question_runner import QuestionRunner
-from mmqjp.service.spool import Spool
-from mmqjp.session import Session
+from mmqjp.service.spool import Explained, Spool
+from mmqjp.service.sql_question import EXPLAIN_TEXT, QuestionRunner
 from tests.generate.seeds import seeds
 from tests.generate.strategies import random_case
 from tests.support.cli import mmqjp
 from tests.support.service import Directory, Events
-from xscl import to_xscl
+from xscl.printer import to_xscl
 
 SVG = "{http://www.w3.org/2000/svg}"
 SAME = "FROM S//a->x JOIN {{x = y, {0} h}} S//b->y PUBLISH q{0}"
@@ -35,7 +33,7 @@ CHAIN = "FROM S//a->x JOIN {x = y, 1 h} S//b->y JOIN {y = z, 1 h} S//c->z PUBLIS
 def shared(text: str) -> Sharing:
     with Session("duckdb") as engine:
         engine.subscribe(text)
-        found = sharing(engine)
+        found = summarise_sharing(engine)
     assert Sharing.from_dict(json.loads(json.dumps(found.to_dict()))) == found
     return found
 
@@ -46,7 +44,7 @@ def test_counts_are_those_of_the_tables(seed: int):
     with Session("duckdb") as engine:
         engine.subscribe(to_xscl(script))
         engine.process(documents)
-        found = sharing(engine)
+        found = summarise_sharing(engine)
         own = engine.sql("SELECT template, variables FROM placements").to_pylist()
         inner = engine.sql("SELECT DISTINCT stream, place, template, variables FROM inner_placements").to_pylist()
         templates = engine.sql("SELECT count(*) AS n FROM templates")["n"].to_pylist()
@@ -81,9 +79,9 @@ def test_an_inner_join_is_named_by_the_queries_that_read_it():
 def test_one_more_row_costs_an_average_of_what_was_measured_together():
     with Session("duckdb") as engine:
         engine.subscribe("; ".join(f"FROM S//a->x JOIN {{x = y, 1 h}} S//b{n}->y" for n in range(4)))
-        assert sharing(engine).shown[0].one_more is None
+        assert summarise_sharing(engine).shown[0].one_more is None
         engine.process([Document("d", "<r><a>v</a></r>", time=1), Document("e", "<b1>v</b1>", time=2)])
-        (template,) = sharing(engine).shown
+        (template,) = summarise_sharing(engine).shown
     assert template.milliseconds is not None and template.one_more == pytest.approx(template.milliseconds / 4)
     assert (template.matches, template.together) == (1, (template.template,))
 
@@ -133,7 +131,7 @@ def test_nothing_escapes_from_a_name():
 
 def test_an_empty_store_shares_nothing():
     with Session("duckdb") as engine:
-        found = sharing(engine)
+        found = summarise_sharing(engine)
     assert found == Sharing(0, 0, 0, 0, 0, 0, ())
     etree.fromstring(sharing_picture(found).encode())
 
@@ -145,7 +143,7 @@ def test_the_command_reads_a_store(tmp_path: Path, engine: str, request: pytest.
     with Session(chosen, state=state) as opened:
         opened.subscribe(f"{SAME.format(1)}; {SAME.format(2)}; {CHAIN}")
         opened.process([Document("d", "<r><a>v</a></r>", time=1), Document("e", "<b>v</b>", time=2)])
-        expected = sharing(opened)
+        expected = summarise_sharing(opened)
     result = mmqjp("sharing", "--state", state, "--json")
     assert result.exit_code == 0, result.output
     found = Sharing.from_dict(json.loads(result.stdout))
@@ -163,7 +161,7 @@ def test_a_service_answers_what_is_shared_and_how_queries_are_run(tmp_path: Path
     with Session("duckdb", state=place.state) as opened:
         opened.subscribe(f"{SAME.format(1)}; {CHAIN}")
         CommandQueue(Spool(place.state)).apply(opened, Events())
-        expected = sharing(opened)
+        expected = summarise_sharing(opened)
     shown, explained, unknown = map(place.answer, asked)
     assert Sharing.from_dict(shown.result) == expected
     assert "none" in str(unknown.error)

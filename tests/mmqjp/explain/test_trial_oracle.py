@@ -7,19 +7,19 @@ from collections.abc import Iterator
 
 import pytest
 
-from feeds.document import Document
-from mmqjp.explain.block_trial import try_block
+from feeds.documents import Document
+from mmqjp.explain.blocks import try_block
 from mmqjp.explain.join_trial import try_joins
-from mmqjp.explain.sample import Sample, sample_of
+from mmqjp.explain.terms import Sample, sample_of
 from tests.generate.seeds import seeds
 from tests.generate.strategies import random_case
 from tests.oracle.match import Matcher, Tree
 from tests.oracle.values import apply, text_of
-from xscl import Query, parse_script, to_xscl
-from xscl.algebra.expressions import And, Call, Compare, Expr, Or, Rel, String, VarPath
-from xscl.parser import located_queries
-from xscl.scope import blocks, leaves
-from xscl.syntax import Block, Join
+from xscl.algebra.values import And, Call, Compare, Expr, Or, Rel, String, VarPath
+from xscl.check_expressions import blocks, joined_inputs
+from xscl.parser import located_queries, parse_script
+from xscl.printer import to_xscl
+from xscl.syntax import Block, Join, Query
 
 Values = dict[str, set[int]]
 """Texts, each with the numbers of the documents that have it."""
@@ -59,7 +59,9 @@ def test_values_of_both_sides_of_an_equality_are_those_found_by_brute_force(seed
     queries, namespaces, sample, trees = case(seed)
     for query in queries:
         found = {join.span: join for join in try_joins(query.source, sample, namespaces)}
-        of_var = {var: block for block in leaves(query.source) if isinstance(block, Block) for var in bound(block)}
+        of_var = {
+            var: block for block in joined_inputs(query.source) if isinstance(block, Block) for var in bound(block)
+        }
         for equality in equalities(query.source):
             one, other = variable(equality.left), variable(equality.right)
             if {"date", "number"} & functions_of(equality):  # what is none equals nothing

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mmqjp.explain.warnings import warnings_of
-from xscl import XsclError, parse_script
+from xscl.parser import parse_script
+from xscl.problems import XsclError
 
 
 def warned(text: str, feeds: object = "item") -> list[XsclError]:

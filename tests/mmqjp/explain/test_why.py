@@ -7,15 +7,15 @@ import pytest
 from lxml import etree
 
 import mmqjp.demo
-from feeds import read_documents
-from feeds.document import Document
-from mmqjp.explain import why
-from mmqjp.explain.operands import Condition, JoinedValue, Operand
-from mmqjp.explain.reasons import Reason
-from mmqjp.explain.why import Evidence
-from mmqjp.session import Session
+from feeds.documents import Document
+from feeds.tail import read_documents
+from mmqjp.engine import Session
+from mmqjp.explain import funnel
+from mmqjp.explain.funnel import Evidence
+from mmqjp.explain.join_trial import Reason
+from mmqjp.explain.terms import JoinedValue, Operand, ShownCondition
 from tests.oracle.values import DERIVED
-from xscl import parse_script
+from xscl.parser import parse_script
 
 DEMO = Path(mmqjp.demo.__file__).parent
 HOUR = 3_600_000_000
@@ -75,7 +75,7 @@ def test_other_conditions_are_shown_with_the_nodes_in_them():
     )
     assert reason.joined == (JoinedValue(Operand("a/@k", "1", (), 0), Operand("b/@l", "1", (), 1)),)
     t, u = Operand("t", "{0}", (), 0), Operand("u", "w", (), 1)
-    assert reason.conditions == (Condition(("contains(", t, ', "{0}")')), Condition((t, " != ", u)))
+    assert reason.conditions == (ShownCondition(("contains(", t, ', "{0}")')), ShownCondition((t, " != ", u)))
     assert [condition.text for condition in reason.conditions] == ['contains(t, "{0}")', "t != u"]
 
 
@@ -111,7 +111,7 @@ def test_a_dropped_document_leaves_no_reason(tmp_path):
 
 
 def test_a_search_that_takes_too_long_ends(monkeypatch):
-    monkeypatch.setattr(why, "MOST_STEPS", 1_000)
+    monkeypatch.setattr(funnel, "MAX_REASON_STEPS", 1_000)
     many = "".join(f"<k>{number}</k>" for number in range(2_000))
     script = "FROM S/a->x[./k->k] FOLLOWED BY {k = y, INF} S/b->y"
     assert [reason for *_, reason in reasons(script, f"<a>{many}</a>", "<b>1999</b>")] == [None]

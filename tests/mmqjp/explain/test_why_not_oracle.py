@@ -9,22 +9,21 @@ from random import Random
 
 import pytest
 
-from mmqjp.documents.record import Record
-from mmqjp.documents.record_rows import record_of
-from mmqjp.explain.verdict import verdict
-from mmqjp.present.known_queries import known_queries
-from mmqjp.present.why_not import why_not
-from mmqjp.session import Session
+from mmqjp.documents.record import Record, record_of
+from mmqjp.engine import Session
+from mmqjp.explain.funnel import verdict
+from mmqjp.present.query_lookup import known_queries
+from mmqjp.present.why_not import explain_missing_output
 from tests.generate.seeds import seeds
 from tests.generate.strategies import random_case
 from tests.oracle.bindings import Stored
 from tests.oracle.evaluation import Evaluation
 from tests.oracle.stages import Stages
-from xscl import Query, to_xscl
-from xscl.algebra.mirror import UNORDERED, mirror_of
+from xscl.algebra.joins import UNORDERED, mirror_of
+from xscl.check_expressions import blocks, joined_inputs
 from xscl.lower import normalize
-from xscl.scope import blocks, leaves
-from xscl.syntax import SubQuery
+from xscl.printer import to_xscl
+from xscl.syntax import Query, SubQuery
 
 Key = tuple[tuple[str, str], ...]
 """Documents, by their streams and ids."""
@@ -88,13 +87,13 @@ def check(seed: int, seen: Counter[str]) -> None:
                     assert query.once is not None or answers[key] <= all_outputs
                     continue
                 assert found.message and found.stages[-1].kind == found.kind and not found.stages[-1].found
-                if any(isinstance(leaf, SubQuery) for leaf in leaves(query.source)):
+                if any(isinstance(leaf, SubQuery) for leaf in joined_inputs(query.source)):
                     continue
                 expected = Stages(evaluation, query).first_failure([oracles(evaluation, record) for record in chosen])
                 assert found.kind == expected, (text, key, found.stages, found.message)
             some = rng.sample(choices(rng, query, stored, set(answers)), 1)[0]
             if len({record.id for record in stored}) == len(stored):
-                said = why_not(lambda sql: engine.sql(sql), name, [record.id for record in some])
+                said = explain_missing_output(lambda sql: engine.sql(sql), name, [record.id for record in some])
                 assert bool(said.outputs) == (said.kind == "output")
                 assert set(said.outputs) <= all_outputs
 

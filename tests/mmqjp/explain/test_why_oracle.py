@@ -8,18 +8,18 @@ from itertools import chain
 
 import pytest
 
-from mmqjp.explain.operands import Operand
+from mmqjp.engine import Session
+from mmqjp.explain.terms import Operand
 from mmqjp.present.output_why import why_output
-from mmqjp.session import Session
 from tests.generate.seeds import seeds
 from tests.generate.strategies import random_case
 from tests.oracle.bindings import Match, Stored, Value
 from tests.oracle.evaluation import Evaluation, mentioned
 from tests.oracle.match import Matcher
 from tests.oracle.values import apply, text_of
-from xscl import to_xscl
-from xscl.algebra.expressions import VarPath
-from xscl.scope import blocks
+from xscl.algebra.values import VarPath
+from xscl.check_expressions import blocks
+from xscl.printer import to_xscl
 from xscl.syntax import Block, Input, Join, SelectItems, SubQuery
 
 Place = tuple[Stored, int | str]

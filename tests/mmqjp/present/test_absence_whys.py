@@ -7,23 +7,23 @@ from random import Random
 
 import pytest
 
-from feeds.document import Document
-from mmqjp.present.facts import plain, why
-from mmqjp.present.known_queries import partner_text
+from feeds.documents import Document
+from mmqjp.engine import Session
+from mmqjp.present.item import fact_text, reason_facts
 from mmqjp.present.output_why import OutputWhy, why_output
-from mmqjp.present.query_funnel import query_funnel
-from mmqjp.present.why_not import why_not
+from mmqjp.present.query_lookup import partner_text
+from mmqjp.present.why_not import explain_missing_output, query_funnel
 from mmqjp.present.why_not_result import WhyNot
-from mmqjp.session import Session
-from mmqjp.tables.lookup import Select
+from mmqjp.tables.lookup import SelectFn
 from tests.generate.absences import with_absences
 from tests.generate.seeds import seeds
 from tests.generate.strategies import random_case
 from tests.oracle.evaluation import evaluate
-from xscl import Script, parse_script, to_xscl
-from xscl.algebra.normal import NEGATED
-from xscl.scope import blocks
-from xscl.syntax import Block, Join
+from xscl.algebra.joins import NEGATED
+from xscl.check_expressions import blocks
+from xscl.parser import parse_script
+from xscl.printer import to_xscl
+from xscl.syntax import Block, Join, Script
 
 SECOND = 1_000_000
 QUERIES = """
@@ -40,7 +40,7 @@ def item(title: str, site: str) -> str:
     return f"<item><title>{title}</title><site>{site}</site></item>"
 
 
-def select_of(engine: Session) -> Select:
+def select_of(engine: Session) -> SelectFn:
     return lambda sql: engine.question(sql).answer()
 
 
@@ -66,7 +66,7 @@ def because(engine: Session, query: str) -> dict[str, list[str]]:
         if output.query == query:
             said = why_output(select_of(engine), output.id)
             assert OutputWhy.from_dict(json.loads(json.dumps(said.to_dict()))) == said
-            found[output.documents[0]] = list(map(plain, why(said.match)))
+            found[output.documents[0]] = list(map(fact_text, reason_facts(said.match)))
     return found
 
 
@@ -107,7 +107,7 @@ def test_why_tells_what_nothing_had():
 )
 def test_why_not_tells_what_came(query: str, asked: list[str], kind: str, message: str, shown: list[str]):
     with lived(*DOCUMENTS) as engine:
-        found = why_not(select_of(engine), query, asked)
+        found = explain_missing_output(select_of(engine), query, asked)
         assert WhyNot.from_dict(json.loads(json.dumps(found.to_dict()))) == found
         assert (found.kind, message in found.message) == (kind, True), found
         assert [one.id for one in found.items] == shown
@@ -152,7 +152,7 @@ def test_what_the_left_input_lacks_comes_first():
     with Session("duckdb", lateness=0) as engine:
         engine.subscribe(text)
         engine.process([Document("a", item("A", "x"), "S", time=0)])
-        found = why_not(select_of(engine), "n", ["a"])
+        found = explain_missing_output(select_of(engine), "n", ["a"])
         assert (found.kind, './site = "q"' in found.message) == ("pattern", True), found
 
 
@@ -170,7 +170,7 @@ def test_what_is_said_turns_out(seed: int):
         engine.subscribe(to_xscl(script))
         engine.process(documents)
         said = {
-            (name, one.id): why_not(select_of(engine), name, [one.id])
+            (name, one.id): explain_missing_output(select_of(engine), name, [one.id])
             for name in dict.fromkeys(script.names())
             for one in documents
         }

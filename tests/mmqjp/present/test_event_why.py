@@ -9,16 +9,14 @@ from random import Random
 
 import pytest
 
-from feeds.document import Document
+from feeds.documents import Document
 from mmqjp.answers.output import Output
-from mmqjp.explain.retrace.filled import Seen
+from mmqjp.engine import Session
+from mmqjp.explain.retrace.events import ShownEvent
 from mmqjp.present.output_why import OutputWhy, why_output
-from mmqjp.present.query_funnel import query_funnel
-from mmqjp.present.query_funnels import QueryFunnels
-from mmqjp.present.why_not import why_not
+from mmqjp.present.why_not import QueryFunnels, explain_missing_output, query_funnel
 from mmqjp.present.why_not_result import WhyNot
-from mmqjp.session import Session
-from mmqjp.tables.lookup import Select
+from mmqjp.tables.lookup import SelectFn
 from tests.generate.documents import chance
 from tests.generate.seeds import seeds
 from tests.mmqjp.answers.event_world import Doc
@@ -28,7 +26,7 @@ from tests.pattern_stage.defined import defined_events
 END = 10**6 * SECOND
 
 
-def select_of(engine: Session) -> Select:
+def select_of(engine: Session) -> SelectFn:
     return lambda sql: engine.question(sql).answer()
 
 
@@ -108,7 +106,7 @@ def ask(
         elif outputs and chance(rng, 15):
             name, told = rng.choice(outputs)
             some = sorted(told)
-        found = why_not(select_of(engine), name, some)
+        found = explain_missing_output(select_of(engine), name, some)
         assert WhyNot.from_dict(json.loads(json.dumps(found.to_dict()))) == found
         seen[found.kind] += 1
         there = [documents for query, documents in outputs if query == name and documents.issuperset(some)]
@@ -141,7 +139,7 @@ def check_why(found: OutputWhy, outputs: dict[str, Output], arrived: dict[str, D
         assert span.duration == output.t1 - output.t0 and span.gap is not None and span.gap > 0
 
 
-def told(one: Seen) -> tuple[object, ...]:
+def told(one: ShownEvent) -> tuple[object, ...]:
     return tuple(value for _, value in one.attributes)
 
 

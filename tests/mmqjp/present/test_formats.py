@@ -14,19 +14,31 @@ from markdown_it import MarkdownIt
 from rich.console import Console
 
 from mmqjp.answers.output import Output
-from mmqjp.explain.operands import Condition, JoinedValue, Operand
-from mmqjp.explain.reasons import Reason
-from mmqjp.present.data_formats import write_csv, write_json, write_json_lines
-from mmqjp.present.facts import FILTERED, UNKNOWN, plain, values, why
-from mmqjp.present.groups import Spool
-from mmqjp.present.item import Item
-from mmqjp.present.markdown import escaped, write_markdown
-from mmqjp.present.marks import marked_title
-from mmqjp.present.match import Match
-from mmqjp.present.page import write_page
-from mmqjp.present.report import Report
-from mmqjp.present.terminal import print_report
-from mmqjp.present.times import IN_UTC, Clock
+from mmqjp.explain.join_trial import Reason
+from mmqjp.explain.terms import JoinedValue, Operand, ShownCondition
+from mmqjp.present.item import (
+    FILTERED,
+    IN_UTC,
+    UNKNOWN,
+    MatchSpool,
+    Report,
+    ShownItem,
+    ShownMatch,
+    TimeFormat,
+    fact_text,
+    marked_title,
+    reason_facts,
+    values,
+)
+from mmqjp.present.terminal import (
+    escape_markdown,
+    print_report,
+    write_csv,
+    write_json,
+    write_json_lines,
+    write_markdown,
+    write_page,
+)
 
 DAY = 86_400_000_000
 
@@ -59,7 +71,7 @@ def output(query="q1", seq=0, t1=DAY, documents=("d1", "d2")):
 
 
 def item(title="A", number=1, time=DAY):
-    return Item(f"d{number}", "S", time, "item", title, "a.example", "", f"https://a.example/{number}")
+    return ShownItem(f"d{number}", "S", time, "item", title, "a.example", "", f"https://a.example/{number}")
 
 
 def joined(left, right, functions=()):
@@ -68,7 +80,7 @@ def joined(left, right, functions=()):
 
 def match(title="A", other="B", query="q1", seq=0, t1=DAY, reason=None):
     reason = reason or Reason((joined(title, other, ("lower-case",)),))
-    return Match(output(query, seq, t1), (item(title), item(other, 2)), reason, (("note", title),))
+    return ShownMatch(output(query, seq, t1), (item(title), item(other, 2)), reason, (("note", title),))
 
 
 HOSTILE_MATCHES = [match(text, text[::-1], seq=number) for number, text in enumerate(HOSTILE)]
@@ -86,7 +98,7 @@ def written(write, *arguments):
 
 
 def report_of(matches, **more):
-    spool = Spool().add(matches)
+    spool = MatchSpool().add(matches)
     groups = spool.groups()
     return Report(groups, sum(map(len, groups)), IN_UTC, **more)
 
@@ -100,14 +112,14 @@ def test_json_lines_are_the_output_lines_with_more():
         found = json.loads(line)
         assert json.loads(one.output.to_line()).items() <= found.items()
         assert [shown["title"] for shown in found["items"]] == [shown.title for shown in one.items]
-        assert Match.from_dict(found) == one
+        assert ShownMatch.from_dict(found) == one
 
 
 def test_a_match_with_everything_is_read_back():
     operand = Operand("t", "a", (), None)
-    reason = Reason((joined("a", "b"),), (Condition(("contains(", operand, ', "x")')),))
-    whole = Match(output(documents=("d1",)), (Item("d1", "S", title="d1"),), reason, (("a", "b"), ("a", "c")))
-    assert Match.from_dict(json.loads(json.dumps(whole.to_dict()))) == whole
+    reason = Reason((joined("a", "b"),), (ShownCondition(("contains(", operand, ', "x")')),))
+    whole = ShownMatch(output(documents=("d1",)), (ShownItem("d1", "S", title="d1"),), reason, (("a", "b"), ("a", "c")))
+    assert ShownMatch.from_dict(json.loads(json.dumps(whole.to_dict()))) == whole
     found = whole.to_dict()["why"]
     assert found["joined"][0]["value"] == "a" and found["conditions"][0]["text"] == 'contains(t, "x")'
 
@@ -132,7 +144,7 @@ def test_csv_has_a_row_for_each_match_and_no_formulas():
 
 
 def test_csv_has_columns_for_the_match_with_most_documents():
-    long = Match(output(documents=("d1", "d2", "d3")), (item(), item("B", 2), item("C", 3)), Reason())
+    long = ShownMatch(output(documents=("d1", "d2", "d3")), (item(), item("B", 2), item("C", 3)), Reason())
     out = io.BytesIO()
     write_csv([match(), long], out, IN_UTC)
     first, second = csv.DictReader(io.StringIO(out.getvalue().decode()))
@@ -156,10 +168,10 @@ def test_markdown_shows_every_text_as_it_is():
 
 def test_markdown_tells_nobody_and_makes_no_address():
     gap = "\u2060"
-    assert escaped("@ann www.a.example https://b.example/@c") == (
+    assert escape_markdown("@ann www.a.example https://b.example/@c") == (
         f"{gap}@ann www\\.a.example https\\://b.example/{gap}@c"
     )
-    assert escaped("fixes #12, a/b#3, see !4, GH-5 or x@y.z; C# 7!") == (
+    assert escape_markdown("fixes #12, a/b#3, see !4, GH-5 or x@y.z; C# 7!") == (
         f"fixes {gap}#12, a/b{gap}#3, see {gap}!4, {gap}GH-5 or x{gap}@y.z; C# 7!"
     )
 
@@ -221,8 +233,8 @@ def test_a_page_without_matches_says_so():
 
 
 def test_the_table_keeps_links_whole_and_obeys_the_width():
-    long = Item("d1", "S", DAY, "item", "word " * 30, "a.example", "", "https://a.example/" + "x" * 100)
-    one = Match(output(documents=("d1",)), (long,), Reason())
+    long = ShownItem("d1", "S", DAY, "item", "word " * 30, "a.example", "", "https://a.example/" + "x" * 100)
+    one = ShownMatch(output(documents=("d1",)), (long,), Reason())
     out = io.StringIO()
     print_report(report_of([one, *HOSTILE_MATCHES]), Console(file=out, width=60, highlight=False, emoji=False))
     lines = out.getvalue().splitlines()
@@ -252,22 +264,22 @@ def test_the_table_keeps_links_whole_and_obeys_the_width():
         ),
         (Reason((JoinedValue(Operand("u", "A"), Operand("link/@href", "A")),)), ['u = link/@href "A"']),
         (
-            Reason((), (Condition(("contains(", Operand("content", "x" * 500), ", ", Operand("u", "A"), ")")),)),
+            Reason((), (ShownCondition(("contains(", Operand("content", "x" * 500), ", ", Operand("u", "A"), ")")),)),
             ['contains(content, u "A")'],
         ),
         (Reason(), [FILTERED]),
     ],
 )
 def test_facts_say_what_made_a_match(reason, expected):
-    assert [plain(fact) for fact in why(Match(output(), (), reason))] == expected
+    assert [fact_text(fact) for fact in reason_facts(ShownMatch(output(), (), reason))] == expected
 
 
 def test_a_match_without_a_reason_says_so():
-    assert [plain(fact) for fact in why(Match(output(), ()))] == [UNKNOWN]
+    assert [fact_text(fact) for fact in reason_facts(ShownMatch(output(), ()))] == [UNKNOWN]
 
 
 def test_selected_values_that_stand_in_the_items_are_not_told_again():
-    one = Match(output(), (item("A"),), Reason(), (("t", "A"), ("u", "https://a.example/1"), ("w", "B")))
+    one = ShownMatch(output(), (item("A"),), Reason(), (("t", "A"), ("u", "https://a.example/1"), ("w", "B")))
     assert values(one) == [("w", "B")]
 
 
@@ -278,12 +290,12 @@ def test_joined_values_are_marked_in_titles():
 
 
 def test_times_are_shown_in_the_zone_and_read_in_it():
-    there = Clock(timezone(timedelta(hours=2), "THERE"))
+    there = TimeFormat(timezone(timedelta(hours=2), "THERE"))
     assert (there.minute(DAY), there.zone_at(DAY)) == ("1970-01-02 02:00", "THERE")
     assert (there.iso(DAY), IN_UTC.iso(DAY)) == ("1970-01-02T02:00:00+02:00", "1970-01-02T00:00:00Z")
     assert there.read("1970-01-02") == DAY - 7_200_000_000
-    assert there.read("1970-01-02T00:00:00Z") == Clock(UTC).read("1970-01-02") == DAY
+    assert there.read("1970-01-02T00:00:00Z") == TimeFormat(UTC).read("1970-01-02") == DAY
 
 
 def test_times_outside_of_the_calendar_are_shown_as_numbers():
-    assert (IN_UTC.minute(10**18), Clock().iso(-(10**18))) == (str(10**18), str(-(10**18)))
+    assert (IN_UTC.minute(10**18), TimeFormat().iso(-(10**18))) == (str(10**18), str(-(10**18)))

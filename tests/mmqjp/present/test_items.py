@@ -2,7 +2,7 @@
 
 import pytest
 
-from mmqjp.present.item import Item, clipped, is_web_address, item_of, missing_item
+from mmqjp.present.item import ShownItem, is_web_address, item_of, missing_item, truncate
 
 
 def item(xml):
@@ -13,7 +13,9 @@ def test_an_item_of_a_feed_has_title_site_link_and_the_title_of_its_feed():
     xml = """<item><item_url>https://www.news.example/a?b=1&amp;c=2</item_url><channel_url>https://feeds.example/x</channel_url>
 <title> A
  headline </title><feed_title>News</feed_title></item>"""
-    expected = Item("d", "S", 5, "item", "A headline", "news.example", "News", "https://www.news.example/a?b=1&c=2")
+    expected = ShownItem(
+        "d", "S", 5, "item", "A headline", "news.example", "News", "https://www.news.example/a?b=1&c=2"
+    )
     assert item(xml) == expected
 
 
@@ -79,7 +81,7 @@ def test_web_addresses_are_links():
 
 
 def test_long_titles_are_cut():
-    assert clipped("abcd", 4) == "abcd" and clipped("abc de", 5) == "abc…"
+    assert truncate("abcd", 4) == "abcd" and truncate("abc de", 5) == "abc…"
     assert len(item(f"<a><title>{'x' * 5_000}</title></a>").title) == 300
 
 

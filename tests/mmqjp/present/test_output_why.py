@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 import duckdb
 import pytest
 
-from feeds.document import Document
-from join_stage.joiner import PLANS
+from feeds.documents import Document
+from join_stage.protocol import PLANS
 from join_stage.store.protocol import DUCKDB_FILE
-from mmqjp.explain.operands import Operand
-from mmqjp.explain.reasons import Reason, Timing
+from mmqjp.engine import Session
+from mmqjp.explain.join_trial import JoinTiming, Reason
+from mmqjp.explain.terms import Operand
 from mmqjp.present import output_why
-from mmqjp.present.facts import UNKNOWN, filters, plain, timings, why
+from mmqjp.present.item import UNKNOWN, fact_text, filters, reason_facts, timings
 from mmqjp.present.output_why import Fed, NoOutput, OutputWhy, why_output
-from mmqjp.session import Session
-from mmqjp.tables.lookup import Select, quoted
+from mmqjp.tables.lookup import SelectFn, quote_literal
 from tests.support.places import DATA
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ CHAIN = (
 )
 
 
-def select_of(engine: Session) -> Select:
+def select_of(engine: Session) -> SelectFn:
     return lambda sql: engine.question(sql).answer()
 
 
@@ -85,11 +85,15 @@ def test_all_that_held_is_told_and_what_fed_the_output():
     with Session("duckdb") as engine:
         chain(engine)
         one, other = (why_output(select_of(engine), output.id) for output in engine.outputs())
-    assert [plain(fact) for fact in filters(one.match)] == ['contains(t "abc", "b")', 'k = "1"']
-    assert [plain(fact) for fact in why(one.match)] == ['a "1abc" = b "1abc"'.replace(' "1abc" = b', " = b")]
-    assert [plain(fact) for fact in timings(one.match)] == ["1 min from the first to the last; FOLLOWED BY allows 1 h"]
+    assert [fact_text(fact) for fact in filters(one.match)] == ['contains(t "abc", "b")', 'k = "1"']
+    assert [fact_text(fact) for fact in reason_facts(one.match)] == [
+        'a "1abc" = b "1abc"'.replace(' "1abc" = b', " = b")
+    ]
+    assert [fact_text(fact) for fact in timings(one.match)] == [
+        "1 min from the first to the last; FOLLOWED BY allows 1 h"
+    ]
     assert (one.fed, other.fed) == ((), (Fed(one.match.output.id, "p", (0, 1)),))
-    assert [plain(fact) for fact in timings(other.match)] == [
+    assert [fact_text(fact) for fact in timings(other.match)] == [
         "2 min from the first to the last; FOLLOWED BY allows any time"
     ]
     assert [item.time for item in other.match.items] == [MINUTE, 2 * MINUTE, 3 * MINUTE]
@@ -106,8 +110,8 @@ def test_a_chain_has_the_time_of_each_of_its_joins_and_the_nodes_of_all_operands
         found = why_output(select_of(engine), "0")
     assert found.match.reason is not None
     assert found.match.reason.timings == (
-        Timing("FOLLOWED BY", HOUR, (0, 0), (MINUTE, MINUTE)),
-        Timing("JOIN", None, (0, MINUTE), (2 * MINUTE, 2 * MINUTE)),
+        JoinTiming("FOLLOWED BY", HOUR, (0, 0), (MINUTE, MINUTE)),
+        JoinTiming("JOIN", None, (0, MINUTE), (2 * MINUTE, 2 * MINUTE)),
     )
     assert [(one.left.node, one.right.node) for one in found.match.reason.joined] == [(0, 1), (1, 0)]
     assert found.match.reason.joined[0].left == Operand("a", "v", (), 0)
@@ -127,12 +131,12 @@ def test_an_output_of_a_removed_query_and_one_whose_documents_have_gone(tmp_path
         engine.process([Document("c", "<c/>", time=20 * HOUR)])
         engine.prune(17 * HOUR)
         found = why_output(select_of(engine), "0")
-        assert found.match.reason is None and [plain(fact) for fact in why(found.match)] == [UNKNOWN]
+        assert found.match.reason is None and [fact_text(fact) for fact in reason_facts(found.match)] == [UNKNOWN]
         assert [item.is_kept for item in found.match.items] == [False, True]
 
 
 def test_a_document_that_is_too_large_to_search_has_no_reason(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(output_why, "MOST_STEPS", 1_000)
+    monkeypatch.setattr(output_why, "MAX_REASON_STEPS", 1_000)
     many = "".join(f"<k>{number}</k>" for number in range(2_000))
     with Session("duckdb") as engine:
         engine.subscribe("FROM S/a->x[./k->k] FOLLOWED BY {k = y, INF} S/b->y")
@@ -141,7 +145,7 @@ def test_a_document_that_is_too_large_to_search_has_no_reason(monkeypatch: pytes
 
 
 def test_conditions_that_take_too_long_are_left_out_of_a_reason(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(output_why, "MOST_STEPS", 4_000)
+    monkeypatch.setattr(output_why, "MAX_REASON_STEPS", 4_000)
     many = "".join(f"<k>{number}</k>" for number in range(1_000))
     script = 'FROM S/a->x[count(./k) > 7][./k = "999"][not(./k = "x")][contains(./k, ./@k)] PUBLISH p'
     with Session("duckdb") as engine:
@@ -150,7 +154,7 @@ def test_conditions_that_take_too_long_are_left_out_of_a_reason(monkeypatch: pyt
         engine.process([Document(f"d{number}", xml, time=number) for number, xml in enumerate(documents)])
         large, small = (why_output(select_of(engine), output.id).match for output in engine.outputs())
     assert large.reason is not None and len(filters(large)) < len(filters(small))
-    assert sorted(plain(fact) for fact in filters(small)) == [
+    assert sorted(fact_text(fact) for fact in filters(small)) == [
         'contains(k "999", a/@k "9")', "count(./k) > 7", 'k = "999"', 'not(k "999" = "x")',
     ]  # fmt: skip
 
@@ -160,13 +164,15 @@ def test_a_filter_without_conditions_has_an_empty_reason():
         engine.subscribe("FROM S/a->x")
         engine.process([Document("a", "<a/>", time=1)])
         found = why_output(select_of(engine), "0")
-    assert found.match.reason == Reason() and [plain(fact) for fact in why(found.match)] == ["passes the filter"]
+    assert found.match.reason == Reason() and [fact_text(fact) for fact in reason_facts(found.match)] == [
+        "passes the filter"
+    ]
 
 
 @pytest.mark.parametrize("text", ["a", "it's", "a\\b'c\\", "\\", "", '"'])
 def test_texts_are_quoted_as_they_are(text: str):
     with Session("duckdb") as engine:
-        assert engine.sql(f"SELECT {quoted(text)} AS t")["t"].to_pylist() == [text]
+        assert engine.sql(f"SELECT {quote_literal(text)} AS t")["t"].to_pylist() == [text]
 
 
 @pytest.mark.parametrize("plan", PLANS)
@@ -194,7 +200,7 @@ def test_spark_says_the_same(spark: SparkSession, tmp_path: Path, duckdb_whys: C
         chain(engine)
         assert [why_output(select_of(engine), output.id).to_dict() for output in engine.outputs()] == duckdb_whys()
         for text in ("a\\b'c\\", "it's"):
-            assert engine.sql(f"SELECT {quoted(text)} AS t")["t"].to_pylist() == [text]
+            assert engine.sql(f"SELECT {quote_literal(text)} AS t")["t"].to_pylist() == [text]
     with Session("duckdb", state=tmp_path, read_only=True) as engine:
         assert [why_output(select_of(engine), output.id).to_dict() for output in engine.outputs()] == duckdb_whys()
 

@@ -8,14 +8,14 @@ from random import Random
 import pytest
 from lxml import etree
 
-from feeds.document import Document
+from feeds.documents import Document
 from mmqjp.answers.output import Output
-from mmqjp.explain.retrace.filled import Seen
-from mmqjp.explain.retrace.values import text_of
-from mmqjp.present import facts
+from mmqjp.engine import Session
+from mmqjp.explain.retrace.events import ShownEvent
+from mmqjp.explain.retrace.values import as_text
+from mmqjp.present import item
 from mmqjp.present.output_why import OutputWhy, why_output
-from mmqjp.present.why_not import why_not
-from mmqjp.session import Session
+from mmqjp.present.why_not import explain_missing_output
 from tests.generate.documents import SECOND
 from tests.generate.pattern_worlds import pattern_world
 from tests.generate.seeds import seeds
@@ -62,8 +62,8 @@ def check(output: Output, why: OutputWhy) -> None:
         assert all((one.t0, one.t1, texts(one)) in shown for one in told)
 
 
-def texts(seen: Seen) -> dict[str, str]:
-    return {name: text for name, value in seen.attributes if (text := text_of(value)) is not None}
+def texts(seen: ShownEvent) -> dict[str, str]:
+    return {name: text for name, value in seen.attributes if (text := as_text(value)) is not None}
 
 
 def told(text: str, name: str, arriving: list[Document]) -> list[str]:
@@ -76,9 +76,9 @@ def told(text: str, name: str, arriving: list[Document]) -> list[str]:
         (output,) = (one for one in engine.outputs() if one.query == name)
         why = why_output(select_of(engine), output.id)
         assert why.events is not None
-        parts = [facts.plain(one) for one in facts.events(why.events)]
-        assert why_not(select_of(engine), name, output.documents).outputs == (output.id,)
-        return [*parts, *map(facts.plain, facts.why(why.match))]
+        parts = [item.fact_text(one) for one in item.events(why.events)]
+        assert explain_missing_output(select_of(engine), name, output.documents).outputs == (output.id,)
+        return [*parts, *map(item.fact_text, item.reason_facts(why.match))]
 
 
 def test_events_and_conditions_of_a_run() -> None:

@@ -7,11 +7,10 @@ from random import Random
 
 import pytest
 
-from feeds.document import Document
-from mmqjp.present.query_funnel import query_funnel
-from mmqjp.present.why_not import why_not
+from feeds.documents import Document
+from mmqjp.engine import Session
+from mmqjp.present.why_not import explain_missing_output, query_funnel
 from mmqjp.present.why_not_result import WhyNot
-from mmqjp.session import Session
 from tests.generate.documents import SECOND
 from tests.generate.pattern_worlds import pattern_world
 from tests.generate.seeds import seeds
@@ -40,7 +39,7 @@ def test_there_is_no_output_just_when_something_is_in_the_way(seed: int) -> None
             assert (funnels.funnels[0].failed is None) == any(query == name for query, _ in outputs)
             for _ in range(4):
                 asked = [one.id for _, one in rng.sample(made, rng.choice((1, 2, 3)))]
-                said = why_not(select_of(engine), name, asked)
+                said = explain_missing_output(select_of(engine), name, asked)
                 assert WhyNot.from_dict(json.loads(json.dumps(said.to_dict()))) == said
                 there = any(query == name and told.issuperset(asked) for query, told in outputs)
                 assert (said.kind == "output") == there, (statement.text(), said)
@@ -57,7 +56,7 @@ def asked(text: str, name: str, arriving: list[Document], *wanted: int, horizon:
         engine.subscribe(text)
         engine.process(arriving)
         engine.process([Document(f"end {one}", "<end/>", one, horizon) for one in {doc.stream for doc in arriving}])
-        return why_not(select_of(engine), name, [arriving[place].id for place in wanted])
+        return explain_missing_output(select_of(engine), name, [arriving[place].id for place in wanted])
 
 
 def war(text: str, *wanted: int, given: str = "a100 b99 b98 a97") -> tuple[str, str, str]:

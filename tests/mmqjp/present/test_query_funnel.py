@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from feeds.document import Document
-from join_stage.joiner import PLANS
-from mmqjp.present import kept_documents
-from mmqjp.present.query_funnel import query_funnel
-from mmqjp.present.query_funnels import QueryFunnels
-from mmqjp.session import Session
+from feeds.documents import Document
+from join_stage.protocol import PLANS
+from mmqjp.engine import Session
+from mmqjp.present import query_lookup
+from mmqjp.present.why_not import QueryFunnels, query_funnel
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -113,7 +112,7 @@ def test_a_part_of_very_many_documents_or_of_large_ones_is_looked_at(monkeypatch
     with Session("duckdb") as engine:
         fill(engine)
         assert funnel_of(engine, most=3).documents == 3
-        monkeypatch.setattr(kept_documents, "MOST_CHARACTERS_OF_ONE", 30)
+        monkeypatch.setattr(query_lookup, "MOST_CHARACTERS_OF_ONE", 30)
         found = funnel_of(engine)
         assert (found.documents, found.left_out) == (5, 3)
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from feeds.document import Document
-from mmqjp.present.why_not import why_not
+from feeds.documents import Document
+from mmqjp.engine import Session
+from mmqjp.present.why_not import explain_missing_output
 from mmqjp.present.why_not_result import WhyNot
-from mmqjp.session import Session
-from mmqjp.tables.lookup import Select
+from mmqjp.tables.lookup import SelectFn
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,12 +31,12 @@ def item(title: str = "A", site: str = "x", lang: str = "en", kind: str = "news"
     return f"<item><title>{title}</title><site>{site}</site>{language}<kind>{kind}</kind>{extra}</item>"
 
 
-def select_of(engine: Session) -> Select:
+def select_of(engine: Session) -> SelectFn:
     return lambda sql: engine.question(sql).answer()
 
 
 @contextmanager
-def store(script: str, *documents: tuple[str, str, int], **options: Any) -> Iterator[Select]:
+def store(script: str, *documents: tuple[str, str, int], **options: Any) -> Iterator[SelectFn]:
     """A store with queries and documents on S, each with its id, XML and time in seconds."""
     with Session("duckdb", **options) as engine:
         engine.subscribe(script)
@@ -46,7 +46,7 @@ def store(script: str, *documents: tuple[str, str, int], **options: Any) -> Iter
 
 def said(script: str, name: str, asked: list[str], *documents: tuple[str, str, int]) -> WhyNot:
     with store(script, *documents) as select:
-        found = why_not(select, name, asked)
+        found = explain_missing_output(select, name, asked)
         assert WhyNot.from_dict(json.loads(json.dumps(found.to_dict()))) == found
         return found
 
@@ -107,10 +107,10 @@ def test_another_stream_and_the_furthest_of_several_alternatives():
     with Session("duckdb") as engine:
         engine.subscribe(script)
         engine.process([Document("l", "<a>v<k>1</k></a>", time=1), Document("r", "<b>1</b>", "S", 2)])
-        found = why_not(select_of(engine), "p", ["l", "r"])
+        found = explain_missing_output(select_of(engine), "p", ["l", "r"])
         assert (found.kind, found.message) == ("stream", "the document is of stream S, not of T")
         engine.process([Document("r2", "<b>1</b>", "T", 2)])
-        found = why_not(select_of(engine), "p", ["l", "r2"])
+        found = explain_missing_output(select_of(engine), "p", ["l", "r2"])
         assert (found.kind, found.part) == ("residual", 'x != "v1"')
 
 
@@ -123,12 +123,15 @@ def test_queries_that_are_unknown_removed_paused_or_newer():
         engine.pause("asleep")
         engine.process([Document("after", "<a/>", time=2)])
         select = select_of(engine)
-        known = {name: why_not(select, name, ["after"]) for name in ("old_nam", "gone", "asleep", "newer", "old_name")}
+        known = {
+            name: explain_missing_output(select, name, ["after"])
+            for name in ("old_nam", "gone", "asleep", "newer", "old_name")
+        }
         assert [found.kind for found in known.values()] == ["query", "query", "paused", "output", "output"]
         assert known["old_nam"].hint == "did you mean old_name?"
         assert known["gone"].message == "the query gone was removed at 2023-11-14T22:13:20Z"
-        assert why_not(select, "newer", ["before"]).kind == "newer"
-        assert why_not(select, "asleep", ["before"]).kind == "output"
+        assert explain_missing_output(select, "newer", ["before"]).kind == "newer"
+        assert explain_missing_output(select, "asleep", ["before"]).kind == "output"
 
 
 def test_documents_that_are_unknown_refused_dropped_or_several(tmp_path: Path):
@@ -139,7 +142,8 @@ def test_documents_that_are_unknown_refused_dropped_or_several(tmp_path: Path):
         engine.process([Document("bad", "<a", time=20 * HOUR), Document("new", "<a/>", "T", 20 * HOUR)])
         engine.prune(1 * HOUR)
         found = {
-            asked: why_not(select_of(engine), "p", [asked]) for asked in ("old", "late", "bad", "none", "new", "it's")
+            asked: explain_missing_output(select_of(engine), "p", [asked])
+            for asked in ("old", "late", "bad", "none", "new", "it's")
         }
     kinds = {asked: one.kind for asked, one in found.items()}
     assert kinds == {
@@ -159,11 +163,11 @@ def test_a_document_may_be_named_by_its_title_or_address_if_only_one_has_it():
     )
     with store(PAIRS, *documents) as select:
         for asked in ("The pier & the sea", "https://example.org/a?b=1&c=2"):
-            assert why_not(select, "pairs", [asked]).items[0].id == "l"
-        several = why_not(select, "pairs", ["The quay"])
+            assert explain_missing_output(select, "pairs", [asked]).items[0].id == "l"
+        several = explain_missing_output(select, "pairs", ["The quay"])
         assert several.kind == "document" and "2 documents are 'The quay'" in several.message
-        assert why_not(select, "pairs", ["quay"]).kind == "document"
-        assert why_not(select, "pairs", ["l", "r", "s"]).kind == "blocks"
+        assert explain_missing_output(select, "pairs", ["quay"]).kind == "document"
+        assert explain_missing_output(select, "pairs", ["l", "r", "s"]).kind == "blocks"
 
 
 def test_one_document_alone_and_the_nearest_of_those_that_are_kept():
@@ -196,32 +200,32 @@ def test_published_documents_are_named_by_the_ids_of_outputs():
     script = "FROM S/a->x PUBLISH p; FROM p//a->l FOLLOWED BY {l = r, 5 s} S/c->r PUBLISH q"
     documents = (("a", "<a>v</a>", 0), ("c", "<c>v</c>", 9), ("d", "<c>v</c>", 4))
     with store(script, *documents) as select:
-        (id,) = why_not(select, "p", ["a"]).outputs
-        assert why_not(select, "q", [id, "c"]).kind == "window"
-        assert why_not(select, "q", [id, "d"]).kind == "output"
-        assert why_not(select, "q", ["a", "d"]).kind == "stream"
+        (id,) = explain_missing_output(select, "p", ["a"]).outputs
+        assert explain_missing_output(select, "q", [id, "c"]).kind == "window"
+        assert explain_missing_output(select, "q", [id, "d"]).kind == "output"
+        assert explain_missing_output(select, "q", ["a", "d"]).kind == "stream"
 
 
 def test_what_was_told_before_names_the_output_that_did():
     script = "FROM S/a->x[./k->k] PUBLISH p ONCE PER (k) WITHIN 5 s"
     documents = (("a", "<a>1<k>v</k></a>", 0), ("b", "<a>2<k>v</k></a>", 4), ("c", "<a>3<k>v</k></a>", 9))
     with store(script, *documents) as select:
-        first = why_not(select, "p", ["a"])
-        found = why_not(select, "p", ["b"])
+        first = explain_missing_output(select, "p", ["a"])
+        found = explain_missing_output(select, "p", ["b"])
         assert (found.kind, found.outputs) == ("told", first.outputs)
         assert (
             found.message
             == f"ONCE PER: the output {first.outputs[0]}, which ends at 1970-01-01T00:00:00Z, told it before"
         )
-        assert why_not(select, "p", ["c"]).kind == "output"
+        assert explain_missing_output(select, "p", ["c"]).kind == "output"
 
 
 def test_the_output_that_told_it_is_named_among_several_of_its_time():
     script = "FROM S/a->x[./k->k] PUBLISH p ONCE PER (k)"
     documents = [(f"a{key}", f"<a><k>{key}</k></a>", 0) for key in range(5)]
     with store(script, *documents, ("b", "<a>2<k>3</k></a>", 4)) as select:
-        first = why_not(select, "p", ["a3"])
-        found = why_not(select, "p", ["b"])
+        first = explain_missing_output(select, "p", ["a3"])
+        found = explain_missing_output(select, "p", ["b"])
     assert first.kind == "output" and (found.kind, found.outputs) == ("told", first.outputs)
 
 
@@ -237,7 +241,7 @@ def test_an_output_that_was_dropped_is_said_to_be(tmp_path: Path):
     with Session("duckdb", state=tmp_path, max_outputs=1) as engine:
         engine.subscribe("FROM S/a->x PUBLISH p")
         engine.process([Document(f"d{number}", "<a/>", time=number) for number in range(3)])
-        found = why_not(select_of(engine), "p", ["d2"])
+        found = explain_missing_output(select_of(engine), "p", ["d2"])
     assert found.kind in ("dropped", "paused")
 
 
@@ -246,10 +250,10 @@ def test_spark_says_the_same(spark: SparkSession, tmp_path: Path):
     documents = (("l", item("The old pier"), 0), ("r", item("The Old Pier", lang="de"), 9), ("it's\\", item(), 5))
     asked = (["l", "r"], ["l"], ["it's\\", "r"], ["The old pier", "r"], ["none"])
     with store(PAIRS, *documents) as select:
-        expected = [why_not(select, "pairs", some).to_dict() for some in asked]
+        expected = [explain_missing_output(select, "pairs", some).to_dict() for some in asked]
     with Session(spark, state=tmp_path) as engine:
         engine.subscribe(PAIRS)
         engine.process([Document(id, xml, time=time * SECOND) for id, xml, time in documents])
-        assert [why_not(select_of(engine), "pairs", some).to_dict() for some in asked] == expected
+        assert [explain_missing_output(select_of(engine), "pairs", some).to_dict() for some in asked] == expected
     with Session("duckdb", state=tmp_path, read_only=True) as reader:
-        assert [why_not(select_of(reader), "pairs", some).to_dict() for some in asked] == expected
+        assert [explain_missing_output(select_of(reader), "pairs", some).to_dict() for some in asked] == expected

@@ -8,14 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmqjp.queries.by_key import ByKey
 from mmqjp.queries.compile import Compiler
-from mmqjp.queries.few import Few
-from mmqjp.queries.identity import Identity, digest
-from mmqjp.queries.model import Subscription
+from mmqjp.queries.model import ByKey, CompactSet, Identity, Subscription, text_digest
 from tests.generate.strategies import random_case
-from xscl import Script, parse_script, to_xscl
 from xscl.lower import normalize
+from xscl.parser import parse_script
+from xscl.printer import to_xscl
+from xscl.syntax import Script
 
 TEXTS = [
     "//a->x JOIN {x = y, 3 h} //b->y PUBLISH n",
@@ -37,7 +36,7 @@ def test_it_is_what_the_query_says_by_itself(text: str):
             normal = normalize(query, dict(script.namespaces))
             assert repr(compiled.normal) == repr(normal)
             shared = repr(normal).replace(f"window={normal.window},", "window=None,", 1)
-            assert compiled.form_id == digest(shared)
+            assert compiled.form_id == text_digest(shared)
 
 
 @pytest.mark.parametrize("name", ["n", "é", 'a"b\\', "\x7f\x01\n\u2028"])
@@ -47,7 +46,7 @@ def test_an_identity_begins_a_json_list(name: str):
 
 @given(st.lists(st.tuples(st.booleans(), st.sampled_from("abc"))))
 def test_few_items_are_an_ordered_set(changes: list[tuple[bool, str]]):
-    few: Few[str] = Few()
+    few: CompactSet[str] = CompactSet()
     expected: dict[str, None] = {}
     for is_added, item in changes:
         if is_added:

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from feeds.document import Document
-from mmqjp.session import Session
+from feeds.documents import Document
+from mmqjp.engine import Session
 from tests.generate.seeds import seeds
 
 KEYWORD = 'FROM S//a->x[./t->t][./w->w] JOIN {{t = u AND contains(w, "k{n}"), {window} h}} S//b->y[./t->u]'

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 import mmqjp
-from feeds.document import Document
-from mmqjp.session import Session
+from feeds.documents import Document
+from mmqjp.engine import Session
 from tests.support.cli import mmqjp as call
 from tests.support.cli import write_documents, write_queries
-from xscl import parse_script
+from xscl.parser import parse_script
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from feeds.document import Document
-from mmqjp.session import Session
+from feeds.documents import Document
+from mmqjp.engine import Session
 
 LEFT = '<a id="7%"><t>A%s &lt;</t></a>'
 RIGHT = "<b><t>A%s &lt;</t></b>"

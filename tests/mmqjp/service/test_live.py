@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from join_stage.store.protocol import StoreError
+from mmqjp.engine import Session
 from mmqjp.service import spool as spool_module
-from mmqjp.service.client import Client, CommandError, NoAnswer
-from mmqjp.service.commands import RESULT_RETENTION, CommandQueue, run_command
+from mmqjp.service.commands import RESULT_RETENTION, Client, CommandError, CommandQueue, NoAnswer, run_command
 from mmqjp.service.spool import Command, CommandResult, Spool
-from mmqjp.session import Session
 from mmqjp.state.choice import stored_engine
 from tests.support.cli import mmqjp
 from tests.support.faults import FaultySession, Injected, armed, fail

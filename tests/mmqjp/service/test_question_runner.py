@@ -15,15 +15,22 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from feeds.document import Document
-from join_stage.store.protocol import OutOfMemory
-from join_stage.store.reading import QuestionInterrupted
-from mmqjp.service.client import Client
-from mmqjp.service.commands import CommandQueue
-from mmqjp.service.question_runner import ABANDONED, ENDING, MAX_RUNNING, MEMORY_NEEDED, QUERY, QuestionRunner
+from feeds.documents import Document
+from join_stage.store.protocol import OutOfMemory, QuestionInterrupted
+from mmqjp.engine import Session
+from mmqjp.service.commands import Client, CommandQueue
 from mmqjp.service.spool import Command, CommandResult, Spool
-from mmqjp.service.sql_question import GRACE, RunningQuestion, answered
-from mmqjp.session import Session
+from mmqjp.service.sql_question import (
+    ABANDONED,
+    ENDING,
+    GRACE,
+    MAX_RUNNING,
+    MEMORY_NEEDED,
+    QUERY,
+    QuestionRunner,
+    RunningQuestion,
+    answer_question,
+)
 from tests.support.cli import mmqjp
 from tests.support.faults import FaultySession
 from tests.support.service import PAIRS, Directory, Events, StopAfter
@@ -108,14 +115,14 @@ def test_a_question_that_heeds_nothing_is_answered_once_and_left_to_itself():
 def test_a_question_that_is_waited_for_goes_with_whoever_waits(place: Directory, monkeypatch: pytest.MonkeyPatch):
     with Session("duckdb", state=place.state) as engine:
         clock = Clock()
-        assert answered(engine.question("SELECT 1 AS a, 2 AS a"), 30, clock) == CommandResult(
+        assert answer_question(engine.question("SELECT 1 AS a, 2 AS a"), 30, clock) == CommandResult(
             {"columns": ["a", "a"], "rows": [[1, 2]]}
         )
         clock = Clock()
         monkeypatch.setattr(RunningQuestion, "look", lambda asked: (_ for _ in ()).throw(KeyboardInterrupt))
         monkeypatch.setattr("mmqjp.service.sql_question.POLL", 0.001)
         with pytest.raises(KeyboardInterrupt):
-            answered(engine.question(CROSSED), 30, clock)
+            answer_question(engine.question(CROSSED), 30, clock)
         assert engine.sql("SELECT 1 AS a")["a"].to_pylist() == [1]
 
 

@@ -12,11 +12,11 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from feeds.document import Document
-from join_stage.store import duckdb_question
-from join_stage.store.reading import LONGEST, Bounds, QuestionInterrupted, QuestionRefused, measured
-from mmqjp.session import Session
-from mmqjp.tables.settings import save_settings
+from feeds.documents import Document
+from join_stage.store import duckdb as duckdb_module
+from join_stage.store.protocol import LONGEST, Bounds, QuestionInterrupted, QuestionRefused, measured
+from mmqjp.engine import Session
+from mmqjp.tables.schema import save_settings
 from tests.generate.seeds import at_length
 from tests.support.service import PAIRS
 from tests.support.stores import TABLES
@@ -319,7 +319,7 @@ def test_spark_answers(on_spark: Place, sql: str, rows: int):
 
 
 def test_duckdb_itself_refuses_what_the_judge_would_let_pass(on_duckdb: Place, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("join_stage.store.duckdb_question.judge", lambda *_: None)
+    monkeypatch.setattr("join_stage.store.duckdb.check_question", lambda *_: None)
     before = on_duckdb.facts()
     for sql, word in (
         ("WITH x AS (DELETE FROM answers RETURNING *) SELECT * FROM x", "read-only"),
@@ -340,7 +340,7 @@ def test_duckdb_itself_refuses_what_the_judge_would_let_pass(on_duckdb: Place, m
 def test_spark_refuses_in_its_plan_what_the_first_judge_would_let_pass(
     on_spark: Place, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("join_stage.store.spark.question.judge", lambda *_: None)
+    monkeypatch.setattr("join_stage.store.spark.question.check_spark_plan", lambda *_: None)
     for sql in (
         "SELECT reflect('java.lang.System', 'getProperty', 'user.home')",
         "SELECT count(*) OVER w FROM outputs WINDOW w AS (ORDER BY reflect('java.lang.System', 'getProperty', 'x'))",
@@ -384,7 +384,7 @@ def test_a_question_is_interrupted_while_its_answer_is_read(on_duckdb: Place, mo
         question.interrupt()
         return measured(reader, bounds)
 
-    monkeypatch.setattr(duckdb_question, "measured", interrupted)
+    monkeypatch.setattr(duckdb_module, "measured", interrupted)
     with pytest.raises(QuestionInterrupted):
         question.answer()
 

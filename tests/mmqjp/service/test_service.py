@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from feeds.document import Document
+from feeds.documents import Document
 from join_stage.store.protocol import StoreError
-from mmqjp.commands.interrupts import stopping
+from mmqjp.commands.console import stopping
+from mmqjp.engine import Session
 from mmqjp.service.log import JsonLog, TextLog
 from mmqjp.service.loop import Service
-from mmqjp.session import Session
-from mmqjp.sinks.jsonl import GrowingFile
-from mmqjp.state.ownership import InUse, is_held
+from mmqjp.sinks.files import GrowingFile
+from mmqjp.state.choice import InUse, is_held
 from tests.support.cli import mmqjp
 from tests.support.faults import Injected, armed, fail
 from tests.support.service import PAIRS, Directory, Events, StopAfter

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from join_stage.store.protocol import DUCKDB_FILE
-from mmqjp.session import Session
+from mmqjp.engine import Session
 from tests.generate.seeds import seeds
 from tests.processes import nursery
 from tests.support.service import PAIRS, Directory

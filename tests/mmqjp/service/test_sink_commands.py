@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mmqjp.commands.manage_queries import client
-from mmqjp.service.client import CommandError
-from mmqjp.service.commands import CommandQueue
-from mmqjp.service.offline_sinks import run_offline
+from mmqjp.engine import Session
+from mmqjp.service.commands import CommandError, CommandQueue, run_offline
 from mmqjp.service.spool import CommandResult, Spool
-from mmqjp.session import Session
-from mmqjp.sinks.tables import SinkTables, read_tables
-from mmqjp.tables.commit_metadata import CommitMetadata
+from mmqjp.sinks.definition import SinkTables, read_tables
+from mmqjp.tables.schema import CommitMetadata
 from tests.support.faults import FaultySession, Injected, armed, fail
 from tests.support.service import Directory, Events
 

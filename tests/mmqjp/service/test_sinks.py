@@ -13,18 +13,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from prometheus_client import generate_latest
 
-from feeds.document import Document
-from mmqjp.service.metrics import Metrics
-from mmqjp.service.status import status
-from mmqjp.session import Session
+from feeds.documents import Document
+from mmqjp.engine import Session
+from mmqjp.service.status import Metrics, store_status
 from mmqjp.sinks.definition import SinkDefinition, read_sink
 from mmqjp.sinks.deliverer import Deliverer
-from mmqjp.sinks.jobs import Jobs
 from mmqjp.sinks.kinds import Kinds
 from mmqjp.sinks.manager import SinkManager
-from mmqjp.sinks.message import Verdict, acknowledged, down, refused
 from mmqjp.sinks.secrets import Secrets
-from mmqjp.tables.commit_metadata import CommitMetadata
+from mmqjp.sinks.sink import DeliveryResult, Jobs, acknowledged, down, refused
+from mmqjp.tables.schema import CommitMetadata
 from tests.generate.seeds import seeds
 from tests.support.fake_sinks import DAY, SECOND, Clock, Disk, Endpoint, Endpoints, FakeJobs, Killed, definition
 from tests.support.service import PAIRS, Directory, Events, streaming
@@ -72,7 +70,7 @@ def test_a_store_and_its_sinks_are_killed_anywhere(seed: int, tmp_path: Path):
         if random.random() < 0.015:
             raise Killed(place)
 
-    def answer(message: object) -> Verdict:
+    def answer(message: object) -> DeliveryResult:
         return random.choice([acknowledged(), acknowledged(), acknowledged(), refused("400"), down("500")])
 
     endpoints: dict[str, Endpoint | Disk] = {"each": Endpoint(answer), "group": Endpoint(answer), "file": Disk()}
@@ -265,7 +263,7 @@ def test_status_and_metrics_tell_how_sinks_are(tmp_path: Path):
         for _ in range(3):
             sinks.turn()
         metrics = Metrics(Events(), now=clock)
-        found = status(engine, sinks.list())
+        found = store_status(engine, sinks.list())
         metrics.update(found)
         metrics.update(found)
         shown = {sink["name"]: (sink["state"], sink["behind"], sink["reason"]) for sink in found.to_dict()["sinks"]}  # type: ignore[attr-defined]  # a list
@@ -278,5 +276,5 @@ def test_status_and_metrics_tell_how_sinks_are(tmp_path: Path):
             'mmqjp_sink_given_up_total{sink="bad"} 0.0',
         ):  # fmt: skip
             assert f"\n{line}\n" in text
-        metrics.update(status(engine))
+        metrics.update(store_status(engine))
         assert 'sink="' not in generate_latest(metrics.registry).decode()

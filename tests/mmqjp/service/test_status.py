@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from feeds.document import Document
+from feeds.documents import Document
+from mmqjp.engine import Session
 from mmqjp.service.log import NullLog
-from mmqjp.service.metrics import Metrics
-from mmqjp.service.status import status
-from mmqjp.session import Session
+from mmqjp.service.status import Metrics, store_status
 from tests.mmqjp.documents.test_time import HOUR, NOW, SECOND, WINDOW, doc
 from tests.support.cli import mmqjp
 from tests.support.faults import FaultySession
@@ -27,7 +26,7 @@ def test_status_is_the_same_running_and_stopped(tmp_path: Path):
         engine.subscribe(f"{WINDOW}; T//b->x FOLLOWED BY {{x = y, 5}} T//b->y PUBLISH other")
         engine.pause("other")
         engine.process([doc(0), doc(1), doc(5, "T"), Document("bad", "<a>", time=NOW)])
-        found = status(engine).to_dict()
+        found = store_status(engine).to_dict()
     told = json.loads(mmqjp("status", "--state", tmp_path, "--json").stdout)
     for key in ("batches", "state_bytes"):  # a store that is closed keeps its costs, in one more
         assert told.pop(key) and found.pop(key)
@@ -50,7 +49,7 @@ def test_metrics_tell_what_the_log_and_the_status_do(tmp_path: Path):
     metrics = Metrics(events, now=lambda: 12 * SECOND)
     place.ask("subscribe", text=PAIRS, add=False, backfill=False)
     with Session("duckdb", state=place.state, lateness=SECOND, now=lambda: 5 * SECOND) as engine:
-        service = place.service(engine, metrics, on_idle=lambda e: metrics.update(status(e)))
+        service = place.service(engine, metrics, on_idle=lambda e: metrics.update(store_status(e)))
         service.run(None, StopAfter(10**9))
     with urllib.request.urlopen(f"http://127.0.0.1:{metrics.serve(0)}/metrics") as response:
         text = response.read().decode()
@@ -88,15 +87,15 @@ def test_status_asks_a_store_once(tmp_path: Path):
             return select(sql, views)
 
         with engine.store.instead(select=noted):
-            status(engine)
+            store_status(engine)
             assert len(asked) <= 3  # settings are read once
-            status(engine)
+            store_status(engine)
             assert len(asked) <= 4
 
 
 def status_of_nothing():
     with Session("duckdb") as engine:
-        return status(engine)
+        return store_status(engine)
 
 
 def test_metrics_that_cannot_be_served_are_told(tmp_path: Path):

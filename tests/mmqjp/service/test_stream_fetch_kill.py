@@ -9,9 +9,9 @@ from random import Random
 
 import pytest
 
-from feeds.fetch.clock import HOUR
+from feeds.fetch.http import HOUR
 from feeds.fetch.state import STATE_FILE
-from mmqjp import Engine
+from mmqjp.shown_engine import Engine
 from tests.processes import nursery
 from tests.support.feed_server import START, running_server
 from tests.support.many_feeds import QUERY, ManyFeeds, Run, assert_polite, committed, path_of, read_trail

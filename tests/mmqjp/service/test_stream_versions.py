@@ -11,20 +11,18 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from lxml import etree
 
-from feeds.drop_directory import drop_stem
-from feeds.fetch.clock import DAY, HOUR
-from feeds.fetch.drop_archive import DropArchive
+from feeds.fetch.archive import DropArchive, WarcArchive
+from feeds.fetch.http import DAY, HOUR
 from feeds.fetch.state import FetchStore
-from feeds.fetch.warc_archive import WarcArchive
 from feeds.history import MOST_VERSIONS, History
+from feeds.readers import drop_stem
+from mmqjp.engine import Session
 from mmqjp.service.commands import CommandQueue
 from mmqjp.service.drops import DropDirectory
-from mmqjp.service.intake import HISTORY
-from mmqjp.service.loop import Service, ServiceOptions
+from mmqjp.service.loop import HISTORY, Service, ServiceOptions
 from mmqjp.service.spool import Spool
-from mmqjp.session import Session
-from mmqjp.sinks.delivery import OUTPUT_SINK
-from mmqjp.sinks.jsonl import GrowingFile, open_sink
+from mmqjp.sinks.deliverer import OUTPUT_SINK
+from mmqjp.sinks.files import GrowingFile, open_sink
 from tests.generate.seeds import examples
 from tests.support.faults import Killed, armed, killed
 from tests.support.feed_server import START, Fetching, rss, running_server

@@ -7,9 +7,9 @@ from threading import Event
 
 import pytest
 
+from mmqjp.engine import Session
 from mmqjp.service import loop
-from mmqjp.service.watcher import Stop
-from mmqjp.session import Session
+from mmqjp.service.loop import Stop
 from tests.support.service import PAIRS, Directory, Events
 
 NEVER = 1e9

@@ -9,9 +9,18 @@ from threading import Event
 import pytest
 
 from feeds.tail import Tail
+from mmqjp.service.loop import (
+    RETRY,
+    SHARE,
+    FileWatcher,
+    Polling,
+    Stop,
+    WatchedPath,
+    file_system_of,
+    mounted_file_systems,
+    watch,
+)
 from mmqjp.service.spool import Spool
-from mmqjp.service.watcher import RETRY, SHARE, FileWatcher, Polling, Stop, Watched
-from mmqjp.service.watching import file_system_of, mounted_file_systems, watch
 from tests.support.service import Events, StopAfter
 
 ADDED, MODIFIED, GONE = 1, 2, 3
@@ -58,7 +67,7 @@ def drops(tmp_path: Path) -> Path:
 
 def watcher_of(told: Told, *paths: Path, log: Events | None = None) -> FileWatcher:
     tails = [Tail(path) for path in paths]
-    watched = [Watched(tail.path, tail.is_wanted) for tail in tails]
+    watched = [WatchedPath(tail.path, tail.is_wanted) for tail in tails]
     return FileWatcher(watched, Events() if log is None else log, told.open, lambda: told.now)
 
 
@@ -137,7 +146,7 @@ def test_setting_up_takes_a_small_part_of_the_time(told: Told, drops: Path):
         told.now += 2
         return told.open(directories)
 
-    watcher = FileWatcher([Watched(drops, str.isalpha)], Events(), slow, lambda: told.now)
+    watcher = FileWatcher([WatchedPath(drops, str.isalpha)], Events(), slow, lambda: told.now)
     for number in range(3):
         (drops / f"{number}").mkdir()
         assert waits(watcher, told, (ADDED, drops / f"{number}")), "each is a reason to look"
@@ -179,7 +188,7 @@ def test_a_wait_ends_with_a_stop_and_with_a_second_signal(told: Told, drops: Pat
 
 
 def test_too_many_directories_are_polled(told: Told, drops: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("mmqjp.service.watcher.MOST_DIRECTORIES", 2)
+    monkeypatch.setattr("mmqjp.service.loop.MOST_DIRECTORIES", 2)
     log = Events()
     watcher_of(told, drops, log=log)
     assert log == [("polling", {"reason": f"{drops} has more than 2 directories"})] and not told.watched
@@ -219,7 +228,7 @@ def test_the_system_tells_of_files_directories_and_commands(tmp_path: Path, drop
 
 def test_what_cannot_be_named_is_polled(drops: Path):
     log = Events()
-    watcher = FileWatcher([Watched(drops, Tail(drops).is_wanted)], log)
+    watcher = FileWatcher([WatchedPath(drops, Tail(drops).is_wanted)], log)
     Path(os.fsdecode(bytes(drops) + b"/\xff.xml")).touch()
     assert watcher.wait(60, Event())
     assert [name for name, _ in log] == ["watching", "polling"] and "decode" in str(log[1][1])

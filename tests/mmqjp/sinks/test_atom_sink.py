@@ -9,14 +9,14 @@ import feedparser
 import pytest
 
 import mmqjp.sinks.atom as atom
-from common import whole_file
-from feeds import read_documents
-from feeds.document import Document
+from common import files
+from feeds.documents import Document
+from feeds.tail import read_documents
 from mmqjp.answers.outbox import Position
 from mmqjp.answers.output import Output
-from mmqjp.present.match import Match
+from mmqjp.present.item import ShownMatch
 from mmqjp.sinks.atom import AtomSink
-from mmqjp.sinks.options import AtomOptions
+from mmqjp.sinks.definition import AtomOptions
 from tests.generate.seeds import at_length
 from tests.support.faults import Killed, Point, armed, killed
 from tests.support.messages import TIME, match
@@ -29,7 +29,7 @@ class Titled(AtomSink):
     """A sink that gets items with the outputs, as the deliverer gives them."""
 
     def write(self, outputs: Iterable[Output]) -> int:
-        return self.write_matches(Match(one, match(one.seq, f"title {one.seq}").items) for one in outputs)
+        return self.write_matches(ShownMatch(one, match(one.seq, f"title {one.seq}").items) for one in outputs)
 
 
 class Store(SinkStore[Titled]):
@@ -109,7 +109,7 @@ SEAMS: list[Point] = [
     (AtomSink, "prepare"),
     (AtomSink, "_write_archive"),
     (AtomSink, "_write_feed"),
-    (whole_file, "sync_file"),
+    (files, "sync_file"),
     (Path, "replace"),
     (Store, "note"),
 ]
@@ -148,7 +148,7 @@ def test_a_full_disk_takes_nothing_away(store):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     for calls in (1, 2):
-        with armed((whole_file, "sync_file"), full, calls), pytest.raises(OSError, match="No space"):
+        with armed((files, "sync_file"), full, calls), pytest.raises(OSError, match="No space"):
             store.deliver(at_a_time=20)
         assert store.seqs() == list(range(94, -1, -1)) and not list(store.path.glob(".*"))
     store.deliver(at_a_time=20)

@@ -7,20 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from mmqjp.sinks.command import CommandReceiver
-from mmqjp.sinks.message import Message, Verdict
-from mmqjp.sinks.options import CommandOptions
-from mmqjp.sinks.payload import payload
+from mmqjp.sinks.definition import CommandOptions
 from mmqjp.sinks.secrets import EnvSecret, Secrets
+from mmqjp.sinks.sink import DeliveryResult, Message, payload
+from mmqjp.sinks.webhook import CommandReceiver
 from tests.support.messages import match, message
 
 MESSAGE = message(match(1), match(2))
 
 
-def sent(*command: str, message: Message = MESSAGE, secrets: Secrets | None = None, seconds: float = 60.0) -> Verdict:
+def sent(
+    *command: str, message: Message = MESSAGE, secrets: Secrets | None = None, seconds: float = 60.0
+) -> DeliveryResult:
     """What comes of one message."""
 
-    async def run() -> Verdict:
+    async def run() -> DeliveryResult:
         receiver = CommandReceiver(CommandOptions(command), secrets or Secrets(), seconds)
         try:
             return await receiver.send(message)
@@ -47,14 +48,14 @@ def has_ended(pid: int) -> bool:
 def test_the_program_gets_the_json_and_no_shell_reads_its_arguments(tmp_path):
     path = tmp_path / "got"
     program = "import sys; open(sys.argv[1], 'wb').write(sys.argv[2].encode() + b'\\n' + sys.stdin.buffer.read())"
-    assert sent(*python(program, path, "$(id) ; `id` *")) == Verdict("acknowledged")
+    assert sent(*python(program, path, "$(id) ; `id` *")) == DeliveryResult("acknowledged")
     assert path.read_bytes() == b"$(id) ; `id` *\n" + payload(MESSAGE)
 
 
 def test_a_program_need_not_read_what_it_gets():
     large = message(*(match(seq, "t" * 300) for seq in range(1_000)))
     assert len(payload(large)) > 300_000
-    assert sent("true", message=large) == Verdict("acknowledged")
+    assert sent("true", message=large) == DeliveryResult("acknowledged")
 
 
 @pytest.mark.parametrize(
@@ -82,13 +83,13 @@ def test_a_program_that_cannot_be_started(command):
 CHILD = "import subprocess, sys; c = subprocess.Popen([sys.executable, '-S', '-c', 'import time; time.sleep(600)'])"
 
 
-def stopped(tmp_path: Path, seconds: float, *, cancelled: bool) -> Verdict | None:
+def stopped(tmp_path: Path, seconds: float, *, cancelled: bool) -> DeliveryResult | None:
     """What comes of a program that never ends. It and its child must have ended by then."""
     path = tmp_path / "pids"
     os.mkfifo(path)
     program = f"import os; {CHILD}; open(sys.argv[1], 'w').write(f'{{os.getpid()}} {{c.pid}}'); c.wait()"
 
-    async def run() -> tuple[list[int], Verdict | None]:
+    async def run() -> tuple[list[int], DeliveryResult | None]:
         receiver = CommandReceiver(CommandOptions(python(program, path)), Secrets(), seconds)
         sending = asyncio.create_task(receiver.send(MESSAGE))
         pids = list(map(int, (await asyncio.to_thread(path.read_text)).split()))
@@ -106,7 +107,7 @@ def stopped(tmp_path: Path, seconds: float, *, cancelled: bool) -> Verdict | Non
 
 def test_a_program_that_takes_too_long_is_killed_with_its_children(tmp_path):
     verdict = stopped(tmp_path, 3, cancelled=False)
-    assert verdict == Verdict("down", f"{sys.executable} took more than 3 s and was killed")
+    assert verdict == DeliveryResult("down", f"{sys.executable} took more than 3 s and was killed")
 
 
 def test_a_program_is_killed_when_the_service_stops(tmp_path):
@@ -115,7 +116,7 @@ def test_a_program_is_killed_when_the_service_stops(tmp_path):
 
 def test_what_a_program_leaves_running_is_killed_and_does_not_hold_us_up(tmp_path):
     path = tmp_path / "pid"
-    assert sent(*python(f"{CHILD}; open(sys.argv[1], 'w').write(str(c.pid))", path)) == Verdict("acknowledged")
+    assert sent(*python(f"{CHILD}; open(sys.argv[1], 'w').write(str(c.pid))", path)) == DeliveryResult("acknowledged")
     assert has_ended(int(path.read_text()))
 
 

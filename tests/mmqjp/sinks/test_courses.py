@@ -7,10 +7,10 @@ from itertools import pairwise
 
 import pytest
 
-from mmqjp.sinks.control import SinkExists, SinkState, UnknownSink
 from mmqjp.sinks.definition import Start
 from mmqjp.sinks.manager import NotASink, SinkManager
-from mmqjp.sinks.message import Message, Verdict, acknowledged, down, gone, refused
+from mmqjp.sinks.positions import SinkExists, SinkState, UnknownSink
+from mmqjp.sinks.sink import DeliveryResult, Message, acknowledged, down, gone, refused
 from tests.support.fake_sinks import DAY, SECOND, Clock, Disk, Endpoint, FakeStore, definition, manager, position
 
 HOUR = 3_600 * SECOND
@@ -58,7 +58,7 @@ def test_a_new_sink_begins_now_or_where_it_says():
 def test_a_receiver_that_is_down_is_asked_at_the_times_of_the_specification_and_then_never():
     store, times = FakeStore(Clock()), []
 
-    def answer(message: Message) -> Verdict:
+    def answer(message: Message) -> DeliveryResult:
         times.append(store.clock.time)
         return down("503")
 
@@ -168,7 +168,7 @@ def test_groups_are_the_same_however_outputs_are_cut_into_batches_and_reads(is_d
 def test_the_end_of_a_group_is_noted_before_it_is_sent():
     store = FakeStore(Clock())
 
-    def answer(message: Message) -> Verdict:
+    def answer(message: Message) -> DeliveryResult:
         assert position(store, "s")["pending"] == message.last
         return down("500")
 
@@ -330,7 +330,7 @@ def test_positions_are_noted_with_the_next_batch_or_after_five_seconds():
 
 def test_who_refused_a_message_that_others_have_is_told_and_it_is_not_sent_again():
     store, refusals = FakeStore(Clock()), iter(["bob refused it", "", ""])
-    endpoint = Endpoint(lambda message: Verdict("acknowledged", next(refusals)))
+    endpoint = Endpoint(lambda message: DeliveryResult("acknowledged", next(refusals)))
     sinks = manager(store, {"s": endpoint}, [definition("s", wait="1s", most=2)])
     for expected in ("bob refused it", ""):
         sinks.committed(store.commit(["a", "a", "a"]))

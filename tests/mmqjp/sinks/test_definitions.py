@@ -7,18 +7,20 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from feeds.dates import from_datetime
-from mmqjp.sinks.definition import SinkDefinition, Start, read_sink
-from mmqjp.sinks.keys import BadSink, SecretName
-from mmqjp.sinks.options import (
+from feeds.documents import from_datetime
+from mmqjp.sinks.definition import (
     AtomOptions,
     CommandOptions,
     JsonlOptions,
     MailOptions,
     ParquetOptions,
+    SinkDefinition,
+    Start,
     WebhookOptions,
+    read_sink,
+    read_tables,
 )
-from mmqjp.sinks.tables import read_tables
+from mmqjp.sinks.secrets import BadSink, SecretName
 
 HOOK = 'kind = "webhook"\nurl = "https://example.org/hook"\n'
 MAIL = 'kind = "mail"\nserver = "smtps://mail.example.org"\nto = ["ann@example.org"]\n'

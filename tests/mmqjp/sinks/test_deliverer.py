@@ -11,9 +11,7 @@ import pytest
 from mmqjp.answers.outbox import Position
 from mmqjp.answers.output import Output
 from mmqjp.sinks.deliverer import Deliverer
-from mmqjp.sinks.jobs import Event
-from mmqjp.sinks.message import Message, Verdict, acknowledged, refused
-from mmqjp.sinks.sink import Pending
+from mmqjp.sinks.sink import DeliveryResult, JobEvent, Message, Pending, acknowledged, refused
 from tests.support.messages import match, message, output
 
 MESSAGES = [message(match(1)), message(match(2)), message(match(3))]
@@ -22,11 +20,11 @@ MESSAGES = [message(match(1)), message(match(2)), message(match(3))]
 class Answering:
     """A receiver that answers as told."""
 
-    def __init__(self, answer: Callable[[Message], Verdict] = lambda message: acknowledged()) -> None:
+    def __init__(self, answer: Callable[[Message], DeliveryResult] = lambda message: acknowledged()) -> None:
         self.got: list[int] = []
         self.answer, self.closed = answer, Flag()
 
-    async def send(self, message: Message) -> Verdict:
+    async def send(self, message: Message) -> DeliveryResult:
         self.got.append(message.first)
         return self.answer(message)
 
@@ -41,7 +39,7 @@ class Hanging(Answering):
         super().__init__()
         self.began, self.cancelled = Flag(), Flag()
 
-    async def send(self, message: Message) -> Verdict:
+    async def send(self, message: Message) -> DeliveryResult:
         self.began.set()
         try:
             await asyncio.Event().wait()
@@ -89,16 +87,16 @@ def deliverer() -> Iterator[Deliverer]:
 Read = Callable[[int, int], list[Output]]
 
 
-def until_ended(deliverer: Deliverer, *jobs: int, read: Read | None = None) -> list[Event]:
+def until_ended(deliverer: Deliverer, *jobs: int, read: Read | None = None) -> list[JobEvent]:
     """The events until some jobs have ended."""
-    found: list[Event] = []
+    found: list[JobEvent] = []
     while not set(jobs) <= {event.job for event in found if event.kind == "ended"}:
         deliverer.wait(1)
         found += deliverer.events(read or (lambda job, after: []))
     return found
 
 
-def kinds(events: list[Event], job: int) -> list[tuple[str, int]]:
+def kinds(events: list[JobEvent], job: int) -> list[tuple[str, int]]:
     return [(event.kind, event.last) for event in events if event.job == job]
 
 
@@ -129,14 +127,14 @@ def test_a_job_that_is_ended_before_it_begins_ends(deliverer: Deliverer):
 def test_a_receiver_that_raises_or_takes_too_long_is_down():
     deliverer = Deliverer(attempt_seconds=0.05)
 
-    def broken(message: Message) -> Verdict:
+    def broken(message: Message) -> DeliveryResult:
         raise ValueError("a\nbug")
 
     deliverer.send(1, Answering(broken), MESSAGES)
     deliverer.send(2, Hanging(), MESSAGES)
     events = until_ended(deliverer, 1, 2)
     verdicts = {event.job: event.verdict for event in events if event.kind == "failed"}
-    assert verdicts == {1: Verdict("down", "a bug"), 2: Verdict("down", "no answer in 0.05 s")}
+    assert verdicts == {1: DeliveryResult("down", "a bug"), 2: DeliveryResult("down", "no answer in 0.05 s")}
     deliverer.close(5)
 
 

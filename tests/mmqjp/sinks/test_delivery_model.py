@@ -10,10 +10,10 @@ from random import Random
 
 import pytest
 
-from mmqjp.sinks.control import SinkState
 from mmqjp.sinks.definition import SinkDefinition
 from mmqjp.sinks.manager import SinkManager
-from mmqjp.sinks.message import Message, Verdict, acknowledged, down, gone, refused
+from mmqjp.sinks.positions import SinkState
+from mmqjp.sinks.sink import DeliveryResult, Message, acknowledged, down, gone, refused
 from tests.generate.seeds import seeds
 from tests.support.fake_sinks import (
     DAY,
@@ -66,7 +66,7 @@ class Life:
     def _is_full(self) -> bool:
         return not self.is_over and self.random.random() < 0.02
 
-    def _answer(self, message: Message) -> Verdict:
+    def _answer(self, message: Message) -> DeliveryResult:
         self.marks[id(message)] = self.killed
         if self.is_over or self.random.random() < 0.6:
             return acknowledged()

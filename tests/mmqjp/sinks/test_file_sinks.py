@@ -7,17 +7,16 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import cast
 
-from feeds.document import Document
+from feeds.documents import Document
 from mmqjp.answers.outbox import Position
 from mmqjp.answers.output import Output
-from mmqjp.session import Session
+from mmqjp.engine import Session
 from mmqjp.sinks.definition import SinkDefinition, read_sink
 from mmqjp.sinks.deliverer import Deliverer
 from mmqjp.sinks.kinds import Kinds
 from mmqjp.sinks.manager import SinkManager
-from mmqjp.sinks.message import Receiver
 from mmqjp.sinks.secrets import Secrets
-from mmqjp.sinks.sink import Sink, Warn
+from mmqjp.sinks.sink import Receiver, Sink, Warn
 from tests.support.fake_sinks import SECOND, Clock, Events, FakeJobs, FakeStore, definition
 
 

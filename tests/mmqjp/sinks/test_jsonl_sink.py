@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-import mmqjp.sinks.file_checkpoint as file_checkpoint
+import mmqjp.sinks.files as file_checkpoint
 from mmqjp.answers.outbox import Position
 from mmqjp.sinks.definition import read_sink
-from mmqjp.sinks.jsonl import GrowingFile
+from mmqjp.sinks.files import GrowingFile
 from mmqjp.sinks.kinds import open_file_sink
 from mmqjp.sinks.sink import Sink
 from tests.support.faults import Killed, Point, armed, killed

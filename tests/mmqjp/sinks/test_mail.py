@@ -13,12 +13,11 @@ from pathlib import Path
 import pytest
 from lxml import html
 
-from mmqjp.present.match import Match
-from mmqjp.sinks.digest import digest
-from mmqjp.sinks.mail import MailReceiver
-from mmqjp.sinks.message import Message, Verdict
-from mmqjp.sinks.options import MailOptions
+from mmqjp.present.item import ShownMatch
+from mmqjp.sinks.definition import MailOptions
 from mmqjp.sinks.secrets import EnvSecret, SecretError, Secrets
+from mmqjp.sinks.sink import DeliveryResult, Message
+from mmqjp.sinks.webhook import MailReceiver, render_mail
 from tests.mmqjp.present.test_formats import HOSTILE, HOSTILE_MATCHES, PAGE_ELEMENTS
 from tests.support.mail_server import MailServer, mail_server, make_certificate
 from tests.support.messages import match, message
@@ -43,10 +42,12 @@ def options(port: int = 0, tls: str = "none", **more: object) -> MailOptions:
     return MailOptions(**(given | more))  # type: ignore[arg-type]  # the tests choose names and types
 
 
-def sent(server: MailServer, given: Message = MESSAGE, secrets: Secrets | None = None, **more: object) -> Verdict:
+def sent(
+    server: MailServer, given: Message = MESSAGE, secrets: Secrets | None = None, **more: object
+) -> DeliveryResult:
     """What comes of one message."""
 
-    async def run() -> Verdict:
+    async def run() -> DeliveryResult:
         receiver = MailReceiver(options(server.port, **more), secrets or Secrets())  # type: ignore[arg-type]
         return await receiver.send(given)
 
@@ -72,7 +73,7 @@ def parts(mail: EmailMessage) -> tuple[str, str]:
 
 def test_a_server_gets_the_digest():
     with mail_server() as server:
-        assert sent(server, to=(ANN, BOB)) == Verdict("acknowledged")
+        assert sent(server, to=(ANN, BOB)) == DeliveryResult("acknowledged")
     ((sender, recipients, content),) = server.mails
     assert (sender, recipients) == ("mmqjp@example.org", [ANN, BOB])
     mail = read(content)
@@ -89,15 +90,15 @@ def test_a_server_gets_the_digest():
 
 def test_every_attempt_is_the_same_bytes_and_any_server_takes_them():
     long = message(*(match(seq, "ä" * 300) for seq in range(100)))
-    content = digest(long, options())
-    assert content == digest(long, options()) and content.isascii()
+    content = render_mail(long, options())
+    assert content == render_mail(long, options()) and content.isascii()
     lines = content.split(b"\r\n")
     assert max(map(len, lines)) <= 78 and not any(b"\n" in line or b"\r" in line for line in lines)
 
 
 def test_messages_have_ids_of_their_own():
     given = (MESSAGE, message(match(3), match(6), sink="morning"), message(match(3), match(5), sink="evening"))
-    assert len({read(digest(one, options()))["Message-ID"] for one in given}) == 3
+    assert len({read(render_mail(one, options()))["Message-ID"] for one in given}) == 3
 
 
 def test_nothing_in_a_title_becomes_a_header_or_markup():
@@ -110,7 +111,7 @@ def test_nothing_in_a_title_becomes_a_header_or_markup():
     )
     given = message(*HOSTILE_MATCHES, *(match(100 + place, title) for place, title in enumerate(titles)))
     with mail_server() as server:
-        assert sent(server, given) == Verdict("acknowledged")
+        assert sent(server, given) == DeliveryResult("acknowledged")
     ((_, recipients, content),) = server.mails
     mail = read(content)
     assert recipients == [ANN] and mail["Bcc"] is None and len(mail.items()) == 8
@@ -122,7 +123,7 @@ def test_nothing_in_a_title_becomes_a_header_or_markup():
 
 def test_a_test_is_plain_text():
     with mail_server() as server:
-        assert sent(server, message(sink="morning")) == Verdict("acknowledged")
+        assert sent(server, message(sink="morning")) == DeliveryResult("acknowledged")
     mail = read(server.mails[0][2])
     assert mail["Subject"] == "morning: a test" and mail.get_content_type() == "text/plain"
     assert mail.get_content().strip() == "This is a test: the mails of this sink arrive here."
@@ -137,12 +138,14 @@ def test_tls_and_a_password(certificate, monkeypatch, tls):
     secrets = Secrets({"mail": EnvSecret("MAIL_PASSWORD")})
     with mail_server(certificate, at_once=tls == "at once", auth=True) as server:
         given = {"tls": tls, "user": "ann", "password": "mail"}
-        assert sent(server, secrets=secrets, **given, ca=certificate) == Verdict("acknowledged")
-        assert sent(server, secrets=secrets, **given, ca=certificate, host="localhost") == Verdict("acknowledged")
+        assert sent(server, secrets=secrets, **given, ca=certificate) == DeliveryResult("acknowledged")
+        assert sent(server, secrets=secrets, **given, ca=certificate, host="localhost") == DeliveryResult(
+            "acknowledged"
+        )
         assert server.encrypted == [True, True] and server.logins == [("ann", "right")] * 2
         monkeypatch.setenv("MAIL_PASSWORD", "hunter2")
         refused = sent(server, secrets=secrets, **given, ca=certificate)
-        assert refused == Verdict("down", "127.0.0.1 refused the user or the password with 535")
+        assert refused == DeliveryResult("down", "127.0.0.1 refused the user or the password with 535")
         monkeypatch.delenv("MAIL_PASSWORD")
         with pytest.raises(SecretError, match="the secret mail is not there"):
             sent(server, secrets=secrets, **given, ca=certificate)
@@ -232,7 +235,7 @@ def strange_server(*says: bytes) -> Iterator[MailServer]:
 def test_servers_that_are_none(says, cause):
     with strange_server(*says) as server:
 
-        async def run() -> Verdict:
+        async def run() -> DeliveryResult:
             return await MailReceiver(options(server.port), Secrets(), silence=1.0).send(MESSAGE)
 
         verdict = asyncio.run(run())
@@ -243,12 +246,12 @@ def test_a_server_that_drips_does_not_hold_us_for_ever():
     """The time of an attempt ends it, however often the server says something."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
-        async def run() -> Verdict:
+        async def run() -> DeliveryResult:
             receiver = MailReceiver(options(listener.getsockname()[1]), Secrets(), silence=3600.0, attempt=0.2)
             return await receiver.send(MESSAGE)
 
         verdict = asyncio.run(run())
-    assert verdict == Verdict("down", "127.0.0.1 took too long: more than 0.2 s")
+    assert verdict == DeliveryResult("down", "127.0.0.1 took too long: more than 0.2 s")
 
 
 def test_nobody_listens():
@@ -259,7 +262,7 @@ def test_nobody_listens():
 
 
 def test_matches_of_several_queries_stand_under_their_names():
-    given: tuple[Match, ...] = (match(1, query="beta"), match(2, query="alpha"), match(3, query="beta"))
-    text, page = parts(read(digest(message(*given), options())))
+    given: tuple[ShownMatch, ...] = (match(1, query="beta"), match(2, query="alpha"), match(3, query="beta"))
+    text, page = parts(read(render_mail(message(*given), options())))
     assert text.index("alpha") < text.index("beta  2 matches")
     assert html.document_fromstring(page).xpath("//h2/text()") == ["alpha ", "beta "]

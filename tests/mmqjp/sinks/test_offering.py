@@ -6,12 +6,12 @@ from collections import Counter
 
 import pytest
 
-from feeds.document import Document
+from feeds.documents import Document
 from mmqjp.answers.fan_out import OutputChunk
 from mmqjp.answers.outbox import Position
-from mmqjp.session import Session
-from mmqjp.sinks.course import Course
-from mmqjp.sinks.offering import offer
+from mmqjp.engine import Session
+from mmqjp.sinks.deliverer import offer
+from mmqjp.sinks.positions import Course
 from tests.support.fake_sinks import SECOND, definition
 
 QUERIES = """FROM S//a->x PUBLISH a1; FROM S//a->x PUBLISH a2; FROM S//b->x PUBLISH b1;

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from mmqjp.session import Session
-from mmqjp.sinks.delivery import OUTPUT_SINK
-from mmqjp.sinks.jsonl import GrowingFile
+from mmqjp.engine import Session
+from mmqjp.sinks.deliverer import OUTPUT_SINK
+from mmqjp.sinks.files import GrowingFile
 from tests.processes import nursery
 from tests.support.faults import Killed, armed, killed
 from tests.support.service import PAIRS, Directory, StopAfter

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from mmqjp.answers.outbox import Position
 from mmqjp.answers.output import Output
-from mmqjp.sinks.jsonl import GrowingFile, Pipe, WholeFile, open_sink
-from mmqjp.text import json_line
+from mmqjp.process import json_line
+from mmqjp.sinks.files import GrowingFile, Pipe, WholeFile, open_sink
 
 
 def outputs(*numbers: int) -> list[Output]:

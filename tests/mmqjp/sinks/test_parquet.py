@@ -13,11 +13,10 @@ import duckdb
 import pyarrow.parquet as pq
 import pytest
 
-import mmqjp.sinks.parquet_file as parquet_file
+import mmqjp.sinks.parquet as parquet_file
 from mmqjp.answers.outbox import Position
-from mmqjp.sinks.options import ParquetOptions
-from mmqjp.sinks.parquet import ParquetSink
-from mmqjp.sinks.parquet_file import ParquetFile
+from mmqjp.sinks.definition import ParquetOptions
+from mmqjp.sinks.parquet import ParquetFile, ParquetSink
 from tests.support.faults import Killed, Point, armed, killed
 from tests.support.messages import TIME, output
 from tests.support.sink_store import SinkStore

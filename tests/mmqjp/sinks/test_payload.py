@@ -2,8 +2,7 @@
 
 import json
 
-from mmqjp.sinks.message import Message
-from mmqjp.sinks.payload import MOST_BYTES, payload
+from mmqjp.sinks.sink import MOST_BYTES, Message, payload
 from tests.support.messages import match, message
 
 

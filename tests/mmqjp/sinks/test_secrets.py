@@ -9,8 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from mmqjp.sinks.keys import BadSink, SecretName
-from mmqjp.sinks.secrets import EnvSecret, FileSecret, SecretError, Secrets, make_secret, read_sources
+from mmqjp.sinks.secrets import (
+    BadSink,
+    EnvSecret,
+    FileSecret,
+    SecretError,
+    SecretName,
+    Secrets,
+    make_secret,
+    read_sources,
+)
 
 VALUE = "hunter2-Correct/Horse"
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from mmqjp.session import Session
+from mmqjp.engine import Session
 from tests.support.cli import mmqjp
 from tests.support.mail_server import mail_server
 

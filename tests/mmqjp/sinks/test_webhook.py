@@ -15,12 +15,10 @@ import pytest
 from standardwebhooks import Webhook
 from standardwebhooks.webhooks import WebhookVerificationError
 
-from feeds.fetch.network import open_client
-from mmqjp.sinks.keys import SecretName
-from mmqjp.sinks.message import Message, Verdict
-from mmqjp.sinks.options import WebhookOptions
-from mmqjp.sinks.secrets import FileSecret, Secrets
-from mmqjp.sinks.signature import signing_key
+from feeds.fetch.http import open_client
+from mmqjp.sinks.definition import WebhookOptions
+from mmqjp.sinks.secrets import FileSecret, SecretName, Secrets, signing_key
+from mmqjp.sinks.sink import DeliveryResult, Message
 from mmqjp.sinks.webhook import WebhookReceiver
 from tests.support.messages import match, message
 
@@ -81,10 +79,10 @@ def sent(
     secrets: Secrets | None = None,
     times: int = 1,
     **options: object,
-) -> tuple[Verdict, Server]:
+) -> tuple[DeliveryResult, Server]:
     """What comes of a message, and the server that got it."""
 
-    async def run() -> tuple[Verdict, Server]:
+    async def run() -> tuple[DeliveryResult, Server]:
         async with serving(answer) as server:
             chosen = {"url": server.url(), "allow_private": True} | options
             receiver = WebhookReceiver(WebhookOptions(**chosen), secrets or Secrets(), silence=0.3, attempt=0.6)  # type: ignore[arg-type]  # they are a test's
@@ -148,7 +146,7 @@ def test_a_receiver_says_when_to_come_again(header: str, seconds: int | None):
 
 
 def test_redirects_are_not_followed():
-    async def run() -> tuple[Verdict, Server]:
+    async def run() -> tuple[DeliveryResult, Server]:
         async with serving(reply(200)) as other:
             answer = reply(302, Location=other.url())
             verdict = await asyncio.to_thread(lambda: sent(answer)[0])
@@ -222,7 +220,7 @@ def test_private_addresses_are_reached_only_if_the_file_allows_it(host: str):
     async def resolve(host: str, port: int) -> list[str]:
         return ["127.0.0.1"]
 
-    async def run() -> tuple[Verdict, Server]:
+    async def run() -> tuple[DeliveryResult, Server]:
         async with serving(reply(200)) as server:
             client = partial(open_client, resolve=resolve)
             receiver = WebhookReceiver(WebhookOptions(server.url(host)), Secrets(), client)

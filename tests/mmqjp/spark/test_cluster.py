@@ -12,7 +12,7 @@ import pytest
 
 import mmqjp.spark_job
 from bench.spark_cluster import PATIENCE, Application, Cluster, NotInTime, kill, running_cluster, wait_until
-from mmqjp.session import Session
+from mmqjp.engine import Session
 from tests.support.cli import mmqjp as mmqjp_command
 from tests.support.service import Directory, stream
 

@@ -14,16 +14,16 @@ from pyspark.errors import PySparkException
 
 from feeds.history import History
 from feeds.tail import Tail
-from join_stage.store.spark.tables import spark_columns
+from join_stage.store.spark.parquet_store import spark_columns
 from mmqjp.answers.outbox import Position
 from mmqjp.documents.watermarks import Timing
+from mmqjp.engine import Session
 from mmqjp.service.commands import CommandQueue
+from mmqjp.service.drops import MICRO_BATCHES, StreamFailed, StreamingService, spark_error_text
 from mmqjp.service.loop import Service, ServiceOptions
 from mmqjp.service.spool import Spool
-from mmqjp.service.streaming import MICRO_BATCHES, StreamFailed, StreamingService, cause
-from mmqjp.session import Session
-from mmqjp.sinks.jsonl import GrowingFile, Pipe
-from mmqjp.spark.micro_batch import ROWS
+from mmqjp.sinks.files import GrowingFile, Pipe
+from mmqjp.spark.source import ROWS
 from tests.support.faults import Injected, armed, fail
 from tests.support.service import PAIRS, Directory, Events, stream, streaming
 
@@ -269,9 +269,9 @@ feeds.errors.SourceError: drops: no such file or directory; make it
 
     at org.apache.spark.sql.Source.latest(Source.scala:84)
 """
-    assert cause(PySparkException(planner)) == "SourceError: drops: no such file or directory; make it"
-    assert cause(PySparkException("Job aborted\n  at x")) == "Job aborted"
-    assert cause(PySparkException("")) == "PySparkException"
+    assert spark_error_text(PySparkException(planner)) == "SourceError: drops: no such file or directory; make it"
+    assert spark_error_text(PySparkException("Job aborted\n  at x")) == "Job aborted"
+    assert spark_error_text(PySparkException("")) == "PySparkException"
 
 
 def test_only_an_engine_on_spark_evaluates_data_frames():

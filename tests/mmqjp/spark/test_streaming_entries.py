@@ -10,16 +10,22 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from feeds.document import Document, Reject
+from feeds.documents import Document, Reject
 from feeds.history import History
-from feeds.offsets import Offset
-from feeds.tail import ReadItem, Tail, waiting_files
-from feeds.waiting import judged
-from mmqjp.spark import batch_plan as plans
-from mmqjp.spark import files
-from mmqjp.spark.batch_plan import PlanFiles
-from mmqjp.spark.files import FileReader, FileSource, PlanPartition, SourcePath
-from mmqjp.spark.micro_batch import ROWS, items_of, uncommitted
+from feeds.readers import Offset
+from feeds.tail import ReadItem, Tail, judged, waiting_files
+from mmqjp.spark import source as plans
+from mmqjp.spark import source as source_module
+from mmqjp.spark.source import (
+    ROWS,
+    FileReader,
+    FileSource,
+    PlanFiles,
+    PlanPartition,
+    SourcePath,
+    decode_items,
+    uncommitted,
+)
 
 HOUR = 3600 * 1_000_000
 ENTRY = "<item><title>{0} {1}</title><guid>{0}</guid><pubDate>Mon, 0{0} Jan 2024 00:00:00 GMT</pubDate></item>"
@@ -97,7 +103,7 @@ class Spark:
             for last in (False, True) if again else (True,):
                 known = history()
                 known.load(self.kept)
-                waiting = items_of(uncommitted(rows, self.positions))
+                waiting = decode_items(uncommitted(rows, self.positions))
                 found += seen(self._committed(judged(waiting, known), last, len(rows)))
                 self.kept |= known.changed()
         return found
@@ -123,7 +129,7 @@ def test_the_same_entries_are_documents_of_the_same_times(most: int, again: bool
 def test_a_feed_that_is_read_on_goes_on_with_its_next_entry(
     drops: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    for module in (files, plans):
+    for module in (source_module, plans):
         monkeypatch.setattr(module, "LARGE", 300)  # a micro-batch takes an entry or two of a file
     known, spark = history(), Spark(drops, tmp_path / "plans", 1)
     expected = here(drops, known)

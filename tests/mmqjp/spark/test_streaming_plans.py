@@ -11,14 +11,27 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from feeds.document import Document, Reject
-from feeds.offsets import ALL_READ, Offset
+from feeds.documents import Document, Reject
+from feeds.readers import ALL_READ, Offset
 from feeds.splits import Split
 from feeds.tail import ReadItem, Tail, waiting_files
 from mmqjp import spark_job
-from mmqjp.spark.batch_plan import PlanFiles, ReadPlan, next_plan, plan_partitions
-from mmqjp.spark.files import FileReader, FileSource, PlanPartition, SourcePath
-from mmqjp.spark.micro_batch import ROWS, numbered, readable, row_of, to_batches, uncommitted
+from mmqjp.spark.source import (
+    ROWS,
+    FileReader,
+    FileSource,
+    PlanFiles,
+    PlanPartition,
+    ReadPlan,
+    SourcePath,
+    assign_positions,
+    next_plan,
+    plan_partitions,
+    row_of,
+    split_unreadable,
+    to_batches,
+    uncommitted,
+)
 from tests.support.unreadable import failing, shut
 
 LIMIT = ReadAllAvailable()
@@ -61,7 +74,7 @@ class Driver:
     def read(self, shares: list[PlanPartition]) -> pa.Table:
         """The rows of a micro-batch, as they are admitted."""
         found = [batch for share in reversed(shares) for batch in self.reader.read(share)]
-        rows, self.failed = readable(pa.Table.from_batches(found, ROWS).sort_by("place"))
+        rows, self.failed = split_unreadable(pa.Table.from_batches(found, ROWS).sort_by("place"))
         return uncommitted(rows, self.positions)
 
     def commit(self, rows: pa.Table) -> None:
@@ -242,7 +255,7 @@ def test_rows_without_offsets_are_numbered_within_their_micro_batch():
     rows = pa.Table.from_batches(
         to_batches(row_of(n, 0, ReadItem(item, Offset("", "", 0)), None) for n in range(3)), ROWS
     )
-    found = numbered(rows, "q", "m", 2)
+    found = assign_positions(rows, "q", "m", 2)
     assert found.schema == ROWS and set(found["source"].to_pylist()) == {"q"}
     assert len(uncommitted(found, {("q", "m"): Offset("q", "m", 2 << 32)})) == 3, (
         "of the micro-batch before all is done"

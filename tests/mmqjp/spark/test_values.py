@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from feeds.bad_input import SourceError
-from mmqjp.service.streaming import StreamingService
-from mmqjp.spark.frames import ValueSource, streaming_frame
-from mmqjp.spark.micro_batch import ROWS
-from mmqjp.spark.values import rows_frame
+from feeds.documents import SourceError
+from mmqjp.service.drops import StreamingService
+from mmqjp.spark.source import ROWS, ValueSource, rows_frame, streaming_frame
 from tests.support.cli import mmqjp
 from tests.support.faults import Injected, armed, fail
 from tests.support.service import Directory, Events, stream

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from feeds.document import Document
-from mmqjp.session import Session
+from feeds.documents import Document
+from mmqjp.engine import Session
 from tests.generate.seeds import seeds
 from tests.oracle.bindings import OutputRow
 from tests.oracle.evaluation import comparable, evaluate
@@ -17,7 +17,7 @@ from tests.processes import nursery
 from tests.processes.absence_engine import LATENESS, SCRIPT, batches, opened
 from tests.support.agreement import as_row
 from tests.support.faults import FaultySession, Injected
-from xscl import parse_script
+from xscl.parser import parse_script
 
 
 def expected(given: Sequence[Sequence[Document]]) -> list[OutputRow]:

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import pytest
 
-from join_stage.joiner import PLANS
+from join_stage.protocol import PLANS
 from join_stage.store.protocol import DUCKDB_FILE
-from mmqjp.session import Session
+from mmqjp.engine import Session
 from templates.catalog import Catalog
 from templates.witness import ATTRIBUTE_SHIFT, CHAIN_SHIFT, MOST_CHAINS, node_id, plain_node
 from tests.processes.store import take
 from tests.support.conjuncts import conjuncts_of
 from tests.support.delivery import undelivered
-from xpath_stage.parse import MAX_ATTRIBUTES
-from xscl import parse_script
+from xpath_stage.documents import MAX_ATTRIBUTES
+from xscl.parser import parse_script
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

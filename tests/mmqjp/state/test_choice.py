@@ -13,17 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from feeds.size import EXPANDED, input_bytes
+from feeds.tail import EXPANDED, input_bytes
 from mmqjp.commands import demo
-from mmqjp.commands import open as opening
-from mmqjp.commands.open import chosen_engine
-from mmqjp.engine import Engine
-from mmqjp.session import Session
-from mmqjp.state.choice import MOST_FOR_DUCKDB, Choice, choose
+from mmqjp.commands import formats as opening
+from mmqjp.commands.formats import chosen_engine
+from mmqjp.engine import CoreEngine, Session
+from mmqjp.state.choice import MOST_FOR_DUCKDB, EngineChoice, choose_engine
 from tests.generate.strategies import random_case
 from tests.support.cli import mmqjp as call
 from tests.support.cli import write_documents, write_queries
-from xscl import to_xscl
+from xscl.printer import to_xscl
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,7 +31,7 @@ SUBMIT = {"PYSPARK_GATEWAY_PORT": "12345"}
 
 
 def chosen(**given: object) -> str:
-    return choose(**{"environ": {}, "session_runs": lambda: False, **given}).engine  # type: ignore[arg-type]  # the tests give right ones
+    return choose_engine(**{"environ": {}, "session_runs": lambda: False, **given}).engine  # type: ignore[arg-type]  # the tests give right ones
 
 
 def test_duckdb_is_chosen_if_nothing_asks_for_spark():
@@ -64,13 +63,15 @@ def test_the_engine_of_the_state_comes_first(tmp_path: Path):
 
 
 def test_why_is_told_unless_the_engine_was_asked_for():
-    assert choose("spark") == Choice("spark")
-    assert choose(environ=SUBMIT).why == "spark-submit started this process"
+    assert choose_engine("spark") == EngineChoice("spark")
+    assert choose_engine(environ=SUBMIT).why == "spark-submit started this process"
 
 
 def test_an_engine_of_the_library_is_auto(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("mmqjp.engine.choose", lambda *given: Choice("duckdb") if given[0] == "auto" else 1 / 0)
-    with Engine(state=tmp_path / "state"):
+    monkeypatch.setattr(
+        "mmqjp.engine.choose_engine", lambda *given: EngineChoice("duckdb") if given[0] == "auto" else 1 / 0
+    )
+    with CoreEngine(state=tmp_path / "state"):
         assert (tmp_path / "state" / "mmqjp.duckdb").exists()
 
 
@@ -103,11 +104,11 @@ def test_run_counts_as_many_bytes_as_it_reads(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "a.rss").write_text("<rss/>")
     sizes: list[object] = []
 
-    def told(*given: object) -> Choice:
+    def told(*given: object) -> EngineChoice:
         sizes.append(given[3])
-        return Choice("duckdb")
+        return EngineChoice("duckdb")
 
-    monkeypatch.setattr(opening, "choose", told)
+    monkeypatch.setattr(opening, "choose_engine", told)
     call("run", "--queries", write_queries(tmp_path), "--documents", tmp_path, "--feeds")
     assert sizes == [6]
 
@@ -115,9 +116,11 @@ def test_run_counts_as_many_bytes_as_it_reads(tmp_path: Path, monkeypatch: pytes
 def test_run_says_on_a_terminal_which_engine_it_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
     path = write_documents(tmp_path / "d.jsonl")
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    assert chosen_engine("duckdb", paths=[path]) == Choice("duckdb")
+    assert chosen_engine("duckdb", paths=[path]) == EngineChoice("duckdb")
     assert capsys.readouterr().err == ""
-    monkeypatch.setattr(opening, "choose", lambda *given: choose(*given, environ={}, session_runs=lambda: False))
+    monkeypatch.setattr(
+        opening, "choose_engine", lambda *given: choose_engine(*given, environ={}, session_runs=lambda: False)
+    )
     chosen_engine("auto", paths=[path])
     assert capsys.readouterr().err == "mmqjp: on duckdb: 256 MiB of documents or less\n"
 
@@ -133,12 +136,12 @@ def test_master_is_refused_for_a_state_on_duckdb(tmp_path: Path):
 def lines_of_run(monkeypatch: pytest.MonkeyPatch, most: int, queries: Path, documents: Path) -> bytes:
     """The output of `run` if DuckDB is chosen for at most so many bytes."""
 
-    def choice(*given: object) -> Choice:
-        found = choose(*given, environ={}, session_runs=lambda: False, most=most)  # type: ignore[arg-type]  # as commands give them
+    def choice(*given: object) -> EngineChoice:
+        found = choose_engine(*given, environ={}, session_runs=lambda: False, most=most)  # type: ignore[arg-type]  # as commands give them
         assert found.engine == ("duckdb" if most else "spark")
         return found
 
-    monkeypatch.setattr(opening, "choose", choice)
+    monkeypatch.setattr(opening, "choose_engine", choice)
     result = call("run", "--queries", queries, "--documents", documents)
     assert result.exit_code == 0, result.stderr
     return result.stdout_bytes
@@ -167,13 +170,13 @@ def test_the_demo_gives_the_same_on_both(spark: SparkSession):
 
 
 def test_the_demo_fails_if_the_engines_differ(monkeypatch: pytest.MonkeyPatch):
-    real, runs = demo.answered, count()
+    real, runs = demo.example_run, count()
 
     @contextmanager
-    def answered(engine: str, *given: Any) -> Iterator[demo.Answered]:
+    def answered(engine: str, *given: Any) -> Iterator[demo.DemoRun]:
         with real("duckdb", *given) as found:
             yield replace(found, lines=found.lines[next(runs) :])
 
-    monkeypatch.setattr(demo, "answered", answered)
+    monkeypatch.setattr(demo, "example_run", answered)
     result = call("demo", "--both")
     assert (result.exit_code, "spark gives other lines" in result.stderr) == (1, True)

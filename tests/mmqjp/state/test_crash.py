@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mmqjp.session import Session
+from mmqjp.engine import Session
 from tests.generate.strategies import random_case
 from tests.oracle.evaluation import comparable
 from tests.processes import nursery

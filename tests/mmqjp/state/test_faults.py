@@ -14,13 +14,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from feeds.bad_input import SourceError
-from feeds.document import Document
-from feeds.fetch.feed_state import FeedState
-from feeds.fetch.state import STATE_FILE, FetchStore, HostState
+from feeds.documents import Document, SourceError
+from feeds.fetch.state import STATE_FILE, FeedState, FetchStore, HostState
 from join_stage.store.protocol import DUCKDB_FILE, StoreError
+from mmqjp.engine import Session
 from mmqjp.service.spool import CommandResult, Spool
-from mmqjp.session import Session
 from tests.processes import nursery
 from tests.support.cli import mmqjp
 from tests.support.damage import damaged

@@ -16,15 +16,12 @@ import pyarrow as pa
 import pytest
 
 from join_stage.duckdb_files import DuckDBFilesReader
-from join_stage.joiner import JoinEngine
-from join_stage.store.protocol import Outdated, StoreError
-from join_stage.store.reading import QuestionRefused
-from join_stage.store.schema import StoreSchema
+from join_stage.protocol import JoinEngine
+from join_stage.store.protocol import Outdated, QuestionRefused, StoreError, StoreSchema
 from join_stage.store.spark.parquet_store import GRACE, ParquetStore
-from mmqjp.engine import Engine
-from mmqjp.session import Session
-from mmqjp.state.ownership import Ownership
-from mmqjp.tables.store_schema import SCHEMA
+from mmqjp.engine import CoreEngine, Session
+from mmqjp.state.choice import Ownership
+from mmqjp.tables.schema import SCHEMA
 from tests.generate.seeds import at_length
 from tests.generate.strategies import random_case
 from tests.mmqjp.service.test_questions import BOTH, BOTH_WRITE, DUCKDB, DUCKDB_READS, SECRET, Place
@@ -118,7 +115,7 @@ def test_what_duckdb_answers_is_answered(place: Place, sql: str, number: int):
 
 
 def test_only_the_files_of_the_store_can_be_reached(place: Place, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("join_stage.store.duckdb_question.judge", lambda *_: None)
+    monkeypatch.setattr("join_stage.store.duckdb.check_question", lambda *_: None)
     for sql in ("SELECT * FROM read_text('{secret}')", "COPY (SELECT 1) TO '{state}/x.parquet'"):
         with pytest.raises(duckdb.Error, match="disabled by configuration"):
             place.engine.sql(place.filled(sql))
@@ -229,7 +226,7 @@ def test_a_store_of_an_older_format_is_told(stores: tuple[Path, Path], tmp_path:
     store.commit()
     store.close()
     with pytest.raises(Outdated):
-        Engine(state=tmp_path, read_only=True)
+        CoreEngine(state=tmp_path, read_only=True)
 
 
 LOOKS = [
@@ -259,7 +256,7 @@ def test_commands_that_look_need_no_spark_and_do_not_wait_for_who_writes(
 
 
 def test_a_look_does_not_load_spark(stores: tuple[Path, Path]):
-    program = "import sys; from mmqjp.session import Session; Session(state=sys.argv[1], read_only=True).close(); "
+    program = "import sys; from mmqjp.engine import Session; Session(state=sys.argv[1], read_only=True).close(); "
     program += "print('pyspark' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program, stores[1]], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

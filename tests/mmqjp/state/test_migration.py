@@ -11,14 +11,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from feeds.document import Document
-from join_stage.joiner import PLANS
+from feeds.documents import Document
+from join_stage.protocol import PLANS
 from join_stage.store.protocol import DUCKDB_FILE, StoreError
 from mmqjp.answers.output import json_nodes
-from mmqjp.session import Session
-from mmqjp.sinks.delivery import OUTPUT_SINK, Delivery
-from mmqjp.sinks.jsonl import open_sink
-from mmqjp.tables.answers import FORMER_NAMES
+from mmqjp.engine import Session
+from mmqjp.sinks.deliverer import OUTPUT_SINK, Delivery
+from mmqjp.sinks.files import open_sink
+from mmqjp.tables.schema import FORMER_NAMES
 from tests.support.cli import mmqjp
 from tests.support.delivery import mark_delivered, undelivered
 from tests.support.places import DATA

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from join_stage.joiner import PLANS
-from join_stage.near import near_texts
-from mmqjp.session import Session
+from join_stage import near
+from join_stage.protocol import PLANS
+from mmqjp.engine import Session
 from tests.generate.seeds import seeds
 from tests.oracle.evaluation import comparable, evaluate
 from tests.processes import nursery
@@ -23,8 +23,8 @@ from tests.support.agreement import as_row
 def test_killed_as_the_order_of_words_is_learnt(
     seed: int, point: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(near_texts, "ENOUGH", ENOUGH)
-    monkeypatch.setattr(near_texts, "AGAIN", AGAIN)
+    monkeypatch.setattr(near, "ENOUGH", ENOUGH)
+    monkeypatch.setattr(near, "AGAIN", AGAIN)
     killed = nursery.run("tests.processes.near_engine", tmp_path, seed, point)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     script, batches = case(seed)

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import pytest
 
-from feeds.document import Document
+from feeds.documents import Document
 from join_stage.store.protocol import Outdated, StoreError
-from mmqjp.service.client import Client
-from mmqjp.session import Session
-from mmqjp.state.ownership import OWNER_FILE, InUse, Ownership, ReadLock, is_held
+from mmqjp.engine import Session
+from mmqjp.service.commands import Client
+from mmqjp.state.choice import OWNER_FILE, InUse, Ownership, ReadLock, is_held
 from tests.support.cli import mmqjp
 from tests.support.service import PAIRS, Directory
 from tests.support.unprivileged import command_as_nobody, give_to_all, open_directory, take_back
@@ -72,7 +72,7 @@ def test_what_a_killed_process_left_in_the_log_is_seen_too(state: Path):
     program = """
 import os, sys
 from mmqjp import Document
-from mmqjp.session import Session
+from mmqjp.engine import Session
 engine = Session("duckdb", state=sys.argv[1])
 engine.process([Document("d3", "<a>v</a>", time=3)])
 os._exit(0)

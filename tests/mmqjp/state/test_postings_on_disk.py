@@ -7,12 +7,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from feeds.document import Document
+from feeds.documents import Document
 from join_stage.signature import join
-from join_stage.signature.signature_plan import SignaturePlan
-from join_stage.spark.signature import edge_by_edge
+from join_stage.signature.plan import SignaturePlan
+from join_stage.spark.engine import edge_by_edge
 from join_stage.store.protocol import StoreError
-from mmqjp.session import Session
+from mmqjp.engine import Session
 from templates.witness import R_DOC, R_DOCTS
 
 SECOND = 1_000_000
@@ -61,7 +61,7 @@ def test_postings_that_cannot_be_loaded_are_loaded_again(tmp_path: Path, monkeyp
         session.process([doc("i", second, second) for second in range(20)])
         session.subscribe("S//i->x[./k->p] PUBLISH m", backfill=True)  # has the postings built anew
         with monkeypatch.context() as full:
-            full.setattr("join_stage.signature.signature_plan.READ_DOCUMENTS", 3)
+            full.setattr("join_stage.signature.plan.READ_DOCUMENTS", 3)
             full.setattr(SignaturePlan, "_settle", _no_room)
             with pytest.raises(StoreError, match="no room"):
                 session.process([doc("o", 7, 30)])

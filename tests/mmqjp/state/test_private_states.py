@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from common.private import SHARED, make_inside, umask_of
-from feeds.fetch.archive import Capture
-from feeds.fetch.drop_archive import DropArchive
+from common.files import SHARED, make_inside, umask_of
+from feeds.fetch.archive import Capture, DropArchive
 from feeds.fetch.state import FetchStore
-from mmqjp.commands import open as opening
-from mmqjp.session import Session
-from mmqjp.state.ownership import OWNER_FILE
+from mmqjp.commands import formats as opening
+from mmqjp.engine import Session
+from mmqjp.state.choice import OWNER_FILE
 from tests.support.cli import mmqjp
 from tests.support.service import PAIRS, Directory, stream
 from tests.support.unprivileged import as_nobody, command_as_nobody, open_directory

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feeds.document import Document
-from join_stage.joiner import DEFAULT_PLAN, PLANS
+from feeds.documents import Document
+from join_stage.protocol import DEFAULT_PLAN, PLANS
 from mmqjp.answers.output import Output
-from mmqjp.session import Session
-from mmqjp.state.reach import MAX_GAPS, Gap, Gaps, Reach, missed_from, with_gap, with_recalled
+from mmqjp.engine import Session
+from mmqjp.state.eviction import MAX_GAPS, CoverageGap, Gaps, Reach, missed_from, with_gap, with_recalled
 from tests.generate.seeds import seeds
 from tests.support.delivery import mark_delivered, undelivered
 from tests.support.faults import FaultySession, Injected
@@ -205,11 +205,11 @@ def test_lateness_that_changes_at_every_start_changes_no_result(seed: int, tmp_p
     assert sorted(got) == sorted(expected)
 
 
-GAPS = st.lists(st.builds(Gap, st.integers(0, 60), st.integers(0, 20)), max_size=40)
+GAPS = st.lists(st.builds(CoverageGap, st.integers(0, 60), st.integers(0, 20)), max_size=40)
 
 
 @given(GAPS, st.integers(0, 80))
-def test_gaps_miss_nothing_that_any_eviction_left_out(evictions: list[Gap], time: int):
+def test_gaps_miss_nothing_that_any_eviction_left_out(evictions: list[CoverageGap], time: int):
     gaps: Gaps = ()
     for gap in evictions:
         gaps = with_gap(gaps, gap)
@@ -229,7 +229,7 @@ def test_gaps_miss_nothing_that_any_eviction_left_out(evictions: list[Gap], time
 
 
 def test_a_note_of_how_far_a_store_reaches_is_read_as_it_was_written():
-    reach = Reach((Gap(3, 1), Gap(2, 5)), (Gap(1, 1),), frozenset({"S", "ö"}))
+    reach = Reach((CoverageGap(3, 1), CoverageGap(2, 5)), (CoverageGap(1, 1),), frozenset({"S", "ö"}))
     assert Reach.from_setting(reach.to_setting()) == reach
     assert Reach.from_setting(None) == Reach()
 

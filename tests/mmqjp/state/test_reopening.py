@@ -12,10 +12,10 @@ import duckdb
 import pytest
 from hypothesis import given
 
-from feeds.document import Document
-from join_stage.joiner import PLANS
+from feeds.documents import Document
+from join_stage.protocol import PLANS
 from join_stage.store.protocol import DUCKDB_FILE, StoreError
-from mmqjp.session import Session
+from mmqjp.engine import Session
 from templates.catalog import Catalog
 from tests.generate.seeds import seeds
 from tests.generate.strategies import cases, random_case
@@ -23,8 +23,10 @@ from tests.oracle.evaluation import comparable
 from tests.support.agreement import as_row
 from tests.support.cli import mmqjp
 from tests.support.conjuncts import conjuncts_of
-from xscl import Script, parse_script, to_xscl
-from xscl.algebra.pattern_json import from_json, to_json
+from xscl.algebra.trees import pattern_from_json, pattern_to_json
+from xscl.parser import parse_script
+from xscl.printer import to_xscl
+from xscl.syntax import Script
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -180,7 +182,7 @@ def test_patterns_are_read_as_they_were_written(case: tuple[Script, object]):
     for conjunct in conjuncts_of(case[0]):
         catalog.add(conjunct, 1, True)
     for step in catalog.steps.values():
-        assert from_json(to_json(step.node)) == step.node
+        assert pattern_from_json(pattern_to_json(step.node)) == step.node
 
 
 @pytest.mark.parametrize(
@@ -192,4 +194,4 @@ def test_patterns_are_read_as_they_were_written(case: tuple[Script, object]):
 )  # fmt: skip
 def test_what_is_no_pattern_is_refused(text: str):
     with pytest.raises(ValueError):
-        from_json(text)
+        pattern_from_json(text)

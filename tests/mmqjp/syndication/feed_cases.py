@@ -7,10 +7,10 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from feeds.document import Document
-from join_stage.store.reading import Bounds
+from feeds.documents import Document
+from join_stage.store.protocol import Bounds
 from mmqjp.answers.output import Output
-from mmqjp.session import Session
+from mmqjp.engine import Session
 
 SIZE, NEWEST = 100, 50
 """What the design says of archives and feeds."""

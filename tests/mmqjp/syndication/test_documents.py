@@ -8,18 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lxml import etree, html
 
-from feeds.dates import from_datetime
+from feeds.documents import from_datetime
 from feeds.feed import parse_feed
 from mmqjp.answers.output import Output
-from mmqjp.explain.operands import JoinedValue, Operand
-from mmqjp.explain.reasons import Reason
-from mmqjp.present.item import is_web_address, item_of, missing_item
-from mmqjp.present.match import Match
-from mmqjp.syndication.atom import Feed, archive_document, feed_document
-from mmqjp.syndication.entries import entry_of, timestamp
+from mmqjp.explain.join_trial import Reason
+from mmqjp.explain.terms import JoinedValue, Operand
+from mmqjp.present.item import ShownMatch, is_web_address, item_of, missing_item
+from mmqjp.syndication.atom import AtomFeed, archive_document, entry_of, feed_document, timestamp
 from tests.support.atom import ATOM, ids_of, is_archive, link, validated
 
-FEED = Feed("urn:uuid:00000000-0000-4000-8000-000000000000", "stories", "https://a.example/f/k/stories.atom", 5)
+FEED = AtomFeed("urn:uuid:00000000-0000-4000-8000-000000000000", "stories", "https://a.example/f/k/stories.atom", 5)
 NOON = 1_784_200_000_123_456
 
 TEXTS = st.one_of(
@@ -58,14 +56,14 @@ def matches(draw):
     output = Output(draw(NAMES), 0, draw(TIMES), documents, ("S",) * len(items), {}, "<match/>", f"{seq:032x}", seq)
     reason = Reason((JoinedValue(Operand("title", draw(TEXTS)), Operand("title", draw(TEXTS))),))
     selected = draw(st.lists(st.tuples(TEXTS, TEXTS), max_size=2))
-    return Match(output, tuple(items), draw(st.sampled_from((None, reason))), tuple(selected))
+    return ShownMatch(output, tuple(items), draw(st.sampled_from((None, reason))), tuple(selected))
 
 
 def plain_match(seq=0, title="A title", query="q", items=None, selected=()):
     found = items or (item_of("d0", "S", NOON, xml_of(title, "https://a.example/0")),)
     names = tuple(item.id for item in found)
     output = Output(query, 0, NOON, names, ("S",) * len(names), {}, "<match/>", f"{seq:032x}", seq)
-    return Match(output, found, None, selected)
+    return ShownMatch(output, found, None, selected)
 
 
 @given(st.lists(matches(), max_size=4, unique_by=lambda match: match.output.seq), TIMES)
@@ -141,6 +139,6 @@ def test_times_are_those_of_rfc_3339(time):
 
 def test_ids_of_stores_of_older_formats_become_uuids():
     match = plain_match()
-    odd = Match(Output("q", 0, 0, ("d0",), ("S",), {}, "", "no digest", 1), match.items)
+    odd = ShownMatch(Output("q", 0, 0, ("d0",), ("S",), {}, "", "no digest", 1), match.items)
     first, again = entry_of(odd, 0), entry_of(odd, 0)
     assert first == again and "<id>urn:uuid:" in first.xml

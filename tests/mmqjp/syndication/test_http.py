@@ -10,11 +10,10 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from feeds.feed import parse_feed
-from mmqjp.session import Session
-from mmqjp.syndication.http import FeedPages, Request, http_date
-from mmqjp.syndication.links import Links, setting_of
-from mmqjp.syndication.store_feeds import StoreFeeds
-from mmqjp.tables.commit_metadata import CommitMetadata
+from mmqjp.engine import Session
+from mmqjp.syndication.atom import Links, setting_of
+from mmqjp.syndication.read_entries import FeedPages, FeedRequest, StoreFeeds, http_date
+from mmqjp.tables.schema import CommitMetadata
 from tests.mmqjp.syndication.feed_cases import QUERIES, Clock, Recount, SessionReader, filled, process, urns
 from tests.support.atom import ids_of, is_archive, link, validated
 
@@ -27,7 +26,7 @@ def pages_of(engine, clock):
 
 
 def request(name, archive=None, **headers):
-    return Request(LINKS.key(name, 0), name, archive, **headers)
+    return FeedRequest(LINKS.key(name, 0), name, archive, **headers)
 
 
 def at(address, **headers):
@@ -35,7 +34,7 @@ def at(address, **headers):
     parts = urlsplit(address)
     assert f"{parts.scheme}://{parts.netloc}" == URL
     _, _, key, *rest = parts.path.removesuffix(".atom").split("/")
-    return Request(key, unquote(rest[0]), int(rest[1]) if rest[1:] else None, **headers)
+    return FeedRequest(key, unquote(rest[0]), int(rest[1]) if rest[1:] else None, **headers)
 
 
 class FeedReader:
@@ -151,10 +150,10 @@ def test_wrong_and_revoked_keys(engine, clock):
     for wrong in (replace(right, key="x"), replace(right, name="same"), replace(right, key=right.key + ".1")):
         assert pages.answer(wrong).status in (404, 410)
     assert pages.answer(replace(right, key="")).status == 404
-    assert pages.answer(Request(LINKS.key("unknown", 0), "unknown")).status == 404
+    assert pages.answer(FeedRequest(LINKS.key("unknown", 0), "unknown")).status == 404
     engine.commit_metadata(CommitMetadata(settings={setting_of("every"): "1"}))
     assert pages.answer(right).status == 410 and pages.answer(request("same")).status == 200
-    newer = Request(LINKS.key("every", 1), "every")
+    newer = FeedRequest(LINKS.key("every", 1), "every")
     assert pages.answer(newer).status == 200
     engine.prune(None)  # which compacts settings
     assert pages.answer(right).status == 410 and pages.answer(newer).status == 200
@@ -163,7 +162,7 @@ def test_wrong_and_revoked_keys(engine, clock):
 def test_nothing_is_read_for_a_wrong_key(engine, clock):
     reader = SessionReader(engine)
     pages = FeedPages(StoreFeeds(reader), LINKS, URL, clock)
-    assert pages.answer(Request("x" * 22, "every")).status == 404 and reader.asked == 0
+    assert pages.answer(FeedRequest("x" * 22, "every")).status == 404 and reader.asked == 0
 
 
 def test_archives_stay_byte_for_byte(tmp_path, clock):

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from join_stage.store.protocol import StoreError
-from mmqjp.syndication.links import Links, archive_path, feed_path, links_of
+from mmqjp.syndication.atom import Links, archive_path, feed_path, load_feed_links
 
 LINKS = Links(b"s" * 32)
 NAMES = st.text(max_size=20)
@@ -56,12 +56,12 @@ def test_the_secret_is_made_once_and_is_its_owners_alone(tmp_path, mode):
     state = tmp_path / "state"
     state.mkdir()
     state.chmod(mode)
-    links = links_of(state)
-    assert links_of(state) == links and len(links.secret) == 32 and "secret" not in repr(links)
+    links = load_feed_links(state)
+    assert load_feed_links(state) == links and len(links.secret) == 32 and "secret" not in repr(links)
     (path,) = (state / "secrets").iterdir()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     path.write_bytes(b"short")
     with pytest.raises(StoreError, match="no secret of links"):
-        links_of(state)
+        load_feed_links(state)
     path.unlink()
-    assert links_of(state) != links
+    assert load_feed_links(state) != links

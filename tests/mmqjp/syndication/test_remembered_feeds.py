@@ -6,10 +6,10 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from mmqjp.present import newest_answers, recent_answers
-from mmqjp.present.recent_answers import RecentAnswers
-from mmqjp.session import Session
-from mmqjp.syndication.store_feeds import StoreFeeds
+from mmqjp.engine import Session
+from mmqjp.present import recent, recipients
+from mmqjp.present.recent import RecentAnswers
+from mmqjp.syndication.read_entries import StoreFeeds
 from tests.mmqjp.syndication.feed_cases import QUERIES, Clock, SessionReader, filled, process
 
 
@@ -18,15 +18,15 @@ def remembering(reader):
 
 
 @pytest.mark.parametrize(
-    "of_form", [pytest.param(recent_answers.OF_FORM, marks=pytest.mark.soak), 40]
+    "of_form", [pytest.param(recent.OF_FORM, marks=pytest.mark.soak), 40]
 )  # of the latter, some feeds are asked for
 @settings(max_examples=2, phases=(Phase.generate,))  # a smaller case says no more
 @given(st.integers(0, 10**6))
 def test_feeds_are_the_same_after_each_batch(of_form, seed):
     clock = Clock()
     with pytest.MonkeyPatch.context() as patch, Session("duckdb", now=clock, lateness=0) as engine:
-        patch.setattr(recent_answers, "OF_FORM", of_form)
-        patch.setattr(newest_answers, "MOST_ANSWERS", of_form)
+        patch.setattr(recent, "OF_FORM", of_form)
+        patch.setattr(recipients, "MAX_CACHED_ANSWERS", of_form)
         feeds, asked = remembering(SessionReader(engine)), StoreFeeds(SessionReader(engine))
 
         def compare():

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from feeds.document import Document
+from feeds.documents import Document
 from join_stage.duckdb_files import DuckDBFilesReader
-from join_stage.store.reading import Bounds
-from mmqjp.session import Session
-from mmqjp.syndication.store_feeds import Archived, Earlier, Gone, StoreFeeds
-from mmqjp.tables.store_schema import SCHEMA
+from join_stage.store.protocol import Bounds
+from mmqjp.engine import Session
+from mmqjp.syndication.read_entries import Archived, ArchiveGone, Earlier, StoreFeeds
+from mmqjp.tables.schema import SCHEMA
 from tests.mmqjp.syndication.feed_cases import QUERIES, Clock, Recount, SessionReader, filled, process
 from tests.support.stores import as_files
 
@@ -120,8 +120,8 @@ def test_what_is_dropped_is_gone():
         engine.prune(15_000_000)
         assert engine.sql("SELECT min(seq) AS seq FROM outputs")["seq"][0].as_py() > 0, "something is dropped"
         found = archives(StoreFeeds(SessionReader(engine)), QUERIES, count)
-        assert found[next(iter(engine.queries())), 0] == Gone()
-        kept = {key for key, one in found.items() if not isinstance(one, Gone)}
+        assert found[next(iter(engine.queries())), 0] == ArchiveGone()
+        kept = {key for key, one in found.items() if not isinstance(one, ArchiveGone)}
         assert all(found[key] == before[key] for key in kept if isinstance(before[key], Archived))
         for name in engine.queries():
             found, fresh = feeds.newest(name), StoreFeeds(SessionReader(engine)).newest(name)
@@ -133,7 +133,7 @@ def test_what_is_dropped_is_gone():
         for name in engine.queries():
             newest = feeds.newest(name)
             assert newest is not None and newest.archive is None
-            assert feeds.archive(name, count - 1) == Gone() and feeds.archive(name, count) is None
+            assert feeds.archive(name, count - 1) == ArchiveGone() and feeds.archive(name, count) is None
 
 
 @pytest.mark.parametrize("name", ["unknown", "it's", "a\\b", "", "\n", "x' OR '1'='1", "é\u202e"])

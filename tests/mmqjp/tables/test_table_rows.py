@@ -7,9 +7,8 @@ import random
 import pyarrow as pa
 import pytest
 
-from mmqjp.tables import table_rows
-from mmqjp.tables.store_schema import TABLES
-from mmqjp.tables.table_rows import rows_table
+from mmqjp.tables import schema as schema_module
+from mmqjp.tables.schema import TABLES, rows_table
 
 
 def drawn(rng: random.Random, kind: pa.DataType) -> object:
@@ -32,7 +31,7 @@ def test_few_rows_become_what_many_become(table: str, monkeypatch: pytest.Monkey
         given = [tuple(drawn(rng, field.type) for field in schema) for _ in range(count)]
         few = rows_table(given, schema)
         with monkeypatch.context() as patch:
-            patch.setattr(table_rows, "FEW_ROWS", 0)
+            patch.setattr(schema_module, "FEW_ROWS", 0)
             many = rows_table(given, schema)
         few.validate(full=True)
         assert few.schema.equals(schema)

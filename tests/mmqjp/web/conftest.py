@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from feeds.document import Document
-from mmqjp.session import Session
+from feeds.documents import Document
+from mmqjp.engine import Session
 from mmqjp.web.site import Site
 from tests.support.web import site_of
 

@@ -6,10 +6,9 @@ import pytest
 from starlette.routing import Route
 
 from join_stage.store.protocol import StoreError
-from mmqjp.web.access import ATTEMPTS, ATTEMPTS_SECONDS, COOKIE_SECONDS, Access, token_of
-from mmqjp.web.app import make_routes
+from mmqjp.web.access import ATTEMPTS, ATTEMPTS_SECONDS, COOKIE_SECONDS, Access, Hosts, token_of
 from mmqjp.web.guard import LARGEST, needs_no_token
-from mmqjp.web.hosts import Hosts
+from mmqjp.web.serving import make_routes
 from mmqjp.web.site import Site
 from tests.support.web import FROM_HERE, TOKEN, browser, script, site_of, stranger
 

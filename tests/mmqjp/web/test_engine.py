@@ -2,8 +2,8 @@
 
 import pytest
 
-from mmqjp.session import Session
-from mmqjp.web.views.engine import HOUR, HOURS
+from mmqjp.engine import Session
+from mmqjp.web.areas.engine import HOUR, HOURS
 from tests.mmqjp.web.conftest import NOW
 from tests.support.web import browser, script, site_of
 

@@ -5,8 +5,8 @@ from html import unescape
 
 import pytest
 
-from feeds.document import Document
-from mmqjp.session import Session
+from feeds.documents import Document
+from mmqjp.engine import Session
 from tests.mmqjp.web.conftest import NOW
 from tests.support.web import browser, site_of
 

@@ -4,10 +4,8 @@ import html
 
 import pytest
 
-from feeds.fetch.changes import ChangesOf
-from feeds.fetch.feed_state import FeedState, source_name
-from feeds.fetch.state import STATE_FILE, FetchStore
-from mmqjp.web.views import feeds as views
+from feeds.fetch.state import STATE_FILE, ChangesOf, FeedState, FetchStore, source_name
+from mmqjp.web.areas import feeds as views
 from tests.support.web import browser, script, site_of
 
 HOSTILE = "<script>alert(1)</script>\"'&\u202e"

@@ -2,7 +2,7 @@
 
 import feedparser
 
-from feeds.document import Document
+from feeds.documents import Document
 from tests.mmqjp.web.conftest import NOW
 from tests.support.web import HOSTS, URL, browser, script, site_of, stranger
 

@@ -6,9 +6,8 @@ from threading import Event
 
 import pytest
 
-from mmqjp.service.backtest_question import BACKTEST
-from mmqjp.service.beside import WHY_NOT
-from mmqjp.web.few import MOST_SLOW
+from mmqjp.service.sql_question import BACKTEST, WHY_NOT
+from mmqjp.web.readers import MOST_SLOW
 from tests.mmqjp.web.conftest import NOW
 from tests.support.web import browser, site_of
 

@@ -5,10 +5,18 @@ import asyncio
 import pytest
 
 from mmqjp.answers.output import Output
-from mmqjp.present.match import Match
-from mmqjp.web import event_stream
-from mmqjp.web.event_stream import EventStream
-from mmqjp.web.hub import MOST_BEHIND, MOST_LISTENERS, MOST_QUEUED, PAGE, Gap, Hub, TooManyListeners
+from mmqjp.present.item import ShownMatch
+from mmqjp.web import site
+from mmqjp.web.site import (
+    MOST_BEHIND,
+    MOST_LISTENERS,
+    MOST_QUEUED,
+    PAGE,
+    Hub,
+    OutputGap,
+    ServerSentEvents,
+    TooManyListeners,
+)
 
 
 class Numbers:
@@ -28,7 +36,7 @@ class Numbers:
 
     def after(self, seq, until):
         self.asked.append((seq, until))
-        return [Match(Output("q", 0, 0, (), (), {}, "", str(n), n), ()) for n in range(seq + 1, until + 1)]
+        return [ShownMatch(Output("q", 0, 0, (), (), {}, "", str(n), n), ()) for n in range(seq + 1, until + 1)]
 
 
 async def take(events, count):
@@ -36,7 +44,7 @@ async def take(events, count):
     async with asyncio.timeout(20):
         async for event in events:
             if event is not None:
-                found.append(event if isinstance(event, Gap) else event.output.seq)
+                found.append(event if isinstance(event, OutputGap) else event.output.seq)
             if len(found) == count:
                 break
     return found
@@ -83,8 +91,8 @@ def test_who_comes_back_gets_what_it_missed_and_then_what_comes():
 @pytest.mark.parametrize(
     ("oldest", "seen", "expected"),
     [
-        (0, 10, Gap(11, 2999)),  # too far behind: it goes on with what comes
-        (2500, 2400, Gap(2401, 2499)),  # what it missed is not kept any more
+        (0, 10, OutputGap(11, 2999)),  # too far behind: it goes on with what comes
+        (2500, 2400, OutputGap(2401, 2499)),  # what it missed is not kept any more
         (0, 3000 - MOST_BEHIND - 1, 3000 - MOST_BEHIND),
         (0, 5000, None),  # another store
     ],
@@ -112,7 +120,7 @@ def test_a_flood_is_told_in_part_and_costs_little():
         stream = made.listen(None, 20.0)
         (first,) = await begun(made, stream)
         store.count = 100_001
-        assert await first == Gap(1, 100_000 - PAGE)
+        assert await first == OutputGap(1, 100_000 - PAGE)
         assert await take(stream, PAGE) == list(range(100_001 - PAGE, 100_001))
         assert sum(until - after for after, until in store.asked) == PAGE
         await stream.aclose()
@@ -188,7 +196,7 @@ def test_silence_is_told():
 
 
 def test_a_client_that_takes_nothing_is_left(monkeypatch):
-    monkeypatch.setattr(event_stream, "SEND_SECONDS", 0.01)
+    monkeypatch.setattr(site, "SEND_SECONDS", 0.01)
     ended = []
 
     async def messages():
@@ -206,7 +214,7 @@ def test_a_client_that_takes_nothing_is_left(monkeypatch):
 
     async def run():
         async with asyncio.timeout(20):
-            await EventStream(messages())({"type": "http"}, receive, send)
+            await ServerSentEvents(messages())({"type": "http"}, receive, send)
 
     asyncio.run(run())
     assert ended == [True]
@@ -234,7 +242,7 @@ def test_a_client_that_goes_ends_its_messages():
             return {"type": "http.disconnect"}
 
         async with asyncio.timeout(20):
-            await EventStream(messages())({"type": "http"}, receive, send)
+            await ServerSentEvents(messages())({"type": "http"}, receive, send)
 
     asyncio.run(run())
     assert ended == [True]

@@ -7,16 +7,13 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from feeds.document import Document
+from feeds.documents import Document
+from mmqjp.engine import Session
 from mmqjp.service.log import NullLog
-from mmqjp.session import Session
-from mmqjp.web import hub
-from mmqjp.web.app import make_app
-from mmqjp.web.hosts import Hosts
-from mmqjp.web.listening import listen
-from mmqjp.web.readers import FilesReader
-from mmqjp.web.server import Server
-from mmqjp.web.stored_outputs import StoredOutputs
+from mmqjp.web import site as site_module
+from mmqjp.web.access import Hosts
+from mmqjp.web.readers import FilesReader, StoredOutputs
+from mmqjp.web.serving import Server, listen, make_app
 from tests.mmqjp.web.conftest import NOW, QUERIES
 from tests.support.web import TOKEN, browser, site_of
 
@@ -89,7 +86,7 @@ def test_those_of_one_query_and_as_pieces_of_the_page(server, engine):
 
 
 def test_a_gap_is_told(server, engine, monkeypatch):
-    monkeypatch.setattr(hub, "MOST_BEHIND", 1)
+    monkeypatch.setattr(site_module, "MOST_BEHIND", 1)
     engine.process([blog(1), blog(2)])
     with server.stream("GET", "/events?after=-1") as response:
         found = next(events(response))
@@ -105,7 +102,7 @@ def test_the_server_ends_although_somebody_listens(server, site):
 
 
 def test_too_many_listeners_are_told_to_come_later(server, monkeypatch):
-    monkeypatch.setattr(hub, "MOST_LISTENERS", 0)
+    monkeypatch.setattr(site_module, "MOST_LISTENERS", 0)
     refused = server.get("/api/v1/events")
     assert refused.status_code == 503 and "retry-after" in refused.headers and "close one" in refused.json()["error"]
 

@@ -4,8 +4,7 @@ import html
 
 import pytest
 
-from mmqjp.web.views.check import LONGEST, MOST_TOLD
-from mmqjp.web.views.starters import NAMES, starters
+from mmqjp.web.areas.new import LONGEST, MOST_TOLD, NAMES, starters
 from tests.support.web import browser, script, site_of, stranger
 
 GOOD = "FROM S//blog->b[./author->a] PUBLISH fresh"

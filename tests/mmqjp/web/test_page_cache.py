@@ -4,7 +4,7 @@ import pytest
 from starlette.responses import PlainTextResponse, Response
 from starlette.testclient import TestClient
 
-from mmqjp.web.page_cache import LONGEST_ADDRESS, MOST_SECONDS, PageCache
+from mmqjp.web.serving import LONGEST_ADDRESS, MOST_SECONDS, PageCache
 
 
 class Reader:

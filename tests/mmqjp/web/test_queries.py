@@ -5,10 +5,10 @@ from collections import Counter
 
 import pytest
 
-from feeds.document import Document
-from mmqjp.present.read import MatchReader
-from mmqjp.session import Session
-from mmqjp.web.views.tallies import Tallies
+from feeds.documents import Document
+from mmqjp.engine import Session
+from mmqjp.present.item import OutputPresenter
+from mmqjp.web.tallies import Tallies
 from tests.mmqjp.web.conftest import NOW
 from tests.support.web import browser, script, site_of
 
@@ -113,7 +113,7 @@ def test_pages_of_the_list_lead_through_all_names(many):
 
 def test_a_name_shows_what_matches_shows(many):
     client = script(site_of(many, now=lambda: NOW))
-    wanted = [match.to_dict() for match in MatchReader(many).matches(many.outputs()) if match.output.query == "j5"]
+    wanted = [match.to_dict() for match in OutputPresenter(many).matches(many.outputs()) if match.output.query == "j5"]
     found, after = [], None
     while True:
         page = client.get(

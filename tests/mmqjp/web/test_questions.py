@@ -6,9 +6,9 @@ from multiprocessing.connection import Connection
 
 import pytest
 
-from feeds.document import Document
-from join_stage.store.reading import QuestionRefused
-from mmqjp.web.questions import Gone, PipeReader, QuestionServer
+from feeds.documents import Document
+from join_stage.store.protocol import QuestionRefused
+from mmqjp.web.questions import PipeReader, QuestionServer, StoreProcessGone
 from mmqjp.web.readers import CursorReader, TooSlow
 from tests.mmqjp.web.conftest import NOW
 from tests.mmqjp.web.test_readers import REFUSED, over, shown
@@ -86,7 +86,7 @@ def test_nobody_waits_for_a_process_that_has_ended(engine):
     failed = threading.Event()
 
     def ask():
-        with pytest.raises(Gone):
+        with pytest.raises(StoreProcessGone):
             reader.select("SELECT 1", 1, 600)
         failed.set()
 
@@ -97,6 +97,6 @@ def test_nobody_waits_for_a_process_that_has_ended(engine):
     thread.join(60)
     assert failed.is_set()
     reader.wait()
-    with pytest.raises(Gone):
+    with pytest.raises(StoreProcessGone):
         reader.select("SELECT 1", 1, 1)
     reader.close()

@@ -5,13 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from feeds.document import Document
-from join_stage.store.reading import QuestionRefused
-from mmqjp.service.client import CommandError
-from mmqjp.service.commands import run_command
+from feeds.documents import Document
+from join_stage.store.protocol import QuestionRefused
+from mmqjp.engine import Session
+from mmqjp.service.commands import CommandError, run_command
 from mmqjp.service.spool import Command
-from mmqjp.session import Session
-from mmqjp.web.readers import KEPT_SECONDS, Busy, CursorReader, FilesReader, Running, SpoolReader, TooSlow
+from mmqjp.web.readers import KEPT_SECONDS, Busy, CursorReader, FilesReader, RunningQuestions, SpoolReader, TooSlow
 from mmqjp.web.site import Site
 from tests.mmqjp.web.conftest import NOW, QUERIES
 from tests.support.web import URL, browser, script, site_of
@@ -81,7 +80,7 @@ def test_answers_are_bounded_in_rows_and_time(engine):
 
 
 def test_few_questions_run_at_once_and_can_be_ended():
-    running = Running(1)
+    running = RunningQuestions(1)
     begun, ended = threading.Event(), threading.Event()
 
     class Long:

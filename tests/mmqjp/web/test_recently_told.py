@@ -7,20 +7,20 @@ from threading import Event, Thread, current_thread
 
 import pytest
 
-from mmqjp.web.recently_told import LATE, MOST, SECONDS, RecentlyTold
+from mmqjp.web.readers import MAX_CACHED_REPLIES, REPLY_FRESH_SECONDS, REPLY_STALE_SECONDS, RecentlyTold
 
 
 def test_an_answer_serves_for_a_moment_and_until_a_change():
     now, numbers = [0.0], count(1)
     told = RecentlyTold(lambda do, given: next(numbers), lambda: now[0])
     assert [told.ask("status", {}), told.ask("status", {}), told.ask("sinks", {"name": "a"})] == [1, 1, 2]
-    now[0] = LATE
+    now[0] = REPLY_STALE_SECONDS
     assert told.ask("status", {}) == 3
     told.forget()
     assert told.ask("status", {}) == 4
-    for number in range(MOST):
+    for number in range(MAX_CACHED_REPLIES):
         told.ask("sinks", {"name": str(number)})
-    assert told.ask("status", {}) == MOST + 5, "a bounded number is kept"
+    assert told.ask("status", {}) == MAX_CACHED_REPLIES + 5, "a bounded number is kept"
 
 
 def test_after_a_second_an_answer_serves_while_it_is_asked_for_again():
@@ -37,7 +37,7 @@ def test_after_a_second_an_answer_serves_while_it_is_asked_for_again():
     assert told.ask("status", {}) == 0
     asked.get()
     asked.put(None)
-    now[0] = SECONDS
+    now[0] = REPLY_FRESH_SECONDS
     assert [told.ask("status", {}), told.ask("status", {})] == [0, 0], "nobody waits"
     goes_on.set()
     asked.get(timeout=60)

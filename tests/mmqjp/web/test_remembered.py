@@ -5,12 +5,12 @@ from random import Random
 
 import pytest
 
-from feeds.document import Document
-from join_stage.store.reading import QuestionRefused
-from mmqjp.present import answer_table, committed_news, newest_answers, recent_answers, recent_news
-from mmqjp.session import Session
-from mmqjp.tables import recent_sql
-from mmqjp.web.views import tallies
+from feeds.documents import Document
+from join_stage.store.protocol import QuestionRefused
+from mmqjp.engine import Session
+from mmqjp.present import recent, recipients
+from mmqjp.tables import lookup
+from mmqjp.web import tallies
 from tests.generate.seeds import seeds
 from tests.mmqjp.web.conftest import NOW
 from tests.support.web import browser, site_of
@@ -66,10 +66,10 @@ def differing(one, other):
 def test_pages_are_those_of_a_site_that_remembers_nothing(monkeypatch, seed):
     rng = Random(seed)
     if seed % 3 == 2:  # members are remembered at first, and then they are too many
-        monkeypatch.setattr(recent_news, "MOST_MEMBERS", 3)
+        monkeypatch.setattr(recent, "MOST_MEMBERS", 3)
     if seed % 2:  # few are remembered, so that most are read again
         for name, value in {"OF_FORM": 4, "MOST_ANSWERS": 9}.items():
-            monkeypatch.setattr(recent_answers, name, value)
+            monkeypatch.setattr(recent, name, value)
         few = {
             "AT_FIRST": 5,
             "MOST_NEW": 6,
@@ -79,19 +79,19 @@ def test_pages_are_those_of_a_site_that_remembers_nothing(monkeypatch, seed):
             "MOST_NEW_TEXTS": 4,
         }
         for name, value in few.items():
-            monkeypatch.setattr(recent_news, name, value)
-            if hasattr(committed_news, name):
-                monkeypatch.setattr(committed_news, name, value)
+            monkeypatch.setattr(recent, name, value)
+            if hasattr(recent, name):
+                monkeypatch.setattr(recent, name, value)
         for name, value in {
             "MOST_ANSWERS": 7,
             "TOGETHER": rng.choice([1, 4]),
             "MOST_NUMBERED": 5,
             "MOST_JUDGED": 9,
         }.items():
-            monkeypatch.setattr(newest_answers, name, value)
+            monkeypatch.setattr(recipients, name, value)
         monkeypatch.setattr(tallies, "MOST_OUTPUTS", rng.choice([1, 5]))
         for name, value in {"READ_AT_ONCE": 2, "JUDGED_AT_ONCE": rng.choice([1, 3])}.items():
-            monkeypatch.setattr(answer_table, name, value)
+            monkeypatch.setattr(recipients, name, value)
     with Session("duckdb", now=lambda: NOW) as engine:
         engine.subscribe(queries(rng), add=True)
         site = site_of(engine, now=lambda: NOW)
@@ -143,7 +143,7 @@ def test_pages_are_those_of_a_site_that_remembers_nothing(monkeypatch, seed):
         assert pages > 5 * 5 and any(told)
 
 
-@pytest.mark.parametrize("large", [recent_sql.MEMBERS, "(SELECT max(answer)"], ids=["members", "answers"])
+@pytest.mark.parametrize("large", [lookup.MEMBERS, "(SELECT max(answer)"], ids=["members", "answers"])
 def test_what_is_too_large_to_be_remembered_is_asked_for(monkeypatch, large):
     with Session("duckdb", now=lambda: NOW) as engine:
         engine.subscribe("FROM S//a->x[./k->v] JOIN {v = w, INF} S//b->y[./k->w] PUBLISH q0")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from mmqjp.web.listening import listen
+from mmqjp.web.serving import listen
 
 
 def test_answers_are_not_held_back():

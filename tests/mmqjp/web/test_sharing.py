@@ -2,9 +2,9 @@
 
 import pytest
 
-from mmqjp.explain.sharing import MOST_NAMES, SharedRowUse, SharedTemplate, sharing
-from mmqjp.session import Session
-from mmqjp.web.areas.sharing import has_others, names_of
+from mmqjp.engine import Session
+from mmqjp.explain.plan import MOST_NAMES, SharedRowUse, SharedTemplate, summarise_sharing
+from mmqjp.web.areas.queries import has_others, names_of
 from tests.support.web import browser, script, site_of, stranger
 
 
@@ -12,7 +12,7 @@ def test_the_page_shows_what_the_queries_share(site, engine):
     more = "FROM S//book->x1[./author->x2] FOLLOWED BY {x2 = x5, 1 d} S//blog->x4[./author->x5] PUBLISH also"
     engine.subscribe(more)
     found = script(site).get("/api/v1/sharing").json()
-    expected = sharing(engine).to_dict()
+    expected = summarise_sharing(engine).to_dict()
     assert {key: found[key] for key in ("queries", "forms", "rows", "templates", "subscribers")} == {
         key: expected[key] for key in ("queries", "forms", "rows", "templates", "subscribers")
     }

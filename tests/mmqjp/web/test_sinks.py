@@ -6,14 +6,12 @@ from itertools import count
 
 import pytest
 
-from mmqjp.service import sink_changes
-from mmqjp.service.client import CommandError
-from mmqjp.service.commands import run_command
-from mmqjp.service.offline_sinks import run_offline
+from mmqjp.service import commands
+from mmqjp.service.commands import CommandError, run_command, run_offline
 from mmqjp.service.spool import Command
-from mmqjp.sinks.tables import SinkTables, read_tables
+from mmqjp.sinks.definition import SinkTables, read_tables
 from mmqjp.web.areas import sinks as areas
-from mmqjp.web.recently_told import RecentlyTold
+from mmqjp.web.readers import RecentlyTold
 from tests.support.web import browser, script, site_of, stranger
 
 HOOK = {"kind": "webhook", "url": "https://hooks.example/in", "queries": ["same_*"]}
@@ -128,7 +126,7 @@ def test_a_test_is_sent_and_its_result_told(site, monkeypatch):
     def ask(do, arguments):
         return next(results) if do == "sinks-tested" else asked(do, arguments) if do != "sinks-test" else "alerts"
 
-    monkeypatch.setattr(sink_changes, "POLL", 0.0)
+    monkeypatch.setattr(commands, "SINK_TEST_POLL", 0.0)
     client = browser(replace(site, ask=ask))
     shown = client.get(client.post("/sinks/alerts/test").headers["location"]).text
     assert "The test was acknowledged." in shown

@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from mmqjp.web.views import sql as views
+from mmqjp.web.areas import sql as views
 from tests.support.web import browser, script, stranger
 
 

@@ -6,7 +6,7 @@ from threading import Event
 import pytest
 
 from common.errors import OperationalError
-from mmqjp.web.steady import LATE, SteadyReader
+from mmqjp.web.readers import STORE_STALE_SECONDS, SteadyReader
 
 
 class Store:
@@ -82,11 +82,11 @@ def test_a_page_waits_rather_than_show_what_is_old():
     case = Case()
     case.store.now = 2
     assert case.reader.version() == case.first
-    case.time = LATE
+    case.time = STORE_STALE_SECONDS
     assert case.reader.version() > case.first, "it takes too long"
     case.wait()
     shown = case.reader.version()
-    case.time, case.store.now = 3 * LATE, 3
+    case.time, case.store.now = 3 * STORE_STALE_SECONDS, 3
     assert case.reader.version() > shown, "nobody has looked for so long"
 
 

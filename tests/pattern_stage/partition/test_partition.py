@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from pattern_stage.clauses import value_text
 from pattern_stage.columns import Columns
-from pattern_stage.definition import Forms
-from pattern_stage.formula import value_text
+from pattern_stage.definition import StatementForms
 from pattern_stage.kernel import Kernel, Results
 from pattern_stage.lineage import Lineage
-from pattern_stage.partition.kernel import MOST_REST, PartitionedKernel
-from pattern_stage.partition.keys import keys_of
-from pattern_stage.partition.on_spark import SparkRunner
-from pattern_stage.partition.runner import HereRunner, Runner
+from pattern_stage.partition.kernel import MOST_REST, HereRunner, PartitionedKernel, Runner, SparkRunner
+from pattern_stage.partition.keys import find_partition_keys
 from pattern_stage.values import Texts
 from tests.generate.documents import SECOND
 from tests.generate.event_worlds import world
@@ -26,11 +24,10 @@ from tests.generate.seeds import seeds
 from tests.oracle.events import World
 from tests.support.event_agreement import AnyKernel, MakeKernel, Run, random_run, with_lives
 from tests.support.event_agreement import Runner as Runs
-from xscl import parse_script
-from xscl.algebra.event_sequences import Statement
-from xscl.algebra.events import Schema
-from xscl.event_normal import lower_event_query
-from xscl.script import EventStreams
+from xscl.algebra.events import Schema, Statement
+from xscl.event_lower import lower_event_query
+from xscl.parser import parse_script
+from xscl.syntax import EventStreams
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -172,7 +169,7 @@ def test_a_part_without_events_lets_go_of_what_is_too_old():
 )
 def test_by_what_events_are_parted(statement: str, expected: str | None):
     (query,) = parse_script(statement, events=EventStreams(STREAMS)).event_queries
-    found = keys_of(Forms().form(lower_event_query(query, STREAMS))[0])
+    found = find_partition_keys(StatementForms().form(lower_event_query(query, STREAMS))[0])
     if found is None:
         assert expected is None
         return

@@ -1,1 +1,1 @@
-"""Tests of `pattern_stage.replay`."""
+"""Tests of `pattern_stage.in_sql`."""

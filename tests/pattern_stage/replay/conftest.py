@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pattern_stage.replay.database import Database
-from pattern_stage.replay.on_duckdb import DuckDBDatabase
-from pattern_stage.replay.on_spark import SparkDatabase
+from pattern_stage.in_sql.kernel import Database, DuckDBDatabase, SparkDatabase
 
 
 @pytest.fixture(params=["duckdb", pytest.param("spark", marks=pytest.mark.spark)])

@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pattern_stage.columns import Columns
+from pattern_stage.in_sql.kernel import (
+    Database,
+    DuckDBDatabase,
+    IntervalMatcher,
+    ReplayKernel,
+    SparkDatabase,
+    has_match_windows,
+)
 from pattern_stage.kernel import Kernel, Results
 from pattern_stage.lineage import Lineage
-from pattern_stage.partition.kernel import PartitionedKernel
-from pattern_stage.partition.on_spark import SparkRunner
-from pattern_stage.replay.database import Database
-from pattern_stage.replay.kernel import ReplayKernel
-from pattern_stage.replay.on_duckdb import DuckDBDatabase
-from pattern_stage.replay.on_spark import SparkDatabase
-from pattern_stage.replay.windowed import Matcher, has_match_windows
+from pattern_stage.partition.kernel import PartitionedKernel, SparkRunner
 from pattern_stage.values import Texts
 from tests.generate.seeds import seeds
 from tests.oracle import pattern_cases
@@ -36,7 +38,7 @@ from tests.support.pattern_lowering import lowered_pattern
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-Matching = Callable[[Texts, Lineage], Matcher]
+Matching = Callable[[Texts, Lineage], IntervalMatcher]
 
 
 def in_two_phases(database: Database, matching: Matching = Kernel) -> MakeKernel:

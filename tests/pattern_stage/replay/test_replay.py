@@ -10,13 +10,9 @@ import pyarrow as pa
 import pytest
 
 from pattern_stage.columns import Columns
+from pattern_stage.in_sql.kernel import Database, DuckDBDatabase, ReplayKernel, SparkDatabase, runs_as_sql
 from pattern_stage.kernel import Kernel
 from pattern_stage.lineage import Lineage
-from pattern_stage.replay.database import Database
-from pattern_stage.replay.kernel import ReplayKernel
-from pattern_stage.replay.on_duckdb import DuckDBDatabase
-from pattern_stage.replay.on_spark import SparkDatabase
-from pattern_stage.replay.replay import runs_as_sql
 from pattern_stage.values import Texts
 from tests.generate.documents import SECOND
 from tests.generate.event_worlds import world
@@ -26,7 +22,7 @@ from tests.oracle.event_cases import events, schema
 from tests.oracle.event_schemas import Schema
 from tests.oracle.events import Event, Events, World
 from tests.support.event_agreement import AnyKernel, Run, Runner, lowered
-from xscl.algebra.event_sequences import Statement
+from xscl.algebra.events import Statement
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,0 +1,197 @@
+"""Small tools that know nothing of queries.
+
+Batching of streams of items, lazily computed attributes, progress of long loops, dataclasses that are quick to create,
+a cache by identity, and hiding optional libraries that are slow to import.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import MISSING, fields
+from importlib.abc import MetaPathFinder
+from typing import Any, Generic, TypeVar, overload
+
+_T = TypeVar("_T")
+
+
+def in_batches(
+    items: Iterable[_T], most: int, most_bytes: int, size_of: Callable[[_T], int | None]
+) -> Iterator[list[_T]]:
+    """Lists of the items in their order. A list ends with the item that brings it to `most` items or to `most_bytes`.
+    An item whose size is None does not count. An item is only taken once the lists before it are given.
+
+    >>> list(in_batches(["a", "bcd", "e", "f", "g"], 2, 3, len))
+    [['a', 'bcd'], ['e', 'f'], ['g']]
+    """
+    batch: list[_T] = []
+    count = size = 0
+    for item in items:
+        batch.append(item)
+        if (added := size_of(item)) is not None:
+            count += 1
+            size += added
+        if count >= most or size >= most_bytes:
+            yield batch
+            batch, count, size = [], 0, 0
+    if batch:
+        yield batch
+
+
+T = TypeVar("T")
+
+
+class lazy(Generic[T]):  # noqa: N801  # named like the decorators of the standard library
+    """Like `functools.cached_property`, without its lock, which takes most of its time before Python 3.12.
+
+    >>> class Circle:
+    ...     radius = 2
+    ...     @lazy
+    ...     def diameter(self):
+    ...         return 2 * self.radius
+    >>> circle = Circle()
+    >>> circle.diameter, vars(circle)
+    (4, {'diameter': 4})
+    """
+
+    def __init__(self, compute: Callable[[Any], T]) -> None:
+        self._compute, self._name, self.__doc__ = compute, compute.__name__, compute.__doc__
+
+    @overload
+    def __get__(self, instance: None, owner: type | None = None) -> lazy[T]: ...
+    @overload
+    def __get__(self, instance: object, owner: type | None = None) -> T: ...
+    def __get__(self, instance: object | None, owner: type | None = None) -> lazy[T] | T:
+        if instance is None:
+            return self
+        value = instance.__dict__[self._name] = self._compute(instance)
+        return value
+
+
+EVERY = 256
+"""After how many items the observer is told."""
+
+
+Observer = Callable[[str, int, int], None]
+"""Is told what is done, how many items of it are done, and how many there are."""
+
+_observer: ContextVar[Observer | None] = ContextVar("observer", default=None)
+
+
+@contextmanager
+def observed(observer: Observer) -> Iterator[None]:
+    """Tells `observer` of the loops inside that are `track_progress`."""
+    token = _observer.set(observer)
+    try:
+        yield
+    finally:
+        _observer.reset(token)
+
+
+def track_progress(what: str, items: Sequence[T]) -> Iterator[T]:
+    """Iterates over items. If somebody observes, tells them how far it is. Costs nothing otherwise."""
+    observer = _observer.get()
+    return iter(items) if observer is None else _report(what, items, observer)
+
+
+def _report(what: str, items: Sequence[T], observer: Observer) -> Iterator[T]:
+    for number, item in enumerate(items):
+        if number % EVERY == 0:
+            observer(what, number, len(items))
+        yield item
+
+
+def quick(cls: type[T]) -> type[T]:
+    """Gives a frozen dataclass with slots an `__init__` and a `__repr__` that do the same in half the time.
+
+    The `__init__` sets the slots themselves, and the `__repr__` does not look out for objects that hold themselves.
+    """
+    found = fields(cls)  # type: ignore[arg-type]  # a dataclass
+    names: dict[str, Any] = {f"_set_{field.name}": getattr(cls, field.name).__set__ for field in found}
+    names |= {f"_default_{field.name}": field.default for field in found}
+    parameters = "".join(
+        f", {field.name}" + ("" if field.default is MISSING else f"=_default_{field.name}")
+        for field in found
+        if field.init
+    )
+    values = {field.name: field.name if field.init else f"_default_{field.name}" for field in found}
+    body = "; ".join(f"_set_{name}(self, {value})" for name, value in values.items())
+    shown = ", ".join(f"{field.name}={{self.{field.name}!r}}" for field in found if field.repr)
+    # As the module dataclasses makes its own.
+    exec(f"def __init__(self{parameters}): {body or 'pass'}", names)
+    exec(f"def __repr__(self): return f'{cls.__qualname__}({shown})'", names)
+    setattr(cls, "__init__", names["__init__"])  # noqa: B010  # type checkers refuse the assignment
+    if hasattr(cls.__repr__, "__wrapped__"):  # made by the module, and not written in the class
+        setattr(cls, "__repr__", names["__repr__"])  # noqa: B010  # the same
+    return cls
+
+
+R = TypeVar("R")
+
+MOST = 20_000
+"""How many results are remembered. When there are more, all are forgotten."""
+
+
+class Remembered(Generic[T, R]):
+    """A function of immutable objects that is called once for each object, rather than for each equal one: looking at
+    all of a tree to find out what it equals may take longer than the function."""
+
+    __slots__ = ("_function", "_known")
+
+    def __init__(self, function: Callable[[T], R]) -> None:
+        self._function = function
+        # With the objects, so that no others can get their identities.
+        self._known: dict[int, tuple[T, R]] = {}
+
+    def __call__(self, of: T) -> R:
+        """Returns the function's result."""
+        found = self._known.get(id(of))
+        if found is not None:
+            return found[1]
+        result = self._function(of)
+        if len(self._known) >= MOST:
+            self._known.clear()
+        self._known[id(of)] = of, result
+        return result
+
+
+_is_own_process = False
+
+
+def in_own_process() -> None:
+    """Notes that this process is ours: from now on `hidden` hides."""
+    global _is_own_process
+    _is_own_process = True
+
+
+class _Hidden(MetaPathFinder):
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
+        if fullname.partition(".")[0] == self._name:
+            raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
+
+
+@contextmanager
+def hidden(name: str) -> Iterator[None]:
+    """Makes a library seem not to be installed inside, unless it is imported already or the process is not ours."""
+    if not _is_own_process or name in sys.modules:
+        yield
+        return
+    finder = _Hidden(name)
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+
+
+def decrease(counter: Counter[Any], key: Any) -> None:
+    """Decreases a count, and removes it at zero."""
+    counter[key] -= 1
+    if not counter[key]:
+        del counter[key]

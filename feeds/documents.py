@@ -1,0 +1,302 @@
+"""The input of the system: timestamped documents, and rejects.
+
+What cannot be read at all: a source that was named, or the bytes of a feed.
+
+Dates as integer microseconds of UTC, read from the spellings that documents use.
+
+Decides a document's time: the time given with it, the one in its XML, or when an entry came or changed.
+"""
+
+from __future__ import annotations
+
+import re
+import time as clock
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from time import struct_time
+from typing import Any
+
+from lxml import etree
+
+from common.errors import InputError, InvalidValue
+from common.xml import xml_parser
+
+
+class SourceError(InputError, ValueError):
+    """A source (a path, an address or an option) that cannot be used: it stops a run before it starts.
+
+    `source` is its name, `cause` why, and `hint` what to do ("" where nothing is known).
+    """
+
+    def __init__(self, source: str, cause: str, hint: str = "") -> None:
+        super().__init__(source, cause, hint)
+        self.source = source
+        self.cause = cause
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.source}: {self.cause}" + (f"; {self.hint}" if self.hint else "")
+
+
+class FeedError(InputError, ValueError):
+    """The bytes hold no feed that can be read; the message is the cause."""
+
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+# datetime.fromisoformat takes a lone week date or a run of eight digits too; a document's date that short is more
+# likely a number than a day, so only the spellings with separators are dates here.
+_ISO_DATE = re.compile(r"\d{4}-\d\d-\d\d")
+
+
+def from_datetime(value: datetime) -> int:
+    """Microseconds since 1970 in UTC; no zone means UTC. Raises InvalidValue outside of the years 1 to 9999 of UTC."""
+    try:
+        utc = value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)
+    except OverflowError:
+        raise InvalidValue(f"{value} is outside of the years 1 to 9999 of UTC") from None
+    return (utc - EPOCH) // _MICROSECOND
+
+
+def parse_iso(text: str) -> int:
+    """Microseconds of an ISO-8601 date or date-time. Raises InvalidValue if `text` is neither."""
+    stripped = text.strip()
+    if not _ISO_DATE.match(stripped):
+        raise InvalidValue(f"{text!r} is not an ISO-8601 date (such as 2026-05-04T10:30:00Z)")
+    try:
+        return from_datetime(datetime.fromisoformat(stripped))
+    except ValueError as error:
+        raise InvalidValue(f"{text!r} is not an ISO-8601 date: {error}") from None
+
+
+def parse_date(text: str) -> int | None:
+    """Microseconds of an ISO-8601 or RFC 822 date; None if `text` is neither."""
+    try:
+        return parse_iso(text)
+    except ValueError:
+        pass
+    try:
+        return from_datetime(parsedate_to_datetime(text.strip()))
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return None
+
+
+def from_struct(parsed: struct_time | None) -> int | None:
+    """Microseconds of a UTC time tuple, or None if it is missing or no date of the calendar."""
+    if parsed is None:
+        return None
+    try:
+        return from_datetime(datetime(*parsed[:5], min(parsed.tm_sec, 59), tzinfo=UTC))
+    except (ValueError, OverflowError):
+        return None
+
+
+def iso_utc(microseconds: int) -> str:
+    """ISO-8601 with `Z`, and with a fraction only if there is one."""
+    moment = EPOCH + timedelta(microseconds=microseconds)
+    return moment.isoformat().replace("+00:00", "Z")
+
+
+TimePoint = str | int | datetime
+TimeValue = TimePoint | tuple[TimePoint, TimePoint] | list[TimePoint]
+Now = Callable[[], int]
+TimeReader = Callable[[bytes], int]
+
+INT64 = range(-(2**63), 2**63)
+"""The times that can be stored."""
+
+
+def now_us() -> int:
+    """The system's clock in microseconds of UTC."""
+    return clock.time_ns() // 1000
+
+
+def parse_time(value: TimeValue) -> tuple[int, int]:
+    """The interval `(t0, t1)` in microseconds of UTC that `value` stands for. Raises InvalidValue if it is no time.
+
+    A point (ISO-8601 text, integer microseconds, a datetime; no zone means UTC) is an interval that begins and ends
+    there. A pair of points is an interval in that order.
+    """
+    if isinstance(value, (tuple, list)):
+        if len(value) != 2:
+            raise InvalidValue(f"a time interval has two ends, not {len(value)}")
+        t0, t1 = _point(value[0]), _point(value[1])
+        if t0 > t1:
+            raise InvalidValue(f"a time interval must not end before it starts: {value[0]!r} > {value[1]!r}")
+        return t0, t1
+    point = _point(value)
+    return point, point
+
+
+def _point(value: object) -> int:
+    if isinstance(value, str):
+        return parse_iso(value)
+    if isinstance(value, datetime):
+        return from_datetime(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        if value not in INT64:
+            raise InvalidValue("a time in microseconds must fit in 64 bits")
+        return value
+    raise InvalidValue(f"a time is ISO-8601 text, integer microseconds or a datetime, not {value!r:.80}")
+
+
+_UNIX = {"seconds": 1_000_000, "milliseconds": 1_000}
+_SINCE, _UNTIL = 1_000_000_000, 2_200_000_000
+"""2001 and 2039 in Unix seconds; as microseconds, both are within an hour of 1970."""
+
+
+def unix_time_refusal(value: object) -> str | None:
+    """Why a number in a file is refused as a time: it can only be meant as Unix seconds or milliseconds of 2001 to
+    2039. None for all other numbers, small ones too: they are microseconds."""
+    if isinstance(value, (tuple, list)):
+        return next(filter(None, map(unix_time_refusal, value)), None)
+    if not isinstance(value, (int, float)):
+        return None
+    for unit, microseconds in _UNIX.items():
+        second = 1_000_000 // microseconds
+        if _SINCE * second <= value < _UNTIL * second:
+            meant = round(value * microseconds)
+            cause = f"{value} looks like Unix {unit}, and numbers are microseconds"
+            return f'{cause}: write {meant}, or "{iso_utc(meant)}"'
+    return None
+
+
+def time_reader(expression: str) -> TimeReader:
+    """A function from a document's bytes to the time at `expression`. It raises ValueError if there is none.
+
+    The value of the first node found (or of the string computed) is an ISO-8601 or RFC 822 date. Raises SourceError if
+    the expression is not XPath.
+    """
+    try:
+        xpath = etree.XPath(expression)
+    except etree.XPathError as error:
+        raise SourceError(expression, f"not an XPath expression: {error}", "see --time-xpath in --help") from None
+
+    def read(xml: bytes) -> int:
+        try:
+            found = xpath(etree.fromstring(xml, xml_parser()))
+        except etree.XMLSyntaxError as error:
+            raise InvalidValue(f"not well-formed: {error.msg}") from None
+        except etree.XPathError as error:
+            raise InvalidValue(f"{expression} cannot be evaluated: {error}") from None
+        text = _first_text(found)
+        if text is None:
+            raise InvalidValue(f"{expression} finds nothing")
+        time = parse_date(text)
+        if time is None:
+            raise InvalidValue(f"{expression} finds {text!r:.80}, which is no date")
+        return time
+
+    return read
+
+
+def _first_text(found: Any) -> str | None:
+    if isinstance(found, list):
+        if not found:
+            return None
+        found = found[0]
+    return "".join(map(str, found.itertext())) if isinstance(found, etree._Element) else str(found)
+
+
+def first_time(date: int | None, fetched: int | None, modified: int, archive: int | None) -> int:
+    """The time of an entry that is new: its own `date`, but no later than its feed was fetched.
+
+    It is the time of the fetch (of the file's last change, if `fetched` is unknown) for an entry without a date, or
+    with one before `archive`: then the entry was old when its feed was first read. All are microseconds.
+    """
+    seen = modified if fetched is None else fetched
+    if date is None or (archive is not None and date < archive):
+        return seen
+    return date if fetched is None else min(date, fetched)
+
+
+def change_time(dates: Iterable[int | None], before: int, seen: int) -> int:
+    """When an entry changed: the latest of its own `dates` after its last version's time `before` and not after the
+    fetch that shows it; else the time of that fetch, `seen`. All are microseconds."""
+    return max((date for date in dates if date is not None and before < date <= seen), default=seen)
+
+
+DEFAULT_STREAM = "S"
+
+_DECLARED_ENCODING = re.compile(r"""(\ufeff?<\?xml\s[^>]*?)\sencoding\s*=\s*(?:"[^">]*"|'[^'>]*')""")
+
+
+def is_text(value: str) -> bool:
+    """Whether `value` can be written as UTF-8 (it holds no lone surrogate)."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Document:
+    """An XML document of a stream, valid from `t0` to `t1` (microseconds of UTC, `t0 <= t1`).
+
+    `time` is anything `parse_time` takes; without it the document's time is `now()`. `xml` is not checked here:
+    stage 1 parses it once and says what is wrong with it.
+    Raises InvalidValue for an id or a stream that is no text, and for a time that is none.
+    """
+
+    id: str
+    stream: str
+    t0: int
+    t1: int
+    xml: bytes | str = field(repr=False)
+
+    def __init__(
+        self,
+        id: str,
+        xml: bytes | str,
+        stream: str = DEFAULT_STREAM,
+        time: TimeValue | None = None,
+        *,
+        now: Now = now_us,
+    ) -> None:
+        for name, value in (("id", id), ("stream", stream)):
+            if not isinstance(value, str) or not value or not is_text(value):
+                raise InvalidValue(f"a document's {name} is a non-empty text, not {value!r:.80}")
+        if not isinstance(xml, (bytes, str)):
+            raise InvalidValue(f"a document's xml is bytes or text, not {type(xml).__name__}")
+        t0, t1 = parse_time(now() if time is None else time)
+        fields: dict[str, object] = {"id": id, "stream": stream, "t0": t0, "t1": t1, "xml": xml}
+        for name, content in fields.items():
+            object.__setattr__(self, name, content)
+
+    def xml_bytes(self) -> bytes:
+        """The document as bytes for a parser.
+
+        Bytes are passed on as they are, with the encoding they declare. Text is already decoded: it becomes UTF-8
+        and loses the encoding its declaration names. (A lone surrogate stays invalid UTF-8, for the parser to report.)
+        """
+        if isinstance(self.xml, bytes):
+            return self.xml
+        declared = _DECLARED_ENCODING.match(self.xml)
+        text = self.xml if declared is None else declared[1] + self.xml[declared.end() :]
+        return text.encode("utf-8", "surrogatepass")
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """Input that could not be made a document: where it was (`id`, `stream`, `time` as far as known) and why.
+
+    `reason` names the file (and line) and the cause; `raw` is what was read, or its beginning.
+    """
+
+    id: str
+    stream: str
+    time: int | None
+    reason: str
+    raw: bytes | str = field(repr=False)
+
+    def __post_init__(self) -> None:
+        """Makes the fields fit to be stored, since rejected input may be anything."""
+        for name in ("id", "stream", "reason"):
+            text: str = getattr(self, name)
+            if not is_text(text):
+                object.__setattr__(self, name, text.encode("utf-8", "backslashreplace").decode())
+        if self.time is not None and self.time not in INT64:
+            object.__setattr__(self, "time", None)

@@ -1,0 +1,683 @@
+"""Which network addresses a stranger's feed may lead to: public ones only.
+
+The tables are IANA's registries of special-purpose addresses as of 2025. What Python's `ipaddress` knows of them
+differs from release to release.
+
+The clock of fetching: a protocol, so that tests can bring their own.
+
+Decodes bodies with a bound on the result: a small body may decompress to a very large one.
+
+Which feeds a page names.
+
+One request and its answer, within limits of time and size.
+
+Why a feed was not fetched. Each concerns that feed alone: the others are fetched all the same.
+
+Follows redirects, hop by hop, and tells permanent ones from others.
+
+How often a server and a feed want to be asked, as they say.
+
+What the body of an answer is, and what it says about fetching.
+
+Connects to allowed addresses only: a name is resolved once, the address is checked, and that address is connected
+to.
+
+This is below TLS and HTTP, so every request passes it, redirected ones too, and a name that resolves differently the
+next time (DNS rebinding) gains nothing. TLS and the header Host still use the name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import re
+import socket
+import ssl
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from typing import Any, Protocol
+from urllib.parse import urljoin
+
+import brotli
+import certifi
+import httpcore
+import httpx
+import zstandard
+from lxml import etree
+
+from common.errors import InputError, OperationalError
+from common.xml import xml_parser
+from feeds.documents import now_us, parse_date
+from feeds.files import BodyKind, kind_of_body
+from feeds.items import WRITE_ENCODED, is_url, one_line, redact_userinfo
+
+_NOT_PUBLIC_4 = [
+    IPv4Network(network)
+    for network in (
+        "0.0.0.0/8",  # this network
+        "10.0.0.0/8",  # private
+        "100.64.0.0/10",  # shared by a carrier's customers
+        "127.0.0.0/8",  # loopback
+        "168.63.129.16/32",  # the host of a virtual machine in Azure
+        "169.254.0.0/16",  # link-local
+        "172.16.0.0/12",  # private
+        "192.0.0.0/24",  # protocol assignments
+        "192.0.2.0/24",  # documentation
+        "192.88.99.0/24",  # relays of 6to4, deprecated
+        "192.168.0.0/16",  # private
+        "198.18.0.0/15",  # benchmarks
+        "198.51.100.0/24",  # documentation
+        "203.0.113.0/24",  # documentation
+        "224.0.0.0/4",  # multicast
+        "240.0.0.0/4",  # reserved, and broadcast
+    )
+]
+
+_UNICAST_6 = IPv6Network("2000::/3")
+"""All global unicast addresses that IANA gives out. All others have special meanings."""
+
+_NOT_PUBLIC_6 = [
+    IPv6Network(network)
+    for network in (
+        "2001::/23",  # protocol assignments: Teredo, benchmarks, ORCHID
+        "2001:db8::/32",  # documentation
+        "3fff::/20",  # documentation
+    )
+]
+
+_SIX_TO_FOUR, _NAT64 = IPv6Network("2002::/16"), IPv6Network("64:ff9b::/96")
+
+
+def is_public(address: str) -> bool:
+    """Whether an address (IPv4 or IPv6, as text) is public.
+
+    Private, shared, loopback, link-local, multicast, reserved and unspecified addresses are not. An IPv6 address that
+    stands for an IPv4 address (mapped, 6to4, NAT64) is public if that is.
+
+    >>> is_public("93.184.215.14"), is_public("127.0.0.1"), is_public("::ffff:10.0.0.1")
+    (True, False, False)
+    """
+    try:
+        ip = ip_address(address)
+    except ValueError:
+        return False
+    if isinstance(ip, IPv4Address):
+        return _is_public_4(ip)
+    if ip.scope_id is not None:
+        return False
+    inner = _inner(ip)
+    if inner is not None:
+        return _is_public_4(inner)
+    return ip in _UNICAST_6 and not any(ip in network for network in _NOT_PUBLIC_6)
+
+
+def _is_public_4(ip: IPv4Address) -> bool:
+    return not any(ip in network for network in _NOT_PUBLIC_4)
+
+
+def _inner(ip: IPv6Address) -> IPv4Address | None:
+    if ip in _NAT64:
+        return IPv4Address(int(ip) & 0xFFFFFFFF)
+    if ip in _SIX_TO_FOUR:
+        return IPv4Address(int(ip) >> 80 & 0xFFFFFFFF)
+    return ip.ipv4_mapped
+
+
+SECOND = 1_000_000
+"""In microseconds, as all times here."""
+MINUTE, HOUR, DAY = 60 * SECOND, 3600 * SECOND, 86_400 * SECOND
+
+
+class Clock(Protocol):
+    """Tells the time, in microseconds of UTC, and waits."""
+
+    def now(self) -> int: ...
+
+    async def sleep_until(self, moment: int) -> None:
+        """Returns at or after the moment, at once if it has passed."""
+        ...
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    def now(self) -> int:
+        return now_us()
+
+    async def sleep_until(self, moment: int) -> None:
+        while (left := moment - self.now()) > 0:
+            # In steps, because a machine that was asleep, or whose clock was set, does not count that time.
+            await asyncio.sleep(min(left / SECOND, 60))
+
+
+MOST_MEMBERS = 1_000
+"""The most gzip members or zstd frames in a body. Each costs a copy of some of what follows, and a million empty ones
+fit into a body."""
+
+ACCEPT_ENCODING = "gzip, deflate, br, zstd"
+
+_ZLIB_STEP = 64 * 1024
+"""Bytes that zlib gets at once: it copies what is behind the end of a member."""
+_ZSTD_STEP = 256
+"""Bytes that the zstd decompressor gets at once. At most 8 MiB come out."""
+_ZSTD_WINDOW = 8 * 1024 * 1024
+"""The largest window that RFC 9659 lets a server use."""
+
+
+class DecodeError(InputError, ValueError):
+    """The bytes are not in the coding, or end too early. The message is the cause."""
+
+
+def decode(data: bytes, codings: str, limit: int) -> bytes:
+    """The body without the codings that the header Content-Encoding names: all of it, or at least its first `limit` + 1
+    bytes, and never much more.
+
+    Raises DecodeError if it cannot be decoded or a coding is not known.
+    """
+    for coding in reversed([name.strip().lower() for name in codings.split(",")]):
+        if coding in ("", "identity"):
+            continue
+        try:
+            data = _DECODERS[coding](data, limit + 1)
+        except KeyError:
+            raise DecodeError(f"the content coding {coding!r:.40} is not known") from None
+        except (zlib.error, brotli.error, zstandard.ZstdError, EOFError) as error:
+            raise DecodeError(f"the body is not {coding}: {str(error) or 'it ends too early'}") from None
+    return data
+
+
+def _gzip(data: bytes, size: int) -> bytes:
+    """Any number of gzip members in a row. What follows and is no member is padding."""
+    out, members, place = bytearray(), 0, 0
+    while place < len(data) and len(out) < size:
+        if members and not data.startswith(b"\x1f\x8b", place):
+            break
+        members = _one_more(members)
+        part, place = _inflate(data, place, size - len(out), 31)
+        out += part
+    return bytes(out)
+
+
+def _one_more(members: int) -> int:
+    if members == MOST_MEMBERS:
+        raise DecodeError(f"the body has more than {MOST_MEMBERS:,} compressed parts")
+    return members + 1
+
+
+def _deflate(data: bytes, size: int) -> bytes:
+    """With zlib's wrapping, as the standard asks, or without, as some servers send it."""
+    wrapped = len(data) > 1 and data[0] & 15 == 8 and int.from_bytes(data[:2], "big") % 31 == 0
+    return _inflate(data, 0, size, 15 if wrapped else -15)[0]
+
+
+def _inflate(data: bytes, place: int, size: int, window: int) -> tuple[bytes, int]:
+    """At most `size` decompressed bytes from `place` on, and where the compressed ones end."""
+    decoder = zlib.decompressobj(window)
+    out = bytearray()
+    while not decoder.eof and len(out) < size:
+        if place >= len(data):
+            raise EOFError
+        out += decoder.decompress(data[place : place + _ZLIB_STEP], size - len(out))
+        place = min(place + _ZLIB_STEP, len(data))
+    return bytes(out), place - len(decoder.unused_data)
+
+
+def _brotli(data: bytes, size: int) -> bytes:
+    decoder = brotli.Decompressor()
+    out = bytes(decoder.process(data, output_buffer_limit=size))
+    while len(out) < size and not decoder.is_finished():
+        more = decoder.process(b"", output_buffer_limit=size - len(out))
+        if not more:
+            raise EOFError
+        out += more
+    return out
+
+
+def _zstd(data: bytes, size: int) -> bytes:
+    """Any number of frames. Few bytes go in at a time, because that alone bounds what comes out. The library's reader
+    has a bound, but does not tell an end from a cut."""
+    out, rest, frames = b"", data, 0
+    while rest and len(out) < size:
+        frames = _one_more(frames)
+        decoder = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW).decompressobj()
+        parts, made, place = [], len(out), 0
+        while not decoder.eof and made < size:
+            if place >= len(rest):
+                raise EOFError
+            parts.append(decoder.decompress(rest[place : place + _ZSTD_STEP]))
+            made += len(parts[-1])
+            place = min(place + _ZSTD_STEP, len(rest))
+        out += b"".join(parts)
+        rest = rest[place - len(decoder.unused_data) :]
+    return out
+
+
+_DECODERS = {"gzip": _gzip, "x-gzip": _gzip, "deflate": _deflate, "br": _brotli, "zstd": _zstd}
+
+
+_FEED_TYPES = frozenset(
+    {"application/rss+xml", "application/atom+xml", "application/feed+json", "application/rdf+xml"}
+    | {"application/json", "application/xml", "text/xml"}
+)
+
+
+def feeds_of_page(body: bytes, url: str) -> list[str]:
+    """The http(s) addresses in a page's `<link rel=alternate>` elements of a feed's type, in page order. Feeds of
+    comments come last."""
+    parser = etree.HTMLParser(no_network=True, huge_tree=False)
+    try:
+        page = etree.fromstring(body, parser)
+    except (etree.XMLSyntaxError, ValueError):
+        return []
+    if page is None:  # the recovering parser has found nothing at all
+        return []
+    base = _joined(url, next((element.get("href", "") for element in page.iter("base")), ""))
+    found = []
+    for link in page.iter("link"):
+        kind = link.get("type", "").partition(";")[0].strip().lower()
+        if "alternate" in link.get("rel", "").lower().split() and kind in _FEED_TYPES and link.get("href"):
+            found.append((_joined(base, link.get("href", "")), "comment" in link.get("title", "").lower()))
+    return list(dict.fromkeys(address for address, _ in sorted(found, key=lambda named: named[1]) if is_url(address)))
+
+
+def _joined(base: str, address: str) -> str:
+    try:
+        return urljoin(base, address.strip())
+    except ValueError:  # no address at all
+        return ""
+
+
+class FetchError(OperationalError, RuntimeError):
+    """A fetch failed; the message is the cause. `status` is the answer's, 0 where there was none.
+
+    `not_before` is the earliest time (microseconds) that the server lets us come again, where it says so. It is no
+    OSError: those of a connection are caught around it, and become one.
+    """
+
+    def __init__(self, cause: str, status: int = 0, not_before: int | None = None) -> None:
+        super().__init__(cause, status, not_before)
+        self.cause = cause
+        self.status = status
+        self.not_before = not_before
+
+    def __str__(self) -> str:
+        return self.cause
+
+
+class Gone(FetchError):
+    """The server says that the feed will never come back."""
+
+
+class HostPaused(Exception):
+    """The host has asked to be left alone until a time (microseconds): nothing was asked, and nothing failed.
+
+    It never leaves `feeds.fetch`: a visit that meets it is put off.
+    """
+
+    def __init__(self, until: int) -> None:
+        super().__init__(until)
+        self.until = until
+
+
+class FetchedAlready(Exception):
+    """What a feed leads to, `address`, is fetched as another feed, `url`: nothing more was asked, and nothing failed.
+
+    It never leaves `feeds.fetch`: a visit that meets it is put off.
+    """
+
+    def __init__(self, url: str, address: str) -> None:
+        super().__init__(url, address)
+        self.url = url
+        self.address = address
+
+    def __str__(self) -> str:
+        return f"fetched as {self.url}"
+
+
+ACCEPT = (
+    "application/atom+xml, application/rss+xml, application/feed+json, application/rdf+xml;q=0.9, "
+    "application/xml;q=0.8, text/xml;q=0.8, text/html;q=0.5, */*;q=0.1"
+)
+_TROUBLE = (
+    httpx.HTTPError,
+    httpx.InvalidURL,
+    httpcore.NetworkError,
+    httpcore.ProtocolError,
+    httpcore.TimeoutException,
+    OSError,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyLimits:
+    """The limits of one exchange: `body` in bytes, before and after decompression, times in seconds. `total` bounds an
+    answer that is slow but never stops. `hops` is how many redirects are followed."""
+
+    body: int = 15 * 1024 * 1024
+    connect: float = 10.0
+    read: float = 20.0
+    total: float = 60.0
+    hops: int = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer: the address that gave it, status, headers, and the decoded body, b"" unless the status is 200."""
+
+    url: str
+    status: int
+    headers: httpx.Headers
+    body: bytes
+
+
+def web_address(text: str) -> httpx.URL:
+    """The address, normalised. Raises FetchError, without a name or password, if it is not http or https."""
+    try:
+        url = httpx.URL(text.strip())
+    except (httpx.InvalidURL, ValueError) as error:
+        raise _no_address(text, str(error)) from None
+    if url.scheme not in ("http", "https") or not url.host:
+        raise FetchError(f"{redact_userinfo(text)!r:.200} is not an http or https address")
+    if url.port is not None and not 0 < url.port < 65536:
+        raise _no_address(text, f"{url.port} is no port")
+    return url.copy_with(fragment=None, path="/") if url.path == "/" else url.copy_with(fragment=None)
+
+
+def _no_address(text: str, cause: str) -> FetchError:
+    """The cause may cite a part of a password."""
+    return FetchError(f"{redact_userinfo(text)!r:.200} is no address: {WRITE_ENCODED if '@' in text else cause}")
+
+
+async def exchange(client: httpx.AsyncClient, url: httpx.URL, headers: Mapping[str, str], limits: ReplyLimits) -> Reply:
+    """GETs an address. Raises FetchError for whatever goes wrong. The caller judges the status of the answer."""
+    timeout = httpx.Timeout(limits.read, connect=limits.connect, pool=None)
+    sent = {"Accept": ACCEPT, "Accept-Encoding": ACCEPT_ENCODING, **headers}
+    try:
+        async with asyncio.timeout(limits.total), client.stream("GET", url, headers=sent, timeout=timeout) as answer:
+            raw = await _read(answer, limits.body) if answer.status_code == 200 else b""
+            return Reply(str(url), answer.status_code, answer.headers, await _decoded(answer, raw, limits.body))
+    except TimeoutError:
+        raise FetchError(f"no whole answer within {limits.total:g} s") from None
+    except (httpcore.ConnectTimeout, httpcore.ReadTimeout, httpcore.WriteTimeout) as error:
+        raise FetchError(_cause(error, "the server is silent")) from None
+    except _TROUBLE as error:
+        raise FetchError(_cause(error, type(error).__name__)) from None
+
+
+async def _read(answer: httpx.Response, limit: int) -> bytes:
+    body = bytearray()  # chunks may be one byte long
+    async for part in answer.aiter_raw():
+        body += part
+        if len(body) > limit:
+            raise FetchError(f"the body is larger than {limit:,} bytes", answer.status_code)
+    return bytes(body)
+
+
+async def _decoded(answer: httpx.Response, raw: bytes, limit: int) -> bytes:
+    codings = answer.headers.get("Content-Encoding", "")
+    try:
+        # The thread ends: its input and its output are bounded.
+        body = await asyncio.to_thread(decode, raw, codings, limit) if codings and raw else raw
+    except DecodeError as error:
+        raise FetchError(str(error), answer.status_code) from None
+    if len(body) > limit:
+        raise FetchError(f"the body is larger than {limit:,} bytes once decompressed", answer.status_code)
+    return body
+
+
+def _cause(error: Exception, otherwise: str) -> str:
+    return one_line(str(error)) or otherwise
+
+
+PERMANENT = frozenset({301, 308})
+REDIRECTS = frozenset({302, 303, 307}) | PERMANENT
+
+
+@dataclass(frozen=True, slots=True)
+class FinalReply:
+    """The last answer, and the address to which permanent redirects lead, up to the first that is not permanent."""
+
+    reply: Reply
+    address: str
+
+
+async def follow_redirects(
+    get: Callable[[httpx.URL], Awaitable[Reply]],
+    address: str,
+    hops: int,
+    moved: Callable[[str], None] = lambda address: None,
+) -> FinalReply:
+    """Fetches an address and follows its redirects. Raises FetchError for more than `hops` of them, and for a circle.
+
+    `moved` hears of the address, and of each address to which only permanent redirects lead, before it is fetched.
+    """
+    url = web_address(address)
+    lasting, for_ever = address, True
+    met = {url}
+    moved(address)
+    while (reply := await get(url)).status in REDIRECTS:
+        target = reply.headers.get("Location", "")
+        if not target:
+            raise FetchError(f"{url} redirects ({reply.status}) without saying where", reply.status)
+        try:
+            url = web_address(str(url.join(target)))
+        except (httpx.InvalidURL, ValueError):
+            raise FetchError(
+                f"{url} redirects to {redact_userinfo(target)!r:.200}, which is no address", reply.status
+            ) from None
+        for_ever = for_ever and reply.status in PERMANENT
+        if for_ever:
+            lasting = str(url)
+        if url in met:
+            raise FetchError(f"the redirects lead back to {url}", reply.status)
+        met.add(url)
+        if len(met) > hops + 1:
+            raise FetchError(f"more than {hops} redirects", reply.status)
+        if for_ever:
+            moved(lasting)
+    return FinalReply(reply, lasting)
+
+
+_SYNDICATION = "{http://purl.org/rss/1.0/modules/syndication/}"
+_PERIODS = {"hourly": HOUR, "daily": DAY, "weekly": 7 * DAY, "monthly": 30 * DAY, "yearly": 365 * DAY}
+_DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+_MAX_AGE = re.compile(r"""(?:^|[,\s])max-age\s*=\s*"?(\d{1,10})\b""", re.IGNORECASE)
+_LONGEST = 366 * DAY
+
+
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """The wishes in a feed's body: at least `interval` microseconds between fetches, and none in these hours (0 to 23,
+    UTC) or on these days (0 is Monday)."""
+
+    interval: int = 0
+    skip_hours: frozenset[int] = frozenset()
+    skip_days: frozenset[int] = frozenset()
+
+    def to_json(self) -> str:
+        return json.dumps([self.interval, sorted(self.skip_hours), sorted(self.skip_days)])
+
+    @classmethod
+    def from_json(cls, text: str) -> Hints:
+        interval, hours, days = json.loads(text)
+        return cls(interval, frozenset(hours), frozenset(days))
+
+
+def body_hints(data: bytes) -> Hints:
+    """RSS `ttl`, `skipHours`, `skipDays`, and `updatePeriod` of the syndication module; none if the body is not XML."""
+    try:
+        root = etree.fromstring(data.lstrip(), xml_parser(entities=False, recover=True))
+    except (etree.XMLSyntaxError, ValueError):
+        return Hints()
+    if root is None:  # the recovering parser has found nothing at all
+        return Hints()
+    channel = next((child for child in root if child.tag in ("channel", "{http://purl.org/rss/1.0/}channel")), root)
+    texts = {str(child.tag): (child.text or "").strip() for child in channel if isinstance(child.tag, str)}
+    ttl = _number(texts.get("ttl", ""), 0) * MINUTE
+    period = _PERIODS.get(texts.get(f"{_SYNDICATION}updatePeriod", "").lower(), 0)
+    frequency = max(1, _number(texts.get(f"{_SYNDICATION}updateFrequency", ""), 1))
+    # 24 is how some write midnight.
+    hours = {_number(hour.text or "", -1) % 24 for hour in channel.iterfind("skipHours/hour") if _is_hour(hour.text)}
+    named = {(day.text or "").strip().lower() for day in channel.iterfind("skipDays/day")}
+    days = {number for number, name in enumerate(_DAYS) if name in named}
+    return Hints(min(max(ttl, period // frequency), _LONGEST), frozenset(hours), frozenset(days))
+
+
+def _is_hour(text: str | None) -> bool:
+    return 0 <= _number(text or "", -1) <= 24
+
+
+def _number(text: str, otherwise: int) -> int:
+    stripped = text.strip()
+    return int(stripped) if stripped.isascii() and stripped.isdecimal() and len(stripped) < 10 else otherwise
+
+
+def fresh_for(headers: Mapping[str, str], now: int) -> int:
+    """How long (microseconds) an answer is fresh: `Cache-Control: max-age` less `Age`, else `Expires`, else 0."""
+    control = headers.get("Cache-Control", "")
+    if re.search(r"(?:^|[,\s])no-(?:cache|store)\b", control, re.IGNORECASE):
+        return 0
+    found = _MAX_AGE.search(control)
+    if found:
+        return min(max(0, int(found[1]) - _number(headers.get("Age", ""), 0)) * SECOND, _LONGEST)
+    expires = parse_date(headers.get("Expires", ""))
+    return 0 if expires is None else min(max(0, expires - now), _LONGEST)
+
+
+def retry_after(headers: Mapping[str, str], now: int) -> int | None:
+    """The time (microseconds) before which `Retry-After` (seconds, or a date) wants no request; None if it is absent or
+    neither.
+
+    More than a year counts as a year.
+    """
+    text = headers.get("Retry-After", "").strip()
+    if text.isascii() and text.isdecimal():
+        return now + min(int(text[:12]) * SECOND, _LONGEST)
+    date = parse_date(text)
+    return None if date is None else min(max(date, now), now + _LONGEST)
+
+
+@dataclass(frozen=True, slots=True)
+class BodySummary:
+    """What a body is: the feeds that a page names, or the hash of a feed and how often it wants to be asked."""
+
+    kind: BodyKind
+    feeds: list[str] = field(default_factory=list)
+    sha256: str = ""
+    hints: Hints = field(default_factory=Hints)
+
+
+def look(body: bytes, url: str) -> BodySummary:
+    """Looks at the body that an address gave. It may be written to take long: see `feeds.feed`."""
+    kind = kind_of_body(body)
+    if kind == "page":
+        return BodySummary(kind, feeds_of_page(body, url))
+    return (
+        BodySummary(kind, [], hashlib.sha256(body).hexdigest(), body_hints(body))
+        if kind == "feed"
+        else BodySummary(kind)
+    )
+
+
+Resolve = Callable[[str, int], Awaitable[list[str]]]
+"""From a host and a port to the host's addresses. Raises OSError if it has none."""
+
+
+async def resolve_host(host: str, port: int) -> list[str]:
+    """The addresses that the system's resolver knows."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(address[0]) for *_, address in found))
+
+
+class GuardedBackend(httpcore.AsyncNetworkBackend):
+    """Opens connections to public addresses, and to private ones only if they are allowed."""
+
+    def __init__(self, allow_private: bool, resolve: Resolve = resolve_host) -> None:
+        self._allow_private = allow_private
+        self._resolve = resolve
+        self._network = httpcore.AnyIOBackend()
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        """Raises FetchError if no address of the host is allowed, and httpcore's errors if none can be reached."""
+        try:
+            async with asyncio.timeout(timeout):
+                addresses = await self._resolve(host, port)
+        except TimeoutError:
+            raise httpcore.ConnectTimeout(f"{host} was not resolved in {timeout:g} s") from None
+        except (OSError, UnicodeError) as error:
+            raise httpcore.ConnectError(
+                f"{host} cannot be resolved: {getattr(error, 'strerror', '') or error}"
+            ) from None
+        allowed = [address for address in addresses if self._allow_private or is_public(address)]
+        if not allowed:
+            shown = ", ".join(addresses) or "nothing"
+            raise FetchError(f"{host} leads to {shown}, and only public addresses are fetched from")
+        trouble: Exception | None = None
+        for address in allowed:
+            try:
+                return await self._network.connect_tcp(address, port, timeout, local_address, socket_options)
+            except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
+                trouble = error
+        assert trouble is not None
+        raise trouble
+
+    async def sleep(self, seconds: float) -> None:
+        await self._network.sleep(seconds)
+
+
+class _Body(httpx.AsyncByteStream):
+    def __init__(self, response: httpcore.Response) -> None:
+        self._response = response
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._response.aiter_stream().__aiter__()
+
+    async def aclose(self) -> None:
+        await self._response.aclose()
+
+
+class GuardedTransport(httpx.AsyncBaseTransport):
+    """httpx over a GuardedBackend: no proxies, and errors are httpcore's or a FetchError."""
+
+    def __init__(self, backend: GuardedBackend, tls: ssl.SSLContext, connections: int) -> None:
+        self._pool = httpcore.AsyncConnectionPool(
+            ssl_context=tls, max_connections=connections, keepalive_expiry=5.0, network_backend=backend
+        )
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        url = request.url
+        response = await self._pool.handle_async_request(
+            httpcore.Request(
+                request.method,
+                httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path),
+                headers=request.headers.raw,
+                content=request.stream,
+                extensions=request.extensions,
+            )
+        )
+        return httpx.Response(
+            response.status, headers=response.headers, stream=_Body(response), extensions=response.extensions
+        )
+
+    async def aclose(self) -> None:
+        await self._pool.aclose()
+
+
+def open_client(allow_private: bool, connections: int, resolve: Resolve = resolve_host) -> httpx.AsyncClient:
+    """A client whose every connection is guarded. It follows no redirects, takes no proxy and keeps no cookies."""
+    tls = ssl.create_default_context(cafile=certifi.where())
+    backend = GuardedBackend(allow_private, resolve)
+    no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=[]))
+    transport = GuardedTransport(backend, tls, connections)
+    return httpx.AsyncClient(transport=transport, trust_env=False, cookies=no_cookies)

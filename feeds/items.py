@@ -1,0 +1,395 @@
+"""Names and passwords in addresses, as in `https://name:password@host/feed`: for the host and nobody else.
+
+An entry of a feed, whatever its format: its `<item>` document and its identity.
+
+Which addresses of strangers are passed on: harmless ones, which only lead somewhere.
+
+Sanitises the HTML of entries, and finds the pages that it links to.
+
+Plain text from markup, and text that XML can hold.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from html.parser import HTMLParser
+from itertools import islice
+from urllib.parse import urljoin, urlsplit
+
+import nh3
+from lxml import etree
+
+from common.urls import canonical_url
+from feeds.documents import iso_utc
+
+_USER = re.compile(r"//[^/?#\s]*@")
+_BEFORE = re.compile(r"\A((?:https?|feed|file|ftp|gemini|gopher)://)?.*@", re.DOTALL | re.IGNORECASE)
+
+WRITE_ENCODED = "in a name or password, write / as %2F, ? as %3F, # as %23 and @ as %40"
+"""What to do about an address with a password that cannot be read."""
+
+
+def without_credentials(text: str) -> str:
+    """A text with addresses, without the names and passwords in them.
+
+    >>> without_credentials("http://ada:pa@ss@example.org/feed?by=me@home was not found")
+    'http://example.org/feed?by=me@home was not found'
+    """
+    return _USER.sub("//", text)
+
+
+def redact_userinfo(text: str) -> str:
+    """A text that should be an address and is none, without what stands before its last "@".
+
+    Where name and password begin and end in it, nobody can tell.
+
+    >>> [redact_userinfo(url) for url in ("https://ada:se/cret@example.org/feed", "ada:secret@example.org", "mailto:")]
+    ['https://…@example.org/feed', '…@example.org', 'mailto:']
+    """
+    return _BEFORE.sub(r"\1…@", text)
+
+
+LONGEST_TITLE = 1_000
+"""The most characters of a feed's name or a folder's path, which each of its entries repeats."""
+
+NESTED = "/"
+"""Separates the names of nested folders."""
+
+_FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_TAG = re.compile(
+    r"</?(?:a|abbr|b|big|blockquote|br|cite|code|div|em|font|h[1-6]|hr|i|img|li|ol|p|pre|q|s|small|span|strong|sub|sup|tt|u|ul)"
+    r"(?:\s[^<>]*)?/?>",
+    re.IGNORECASE,
+)
+_INLINE = frozenset(
+    {"a", "abbr", "acronym", "b", "bdi", "bdo", "big", "cite", "code", "data", "del", "dfn", "em", "font", "i", "ins"}
+    | {"kbd", "mark", "q", "ruby", "s", "samp", "small", "span", "strike", "strong", "sub", "sup", "time", "tt", "u"}
+    | {"var", "wbr"}
+)
+_UNSEEN = frozenset({"script", "style"})
+# To a browser `<![` opens a comment that the next `>` ends; html.parser raises on most of them.
+_MARKED_SECTION = re.compile(r"<!\[[^>]*>?")
+
+
+def xml_text(text: str) -> str:
+    """`text` without the characters that XML forbids."""
+    return _FORBIDDEN.sub("", text)
+
+
+def one_line(text: str) -> str:
+    """`text` fit for XML, with every run of white space (no-break spaces too) as one blank, none at the ends."""
+    return " ".join(xml_text(text).split())
+
+
+def looks_like_markup(text: str) -> bool:
+    """Whether text that should be plain has one of the HTML tags that feeds put into titles and names."""
+    return bool(_TAG.search(text))
+
+
+def html_to_text(markup: str) -> str:
+    """The text of HTML: entities decoded, markup removed, a block's border as a blank, white space collapsed.
+
+    >>> html_to_text("<p>Caf&eacute;s<br>in <b>bo</b>ld</p>")
+    'Cafés in bold'
+    """
+    if "<" not in markup and "&" not in markup:
+        return one_line(markup)
+    reader = _TextReader()
+    reader.feed(_MARKED_SECTION.sub("", markup))
+    reader.close()
+    return one_line("".join(reader.pieces))
+
+
+class _TextReader(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.pieces: list[str] = []
+        self._unseen = 0
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag in _UNSEEN:
+            self._unseen += 1
+        elif tag not in _INLINE:
+            self.pieces.append(" ")
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in _INLINE:
+            self.pieces.append(" ")
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in _UNSEEN:
+            self._unseen = max(0, self._unseen - 1)
+        elif tag not in _INLINE:
+            self.pieces.append(" ")
+
+    def handle_data(self, data: str) -> None:
+        if not self._unseen:
+            self.pieces.append(data)
+
+
+FIELDS = (
+    "item_url", "channel_url", "title", "timestamp", "description",
+    "feed_url", "feed_title", "folder", "lang", "updated",
+    "author", "category", "link", "enclosure", "guid", "content",
+)  # fmt: skip
+"""The names of all children that an `<item>` may have, in their order. The thesis' five leaves (section 6.6.3) are
+first."""
+
+ATTRIBUTES = {"link": ("rel", "href"), "enclosure": ("href", "type", "length")}
+"""The attributes of the children that have any. These have no text."""
+
+MENTION = "mention"
+"""The `rel` of links that stand in the text of an entry."""
+
+MOST_FOLDERS = 20
+"""The most folders of an item."""
+
+
+@dataclass(frozen=True, slots=True)
+class Enclosure:
+    """A file that belongs to an entry. `type` is its media type and `length` its size in bytes; "" means absent."""
+
+    href: str
+    type: str = ""
+    length: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """The fields of an entry: plain text, except `content`, which is sanitised HTML. "" means absent.
+
+    `date` is the entry's own date in microseconds (published, else updated), and `date_text` its spelling in the feed.
+    `updated` is when the entry was last changed, as the feed tells it. `lang` is a language tag. `mentions` are the
+    canonical addresses of the pages that its text links to.
+    """
+
+    item_url: str = ""
+    channel_url: str = ""
+    title: str = ""
+    date: int | None = None
+    date_text: str = ""
+    description: str = ""
+    authors: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+    links: tuple[tuple[str, str], ...] = ()
+    guid: str = ""
+    content: str = ""
+    updated: int | None = None
+    lang: str = ""
+    enclosures: tuple[Enclosure, ...] = ()
+    mentions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """The feed that an entry is in: its address or name, its title, and the paths of its folders."""
+
+    url: str = ""
+    title: str = ""
+    folders: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a feed came from: `source` is the feed's URL or name in a crawl, `name` the file it was read from.
+
+    Times are microseconds: `fetched` is when the feed was fetched, if known, `modified` when the file was written.
+    `base` is the address that answered, if it is not `source`; `content_type` is the answer's header. `title` and
+    `folders` are what the reader of the feed calls it, and where it is in the reader's list.
+    """
+
+    name: str
+    modified: int
+    source: str = ""
+    fetched: int | None = None
+    base: str = ""
+    content_type: str = ""
+    title: str = ""
+    folders: tuple[str, ...] = ()
+
+
+def item_xml(entry: Entry, feed: Membership | None = None) -> bytes:
+    """The entry as an `<item>`, with FIELDS in their order. Absent values are absent."""
+    feed = feed or Membership()
+    item = etree.Element("item")
+    leaves = [
+        ("item_url", entry.item_url),
+        ("channel_url", entry.channel_url),
+        ("title", entry.title),
+        ("timestamp", _iso(entry.date)),
+        ("description", entry.description),
+        ("feed_url", feed.url),
+        # In each entry of the feed, so not as long as its writer likes.
+        ("feed_title", feed.title[:LONGEST_TITLE].strip()),
+        *(("folder", folder) for folder in folder_paths(feed.folders)),
+        ("lang", entry.lang),
+        ("updated", _iso(entry.updated)),
+        *(("author", author) for author in entry.authors),
+        *(("category", category) for category in entry.categories),
+    ]
+    for name, value in leaves:
+        _leaf(item, name, value)
+    for rel, href in (*entry.links, *((MENTION, page) for page in entry.mentions)):
+        etree.SubElement(item, "link", rel=one_line(rel), href=one_line(href))
+    for enclosure in entry.enclosures:
+        told = {name: one_line(value) for name, value in asdict(enclosure).items() if value}
+        etree.SubElement(item, "enclosure", told)
+    _leaf(item, "guid", entry.guid)
+    _leaf(item, "content", entry.content)
+    return etree.tostring(item, encoding="utf-8")
+
+
+def folder_paths(folders: Iterable[str]) -> tuple[str, ...]:
+    """The paths of folders and of those that they are in, outer ones first, each once, at most MOST_FOLDERS.
+
+    >>> folder_paths(["News/World", "News/Sport"])
+    ('News', 'News/World', 'News/Sport')
+    """
+    found: dict[str, None] = {}
+    for folder in bounded_folders(folders):
+        names = folder.split(NESTED, MOST_FOLDERS)
+        for depth in range(1, len(names) + 1):
+            if len(found) < MOST_FOLDERS and (path := NESTED.join(names[:depth])):
+                found[path] = None
+    return tuple(found)
+
+
+def bounded_folders(folders: Iterable[str]) -> tuple[str, ...]:
+    """The first MOST_FOLDERS paths of folders. Of one that is too long, the inner folders are left out."""
+    return tuple(_bounded(folder) for folder in islice(folders, MOST_FOLDERS))
+
+
+def _bounded(path: str) -> str:
+    if len(path) <= LONGEST_TITLE:
+        return path
+    return path[: LONGEST_TITLE + 1].rpartition(NESTED)[0] or path[:LONGEST_TITLE]
+
+
+def _iso(moment: int | None) -> str:
+    return "" if moment is None else iso_utc(moment)
+
+
+def _leaf(item: etree._Element, name: str, value: str) -> None:
+    if value:
+        etree.SubElement(item, name).text = xml_text(value)
+
+
+def entry_id(entry: Entry, source: str) -> str:
+    """`source identity hash`, joined by blanks.
+
+    An unchanged entry has the same id when it comes again; a changed one has a new id and the same guid.
+    """
+    return one_line(f"{source} {entry_identity(entry)} {entry_version(entry)}")
+
+
+def entry_identity(entry: Entry) -> str:
+    """What stays the same when an entry changes: the guid, else the link, else a hash of title and date."""
+    return entry.guid or entry.item_url or _hash(entry.title, _dated(entry))
+
+
+def entry_version(entry: Entry) -> str:
+    """A hash of title, date, link, description and content."""
+    return _hash(entry.title, _dated(entry), entry.item_url, entry.description, entry.content)
+
+
+def _dated(entry: Entry) -> str:
+    return entry.date_text if entry.date is None else iso_utc(entry.date)
+
+
+def _hash(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode("utf-8", "replace")).hexdigest()[:12]
+
+
+SCHEMES = frozenset({"http", "https", "ftp", "gemini", "gopher", "ipfs", "magnet", "mailto", "news", "tel", "xmpp"})
+"""The schemes of harmless addresses. `javascript:`, `data:`, `file:` and the like make a reader's program act."""
+
+_SCHEME = re.compile(r"[^:/?#]*+:")
+_PASSED_OVER = re.compile("[\0-\u0020\u007f-\u00a0\u00ad\u200b-\u200f\u2028-\u202f\u2060-\u2064\ufeff]+")
+"""Characters that some programs drop from an address before they look at its scheme."""
+
+
+def is_harmless(address: str) -> bool:
+    """Whether an address has one of the schemes, or none, as a relative one.
+
+    >>> is_harmless("HTTPS://a.example/x:y"), is_harmless("../a?b:c"), is_harmless("java\\nScript:alert(1)")
+    (True, True, False)
+    """
+    scheme = _SCHEME.match(_PASSED_OVER.sub("", address))
+    return scheme is None or scheme[0][:-1].lower() in SCHEMES
+
+
+def harmless(address: str) -> str:
+    return address if is_harmless(address) else ""
+
+
+def is_url(text: str) -> bool:
+    """Whether `text` is an absolute http(s) address."""
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.netloc)
+
+
+MOST_MENTIONS = 200
+"""The most pages that an entry mentions. The first ones in its text count."""
+
+LONGEST_ADDRESS = 2_000
+"""The most characters of an address in a text, and of one that a feed gives for all its entries. Longer ones count for
+nothing."""
+
+_ADDRESSES = frozenset({"cite", "href", "src"})
+_ANCHOR = re.compile(r"<a\s", re.IGNORECASE)
+
+
+def sanitised(html: str) -> tuple[str, list[str]]:
+    """HTML without what acts, and the addresses of its links, as they are written there, each once."""
+    links: dict[str, None] = {}
+
+    def checked(tag: str, name: str, value: str) -> str | None:
+        # nh3 itself looks at the addresses in `href` and `src` only, and not as closely.
+        if name not in _ADDRESSES:
+            return value
+        if not is_harmless(value):
+            return None
+        if tag == "a" and name == "href":
+            links[value] = None
+        return value
+
+    clean = nh3.clean(html, link_rel=None, url_schemes=set(SCHEMES), attribute_filter=checked)
+    return clean, list(links)
+
+
+def extract_links(html: str) -> list[str]:
+    """The addresses of the links in HTML."""
+    return sanitised(html)[1] if _ANCHOR.search(html) else []
+
+
+def mentions(links: Sequence[str], base: str, own: Iterable[str]) -> tuple[str, ...]:
+    """The pages that links lead to, in their canonical spelling, each once, and at most MOST_MENTIONS.
+
+    Relative links are resolved against `base`. Only web addresses count, and none of those in `own`.
+    """
+    left_out = {canonical_url(address) for address in own if links}
+    found: dict[str, None] = {}
+    for link in links:
+        address = _page(link, base)
+        if address and address not in left_out:
+            found[address] = None
+            if len(found) == MOST_MENTIONS:
+                break
+    return tuple(found)
+
+
+def _page(link: str, base: str) -> str:
+    """The canonical address that a link leads to; "" if that is no web address, or too long."""
+    if len(link) > LONGEST_ADDRESS:
+        return ""
+    try:
+        address = canonical_url(urljoin(base, link.strip()))
+    except ValueError:
+        return ""
+    return address if is_url(address) and xml_text(address) == address and len(address) <= LONGEST_ADDRESS else ""

@@ -1,0 +1,536 @@
+"""Documents and rejects as rows of Spark.
+
+A drop directory as a stream of Spark: files found by `binaryFile`, parsed on the executors.
+
+The inbox of a stream of live feeds: segments of rows that are read and that Spark has not committed.
+
+It is one SQLite file in the state directory. A segment is written in one transaction with the offsets of the files and
+the history of entries. So a batch that Spark plans again has the same rows, and no entry comes twice.
+
+`spark.read.format("mmqjp_feeds")` and `spark.readStream`: live feeds, fetched by the driver when it is time.
+
+`spark.read.format("mmqjp_warc")` and `spark.readStream`: the documents of WARC files, with a partition for each
+file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar, cast
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+from lxml import etree
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
+
+from common.files import make_private_file
+from common.tools import in_batches
+from common.xml import read_prolog, xml_parser
+from feeds.documents import Document, Reject, SourceError, now_us
+from feeds.feed import EntryForm
+from feeds.fetch.archive import remove_read
+from feeds.fetch.fetcher import Job, Settings, own_agent
+from feeds.fetch.http import DAY, SECOND
+from feeds.fetch.lists import read_feed_lists
+from feeds.fetch.robots import Courtesy
+from feeds.fetch.state import Pace
+from feeds.files import FEED_SUFFIX, FEED_SUFFIXES, FileKind, name_below, printable
+from feeds.history import History, InputItem, size_of
+from feeds.readers import ALL_READ, Offset, fetch_time, or_reject, read_feed_file, read_warc
+from feeds.splits import can_be_read
+from feeds.tail import Listing, ReadItem, Tail, judged, read_waiting, sort_files, waiting_files
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+COLUMNS = "id STRING, stream STRING, t0 BIGINT, t1 BIGINT, xml STRING, reason STRING, raw BINARY"
+"""A document has no `reason` and `raw`; a reject has no `xml`, and nulls for what is not known. Times are microseconds
+of UTC."""
+
+_TEXT, _INT = pa.string(), pa.int64()
+SCHEMA = pa.schema(
+    {"id": _TEXT, "stream": _TEXT, "t0": _INT, "t1": _INT, "xml": _TEXT, "reason": _TEXT, "raw": pa.binary()}
+)
+"""The same columns for Arrow."""
+
+ROWS, BYTES = 1_000, 8 * 1024 * 1024
+"""A batch ends with this many rows, or with the row that brings it to this many characters."""
+
+
+def row_batches(items: Iterable[Document | Reject]) -> Iterator[pa.RecordBatch]:
+    """The rows of documents and rejects, in their order."""
+    return map(_batch, in_batches(items, ROWS, BYTES, size_of))
+
+
+def _batch(items: Iterable[Document | Reject]) -> pa.RecordBatch:
+    columns = zip(*map(_row, items), strict=True)
+    arrays = [pa.array(list(column), field.type) for column, field in zip(columns, SCHEMA, strict=True)]
+    return pa.record_batch(arrays, schema=SCHEMA)
+
+
+def _row(item: Document | Reject) -> tuple[object, ...]:
+    if isinstance(item, Reject):
+        return _rejected(item)
+    try:
+        text = _text(item)
+    except etree.XMLSyntaxError as error:
+        return _rejected(Reject(item.id, item.stream, item.t1, f"{item.id}: not well-formed: {error}", item.xml))
+    except ValueError as error:
+        return _rejected(Reject(item.id, item.stream, item.t1, f"{item.id}: {error}", item.xml))
+    return item.id, item.stream, item.t0, item.t1, text, None, None
+
+
+def _rejected(item: Reject) -> tuple[object, ...]:
+    raw = item.raw if isinstance(item.raw, bytes) else item.raw.encode("utf-8", "surrogatepass")
+    return item.id, item.stream, item.time, item.time, None, item.reason, raw
+
+
+def _text(document: Document) -> str:
+    """The document as text without an encoding declaration. What is not plainly UTF-8 is parsed and written anew."""
+    data = document.xml_bytes()
+    if not data.lstrip().startswith(b"<?xml"):
+        try:
+            return data.decode("utf-8")
+        except UnicodeDecodeError:
+            pass
+    if refused := read_prolog(data).refused:  # of a DOCTYPE nothing is written
+        raise ValueError(refused)
+    return etree.tostring(etree.fromstring(data, xml_parser()), encoding="unicode")
+
+
+def local_path(address: str) -> Path:
+    """The path, or the path in a `file:` address. Raises SourceError for any other scheme: files are read by path."""
+    parts = urlsplit(address)
+    if parts.scheme == "file":
+        return Path(unquote(parts.path))
+    if parts.scheme and "://" in address:
+        hint = "name a directory that the driver and the executors have in common"
+        raise SourceError(address, f"what is at {parts.scheme}: cannot be read", hint)
+    return Path(address).absolute()
+
+
+def entry_form(value: str | None) -> EntryForm | None:
+    """The form of entries that an option names; None if it is not set. Raises SourceError for any other value."""
+    if value not in (None, "item", "raw"):
+        raise SourceError(str(value), "no form of entries", "feeds is item or raw; lists names lists of feeds")
+    return cast("EntryForm | None", value)
+
+
+_SUFFIXES = ",".join(sorted(suffix.removeprefix(".") for suffix in FEED_SUFFIXES))
+FILES = {"recursiveFileLookup": "true", "pathGlobFilter": f"*.{{{_SUFFIXES}}}"}
+"""The options of `binaryFile` for the feeds in a directory."""
+
+_FILE = "path STRING, modificationTime TIMESTAMP, length BIGINT, content BINARY"
+
+
+def drops(
+    session: SparkSession, directory: Path | str, feeds: EntryForm = "item", most_files: int | None = None
+) -> DataFrame:
+    """A streaming frame of the entries of the feeds in a directory, with the columns of `feeds.spark.sources`; a
+    batch has at most `most_files` files.
+
+    Sidecars are read by path, so the driver and the executors need the same directory. Each file is read alone: an
+    entry that the next version of its feed still lists comes again, with the same id.
+    """
+    root = local_path(str(directory))
+    stream = session.readStream.format("binaryFile").schema(_FILE).options(**FILES)
+    if most_files is not None:
+        stream = stream.option("maxFilesPerTrigger", most_files)
+    return entries(stream.load(str(root)), root, feeds)
+
+
+def entries(files: DataFrame, root: Path, form: EntryForm) -> DataFrame:
+    """The entries of the feeds in files below a directory. The files are rows of `binaryFile`."""
+    # The bytes are read where the sidecar is, by the path: what is not selected, Spark does not read.
+    return files.select("path").mapInArrow(partial(_entries, root=str(root), form=form), COLUMNS)
+
+
+def _entries(batches: Iterator[pa.RecordBatch], root: str, form: EntryForm) -> Iterator[pa.RecordBatch]:
+    """The rows of the entries in the files."""
+
+    def items() -> Iterator[Document | Reject]:
+        for batch in batches:
+            for address in batch.column("path").to_pylist():
+                path = Path(address.removeprefix("file:"))  # not escaped, as an address would be
+                name = name_below(path, Path(root))
+                yield from History().settle(or_reject(read_feed_file(path, name, form), name))
+
+    return row_batches(items())
+
+
+FILE = "read.sqlite"
+DOCUMENTS = 1_000
+"""The most documents of a segment."""
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS segments (number INTEGER PRIMARY KEY AUTOINCREMENT, rows BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS files (source TEXT, file TEXT, position INTEGER NOT NULL, PRIMARY KEY (source, file));
+CREATE TABLE IF NOT EXISTS history (feed TEXT PRIMARY KEY, entries TEXT NOT NULL);
+"""
+
+
+class Inbox:
+    """The segments of a state directory, numbered from 1. One process at a time uses them."""
+
+    def __init__(self, directory: Path) -> None:
+        make_private_file(directory / FILE)
+        self._database = sqlite3.connect(directory / FILE, isolation_level=None)
+        self._database.execute("PRAGMA journal_mode = WAL")
+        self._database.executescript(_SCHEMA)
+
+    def close(self) -> None:
+        self._database.close()
+
+    def take(self, tail: Tail, history: History) -> None:
+        """Makes segments of what a source has that was not read yet, judged by a history, which is loaded here. Files
+        that cannot be read wait."""
+        history.load(dict(self._database.execute("SELECT feed, entries FROM history")))
+        rows = self._database.execute("SELECT source, file, position FROM files").fetchall()
+        positions = {(source, file): Offset(source, file, position) for source, file, position in rows}
+        items = judged(read_waiting(waiting_files([tail], positions), lambda waiting, cause: None), history)
+        while segment := list(islice(items, DOCUMENTS)):
+            self._commit(segment, history)
+
+    def _commit(self, items: Sequence[ReadItem[Document | Reject]], history: History) -> None:
+        data = _to_bytes(row_batches(read.item for read in items if read.item is not None))
+        offsets = {(read.offset.source, read.offset.file): read.offset.position for read in items}
+        with self._database:
+            self._database.execute("BEGIN")
+            if data:
+                self._database.execute("INSERT INTO segments (rows) VALUES (?)", (data,))
+            files = [(*key, position) for key, position in offsets.items()]
+            self._database.executemany("INSERT OR REPLACE INTO files VALUES (?, ?, ?)", files)
+            self._database.executemany("INSERT OR REPLACE INTO history VALUES (?, ?)", history.changed().items())
+
+    def newest(self) -> int:
+        """The number of the newest segment; 0 if none was made."""
+        rows = self._database.execute("SELECT seq FROM sqlite_sequence WHERE name = 'segments'").fetchall()
+        return int(rows[0][0]) if rows else 0
+
+    def segments(self, start: int, end: int) -> list[bytes]:
+        """The segments with numbers above `start` and up to `end` that are still there."""
+        sql = "SELECT rows FROM segments WHERE number > ? AND number <= ? ORDER BY number"
+        return [row[0] for row in self._database.execute(sql, (start, end))]
+
+    def drop(self, end: int) -> None:
+        """Removes the segments up to a number."""
+        self._database.execute("DELETE FROM segments WHERE number <= ?", (end,))
+
+    def read_files(self, source: str) -> set[str]:
+        sql = "SELECT file FROM files WHERE source = ? AND position = ?"
+        return {row[0] for row in self._database.execute(sql, (source, ALL_READ))}
+
+    def forget_files(self, source: str, there: set[str] | None) -> None:
+        """Removes the offsets of files of a source that have gone. None: it is not known which are there."""
+        gone = [(source, file) for file in self.read_files(source) - there] if there is not None else []
+        self._database.executemany("DELETE FROM files WHERE source = ? AND file = ?", gone)
+
+
+def _to_bytes(batches: Iterator[pa.RecordBatch]) -> bytes:
+    """The batches in Arrow's format for streams; b"" for none."""
+    found = list(batches)
+    if not found:
+        return b""
+    out = pa.BufferOutputStream()
+    with pa.ipc.new_stream(out, SCHEMA) as writer:
+        for batch in found:
+            writer.write_batch(batch)
+    return bytes(out.getvalue().to_pybytes())
+
+
+def from_bytes(data: bytes) -> Iterator[pa.RecordBatch]:
+    """The batches of a segment."""
+    with pa.ipc.open_stream(data) as reader:
+        yield from reader
+
+
+_T = TypeVar("_T")
+
+LIVE_SOURCE = "mmqjp_feeds"
+DROPS = "drops"
+"""The folder of the state that feeds are fetched into, and its name as a source."""
+
+KEPT = DAY
+"""How long a version stays after a stream has read it. The newest of each feed stays longer."""
+
+KNOWN = 30 * DAY
+"""How long an entry is known after its feed has dropped it."""
+
+
+@dataclass(frozen=True)
+class _Live:
+    """What is fetched, into which state, and the form in which entries are read."""
+
+    job: Job
+    state: Path
+    form: EntryForm
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> _Live:
+        lists = re.split(r"[,\s]+", options.get("lists", "").strip())
+        form = entry_form(options.get("feeds")) or "item"
+        if not any(lists):
+            raise SourceError(LIVE_SOURCE, "no feeds", 'name OPML files or addresses: .option("lists", "feeds.opml")')
+        if not options.get("state"):
+            raise SourceError(LIVE_SOURCE, "no state", 'name a directory: .option("state", "state/")')
+        state = local_path(options["state"])
+        feeds, complaints = read_feed_lists(lists)
+        if complaints:
+            raise SourceError(LIVE_SOURCE, complaints[0].removesuffix("; it is left out"))
+        agent = options.get("userAgent") or own_agent()
+        pace = Pace(_seconds(options, "interval", Pace().interval))
+        settings = Settings(agent, pace=pace, robots=_truth(options, "robots"))
+        courtesy = replace(Courtesy(), spacing=_seconds(options, "spacing", Courtesy().spacing))
+        job = Job(feeds, state / DROPS, settings, courtesy, _truth(options, "allowPrivate"))
+        return cls(job, state, form)
+
+    def fetch(self) -> None:
+        """Fetches what is due."""
+        self.state.mkdir(0o700, parents=True, exist_ok=True)
+        asyncio.run(self.job.run())
+
+
+def _seconds(options: Mapping[str, str], key: str, otherwise: int) -> int:
+    text = options.get(key)
+    if text is None:
+        return otherwise
+    if not re.fullmatch(r"\d{1,9}(\.\d{1,6})?", text):
+        raise SourceError(f"{key} {text}", "no number of seconds", "write 3600, or 0.5")
+    return int(float(text) * SECOND)
+
+
+def _truth(options: Mapping[str, str], key: str) -> bool:
+    text = options.get(key, "false").lower()
+    if text not in ("true", "false"):
+        raise SourceError(f"{key} {text}", "neither true nor false")
+    return text == "true"
+
+
+@dataclass
+class _Versions(InputPartition):
+    """The versions of a feed, in order, below a directory."""
+
+    directory: str
+    names: list[str]
+
+
+class _LiveReader(DataSourceReader):
+    """Fetches what is due, and reads all versions in the state, with a partition for each feed."""
+
+    def __init__(self, live: _Live) -> None:
+        self._live = live
+
+    def partitions(self) -> list[InputPartition]:
+        self._live.fetch()
+        folders = sorted(path for path in self._live.job.out.iterdir() if path.is_dir())
+        found = [sorted(f"{folder.name}/{path.name}" for path in folder.glob(f"*{FEED_SUFFIX}")) for folder in folders]
+        return [_Versions(str(self._live.job.out), names) for names in found if names]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if isinstance(partition, _Versions):  # where there is none, Spark makes one of its own
+            yield from row_batches(History().settle(self._items(partition)))
+
+    def _items(self, partition: _Versions) -> Iterator[InputItem]:
+        for name in partition.names:
+            yield from or_reject(read_feed_file(Path(partition.directory, name), name, self._live.form), name)
+
+
+@dataclass
+class _Segment(InputPartition):
+    data: bytes
+
+
+class _LiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """An offset is the number of the last segment of the inbox. The driver reads entries, because it has their history;
+    executors get rows."""
+
+    def __init__(self, live: _Live) -> None:
+        self._live = live
+        self._target: int | None = None
+
+    def initialOffset(self) -> dict[str, int]:  # Spark's name, as those that follow
+        return {"segment": 0}
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = self._with_inbox(self._taken)
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
+        newest = self._with_inbox(self._taken) if self._target is None else self._target
+        return {"segment": max(newest, start["segment"])}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+        first, last = start["segment"], end["segment"]
+        found = self._with_inbox(lambda inbox: inbox.segments(first, last))
+        if len(found) < last - first:
+            cause = f"of the segments {first + 1} to {last}, which the checkpoint has, {len(found)} are there"
+            raise SourceError(str(self._live.state), cause, "a state goes with one query and its checkpoint")
+        return [_Segment(data) for data in found]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if isinstance(partition, _Segment):
+            yield from from_bytes(partition.data)
+
+    def commit(self, end: dict[str, int]) -> None:
+        self._with_inbox(lambda inbox: inbox.drop(end["segment"]))
+
+    def _taken(self, inbox: Inbox) -> int:
+        """Fetches what is due, reads it, and removes what was read long ago. Returns the number of the newest
+        segment."""
+        self._live.fetch()
+        directory = self._live.job.out
+        tail = Tail(directory, feeds=self._live.form, name=DROPS)
+        inbox.take(tail, History(keep=KNOWN))
+        remove_read(directory, inbox.read_files(DROPS), now_us() - KEPT)
+        inbox.forget_files(DROPS, tail.names())
+        return inbox.newest()
+
+    def _with_inbox(self, use: Callable[[Inbox], _T]) -> _T:
+        self._live.state.mkdir(0o700, parents=True, exist_ok=True)
+        with closing(Inbox(self._live.state)) as inbox:
+            return use(inbox)
+
+
+class FeedSource(DataSource):
+    """Options: `lists` (OPML files, text files or addresses, separated by commas), `state` (a directory), `feeds`
+    (`item`, the default, or `raw`), `interval` and `spacing` in seconds, `robots`, `allowPrivate`, `userAgent`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return LIVE_SOURCE
+
+    def schema(self) -> str:
+        return COLUMNS
+
+    def reader(self, schema: object) -> _LiveReader:
+        return _LiveReader(_Live.of(self.options))
+
+    def streamReader(self, schema: object) -> _LiveStreamReader:
+        return _LiveStreamReader(_Live.of(self.options))
+
+
+WARC_SOURCE = "mmqjp_warc"
+
+
+@dataclass
+class _File(InputPartition):
+    path: str
+
+
+@dataclass(frozen=True)
+class _Archives:
+    """The WARC files below a directory, or one file, and the form in which they are read."""
+
+    path: Path
+    form: EntryForm | None
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> _Archives:
+        if not options.get("path"):
+            raise SourceError(WARC_SOURCE, "no path", 'name a directory or a file: .load("crawl/")')
+        archives = cls(local_path(options["path"]), entry_form(options.get("feeds")))
+        if not archives.path.exists():
+            raise SourceError(str(archives.path), "no such file or directory", "check the path")
+        return archives
+
+    def sizes(self) -> dict[str, int]:
+        """The sizes of the files that are there, by name, in the order of the fetches."""
+        if self.path.is_file():
+            return {self.path.name: self.path.stat().st_size}
+        files = (file for file in Listing(self.path, feeds=False).files() if file.kind is FileKind.WARC)
+        sizes = {}
+        for file in sort_files(files):
+            with suppress(FileNotFoundError):  # it has gone meanwhile
+                sizes[file.name] = file.path.stat().st_size
+        return sizes
+
+    def can_be_read(self, name: str) -> bool:
+        """Whether a file can be opened now. If not, it is read later."""
+        try:
+            can_be_read(Path(self.partition(name).path))
+        except OSError:
+            return False
+        return True
+
+    def partition(self, name: str) -> _File:
+        return _File(str(self.path if self.path.is_file() else self.path / name))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if isinstance(partition, _File):  # where there is none, Spark makes one of its own
+            path = Path(partition.path)
+            items = or_reject(read_warc(path, self.form), printable(str(path)))
+            yield from row_batches(History().settle(items))
+
+
+class _WarcReader(DataSourceReader):
+    def __init__(self, archives: _Archives) -> None:
+        self._archives = archives
+
+    def partitions(self) -> list[InputPartition]:
+        return [self._archives.partition(name) for name in self._archives.sizes()]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return self._archives.read(partition)
+
+
+class _WarcStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """An offset has the names and sizes of the files that were read and are still there. Each file is read once."""
+
+    def __init__(self, archives: _Archives, most: int | None) -> None:
+        self._archives, self._most = archives, most
+        self._target: dict[str, int] | None = None
+
+    def initialOffset(self) -> dict[str, int]:  # Spark's name, as those that follow
+        return {}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        return ReadAllAvailable() if self._most is None else ReadMaxFiles(self._most)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = self._archives.sizes()
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
+        there = self._archives.sizes() if self._target is None else self._target
+        new = [name for name in there if name not in start and self._archives.can_be_read(name)]
+        if isinstance(limit, ReadMaxFiles):
+            new = new[: limit.max_files]
+        if not new:
+            return start
+        kept = {name: size for name, size in start.items() if name in there}
+        return kept | {name: there[name] for name in new}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+        new = [self._archives.partition(name) for name in end if name not in start]
+        return [*sorted(new, key=lambda file: (fetch_time(Path(file.path)), file.path))]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return self._archives.read(partition)
+
+
+class WarcSource(DataSource):
+    """Options: the path, `feeds` (item or raw; without it each XML body is a document), and for a stream
+    `maxFilesPerTrigger`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return WARC_SOURCE
+
+    def schema(self) -> str:
+        return COLUMNS
+
+    def reader(self, schema: object) -> _WarcReader:
+        return _WarcReader(_Archives.of(self.options))
+
+    def streamReader(self, schema: object) -> _WarcStreamReader:
+        most = self.options.get("maxFilesPerTrigger")
+        if most is not None and not (most.isascii() and most.isdecimal() and int(most)):
+            raise SourceError(f"maxFilesPerTrigger {most}", "no number of files", "write 1 or more")
+        return _WarcStreamReader(_Archives.of(self.options), None if most is None else int(most))

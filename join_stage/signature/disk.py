@@ -1,0 +1,628 @@
+"""Merges runs on disk into one, a piece at a time, beside the batches.
+
+A merge reads and writes each file from start to end, and has one piece in memory. What is evicted is left out.
+
+The runs of a store on disk: which they are, the merges under way, and the files that nothing names any more.
+
+Files are written before the commit that names them, and removed after the one that no longer does. So whatever a killed
+process leaves behind is a file that the manifest does not name; it is removed after the next commit.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import reduce
+from itertools import pairwise
+from operator import or_
+from pathlib import Path
+from secrets import token_hex
+from threading import Thread
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.arrays import Ints
+from join_stage.arrays import bisect_ranges, expand_ranges, group_starts
+from join_stage.signature.postings import PostingRun, ValueDictionary
+from join_stage.signature.rows import PathClasses
+from join_stage.signature.runs import (
+    MOST,
+    NARROW,
+    DamagedRun,
+    DiskRun,
+    EdgeClass,
+    Field,
+    PagePool,
+    RecordArray,
+    RunFile,
+    RunWriter,
+    Starts,
+    write_run,
+)
+
+PIECE = 100_000
+"""The number of postings, or of other records, that are moved at a time."""
+
+STOPPED_AGAIN_AFTER = 0.5
+"""Seconds after which a merger is told again that it is stopped: it may have begun only then."""
+
+_CLASS = np.uint64(0xFFFF)
+"""The bits in which the number of a class takes the place of those of a digest."""
+
+
+class Merger(Protocol):
+    """Does merges, each in a thread that waits for it."""
+
+    def merge(self, runs: Sequence[DiskRun], path: Path, is_stopped: Callable[[], bool]) -> None:
+        """Merges runs into a new file. Removes what it wrote if it fails, or is stopped."""
+
+    def stop(self, path: Path) -> None:
+        """Is told that a merge, by the path of its new file, is stopped by now."""
+
+
+class MergerHere:
+    """Does merges in this process."""
+
+    def merge(self, runs: Sequence[DiskRun], path: Path, is_stopped: Callable[[], bool]) -> None:
+        steps = merge_disk_runs(runs, path)
+        for _ in steps:
+            if is_stopped():
+                steps.close()
+                return
+
+    def stop(self, path: Path) -> None:
+        """Does nothing: the merge looks whether it is stopped."""
+
+
+class Merge:
+    """The merge of some runs into the file of one, in a thread. The file is whole when it `is_done`; `error` has what
+    went wrong."""
+
+    def __init__(self, runs: Sequence[DiskRun], path: Path, merger: Merger) -> None:
+        self.runs, self.path, self._merger = tuple(runs), path, merger
+        self.files = frozenset(run.file for run in runs)
+        self.is_done = False
+        self.error: BaseException | None = None
+        self._thread: Thread | None = None
+        self._stopped = False
+
+    def start(self) -> None:
+        """Begins."""
+        self._thread = Thread(target=self._run, name="merge", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_started(self) -> bool:
+        """Whether it was begun."""
+        return self._thread is not None
+
+    def wait(self) -> None:
+        """Waits until it has ended, if it was begun."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            self._merger.merge(self.runs, self.path, lambda: self._stopped)
+            self.is_done = not self._stopped
+        except BaseException as error:
+            if not self._stopped:
+                self.error = error
+
+    def abandon(self) -> None:
+        """Ends the work, and removes what was written."""
+        self._stopped = True
+        while self._thread is not None and self._thread.is_alive():
+            self._merger.stop(self.path)
+            self._thread.join(STOPPED_AGAIN_AFTER)
+        for left in self.path.parent.glob(f"{self.path.stem}.*"):
+            left.unlink(missing_ok=True)
+
+
+def merge_disk_runs(runs: Sequence[DiskRun], path: Path) -> Generator[None]:
+    """Merges runs into a new file. Yields between the pieces: if it is closed there, or fails, nothing is left."""
+    heads = [run.file.head for run in runs]
+    classes: dict[EdgeClass, int] = {}
+    inputs: list[_Input] = []
+    for run in runs:
+        inputs.append(_Input(run, sum(head.instances for head in heads[: len(inputs)]), classes))
+    count = 0
+    for one in inputs:
+        for kept in one.counts():
+            count += kept
+            yield
+    layout = reduce(or_, (head.layout for head in heads))
+    docids = range(min(head.base for head in heads), max(head.end for head in heads))
+    if len(docids) > NARROW:
+        layout = replace(layout, wide=True)
+    writer = RunWriter(path, layout, count, docids)
+    try:
+        times = yield from _moved(inputs, writer, _Target(layout.posting, docids.start))
+        writer.finish(
+            documents=sum(head.documents for head in heads),
+            instances=sum(head.instances for head in heads),
+            times=(*times, max(head.until for head in heads)),
+            classes=list(classes),
+        )
+    except BaseException:
+        writer.abandon()
+        raise
+
+
+def _moved(inputs: Sequence[_Input], writer: RunWriter, target: _Target) -> Generator[None, None, tuple[int, int]]:
+    """Writes all postings and groups. Returns when the first and the last document begin."""
+    written, first, last = 0, [], []
+    for piece in _pieces(inputs):
+        moved = 0
+        for postings, groups in piece.merged(target):
+            writer.put_postings(postings)
+            if groups is not None:
+                groups["start"] += np.uint32(written)
+                writer.put_groups(groups)
+            if len(postings):
+                first.append(int(postings["time"].min()))
+                last.append(int(postings["time"].max()))
+            moved += len(postings)
+            yield
+        written += moved
+    return min(first), max(last)
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """The type of the merged postings, and the docid from which on they count docids."""
+
+    posting: np.dtype[Any]
+    base: int
+
+
+class _Input:
+    """A run that is merged. The numbers of its instances grow by `before`, and its path classes get those in
+    `classes`."""
+
+    def __init__(self, run: DiskRun, before: int, classes: dict[EdgeClass, int]) -> None:
+        self.run, self._before = run, np.uint32(before)
+        self._low = None if run.low is None or run.low <= run.file.head.first else run.low
+        file = run.file
+        # Others look into the run meanwhile.
+        self._postings, self._groups = file.arrays(PagePool())
+        self._classes = np.array([classes.setdefault(one, len(classes)) for one in file.head.classes], np.uint32)
+        self.highs, self.times = Field(self._groups, "high"), Field(self._postings, "time")
+        self.starts = Starts(Field(self._groups, "start"), len(run))
+
+    def counts(self) -> Iterator[int]:
+        """The numbers of postings that stay."""
+        if self._low is None:
+            yield len(self.run)
+            return
+        for at in range(0, len(self.run), PIECE):
+            some = self._postings.range(at, min(at + PIECE, len(self.run)))
+            yield int((some["time"] >= self._low).sum())
+
+    def moved_groups(self, first: int, end: int) -> RecordArray:
+        """A range of groups, with the new numbers of their classes."""
+        groups = self._groups.range(first, end).copy()
+        groups["path_class"] = self._classes[groups["path_class"]]
+        return groups
+
+    def moved_postings(self, first: int, end: int, target: _Target) -> tuple[RecordArray, NDArray[np.bool_]]:
+        """A range of postings as they are in the merged run, and which of them stay."""
+        found = self._postings.range(first, end)
+        if found.dtype == target.posting:
+            records = found.copy()
+        else:
+            records = np.zeros(len(found), target.posting)
+            for name in found.dtype.names or ():
+                if name == "inner":
+                    records["inner"][:, : found["inner"].shape[1]] = found["inner"]
+                else:
+                    records[name] = found[name]
+        records["instance"] += self._before
+        records["docid"] += records["docid"].dtype.type(self.run.file.head.base - target.base)
+        stay = np.ones(len(records), np.bool_) if self._low is None else records["time"] >= self._low
+        return records, stay
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Ranges of groups of the inputs, from `first` to `end`, that have the same values: what follows has greater
+    digests."""
+
+    inputs: Sequence[_Input]
+    first: Ints
+    end: Ints
+
+    def merged(self, target: _Target) -> Iterator[tuple[RecordArray, RecordArray | None]]:
+        """Postings in their order, and their groups, which start from 0. The groups of a large piece come at its
+        end."""
+        groups = np.concatenate(
+            [one.moved_groups(first, end) for one, first, end in zip(self.inputs, self.first, self.end, strict=True)]
+        )
+        source = np.arange(len(self.inputs)).repeat(self.end - self.first)
+        start = groups["start"].astype(np.int64)
+        ends = [
+            one.starts[np.arange(first, end) + 1]
+            for one, first, end in zip(self.inputs, self.first, self.end, strict=True)
+        ]
+        end = np.concatenate(ends)
+        order = _sorted(groups)
+        groups, source, start, end = groups[order], source[order], start[order], end[order]
+        new = group_starts(groups["high"], groups["low"], groups["path_class"])
+        if (end - start).sum() <= 4 * PIECE:
+            yield self._small(target, groups[new], new, source, start, end)
+        else:
+            yield from self._large(target, groups[new], new, source, start, end)
+
+    def _small(
+        self, target: _Target, groups: RecordArray, new: Ints, source: Ints, start: Ints, end: Ints
+    ) -> tuple[RecordArray, RecordArray]:
+        """The postings and groups of a piece that fits into memory. `groups` starts at the indices `new` of the sorted
+        groups of the inputs, which come from the run `source` and have postings from `start` to `end`."""
+        parts, stays, shift = [], [], np.zeros(len(self.inputs), np.int64)
+        before = 0
+        for place, one in enumerate(self.inputs):
+            low, high = (int(number) for number in one.starts[np.array([self.first[place], self.end[place]])])
+            records, stay = one.moved_postings(low, high, target)
+            parts.append(records)
+            stays.append(stay)
+            shift[place] = before - low
+            before += len(records)
+        at, of = expand_ranges(start + shift[source], end + shift[source])
+        number = np.repeat(np.arange(len(new)), np.diff(new, append=len(source)))[of]
+        stay = np.concatenate(stays)[at]
+        postings, number = np.concatenate(parts)[at[stay]], number[stay]
+        time = postings["time"]
+        if ((time[1:] < time[:-1]) & (number[1:] == number[:-1])).any():
+            order = np.lexsort((postings["instance"], time, number))
+            postings, number = postings[order], number[order]
+        counts = np.bincount(number, minlength=len(groups))
+        groups["start"] = np.cumsum(counts) - counts
+        return postings, groups[counts > 0]
+
+    def _large(
+        self, target: _Target, groups: RecordArray, new: Ints, source: Ints, start: Ints, end: Ints
+    ) -> Iterator[tuple[RecordArray, RecordArray | None]]:
+        """The same for a piece with a value that very many documents share: its groups are merged by time."""
+        counts = np.zeros(len(groups), np.int64)
+        for group, (first, last) in enumerate(zip(new, np.append(new[1:], len(source)), strict=True)):
+            inputs = [self.inputs[place] for place in source[first:last].tolist()]
+            for ranges in _by_time(inputs, start[first:last], end[first:last]):
+                found = [one.moved_postings(low, high, target) for one, (low, high) in zip(inputs, ranges, strict=True)]
+                postings = np.concatenate([records[stay] for records, stay in found])
+                postings = postings[np.lexsort((postings["instance"], postings["time"]))]
+                counts[group] += len(postings)
+                yield postings, None
+        groups["start"] = np.cumsum(counts) - counts
+        yield np.zeros(0, target.posting), groups[counts > 0]
+
+
+def _sorted(groups: RecordArray) -> Ints:
+    """The order of groups by digest and class. They are a few sorted sequences, one after the other."""
+    high, low, number = groups["high"], groups["low"], groups["path_class"]
+    # Nearly always, the classes of a value tell apart what the upper bits of its digest do not. This is sorted in
+    # linear time.
+    order = np.argsort(high & ~_CLASS | number & _CLASS, kind="stable")
+    high, low, number = high[order], low[order], number[order]
+    same_high, same_low = high[1:] == high[:-1], low[1:] == low[:-1]
+    wrong = (high[1:] < high[:-1]) | (same_high & (low[1:] < low[:-1]))
+    wrong |= same_high & same_low & (number[1:] < number[:-1])
+    return np.lexsort((groups["path_class"], groups["low"], groups["high"])) if wrong.any() else order
+
+
+def _pieces(inputs: Sequence[_Input]) -> Iterator[_Piece]:
+    """All groups of the inputs, in the order of their digests."""
+    first = np.zeros(len(inputs), np.int64)
+    counts = np.array([len(one.highs) for one in inputs], np.int64)
+    share = PIECE // len(inputs)
+    while (open_ := np.flatnonzero(first < counts)).size:
+        # Each input has its share up to a digest: that of the group which has the first posting past the share.
+        bounds = [1 << 64]
+        for place in open_.tolist():
+            one, at = inputs[place], first[place : place + 1]
+            goal = one.starts[at] + share
+            if goal[0] < len(one.run):
+                past = bisect_ranges(one.starts, at, counts[place : place + 1], goal, after=True)
+                bounds.append(int(one.highs[past - 1][0]))
+        end = _before(inputs, first, counts, min(bounds))
+        if (end == first).all():  # a single value has more
+            end = _before(inputs, first, counts, min(bounds) + 1)
+        yield _Piece(inputs, first, end)
+        first = end
+
+
+def _before(inputs: Sequence[_Input], first: Ints, counts: Ints, bound: int) -> Ints:
+    """The end of the groups of each input, from `first` on, whose digests have a high half less than a bound."""
+    if bound >= 1 << 64:
+        return counts
+    wanted = np.array([bound], np.uint64)
+    found = [
+        bisect_ranges(one.highs, first[place : place + 1], counts[place : place + 1], wanted)
+        for place, one in enumerate(inputs)
+    ]
+    return np.concatenate(found)
+
+
+def _by_time(inputs: Sequence[_Input], start: Ints, end: Ints) -> Iterator[list[tuple[int, int]]]:
+    """Ranges of postings, sorted by time, as consecutive ranges of each input that cover the same times."""
+    share = max(1, PIECE // len(inputs))
+    while (open_ := np.flatnonzero(start < end)).size:
+        reached = [int(inputs[i].times[np.minimum([start[i] + share], end[i] - 1)][0]) for i in open_.tolist()]
+        if (start[open_] + share >= end[open_]).all():
+            until = end
+        else:
+            until = _until(inputs, start, end, min(reached))
+            if (until == start).all():  # a single time has more
+                until = _until(inputs, start, end, min(reached) + 1)
+        yield list(zip(start.tolist(), until.tolist(), strict=True))
+        start = until
+
+
+def _until(inputs: Sequence[_Input], start: Ints, end: Ints, time: int) -> Ints:
+    wanted = np.array([time], np.int64)
+    found = [bisect_ranges(one.times, start[i : i + 1], end[i : i + 1], wanted) for i, one in enumerate(inputs)]
+    return np.concatenate(found)
+
+
+MOST_RUNS = 32
+"""If there are more runs, a batch waits for a merge to end."""
+
+PARTS_OF_WINDOW = 8
+"""Runs are merged if they cover at most this part of the widest window. What is evicted goes a whole run at a time."""
+
+WIDER = 1.25
+"""Runs that overlap in time are merged however much they cover, if together they cover at most so many times what one
+of them does."""
+
+_NAME = "{}-{}.run"
+"""The name of a file: a number, and what no other store and no other process has. So there are never two files of one
+name, and whoever has read one need not look again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """The runs on disk at some time, the oldest first. They have all documents up to docid `upto` that have
+    postings."""
+
+    runs: tuple[DiskRun, ...] = ()
+    upto: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """The same as a manifest tells it: the names of files, and the times before which their documents are evicted."""
+
+    upto: int = -1
+    runs: tuple[tuple[str, int | None], ...] = ()
+
+
+_UNKNOWN = _Named(upto=-2)
+
+
+def _named(runs: Runs) -> _Named:
+    return _Named(runs.upto, tuple((run.file.path.name, run.low) for run in runs.runs))
+
+
+class StoredRuns:
+    """The runs in a directory, which is there. What changes them takes effect with the next commit of the store."""
+
+    def __init__(self, directory: Path, merger: Merger | None = None) -> None:
+        """`merger` does the merges; by default this process does."""
+        self._merger = merger or MergerHere()
+        self._directory, self._pool, self._own = directory, PagePool(), token_hex(4)
+        self.now = Runs()
+        """The runs, with the changes of the running batch."""
+        self._merges: list[Merge] = []
+        self._files: set[Path] = set()
+        """The files of committed runs, and those written since."""
+        self._next = 0
+        self._committed: _Named | None = None
+        """What the store has. None if that has not been read and must not change."""
+        self._must_rest = False
+        """Whether merging has failed."""
+        self._has_others = False
+        """Whether there may be files that neither this nor the running batch names."""
+
+    # ------------------------------------------------------------ opening and committing
+
+    def open(self, manifest: str | None, number_of: Callable[[EdgeClass], int]) -> bool:
+        """Opens the runs that a manifest names. `number_of` numbers path classes.
+
+        False, and there are no runs, if there is no manifest, or if one of its files is gone or damaged.
+        """
+        self._abandon(self._merges)
+        self.now, self._committed = Runs(), _Named()
+        is_whole = False
+        if manifest is not None:
+            told = json.loads(manifest)
+            self._next = told["next"]
+            self._committed = _Named(told["upto"], tuple((name, low) for name, low in told["runs"]))
+            with suppress(DamagedRun):
+                runs = [self._opened(self._directory / name, number_of, low) for name, low in self._committed.runs]
+                kept = (run for run in runs if run.low is None or run.low <= run.file.head.last)
+                self.now, is_whole = Runs(tuple(kept), told["upto"]), True
+        self._files = set(self._directory.iterdir())
+        self._next = max([self._next, *(number + 1 for number in map(_number, self._files))])
+        self._has_others = True
+        return is_whole
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether the manifest differs from the committed one."""
+        return self._committed is not None and _named(self.now) != self._committed
+
+    def manifest(self) -> str:
+        named = _named(self.now)
+        return json.dumps({"upto": named.upto, "next": self._next, "runs": named.runs})
+
+    def committed(self) -> None:
+        """Removes the files that the committed manifest no longer names."""
+        if self.is_changed or self._has_others:
+            self._committed = _named(self.now)
+            self._merges = [merge for merge in self._merges if not self._is_adopted(merge)]
+            self._abandon([merge for merge in self._merges if len(self._inputs(merge)) < len(merge.files)])
+            self._has_others = False
+            self._remove_unnamed()
+
+    def rolled_back(self, before: Runs) -> None:
+        """Goes back to the runs as they were before the batch. Merges go on."""
+        self.now, self._has_others = before, True
+
+    def close(self) -> None:
+        """Lets go of the runs: nobody knows what is committed. Only `open` and `clear` may follow."""
+        self._abandon(self._merges)
+        self.now, self._committed, self._has_others = Runs(), None, False
+
+    def _remove_unnamed(self) -> None:
+        named = {run.file.path for run in self.now.runs} | {merge.path for merge in self._merges}
+        for path in self._files - named:
+            with suppress(OSError):  # it is tried again when the store was opened anew
+                path.unlink(missing_ok=True)
+        self._files &= named
+
+    # ------------------------------------------------------------ changes
+
+    def add(self, run: PostingRun, values: ValueDictionary, classes: PathClasses, upto: int) -> None:
+        """Writes postings to a run, unless there are none: those of all documents up to `upto` that were in memory.
+        Raises OSError."""
+        runs = self.now.runs
+        if len(run):
+            path = self._path()
+            write_run(path, run, values, classes)
+            self._must_rest = False
+            runs += (self._opened(path, lambda one: classes.number_of_edges(one.groups, one.same, one.stream)),)
+        self.now = Runs(runs, upto)
+
+    def clear(self) -> None:
+        """Drops all runs, whether they were opened or not."""
+        self._abandon(self._merges)
+        self._committed = self._committed or _UNKNOWN
+        self.now = Runs()
+
+    def evict(self, before: int) -> None:
+        """Drops the documents that begin before a time: whole runs, and the rest when it is merged."""
+        runs = tuple(run.evicted(before) for run in self.now.runs if run.file.head.last >= before)
+        self.now = Runs(runs, self.now.upto)
+
+    def renumber(self, numbers: dict[int, int]) -> None:
+        """Gives path classes other numbers: `numbers[old]`, none if the class is dropped."""
+        self.now = Runs(tuple(run.renumbered(numbers) for run in self.now.runs), self.now.upto)
+
+    # ------------------------------------------------------------ merging
+
+    def merge(self, window: int, number_of: Callable[[EdgeClass], int]) -> None:
+        """Takes over what was merged, and begins a merge that is due: one at a time, the shortest first. `window` is
+        the widest of a query, in microseconds. Where there is no room for a merge, it is tried again after the next run
+        was written."""
+        self._adopt(number_of)
+        if self._must_rest:
+            return
+        self._plan(window)
+        going = [merge for merge in self._merges if not merge.is_done]
+        started = [merge for merge in going if merge.is_started]
+        if going and not started:
+            shortest = min(going, key=lambda merge: sum(map(len, merge.runs)))
+            shortest.start()
+            started.append(shortest)
+        for merge in started:
+            if len(self.now.runs) > MOST_RUNS:
+                merge.wait()
+            if merge.error is not None:
+                self._abandon(going)
+                self._must_rest = True
+                if not isinstance(merge.error, OSError):
+                    raise merge.error
+
+    @property
+    def merges(self) -> int:
+        """The number of merges that are due or under way."""
+        return sum(not self._is_adopted(merge) for merge in self._merges)
+
+    def _adopt(self, number_of: Callable[[EdgeClass], int]) -> None:
+        """Replaces the runs that were merged, and abandons merges of runs that are gone."""
+        for merge in [*self._merges]:
+            ours = self._inputs(merge)
+            if self._is_adopted(merge):
+                continue
+            if len(ours) < len(merge.files) or not _leaves_out_less(merge, ours):
+                self._abandon([merge])
+            elif merge.is_done:
+                # If they differ by now, what is evicted from one run begins before all documents of the other.
+                low = max((run.low for run in ours if run.low is not None), default=None)
+                merged = self._opened(merge.path, number_of, low)
+                at = self.now.runs.index(ours[0])
+                rest = tuple(run for run in self.now.runs if run not in ours)
+                self.now = Runs((*rest[:at], merged, *rest[at:]), self.now.upto)
+
+    def _inputs(self, merge: Merge) -> list[DiskRun]:
+        return [run for run in self.now.runs if run.file in merge.files]
+
+    def _is_adopted(self, merge: Merge) -> bool:
+        return any(run.file.path == merge.path for run in self.now.runs)
+
+    def _plan(self, window: int) -> None:
+        """Plans the merges that are due: of neighbours of about one length, and of runs most of which is evicted."""
+        busy = {file for merge in self._merges for file in merge.files}
+        newest = max((run.file.head.last for run in self.now.runs), default=0)
+        for run in self.now.runs:
+            if run.file not in busy and run.is_mostly_evicted:
+                self._merges.append(Merge([run], self._path(), self._merger))
+                busy.add(run.file)
+        for older, newer in reversed([*pairwise(self.now.runs)]):
+            if not busy.intersection((older.file, newer.file)) and _go_together(older, newer, window, newest):
+                self._merges.append(Merge([older, newer], self._path(), self._merger))
+                busy.update((older.file, newer.file))
+
+    def _abandon(self, merges: Iterable[Merge]) -> None:
+        for merge in [*merges]:
+            self._merges.remove(merge)
+            if not self._is_adopted(merge):  # else the store may name its file by now
+                merge.abandon()
+
+    def _path(self) -> Path:
+        path = self._directory / _NAME.format(self._next, self._own)
+        self._next += 1
+        self._files.add(path)
+        return path
+
+    def _opened(self, path: Path, number_of: Callable[[EdgeClass], int], low: int | None = None) -> DiskRun:
+        file = RunFile(path, self._pool)
+        return DiskRun(file, _numbers(file, number_of)).evicted(file.head.first if low is None else low)
+
+
+def evicted(manifest: str, before: int) -> str:
+    """A manifest after documents that begin before a time were evicted."""
+    told = json.loads(manifest)
+    told["runs"] = [(name, before if low is None else max(low, before)) for name, low in told["runs"]]
+    return json.dumps(told)
+
+
+def _number(file: Path) -> int:
+    number = file.stem.partition("-")[0]
+    return int(number) if number.isdecimal() else -1
+
+
+def _numbers(file: RunFile, number_of: Callable[[EdgeClass], int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    return np.array([number_of(one) for one in file.head.classes], np.int64)
+
+
+def _leaves_out_less(merge: Merge, runs: Sequence[DiskRun]) -> bool:
+    """Whether a merge leaves out no document that its runs have by now: an eviction may have been rolled back."""
+    lows = {run.file: run.low for run in runs}
+    return all(old.low is None or old.low <= (lows[old.file] or old.file.head.first) for old in merge.runs)
+
+
+def _go_together(older: DiskRun, newer: DiskRun, window: int, newest: int) -> bool:
+    """Whether two runs should become one. `newest` is when the last document of all begins."""
+    one, other = older.file.head, newer.file.head
+    if older.low != newer.low or len(older) >= 2 * len(newer):
+        return False
+    if max(one.postings + other.postings, one.instances + other.instances) > MOST:
+        return False
+    span = max(one.last, other.last) - min(one.first, other.first)
+    if span <= window // PARTS_OF_WINDOW or span <= WIDER * max(one.last - one.first, other.last - other.first):
+        return True
+    return max(one.last, other.last) < newest - 2 * window  # no document that comes in time meets them

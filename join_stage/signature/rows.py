@@ -1,0 +1,487 @@
+"""Path classes: witnesses whose groups bind the same paths are of one class, and edges join classes.
+
+The rows of R_T as sets of edges, and a look-up of the rows whose edges are all in a given set.
+
+A path is the chain of variables from the top of a side of a row down to a leaf. An edge is the pair of paths of a value
+join.
+
+The rows of several joins that a set of kinds satisfies, looked up once for each distinct set.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from itertools import count
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.arrays import Ints, distinct
+from templates.catalog import StepEdge, TemplateRow
+from templates.graph import Shape
+
+VariablePath = tuple[int, ...]
+
+MOST_JOINS = 16
+"""The largest number of joins of a row, which XSCL limits."""
+
+
+@dataclass(frozen=True, slots=True)
+class JoinRow:
+    """A row of a template with joins. `edges` has the edge of each join, in the order of the template."""
+
+    row: TemplateRow
+    shape: Shape
+    edges: tuple[int, ...]
+
+
+class RowIndex:
+    """The rows of R_T. A row with joins has an index, called its place, into `joins`, `ids`, `windows`, `ordered` and
+    `edge_table`. Windows are in microseconds."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        """Changes with every change of the rows."""
+        self.joins: list[JoinRow | None] = []
+        self.ids: NDArray[np.int64] = np.zeros(1024, np.int64)
+        self.windows: NDArray[np.int64] = np.zeros(1024, np.int64)
+        self.ordered: NDArray[np.bool_] = np.zeros(1024, np.bool_)
+        self.unordered = 0
+        """The number of rows with joins that are not FOLLOWED BY."""
+        self.filters: dict[int, dict[int, TemplateRow]] = defaultdict(dict)
+        """The rows of templates without a join, by variable and id."""
+        self.paths: dict[VariablePath, int] = {}
+        """The numbers of the paths of all edges, from 1."""
+        self.prefixes: Counter[VariablePath] = Counter()
+        """The proper prefixes, of two variables or more, of all paths, counted."""
+        self._path_uses: Counter[VariablePath] = Counter()
+        self._numbered = self.edge_count = 0
+        self.edge_table: NDArray[np.int64] = np.full((1024, MOST_JOINS), -1)
+        """Shape (places, MOST_JOINS). A row of several joins has its edges first and then -1; all others have -1."""
+        self._edges: dict[tuple[VariablePath, VariablePath], int] = {}
+        self._free_edges: list[int] = []
+        self._edge_paths: dict[int, tuple[VariablePath, VariablePath]] = {}
+        self._rights: dict[int, dict[int, int]] = {}
+        self._lefts: dict[int, dict[int, int]] = {}
+        self._using: dict[int, set[int]] = {}
+        self._found_by: dict[int, set[int]] = {}
+        self._finder: dict[int, int] = {}
+        self._place: dict[int, int] = {}
+        self._filtered: dict[int, int] = {}
+        self._free: list[int] = []
+
+    # ------------------------------------------------------------ registration
+
+    def put(self, shape: Shape, row: TemplateRow) -> None:
+        """Adds a row, or replaces the row with its id."""
+        self.drop(row.id)
+        if not shape.joins:
+            self._filtered[row.id] = row.variables[0]
+            self.filters[row.variables[0]][row.id] = row
+            return
+        place = self._free.pop() if self._free else self._new_place()
+        edges = tuple(self._edge(_path(shape, row, left), _path(shape, row, right)) for left, right in shape.joins)
+        self.joins[place] = JoinRow(row, shape, edges)
+        self.ids[place], self.windows[place], self.ordered[place] = row.id, row.window, row.ordered
+        self._place[row.id] = place
+        self.unordered += not row.ordered
+        self.edge_table[place] = -1
+        if len(edges) > 1:
+            self.edge_table[place, : len(edges)] = edges
+        for edge in set(edges):
+            self._using[edge].add(place)
+        # A row is indexed by one of its edges: the one under which the fewest others are.
+        finder = min(set(edges), key=lambda edge: (len(self._found_by[edge]), edge))
+        self._found_by[finder].add(place)
+        self._finder[place] = finder
+
+    def drop(self, row_id: int) -> None:
+        """Removes the row with an id, if there is one."""
+        self.version += 1
+        if (variable := self._filtered.pop(row_id, None)) is not None:
+            del self.filters[variable][row_id]
+        if (place := self._place.pop(row_id, None)) is None:
+            return
+        gone = self.joins[place]
+        assert gone is not None, "a place that is taken has a row"
+        self.joins[place] = None
+        self.unordered -= not gone.row.ordered
+        self.edge_table[place] = -1
+        self._free.append(place)
+        self._found_by[self._finder.pop(place)].discard(place)
+        for edge in set(gone.edges):
+            self._using[edge].discard(place)
+            if not self._using[edge]:
+                self._drop_edge(edge)
+
+    def _new_place(self) -> int:
+        place = len(self.joins)
+        self.joins.append(None)
+        if place == len(self.windows):
+            for name in ("ids", "windows", "ordered", "edge_table"):
+                column = getattr(self, name)
+                setattr(self, name, np.concatenate([column, np.full_like(column, -1)]))
+        return place
+
+    def _edge(self, left: VariablePath, right: VariablePath) -> int:
+        edge = self._edges.get((left, right))
+        if edge is None:
+            edge = self._free_edges.pop() if self._free_edges else self.edge_count
+            self.edge_count = max(self.edge_count, edge + 1)
+            self._edges[left, right] = edge
+            self._edge_paths[edge] = left, right
+            self._using[edge], self._found_by[edge] = set(), set()
+            for path in (left, right):
+                if path not in self.paths:
+                    self._numbered += 1
+                    self.paths[path] = self._numbered
+                    self.prefixes.update(path[:end] for end in range(2, len(path)))
+                self._path_uses[path] += 1
+            one, other = self.paths[left], self.paths[right]
+            self._rights.setdefault(one, {})[other] = self._lefts.setdefault(other, {})[one] = edge
+        return edge
+
+    def _drop_edge(self, edge: int) -> None:
+        left, right = self._edge_paths.pop(edge)
+        del self._edges[left, right], self._using[edge], self._found_by[edge]
+        self._free_edges.append(edge)
+        one, other = self.paths[left], self.paths[right]
+        del self._rights[one][other], self._lefts[other][one]
+        for path in (left, right):
+            self._path_uses[path] -= 1
+            if not self._path_uses[path]:
+                del self._path_uses[path]
+                number = self.paths.pop(path)
+                self._rights.pop(number, None)
+                self._lefts.pop(number, None)
+                self.prefixes.subtract(path[:end] for end in range(2, len(path)))
+                self.prefixes = +self.prefixes
+
+    # ------------------------------------------------------------ look-up
+
+    def partners(self, path: int, *, left: bool) -> dict[int, int]:
+        """The paths that a path on the left, or on the right, is joined with, and the edge for each."""
+        return (self._rights if left else self._lefts).get(path, {})
+
+    def using(self, edge: int) -> set[int]:
+        """The places of the rows with an edge."""
+        return self._using[edge]
+
+    def at(self, place: int) -> JoinRow:
+        row = self.joins[place]
+        assert row is not None, "a place that is asked for has a row"
+        return row
+
+    def covered_by(self, edges: Collection[int]) -> list[int]:
+        """The places, sorted, of the rows whose edges are all among `edges`. Takes time in the number of rows that are
+        indexed by one of these."""
+        return sorted(
+            place
+            for edge in edges
+            for place in self._found_by[edge]
+            if (row := self.joins[place]) is not None and all(other in edges for other in row.edges)
+        )
+
+
+def _path(shape: Shape, row: TemplateRow, leaf: int) -> VariablePath:
+    """The variables from the top of a side down to its leaf."""
+    chain = []
+    node: int | None = leaf
+    while node is not None:
+        chain.append(row.variables[node])
+        node = shape.parents[node]
+    return tuple(reversed(chain))
+
+
+CLASS_BITS = 24
+"""Bits of the number of a set of paths. Two such numbers, or one and a value, are packed into one int64."""
+
+
+@dataclass(frozen=True, slots=True)
+class PathClass:
+    """The paths that some witnesses bind: one edge from each group, from the top down.
+
+    `same` says that the only group is bound by a node and itself. `stream` is the stream of the documents.
+    """
+
+    groups: tuple[int, ...]
+    same: bool
+    stream: str
+
+
+DROPPED = 0
+"""The number of the class that no row asks for: that of postings on disk whose own class was dropped."""
+
+_NO_CLASS = PathClass((), False, "")
+
+_OWN_NUMBERS = count(-1, -1)
+"""Numbers of groups that stage 1 does not give."""
+
+
+@dataclass(frozen=True, slots=True)
+class KindMeaning:
+    """What a pair of sets of paths, left and right, means to the rows.
+
+    `edges` lead from the one set to the other. Of the rows that have some of them, `window` is the largest, in
+    microseconds; `ordered` says that all are FOLLOWED BY, `several` that some have several joins; `single` are the
+    indices of those with one join.
+    """
+
+    edges: tuple[int, ...]
+    window: int
+    ordered: bool
+    several: bool
+    single: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _AskedPaths:
+    """A set of paths, by number, that rows ask for on one side of documents of a stream."""
+
+    stream: str
+    paths: frozenset[int]
+
+
+class PathClasses:
+    """Numbers classes, and looks up what they mean to the rows as they were at the last `renew`."""
+
+    def __init__(self, rows: RowIndex) -> None:
+        self._rows = rows
+        self._groups: dict[int, frozenset[StepEdge]] = {}
+        self._by_edges: dict[frozenset[StepEdge], int] = {}
+        self._all: list[PathClass] = [_NO_CLASS]
+        self._numbers: dict[PathClass, int] = {}
+        self.version = rows.version
+        """The version of the rows that the look-ups are about."""
+        self._chains: dict[tuple[tuple[int, ...], bool], frozenset[VariablePath]] = {}
+        self._paths: dict[tuple[tuple[int, ...], bool], frozenset[int]] = {}
+        self._asked: list[_AskedPaths] = []
+        self._asked_number: dict[_AskedPaths, int] = {}
+        self._asked_of = (np.zeros(1, np.int64), np.zeros(1, np.int64))
+        self._pairs: dict[tuple[int, int], KindMeaning | None] = {}
+        self._edges: dict[int, KindMeaning] = {}
+        self._forget()
+
+    def learn(self, groups: Iterable[tuple[int, Iterable[StepEdge]]]) -> None:
+        """Adds groups of edges by number. A number that is known has the same edges again."""
+        self._groups.update((number, frozenset(edges)) for number, edges in groups)
+
+    def __len__(self) -> int:
+        """The number of known groups."""
+        return len(self._groups)
+
+    def only(self, used: Ints, kept: Iterable[int], edges: Collection[StepEdge]) -> tuple[PathClasses, Ints]:
+        """A copy with fewer classes and groups, and for each old class number the new one, -1 if the class is dropped.
+
+        It has the classes in `used`, in their order, their groups, and the groups in `kept`. Groups that have none of
+        `edges` are dropped, and so are the classes that consist of them.
+        """
+        live = {group for group, members in self._groups.items() if any(edge in edges for edge in members)}
+        fewer, new = PathClasses(self._rows), np.full(len(self._all), -1)
+        for number in used.tolist():
+            if number != DROPPED and live.issuperset(self._all[number].groups):
+                new[number] = fewer.number(self._all[number])
+        needed = {group for path_class in fewer._all for group in path_class.groups}.union(live.intersection(kept))
+        fewer.learn((group, self._groups[group]) for group in sorted(needed))
+        return fewer, new
+
+    def number_of_edges(self, groups: Iterable[frozenset[StepEdge]], same: bool, stream: str) -> int:
+        """The number of a class whose groups are told by their edges. Groups that no batch has named get numbers of
+        their own."""
+        if not self._by_edges:
+            self._by_edges.update((edges, number) for number, edges in self._groups.items())
+        numbers = []
+        for edges in groups:
+            if (number := self._by_edges.get(edges)) is None:
+                number = self._by_edges[edges] = next(_OWN_NUMBERS)
+                self._groups[number] = edges
+            numbers.append(number)
+        return self.number(PathClass(tuple(numbers), same, stream))
+
+    def edges_of(self, number: int) -> tuple[tuple[frozenset[StepEdge], ...], bool, str]:
+        """The groups of a class, told by their edges, and what else it has."""
+        found = self._all[number]
+        return tuple(self._groups[group] for group in found.groups), found.same, found.stream
+
+    def number(self, path_class: PathClass) -> int:
+        number = self._numbers.get(path_class)
+        if number is None:
+            number = self._numbers[path_class] = len(self._all)
+            self._all.append(path_class)
+        return number
+
+    def opens(self, groups: tuple[int, ...]) -> bool:
+        """Whether a path of some row continues below what the groups bind."""
+        return bool(self._open(groups))
+
+    def binds(self, groups: tuple[int, ...], same: bool) -> bool:
+        """Whether the groups bind a whole path of some row."""
+        return bool(self._bound(groups, same))
+
+    def filters(self, group: int) -> list[int]:
+        """The ids of the rows without a join that a group satisfies if a node and itself bind it."""
+        variables = sorted({a for a, b in self._groups[group] if a == b})
+        return [row for variable in variables for row in self._rows.filters.get(variable, ())]
+
+    def asked(self, classes: Ints, *, left: bool) -> Ints:
+        """For each class, the number of the set of its paths that rows ask for on one side; 0 if they ask for none."""
+        known = self._asked_of[left]
+        if len(known) < len(self._all):
+            known = np.append(known, np.full(len(self._all) - len(known), -1))
+            self._asked_of = (known, self._asked_of[1]) if not left else (self._asked_of[0], known)
+        found = known[classes]
+        if (unknown := found < 0).any():
+            for number in distinct(classes[unknown]).tolist():
+                known[number] = self._ask(self._all[number], left)
+            found = known[classes]
+        return found
+
+    def _ask(self, path_class: PathClass, left: bool) -> int:
+        bound = self._bound(path_class.groups, path_class.same)
+        paths = frozenset(path for path in bound if self._rows.partners(path, left=left))
+        if not paths:
+            return 0
+        asked = _AskedPaths(path_class.stream, paths)
+        number = self._asked_number.setdefault(asked, len(self._asked))
+        if number == len(self._asked):
+            assert number < 1 << CLASS_BITS, "more sets of paths than a number has room for"
+            self._asked.append(asked)
+        return number
+
+    def pair(self, left: int, right: int, streams: frozenset[tuple[str, str]]) -> KindMeaning | None:
+        """What two sets of paths mean to the rows; None if no edge joins them, or if `streams` lacks their streams."""
+        one, other = self._asked[left], self._asked[right]
+        if (one.stream, other.stream) not in streams:
+            return None
+        key = left, right
+        if key not in self._pairs:
+            self._pairs[key] = self._pair(one.paths, other.paths)
+        return self._pairs[key]
+
+    def _pair(self, left: frozenset[int], right: frozenset[int]) -> KindMeaning | None:
+        few, many, from_left = (left, right, True) if len(left) <= len(right) else (right, left, False)
+        edges: list[int] = []
+        for path in few:
+            partners = self._rows.partners(path, left=from_left)
+            edges += [partners[other] for other in partners.keys() & many]
+        if not edges:
+            return None
+        return _united([self._edge(edge) for edge in sorted(edges)])
+
+    def _edge(self, edge: int) -> KindMeaning:
+        """What a single edge means to the rows."""
+        found = self._edges.get(edge)
+        if found is None:
+            rows, places = self._rows, sorted(self._rows.using(edge))
+            single = tuple(place for place in places if len(rows.at(place).edges) == 1)
+            window, ordered = int(rows.windows[places].max()), bool(rows.ordered[places].all())
+            found = self._edges[edge] = KindMeaning((edge,), window, ordered, len(single) < len(places), single)
+        return found
+
+    def _bound(self, groups: tuple[int, ...], same: bool) -> frozenset[int]:
+        """The numbers of the paths that the groups bind."""
+        key = groups, same
+        found = self._paths.get(key)
+        if found is None:
+            paths = self._rows.paths
+            if len(groups) == 1:
+                edges = self._groups[groups[0]]
+                chains: Iterable[VariablePath] = [*edges, *((a,) for a, b in edges if same and a == b)]
+            else:
+                chains = self._longer(groups)
+            found = self._paths[key] = frozenset(paths[chain] for chain in chains if chain in paths)
+        return found
+
+    def _open(self, groups: tuple[int, ...]) -> frozenset[VariablePath]:
+        """The chains of variables that the groups bind and that a longer path begins with."""
+        key = groups, False
+        found = self._chains.get(key)
+        if found is None:
+            chains = self._groups[groups[0]] if len(groups) == 1 else self._longer(groups)
+            found = self._chains[key] = frozenset(chain for chain in chains if chain in self._rows.prefixes)
+        return found
+
+    def _longer(self, groups: tuple[int, ...]) -> Iterable[VariablePath]:
+        """The open chains of all groups but the last, each continued by an edge of the last group."""
+        below: dict[int, list[int]] = {}
+        for above, variable in self._groups[groups[-1]]:
+            below.setdefault(above, []).append(variable)
+        return [(*chain, variable) for chain in self._open(groups[:-1]) for variable in below.get(chain[-1], ())]
+
+    def renew(self) -> None:
+        """Brings the look-ups up to date with the rows."""
+        if self.version != self._rows.version:
+            self.version = self._rows.version
+            self._forget()
+
+    def _forget(self) -> None:
+        self._chains.clear()
+        self._paths.clear()
+        self._pairs.clear()
+        self._edges.clear()
+        self._asked = [_AskedPaths("", frozenset())]
+        self._asked_number.clear()
+        self._asked_of = (np.zeros(1, np.int64), np.zeros(1, np.int64))
+
+
+def _united(pairs: list[KindMeaning]) -> KindMeaning:
+    return KindMeaning(
+        tuple(edge for pair in pairs for edge in pair.edges),
+        max(pair.window for pair in pairs),
+        all(pair.ordered for pair in pairs),
+        any(pair.several for pair in pairs),
+        tuple(place for pair in pairs for place in pair.single),
+    )
+
+
+PairKind = tuple[int, int]
+"""The kind of a pair of postings: the numbers of their sets of asked paths, left and right."""
+
+Streams = frozenset[tuple[str, str]]
+
+MOST_SETS = 100_000
+"""The number of sets whose rows are cached."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SatisfiedRows:
+    """Rows that a set of kinds satisfies. `places` has their indices; `choices` has for each of them, and each of its
+    joins, the kinds that satisfy the join."""
+
+    places: Ints
+    choices: list[list[list[PairKind]]]
+
+
+class SatisfiedRowsCache:
+    """Looks up the rows that sets of kinds satisfy. It is cleared when the rows change."""
+
+    def __init__(self, rows: RowIndex, classes: PathClasses) -> None:
+        self._rows, self._classes = rows, classes
+        self._version = rows.version
+        self._within: dict[tuple[Streams, frozenset[PairKind]], SatisfiedRows] = {}
+
+    def within(self, kinds: frozenset[PairKind], streams: Streams) -> SatisfiedRows:
+        """The rows of several joins that a set of kinds satisfies, for documents of these pairs of streams. Times are
+        not looked at."""
+        if self._version != self._rows.version:
+            self._version = self._rows.version
+            self._within.clear()
+        key = streams, kinds
+        found = self._within.get(key)
+        if found is None:
+            if len(self._within) >= MOST_SETS:
+                self._within.clear()
+            found = self._within[key] = self._find(sorted(kinds), streams)
+        return found
+
+    def _find(self, kinds: Iterable[PairKind], streams: Streams) -> SatisfiedRows:
+        having: dict[int, list[PairKind]] = {}
+        for kind in kinds:
+            pair = self._classes.pair(*kind, streams)
+            for edge in pair.edges if pair else ():
+                having.setdefault(edge, []).append(kind)
+        places = [place for place in self._rows.covered_by(having) if len(self._rows.at(place).edges) > 1]
+        choices = [[having[edge] for edge in self._rows.at(place).edges] for place in places]
+        return SatisfiedRows(np.array(places, np.int64), choices)

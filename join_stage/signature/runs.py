@@ -1,0 +1,709 @@
+"""Runs of postings on disk: files of which pages are read, merged as they become many, and named by a manifest.
+
+Arrays of records in a file. What is looked up is read a page at a time, and is kept in memory while it is little.
+
+The files could be mapped into memory instead. But a look-up then costs a page fault, which takes several microseconds
+where a read takes one; and the system maps far more than was asked for, so that the process soon has whole files in
+memory. With 10 million documents, a batch took three times as long and a gigabyte more.
+
+The file of a run: arrays of records, and a description at its end.
+
+Groups are sorted by the digest of their value and their path class; the postings of a group follow each other, by time
+and instance. So what a batch looks up lies together: a group in one record, its postings in one range. Apart from them
+lie the digests of some groups, the fences, which tell in which block to look for a value; and a byte of each digest,
+which tells in nearly all cases that the value is not there. A file never changes. All numbers are little-endian, and
+mean the same to every process and machine.
+
+A run on disk as the join sees it: records are read from the file where they are looked up.
+
+Writes a run that is in memory to a file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+from weakref import WeakSet, finalize
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.arrays import Ints, distinct
+from common.files import open_like_directory, sync_directory, sync_file
+from join_stage.arrays import Composed, IntLookup, bisect_ranges, expand_ranges
+from join_stage.signature.postings import AskedValues, Digests, PostingRun, TimeSpan, ValueDictionary
+from join_stage.signature.rows import DROPPED, PathClasses
+from join_stage.store.protocol import StoreError
+from templates.catalog import StepEdge
+
+RecordArray = NDArray[Any]
+"""An array of records of one type."""
+
+PAGE = 1_024
+"""About the bytes of a page. It has whole records."""
+
+LIMIT = 48 << 20
+"""The bytes of pages that are kept. Past it, all are let go of: the system has them, as long as it has room."""
+
+AT_ONCE = LIMIT // PAGE // 4
+"""The number of look-ups that are made at once. Together their pages are less than LIMIT."""
+
+
+class PagePool:
+    """The pages of some arrays, which together are bounded. It belongs to one thread."""
+
+    def __init__(self) -> None:
+        self._arrays: WeakSet[PagedRecords] = WeakSet()
+        self._bytes = 0
+
+    def add(self, array: PagedRecords) -> None:
+        """Counts the pages of an array from now on."""
+        self._arrays.add(array)
+
+    def has_room(self, size: int) -> bool:
+        """Counts so many bytes more. False if all pages had to go, those of the one that asks included."""
+        has_room = self._bytes + size <= LIMIT
+        if not has_room:
+            for array in self._arrays:
+                array.forget()
+            self._bytes = 0
+        self._bytes += size
+        return has_room
+
+
+class PagedRecords:
+    """An array of `count` records of a type in an open file, from byte `start` on. Look-ups raise OSError."""
+
+    def __init__(self, handle: int, start: int, count: int, kind: np.dtype[Any], pool: PagePool) -> None:
+        self._handle, self._start, self._count, self._kind, self._pool = handle, start, count, kind, pool
+        self._of_page = max(1, PAGE // kind.itemsize)
+        self.forget()
+        pool.add(self)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def forget(self) -> None:
+        """Lets go of all pages."""
+        self._slots: NDArray[np.int32] | None = None
+        self._pages, self._used = np.zeros((0, self._of_page), self._kind), 0
+
+    def range(self, first: int, end: int) -> RecordArray:
+        """The records from `first` on and before `end`, which are read and not kept."""
+        size = self._kind.itemsize
+        return np.frombuffer(self._read(self._start + first * size, (end - first) * size), self._kind)
+
+    def at(self, places: Ints) -> RecordArray:
+        if len(places) <= AT_ONCE:
+            found = self._found(places)
+            return self._kept()[found]
+        return np.concatenate([self.at(places[i : i + AT_ONCE]) for i in range(0, len(places), AT_ONCE)])
+
+    def field(self, name: str, places: Ints) -> NDArray[Any]:
+        if len(places) <= AT_ONCE:
+            found = self._found(places)
+            return self._kept()[name][found]
+        return np.concatenate([self.field(name, places[i : i + AT_ONCE]) for i in range(0, len(places), AT_ONCE)])
+
+    def _kept(self) -> RecordArray:
+        """All records that are kept, page after page."""
+        return self._pages.reshape(-1)
+
+    def _found(self, places: Ints) -> Ints:
+        """Where the records at some places are among those that are kept."""
+        page, inside = np.divmod(places, self._of_page)
+        if self._slots is None:
+            self._slots = np.full(-(-self._count // self._of_page), -1, np.int32)
+        slot = self._slots[page]
+        if (missing := slot < 0).any():
+            wanted = distinct(page[missing])
+            if not self._pool.has_room(len(wanted) * self._of_page * self._kind.itemsize):
+                wanted = distinct(page)
+                self._slots = np.full(-(-self._count // self._of_page), -1, np.int32)
+            self._load(wanted)
+            slot = self._slots[page]
+        found: Ints = slot.astype(np.int64) * self._of_page + inside
+        return found
+
+    def _load(self, pages: Ints) -> None:
+        """Reads pages, given in ascending order. Those that follow each other are read together."""
+        size = self._of_page * self._kind.itemsize
+        first = np.flatnonzero(np.diff(pages, prepend=-2) != 1)
+        counts = np.diff(first, append=len(pages))
+        starts = (self._start + pages[first] * size).tolist()
+        content = b"".join(
+            [self._read(start, count * size) for start, count in zip(starts, counts.tolist(), strict=True)]
+        )
+        end = self._used + len(pages)
+        if end > len(self._pages):
+            more = np.empty((max(end, 2 * len(self._pages)), self._of_page), self._kind)
+            more[: self._used] = self._pages[: self._used]
+            self._pages = more
+        self._pages[self._used : end] = np.frombuffer(content, self._kind).reshape(-1, self._of_page)
+        assert self._slots is not None, "whoever loads has made them"
+        self._slots[pages] = np.arange(self._used, end)
+        self._used = end
+
+    def _read(self, start: int, size: int) -> bytes:
+        """Reads bytes. Behind the last page, the file has something else, or nothing."""
+        found = os.pread(self._handle, size, start)
+        while len(found) < size:
+            more = os.pread(self._handle, size - len(found), start + len(found))
+            found += more or bytes(size - len(found))
+        return found
+
+
+class Field:
+    """A field of records, as numbers of 64 bits."""
+
+    def __init__(self, records: PagedRecords, name: str) -> None:
+        self._records, self._name = records, name
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __getitem__(self, at: Ints) -> Ints:
+        found = self._records.field(self._name, at)
+        return found if found.dtype == np.uint64 else found.astype(np.int64, copy=False)
+
+
+GROUP = np.dtype([("high", "<u8"), ("low", "<u8"), ("start", "<u4"), ("path_class", "<u4")])
+"""A group: the halves of its digest, its first posting, and its class, by index in `RunHead.classes`."""
+
+FENCE = np.dtype([("high", "<u8")])
+"""The high half of the digest of every BLOCK-th group, from the first on."""
+
+BLOCK = 16
+"""The number of groups between two fences."""
+
+FINGERPRINTS = np.dtype([("fingerprints", "<u8", (BLOCK // 8,))])
+"""The lowest bytes of the digests of the groups of a block, in eights, each from the least significant byte on."""
+
+MOST = (1 << 32) - 1
+"""The largest number of postings, and of instances, in a file."""
+
+FORMAT = 1
+_MAGIC = b"mmqjprun"
+_ALIGNED = 64
+_END = len(_MAGIC) + 16
+"""The bytes of the end of a file: the length of the description, its checksum, and the magic number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What the postings of a file have. Their numbers take eight bytes if they are `wide`, and else four. The `longest`
+    path has so many nodes between its first and its last. If they are `lasting`, some documents end after they
+    begin."""
+
+    wide: bool
+    longest: int
+    lasting: bool
+
+    @property
+    def posting(self) -> np.dtype[Any]:
+        """The type of a posting: when its document begins, and its docid from the file's `base` on; the number of its
+        instance; its node, and the one that its path starts from. If they are needed, how long the document lasts, and
+        the nodes inside the path. So whatever a match needs is in one record."""
+        number = "<i8" if self.wide else "<u4"
+        fields: list[Any] = [("time", "<i8"), ("docid", number), ("instance", "<u4"), ("node", number), ("top", number)]
+        fields += [("duration", number)] * self.lasting
+        fields += [("inner", number, (self.longest,))] * (self.longest > 0)
+        return np.dtype(fields, align=True)
+
+    def __or__(self, other: Layout) -> Layout:
+        """The layout for the postings of both."""
+        longest = max(self.longest, other.longest)
+        return Layout(self.wide or other.wide, longest, self.lasting or other.lasting)
+
+
+NARROW = 1 << 32
+"""Numbers below this take four bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeClass:
+    """A path class whose groups are told by their edges: numbers of groups are those of one run of the program."""
+
+    groups: tuple[frozenset[StepEdge], ...]
+    same: bool
+    stream: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunHead:
+    """What the file of a run says about it.
+
+    The numbers of its records, and of the documents and instances that they are about; the layout of its postings; the
+    docid `base` from which on these count docids, and the `end` after the greatest; when its `first` and its `last`
+    document begin, and `until` when any lasts, in microseconds; and its path classes.
+    """
+
+    postings: int
+    groups: int
+    documents: int
+    instances: int
+    layout: Layout
+    base: int
+    end: int
+    first: int
+    last: int
+    until: int
+    classes: tuple[EdgeClass, ...]
+
+    @property
+    def types(self) -> tuple[np.dtype[Any], ...]:
+        """The types of the arrays, in their order in the file."""
+        return self.layout.posting, GROUP, FENCE, FINGERPRINTS
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """The lengths of the arrays, in their order in the file."""
+        return self.postings, self.groups, self.blocks, self.blocks
+
+    @property
+    def blocks(self) -> int:
+        return -(-self.groups // BLOCK)
+
+    @property
+    def starts(self) -> tuple[int, ...]:
+        """Where the arrays start, and where the description does."""
+        starts = [0]
+        for count, kind in zip(self.counts, self.types, strict=True):
+            starts.append(_aligned(starts[-1] + count * kind.itemsize))
+        return tuple(starts)
+
+    def to_json(self) -> bytes:
+        sets = {edges: number for number, edges in enumerate({edges: None for c in self.classes for edges in c.groups})}
+        told = {field.name: getattr(self, field.name) for field in fields(self)} | {
+            "format": FORMAT,
+            "layout": asdict(self.layout),
+            "sets": [sorted(edges) for edges in sets],
+            "classes": [([sets[edges] for edges in c.groups], c.same, c.stream) for c in self.classes],
+        }
+        return json.dumps(told, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+
+    @staticmethod
+    def from_json(text: bytes) -> RunHead:
+        """Raises ValueError, KeyError or TypeError if this is no description."""
+        told = json.loads(text.decode("utf-8", "surrogatepass"))
+        if told.pop("format") != FORMAT:
+            raise ValueError("of another format")
+        sets = [frozenset((above, below) for above, below in edges) for edges in told.pop("sets")]
+        classes = (
+            EdgeClass(tuple(sets[number] for number in numbers), same, stream)
+            for numbers, same, stream in told.pop("classes")
+        )
+        return RunHead(**told | {"layout": Layout(**told["layout"]), "classes": tuple(classes)})
+
+
+class DamagedRun(StoreError):
+    """The file of a run is gone, or is not what was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunIndex:
+    """Parts of the digests of consecutive blocks, in memory: `fences` of shape (blocks,), and `fingerprints` of shape
+    (blocks, BLOCK / 8). `first` is the number of the first block."""
+
+    fences: RecordArray
+    fingerprints: RecordArray
+    first: int
+
+
+class RunFile:
+    """A file of a run, which is read where something is looked up. Raises DamagedRun and OSError.
+
+    `postings` and `groups` are its arrays of records, whose pages are counted in `pool`.
+    """
+
+    def __init__(self, path: Path, pool: PagePool) -> None:
+        self.path = path
+        try:
+            self._handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise DamagedRun(f"{path} is gone") from None
+        finalize(self, os.close, self._handle)
+        self.size = os.fstat(self._handle).st_size
+        self.head = self._described()
+        self.postings, self.groups = self.arrays(pool)
+
+    @cached_property
+    def index(self) -> RunIndex:
+        """That of all blocks. It is read when it is first asked for, and kept."""
+        return self._index(0, self.head.blocks)
+
+    def index_between(self, first: int, end: int) -> RunIndex:
+        """That of the blocks where digests may be whose high half is at least `first` and less than `end`."""
+        blocks = self.head.blocks
+        fences = Field(PagedRecords(self._handle, self.head.starts[2], blocks, FENCE, PagePool()), "high")
+        bounds = np.array([first, min(end, (1 << 64) - 1)], np.uint64)
+        low, high = bisect_ranges(fences, np.zeros(2, np.int64), np.full(2, blocks), bounds).tolist()
+        return self._index(max(low - 1, 0), min(high + 1, blocks) if end < 1 << 64 else blocks)
+
+    def _index(self, first: int, end: int) -> RunIndex:
+        *_, fences, fingerprints = zip(self.head.types, self.head.starts, strict=False)
+        return RunIndex(
+            self._whole(*fences, first, end)["high"], self._whole(*fingerprints, first, end)["fingerprints"], first
+        )
+
+    def arrays(self, pool: PagePool) -> tuple[PagedRecords, PagedRecords]:
+        """The arrays of postings and of groups, with pages of their own."""
+        head = self.head
+        (one, other, *_), (count, groups, *_), (start, at, *_) = head.types, head.counts, head.starts
+        return PagedRecords(self._handle, start, count, one, pool), PagedRecords(self._handle, at, groups, other, pool)
+
+    def _whole(self, kind: np.dtype[Any], start: int, first: int, end: int) -> RecordArray:
+        size = kind.itemsize
+        return np.frombuffer(os.pread(self._handle, (end - first) * size, start + first * size), kind)
+
+    def _described(self) -> RunHead:
+        end = os.pread(self._handle, _END, max(0, self.size - _END))
+        size, checksum = int.from_bytes(end[:8], "little"), int.from_bytes(end[8:16], "little")
+        at = self.size - _END - size
+        text = os.pread(self._handle, size, at) if at >= 0 else b""
+        try:
+            if end[16:] != _MAGIC or crc32(text) != checksum:
+                raise ValueError("no description")
+            head = RunHead.from_json(text)
+        except (ValueError, KeyError, TypeError) as error:
+            raise DamagedRun(f"{self.path} is damaged") from error
+        if head.starts[-1] != at:
+            raise DamagedRun(f"{self.path} is damaged")
+        return head
+
+
+class RunWriter:
+    """Writes the file of a run, each array from its start to its end. The number of postings must be known before.
+
+    Until `finish`, the file is not one of a run. Raises OSError.
+    """
+
+    def __init__(self, path: Path, layout: Layout, postings: int, docids: range) -> None:
+        self.path = path
+        self._head = RunHead(postings, 0, 0, 0, layout, docids.start, docids.stop, 0, 0, 0, ())
+        self._next = list(self._head.starts[:2])
+        self._groups = 0
+        self._fences: list[RecordArray] = []
+        self._fingerprints: list[RecordArray] = []
+        self._file = open(path, "wb", opener=open_like_directory)  # noqa: SIM115, closed by `finish` or `abandon`
+
+    def put_postings(self, records: RecordArray) -> None:
+        self._put(0, records)
+
+    def put_groups(self, records: RecordArray) -> None:
+        self._fences.append(records["high"][-self._groups % BLOCK :: BLOCK].copy())
+        self._fingerprints.append(records["low"].astype(np.uint8))
+        self._groups += len(records)
+        self._put(1, records)
+
+    def _put(self, place: int, records: RecordArray) -> None:
+        content = np.ascontiguousarray(records, self._head.types[place]).tobytes()
+        self._next[place] = self._write(content, self._next[place])
+
+    def _write(self, content: bytes, at: int) -> int:
+        """Writes bytes at a place, and returns where they end."""
+        rest = memoryview(content)
+        while rest:
+            written = os.pwrite(self._file.fileno(), rest, at)
+            at, rest = at + written, rest[written:]
+        return at
+
+    def finish(
+        self, *, documents: int, instances: int, times: tuple[int, int, int], classes: Sequence[EdgeClass]
+    ) -> None:
+        """Completes the file, which survives a power failure from then on. `RunHead` tells what is given; `times` are
+        `first`, `last` and `until`."""
+        head = replace(self._head, groups=self._groups, documents=documents, instances=instances)
+        head = replace(head, first=times[0], last=times[1], until=times[2], classes=tuple(classes))
+        assert tuple(map(_aligned, self._next)) == head.starts[1:3], "as many records as were announced"
+        self._write(b"".join(fences.tobytes() for fences in self._fences), head.starts[2])
+        self._write(b"".join(some.tobytes() for some in self._fingerprints), head.starts[3])
+        text = head.to_json()
+        end = len(text).to_bytes(8, "little") + crc32(text).to_bytes(8, "little") + _MAGIC
+        self._write(text + end, head.starts[-1])
+        sync_file(self._file.fileno())
+        self._file.close()
+        sync_directory(self.path.parent)
+
+    def abandon(self) -> None:
+        """Closes and removes the file."""
+        self._file.close()
+        self.path.unlink(missing_ok=True)
+
+
+def _aligned(place: int) -> int:
+    return -(-place // _ALIGNED) * _ALIGNED
+
+
+_SAMPLE = 1_000
+"""About the number of postings in a sample."""
+
+_ONES, _SIGNS = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
+
+
+class _WholeRecords:
+    """Records of a file. Of those that were looked up last, several fields are looked up at once."""
+
+    def __init__(self, records: PagedRecords) -> None:
+        self._records = records
+        self._last: tuple[Ints, RecordArray] | None = None
+
+    def __getitem__(self, at: Ints) -> RecordArray:
+        if self._last is None or self._last[0] is not at:
+            self._last = at, self._records.at(at)
+        return self._last[1]
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A field of records."""
+
+    records: _WholeRecords
+    name: str
+
+    def __getitem__(self, at: Ints) -> Ints:
+        found: Ints = self.records[at][self.name].astype(np.int64, copy=False)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Starts:
+    """The first posting of each group, and at the end their number."""
+
+    starts: Field
+    count: int
+
+    def __getitem__(self, at: Ints) -> Ints:
+        last = len(self.starts) - 1
+        return np.where(at > last, self.count, self.starts[np.minimum(at, last)])
+
+
+@dataclass(frozen=True, slots=True)
+class _Sum:
+    """The sums of two columns."""
+
+    one: IntLookup
+    other: IntLookup
+
+    def __getitem__(self, at: Ints) -> Ints:
+        return self.one[at] + self.other[at]
+
+
+@dataclass(frozen=True, slots=True)
+class _Plus:
+    """A column with a number added."""
+
+    column: IntLookup
+    number: int
+
+    def __getitem__(self, at: Ints) -> Ints:
+        return self.column[at] + self.number
+
+
+@dataclass(frozen=True, eq=False)
+class DiskRun:
+    """A `Run` in a file. `classes` has the number of each path class of the file, DROPPED if no row can ask for it any
+    more. Documents that begin before `low` are evicted."""
+
+    file: RunFile
+    classes: Ints
+    low: int | None = None
+
+    def __len__(self) -> int:
+        return self.file.head.postings
+
+    @property
+    def span(self) -> TimeSpan:
+        return TimeSpan(self.file.head.first, self.file.head.last, self.file.head.until)
+
+    @cached_property
+    def path_class(self) -> IntLookup:
+        return Composed(Field(self.file.groups, "path_class"), self.classes)
+
+    @cached_property
+    def start(self) -> IntLookup:
+        return Starts(Field(self.file.groups, "start"), len(self))
+
+    @cached_property
+    def time(self) -> IntLookup:
+        return Field(self.file.postings, "time")
+
+    @cached_property
+    def instance(self) -> IntLookup:
+        return Field(self.file.postings, "instance")
+
+    @cached_property
+    def _postings(self) -> _WholeRecords:
+        return _WholeRecords(self.file.postings)
+
+    @property
+    def ends(self) -> IntLookup:
+        if not self.file.head.layout.lasting:
+            return self.time
+        return _Sum(_Part(self._postings, "time"), _Part(self._postings, "duration"))
+
+    @property
+    def docids(self) -> IntLookup:
+        return _Plus(_Part(self._postings, "docid"), self.file.head.base)
+
+    @property
+    def tops(self) -> IntLookup:
+        return _Part(self._postings, "top")
+
+    @property
+    def node(self) -> IntLookup:
+        return _Part(self._postings, "node")
+
+    def inner_node(self, at: Ints, depth: int) -> Ints:
+        found: Ints = self._postings[at]["inner"][:, depth - 1].astype(np.int64)
+        return found
+
+    def groups_of(self, asked: AskedValues) -> tuple[Ints, Ints]:
+        order, digests = asked.by_digest
+        first, last = np.zeros((2, len(order)), np.int64)
+        place, start, end = self.groups_with(digests, self.file.index)
+        at = order[place]
+        first[at], last[at] = start, end
+        return first, last
+
+    def groups_with(self, digests: Digests, index: RunIndex) -> tuple[Ints, Ints, Ints]:
+        """The indices of the digests that the run has, and the ranges of the groups that have them: starts and ends.
+        `digests` are sorted, and in blocks of `index`."""
+        count = len(self.file.groups)
+        place, block = _possible(digests, index)
+        highs, lows = (Field(self.file.groups, name) for name in ("high", "low"))
+        start = bisect_ranges(highs, block, np.minimum(block + BLOCK, count), digests[place, 0])
+        met = np.flatnonzero((start < count) & (highs[np.minimum(start, count - 1)] == digests[place, 0]))
+        place, start = place[met], start[met]
+        high, low = digests[place].T
+        until = _end_of_equal(highs, start, high)
+        start = bisect_ranges(lows, start, until, low)
+        end = bisect_ranges(lows, start, until, low, after=True)
+        some = np.flatnonzero(start < end)
+        return place[some], start[some], end[some]
+
+    def of_instances(self, instance: Ints, time: Ints, group: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
+        # Postings of a group are sorted by time and instance.
+        group, place = expand_ranges(group, end)
+        instance, time = instance[place], time[place]
+        first, last = self.start[group], self.start[group + 1]
+        first = _bisect_two(self.time, self.instance, first, last, time, instance)
+        has_any = first < last
+        has_any[has_any] = self.instance[first[has_any]] == instance[has_any]
+        some = np.flatnonzero(has_any)
+        until = _bisect_two(self.time, self.instance, first[some], last[some], time[some], instance[some] + 1)
+        at, which = expand_ranges(first[some], until)
+        return at, group[some][which], place[some][which]
+
+    @cached_property
+    def is_mostly_evicted(self) -> bool:
+        """Whether more than half of the postings are evicted, by a sample."""
+        if self.low is None:
+            return False
+        times = self.time[np.arange(0, len(self), 1 + len(self) // _SAMPLE)]
+        return 2 * int((times < self.low).sum()) > len(times)
+
+    def renumbered(self, numbers: Mapping[int, int]) -> DiskRun:
+        """The run after path classes got other numbers: `numbers[old]`, none if the class is dropped."""
+        classes = [numbers.get(number, DROPPED) for number in self.classes.tolist()]
+        return DiskRun(self.file, np.array(classes, np.int64), self.low)
+
+    def evicted(self, before: int) -> DiskRun:
+        """The run without the documents that begin before a time."""
+        if before <= self.file.head.first:
+            return self
+        return DiskRun(self.file, self.classes, before if self.low is None else max(before, self.low))
+
+
+def _possible(digests: Digests, index: RunIndex) -> tuple[Ints, Ints]:
+    """The indices of the digests that a run may have, and the first group of the block where each begins: all digests
+    that it has, and few others. They are sorted."""
+    fences = index.fences
+    high, low = digests.T
+    fence = fences.searchsorted(high)
+    at_fence = fences[np.minimum(fence, len(fences) - 1)] == high
+    block = np.maximum(fence - 1, 0)
+    # A byte of a word is zero where it is that of the digest.
+    words = index.fingerprints[block] ^ ((low & np.uint64(0xFF)) * _ONES)[:, None]
+    has_byte = ((words - _ONES) & ~words & _SIGNS).any(axis=1)
+    place = np.flatnonzero(at_fence | has_byte)
+    return place, (block[place] + index.first) * BLOCK
+
+
+def _end_of_equal(ordered: Field, start: Ints, values: Ints) -> Ints:
+    count = len(ordered)
+    low, end, step = start.copy(), np.minimum(start + 1, count), 1
+    growing = np.flatnonzero(end < count)
+    while len(growing):
+        growing = growing[ordered[end[growing]] == values[growing]]
+        low[growing] = end[growing]
+        step *= 2
+        end[growing] = np.minimum(end[growing] + step, count)
+        growing = growing[end[growing] < count]
+    return bisect_ranges(ordered, low, end, values, after=True)
+
+
+def _bisect_two(one: IntLookup, two: IntLookup, start: Ints, end: Ints, first: Ints, second: Ints) -> Ints:
+    """The first index in each range whose pair of elements is not less than a pair; the end of the range if none is.
+    Ranges are sorted by both columns."""
+    start, end = start.copy(), end.copy()
+    going = np.flatnonzero(start < end)
+    while len(going):
+        middle = (start[going] + end[going]) >> 1
+        ours, wanted = one[middle], first[going]
+        less = ours < wanted
+        equal = ours == wanted
+        less[equal] = two[middle[equal]] < second[going[equal]]
+        start[going] = np.where(less, middle + 1, start[going])
+        end[going] = np.where(less, end[going], middle)
+        going = going[start[going] < end[going]]
+    return start
+
+
+def write_run(path: Path, run: PostingRun, values: ValueDictionary, classes: PathClasses) -> None:
+    """Writes a run with at least one posting, and makes it survive a power failure. Raises OSError."""
+    base = int(run.docid.min())
+    duration, docid = run.t1 - run.t0, run.docid - base
+    wide = any(
+        len(many) and int(many.max()) >= NARROW for many in (duration, docid, run.node, run.top, run.inner.ravel())
+    )
+    layout = Layout(wide=wide, longest=run.inner.shape[1], lasting=bool(duration.any()))
+    writer = RunWriter(path, layout, len(run), range(base, base + int(docid.max()) + 1))
+    try:
+        classes_of = distinct(run.path_class)
+        code = classes_of.searchsorted(run.path_class)
+        digests = values.digests(run.value)
+        order = np.lexsort((code, digests[:, 1], digests[:, 0]))
+        counted = np.diff(run.start)[order]
+        at, group = expand_ranges(run.start[order], run.start[order] + counted)
+        time = run.time[at]
+        if ((time[1:] <= time[:-1]) & (group[1:] == group[:-1])).any():
+            at = at[np.lexsort((run.instance[at], time, group))]
+        document = run.documents[at]
+        postings = np.zeros(len(run), layout.posting)
+        postings["time"], postings["docid"] = run.time[at], docid[document]
+        postings["instance"], postings["node"], postings["top"] = run.instance[at], run.node[at], run.tops[at]
+        if layout.lasting:
+            postings["duration"] = duration[document]
+        if layout.longest:
+            postings["inner"] = run.inner[at]
+        writer.put_postings(postings)
+        groups = np.zeros(len(order), GROUP)
+        groups["high"], groups["low"] = digests[order].T
+        groups["start"], groups["path_class"] = np.cumsum(counted) - counted, code[order]
+        writer.put_groups(groups)
+        writer.finish(
+            documents=len(run.docid),
+            instances=len(run.top),
+            times=(int(run.time.min()), int(run.time.max()), int(run.t1.max())),
+            classes=[EdgeClass(*classes.edges_of(number)) for number in classes_of.tolist()],
+        )
+    except BaseException:
+        writer.abandon()
+        raise

@@ -1,1 +1,0 @@
-"""The join of a large batch by many tasks, on the executors of Spark."""

@@ -1,0 +1,560 @@
+"""What the tasks of a spread join do: look up a bucket of the values, and pair the documents of a slice.
+
+The join of a large batch by many tasks, on the executors of Spark.
+
+The run of a batch, read back from its file whole, and the part of it that has some of its documents.
+
+What tasks look into: files that a process keeps open from task to task, and the rows of R_T.
+
+A run on disk in which other tasks have looked up the groups of a batch's values.
+
+The matches of a large batch: found by tasks, and read where they are found or in the driver.
+
+Merges runs, and files of tables, on an executor, so that the driver has no part in it.
+
+Decides where a batch is joined, and has the tasks of a large one told what they need.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark import RDD, Broadcast, SparkContext, TaskContext
+from pyspark.errors import PySparkException
+
+from common.arrays import Ints
+from common.files import sync_directory
+from join_stage.arrays import bisect_ranges, group_starts
+from join_stage.near import WordSets
+from join_stage.protocol import RESULT, Cost, Costs, JoinScope
+from join_stage.signature.disk import merge_disk_runs
+from join_stage.signature.join import CHUNK, FactorisedMatches, PairedRuns, Pairing
+from join_stage.signature.postings import AskedValues, PostingRun, ValueDictionary
+from join_stage.signature.rows import PathClasses, RowIndex, SatisfiedRowsCache, Streams
+from join_stage.signature.runs import (
+    BLOCK,
+    FENCE,
+    FINGERPRINTS,
+    DamagedRun,
+    DiskRun,
+    EdgeClass,
+    Field,
+    PagePool,
+    RecordArray,
+    RunFile,
+)
+from join_stage.store.protocol import StoreError
+from join_stage.store.spark.manifests import DataFile, Merging, find_rows, merge_files
+from templates.witness import R_DOC
+
+
+def whole_run(file: RunFile, number_of: Callable[[EdgeClass], int]) -> PostingRun:
+    """The run of a file in memory. Values are numbered in the order of their digests. `number_of` numbers classes."""
+    head = file.head
+    groups, postings = file.groups.range(0, head.groups), file.postings.range(0, head.postings)
+    classes = np.array([number_of(one) for one in head.classes], np.int64)
+    value = np.zeros(head.groups, np.int64)
+    value[group_starts(groups["high"], groups["low"])] = 1
+    instance = postings["instance"].astype(np.int64)
+    docids = postings["docid"].astype(np.int64) + head.base
+    docid, first, document = np.unique(docids, return_index=True, return_inverse=True)
+    time = postings["time"].astype(np.int64)
+    t0 = time[first]
+    duration = postings["duration"][first].astype(np.int64) if head.layout.lasting else 0
+    top, of_instance = np.zeros((2, head.instances), np.int64)
+    top[instance], of_instance[instance] = postings["top"], document
+    return PostingRun(
+        value=np.cumsum(value) - 1,
+        path_class=classes[groups["path_class"].astype(np.int64)],
+        start=np.append(groups["start"].astype(np.int64), head.postings),
+        time=time,
+        node=postings["node"].astype(np.int64),
+        inner=_inner(postings, head.layout.longest),
+        instance=instance,
+        top=top,
+        document=of_instance,
+        docid=docid,
+        t0=t0,
+        t1=t0 + duration,
+    )
+
+
+def _inner(postings: RecordArray, longest: int) -> Ints:
+    return postings["inner"].astype(np.int64) if longest else np.zeros((len(postings), 0), np.int64)
+
+
+def slice_postings(whole: PostingRun, first: int, end: int) -> tuple[PostingRun, Ints]:
+    """The postings of the documents from docid `first` on and before `end`, and the indices of their groups in the
+    whole run. Instances and documents have the same numbers as there."""
+    docids = whole.docid[whole.documents]
+    kept = np.flatnonzero((docids >= first) & (docids < end))
+    groups, start = np.unique(whole.group[kept], return_index=True)
+    part = PostingRun(
+        value=whole.value[groups],
+        path_class=whole.path_class[groups],
+        start=np.append(start, len(kept)),
+        time=whole.time[kept],
+        node=whole.node[kept],
+        inner=whole.inner[kept],
+        instance=whole.instance[kept],
+        top=whole.top,
+        document=whole.document,
+        docid=whole.docid,
+        t0=whole.t0,
+        t1=whole.t1,
+    )
+    return part, groups
+
+
+MOST_FILES = 64
+"""The files that are kept open."""
+
+
+class KeptFiles:
+    """Files of runs, open as long as they are among the last that were used. Files never change."""
+
+    def __init__(self) -> None:
+        self._pool = PagePool()
+        self._files: OrderedDict[Path, RunFile] = OrderedDict()
+
+    def open(self, path: Path) -> RunFile:
+        """Raises StoreError if there is no such file where this process runs."""
+        file = self._files.get(path)
+        if file is None:
+            try:
+                file = self._files[path] = RunFile(path, self._pool)
+            except DamagedRun as error:
+                raise StoreError(
+                    f"{error}, for an executor of Spark: the state directory must be on a file system that the driver "
+                    "and all executors have at the same place"
+                ) from error
+            if len(self._files) > MOST_FILES:
+                self._files.popitem(last=False)
+        self._files.move_to_end(path)
+        return file
+
+    def keep(self, paths: Container[Path]) -> None:
+        """Lets go of all files but these: the space of those that were removed is free only then."""
+        for path in [path for path in self._files if path not in paths]:
+            del self._files[path]
+
+
+FILES = KeptFiles()
+"""The files of this process."""
+
+
+class RowMeanings:
+    """The rows of R_T, and what one task works out about them. It starts anew with each task, so that a task that is
+    repeated elsewhere finds the same in the same order."""
+
+    def __init__(self, rows: RowIndex) -> None:
+        self.rows, self.classes = rows, PathClasses(rows)
+        self.sets = SatisfiedRowsCache(rows, self.classes)
+
+    def number_of(self, one: EdgeClass) -> int:
+        """The number of a path class."""
+        return self.classes.number_of_edges(one.groups, one.same, one.stream)
+
+    def numbers(self, file: RunFile) -> Ints:
+        """The numbers of the path classes of a file."""
+        return np.array([self.number_of(one) for one in file.head.classes], np.int64)
+
+
+class Located(NamedTuple):
+    """Groups of the run number `run` that have the values of groups of the batch: for each index of a group of the
+    batch, in ascending order, the `start` and the `end` of a range of groups. All arrays have one length."""
+
+    run: int
+    group: Ints
+    start: Ints
+    end: Ints
+
+
+class LocatedRun(DiskRun):
+    """A `DiskRun` that needs no index in memory: where the groups are is known. `asked` has the groups of the batch
+    that ask, in ascending order, as indices in the whole batch."""
+
+    def __init__(self, file: RunFile, classes: Ints, low: int | None, located: Sequence[Located], asked: Ints) -> None:
+        super().__init__(file, classes, low)
+        first, last = np.zeros((2, len(asked)), np.int64)
+        for part in located:
+            at = np.minimum(asked.searchsorted(part.group), len(asked) - 1)
+            met = asked[at] == part.group
+            first[at[met]], last[at[met]] = part.start[met], part.end[met]
+        object.__setattr__(self, "_ranges", (first, last))
+
+    def groups_of(self, asked: AskedValues) -> tuple[Ints, Ints]:
+        ranges: tuple[Ints, Ints] = self.__dict__["_ranges"]
+        return ranges
+
+
+_DIGESTS = 1 << 64
+
+
+class StoredRun(NamedTuple):
+    """A run on disk: its file, and the time before which its documents are evicted, if any."""
+
+    path: Path
+    low: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class SpreadBatch:
+    """What all tasks of a batch know: the file of its postings, None if it has none, and those of earlier documents;
+    the first docids of the slices of its documents; the number of buckets of values; the pairs of streams that are
+    joined; and the files of R_doc, if texts are joined by their words."""
+
+    batch: Path | None
+    others: tuple[StoredRun, ...]
+    slices: tuple[int, ...]
+    buckets: int
+    streams: Streams
+    texts: tuple[str, ...]
+
+    def texts_of(self, docids: pa.Array) -> pa.Table:
+        """The rows of R_doc of some documents."""
+        return pa.concat_tables([R_DOC.empty_table(), *find_rows(self.texts, R_DOC, "docid", docids)])
+
+
+Shuffled = tuple[int, Located | bytes]
+"""The number of a slice, and what is found for it: groups of a run, or matches of rows without a join as an Arrow
+stream."""
+
+
+def locate(told: SpreadBatch, bucket: int) -> Iterator[Shuffled]:
+    """Looks up the values of the batch in a bucket, a part of all digests, in all runs. Yields the groups that have
+    them, for each slice with documents that ask."""
+    if told.batch is None:
+        return
+    FILES.keep({told.batch, *(stored.path for stored in told.others)})
+    first, end = bucket * _DIGESTS // told.buckets, (bucket + 1) * _DIGESTS // told.buckets
+    batch = FILES.open(told.batch)
+    low, high = _between(batch, first, end)
+    if low == high:
+        return
+    groups = batch.groups.range(low, high)
+    digests = np.stack([groups["high"], groups["low"]], axis=1)
+    asking = _slices_of(told, batch, groups["start"].astype(np.int64), high)
+    for number, stored in enumerate(told.others):
+        file = FILES.open(stored.path)
+        run = DiskRun(file, np.zeros(len(file.head.classes), np.int64), stored.low)
+        place, starts, ends = run.groups_with(digests, file.index_between(first, end))
+        for slice_number in range(len(told.slices)):
+            some = asking[place, slice_number]
+            if some.any():
+                yield slice_number, Located(number, place[some] + low, starts[some], ends[some])
+
+
+def _between(file: RunFile, first: int, end: int) -> tuple[int, int]:
+    """The range of the groups whose digests have a high half from `first` on and before `end`."""
+    highs = Field(file.groups, "high")
+    count = len(highs)
+    bounds = np.array([first, min(end, _DIGESTS - 1)], np.uint64)
+    low, high = bisect_ranges(highs, np.zeros(2, np.int64), np.full(2, count), bounds).tolist()
+    return low, count if end == _DIGESTS else high
+
+
+def _slices_of(
+    told: SpreadBatch, batch: RunFile, start: Ints, after: int
+) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
+    """Which slices have documents in which groups of the batch, of shape (groups, slices). The groups are consecutive:
+    `start` has their first postings, and the group `after` is the first that is not among them."""
+    last = int(batch.groups.range(after, after + 1)["start"][0]) if after < batch.head.groups else batch.head.postings
+    docids = batch.postings.range(int(start[0]), last)["docid"].astype(np.int64) + batch.head.base
+    of_posting = np.array(told.slices).searchsorted(docids, "right") - 1
+    group = np.repeat(np.arange(len(start)), np.diff(start, append=last))
+    found = np.zeros((len(start), len(told.slices)), np.bool_)
+    found[group, of_posting] = True
+    return found
+
+
+def pair(told: SpreadBatch, rows: RowIndex, number: int, shuffled: Iterable[Shuffled]) -> FactorisedMatches:
+    """The matches between the documents of a slice and all others: those of the batch, and earlier ones. Of two
+    documents of the batch, the slice of the right one has the matches."""
+    meanings = RowMeanings(rows)
+    located: dict[int, list[Located]] = {}
+    filtered: list[pa.RecordBatch] = []
+    for _, one in shuffled:
+        if isinstance(one, Located):
+            located.setdefault(one.run, []).append(one)
+        else:
+            filtered += pa.ipc.open_stream(one)
+    found = [] if told.batch is None else list(_paired(told, told.batch, meanings, number, located))
+    return FactorisedMatches(rows, Costs(), found, filtered, WordSets(told.texts_of))
+
+
+def _paired(
+    told: SpreadBatch, batch: Path, meanings: RowMeanings, number: int, located: dict[int, list[Located]]
+) -> Iterator[PairedRuns]:
+    whole = whole_run(FILES.open(batch), meanings.number_of)
+    ends = [*told.slices[1:], int(whole.docid[-1]) + 1]
+    run, groups = slice_postings(whole, told.slices[number], ends[number])
+    if not len(run):
+        return
+    asked = AskedValues(run.value, ValueDictionary())
+    pairing = Pairing(meanings.rows, meanings.classes, meanings.sets, told.streams)
+    yield from pairing.paired(run, asked, whole, [False])
+    for place in sorted(located):
+        stored = told.others[place]
+        file = FILES.open(stored.path)
+        other = LocatedRun(file, meanings.numbers(file), stored.low, located[place], groups)
+        yield from pairing.paired(run, asked, other, [False, True])
+
+
+def slices_of(docids: Sequence[int], most: int) -> tuple[int, ...]:
+    """The first docids of at most so many slices of a batch, about as long as each other. `docids` are sorted."""
+    count = min(most, len(docids))
+    return tuple(docids[place * len(docids) // count] for place in range(count))
+
+
+def by_slice(matches: Iterable[pa.RecordBatch], slices: Sequence[int]) -> Iterator[Shuffled]:
+    """Matches of rows without a join, each batch of them in the slices of their documents."""
+    for batch in matches:
+        of = np.array(slices).searchsorted(batch["docid1"].to_numpy(), "right") - 1
+        for number in np.unique(of).tolist():
+            yield number, as_stream([batch.filter(pa.array(of == number))])
+
+
+def as_stream(matches: Iterable[pa.RecordBatch]) -> bytes:
+    """Matches as an Arrow stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, RESULT) as stream:
+        for batch in matches:
+            stream.write_batch(batch)
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
+
+
+T = TypeVar("T")
+
+_MatchHandler = Callable[[int, FactorisedMatches], Iterator[T]]
+"""What a task does with the matches of a slice: gets the slice's number and the matches, which it must read."""
+
+
+class SpreadMatches:
+    """The matches of a batch of which each task has those of a slice of its documents. They must be read before the
+    rows change. Reading raises Spark's errors."""
+
+    def __init__(
+        self,
+        context: SparkContext,
+        told: SpreadBatch,
+        rows: Broadcast[RowIndex],
+        filtered: Sequence[Shuffled],
+        costs: Costs,
+    ) -> None:
+        self._context, self._told, self._rows, self._filtered, self._costs = context, told, rows, filtered, costs
+
+    @property
+    def slices(self) -> Sequence[int]:
+        """The first docids of the slices of the batch."""
+        return self._told.slices
+
+    def answered(self, answer: _MatchHandler[T]) -> RDD[T]:
+        """What each task makes of its slice, a partition each. It is worked out when it is asked for."""
+        located = self._context.parallelize(range(self._told.buckets), self._told.buckets).flatMap(
+            partial(locate, self._told)
+        )
+        if self._filtered:
+            located = located.union(self._context.parallelize(self._filtered, 1))
+        shuffled = located.partitionBy(len(self._told.slices), _same)
+        return shuffled.mapPartitionsWithIndex(partial(_answered, self._told, self._rows, answer))
+
+    def note(self, costs: Iterable[Cost]) -> None:
+        """Adds what it cost to read matches."""
+        of_templates: dict[tuple[int, ...], Cost] = {}
+        for cost in costs:
+            known = of_templates.get(cost.templates, Cost(0, 0, cost.templates))
+            both = Cost(known.seconds + cost.seconds, known.matches + cost.matches, cost.templates)
+            of_templates[cost.templates] = both
+        for cost in of_templates.values():
+            self._costs.add(cost)
+
+    @property
+    def num_rows(self) -> int:
+        return self.answered(_count).sum()
+
+    def to_batches(self, max_chunksize: int = CHUNK) -> Iterator[pa.RecordBatch]:
+        """The matches as record batches of RESULT, of at most `max_chunksize` rows, brought to the driver a slice at a
+        time."""
+        found = self.answered(_as_streams).persist()
+        try:
+            for stream in found.toLocalIterator():
+                for batch in pa.ipc.open_stream(stream):
+                    for start in range(0, batch.num_rows, max_chunksize):
+                        yield batch.slice(start, max_chunksize)
+        finally:
+            found.unpersist()
+
+
+def _same(number: int) -> int:
+    return number
+
+
+def _answered(
+    told: SpreadBatch, rows: Broadcast[RowIndex], answer: _MatchHandler[T], number: int, shuffled: Iterator[Shuffled]
+) -> Iterator[T]:
+    return answer(number, pair(told, rows.value, number, shuffled))
+
+
+def _count(_: int, matches: FactorisedMatches) -> Iterator[int]:
+    yield matches.num_rows
+
+
+def _as_streams(_: int, matches: FactorisedMatches) -> Iterator[bytes]:
+    return (as_stream([batch]) for batch in matches.to_batches())
+
+
+_FAILURES = (Py4JError, PySparkException, ConnectionError)
+
+
+class SparkMerger:
+    """A `Merger` whose merges are jobs of one task."""
+
+    def __init__(self, context: SparkContext) -> None:
+        self._context = context
+
+    def merge(self, runs: Sequence[DiskRun], path: Path, is_stopped: Callable[[], bool]) -> None:
+        inputs = [StoredRun(run.file.path, run.low) for run in runs]
+        self._context.addJobTag(_tag(path))
+        try:
+            if not is_stopped():
+                self._context.parallelize([path], 1).mapPartitions(partial(_merge, inputs)).collect()
+        except _FAILURES as error:
+            _remove_drafts(path)
+            raise OSError(f"an executor did not merge runs: {error}") from error
+        finally:
+            self._context.removeJobTag(_tag(path))
+
+    def stop(self, path: Path) -> None:
+        self._context.cancelJobsWithTag(_tag(path))
+
+
+def _tag(path: Path) -> str:
+    return f"merge {path.name}"
+
+
+def _merge(inputs: Sequence[StoredRun], paths: Iterator[Path]) -> Iterator[None]:
+    """Merges runs. Each attempt writes a file of its own, which takes the name when it is whole."""
+    runs = []
+    for path, low in inputs:
+        file = RunFile(path, PagePool())
+        runs.append(DiskRun(file, np.zeros(len(file.head.classes), np.int64), low))
+    for path in paths:
+        with _draft_of(path) as draft:
+            for _ in merge_disk_runs(runs, draft):
+                pass
+    return iter(())
+
+
+@contextmanager
+def _draft_of(path: Path) -> Iterator[Path]:
+    """The path of a file that takes the name `path` at the end. Each attempt at a task has one of its own."""
+    context = TaskContext.get()
+    assert context is not None, "this runs in a task"
+    draft = path.with_suffix(f".{context.taskAttemptId()}")
+    try:
+        yield draft
+        if path.exists():  # another attempt was as fast
+            draft.unlink()
+        else:
+            draft.rename(path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+    sync_directory(path.parent)
+
+
+def _remove_drafts(path: Path) -> None:
+    """Removes what attempts have left that were killed."""
+    for draft in path.parent.glob(f"{path.stem}.*"):
+        if draft.suffix != path.suffix:
+            draft.unlink(missing_ok=True)
+
+
+def merge_on_executor(context: SparkContext, merging: Merging) -> DataFile:
+    """Does what `merge_files` does, on an executor; or here, if that fails."""
+    try:
+        (found,) = context.parallelize([merging], 1).mapPartitions(_merge_files).collect()
+    except _FAILURES:
+        _remove_drafts(merging.path)
+        return merge_files(merging)
+    file: DataFile = found
+    return file
+
+
+def _merge_files(given: Iterable[Merging]) -> Iterator[DataFile]:
+    for merging in given:
+        with _draft_of(merging.path) as draft:
+            file = merge_files(merging._replace(path=draft))
+        yield replace(file, name=merging.path.name)
+
+
+LEAST_DOCUMENTS = 2_000
+"""With fewer documents, the driver joins a batch alone: tasks would take longer to start than it takes."""
+
+MOST_INDEX = 64 << 20
+"""The driver joins nothing alone if that needs a larger index of the runs on disk in its memory, in bytes."""
+
+
+class Spread:
+    """Joins batches on the executors of a session. Tells them the rows of R_T when these have changed."""
+
+    def __init__(self, context: SparkContext, rows: RowIndex, costs: Costs) -> None:
+        self._context, self._rows, self._costs = context, rows, costs
+        self._told: tuple[int, Broadcast[RowIndex]] | None = None
+
+    def takes(self, documents: int, others: Iterable[DiskRun]) -> bool:
+        """Whether a batch of so many documents is joined with runs on disk by tasks."""
+        if documents >= LEAST_DOCUMENTS:
+            return True
+        size = (FENCE.itemsize + FINGERPRINTS.itemsize) / BLOCK
+        return documents > 0 and sum(run.file.head.groups for run in others) * size > MOST_INDEX
+
+    def matches(
+        self,
+        docids: Sequence[int],
+        batch: DiskRun | None,
+        others: Sequence[DiskRun],
+        filtered: Iterable[pa.RecordBatch],
+        scope: JoinScope,
+        texts: Sequence[str] = (),
+    ) -> SpreadMatches:
+        """The matches of a batch, whose postings are in a run, with itself and the others. `docids` are those of its
+        documents, in ascending order. `texts` are the files of R_doc, if texts are joined by their words."""
+        slices = slices_of(docids, self._context.defaultParallelism)
+        told = SpreadBatch(
+            None if batch is None else batch.file.path,
+            tuple(
+                StoredRun(run.file.path, run.low)
+                for run in others
+                if batch is None or batch.span.is_within(scope.window, run.span)
+            ),
+            slices,
+            self._context.defaultParallelism,
+            scope.streams,
+            tuple(texts),
+        )
+        return SpreadMatches(self._context, told, self._shipped(), list(by_slice(filtered, slices)), self._costs)
+
+    def _shipped(self) -> Broadcast[RowIndex]:
+        if self._told is None or self._told[0] != self._rows.version:
+            self.close()
+            self._told = self._rows.version, self._context.broadcast(self._rows)
+        return self._told[1]
+
+    def close(self) -> None:
+        """Has the executors forget the rows."""
+        told, self._told = self._told, None
+        if told is not None:
+            with suppress(Py4JError, ConnectionError):  # if Spark has ended, they have forgotten them
+                told[1].destroy()

@@ -1,0 +1,780 @@
+"""Reports damage of a DuckDB file as StoreError. DuckDB checks its blocks when it reads them.
+
+Statements over rows of Python that are prepared once: in small batches, planning would take most of the time.
+
+A question over a store on DuckDB: on a cursor of its own, in a read-only transaction.
+
+DuckDB refuses writes in such a transaction, and after `seclude` an instance cannot reach any file but its own. The rest
+is judged from the question as the parser of DuckDB reads it: only SELECT, only relations of the store, only table
+functions of a list, no functions that read the state of the process or do more than compute.
+
+A source of Arrow rows for DuckDB that is registered once, and whose rows change.
+
+A store in a DuckDB file, or in memory. A batch is a transaction.
+
+Reading the tables of a DuckDB file, and the settings of an instance of DuckDB.
+
+How many threads an instance of DuckDB has: only one while batches are small, because the others would just spin.
+
+The rows of a batch that wait until all tables are written by one statement: one for each table takes far longer.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
+from threading import Lock
+from typing import Any, TypeVar
+from weakref import ref
+
+import duckdb
+import pyarrow as pa
+
+from common.files import is_shared, keep_private, make_state
+from join_stage.store.protocol import (
+    DUCKDB_FILE,
+    ONLY_READ,
+    SPARK_MANIFESTS,
+    UNBOUNDED,
+    Bounds,
+    Following,
+    OutOfMemory,
+    QuestionInterrupted,
+    QuestionRefused,
+    StoreError,
+    StoreSchema,
+    check_known,
+    json_objects,
+    measured,
+    short_enough,
+    telling,
+)
+
+ADVICE = "if it is damaged, take an older copy of the store, or name another directory"
+"""Advice about a store that cannot be opened."""
+
+_Kind = TypeVar("_Kind", bound=type)
+
+_FATAL = (duckdb.FatalException, duckdb.SerializationException)
+_WORDS = ("corrupt", "could not read", "cannot read", "failure while replaying wal")
+
+
+def telling_damage(kind: _Kind) -> _Kind:
+    """A class decorator: public methods raise StoreError if DuckDB finds that its file is damaged."""
+    return telling(kind, duckdb.Error, _told)
+
+
+def _told(error: BaseException) -> StoreError | None:
+    found = _damage(error)
+    if found is None:
+        return None
+    cause = str(found).partition("\n")[0]
+    return StoreError(f"the store is damaged, or its disk is: {cause}; take an older copy of the store")
+
+
+def _damage(error: BaseException | None) -> duckdb.Error | None:
+    """The error that reports a damaged file, and not a bad statement: this one or one of its contexts."""
+    while error is not None:
+        if isinstance(error, _FATAL):
+            return error
+        # A bad statement has an error of another class, whose text may contain these words.
+        of_file = isinstance(error, duckdb.IOException) or type(error) is duckdb.Error
+        if isinstance(error, duckdb.Error) and of_file and any(word in str(error).lower() for word in _WORDS):
+            return error
+        error = error.__context__
+    return None
+
+
+class RowSource:
+    """DuckDB reads the `rows` that it holds at that moment. All have one schema."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.schema = schema
+        self._empty = self.rows = schema.empty_table()
+
+    def clear(self) -> None:
+        """Lets the rows go."""
+        self.rows = self._empty
+
+    def __arrow_c_schema__(self) -> object:
+        return self.schema.__arrow_c_schema__()
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self.rows.__arrow_c_stream__(requested_schema)
+
+
+MAX_STATEMENTS = 200
+"""When so many statements are prepared, they are dropped."""
+
+
+class PreparedStatements:
+    """The prepared statements of a connection, and the rows that they read by name.
+
+    The names are registered once, and hold rows only while a statement runs: registering rows for each statement would
+    double its time. Rows under one name should always have the same columns: others make all statements be prepared
+    again.
+    """
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
+        self._connection = connection
+        self._sources: dict[str, RowSource] = {}
+        self._names: dict[str, str] = {}
+
+    def execute(self, sql: str, rows: Mapping[str, pa.Table]) -> None:
+        """Runs a statement over rows by name."""
+        with self._holding(rows):
+            self._connection.execute(f"EXECUTE {self._prepared(sql)}")
+
+    def select(self, sql: str, rows: Mapping[str, pa.Table]) -> pa.Table:
+        """Runs a query over rows by name and returns its result."""
+        with self._holding(rows):
+            return self._connection.sql(f"EXECUTE {self._prepared(sql)}").to_arrow_table()
+
+    def forget(self) -> None:
+        """Drops all statements and names. They may have been made in a transaction that was rolled back."""
+        self._drop_statements()
+        self._sources.clear()
+
+    @contextmanager
+    def _holding(self, rows: Mapping[str, pa.Table]) -> Iterator[None]:
+        sources = [self._source(name, table.schema) for name, table in rows.items()]
+        for source, table in zip(sources, rows.values(), strict=True):
+            source.rows = table
+        try:
+            yield
+        finally:
+            for source in sources:
+                source.clear()
+
+    def _drop_statements(self) -> None:
+        for name in self._names.values():
+            self._connection.execute(f"DEALLOCATE {name}")
+        self._names.clear()
+
+    def _source(self, name: str, schema: pa.Schema) -> RowSource:
+        source = self._sources.get(name)
+        if source is None or source.schema != schema:
+            if source is not None:
+                self._drop_statements()  # they expect other columns
+            source = self._sources[name] = RowSource(schema)
+            self._connection.register(name, source)
+        return source
+
+    def _prepared(self, sql: str) -> str:
+        """Returns the name of a statement, which is prepared when it is first run."""
+        name = self._names.get(sql)
+        if name is None:
+            if len(self._names) >= MAX_STATEMENTS:
+                self._drop_statements()
+            name = f"statement_{len(self._names)}"
+            self._connection.execute(f"PREPARE {name} AS {sql}")
+            self._names[sql] = name
+        return name
+
+
+SMALL_BATCHES = 10
+"""After so many small batches in a row there is only one thread. Changing the number takes a millisecond."""
+
+
+class Threads:
+    """The threads of an instance. A worker that has no work looks for some for a while, again for each statement: in
+    small batches that takes as much time as the work."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection, most: int) -> None:
+        self._connection, self._most = connection, most
+        self._lock = Lock()
+        self._now = most
+        self._small = self._questions = 0
+
+    def use_one(self) -> None:
+        """Is told that a small batch is about to be written. Has one thread from now on if there were many of them and
+        no question is being answered."""
+        with self._lock:
+            self._small += 1
+            if self._small >= SMALL_BATCHES and not self._questions:
+                self._set(self._connection, 1)
+
+    def use_all(self) -> None:
+        """Has all threads from now on: anything else is about to be done."""
+        with self._lock:
+            self._small = 0
+            self._set(self._connection, self._most)
+
+    @contextmanager
+    def for_question(self, cursor: duckdb.DuckDBPyConnection) -> Iterator[None]:
+        """Has all threads while a question is answered, in any thread, over its own cursor."""
+        with self._lock:
+            self._questions += 1
+            self._set(cursor, self._most)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._questions -= 1
+
+    def _set(self, connection: duckdb.DuckDBPyConnection, number: int) -> None:
+        if self._now != number:
+            connection.execute(f"SET threads = {number}")
+            self._now = number
+
+
+CHUNK = 2048
+"""The number of rows after which the size of an answer is checked: a vector of DuckDB."""
+
+MEMORY = "512MB"
+"""The memory that the sorts and hash tables of a question use before they spill."""
+
+TABLE_FUNCTIONS = frozenset(("generate_series", "json_each", "json_tree", "range", "unnest"))
+
+_REFUSED_FUNCTIONS_NAMES = """
+current_connection_id current_query current_query_id current_setting current_transaction_id currval getenv getvariable
+json_deserialize_sql json_execute_serialized_sql json_serialize_plan json_serialize_sql nextval query query_table
+set_config setseed setval sleep_ms stats txid_current vector_type which_secret write_log
+"""
+
+REFUSED_FUNCTIONS = frozenset(_REFUSED_FUNCTIONS_NAMES.split())
+"""Functions that read the state of the process, or do more than compute."""
+
+_UNBOUNDED_FUNCTIONS_NAMES = """
+array_resize bitstring damerau_levenshtein editdist3 format from_json from_json_strict generate_series json_pretty
+json_transform json_transform_strict levenshtein list_resize lpad printf range repeat rpad
+"""
+
+UNBOUNDED_FUNCTIONS = frozenset(_UNBOUNDED_FUNCTIONS_NAMES.split())
+"""Functions of values that take any memory, time or depth of the stack, whatever a question may use, and do not notice
+when it is interrupted. In FROM, `range` and `generate_series` make rows, and are answered."""
+
+MOST_NAMES = 20
+"""The most names in a chain like a.b.c: what DuckDB needs to look them up grows with the square."""
+
+_NODES = frozenset(("SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"))
+"""The nodes that a query, or a query in WITH, may consist of. All others write."""
+
+_SOURCES = frozenset(
+    ("BASE_TABLE", "SUBQUERY", "JOIN", "TABLE_FUNCTION", "EXPRESSION_LIST", "EMPTY", "SHOW_REF", "PIVOT", "CTE")
+)
+"""The nodes that may stand in FROM."""
+
+_SHOWN = frozenset(("tables", "__show_tables_expanded"))
+"""The names that SHOW may be given."""
+
+_SCHEMAS = frozenset(("main", "mmqjp", "memory"))
+"""The names that may qualify a table: those of the store."""
+
+
+def seclude(connection: duckdb.DuckDBPyConnection) -> None:
+    """Keeps an instance from here on from reaching other files and Python variables, and locks its settings."""
+    connection.execute("SET enable_external_access = false")
+    connection.execute("SET allowed_configs = ['operator_memory_limit', 'threads']")
+    connection.execute("SET lock_configuration = true")
+
+
+class RefusedByDuckDB(QuestionRefused, duckdb.Error):
+    """A question that DuckDB does not answer, in its words: bad SQL, or a value that cannot be computed."""
+
+
+@telling_damage
+class DuckDBQuestion:
+    """A `Question` of the store that a connection has open."""
+
+    def __init__(
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        schema: StoreSchema,
+        sql: str,
+        bounds: Bounds,
+        threads: Threads | None = None,
+        *,
+        own: bool = False,
+    ) -> None:
+        """With `own`, the SQL is ours: that it is a single SELECT is all that is checked."""
+        self._cursor, self._schema, self._sql, self._bounds = connection.cursor(), schema, sql, bounds
+        self._threads, self._own = threads, own
+        self._cut = False
+
+    def answer(self) -> pa.Table:
+        try:
+            with nullcontext() if self._threads is None else self._threads.for_question(self._cursor):
+                return self._answer()
+        except duckdb.OutOfMemoryException:
+            raise QuestionRefused(
+                "the question needs more memory than there is: narrow it down, or ask again later"
+            ) from None
+        except (duckdb.Error, pa.ArrowException) as error:
+            if self._cut:
+                raise QuestionInterrupted("the question was interrupted") from None
+            raise RefusedByDuckDB(str(error)) from error
+        except OSError:  # what Arrow makes of some errors while it reads from DuckDB
+            if self._cut:
+                raise QuestionInterrupted("the question was interrupted") from None
+            raise
+        finally:
+            with suppress(duckdb.Error):
+                self._cursor.close()
+
+    def _answer(self) -> pa.Table:
+        self._cursor.execute(f"SET operator_memory_limit = '{MEMORY}'")
+        if self._own:
+            single_select(self._cursor, self._sql)
+        else:
+            check_question(self._cursor, self._sql, self._schema)
+        self._cursor.execute("BEGIN TRANSACTION READ ONLY")
+        if self._cut:
+            raise duckdb.InterruptException
+        answer = self._cursor.sql(self._sql)
+        if answer is None:
+            raise QuestionRefused(ONLY_READ)
+        return measured(answer.to_arrow_reader(CHUNK), self._bounds)
+
+    def interrupt(self) -> None:
+        self._cut = True
+        with suppress(duckdb.Error):  # it is closed by now
+            self._cursor.interrupt()
+
+
+def check_question(parser: duckdb.DuckDBPyConnection, sql: str, schema: StoreSchema) -> None:
+    """Raises QuestionRefused for anything but a single SELECT over the relations of a schema, and what
+    DuckDB raises for bad SQL."""
+    short_enough(sql)
+    single_select(parser, sql)
+    ((text,),) = parser.execute("SELECT json_serialize_sql(?)", [sql]).fetchall()
+    try:
+        parsed = json.loads(text)
+    except RecursionError:
+        raise QuestionRefused("the question is nested too deeply") from None
+    if parsed["error"]:  # what DuckDB calls a SELECT and does more than select
+        raise QuestionRefused(ONLY_READ)
+    parts = list(json_objects(parsed["statements"]))
+    made = {entry["key"].lower() for part in parts if "cte_map" in part for entry in part["cte_map"]["map"]}
+    making_rows = {id(part["function"]) for part in parts if part.get("type") == "TABLE_FUNCTION"}
+    for part in parts:
+        _judge(part, schema, made, makes_rows=id(part) in making_rows)
+
+
+def single_select(parser: duckdb.DuckDBPyConnection, sql: str) -> None:
+    """Raises QuestionRefused for anything but one statement that DuckDB calls a SELECT, and what DuckDB raises for bad
+    SQL."""
+    statements = parser.extract_statements(sql)
+    if len(statements) > 1:
+        raise QuestionRefused(f"one SELECT is answered at a time, and this has {len(statements)} statements")
+    if not statements or statements[0].type != duckdb.StatementType.SELECT:
+        raise QuestionRefused(ONLY_READ)
+
+
+def tables_in(parser: duckdb.DuckDBPyConnection, sql: str) -> set[str] | None:
+    """The names of the relations, and of WITH, that a SELECT reads, in lower case; None for another statement."""
+    try:
+        ((text,),) = parser.execute("SELECT json_serialize_sql(?)", [sql]).fetchall()
+        parsed = json.loads(text)
+    except (duckdb.Error, RecursionError):
+        return None
+    if parsed["error"]:
+        return None
+    sources = [part for part in json_objects(parsed["statements"]) if part.get("type") in ("BASE_TABLE", "SHOW_REF")]
+    if any(part["type"] == "SHOW_REF" for part in sources):
+        return None
+    return {part["qualified_name"]["path"][-1].lower() for part in sources}
+
+
+def _judge(part: dict[str, Any], schema: StoreSchema, made: set[str], *, makes_rows: bool) -> None:
+    kind = part.get("type")
+    if "cte_map" in part and kind not in _NODES:
+        raise QuestionRefused(ONLY_READ)
+    if "sample" in part and "cte_map" not in part and kind is not None and kind not in _SOURCES:
+        raise QuestionRefused(f"{kind} is not answered: ask in other words")
+    if kind == "BASE_TABLE":
+        _judge_table(part["qualified_name"]["path"], schema, made)
+    elif kind == "TABLE_FUNCTION":
+        name = part["function"].get("function_name", "")
+        if name.lower() not in TABLE_FUNCTIONS:
+            shown = ", ".join(sorted(TABLE_FUNCTIONS))
+            raise QuestionRefused(f"the table function {name!r:.80} is not answered; these are: {shown}")
+    elif kind == "SHOW_REF":
+        if part["query"] is None and part["table_name"].strip('"').lower() not in _SHOWN:
+            raise QuestionRefused(f"{part['table_name']!r:.80} is not shown; SHOW TABLES and DESCRIBE are answered")
+    elif part.get("class") == "FUNCTION":
+        if (name := part["function_name"].lower()) in REFUSED_FUNCTIONS:
+            raise QuestionRefused(f"the function {part['function_name']} is not answered: only what computes is")
+        if name in UNBOUNDED_FUNCTIONS and not makes_rows:
+            raise QuestionRefused(f"the function {name} is not answered: its values may be of any size")
+    elif part.get("class") == "COLUMN_REF" and len(part["column_names"]) > MOST_NAMES:
+        raise QuestionRefused(f"a chain of more than {MOST_NAMES} names is not answered")
+
+
+def _judge_table(path: list[str], schema: StoreSchema, made: set[str]) -> None:
+    *before, name = path
+    if before and before[0].lower() == "information_schema" and len(path) == 2:
+        return
+    if not all(part.lower() in _SCHEMAS for part in before):
+        raise QuestionRefused(f"there is no table {'.'.join(path)!r:.80}; write its name alone")
+    check_known(name, schema, set() if before else made)
+
+
+MEMORY_LIMIT = "2GB"
+"""The memory that DuckDB may use before it spills to disk."""
+
+CHECKPOINT = "64MB"
+"""The size of the log at which DuckDB writes it into the tables' file. Each time it compresses blocks anew that are not
+full: with four times the default, 100,000 pairs of documents take 6% less time. To open a store after a crash takes a
+few tenths of a second more."""
+
+THREADS = 4
+"""The largest number of threads. Each reserves buffers for each join of a statement."""
+
+
+@telling_damage
+class DuckDBTables:
+    """The reading half of a store: reads over one connection, and answers questions over another to its instance."""
+
+    schema: StoreSchema
+    _connection: duckdb.DuckDBPyConnection
+    _asked: duckdb.DuckDBPyConnection
+    _prepared: PreparedStatements
+    _empty: Collection[str] = ()
+    """Tables that are known to have no rows: to ask them took a quarter of the time in which a new store is opened."""
+
+    def select(self, sql: str, views: Mapping[str, pa.Table] | None = None) -> pa.Table:
+        if views:
+            return self._prepared.select(sql, views)
+        return self._connection.sql(sql).to_arrow_table()
+
+    def question(self, sql: str, bounds: Bounds = UNBOUNDED, *, own: bool = False) -> DuckDBQuestion:
+        return DuckDBQuestion(self._asked, self.schema, sql, bounds, own=own)
+
+    def read(self, table: str, columns: Sequence[str], key: str | None = None) -> pa.Table:
+        if table in self._empty:
+            return self.schema.tables[table].empty_table().select(columns)
+        sql = f"SELECT {', '.join(columns)} FROM {table}"
+        if key is None:
+            return self.select(sql)
+        return self.select(
+            f"{sql} WHERE key = (SELECT w.key FROM wanted_key w)", {"wanted_key": pa.table({"key": [key]})}
+        )
+
+    def find(self, table: str, column: str, numbers: pa.Array) -> pa.Table:
+        if table in self._empty:
+            return self.schema.tables[table].empty_table()
+        columns = ", ".join(f"t.{name}" for name in self.schema.tables[table].names)
+        sql = f"SELECT {columns} FROM {table} t JOIN wanted_rows w ON t.{column} = w.number"
+        return self.select(sql, {"wanted_rows": pa.table({"number": numbers})})
+
+    def highest(self, table: str, column: str) -> int:
+        if table in self._empty:
+            return -1
+        (number,) = self.select(f"SELECT coalesce(max({column}), -1) AS number FROM {table}")["number"].to_pylist()
+        return int(number)
+
+
+def most_threads() -> int:
+    """Returns the largest number of threads on this machine."""
+    return min(THREADS, os.cpu_count() or 1)
+
+
+def set_up(connection: duckdb.DuckDBPyConnection) -> None:
+    """Sets up an instance."""
+    connection.execute(f"SET memory_limit = '{MEMORY_LIMIT}'")
+    connection.execute(f"SET checkpoint_threshold = '{CHECKPOINT}'")
+    connection.execute(f"SET threads = {most_threads()}")
+    connection.execute("SET preserve_insertion_order = false")
+    # It would show in a notebook. In one without ipywidgets it is off, and setting it is an error.
+    connection.execute("SELECT current_setting('enable_progress_bar')")
+    if connection.fetchall() != [(False,)]:
+        connection.execute("SET enable_progress_bar = false")
+
+
+@contextmanager
+def temporary_views(connection: duckdb.DuckDBPyConnection, views: Mapping[str, pa.Table]) -> Iterator[None]:
+    """Registers tables with a connection for a while, by name."""
+    for name, table in views.items():
+        connection.register(name, table)
+    try:
+        yield
+    finally:
+        for name in views:
+            connection.unregister(name)
+
+
+MOST_ROWS = 2_000
+"""The number of rows that wait. More are written at once: then the time is that of the rows, and no longer that of the
+statements."""
+
+
+class WaitingRows:
+    """Rows to insert into tables, by table. `tables` has all names; a statement names them in this order."""
+
+    def __init__(self, prepared: PreparedStatements, tables: Iterable[str]) -> None:
+        self._prepared = prepared
+        self._tables = tuple(tables)
+        self._rows: dict[str, list[pa.Table]] = {}
+        self._count = 0
+
+    def add(self, table: str, rows: pa.Table) -> None:
+        if len(rows):
+            self._rows.setdefault(table, []).append(rows)
+            self._count += len(rows)
+
+    @property
+    def are_many(self) -> bool:
+        """Whether the rows should not wait any longer."""
+        return self._count > MOST_ROWS
+
+    def write(self) -> None:
+        """Inserts all rows."""
+        if self._rows:
+            names = [name for name in self._tables if name in self._rows]
+            rows = {source_of(name): pa.concat_tables(self._rows[name]) for name in names}
+            self.forget()
+            self._prepared.execute(_insertion(names), rows)
+
+    def forget(self) -> None:
+        """Lets all rows go."""
+        self._rows.clear()
+        self._count = 0
+
+
+def source_of(table: str) -> str:
+    """Returns the name under which a statement reads the rows for a table."""
+    return f"{table}_fresh"
+
+
+def _insertion(tables: list[str]) -> str:
+    *others, last = (f"INSERT INTO {name} SELECT * FROM {source_of(name)}" for name in tables)
+    inner = ", ".join(f"into_{name} AS ({insert})" for name, insert in zip(tables, others, strict=False))
+    return f"WITH {inner} {last}" if inner else last
+
+
+TYPES = {
+    pa.int64(): "BIGINT",
+    pa.int32(): "INTEGER",
+    pa.string(): "VARCHAR",
+    pa.binary(): "BLOB",
+    pa.bool_(): "BOOLEAN",
+    pa.list_(pa.int64()): "BIGINT[]",
+    pa.list_(pa.string()): "VARCHAR[]",
+}
+
+FIRST_INDEX = 1
+"""The index of the first element of an array in SQL."""
+
+
+@telling_damage
+class DuckDBStore(DuckDBTables):
+    """A `TableStore` on DuckDB. Without a directory it is in memory, and spills past MEMORY_LIMIT.
+
+    The instance cannot reach any file but its own, whatever SQL it is given.
+    """
+
+    _empty: set[str]
+
+    def __init__(self, schema: StoreSchema, directory: Path | None = None) -> None:
+        self.schema = schema
+        if directory is not None and (directory / SPARK_MANIFESTS).exists():
+            raise StoreError(f"{directory} holds a store of the engine spark: use that engine or another directory")
+        try:
+            if directory is not None:
+                make_state(directory)
+            self._is_new = directory is None or not (directory / DUCKDB_FILE).exists()
+            file = ":memory:" if directory is None else str(directory / DUCKDB_FILE)
+            # By default a database in memory spills into the working directory, which is the user's.
+            self._spilled = tempfile.TemporaryDirectory(prefix="mmqjp-") if directory is None else None
+            self._connection = duckdb.connect(file)
+            self._private = () if directory is None or is_shared(directory) else (Path(file), Path(f"{file}.wal"))
+            self._keep_private()
+            if self._spilled is not None:
+                self._connection.execute(f"SET temp_directory = '{self._spilled.name}'")
+        except (duckdb.Error, OSError) as error:
+            raise StoreError(f"cannot open the store in {directory}: {error}; {ADVICE}") from error
+        try:
+            self._prepared = PreparedStatements(self._connection)
+            self._waiting = WaitingRows(self._prepared, self.schema.tables)
+            self._threads = Threads(self._connection, most_threads())
+            self._in_batch = self._begun = False
+            self._empty = set(schema.tables) if self._is_new else set[str]()
+            self._followers, self._follows = tuple[ref[Following], ...](), Lock()
+            self._prepare()
+            # Cursors of a connection are made where it is not at work, which the batches' may be.
+            self._asked = self._connection.cursor()
+        except BaseException:
+            self.close()
+            raise
+
+    def _keep_private(self) -> None:
+        """Makes the files private. DuckDB makes them as the umask says, and replaces the log now and then."""
+        for path in self._private:
+            keep_private(path)
+
+    def _prepare(self) -> None:
+        """Sets up the connection and the tables."""
+        run = self._connection.execute
+        set_up(self._connection)
+        # Statements name their joins in the order to run them. The optimizer does not know how many documents share a
+        # value, and chose orders that were a thousand times slower.
+        run("SET disabled_optimizers = 'join_order'")
+        seclude(self._connection)
+        columns = self._columns()
+        former = self._rename(columns)
+        self._connection.begin()  # one write to disk for all tables
+        for name, schema in self.schema.tables.items():
+            known = columns.get(former.get(name, name))
+            if known is None:
+                run(f"CREATE TABLE {name} ({columns_of(schema)})")
+                continue
+            for field in schema:
+                if field.name not in known:  # a column that is younger than the store
+                    run(f"ALTER TABLE {name} ADD COLUMN {field.name} {TYPES[field.type]}")
+        self._connection.commit()
+        self._upgrade(columns)
+        self._connection.begin()  # one write to disk for all views
+        run("CREATE MACRO IF NOT EXISTS sha2(text, bits) AS sha256(text)")
+        self._make_views(self.schema.views)
+        if (numbered := self.schema.numbered) is not None:
+            rows = self.read(numbered.table, [numbered.numbers, numbered.argument])
+            self._make_views(numbered.of_rows(rows, FIRST_INDEX))
+        self._connection.commit()
+
+    def _columns(self) -> Mapping[str, Collection[str]]:
+        """The columns of the tables that are there. A new store has none: to ask takes longer than to make
+        them all, as DuckDB then makes all that describes its catalog."""
+        columns = defaultdict[str, set[str]](set)
+        if not self._is_new:
+            asked = """SELECT table_name, column_name
+                FROM duckdb_columns() SEMI JOIN duckdb_tables() USING (database_oid, table_oid)"""
+            for table, column in self._connection.execute(asked).fetchall():
+                columns[table].add(column)
+        return columns
+
+    def _rename(self, known: Collection[str]) -> Mapping[str, str]:
+        """Gives tables of older stores the names that they have now. Returns their former names."""
+        run = self._connection.execute
+        renamed = {
+            name: former for name, former in self.schema.former_names.items() if former in known and name not in known
+        }
+        if renamed:
+            for (view,) in run("SELECT view_name FROM duckdb_views() WHERE NOT internal").fetchall():
+                run(f"DROP VIEW {view}")  # they are made again
+        for name, former in renamed.items():
+            run(f"ALTER TABLE {former} RENAME TO {name}")
+        return renamed
+
+    def _upgrade(self, known: Collection[str]) -> None:
+        """Upgrades the tables of older stores, before the views over them are made. `known` are the names of those that
+        were there. There is nothing to do here."""
+
+    def _make_views(self, statements: Mapping[str, str]) -> None:
+        for name, statement in statements.items():
+            self._connection.execute(f"CREATE OR REPLACE VIEW {name} AS {statement}")
+
+    # ------------------------------------------------------------ batches
+
+    def begin(self) -> None:
+        self._in_batch = True
+        for one in self._following():
+            one.begin()
+
+    def commit(self) -> None:
+        if not self._begun:  # nothing else was done: one statement, which is a transaction of its own, ends the batch
+            self._threads.use_one()
+            self._in_batch = False
+        with translate_write_errors():
+            self._waiting.write()
+            if self._begun:
+                self._connection.commit()
+        self._in_batch = self._begun = False
+        for one in self._following():
+            one.commit()
+        self._keep_private()
+
+    def rollback(self) -> None:
+        self._take_back()
+
+    def _take_back(self) -> bool:
+        """Rolls back the batch. False if there is none: a commit that failed may have ended it."""
+        is_whole, begun = self._in_batch, self._begun
+        self._in_batch = self._begun = False
+        self._waiting.forget()
+        for one in self._following():
+            one.rollback()
+        try:
+            if begun:
+                self._connection.rollback()
+        except duckdb.TransactionException:
+            return False
+        finally:
+            self._prepared.forget()  # they may have been made in this transaction
+        return is_whole
+
+    def append(self, table: str, rows: pa.Table) -> None:
+        if len(rows):
+            self._empty.discard(table)
+        self._waiting.add(table, rows)
+        if self._waiting.are_many or not self._in_batch:
+            self._settle()
+        if (numbered := self.schema.numbered) is not None and table == numbered.table:
+            self._settle()
+            self._make_views(numbered.of_rows(rows, FIRST_INDEX))
+        for one in self._following():
+            one.append(table, rows)
+
+    def _settle(self) -> None:
+        """Begins the transaction of the batch and writes the rows that wait, before anything else is done in it."""
+        self._threads.use_all()
+        if self._in_batch and not self._begun:
+            self._connection.begin()
+            self._begun = True
+        with translate_write_errors():
+            self._waiting.write()
+
+    def _run(self, sql: str) -> duckdb.DuckDBPyConnection:
+        """Runs a statement over the tables, the running batch included."""
+        self._settle()
+        return self._connection.execute(sql)
+
+    def select(self, sql: str, views: Mapping[str, pa.Table] | None = None) -> pa.Table:
+        self._settle()
+        return super().select(sql, views)
+
+    def question(self, sql: str, bounds: Bounds = UNBOUNDED, *, own: bool = False) -> DuckDBQuestion:
+        return DuckDBQuestion(self._asked, self.schema, sql, bounds, self._threads, own=own)
+
+    def follow(self, tables: Collection[str]) -> Following:
+        made = Following(tables)
+        with self._follows:
+            self._followers = (*(one for one in self._followers if one() is not None), ref(made))
+        return made
+
+    def _following(self) -> list[Following]:
+        return [one for follower in self._followers if (one := follower()) is not None]
+
+    def drop_before(self, table: str, column: str, bound: int) -> None:
+        self._run(f"DELETE FROM {table} WHERE {column} < {bound}")
+        for one in self._following():
+            one.drop(table)
+
+    def close(self) -> None:
+        with suppress(duckdb.ResourceInUseException):  # by a question that ends late: what is committed is written
+            self._connection.close()
+        if self._spilled is not None:
+            self._spilled.cleanup()
+
+
+@contextmanager
+def translate_write_errors() -> Iterator[None]:
+    """Turns errors of DuckDB while a batch is written, such as a full disk, into StoreError."""
+    try:
+        yield
+    except duckdb.OutOfMemoryException as error:
+        raise OutOfMemory(
+            f"the store needs more memory than its {MEMORY_LIMIT}: {error}; take smaller batches"
+        ) from error
+    except (duckdb.IOException, duckdb.TransactionException) as error:
+        raise StoreError(f"the store cannot be written: {error}; make room, and run it again") from error
+
+
+def columns_of(schema: pa.Schema) -> str:
+    """The column declarations of a table in SQL."""
+    return ", ".join(f"{field.name} {TYPES[field.type]}" for field in schema)

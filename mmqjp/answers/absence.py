@@ -1,0 +1,684 @@
+"""Absences: what has no partner when the watermark says that none can come any more (NOT FOLLOWED BY and its kin).
+
+The operator of absences: keeps what both inputs have matched, and decides what has no partner when its time is over.
+
+What a left document may give is charged when it arrives. What is decided belongs to the document that decides it: the
+one with which the watermark passed its time. So bounds and pauses do not depend on how documents are cut into batches.
+
+Who of those that get a match has seen a partner of it: both documents must be seen for one to count.
+
+What was decided: how far the watermark of a stream had come when absences were decided last.
+
+An absence is decided once for each query, for all documents that were there, when the watermark passes its time. So
+what was decided is not noted document by document: a document number, a watermark and a query number say it for all
+absences over a stream.
+
+What the inputs of absences have matched: kept while somebody needs it, and read again from stored documents where an
+engine has not seen them or has let go of it.
+
+Replay: matches some rows of R_T in stored documents again, for what an engine has not seen or has dropped.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from join_stage.protocol import JoinEngine
+from join_stage.signature.join import SignatureJoin
+from mmqjp.answers.absence_partners import (
+    WORDS,
+    AbsenceGroup,
+    LeftMatch,
+    LeftMatches,
+    LeftPlan,
+    Partners,
+    Plans,
+    RightMatch,
+    RightPlan,
+    Sightings,
+    WordsInOrder,
+    decided_at,
+    decided_before,
+    needed_from,
+    over_at,
+    partners_from,
+    terms_of,
+    wanted,
+)
+from mmqjp.answers.matches import JointBinding, JointBindings, Match, matches_in
+from mmqjp.answers.operators import Expanded, Operator, StepContext, known_tuples, value_of
+from mmqjp.answers.query_operators import MATCH_CHUNK, NOBODY, Alone, InnerJoinOperator, QueryOperator
+from mmqjp.answers.quota import NEVER, EqualTimeBudget, OutOfSteps, Quota, Share, SharedAccount, Steps
+from mmqjp.documents.record import Inputs, Record, Records, docid_batches
+from mmqjp.documents.watermarks import EARLIEST, EVENT_TIME, LATEST, Progress, Watermarks, lateness_of
+from mmqjp.queries.forms import RowPart, TargetGroup
+from mmqjp.queries.model import HiddenStream, Subscription
+from mmqjp.queries.registry import Registry
+from mmqjp.state.eviction import arriving
+from mmqjp.tables.ledger import Ledger
+from templates.catalog import INFINITE
+from xpath_stage.evaluator import XPathStage
+from xscl.algebra.joins import JoinOp, Term
+
+
+class SeenBy:
+    """Which of those who get a match have seen a partner of it."""
+
+    def __init__(self, account: SharedAccount, share: Share, inputs: Inputs) -> None:
+        self._audience = account.audience
+        self._account, self._share, self._arrival = account, share, inputs.arrival
+        latest = max(self._audience.latest_since, self._audience.latest_gap)
+        self._all = None if latest < inputs.appeared and not share.first_qid else self._of_all()
+        self._latest = latest if self._all is None else self._all[-1]
+        self._least = int(self._audience.sinces[0]) if self._all is None else self._all[0]
+
+    def _of_all(self) -> list[int]:
+        """Returns, in ascending order, the documents after which those see everything who get the match."""
+        gets = self._account.gets
+        return sorted({q.sees_after for q in self._audience.queries if gets(self._share, q, self._arrival)}) or [-1]
+
+    def partner_seen(self, partners: Partners, record: Record, binding: JointBinding, steps: Steps) -> int | None:
+        """Returns the greatest document after which one sees a partner of a binding: less than NOBODY if nobody does,
+        and None if all do."""
+        if partners.first(record, binding, self._latest, steps) is not None:
+            return None
+        if self._least == self._latest or partners.first(record, binding, self._least, steps) is None:
+            return NOBODY - 1
+        if self._all is None:
+            self._all = self._of_all()
+        for after in reversed(self._all):
+            if after < self._latest and partners.first(record, binding, after, steps) is not None:
+                return after
+        return NOBODY - 1
+
+
+ABSENCES = "absences"
+"""The setting with what was decided."""
+
+
+class DecisionMark(NamedTuple):
+    """At some time, all absences were decided that a `watermark` decides, of documents before number `docid`, for the
+    queries before number `qid`."""
+
+    docid: int
+    watermark: int
+    qid: int
+
+
+Marks = tuple[DecisionMark, ...]
+"""Later marks come last, and have earlier watermarks: each one replaces those that it covers. Watermarks fall if a
+stream gets another publisher, or a store is opened again with more lateness. So there is mostly one."""
+
+
+@dataclass(slots=True)
+class Decided:
+    """The marks of each stream that is a right input."""
+
+    by_stream: dict[str, Marks] = field(default_factory=dict)
+
+    def note(self, stream: str, mark: DecisionMark) -> None:
+        """Adds a mark that is later than all others, and drops those that it covers. One that decides nothing is added
+        if others did: it says how far the watermark has fallen."""
+        if mark.watermark > EARLIEST or self.least(stream) > EARLIEST:
+            known = self.by_stream.get(stream, ())
+            self.by_stream[stream] = (*(old for old in known if old.watermark > mark.watermark), mark)
+
+    def only(self, streams: Container[str]) -> Decided:
+        """Returns what was decided over some streams."""
+        return Decided({stream: marks for stream, marks in self.by_stream.items() if stream in streams})
+
+    def told_before(self, stream: str, op: JoinOp, window: int, entry: LeftMatch) -> int:
+        """Returns the number of the query before which all were told whether an entry has a partner; 0 if none was."""
+        for mark in reversed(self.by_stream.get(stream, ())):
+            if entry.t0 < decided_before(op, window, mark.watermark):
+                return mark.qid if entry.docid < mark.docid else 0
+        return 0
+
+    def least(self, stream: str) -> int:
+        """Returns a watermark up to which everything was decided that had come, for all queries that there were;
+        EARLIEST if there is none."""
+        marks = self.by_stream.get(stream, ())
+        return marks[-1].watermark if marks else EARLIEST
+
+    def to_setting(self) -> str:
+        """Returns the JSON text to store as a setting."""
+        return json.dumps(self.by_stream, ensure_ascii=False)
+
+    @staticmethod
+    def from_setting(text: str | None) -> Decided:
+        """Parses the text of a setting. None means that nothing was decided."""
+        kept: Mapping[str, list[list[int]]] = json.loads(text or "{}")
+        return Decided({stream: tuple(DecisionMark(*mark) for mark in marks) for stream, marks in kept.items()})
+
+
+def replayed(
+    store: JoinEngine, registry: Registry, records: Records, rows: Collection[int], low: int, high: int = LATEST
+) -> Iterator[Match]:
+    """Yields the matches of rows that have no joins, in the stored documents that begin from `low` on and before
+    `high`. A batch of documents is parsed at a time."""
+    stage1, join = XPathStage(), SignatureJoin()
+    needs = registry.catalog.needs_of(rows)
+    stage1.add(needs)
+    streams = sorted({step.stream for step in needs.steps})
+    for row in needs.rows:
+        join.put_rows(registry.catalog.templates[row.template], [row])
+    try:
+        for docids in docid_batches(store, streams, starts=range(max(low, EARLIEST), high)):
+            witnesses = stage1.evaluate(map(arriving, records.parsed(docids)))
+            stage1.finish_batch(committed=True)
+            for chunk in join.join(witnesses, registry.scope).to_batches(max_chunksize=MATCH_CHUNK):
+                yield from matches_in(chunk)
+            records.release_trees()
+    finally:
+        stage1.close()
+
+
+WORTH_DROPPING = 64
+"""Sightings are dropped when this part of the window can go."""
+
+
+class KeptMatches:
+    """The matches of both inputs of all absences. `plans` are those of the absences, and `order` is that of the words
+    by which texts are found."""
+
+    def __init__(
+        self, store: JoinEngine, registry: Registry, records: Records, watermarks: Watermarks, ledger: Ledger
+    ) -> None:
+        self._store, self._registry, self._records, self._watermarks = store, registry, records, watermarks
+        self._ledger, self._opened_at = ledger, ledger.next_docid
+        """The number of the first document since the engine was opened."""
+        self.order = WordsInOrder(ledger.setting(WORDS))
+        self.plans = Plans(registry)
+        self._waiting: dict[int, LeftMatches] = {}
+        # What the running batch has changed.
+        self._undo: list[Callable[[], None]] = []
+        self._seen: dict[tuple[Sightings, int, tuple[int, ...]], int] = {}
+
+    def queries_of(self, plan: LeftPlan) -> Iterable[Subscription]:
+        """Returns the queries that get what an absence gives."""
+        form = plan.part.form
+        return plan.owner.readers(self._registry.readers) if form is None else form
+
+    # ------------------------------------------------------------ adding
+
+    def wait(self, row: int, entry: LeftMatch) -> None:
+        """Adds a match of a left input, of a row of R_T."""
+        self._keep(self.waiting(row).add(entry))
+
+    def see(self, right: RightPlan, match: Match, record: Record, steps: Steps) -> int:
+        """Adds a match of a right input, and returns the steps that this takes. Absences that share the sightings take
+        as many, but it is done once."""
+        key = right.sightings, match.docid1, tuple(match.nodes)
+        known = self._seen.get(key)
+        if known is None:
+            allowed = steps.left
+            with suppress(OutOfSteps):
+                self._add_sightings(right, match, record, steps)
+            known = self._seen[key] = allowed - steps.left
+        return known
+
+    def _add_sightings(self, right: RightPlan, match: Match, record: Record, steps: Steps) -> None:
+        steps.take()
+        for binding in JointBindings().of(right.part, (record,), match.nodes, steps):
+            values = [value_of(self._records, binding, Term(var)) for var in right.kept]
+            bound = tuple((value.record.docid, value.node) for value in values)
+            found = wanted(self._records, self.order, binding, right.terms, steps)
+            if found.words:
+                self.order.see(found.words)
+            one = RightMatch(record.t0, record.t1, record.docid, min(record.appeared), bound, found.words)
+            for key in found.keys:
+                self._keep(right.sightings.add(key, one))
+
+    def _keep(self, undo: Callable[[], None] | None) -> None:
+        if undo is not None:
+            self._undo.append(undo)
+
+    # ------------------------------------------------------------ what waits
+
+    def waiting(self, row: int) -> LeftMatches:
+        """Returns the matches of the left input of a row of R_T, as far as they are there."""
+        found = self._waiting.get(row)
+        if found is None:
+            found = self._waiting[row] = LeftMatches()
+            found.is_whole = self._opened_at == 0
+        return found
+
+    def due(
+        self, group: AbsenceGroup, watermark: int, decided: Decided, *, again: bool = False
+    ) -> dict[LeftMatch, int]:
+        """Returns the entries of a group that a watermark decides, in the order of time, each with the number of the
+        query before which all were told. Leaves out what all were told who were there, unless it is decided `again`."""
+        row, op, window, stream = group
+        before = decided_before(op, window, watermark)
+        if before <= EARLIEST:
+            return {}
+        self.load(row, decided)
+        waiting = self.waiting(row)
+        low = EARLIEST if again else decided_before(op, window, decided.least(stream))
+        entries = [entry for entry in sorted(waiting.fresh) if entry.t0 < min(low, before)]
+        entries += waiting.between(low, before)
+        return {entry: decided.told_before(stream, op, window, entry) for entry in entries}
+
+    def load(self, row: int, decided: Decided) -> None:
+        """Loads what waits since before the engine was opened."""
+        if self.waiting(row).is_whole:
+            return
+        rows, low = [], LATEST
+        for one, op, window, stream in self.plans.groups:
+            if not self.waiting(one).is_whole:
+                rows.append(one)
+                low = min(low, decided_before(op, window, decided.least(stream)))
+        loaded = [self.waiting(one) for one in rows]
+
+        def forget() -> None:
+            for waiting in loaded:
+                waiting.is_whole = False
+
+        self._undo.append(forget)
+        for waiting in loaded:
+            waiting.is_whole = True
+        for match in self._replayed(set(rows), low):
+            self.wait(match.row, LeftMatch(self._records[match.docid1].t0, match.docid1, tuple(match.nodes)))
+
+    def _replayed(self, rows: Collection[int], low: int) -> Iterable[Match]:
+        return replayed(self._store, self._registry, self._records, rows, low)
+
+    # ------------------------------------------------------------ what was seen
+
+    def recall(self, plan: LeftPlan, entries: Iterable[LeftMatch]) -> None:
+        """Loads the sightings that some entries need and that are not there."""
+        records = [self._records[entry.docid] for entry in entries]
+        need = min(partners_from(plan.op, plan.window, record.t1) for record in records)
+        sees_after = min((query.sees_after for query in self.queries_of(plan) if query.active), default=LATEST)
+        for right in plan.rights:
+            sightings = right.sightings
+            is_earlier = sees_after < self._opened_at - 1 and need < sightings.earlier_from
+            if is_earlier or need < sightings.cut:
+                self._reload(right, min(need, sightings.earlier_from))
+
+    def _reload(self, right: RightPlan, low: int) -> None:
+        sightings = right.sightings
+        cut, earlier = sightings.cut, sightings.earlier_from
+
+        def restore() -> None:
+            sightings.cut, sightings.earlier_from = cut, earlier
+
+        self._undo.append(restore)
+        steps = Steps(NEVER)
+        for match in self._replayed({right.row}, low):
+            self.see(right, match, self._records[match.docid1], steps)
+        sightings.cut, sightings.earlier_from = min(cut, low), min(earlier, low)
+
+    # ------------------------------------------------------------ batches
+
+    def save(self) -> None:
+        """Writes, within the batch, the order of words, if it is learnt now."""
+        if (setting := self.order.new_setting()) is not None:
+            self._ledger.save_settings({WORDS: setting})
+
+    def committed(self, decided: Decided, now: Mapping[str, int]) -> None:
+        """Drops, after a batch, what nobody asks for any more. `now` has the watermarks of right streams."""
+        if self.order.finish_batch(committed=True):
+            for sightings, _ in self.plans.sightings():
+                sightings.rekey(self.order.keys_of)
+        by_row: dict[int, list[AbsenceGroup]] = {}
+        for group in self.plans.groups:
+            by_row.setdefault(group[0], []).append(group)
+        for row, waiting in list(self._waiting.items()):
+            if row not in by_row:
+                del self._waiting[row]
+                continue
+            waiting.fresh.clear()
+            if any(now.get(stream, EARLIEST) >= LATEST for *_, stream in by_row[row]):
+                waiting.drop_before(LATEST, lambda entry: False)
+            else:
+                waiting.drop_before(*_needed(by_row[row], decided))
+        for sightings, plans in self.plans.sightings():
+            cut = min((self._cut(plan, now) for plan in plans), default=EARLIEST)
+            widest = max(plan.window for plan in plans)
+            if cut > EARLIEST and widest < INFINITE and cut > sightings.cut + widest // WORTH_DROPPING:
+                sightings.drop_before(cut)
+        self._undo.clear()
+        self._seen.clear()
+
+    def rolled_back(self) -> None:
+        """Forgets what the batch has added."""
+        self.order.finish_batch(committed=False)
+        for undo in reversed(self._undo):
+            undo()
+        for waiting in self._waiting.values():
+            waiting.fresh.clear()
+        self._undo.clear()
+        self._seen.clear()
+
+    def _cut(self, plan: LeftPlan, now: Mapping[str, int]) -> int:
+        right = now.get(plan.right_stream, EARLIEST)
+        left = self._watermarks.of(self._registry.sources(plan.left_stream))
+        return EARLIEST if right >= LATEST else needed_from(plan.op, plan.window, left, right)
+
+
+def _needed(groups: Sequence[AbsenceGroup], decided: Decided) -> tuple[int, Callable[[LeftMatch], bool]]:
+    """Returns the time before which all entries may be decided for these groups, and whether one is not."""
+    low = min(decided_before(op, window, decided.least(stream)) for _, op, window, stream in groups)
+
+    def is_needed(entry: LeftMatch) -> bool:
+        return not all(decided.told_before(stream, op, window, entry) for _, op, window, stream in groups)
+
+    return low, is_needed
+
+
+class AbsenceOperator:
+    """Absences of queries and of hidden streams."""
+
+    def __init__(
+        self,
+        store: JoinEngine,
+        registry: Registry,
+        records: Records,
+        ledger: Ledger,
+        watermarks: Watermarks,
+        quota: Quota,
+        queries: QueryOperator,
+        inner: InnerJoinOperator,
+    ) -> None:
+        """`queries` and `inner` make answers and tuples of what has no partner."""
+        self._store, self._registry, self._records, self._ledger = store, registry, records, ledger
+        self._watermarks, self._quota, self._queries, self._inner = watermarks, quota, queries, inner
+        self._kept = KeptMatches(store, registry, records, watermarks, ledger)
+        self._plans = self._kept.plans
+        self._decided = Decided.from_setting(ledger.setting(ABSENCES))
+        # What the running batch has changed.
+        self._now: dict[str, int] = {}
+        self._done: dict[TargetGroup, set[LeftMatch]] = {}
+        self._noted = self._decided
+
+    # ------------------------------------------------------------ operators
+
+    def _of(self, part: RowPart) -> Operator:
+        return self._queries if isinstance(part.first.owner, Subscription) else self._inner
+
+    def cutoff(self, part: RowPart, context: StepContext) -> int:
+        """Returns the arrival at which the last plan node exceeded its quota."""
+        return self._of(part).cutoff(part, context)
+
+    def looking(self, part: RowPart, context: StepContext) -> EqualTimeBudget | None:
+        return None
+
+    def on_match(self, part: RowPart, context: StepContext, match: Match, inputs: Inputs) -> Sequence[Expanded]:
+        """Keeps a match of either input. What it gives is decided later."""
+        assert isinstance(part, TargetGroup), "absences have no literal tests"
+        steps = Steps(self._quota.most_work)
+        if part.first.disjunct:
+            right = self._plans.right(part)
+            self._charged(part, context, inputs, lambda: (0, self._kept.see(right, match, inputs[0], steps)))
+        elif self._charged(part, context, inputs, lambda: self._size(part, context, match, inputs, steps)):
+            self._kept.wait(match.row, LeftMatch(inputs.t0, match.docid1, tuple(match.nodes)))
+        return ()
+
+    def is_due(self, greatest: Mapping[str, int] | None) -> bool:
+        """Returns whether anything is decided at these greatest times, by stream."""
+        return any(
+            self._wanted(plan, self._kept.due(group, self._watermark(group, greatest), self._decided))
+            for group, plans in self._plans.groups.items()
+            for plan in plans
+        )
+
+    def on_watermark(self, context: StepContext, greatest: Mapping[str, int] | None) -> Iterator[Expanded]:
+        """Yields what is decided at these greatest times, by stream, if no more is to come of what it is made of. None
+        stands for the end of all streams."""
+        has_given = False
+        while not has_given and (ready := self._ready(self._due(context, greatest), context)):
+            for group, plan, entries in ready:
+                self._kept.recall(plan, entries)
+                for entry, told_before in entries.items():
+                    self._done.setdefault(plan.part, set()).add(entry)
+                    inputs = Inputs([record := self._records[entry.docid]])
+                    inputs.t1 = over_at(plan.op, plan.window, record.t0, record.t1)
+                    inputs.arrival = self._decided_by(group, record, context.progress, greatest)
+                    for found in self._decide(plan, entry, inputs, context, told_before):
+                        has_given = True
+                        yield found
+
+    def _due(
+        self, context: StepContext, greatest: Mapping[str, int] | None
+    ) -> list[tuple[AbsenceGroup, LeftPlan, dict[LeftMatch, int]]]:
+        """Returns what each absence has to decide at these greatest times."""
+        due: list[tuple[AbsenceGroup, LeftPlan, dict[LeftMatch, int]]] = []
+        for group, plans in self._plans.groups.items():
+            watermark = self._watermark(group, greatest)
+            self._now[group[3]] = watermark
+            entries = self._kept.due(group, watermark, self._decided)
+            for plan in plans:
+                if context.backfilled and plan.is_one_of(context.backfilled):
+                    # Others were told before.
+                    again = self._kept.due(group, watermark, self._decided, again=True)
+                    wanted = self._wanted(plan, again)
+                else:
+                    wanted = self._wanted(plan, entries)
+                if wanted:
+                    due.append((group, plan, wanted))
+        return due
+
+    def _wanted(self, plan: LeftPlan, due: Mapping[LeftMatch, int]) -> dict[LeftMatch, int]:
+        """Returns those of the entries that are due that an absence did not decide for all that there are."""
+        done = self._done.get(plan.part, ())
+        return {
+            entry: told_before
+            for entry, told_before in due.items()
+            if entry not in done and (not told_before or self._is_newer(plan, told_before))
+        }
+
+    def _is_newer(self, plan: LeftPlan, told_before: int) -> bool:
+        """Returns whether some query came after others were told; of those that share an inner join, whether all
+        did."""
+        qids = (query.qid for query in self._kept.queries_of(plan) if query.active)
+        last = max(qids, default=-1) if plan.part.form is not None else min(qids, default=-1)
+        return last >= told_before
+
+    def undecided(self, greatest: Mapping[str, int] | None) -> tuple[set[str], set[HiddenStream]]:
+        """Returns the forms and hidden streams with something to decide, which waits for what was put off."""
+        forms, streams = set[str](), set[HiddenStream]()
+        for group, plans in self._plans.groups.items():
+            entries = self._kept.due(group, self._watermark(group, greatest), self._decided)
+            for plan in plans if entries else ():
+                if self._wanted(plan, entries):
+                    if plan.part.form is not None:
+                        forms.add(plan.part.form.id)
+                    elif isinstance(plan.owner, HiddenStream):
+                        streams.add(plan.owner)
+        return forms, streams
+
+    def waiting(self) -> dict[str, int]:
+        """Returns, by the names of queries, how many left documents wait for their absence to be decided, in the order
+        of names."""
+        found: dict[str, set[int]] = {}
+        for (row, op, window, stream), plans in self._plans.groups.items():
+            self._kept.load(row, self._decided)
+            entries = self._kept.waiting(row).between(EARLIEST, LATEST)
+            told = {entry.docid: self._decided.told_before(stream, op, window, entry) for entry in entries}
+            for plan in plans:
+                for query in filter(_is_active, self._kept.queries_of(plan)):
+                    after, qid = query.sees_after, query.qid
+                    if some := {docid for docid, before in told.items() if docid > after and qid >= before}:
+                        found.setdefault(query.name, set()).update(some)
+        return {name: len(docids) for name, docids in sorted(found.items())}
+
+    def never_decided(self) -> dict[str, str]:
+        """Returns the queries that decide nothing before the end, because a stream may be late without a limit: that
+        stream, by their names."""
+        lateness, found = self._watermarks.timing.lateness, dict[str, str]()
+        for (_, _, _, stream), plans in self._plans.groups.items():
+            sources = sorted(self._registry.sources(stream) - {EVENT_TIME})
+            endless = [one for one in sources if lateness_of(lateness, one) is None]
+            for plan in plans if endless else ():
+                found |= {query.name: endless[0] for query in self._kept.queries_of(plan)}
+        return found
+
+    def save(self) -> None:
+        """Writes, within the batch, what was decided."""
+        noted = self._decided.only(self._now)
+        latest = next(reversed(self._registry.subscriptions), -1)
+        for stream, watermark in self._now.items():
+            if watermark < LATEST:
+                noted.note(stream, DecisionMark(self._ledger.next_docid, watermark, latest + 1))
+        if noted.by_stream != self._decided.by_stream:
+            self._ledger.save_settings({ABSENCES: noted.to_setting()})
+        self._kept.save()
+        self._noted = noted
+
+    def finish_batch(self, *, committed: bool) -> None:
+        """Ends the batch. If it was not committed, forgets what it has kept."""
+        if committed:
+            self._decided = self._noted
+            self._kept.committed(self._decided, self._now)
+        else:
+            self._kept.rolled_back()
+            self._noted = self._decided
+        self._done.clear()
+        self._now.clear()
+
+    # ------------------------------------------------------------ what was matched
+
+    def _charged(
+        self, part: TargetGroup, context: StepContext, inputs: Inputs, take: Callable[[], tuple[int, int]]
+    ) -> bool:
+        """Charges the plan nodes of a part for a match: `take` returns outputs and steps. Returns whether any of them
+        gets it."""
+        if part.form is not None:
+            account = context.accounts.of(part.form)
+            share = account.share(-1, inputs, context.accounts.first_qid)
+            if share is None:
+                return False
+            account.charge(inputs.arrival, share, *take())
+            return True
+        stream, arrival = part.first.owner, inputs.arrival
+        assert isinstance(stream, HiddenStream), "what has no form is a hidden stream"
+        accounts = [one.account for one in context.accounts.readers(stream) if one.want(inputs, arrival)]
+        if not accounts or not context.serves(stream):
+            return False
+        outputs, steps = take()
+        for account_of_readers in accounts:
+            account_of_readers.take_steps(arrival, steps)
+            account_of_readers.take_outputs(arrival, outputs)
+        return True
+
+    def _size(
+        self, part: TargetGroup, context: StepContext, match: Match, inputs: Inputs, steps: Steps
+    ) -> tuple[int, int]:
+        """Returns how many outputs a left match may give, and the steps to find them."""
+        allowed, choices = steps.left, set[object]()
+        terms = terms_of(part)
+        with suppress(OutOfSteps):
+            steps.take()
+            for binding in context.bindings.of(part, inputs, match.nodes, steps):
+                values = [value_of(self._records, binding, term) for term in terms]
+                choices.add(tuple((value.record.docid, value.node) for value in values))
+                if len(choices) > self._quota.most_outputs:
+                    break
+        return len(choices), allowed - steps.left
+
+    # ------------------------------------------------------------ what is due
+
+    def _watermark(self, group: AbsenceGroup, greatest: Mapping[str, int] | None) -> int:
+        if greatest is None:
+            return LATEST
+        return self._watermarks.of(self._registry.sources(group[3]), greatest)
+
+    def _ready(
+        self, due: Sequence[tuple[AbsenceGroup, LeftPlan, dict[LeftMatch, int]]], context: StepContext
+    ) -> list[tuple[AbsenceGroup, LeftPlan, dict[LeftMatch, int]]]:
+        """Returns what is made of nothing that has to be decided first, in the order of time."""
+        forms = {plan.part.form.id for _, plan, _ in due if plan.part.form is not None}
+        forms |= {form.id for form in context.put_off}
+        streams = {plan.owner for _, plan, _ in due if plan.part.form is None}
+        if not (forms or streams):
+            return []
+        ready = []
+        for group, plan, entries in due:
+            behind_forms, behind_streams = self._plans.behind(plan)
+            if behind_forms.isdisjoint(forms) and streams.isdisjoint(behind_streams):
+                ready.append((group, plan, entries))
+        return ready
+
+    def _decided_by(
+        self, group: AbsenceGroup, record: Record, progress: Progress | None, greatest: Mapping[str, int] | None
+    ) -> int:
+        """Returns the arrival that decides the absence of a partner of a document: in a backfill, its own."""
+        if progress is None:
+            return record.arrival
+        if greatest is None:
+            return progress.last
+        _, op, window, stream = group
+        needed = decided_at(op, window, record.t0)
+        return max(record.arrival, progress.came_to(needed, self._registry.sources(stream), self._watermarks))
+
+    # ------------------------------------------------------------ decisions
+
+    def _decide(
+        self, plan: LeftPlan, entry: LeftMatch, inputs: Inputs, context: StepContext, told_before: int
+    ) -> Iterator[Expanded]:
+        """Yields what the absences of an entry give to queries from number `told_before` on."""
+        record = inputs[0]
+        match = Match(plan.row, entry.docid, None, entry.nodes)
+        partners = Partners(self._records, self._kept.order, plan.op, plan.window, plan.watched)
+        steps = Steps(self._quota.most_work)
+        if plan.part.form is None:
+            if told_before and isinstance(plan.owner, HiddenStream):
+                # There may be tuples from when other queries read the stream.
+                known = frozenset(known_tuples(self._store, [plan.owner.stream]))
+                context = replace(context, known_tuples=known)
+            yield from self._decide_tuples(plan, match, inputs, partners, context, steps)
+            return
+        account = context.accounts.of(plan.part.form)
+        share = account.share(-1, inputs, max(told_before, context.accounts.first_qid))
+        if share is None:
+            return
+        seen_by = SeenBy(account, share, inputs)
+        try:
+            alone = [
+                Alone(binding, until)
+                for binding in context.bindings.of(plan.part, (record,), entry.nodes, steps)
+                if (until := seen_by.partner_seen(partners, record, binding, steps)) is not None
+            ]
+        except OutOfSteps:
+            account.charge(inputs.arrival, share, 0, self._quota.most_work + 1)
+            return
+        if partners.in_vain:
+            account.charge(inputs.arrival, share, 0, partners.in_vain)
+        yield from self._queries.answer_alone(plan.part, account, share, context, match, inputs, alone)
+
+    def _decide_tuples(
+        self,
+        plan: LeftPlan,
+        match: Match,
+        inputs: Inputs,
+        partners: Partners,
+        context: StepContext,
+        steps: Steps,
+    ) -> Iterator[Expanded]:
+        stream, record = plan.owner, inputs[0]
+        assert isinstance(stream, HiddenStream), "what has no form is a hidden stream"
+        accounts = [one.account for one in context.accounts.readers(stream) if one.want(inputs, inputs.arrival)]
+        if not accounts:
+            return
+        sees_after = [query.sees_after for query in stream.readers(self._registry.readers) if query.active]
+        found: list[Record] = []
+        try:
+            for binding in context.bindings.of(plan.part, (record,), match.nodes, steps):
+                if partners.first(record, binding, min(sees_after), steps) is None:
+                    found += self._inner.tuple_of(stream, context, inputs, binding, steps)
+        except OutOfSteps:
+            partners.in_vain = self._quota.most_work + 1
+            found.clear()
+        for account in accounts:
+            account.take_steps(inputs.arrival, partners.in_vain)
+        if found:
+            yield Expanded(documents=found)
+
+
+def _is_active(query: Subscription) -> bool:
+    return query.active

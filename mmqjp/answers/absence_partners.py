@@ -1,0 +1,536 @@
+"""The times of absences: when they are decided, how long they last, and which documents are partners in time.
+
+Waiting: what the left inputs of absences have matched, until it is decided for all who ask.
+
+The order of words by which absences find texts that are near: learnt from texts that were seen, and then frozen.
+
+Sightings: what the right input of an absence has matched, by the values that a partner must have.
+
+Whether a left document has a partner takes the nearest sighting of its values, not all pairs of documents. Without
+other conditions than equalities, the first one in time decides.
+
+Partners: whether a joint binding of a left document has one among the sightings of its right inputs.
+
+The plans of absences: which part of which row finds the left input, and which find the right ones.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from heapq import merge
+from itertools import chain, product
+from typing import NamedTuple
+
+from join_stage import near
+from join_stage.near import learnt
+from mmqjp.answers.matches import CHARACTERS_READ_PER_STEP, JointBinding, residual_holds
+from mmqjp.answers.operators import OnceKey, once_key, value_of
+from mmqjp.answers.output import BoundValue
+from mmqjp.answers.quota import Steps
+from mmqjp.documents.record import Record, StoredRecords
+from mmqjp.documents.watermarks import EARLIEST, LATEST
+from mmqjp.queries.forms import FixedSide, TargetGroup
+from mmqjp.queries.model import HiddenStream, Owner, Subscription
+from mmqjp.queries.query_lookup import behind
+from mmqjp.queries.registry import Registry
+from templates.catalog import INFINITE
+from xpath_stage.binder import Node, PreparedNode, each_binding
+from xscl.algebra.joins import NEGATED, Absent, JoinOp, Term, variables_of
+from xscl.algebra.trees import PatternNode, Test
+from xscl.algebra.values import many_valued
+from xscl.algebra.words import THRESHOLD, as_digits, first_keys, have_enough_in_common
+
+
+def decided_before(op: JoinOp, window: int, watermark: int) -> int:
+    """Returns the time before which a left document must begin for its absence to be decided at a watermark of the
+    right input: what could be a partner of it is late from then on. Times are in microseconds."""
+    if watermark <= EARLIEST:
+        return EARLIEST
+    if watermark >= LATEST:
+        return LATEST
+    return watermark + 1 if op == "NOT PRECEDED BY" else watermark - window
+
+
+def decided_at(op: JoinOp, window: int, t0: int) -> int:
+    """Returns the least watermark that decides the absence of a partner of a left document that begins at `t0`."""
+    return t0 if op == "NOT PRECEDED BY" else t0 + window + 1
+
+
+def over_at(op: JoinOp, window: int, t0: int, t1: int) -> int:
+    """Returns when the absence of a partner of a left document is over: the t1 of its output."""
+    return t1 if op == "NOT PRECEDED BY" else max(t1, t0 + window)
+
+
+def partners_from(op: JoinOp, window: int, t1: int) -> int:
+    """Returns the time from which on a partner begins of a left document that ends at `t1`."""
+    if op == "NOT FOLLOWED BY":
+        return t1 + 1
+    return EARLIEST if window == INFINITE else t1 - window
+
+
+def needed_from(op: JoinOp, window: int, left: int, right: int) -> int:
+    """Returns the time from which on right documents must be kept when the watermarks of the left and the right input
+    have come to `left` and `right`: for left documents that are still to come, and for those that wait."""
+    if min(left, right) <= EARLIEST or window == INFINITE:
+        return EARLIEST
+    waiting = right if op == "NOT PRECEDED BY" else right - window
+    return min(partners_from(op, window, left - 1), partners_from(op, window, waiting - 1))
+
+
+class LeftMatch(NamedTuple):
+    """A match of a left input: when its document begins, the document, and the nodes in the template's numbering."""
+
+    t0: int
+    docid: int
+    nodes: tuple[int, ...]
+
+
+class LeftMatches:
+    """The entries of a row of R_T, in the order of their times. All absences with this left input share them."""
+
+    def __init__(self) -> None:
+        self._entries: list[LeftMatch] = []
+        self.fresh: list[LeftMatch] = []
+        """Those that were added in the running batch."""
+        self.is_whole = False
+        """Whether those of documents are there from before the engine was opened."""
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def add(self, entry: LeftMatch) -> Callable[[], None] | None:
+        """Adds an entry. Returns what undoes that; None if it was there."""
+        entries = self._entries
+        if not entries or entries[-1] < entry:
+            entries.append(entry)
+        else:
+            place = bisect_left(entries, entry)
+            if place < len(entries) and entries[place] == entry:
+                return None
+            insort(entries, entry)
+        self.fresh.append(entry)
+        return lambda: self._remove(entry)
+
+    def _remove(self, entry: LeftMatch) -> None:
+        del self._entries[bisect_left(self._entries, entry)]
+
+    def between(self, low: int, high: int) -> list[LeftMatch]:
+        """Returns the entries that begin at `low` or later, and before `high`."""
+        return self._entries[bisect_left(self._entries, (low,)) : bisect_left(self._entries, (high,))]
+
+    def drop_before(self, time: int, is_needed: Callable[[LeftMatch], bool]) -> None:
+        """Drops the entries that begin before a time, but for those that are needed."""
+        place = bisect_left(self._entries, (time,))
+        self._entries[:place] = filter(is_needed, self._entries[:place])
+
+
+WORDS = "absence_words"
+"""The setting with the numbers of the words that come last in the order."""
+
+
+class WordsInOrder:
+    """Gives texts their keys in an order of words. Until enough different texts were seen, the longest words come
+    first; from then on the rarest ones. What is found does not depend on the order, only how soon."""
+
+    def __init__(self, setting: str | None) -> None:
+        self._places = None if setting is None else _places(setting)
+        self._texts: dict[str, str] = {}
+        self._next: dict[str, int] | None = None
+
+    def keys_of(self, words: str) -> list[OnceKey]:
+        """Returns the keys of a text, given its words as `xscl.algebra.words` tells them."""
+        keys = first_keys(words, self._places or {}) if words else []
+        return [(int(key[0] + key[2]), int(key[THRESHOLD:], 16)) for key in keys]
+
+    def see(self, words: str) -> None:
+        """Notes a text from which the order may be learnt."""
+        if self._places is None and len(self._texts) < near.ENOUGH:
+            self._texts[words[THRESHOLD:]] = words
+
+    def new_setting(self) -> str | None:
+        """Learns the order if that is due, and returns the setting to store with the running batch."""
+        if self._places is not None or len(self._texts) < near.ENOUGH:
+            return None
+        setting = json.dumps(learnt(self._texts.values()).frequent.tolist())
+        self._next = _places(setting)
+        return setting
+
+    def finish_batch(self, *, committed: bool) -> bool:
+        """Ends the batch. Returns whether the order has changed, and with it the keys of all texts."""
+        new, self._next = self._next, None
+        if new is None or not committed:
+            return False
+        self._places = new
+        self._texts.clear()
+        return True
+
+
+def _places(setting: str) -> dict[str, int]:
+    return {as_digits(number): place for place, number in enumerate(json.loads(setting))}
+
+
+class RightMatch(NamedTuple):
+    """A document that matched the right input, and when it appeared (see `mmqjp.documents.record.Record`). `bound` has
+    the document and node of each variable that other conditions than equalities need. `words` are those by which it is
+    found, if it is found by near()."""
+
+    t0: int
+    t1: int
+    docid: int
+    appeared: int
+    bound: tuple[tuple[int, Node], ...] = ()
+    words: str = ""
+
+
+class Sightings:
+    """The sightings of one right input, in the order of their times."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[OnceKey, list[RightMatch]] = {}
+        self._latest: dict[OnceKey, int] = {}
+        self.cut = EARLIEST
+        """Sightings that begin before it may have been dropped."""
+        self.earlier_from = LATEST
+        """Of documents from before the engine was opened, those that begin at this time or later are there."""
+
+    def add(self, key: OnceKey, one: RightMatch) -> Callable[[], None] | None:
+        """Adds a sighting. Returns what undoes that; None if it was there."""
+        found = self._by_key.get(key)
+        if found is None:
+            found = self._by_key[key] = []
+        if not found or found[-1] < one:
+            found.append(one)
+        else:
+            place = bisect_left(found, one)
+            if place < len(found) and found[place] == one:
+                return None
+            found.insert(place, one)
+        self._latest[key] = max(self._latest.get(key, -1), one.appeared)
+        return lambda: self._remove(key, one)
+
+    def _remove(self, key: OnceKey, one: RightMatch) -> None:
+        found = self._by_key[key]
+        del found[bisect_left(found, one)]
+
+    def partners(
+        self, key: OnceKey, op: JoinOp, window: int, left: tuple[int, int, int], after: int
+    ) -> Iterator[RightMatch]:
+        """Yields the sightings with a key that are partners in time of the `left` document, given by t0, t1 and docid,
+        and appeared after a document. The nearest ones come first, as far as the operator looks one way."""
+        if self._latest.get(key, -1) <= after:
+            return
+        found = self._by_key[key]
+        t0, t1, docid = left
+        if op == "NOT PRECEDED BY":
+            least = EARLIEST if window == INFINITE else t1 - window
+            for place in range(bisect_left(found, (t0,)) - 1, -1, -1):
+                one = found[place]
+                if one.t0 < least:
+                    return
+                if one.t1 < t0 and one.appeared > after:
+                    yield one
+            return
+        begin = bisect_right(found, (t1, LATEST)) if op == "NOT FOLLOWED BY" else bisect_left(found, (t1 - window,))
+        for place in range(begin, len(found)):
+            one = found[place]
+            if one.t0 > t0 + window:
+                return
+            if op == "NOT JOIN" and (one.docid == docid or max(t1, one.t1) - min(t0, one.t0) > window):
+                continue
+            if one.t1 <= t0 + window and one.appeared > after:
+                yield one
+
+    def drop_before(self, cut: int) -> None:
+        """Drops what begins before a time."""
+        for key, found in list(self._by_key.items()):
+            place = bisect_left(found, (cut,))
+            if place == len(found):
+                del self._by_key[key], self._latest[key]
+            elif place:
+                del found[:place]
+        self.cut = cut
+        self.earlier_from = max(self.earlier_from, cut)
+
+    def rekey(self, keys_of: Callable[[str], Sequence[OnceKey]]) -> None:
+        """Has sightings that are found by words found by other ones from now on."""
+        found = {one for some in self._by_key.values() for one in some if one.words}
+        if not found:
+            return
+        self._by_key, self._latest = {}, {}
+        for one in sorted(found):
+            for key in keys_of(one.words):
+                self.add(key, one)
+
+    def __len__(self) -> int:
+        """Returns how many sightings there are."""
+        return sum(map(len, self._by_key.values()))
+
+
+_ANY = Test("element", "*", "*")
+
+
+@dataclass(frozen=True, eq=False)
+class AbsenceDisjunct:
+    """One disjunct of what must not be, with the sightings of its right input."""
+
+    absent: Absent
+    sightings: Sightings
+
+    @cached_property
+    def paths(self) -> list[tuple[str, PreparedNode]]:
+        """The paths on left variables: each variable, and the pattern whose top is its node."""
+        branches = self.absent.branches
+        return [(one.var, PreparedNode(PatternNode("//", _ANY, children=(one.path,)))) for one in branches]
+
+    @cached_property
+    def terms(self) -> tuple[Term, ...]:
+        """The left terms of its equalities."""
+        return tuple(left for left, _ in self.absent.joins)
+
+    @cached_property
+    def place_of(self) -> Mapping[str, int]:
+        """The place in a sighting's `bound` of each right variable that other conditions need."""
+        return {var: place for place, var in enumerate(kept_variables(self.absent))}
+
+
+def kept_variables(absent: Absent) -> tuple[str, ...]:
+    """The variables of the right input that other conditions than equalities need."""
+    of_right = set(absent.right.variables())
+    return tuple(dict.fromkeys(var for expr in absent.residual for var in variables_of(expr) if var in of_right))
+
+
+class PartnerKeys(NamedTuple):
+    """What a partner has: one of some keys. If it is found by near(), `words` are those of which it has enough, as
+    `xscl.algebra.words` tells them."""
+
+    keys: Sequence[OnceKey]
+    words: str = ""
+
+
+def wanted(
+    records: StoredRecords, order: WordsInOrder, binding: JointBinding, terms: Sequence[Term], steps: Steps
+) -> PartnerKeys:
+    """Returns what a partner has in common with the values of terms."""
+    texts = [value_of(records, binding, term).text() for term in terms]
+    steps.take(1 + sum(map(len, texts)) // CHARACTERS_READ_PER_STEP)
+    if many_valued(terms[0].functions) is None:
+        return PartnerKeys((once_key(texts),))
+    (words,) = texts  # what is found by near() has no equality beside it
+    return PartnerKeys(order.keys_of(words), words)
+
+
+@dataclass(slots=True)
+class Partners:
+    """Finds partners. `watched` are the disjuncts of one absence. `in_vain` counts the steps that sightings took which
+    are none."""
+
+    records: StoredRecords
+    order: WordsInOrder
+    op: JoinOp
+    window: int
+    watched: Sequence[AbsenceDisjunct]
+    in_vain: int = 0
+
+    def first(self, record: Record, binding: JointBinding, after: int, steps: Steps) -> RightMatch | None:
+        """Returns a partner of a joint binding in a left document that appeared after a document; None if there is
+        none."""
+        left = record.t0, record.t1, record.docid
+        for watched in self.watched:
+            for joint in self._with_paths(watched, binding, steps):
+                having = wanted(self.records, self.order, joint, watched.terms, steps)
+                for sighting in self._having(having, watched.sightings, left, after):
+                    before = steps.left
+                    steps.take()
+                    if self._holds(watched, joint, sighting, steps):
+                        return sighting
+                    self.in_vain += before - steps.left
+        return None
+
+    def _having(
+        self, having: PartnerKeys, sightings: Sightings, left: tuple[int, int, int], after: int
+    ) -> Iterator[RightMatch]:
+        """Yields the partners in time that have what is wanted, each once, the nearest ones first, whatever the order
+        of words. Those that have a key and not enough words take no step: they depend on this order."""
+        found = [sightings.partners(key, self.op, self.window, left, after) for key in having.keys]
+        if not having.words:
+            yield from chain.from_iterable(found)
+            return
+        last: RightMatch | None = None
+        for sighting in merge(*found, reverse=self.op == "NOT PRECEDED BY"):
+            if sighting != last and have_enough_in_common(having.words, sighting.words):
+                yield sighting
+            last = sighting
+
+    def _with_paths(self, watched: AbsenceDisjunct, binding: JointBinding, steps: Steps) -> Iterator[JointBinding]:
+        """Yields the binding with each choice of nodes at the ends of paths."""
+        if not watched.paths:
+            yield binding
+            return
+        ends: list[list[tuple[str, tuple[Record, Node]]]] = []
+        for var, path in watched.paths:
+            value = value_of(self.records, binding, Term(var))
+            found = each_binding(path, value.record.tree, {(): value.node}, steps.take)
+            ends.append([(end, (value.record, node)) for one in found for end, node in one])
+        for choice in product(*ends):
+            steps.take()
+            yield {**binding, **dict(choice)}
+
+    def _holds(self, watched: AbsenceDisjunct, joint: JointBinding, sighting: RightMatch, steps: Steps) -> bool:
+        residual = watched.absent.residual
+        return not residual or all(
+            residual_holds(expr, self._texts(watched, joint, sighting, steps)) for expr in residual
+        )
+
+    def _texts(
+        self, watched: AbsenceDisjunct, joint: JointBinding, sighting: RightMatch, steps: Steps
+    ) -> Callable[[str], str]:
+        def text_of(var: str) -> str:
+            if var in joint:
+                value = value_of(self.records, joint, Term(var))
+            else:
+                docid, node = sighting.bound[watched.place_of[var]]
+                value = BoundValue(self.records[docid], node)
+            text = value.text()
+            steps.take(len(text) // CHARACTERS_READ_PER_STEP)
+            return text
+
+        return text_of
+
+
+@dataclass(frozen=True, eq=False)
+class RightPlan:
+    """What finds the right input of some disjuncts: a part of a row, the terms that make the key of a sighting, and the
+    variables that are kept with it. Disjuncts that look for the same share the `sightings`."""
+
+    row: int
+    part: TargetGroup
+    terms: Sequence[Term]
+    kept: Sequence[str]
+    sightings: Sightings
+
+
+@dataclass(frozen=True, eq=False)
+class LeftPlan:
+    """An absence of the queries of a form, or of a hidden stream. `right_stream` is the stream of what must not come,
+    and `left_stream` that of the left input."""
+
+    row: int
+    part: TargetGroup
+    op: JoinOp
+    window: int
+    left_stream: str
+    right_stream: str
+    watched: Sequence[AbsenceDisjunct]
+    rights: Sequence[RightPlan]
+
+    @property
+    def owner(self) -> Owner:
+        """One of the plan nodes."""
+        return self.part.first.owner
+
+    def is_one_of(self, owners: Collection[Owner]) -> bool:
+        """Returns whether any of the plan nodes is one of these."""
+        return self.owner in owners if self.part.form is None else any(query in owners for query in self.part.form)
+
+
+AbsenceGroup = tuple[int, JoinOp, int, str]
+"""What decides when the absences of an entry are decided: the row of the left input, the operator, the window, and the
+stream of the right input."""
+
+
+class Plans:
+    """The plans of all absences, made when queries change."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._version = -1
+        self._sightings: dict[object, Sightings] = {}
+        self._groups: dict[AbsenceGroup, list[LeftPlan]] = {}
+        self._rights: dict[TargetGroup, RightPlan] = {}
+        self._behind: dict[TargetGroup, tuple[frozenset[str], frozenset[HiddenStream]]] = {}
+
+    @property
+    def groups(self) -> dict[AbsenceGroup, list[LeftPlan]]:
+        """The absences by what decides when they are decided."""
+        self._follow()
+        return self._groups
+
+    def right(self, part: TargetGroup) -> RightPlan:
+        """Returns the plan of a part that finds a right input."""
+        self._follow()
+        return self._rights[part]
+
+    def sightings(self) -> Iterator[tuple[Sightings, list[LeftPlan]]]:
+        """Yields the sightings, with the absences that need them."""
+        users: dict[int, tuple[Sightings, list[LeftPlan]]] = {}
+        for plans in self.groups.values():
+            for plan in plans:
+                for right in plan.rights:
+                    users.setdefault(id(right.sightings), (right.sightings, []))[1].append(plan)
+        yield from users.values()
+
+    def behind(self, plan: LeftPlan) -> tuple[frozenset[str], frozenset[HiddenStream]]:
+        """Returns the forms of queries, and the hidden streams, that the inputs of an absence are made of."""
+        self._follow()
+        found = self._behind.get(plan.part)
+        if found is None:
+            queries, streams = behind(self._registry, plan.owner)
+            found = self._behind[plan.part] = frozenset(query.form_id for query in queries), frozenset(streams)
+        return found
+
+    def _follow(self) -> None:
+        """Makes the plans anew if queries have changed."""
+        if self._version == self._registry.version:
+            return
+        self._version = self._registry.version
+        known, self._sightings = self._sightings, {}
+        self._groups, self._rights, self._behind = {}, {}, {}
+        for row in self._registry.absent:
+            for part in self._registry.parts_of_row(row):
+                assert isinstance(part, TargetGroup), "absences have no literal tests"
+                if part.first.disjunct == 0 and part.first.op in NEGATED:
+                    plan = self._left(row, part, known)
+                    self._groups.setdefault((row, plan.op, plan.window, plan.right_stream), []).append(plan)
+
+    def _left(self, row: int, part: TargetGroup, known: dict[object, Sightings]) -> LeftPlan:
+        first = part.first
+        op = first.op
+        assert op is not None, "it is an absence"
+        absent = _absent(first.owner)
+        targets = sorted(first.owner.targets, key=lambda target: target.disjunct)
+        rights = [
+            self._right(target.row, self._registry.rows[target.row].group(target, part.forms), one, known)
+            for target, one in zip(targets[1:], absent, strict=True)
+        ]
+        watched = [AbsenceDisjunct(one, right.sightings) for one, right in zip(absent, rights, strict=True)]
+        return LeftPlan(row, part, op, first.window, first.streams[0], targets[1].streams[0], watched, rights)
+
+    def _right(self, row: int, part: TargetGroup, absent: Absent, known: dict[object, Sightings]) -> RightPlan:
+        terms, kept = tuple(right for _, right in absent.joins), kept_variables(absent)
+        (side,) = part.sides
+        key: tuple[int, FixedSide, tuple[Term, ...], tuple[str, ...]] = row, side, terms, kept
+        sightings = self._sightings.get(key)
+        if sightings is None:
+            sightings = self._sightings[key] = known[key] if key in known else Sightings()
+        found = self._rights[part] = RightPlan(row, part, terms, kept, sightings)
+        return found
+
+
+def terms_of(part: TargetGroup) -> Sequence[Term]:
+    """Returns what distinguishes the outputs of an absence."""
+    if part.form is not None:
+        return part.form.selection.terms
+    stream = part.first.owner
+    assert isinstance(stream, HiddenStream), "what has no form is a hidden stream"
+    return [Term(var) for var in stream.hidden.variables]
+
+
+def _absent(owner: Owner) -> Sequence[Absent]:
+    if isinstance(owner, Subscription):
+        return owner.normal.absent
+    assert isinstance(owner, HiddenStream), "there are two kinds of plan nodes with absences"
+    return owner.hidden.absent

@@ -1,0 +1,492 @@
+"""Where event queries are answered: in the driver, on executors of Spark, or as SQL.
+
+Event queries at work: a kernel with their forms, the events that wait for it, and a run over these in strata.
+
+A stratum is what becomes complete with the documents of the one before: XSCL answers these in between.
+
+Events, the horizon and snapshots as a store keeps them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from common.arrays import Ints
+from common.errors import InvalidValue
+from join_stage.protocol import JoinEngine
+from mmqjp.answers.kernels import (
+    FormOrder,
+    FormResults,
+    MadeOf,
+    MakeKernel,
+    Parts,
+    PatternKernel,
+    by_form,
+    column_texts,
+    concat_by_time,
+)
+from mmqjp.documents.record import Records
+from mmqjp.queries.compile import with_output_attributes
+from mmqjp.queries.registry import EventForm, Publisher
+from mmqjp.tables.ledger import Ledger
+from mmqjp.tables.schema import EVENTS, events_from, save_events, save_snapshot, snapshot
+from pattern_stage.assemble import START, Assembled, Buffer
+from pattern_stage.columns import Column, Columns
+from pattern_stage.kernel import no_events
+from pattern_stage.lineage import LINEAGE, Lineage
+from pattern_stage.operators import NO_LIMITS, Excess, RowLimits
+from pattern_stage.values import Texts
+from templates.events import EventPlacement
+from xscl.algebra.events import NearPattern, Pattern, Schema, Statement
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from mmqjp.answers.quota import Quota
+    from pattern_stage.assemble import Settle
+    from pattern_stage.in_sql.kernel import Database
+    from pattern_stage.partition.kernel import PartitionedKernel
+    from xscl.syntax import Script
+
+DRIVER, EXECUTORS, SQL = "driver", "executors", "sql"
+
+PLACES = (DRIVER, EXECUTORS, SQL)
+"""The names of places."""
+
+
+def check_place(place: str, *, on_spark: bool, lasts: bool, settle: Settle) -> None:
+    """Checks that event queries can be answered in a place. `lasts` says whether there is a state that stays.
+
+    Raises:
+        InvalidValue: if there is no such place here.
+    """
+    if place not in PLACES:
+        raise InvalidValue(f"event queries are answered by one of {', '.join(PLACES)}, not {place!r}")
+    if place == EXECUTORS and not on_spark:
+        raise InvalidValue("only Spark has executors: answer event queries in the driver, or take the engine spark")
+    if place == SQL and (lasts or settle is not None):
+        raise InvalidValue(
+            "SQL answers event queries once, at the end of a run that keeps no state: leave out the state, and let "
+            "settle be INF"
+        )
+
+
+def check_backfill(place: str, script: Script, *, backfill: bool) -> None:
+    """Checks that a script can be registered in a place, with a `backfill` or without.
+
+    Raises:
+        InvalidValue: if it has event queries, and these have no backfill there.
+    """
+    if backfill and script.event_queries and place == SQL:
+        raise InvalidValue(
+            "SQL answers event queries at the end of a run, and has no backfill: answer them in the driver"
+        )
+
+
+def kernels(place: str, session: SparkSession | None, quota: Quota | None = None) -> MakeKernel:
+    """Returns what makes the kernels of a place. What the driver answers is within a quota, if there is any."""
+    from mmqjp.answers.events import limits_of
+    from pattern_stage.operators import NO_LIMITS
+
+    limits = NO_LIMITS if quota is None else limits_of(quota)
+    if place == EXECUTORS and session is not None:
+        return _on_executors(session, limits)
+    if place == SQL:
+        return _as_sql(session, limits)
+    from pattern_stage.kernel import Kernel
+
+    return partial(Kernel, limits=limits)
+
+
+def _on_executors(session: SparkSession, limits: RowLimits) -> Callable[[Texts, Lineage], PartitionedKernel]:
+    from join_stage.store.spark.java import telling_loss
+    from pattern_stage.partition.kernel import Done, PartitionedKernel, PartWork, SparkRunner, WorkerPlan
+
+    @telling_loss
+    class Runner(SparkRunner):
+        def run(self, told: WorkerPlan, works: Sequence[PartWork]) -> list[Done]:
+            return super().run(told, works)
+
+    runner = Runner(session.sparkContext)
+
+    def make(texts: Texts, lineage: Lineage) -> PartitionedKernel:
+        return PartitionedKernel(texts, lineage, runner, limits=limits)
+
+    return make
+
+
+def _as_sql(session: SparkSession | None, limits: RowLimits) -> MakeKernel:
+    from pattern_stage.in_sql.kernel import IntervalMatcher, ReplayKernel
+    from pattern_stage.kernel import Kernel as Others
+
+    database = _duckdb() if session is None else _spark(session)
+    matching: Callable[[Texts, Lineage], IntervalMatcher] = partial(Others, limits=limits)
+    if session is not None:
+        matching = _on_executors(session, limits)
+
+    def make(texts: Texts, lineage: Lineage) -> PatternKernel:
+        others = Others(texts, lineage, limits=limits)
+        return ReplayKernel(texts, database, others, partial(matching, texts, lineage))
+
+    return make
+
+
+def _duckdb() -> Database:
+    import duckdb
+
+    from join_stage.store.duckdb import set_up
+    from join_stage.store.protocol import OutOfMemory
+    from pattern_stage.in_sql.kernel import DuckDBDatabase
+
+    class Asked(DuckDBDatabase):
+        def ask(self, sql: str, tables: Mapping[str, pa.Table]) -> pa.Table:
+            try:
+                return super().ask(sql, tables)
+            except duckdb.OutOfMemoryException as error:
+                raise OutOfMemory(f"event queries as SQL take too much memory: {error}; use the driver") from error
+
+    return Asked(set_up)
+
+
+def _spark(session: SparkSession) -> Database:
+    from join_stage.store.spark.java import telling_loss
+    from pattern_stage.in_sql.kernel import SparkDatabase
+
+    @telling_loss
+    class Asked(SparkDatabase):
+        def ask(self, sql: str, tables: Mapping[str, pa.Table]) -> pa.Table:
+            return super().ask(sql, tables)
+
+    return Asked(session)
+
+
+class RunningForms:
+    """Forms of event queries in a kernel. `lineage` and `texts` say what its numbers and codes stand for."""
+
+    def __init__(
+        self,
+        make_kernel: MakeKernel,
+        lineage: Lineage,
+        records: Records,
+        made_of: MadeOf,
+        texts: Texts | None = None,
+        limits: RowLimits = NO_LIMITS,
+    ) -> None:
+        """With `texts`, others use them, too. Of `limits`, the kernel knows its own."""
+        self.lineage, self.texts, self.buffer = lineage, Texts() if texts is None else texts, Buffer()
+        self._make_kernel, self._records = make_kernel, records
+        self.kernel: PatternKernel = make_kernel(self.texts, lineage)
+        self._most = limits.matches
+        self.exceeded: dict[str, Excess] = {}
+        """The forms that have exceeded a limit: when, and which one. They have no results from then on, until they are
+        followed again."""
+        self._order = FormOrder(made_of)
+        self._numbers: dict[str, int] = {}
+        self._form_ids: dict[int, str] = {}
+        self._known: dict[str, EventForm] = {}
+        self._next_form = 0
+
+    # ------------------------------------------------------------ forms
+
+    def follow(self, forms: Mapping[str, EventForm], changed: Iterable[str]) -> None:
+        """Brings the kernel in step with forms, of which some have come, changed or gone."""
+        gone = []
+        changed = dict.fromkeys([*changed, *self.exceeded])
+        for form_id in changed:
+            if (form_id not in forms or form_id in self.exceeded) and form_id in self._numbers:
+                gone.append(number := self._numbers.pop(form_id))
+                del self._form_ids[number], self._known[form_id]
+                self._order.remove(form_id)
+        if gone:  # first, because what others read may be defined otherwise now
+            self.kernel.remove(gone)
+        self.exceeded = {}
+        for form_id in changed:
+            if form_id in forms and self._known.get(form_id) is not forms[form_id]:
+                self.put(forms[form_id])
+
+    def put(self, form: EventForm) -> None:
+        """Adds a form, or follows a change of its members. The kernel knows nothing of these but the least `since`."""
+        form_id = form.id
+        known = self._known.get(form_id)
+        if known is None or form.since < known.since:
+            before = self._numbers.get(form_id)
+            number = self._numbers[form_id] = self._next_form
+            self._next_form += 1
+            self._form_ids[number] = form_id
+            self.kernel.add(number, with_output_attributes(form.stream), form.since)
+            if before is not None:  # only now, so that what waits for its rows stays
+                del self._form_ids[before]
+                self.kernel.remove([before])
+        elif form.since > known.since:
+            self.kernel.narrow(self._numbers[form_id], form.since)
+        self._known[form_id] = form
+        self._order.add(form)
+
+    def take_over(self, state: Mapping[str, pa.Table]) -> None:
+        """Puts a state in the place of all that waits in the kernel, in a new one."""
+        self.kernel = self._make_kernel(self.texts, self.lineage)
+        for form_id, number in self._numbers.items():
+            form = self._known[form_id]
+            self.kernel.add(number, with_output_attributes(form.stream), form.since)
+        self.kernel.restore(state)
+
+    def outside(self, placements: Mapping[str, EventPlacement]) -> set[str]:
+        """Returns the external streams behind any form that has not exceeded a limit."""
+        return self._order.outside(placements, self.exceeded)
+
+    # ------------------------------------------------------------ events
+
+    def take(self, name: str, found: Assembled) -> Ints:
+        """Takes events of a definition, which wait from now on. Returns their numbers."""
+        numbers = self.lineage.of_documents(name, found.docids, found.t0, found.t1, found.nodes)
+        self.buffer.add(name, Columns(found.t0, found.t1, found.values, numbers.reshape(-1, 1)))
+        return numbers
+
+    def run(self, until: int, placements: Mapping[str, EventPlacement]) -> Iterator[list[FormResults]]:
+        """Runs the forms over the events that wait and end before a time. Yields the results of each stratum, which
+        the caller answers before it goes on."""
+        published: dict[str, list[Columns]] = {}
+        fed: set[str] = set()
+        self.lineage.begin()
+        self.kernel.begin(until)
+        while ready := self._order.ready(fed, placements):
+            events = self.buffer.release(ready, until)
+            for name in ready:
+                if composed := published.pop(name, None):
+                    events[name] = concat_by_time(composed)
+            found = self.kernel.feed({name: events.get(name, no_events(self._order.schema(name))) for name in ready})
+            fed.update(ready)
+            results = self._in_limits(by_form(found, self._form_ids))
+            self._publish(results, published)
+            yield results
+        yield self._in_limits(by_form(self.kernel.end(), self._form_ids))
+
+    def _in_limits(self, results: Iterable[FormResults]) -> list[FormResults]:
+        """Returns what forms have before they exceed a limit."""
+        for number, excess in self.kernel.exceeded.items():
+            self._exceed(self._form_ids[number], excess)
+        kept = []
+        for one in results:
+            if len(one.events) > self._most:
+                times, counts = np.unique(one.events.t1, return_counts=True)
+                for time in times[counts > self._most][:1].tolist():
+                    self._exceed(one.form_id, Excess(time, "matches"))
+            if (known := self.exceeded.get(one.form_id)) is not None:
+                one = replace(one, events=one.events.take(one.events.t1 < known.time))
+            if len(one.events):
+                kept.append(one)
+        return kept
+
+    def _exceed(self, form_id: str, excess: Excess) -> None:
+        self.exceeded[form_id] = min(self.exceeded.get(form_id, excess), excess)
+
+    def _publish(self, results: Sequence[FormResults], published: dict[str, list[Columns]]) -> None:
+        """Adds results as events of the streams that are read."""
+        read = self._order.names()
+        for one in results:
+            form = self._known[one.form_id]
+            for publisher in form.publishers:
+                if publisher.stream in read:
+                    began = self.lineage.ends(one.events.parts[:, 0])
+                    places = (began > publisher.since) & (one.events.t1 <= publisher.until)
+                    events = replace(one.events, values=one.events.values[: len(form.stream.schema)]).take(places)
+                    published.setdefault(publisher.stream, []).append(self._composed(publisher, form.stream, events))
+
+    def _composed(self, publisher: Publisher, statement: Statement, events: Columns) -> Columns:
+        """Returns results as events. Of a PATTERN, matches of the same events with the same values are one event."""
+        is_pattern = isinstance(statement, Pattern | NearPattern)
+        digests = self.parts().digests(publisher.identity, events, self.texts, ordered=not is_pattern)
+        if is_pattern:
+            first = {digest: place for place, digest in reversed([*enumerate(digests)])}
+            if len(first) < len(digests):
+                places = sorted(first.values())
+                digests, events = [digests[place] for place in places], events.take(np.array(places, np.int64))
+        numbers = self.lineage.composed(publisher.stream, digests, events.t0, events.t1, events.parts)
+        return Columns(events.t0, events.t1, events.values, numbers.reshape(-1, 1))
+
+    # ------------------------------------------------------------ what results are made of
+
+    def appeared(self, events: Columns) -> Ints:
+        """Returns when the first part of each result ended."""
+        return self.lineage.ends(events.parts[:, 0])
+
+    def parts(self) -> Parts:
+        """Returns what names the parts of results."""
+        return Parts(self.lineage, self._records)
+
+    # ------------------------------------------------------------ upkeep
+
+    def is_due(self, until: int) -> bool:
+        """Returns whether anything would be told by a run until a time: there are events before, or something becomes
+        known by then."""
+        due = self.kernel.due()
+        return self.buffer.is_due(until) or (due is not None and due < until)
+
+    def waiting(self) -> int:
+        """Returns how many partial matches wait for a partner, those of several forms for each."""
+        _, partial = self.kernel.instances()
+        return int(partial.sum())
+
+    def compact(self) -> None:
+        """Forgets the numbers and texts that nothing which waits has."""
+        self.lineage.keep([*self.kernel.parts(), *self.buffer.parts()])
+        self.texts.keep([*self.kernel.codes(), *self.buffer.codes()])
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether it is time for that."""
+        return self.lineage.crowded or self.texts.crowded
+
+
+PATTERNS = "patterns"
+"""The setting with the state of time in event patterns."""
+
+_LINEAGE, _HORIZON = "lineage", "horizon"
+"""The parts of a snapshot that are not the kernel's."""
+
+
+class DefinitionCursor(NamedTuple):
+    """The id of a definition whose events are taken, and the number from which on they have theirs."""
+
+    id: int
+    first: int
+
+
+@dataclass(slots=True)
+class PatternTime:
+    """The horizon; the greatest time of each external stream; the next number of an event; and the definitions, by
+    name, whose events are taken, also those in documents that were kept when they were first read."""
+
+    horizon: int = START
+    greatest: dict[str, int] = field(default_factory=dict)
+    next_number: int = 0
+    taken: dict[str, DefinitionCursor] = field(default_factory=dict)
+
+    def to_setting(self) -> str:
+        """Returns the JSON text to store as a setting."""
+        return json.dumps(
+            {"horizon": self.horizon, "greatest": self.greatest, "next": self.next_number, "taken": self.taken},
+            ensure_ascii=False,
+        )
+
+    @staticmethod
+    def from_setting(text: str | None) -> PatternTime:
+        """Parses the text of a setting. None is that of a store without events."""
+        if text is None:
+            return PatternTime()
+        kept = json.loads(text)
+        taken = {name: DefinitionCursor(*since) for name, since in kept["taken"].items()}
+        return PatternTime(kept["horizon"], kept["greatest"], kept["next"], taken)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSnapshot:
+    """What was waiting at a horizon: the parts of the kernel's state by name, and what its numbers stand for."""
+
+    horizon: int
+    kernel: dict[str, pa.Table]
+    lineage: pa.Table
+
+
+class StoredEvents:
+    """Reads and writes events and snapshots, within batches of a store."""
+
+    def __init__(self, store: JoinEngine, ledger: Ledger) -> None:
+        self._store, self._ledger = store, ledger
+
+    def time(self) -> PatternTime:
+        """Returns the time as of the last batch."""
+        return PatternTime.from_setting(self._ledger.setting(PATTERNS))
+
+    def save_time(self, time: PatternTime) -> None:
+        """Writes the time."""
+        self._ledger.save_settings({PATTERNS: time.to_setting()})
+
+    def save_events(self, rows: Sequence[pa.Table]) -> None:
+        """Writes events, as `event_rows` makes them."""
+        if rows:
+            table = pa.concat_tables(rows)
+            batch = pa.repeat(self._ledger.batch, len(table))
+            save_events(self._store, table.append_column("batch", batch).select(EVENTS.names).cast(EVENTS))
+
+    def save_snapshot(self, found: KernelSnapshot) -> None:
+        """Writes a snapshot, and drops what it makes superfluous."""
+        horizon = pa.table({"horizon": [found.horizon]})
+        parts = {f"op {name}": table for name, table in found.kernel.items()}
+        save_snapshot(
+            self._store,
+            {_HORIZON: horizon, _LINEAGE: found.lineage, **parts},
+            self._ledger.batch,
+            found.horizon,
+        )
+
+    def snapshot(self) -> KernelSnapshot:
+        """Returns the latest snapshot; one of nothing from the start if there is none."""
+        parts = snapshot(self._store)
+        if not parts:
+            return KernelSnapshot(START, {}, LINEAGE.empty_table())
+        kernel = {name.removeprefix("op "): table for name, table in parts.items() if name.startswith("op ")}
+        return KernelSnapshot(parts[_HORIZON]["horizon"][0].as_py(), kernel, parts[_LINEAGE])
+
+    def events_from(self, horizon: int) -> pa.Table:
+        """Returns the rows of events that end at a horizon or later."""
+        return events_from(self._store, horizon)
+
+
+def event_rows(name: str, found: Assembled, numbers: Ints, texts: Texts) -> pa.Table:
+    """Returns events of documents as rows of the table of events, without the batch."""
+    columns = [column_texts(column, texts) for column in found.values]
+    attributes = [text for row in zip(*columns, strict=True) for text in row]
+    return pa.table(
+        {
+            "number": numbers,
+            "stream": pa.repeat(name, len(found)),
+            "docid": found.docids,
+            "nodes": _lists(pa.array(found.nodes.ravel()), found.nodes.shape[1], len(found)),
+            "t0": found.t0,
+            "t1": found.t1,
+            "attributes": _lists(pa.array(attributes, pa.string()), len(columns), len(found)),
+        }
+    )
+
+
+def events_of(
+    rows: pa.Table, schemas: Mapping[str, Schema], lineage: Lineage, texts: Texts, taken: Mapping[str, DefinitionCursor]
+) -> dict[str, Columns]:
+    """Returns rows of the table of events as events, by stream, and adds what their numbers stand for to a lineage.
+
+    Only streams that are `taken` are there, and no rows from before: there may have been another definition then.
+    """
+    found: dict[str, Columns] = {}
+    streams = rows["stream"].combine_chunks().dictionary_encode()
+    names, at = streams.dictionary.to_pylist(), streams.indices.to_numpy()
+    for place, name in enumerate(names):
+        schema = schemas.get(name)
+        if schema is None or name not in taken:
+            continue
+        numbers = rows["number"].to_numpy()
+        own = rows.take(np.flatnonzero((at == place) & (numbers >= taken[name].first))).combine_chunks()
+        lists = own["attributes"].combine_chunks()
+        values = lists.flatten().to_pylist()
+        columns = [_column(values[i :: len(schema)], kind, texts) for i, (_, kind) in enumerate(schema)]
+        number, t0, t1 = (own[column].to_numpy().astype(np.int64) for column in ("number", "t0", "t1"))
+        found[name] = Columns(t0, t1, tuple(columns), number.reshape(-1, 1))
+        lineage.restore(own.select(["number", "stream", "docid", "t0", "t1", "nodes"]).rename_columns(LINEAGE.names))
+    return found
+
+
+def _column(values: Sequence[str | None], kind: str, texts: Texts) -> Column:
+    if kind == "string":
+        return texts.codes(values)
+    return np.array([np.nan if value is None else float(value) for value in values], np.float64)
+
+
+def _lists(values: pa.Array, width: int, count: int) -> pa.ListArray:
+    return pa.ListArray.from_arrays(pa.array(np.arange(count + 1, dtype=np.int32) * width), values)

@@ -1,0 +1,309 @@
+"""What runs event statements, as far as batches ask.
+
+What has to come before what: which names of events are complete once which others are.
+
+What the parts of an event are called, in every store and process: documents with nodes, or published events.
+
+What the kernel finds in an interval, by the forms of event queries.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from common.arrays import Ints
+from mmqjp.documents.record import Records
+from mmqjp.queries.compile import read_by
+from mmqjp.queries.registry import EventForm
+from pattern_stage.columns import Column, Columns, joined
+from pattern_stage.lineage import COMPOSED, TOGETHER, DocumentIds, EventOrigin, Lineage
+from pattern_stage.operators import Excess
+from pattern_stage.values import Texts
+from templates.events import EventPlacement
+from templates.witness import plain_node
+from xscl.algebra.events import Schema, Statement
+
+
+class PatternResults(Protocol):
+    """Results of statements of one schema: statement `statements[i]` has the event `events[at[i]]`."""
+
+    @property
+    def schema(self) -> Schema: ...
+
+    @property
+    def events(self) -> Columns: ...
+
+    @property
+    def at(self) -> Ints: ...
+
+    @property
+    def statements(self) -> Ints: ...
+
+
+class PatternKernel(Protocol):
+    """See `pattern_stage.kernel.Kernel`."""
+
+    @property
+    def exceeded(self) -> Mapping[int, Excess]: ...
+
+    def add(self, statement: int, stream: Statement, since: int) -> None: ...
+
+    def narrow(self, statement: int, since: int) -> None: ...
+
+    def remove(self, statements: Sequence[int]) -> None: ...
+
+    def begin(self, until: int) -> None: ...
+
+    def feed(self, events: Mapping[str, Columns]) -> Sequence[PatternResults]: ...
+
+    def end(self) -> Sequence[PatternResults]: ...
+
+    def parts(self) -> Iterable[Ints]: ...
+
+    def instances(self) -> tuple[Ints, Ints]: ...
+
+    def due(self) -> int | None: ...
+
+    def codes(self) -> Iterable[Ints]: ...
+
+    def state(self) -> dict[str, pa.Table]: ...
+
+    def restore(self, state: Mapping[str, pa.Table]) -> None: ...
+
+
+MakeKernel = Callable[[Texts, Lineage], PatternKernel]
+"""Makes a kernel without statements."""
+
+
+MadeOf = Callable[[str], Collection[str] | None]
+"""Returns the streams of documents that XSCL queries make a stream of; None if it is external. What event queries alone
+publish, paused ones, too, is made of none."""
+
+
+class _Shape(NamedTuple):
+    """What forms read, and where they publish."""
+
+    reads: frozenset[str]
+    publishes: frozenset[str]
+
+
+class FormOrder:
+    """The forms by what they read and where they publish.
+
+    Forms that read and publish the same names are one here, so that many forms cost no more than one.
+    """
+
+    def __init__(self, made_of: MadeOf) -> None:
+        self._made_of = made_of
+        self._shapes: Counter[_Shape] = Counter()
+        self._shape_of: dict[str, _Shape] = {}
+        self._schemas: dict[str, Schema] = {}
+
+    def add(self, form: EventForm) -> None:
+        """Adds a form, or follows a change of its publishers."""
+        self.remove(form.id)
+        read = read_by(form.stream)
+        self._schemas |= read
+        shape = _Shape(frozenset(read), frozenset(publisher.stream for publisher in form.publishers))
+        self._shape_of[form.id] = shape
+        self._shapes[shape] += 1
+
+    def remove(self, form_id: str) -> None:
+        """Removes a form, if it is there."""
+        shape = self._shape_of.pop(form_id, None)
+        if shape is not None:
+            self._shapes[shape] -= 1
+            if not self._shapes[shape]:
+                del self._shapes[shape]
+
+    def names(self) -> set[str]:
+        """Returns the names of all events that are read."""
+        return set().union(*(shape.reads for shape in self._shapes))
+
+    def schema(self, name: str) -> Schema:
+        """Returns the attributes of events that are read."""
+        return self._schemas[name]
+
+    def outside(self, placements: Mapping[str, EventPlacement], without: Collection[str] = ()) -> set[str]:
+        """Returns the external streams behind any form but those `without`."""
+        shapes = self._shapes - Counter(self._shape_of[form_id] for form_id in without)
+        names = set[str]().union(*(shape.reads for shape in shapes))
+        streams = (placements[name].stream for name in names if name in placements)
+        return {stream for stream in self._behind(streams) if self._made_of(stream) is None}
+
+    def ready(self, fed: Collection[str], placements: Mapping[str, EventPlacement]) -> list[str]:
+        """Returns the names, not `fed` yet, whose events are complete once those that are fed have been answered."""
+        return [name for name in sorted(self.names().difference(fed)) if self._is_complete(name, fed, placements)]
+
+    def _is_complete(self, name: str, fed: Collection[str], placements: Mapping[str, EventPlacement]) -> bool:
+        streams = self._behind([placements[name].stream]) if name in placements else {name}
+        return all(shape.reads.issubset(fed) for stream in streams for shape in self._makers(stream))
+
+    def _makers(self, stream: str) -> list[_Shape]:
+        return [shape for shape in self._shapes if stream in shape.publishes]
+
+    def _behind(self, streams: Iterable[str]) -> set[str]:
+        """Returns streams of documents, and those that they are made of, up to those that forms publish."""
+        found: set[str] = set()
+        waiting = list(streams)
+        while waiting:
+            stream = waiting.pop()
+            if stream not in found:
+                found.add(stream)
+                waiting += self._made_of(stream) or ()
+        return found
+
+
+DIGEST_SIZE = 16
+"""The bytes of the digest of a published event."""
+
+
+class Parts:
+    """Names the parts of events, and finds the documents behind them."""
+
+    def __init__(self, lineage: Lineage, records: Records) -> None:
+        self._lineage, self._records = lineage, records
+        self._origins: dict[int, EventOrigin] = {}
+
+    def load(self, numbers: Ints) -> None:
+        """Reads what numbers stand for, and all that is behind them."""
+        self._origins = self._lineage.origins(self._lineage.with_parts([numbers]))
+
+    def docids(self) -> set[int]:
+        """Returns the documents behind all that was loaded."""
+        return {origin.docid for origin in self._origins.values() if origin.docid >= 0}
+
+    def origin(self, number: int) -> EventOrigin:
+        """Returns what a number stands for, which was loaded."""
+        return self._origins[number]
+
+    def id(self, number: int) -> str:
+        """Returns the name of a part, the same in every store: JSON."""
+        return json.dumps(self._named(number), ensure_ascii=False)
+
+    def _named(self, number: int) -> object:
+        origin = self._origins[number]
+        if origin.docid == COMPOSED:
+            return [origin.stream, origin.digest.hex()]
+        if origin.docid == TOGETHER:
+            return sorted((self._named(part) for part in origin.parts), key=str)
+        record = self._records[origin.docid]
+        return [origin.stream, record.stream, record.id, *map(plain_node, origin.nodes)]
+
+    def members(self, number: int) -> list[int]:
+        """Returns the numbers of the events that a part stands for, each of which comes before the next: those of a
+        set, or its own."""
+        origin = self._origins[number]
+        if origin.docid != TOGETHER:
+            return [number]
+        return sorted(origin.parts, key=lambda part: self._origins[part].t1)
+
+    def documents(self, number: int) -> list[EventOrigin]:
+        """Returns the events of documents behind a part, in the order of time."""
+        found: dict[int, EventOrigin] = {}
+        waiting = [number]
+        while waiting:
+            number = waiting.pop()
+            origin = self._origins[number]
+            if origin.docid < 0:
+                waiting += origin.parts
+            else:
+                found[number] = origin
+        return sorted(found.values(), key=self.place)
+
+    def place(self, origin: EventOrigin) -> tuple[object, ...]:
+        """Returns where an event of a document stands in the order of time, the same in every store."""
+        record = self._records[origin.docid]
+        nodes = [plain_node(node) for node in origin.nodes]
+        return origin.t1, origin.t0, record.stream, record.id, nodes, origin.stream
+
+    def digests(self, identity: str, events: Columns, texts: Texts, *, ordered: bool) -> list[bytes]:
+        """Returns a digest of each event as a statement of this identity publishes it. If parts are not `ordered`, it
+        does not matter which event is which part."""
+        self.load(events.parts)
+        values = [column_texts(column, texts) for column in events.values]
+        rows = zip(events.t0.tolist(), events.t1.tolist(), events.parts.tolist(), *values, strict=True)
+        found = []
+        for t0, t1, parts, *attributes in rows:
+            numbers = [part for part in parts if part >= 0]
+            if not ordered:
+                numbers = [member for number in numbers for member in self.members(number)]
+            named = [self._named(number) for number in numbers]
+            whole = [identity, t0, t1, attributes, named if ordered else sorted(named, key=str)]
+            text = json.dumps(whole, ensure_ascii=False).encode("utf-8", "surrogatepass")
+            found.append(blake2b(text, digest_size=DIGEST_SIZE).digest())
+        return found
+
+
+def ids_of(records: Records) -> DocumentIds:
+    """Returns what says what documents are called in every store."""
+
+    def found(docids: Collection[int]) -> Mapping[int, str]:
+        records.load(docids)
+        return {docid: records[docid].id for docid in docids}
+
+    return found
+
+
+def column_texts(column: Column, texts: Texts) -> list[str | None]:
+    """Returns the values of an attribute as texts: numbers as Python writes them."""
+    if column.dtype == np.float64:
+        return [None if value != value else repr(value) for value in column.tolist()]
+    return texts.texts(column.astype(np.int64, copy=False))
+
+
+LATE = "late for patterns"
+"""How the reason begins why no statement gets the events of a document that came too late."""
+
+
+@dataclass(frozen=True, slots=True)
+class FormResults:
+    """Results of a form: its id, and its events with their attributes."""
+
+    form_id: str
+    schema: Schema
+    events: Columns
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """A document whose events no statement gets, and why."""
+
+    docid: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingCounts:
+    """What waits in event patterns: `events` that end at the `horizon` or later, and what others wait for a partner,
+    `partial` matches, those of several forms for each."""
+
+    horizon: int
+    events: int
+    partial: int
+
+
+def by_form(found: Sequence[PatternResults], form_ids: Mapping[int, str]) -> list[FormResults]:
+    """Returns results by form. `form_ids` has the id of the form behind each number of a statement."""
+    results = []
+    for one in found:
+        order = np.argsort(one.statements, kind="stable")
+        numbers, starts = np.unique(one.statements[order], return_index=True)
+        for number, places in zip(numbers.tolist(), np.split(order, starts[1:]), strict=True):
+            results.append(FormResults(form_ids[number], one.schema, one.events.take(one.at[places])))
+    return results
+
+
+def concat_by_time(composed: Sequence[Columns]) -> Columns:
+    """Returns events of one schema in the order of t1. Statements may have results with different places of parts."""
+    events = joined(composed)
+    order: Ints = np.argsort(events.t1, kind="stable")
+    return events.take(order)

@@ -1,0 +1,392 @@
+"""Joint bindings: extends the joined nodes of a match to all variables of a conjunctive query (section 6, K+).
+
+Matches: what stage 2 finds for rows of R_T, before it is expanded to those who subscribe to them.
+
+Pair tests: whether two documents satisfy a join in one order, whatever their times, and whether a match has a
+mirror.
+
+Residual predicates: evaluates comparisons that are not value joins on one joint binding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from join_stage.protocol import RESULT
+from mmqjp.answers.output import BoundValue
+from mmqjp.answers.quota import Steps
+from mmqjp.documents.record import Inputs, Record
+from mmqjp.queries.forms import FixedSide, RowPart
+from mmqjp.tables.schema import ANSWER_TABLES
+from templates.witness import PLAIN, plain_node
+from xpath_stage.binder import HELD, Node, PreparedNode, each_binding
+from xscl.algebra.joins import Conjunct, Mirror, Side, Term, needed
+from xscl.algebra.regex import PatternLimit
+from xscl.algebra.regex_syntax import PatternError
+from xscl.algebra.trees import naming
+from xscl.algebra.values import (
+    NUMERIC,
+    TESTS,
+    Call,
+    Compare,
+    Expr,
+    Number,
+    String,
+    VarPath,
+    compare,
+    compare_times,
+    derivation,
+    derive,
+    is_of_times,
+    number_string,
+)
+
+
+def residual_holds(expr: Expr, text_of: Callable[[str], str]) -> bool:
+    """Returns whether a residual predicate is true. `text_of` returns the string value of a variable.
+
+    A regular expression that takes too long does not match.
+    """
+    match expr:
+        case Compare(op=op, left=left, right=right) if is_of_times(expr):
+            return compare_times(op, text_of_operand(left, text_of), text_of_operand(right, text_of))
+        case Compare(op=op, left=left, right=right):
+            return compare(op, _value(left, text_of), _value(right, text_of))
+        case Call(name=name, args=args) if name in TESTS:
+            try:
+                return TESTS[name](*[text_of_operand(arg, text_of) for arg in args])
+            except (PatternError, PatternLimit):
+                return False
+    raise AssertionError(f"not a residual predicate: {expr!r}")
+
+
+def _value(expr: Expr, text_of: Callable[[str], str]) -> str | float:
+    match expr:
+        case Number(text=text):
+            return float(text)
+        case Call(name=name, args=(arg,)) if name in NUMERIC:
+            return NUMERIC[name](text_of_operand(arg, text_of))
+    return text_of_operand(expr, text_of)
+
+
+def text_of_operand(expr: Expr, text_of: Callable[[str], str]) -> str:
+    """Returns the value of an operand as a string."""
+    match expr:
+        case VarPath(var=var):
+            return text_of(var)
+        case String(value=value):
+            return value
+        case Number(text=text):
+            return number_string(text)
+        case Call(args=(arg, *_)) if name := derivation(expr):
+            return derive(name, text_of_operand(arg, text_of))
+    raise AssertionError(f"not an operand: {expr!r}")
+
+
+SideBinding = Mapping[str, Node]
+"""The nodes of one document, by variable."""
+
+JointBinding = Mapping[str, tuple[Record, Node]]
+"""The document and node of each variable."""
+
+MAX_CACHED_PER_DOCUMENT, MAX_CACHED_BINDINGS = 1_000, 100_000
+"""The bindings of one document are cached if there are at most this many. The cache is cleared when it holds more than
+MAX_CACHED in all."""
+
+MAX_CACHED_TEXT, MAX_CACHED_TEXTS = 10_000, 1_000
+"""Texts of at most this many characters are cached. The cache is cleared when it has MAX_CACHED_TEXTS."""
+
+
+class JointBindings:
+    """Finds the joint bindings of matches. Caches what one match finds in a document for other matches of the same
+    step."""
+
+    def __init__(self) -> None:
+        self._bound: dict[tuple[object, ...], tuple[int, list[SideBinding]]] = {}
+        self._held = 0
+        self._parts: dict[FixedSide, PreparedNode] = {}
+        self._texts: dict[tuple[int, Node], str] = {}
+
+    def of(self, part: RowPart, inputs: Sequence[Record], nodes: Sequence[int], steps: Steps) -> Iterator[JointBinding]:
+        """Yields the joint bindings of a part of a row that have the match's nodes and satisfy its residual predicates.
+        `inputs` has one document per side. Takes a step for each binding that is tried."""
+        for joint in self._joint(part, inputs, nodes, steps):
+            if part.residual:
+                text_of = partial(self._text, joint, steps)
+                if not all(residual_holds(expr, text_of) for expr in part.residual):
+                    continue
+            yield joint
+
+    def _joint(
+        self, part: RowPart, inputs: Sequence[Record], nodes: Sequence[int], steps: Steps
+    ) -> Iterator[JointBinding]:
+        if part.derived is not None:
+            steps.take(len(part.derived) + 1)
+            yield {one.var: (record := inputs[side], one.node(record.tree, nodes)) for side, one in part.derived}
+            return
+        sides = [
+            self._side(fixed, record, nodes, steps, is_right=bool(i))
+            for i, (fixed, record) in enumerate(zip(part.sides, inputs, strict=True))
+        ]
+        for choice in _choices(sides):
+            steps.take()
+            joint: dict[str, tuple[Record, Node]] = {}
+            for record, bound in zip(inputs, choice, strict=True):
+                for var, node in bound.items():
+                    joint[var] = record, node
+            yield joint
+
+    def text(self, operand: Expr, joint: JointBinding, steps: Steps) -> str:
+        """Returns the value of an operand of a residual predicate as a string."""
+        return text_of_operand(operand, partial(self._text, joint, steps))
+
+    def _side(
+        self, fixed_side: FixedSide, record: Record, nodes: Sequence[int], steps: Steps, *, is_right: bool
+    ) -> Iterable[SideBinding]:
+        """Returns the bindings of a side's variables, given the joined nodes. Those of a right side come as a list,
+        because they are iterated once per left binding."""
+        side = fixed_side.side
+        if side.hidden is not None:
+            return [{child.var: (n + 1, 0) for n, child in enumerate(side.pattern.children) if child.var}]
+        derived = fixed_side.derived
+        key = (fixed_side, record.docid, *(nodes[slot] for _, slot in fixed_side.fixed))
+        known = self._bound.get(key)
+        if known is not None:
+            steps.take(known[0])
+            found: Iterable[SideBinding] = known[1]
+        elif derived is not None:
+            steps.take(len(derived))
+            found = [{one.var: one.node(record.tree, nodes) for one in derived}]
+            self._keep(key, len(derived), found)
+        else:
+            found = self._search(key, fixed_side, record, nodes, steps)
+        if derived is not None or not is_right:
+            return found
+        held = []
+        for bound in found:
+            steps.take(HELD)
+            held.append(bound)
+        return held
+
+    def _search(
+        self, key: tuple[object, ...], fixed_side: FixedSide, record: Record, nodes: Sequence[int], steps: Steps
+    ) -> Iterator[SideBinding]:
+        """Yields bindings as they are found. Caches them for later matches if they are few."""
+        part = self._parts.get(fixed_side)
+        if part is None:
+            part = self._parts[fixed_side] = PreparedNode(fixed_side.side.pattern)
+        fixed = {path: plain_node(nodes[slot]) for path, slot in fixed_side.fixed}
+        few: list[SideBinding] | None = []
+        before = steps.left
+        took = 0
+        for binding in each_binding(part, record.tree, fixed, steps.take):
+            took += before - steps.left
+            bound = dict(binding)
+            if few is not None:
+                few.append(bound)
+                if len(few) > MAX_CACHED_PER_DOCUMENT:
+                    few = None
+            yield bound
+            before = steps.left  # the consumer takes steps, too
+        if few is not None:
+            self._keep(key, took + before - steps.left, few)
+
+    def _keep(self, key: tuple[object, ...], took: int, found: list[SideBinding]) -> None:
+        """Caches the bindings of a side in a document, and the steps that they took."""
+        if self._held > MAX_CACHED_BINDINGS:
+            self._bound.clear()
+            self._held = 0
+        self._bound[key] = took, found
+        self._held += 1 + len(found)
+
+    def _text(self, joint: JointBinding, steps: Steps, var: str) -> str:
+        """Returns the text of a variable. Caches short ones, which many residual predicates may compare."""
+        record, node = joint[var]
+        key = record.docid, node
+        text = self._texts.get(key)
+        if text is None:
+            text = BoundValue(record, node).text()
+            if len(text) <= MAX_CACHED_TEXT:
+                if len(self._texts) >= MAX_CACHED_TEXTS:
+                    self._texts.clear()
+                self._texts[key] = text
+        steps.take(len(text) // CHARACTERS_READ_PER_STEP)
+        return text
+
+
+def _choices(sides: Sequence[Iterable[SideBinding]]) -> Iterator[tuple[SideBinding, ...]]:
+    """Yields all combinations of one binding per side. Iterates the left side once."""
+    if len(sides) == 1:
+        return ((one,) for one in sides[0])
+    left, right = sides
+    return ((one, other) for one in left for other in right)
+
+
+MATCH_ROWS = ANSWER_TABLES["match_rows"]
+
+
+class Match(NamedTuple):
+    """A row of R_outT: the shared row of R_T, one or two documents, and their nodes in the template's numbering."""
+
+    row: int
+    docid1: int
+    docid2: int | None
+    nodes: Sequence[int]
+
+    @property
+    def docids(self) -> tuple[int, ...]:
+        """The documents, in the query's order."""
+        return (self.docid1,) if self.docid2 is None else (self.docid1, self.docid2)
+
+
+def matches_in(found: pa.RecordBatch) -> list[Match]:
+    """Returns the matches in rows of `join_stage.protocol.RESULT`."""
+    values = found["nodes"].flatten().to_pylist()
+    offsets = found["nodes"].value_lengths().to_numpy().cumsum()
+    nodes = [values[start:end] for start, end in pairwise([0, *offsets.tolist()])]
+    rows, *docids = (found[name].to_pylist() for name in ("qid", "docid1", "docid2"))
+    return list(map(Match, rows, *docids, nodes))
+
+
+def as_batch(matches: Sequence[Match]) -> pa.RecordBatch:
+    """Returns matches as rows of `join_stage.protocol.RESULT`."""
+    columns = [list(column) for column in zip(*matches, strict=True)]
+    return pa.table(columns, schema=RESULT).combine_chunks().to_batches()[0]
+
+
+def match_rows(
+    found: pa.RecordBatch, times: Sequence[tuple[int, int]], first: int, template_of: Callable[[int], int]
+) -> pa.Table:
+    """Returns rows of the table `match_rows`, numbered from `first`, for rows of `join_stage.protocol.RESULT`. `times`
+    has t0 and t1 of each, and `template_of` returns the template of a row of R_T."""
+    qids, place = np.unique(found["qid"].to_numpy(), return_inverse=True)
+    templates = np.array([template_of(qid) for qid in qids.tolist()], np.int64)[place]
+    t0, t1 = zip(*times, strict=True)
+    offsets = np.append(0, found["nodes"].value_lengths().to_numpy().cumsum())
+    plain = found["nodes"].flatten().to_numpy() & PLAIN
+    columns = [
+        np.arange(first, first + len(times)), templates, found["docid1"], found["docid2"], t0, t1,
+        pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(plain)),
+    ]  # fmt: skip
+    return pa.table([pa.array(column) for column in columns], schema=MATCH_ROWS)
+
+
+CHARACTERS_READ_PER_STEP = 256
+"""A value that is compared costs one step per this many characters."""
+
+MAX_CACHED_PAIRS = 100_000
+"""The cache is cleared when it has this many pairs of documents."""
+
+
+class Mirrors:
+    """Tells which matches of JOIN UNORDERED are told by their mirrors. Caches what one match finds for other matches
+    of the same step."""
+
+    def __init__(self) -> None:
+        self._tests: dict[Mirror, PairTest] = {}
+        self._found: dict[tuple[Mirror, int, int], tuple[int, bool]] = {}
+
+    def tell(self, mirror: Mirror | None, inputs: Inputs, steps: Steps) -> bool:
+        """Returns whether a match has a mirror whose first document is less by (t1, stream, id). `mirror` is that of
+        its join. Raises OutOfSteps."""
+        if mirror is None or not _place(inputs[1]) < _place(inputs[0]):
+            return False
+        if mirror.always:
+            return True
+        key = mirror, inputs[0].docid, inputs[1].docid
+        known = self._found.get(key)
+        if known is not None:
+            steps.take(known[0])
+            return known[1]
+        test = self._tests.get(mirror)
+        if test is None:
+            test = self._tests[mirror] = PairTest(mirror.conjuncts)
+        before = steps.left
+        found = test.holds(inputs[1], inputs[0], steps)
+        if len(self._found) >= MAX_CACHED_PAIRS:
+            self._found.clear()
+        self._found[key] = before - steps.left, found
+        return found
+
+
+def _place(record: Record) -> tuple[int, str, str]:
+    return record.t1, record.stream, record.id
+
+
+class PairTest:
+    """Tests pairs of documents against the conjunctive queries of a join."""
+
+    def __init__(self, conjuncts: Iterable[Conjunct]) -> None:
+        self._joins = [_Join(conjunct) for conjunct in conjuncts]
+
+    def holds(self, left: Record, right: Record, steps: Steps) -> bool:
+        """Returns whether the documents, of the streams that the sides read, satisfy one of the conjunctive queries.
+        Raises OutOfSteps."""
+        return any(join.holds(left, right, steps) for join in self._joins)
+
+
+class _Join:
+    """Finds the joint bindings of a conjunctive query in two documents, as far as it takes to know that there is
+    one."""
+
+    def __init__(self, conjunct: Conjunct) -> None:
+        assert conjunct.right is not None, "a join has two inputs"
+        self._left, self._right = _Bound(conjunct, conjunct.left), _Bound(conjunct, conjunct.right)
+        equal = conjunct.equalities()
+        self._ours, self._theirs = [one for one, _ in equal], [other for _, other in equal]
+        self._residual = conjunct.residual
+
+    def holds(self, left: Record, right: Record, steps: Steps) -> bool:
+        by_values: dict[tuple[str, ...], list[Mapping[str, Node]]] = {}
+        for bound in self._right.bindings(right, steps):
+            steps.take(HELD)
+            by_values.setdefault(_values(self._theirs, right, bound, steps), []).append(bound)
+        if not by_values:
+            return False
+        for bound in self._left.bindings(left, steps):
+            for other in by_values.get(_values(self._ours, left, bound, steps), ()):
+                steps.take()
+                joint = {var: (left, node) for var, node in bound.items()}
+                joint |= {var: (right, node) for var, node in other.items()}
+                text_of = partial(_text, joint, steps)
+                if all(residual_holds(expr, text_of) for expr in self._residual):
+                    return True
+        return False
+
+
+class _Bound:
+    """Finds what one side of a conjunctive query binds in a document, of the variables that decide."""
+
+    def __init__(self, conjunct: Conjunct, side: Side) -> None:
+        self._part = PreparedNode(naming(side.pattern, needed(conjunct)))
+        self._tuple = None
+        if side.hidden is not None:
+            children = enumerate(side.pattern.children, 1)
+            self._tuple = {child.var: (number, 0) for number, child in children if child.var}
+
+    def bindings(self, record: Record, steps: Steps) -> Iterator[Mapping[str, Node]]:
+        if self._tuple is not None:
+            yield self._tuple
+            return
+        for binding in each_binding(self._part, record.tree, {}, steps.take):
+            yield dict(binding)
+
+
+def _values(terms: Sequence[Term], record: Record, bound: Mapping[str, Node], steps: Steps) -> tuple[str, ...]:
+    return tuple(_read(BoundValue(record, bound[term.var], term.functions), steps) for term in terms)
+
+
+def _text(joint: Mapping[str, tuple[Record, Node]], steps: Steps, var: str) -> str:
+    return _read(BoundValue(*joint[var]), steps)
+
+
+def _read(value: BoundValue, steps: Steps) -> str:
+    text = value.text()
+    steps.take(len(text) // CHARACTERS_READ_PER_STEP)
+    return text

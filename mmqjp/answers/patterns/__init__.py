@@ -1,1 +1,0 @@
-"""Event patterns within batches: events from documents, their time, and the results of event statements."""

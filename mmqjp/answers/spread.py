@@ -1,0 +1,743 @@
+"""Has executors answer the matches of a large batch, and write the answers. The driver numbers them.
+
+Answering the matches of a large batch by many tasks, on the executors of Spark.
+
+What executors need of the queries: those parts of rows of R_T whose matches they can answer by themselves.
+
+What the tasks of a spread step do: answer the matches of a slice of documents, and write the answers of a range of
+times.
+
+The outputs of a batch whose answers, and output lines, executors have put into files.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import suppress
+from copyreg import __newobj__  # type: ignore[attr-defined]  # what pickles of plain objects begin with
+from dataclasses import dataclass, field
+from functools import cache, partial
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from py4j.protocol import Py4JError
+from pyspark import RDD, Broadcast, StorageLevel, TaskContext
+from pyspark.errors import PySparkException
+
+from common.arrays import Ints
+from common.files import open_like_directory
+from join_stage.protocol import RESULT, Cost, Matches
+from join_stage.signature.join import FactorisedMatches
+from join_stage.spark.engine import SparkEngine
+from join_stage.spark.tasks import SpreadMatches, as_stream
+from join_stage.store.spark.java import telling_loss
+from join_stage.store.spark.manifests import DataFile, find_rows, write_data_file
+from mmqjp.answers.fan_out import (
+    Chunk,
+    FanOut,
+    OutputChunk,
+    OutputLines,
+    Outputs,
+    answer_rows,
+    by_answer,
+    count_recipients,
+)
+from mmqjp.answers.operators import Expansion, StepContext
+from mmqjp.answers.output import Answer
+from mmqjp.answers.query_operators import MATCH_CHUNK, MatchReader, QueryOperator
+from mmqjp.answers.quota import Arrivals, Book, Quota
+from mmqjp.answers.usage import Accounts, Cutoff, Cutoffs, EarlierUsage
+from mmqjp.documents.record import Record, Records, StoredRecords
+from mmqjp.queries.forms import Form, LiteralGroup, RowPart, TargetGroup
+from mmqjp.queries.model import CompactSet, HiddenStream, Members, QuerySet, Subscription, Target
+from mmqjp.queries.registry import Registry
+from mmqjp.tables.ledger import Ledger
+from mmqjp.tables.schema import ANSWER_TABLES, DOCUMENTS
+from xscl.algebra.joins import NEGATED
+
+
+class ShippedQueries:
+    """The queries of those rows whose matches concern nothing but queries over external streams that nobody reads, and
+    that tell all they find: nothing in the step depends on their answers. Implements
+    `mmqjp.queries.query_lookup.KnownQueries`."""
+
+    def __init__(self, registry: Registry, rows: Collection[int]) -> None:
+        """Takes those of some rows of R_T that can be answered apart."""
+        is_external = cache(lambda stream: not registry.made_of(stream))
+        parts = {row: tuple(registry.parts_of_row(row)) for row in rows}
+        groups = {row: [group for part in of for group in _groups(part)] for row, of in parts.items()}
+        apart = {
+            row
+            for row, of in groups.items()
+            if all(
+                group.form is not None
+                and group.form.once is None
+                and group.op not in NEGATED
+                and not registry.read_of(group.form.id)
+                and all(is_external(stream) for target in group.targets for stream in target.streams)
+                for group in of
+            )
+        }
+        apart = _closed(apart, {row: {group.form for group in of} for row, of in groups.items()})
+        self._parts: dict[int, Sequence[RowPart]] = {row: parts[row] for row in parts if row in apart}
+        self._templates = {row: registry.template_of(row) for row in self._parts}
+        self._forms = {
+            group.form_of_queries.id: group.form_of_queries
+            for parts in self._parts.values()
+            for part in parts
+            for group in _groups(part)
+        }
+        self.rows: Ints = np.array(sorted(self._parts), np.int64)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        pickled = io.BytesIO()
+        _Pickler(pickled, pickle.HIGHEST_PROTOCOL).dump((self._parts, self._templates, self._forms, self.rows))
+        return _unpickled, (pickled.getvalue(),)
+
+    @property
+    def subscriptions(self) -> dict[int, Subscription]:
+        return {query.qid: query for form in self._forms.values() for query in form.audience.queries}
+
+    def form(self, id: str) -> Form | None:
+        return self._forms.get(id)
+
+    def parts_of_row(self, row: int) -> Collection[RowPart]:
+        return self._parts.get(row, ())
+
+    def template_of(self, row: int) -> int:
+        return self._templates[row]
+
+    def literal_groups(self) -> Iterator[tuple[int, LiteralGroup]]:
+        return ((row, part) for row, parts in self._parts.items() for part in parts if isinstance(part, LiteralGroup))
+
+    # Of what concerns streams of queries there is nothing.
+
+    def read_of(self, form_id: str) -> list[Subscription]:
+        return []
+
+    def readers(self, stream: str) -> list[Subscription]:
+        return []
+
+    def named(self, name: str) -> list[Subscription]:
+        return []
+
+    def inner(self, target: Target) -> Iterator[HiddenStream]:
+        return iter(())
+
+
+def _closed(rows: set[int], forms: Mapping[int, Set[Form | None]]) -> set[int]:
+    """Returns those rows all of whose forms have no other row: several rows may give a form one answer, which must not
+    be found in two places. `forms` has those of each row that there is."""
+    of_form: dict[Form | None, list[int]] = {}
+    for row, of in forms.items():
+        for form in of:
+            of_form.setdefault(form, []).append(row)
+    kept, waiting = set(rows), [row for row in forms if row not in rows]
+    while waiting:
+        for form in forms[waiting.pop()]:
+            gone = kept.intersection(of_form[form])
+            kept -= gone
+            waiting += gone
+    return kept
+
+
+def _groups(part: RowPart) -> Sequence[TargetGroup]:
+    return tuple(part.groups()) if isinstance(part, LiteralGroup) else (part,)
+
+
+class _NoNormalForm:
+    """Stands for the normal form of a query, which is that of its form."""
+
+    form_id = ""
+
+    @property
+    def normal(self) -> Any:
+        raise AssertionError("executors ask forms for normal forms")
+
+
+class _Pickler(pickle.Pickler):
+    """Leaves out what executors do not need: normal forms, the catalog, and whatever is made of it."""
+
+    def reducer_override(self, one: Any) -> Any:
+        if isinstance(one, Subscription):
+            return _query, (one.qid, one.name, one.since, one.window, one.form_id, one.begun, one.gaps)
+        if isinstance(one, QuerySet):
+            return __newobj__, (type(one),), _state_of(one)
+        if isinstance(one, TargetGroup):
+            made = {name: getattr(one, name) for name in ("op", "residual", "sides", "derived", "direct")}
+            known = {"number": one.number, "form": one.form}
+            return __newobj__, (TargetGroup,), {**known, **made, "forms": None, "targets": CompactSet(), "placed": None}
+        return NotImplemented
+
+
+def _state_of(queries: QuerySet) -> dict[str, Any]:
+    state = {
+        "id": queries.id,
+        "_queries": CompactSet(),
+        "_audience": queries.audience,
+        "_members": set(),
+        "_changed": set(),
+    }
+    if isinstance(queries, Form):
+        kept = ("selection", "mirror", "tie_mirror", "literal_tests", "shared", "once")
+        made = {name: getattr(queries, name) for name in kept}
+        return state | {"_beside": None} | made
+    return state
+
+
+def _query(
+    qid: int, name: str, since: int, window: int | None, form_id: str, begun: int, gaps: list[tuple[int, int | None]]
+) -> Subscription:
+    return Subscription(qid, name, "", 0, since, window, form_id, begun, _NoNormalForm(), gaps=gaps)
+
+
+def _unpickled(pickled: bytes) -> ShippedQueries:
+    made: ShippedQueries = object.__new__(ShippedQueries)
+    made._parts, made._templates, made._forms, made.rows = pickle.loads(pickled)
+    return made
+
+
+Stored = Callable[[int], Iterator[Chunk]]
+"""Returns the stored outputs with numbers greater than the given one, in the order of their numbers."""
+
+
+class FileSegment(NamedTuple):
+    """Output lines that follow each other in a file: their bytes, their number, and the greatest `seq`."""
+
+    size: int
+    lines: int
+    greatest: int
+
+
+@dataclass(frozen=True, slots=True)
+class RangeFiles:
+    """What was written of a range of times: the file of each table, and that of the output lines, in pieces."""
+
+    tables: Mapping[str, Path]
+    lines: Path
+    pieces: Sequence[FileSegment]
+
+
+class WrittenOutputs(Outputs):
+    """The outputs with the numbers `seqs`, which are read a piece at a time when they are asked for. What is not in its
+    file any more is read from the store."""
+
+    def __init__(
+        self, ranges: Sequence[RangeFiles], members: Mapping[str, Members], seqs: range, stored: Stored
+    ) -> None:
+        """`ranges` are in the order of their times, and `members` has those of each form."""
+        parts = [partial(_fan_out, one.tables, members) for one in ranges if "answers" in one.tables]
+        super().__init__(lambda: _chunks(parts, seqs, stored), len(seqs))
+        self._ranges, self._seqs, self._from_store = ranges, seqs, stored
+
+    def lines(self) -> Iterator[OutputLines]:
+        given = 0
+        for one in self._ranges:
+            try:
+                for lines in _lines_in(one):
+                    yield lines
+                    given += lines.count
+            except FileNotFoundError:
+                for chunk in _stored_between(self._seqs.start + given, self._seqs.stop, self._from_store):
+                    yield chunk.lines()
+                return
+
+
+def _lines_in(one: RangeFiles) -> Iterator[OutputLines]:
+    if one.pieces:
+        with one.lines.open("rb") as file:
+            for size, count, greatest in one.pieces:
+                yield OutputLines(file.read(size), count, greatest)
+
+
+def _chunks(parts: Sequence[Callable[[], FanOut]], seqs: range, stored: Stored) -> Iterator[OutputChunk]:
+    given = 0
+    for part in parts:
+        try:
+            fan_out = part()
+        except FileNotFoundError:
+            yield from _stored_between(seqs.start + given, seqs.stop, stored)
+            return
+        for chunk in fan_out.chunks():
+            given += len(chunk)
+            yield chunk
+
+
+def _stored_between(seq: int, end: int, stored: Stored) -> Iterator[OutputChunk]:
+    """Yields the stored outputs from a number on and before another one."""
+    for chunk in stored(seq - 1):
+        assert isinstance(chunk, OutputChunk), "outputs of earlier formats came before"
+        some = chunk.until(end)
+        yield some
+        if len(some) < len(chunk):
+            return
+
+
+def _fan_out(files: Mapping[str, Path], members: Mapping[str, Members]) -> FanOut:
+    withheld = files.get("withheld")
+    rows = ANSWER_TABLES["withheld"].empty_table() if withheld is None else pq.read_table(withheld)
+    return FanOut(pq.read_table(files["answers"]), members, by_answer(rows))
+
+
+SUMMARY = -1
+"""Stands for a range of times where a task tells the driver what there is."""
+
+DRIVER = -1
+"""Stands for a slice where the driver has found answers."""
+
+
+class BatchDocuments(NamedTuple):
+    """The documents of a batch: their first docid and arrival, from which on both are consecutive, and their number."""
+
+    docid: int
+    arrival: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpreadStep:
+    """What all tasks of a step know: the files of the table `documents`, with those of the batch; the documents and the
+    number of the batch; the quota, the block of arrivals, and the cutoffs by qid. And the times, ascending, at which a
+    new range begins: answers are written by ranges of their ends."""
+
+    documents: tuple[str, ...]
+    entered: BatchDocuments
+    batch: int
+    quota: Quota
+    block: int
+    cutoffs: Mapping[int, Cutoff]
+    times: tuple[int, ...]
+
+    @property
+    def ranges(self) -> int:
+        """The number of ranges."""
+        return len(self.times) + 1
+
+    def range_of(self, time: int) -> int:
+        """Returns the number of the range of a time."""
+        return bisect_right(self.times, time)
+
+    def accounts(self, queries: ShippedQueries) -> Accounts:
+        """Returns accounts without what was used before the step. So their cutoffs are late at most."""
+        known = queries.subscriptions
+        cutoffs = {qid: cutoff for qid, cutoff in self.cutoffs.items() if qid in known}
+        return Accounts(queries, self.quota, cutoffs, EarlierUsage(), self.block)
+
+
+@dataclass(slots=True)
+class Counts:
+    """What there is in a range of times: matches with answers, answers that anybody gets, and their outputs."""
+
+    matches: int = 0
+    answers: int = 0
+    outputs: int = 0
+
+    def add(self, other: Counts) -> None:
+        self.matches += other.matches
+        self.answers += other.answers
+        self.outputs += other.outputs
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSummary:
+    """What a task tells the driver about a slice: what there is in each range; the forms that have answers; what was
+    charged to whom; the groups of literals that were charged, as row and id; the matches of rows that only the driver
+    can answer, as an Arrow stream; and what it cost to find matches."""
+
+    counts: list[Counts]
+    forms: frozenset[str]
+    charges: list[tuple[str, Book]]
+    literals: list[tuple[int, str]]
+    rest: bytes | None
+    costs: list[Cost]
+
+
+@dataclass(slots=True)
+class SliceAnswers:
+    """The answers of a slice in a range, and the rows of their matches, as the slice numbers them."""
+
+    answers: list[Answer]
+    matches: list[pa.Table] = field(default_factory=list)
+
+
+ShuffleRecord = tuple[int, tuple[int, bytes]]
+"""A range, or SUMMARY; the number of a slice; and its SliceAnswers, or its Summary, pickled."""
+
+
+class DocumentFiles:
+    """The table `documents` in files. All that `StoredRecords` asks of a store."""
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self._paths = paths
+
+    def find(self, table: str, column: str, numbers: pa.Array) -> pa.Table:
+        return pa.concat_tables([DOCUMENTS.empty_table(), *find_rows(self._paths, DOCUMENTS, column, numbers)])
+
+
+class _MatchRows:
+    """Implements `mmqjp.answers.query_operators.MatchLog` in memory."""
+
+    def __init__(self) -> None:
+        self.next_match = 0
+        self.rows: list[pa.Table] = []
+
+    def save_matches(self, rows: pa.Table) -> None:
+        self.rows.append(rows)
+        self.next_match += len(rows)
+
+
+def answer_slice(
+    step: SpreadStep, queries: ShippedQueries, number: int, matches: FactorisedMatches
+) -> Iterator[ShuffleRecord]:
+    """Answers the matches of the slice of a number. Yields the answers by ranges, and a summary."""
+    accounts, log = step.accounts(queries), _MatchRows()
+    context, records = StepContext(accounts), StoredRecords(DocumentFiles(step.documents))
+    arrivals = Arrivals()
+    first = step.entered
+    for place in range(first.number):
+        arrivals.add(first.docid + place, first.arrival + place)
+    operator = QueryOperator(queries, records, step.quota)
+    expansion = Expansion(queries, records, lambda part: operator, context)
+    reader = MatchReader(expansion, records, arrivals, queries.template_of, log)
+    answers: list[Answer] = []
+    rest: list[pa.RecordBatch] = []
+    for chunk in matches.to_batches(MATCH_CHUNK):
+        ours = np.isin(chunk["qid"].to_numpy(), queries.rows)
+        if ours.all():
+            reader.read_chunk(chunk, answers)
+        else:
+            rest.append(chunk.filter(pa.array(~ours)))
+            if ours.any():
+                reader.read_chunk(chunk.filter(pa.array(ours)), answers)
+        records.release_trees()
+    for place, one in enumerate(_by_range(step, answers, log.rows)):
+        if one.answers:
+            yield place, (number, pickle.dumps(one, pickle.HIGHEST_PROTOCOL))
+    rows = {group: row for row, group in queries.literal_groups()}
+    summary = TaskSummary(
+        _counts(step, accounts, answers, log.rows),
+        frozenset(answer.form for answer in answers),
+        list(accounts.charges()),
+        [(rows[group], group.queries.id) for group in accounts.charged_literals()],
+        as_stream(rest) if rest else None,
+        list(matches.costs()),
+    )
+    yield SUMMARY, (number, pickle.dumps(summary, pickle.HIGHEST_PROTOCOL))
+
+
+def _by_range(step: SpreadStep, answers: Iterable[Answer], matches: Sequence[pa.Table]) -> list[SliceAnswers]:
+    found = [SliceAnswers([]) for _ in range(step.ranges)]
+    for answer in answers:
+        found[step.range_of(answer.t1)].answers.append(answer)
+    if matches:
+        rows = pa.concat_tables(matches)
+        of = _ranges_of(step, rows)
+        for number in np.unique(of).tolist():
+            found[number].matches.append(rows.filter(pa.array(of == number)))
+    return found
+
+
+def _ranges_of(step: SpreadStep, matches: pa.Table) -> Ints:
+    found: Ints = np.array(step.times, np.int64).searchsorted(matches["t1"].to_numpy(), "right")
+    return found
+
+
+def _counts(
+    step: SpreadStep, accounts: Accounts, answers: Iterable[Answer], matches: Iterable[pa.Table]
+) -> list[Counts]:
+    counts = [Counts() for _ in range(step.ranges)]
+    members: dict[str, Members] = {}
+    for answer in answers:
+        if answer.form not in members:
+            members |= accounts.members([answer.form], step.batch)
+        got = count_recipients(answer, members[answer.form], step.batch)
+        if got:
+            of_range = counts[step.range_of(answer.t1)]
+            of_range.answers += 1
+            of_range.outputs += got
+    for rows in matches:
+        for number in _ranges_of(step, rows).tolist():
+            counts[number].matches += 1
+    return counts
+
+
+# ------------------------------------------------------------ writing
+
+
+@dataclass(frozen=True, slots=True)
+class RangeStart:
+    """The first numbers that a range has for its matches, answers and outputs."""
+
+    match: int
+    answer: int
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """What all tasks that write know: where each range starts; how many matches, answers and outputs of executors it
+    has; the folders of tables, with what the names of files begin with; and the folder of output lines."""
+
+    starts: tuple[RangeStart, ...]
+    counts: tuple[tuple[int, int, int], ...]
+    folders: Mapping[str, Path]
+    prefix: str
+    lines: Path
+
+
+class WrittenRange(NamedTuple):
+    """What a task has written: the number of the range, the files of tables, and the output lines."""
+
+    number: int
+    tables: dict[str, DataFile]
+    lines: Path
+    pieces: list[FileSegment]
+
+
+def write_range(
+    step: SpreadStep,
+    queries: ShippedQueries,
+    writing: Writing,
+    number: int,
+    attempt: int,
+    told: Iterable[ShuffleRecord],
+) -> WrittenRange:
+    """Writes the answers of a range, and its output lines. `attempt` tells this attempt at the task from all others."""
+    start, name = writing.starts[number], f"{writing.prefix}{number}-{attempt}"
+    pickled = dict(one for _, one in told)
+    own: tuple[list[Answer], dict[str, Members]] = ([], {})
+    if DRIVER in pickled:
+        own = pickle.loads(pickled.pop(DRIVER))
+    answers, matches = _renumbered([pickled[slice_] for slice_ in sorted(pickled)], start.match)
+    members = step.accounts(queries).members({answer.form for answer in answers}, step.batch)
+    recipients = [count_recipients(answer, members[answer.form], step.batch) for answer in answers]
+    counts = sum(map(len, matches)), len(list(filter(None, recipients))), sum(recipients)
+    if counts != writing.counts[number]:  # numbers have been given to others
+        raise RuntimeError(f"a task was repeated, and found {counts} and not {writing.counts[number]}")
+    members |= own[1]
+    rows = answer_rows([*answers, *own[0]], members, step.batch, start.answer, start.seq)
+    tables = {
+        "answers": rows.answers,
+        "withheld": rows.withheld,
+        "answer_matches": rows.matches,
+        "match_rows": pa.concat_tables([ANSWER_TABLES["match_rows"].empty_table(), *matches]),
+    }
+    files = {
+        table: write_data_file(writing.folders[table] / f"{name}.parquet", [found], ANSWER_TABLES[table])
+        for table, found in tables.items()
+        if len(found)
+    }
+    lines, pieces = writing.lines / f"{name}.jsonl", list[FileSegment]()
+    with open(lines, "wb", opener=open_like_directory) as file:
+        fan_out = FanOut(rows.answers, members, by_answer(rows.withheld)) if len(rows.answers) else None
+        for chunk in fan_out.chunks() if fan_out is not None else ():
+            some = chunk.lines()
+            file.write(some.text)
+            pieces.append(FileSegment(len(some.text), some.count, some.greatest))
+    return WrittenRange(number, files, lines, pieces)
+
+
+def _renumbered(pickled: Iterable[bytes], first: int) -> tuple[list[Answer], list[pa.Table]]:
+    """Returns the answers of all slices, and the rows of their matches, which are numbered from `first` on."""
+    answers: list[Answer] = []
+    matches: list[pa.Table] = []
+    for one in pickled:
+        found: SliceAnswers = pickle.loads(one)
+        rows = pa.concat_tables(found.matches)
+        known = rows["match"].to_numpy()
+        for answer in found.answers:
+            answer.matches[:] = (known.searchsorted(answer.matches) + first).tolist()
+        numbers = pa.array(np.arange(first, first + len(rows)))
+        matches.append(rows.set_column(rows.schema.get_field_index("match"), "match", numbers))
+        first += len(rows)
+        answers += found.answers
+    return answers, matches
+
+
+TABLES_OF_ANSWERS = ("answers", "withheld", "answer_matches", "match_rows")
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What executors have found in the running step, with the queries that they were sent, and keep until it is
+    written: in each range of times so much, with matches from these numbers on."""
+
+    told: RDD[ShuffleRecord]
+    step: SpreadStep
+    queries: Broadcast[ShippedQueries]
+    counts: list[Counts]
+    matches: list[int]
+
+
+@telling_loss
+class SpreadAnswers:
+    """Answers the matches of large batches on executors.
+
+    A step calls `answer` once, and then `write` or `discard`. These raise Spark's errors.
+    """
+
+    def __init__(self, store: SparkEngine, ledger: Ledger, registry: Registry, records: Records, quota: Quota) -> None:
+        self._store, self._ledger, self._registry, self._records = store, ledger, registry, records
+        self._quota = quota
+        self._shipped: tuple[int, Broadcast[ShippedQueries]] | None = None
+        self._found: _Found | None = None
+
+    def answer(
+        self, matches: Matches, records: Sequence[Record], accounts: Accounts, block: int, cutoffs: Cutoffs
+    ) -> tuple[Matches, frozenset[str]]:
+        """Answers the matches of the documents of a batch, which have entered, and charges the accounts.
+
+        Returns the matches that only the driver can answer, and the ids of the forms that have answers. If the matches
+        were not found by executors, these are all of them.
+        """
+        self.discard()
+        if not isinstance(matches, SpreadMatches):
+            return matches, frozenset()
+        self._records.write()
+        step = SpreadStep(
+            tuple(self._store.write_out("documents")),
+            BatchDocuments(records[0].docid, records[0].arrival, len(records)),
+            self._ledger.batch,
+            self._quota,
+            block,
+            dict(cutoffs),
+            _times(records, self._store.parallelism),
+        )
+        shipped = self._queries()
+        told = matches.answered(partial(_answered, step, shipped)).persist(StorageLevel.DISK_ONLY)
+        summaries: list[TaskSummary] = [pickle.loads(one) for _, (_, one) in told.filter(_is_summary).collect()]
+        counts = [Counts() for _ in range(step.ranges)]
+        for summary in summaries:
+            for all_, one in zip(counts, summary.counts, strict=True):
+                all_.add(one)
+            accounts.add_charges(summary.charges, self._groups(summary.literals))
+        matches.note(cost for summary in summaries for cost in summary.costs)
+        ends = list(accumulate((one.matches for one in counts), initial=self._ledger.next_match))
+        self._ledger.next_match = ends[-1]
+        self._found = _Found(told, step, shipped, counts, ends[:-1])
+        return _rest(summaries), frozenset(form for summary in summaries for form in summary.forms)
+
+    def _groups(self, charged: Iterable[tuple[int, str]]) -> Iterator[LiteralGroup]:
+        """Yields the groups of literals of these rows and ids."""
+        for row, id in charged:
+            for part in self._registry.parts_of_row(row):
+                if isinstance(part, LiteralGroup) and part.queries.id == id:
+                    yield part
+
+    def _queries(self) -> Broadcast[ShippedQueries]:
+        version = self._registry.version
+        if self._shipped is None or self._shipped[0] != version:
+            if self._shipped is not None:
+                self._shipped[1].destroy()
+            rows = {target.row for owner in self._registry.owners() for target in owner.targets}
+            queries = ShippedQueries(self._registry, rows)
+            self._shipped = version, self._store.context.broadcast(queries)
+        return self._shipped[1]
+
+    def write(self, own: Sequence[Answer], members: Mapping[str, Members]) -> list[RangeFiles] | None:
+        """Writes the answers of the step, with the driver's `own`, and numbers them and their outputs. `members` has
+        those of each form.
+
+        Returns the files of each range, in the order of their times; None if executors have no answers.
+        """
+        found, ledger = self._found, self._ledger
+        if found is None or not any(one.answers for one in found.counts):
+            return None
+        step = found.step
+        of_range: list[list[Answer]] = [[] for _ in range(step.ranges)]
+        counts = [Counts(0, one.answers, one.outputs) for one in found.counts]
+        for answer in own:
+            if answer.form in members and (got := count_recipients(answer, members[answer.form], step.batch)):
+                number = step.range_of(answer.t1)
+                of_range[number].append(answer)
+                counts[number].add(Counts(0, 1, got))
+        answers = list(accumulate((one.answers for one in counts), initial=ledger.next_answer))
+        seqs = list(accumulate((one.outputs for one in counts), initial=ledger.next_seq))
+        writing = Writing(
+            tuple(map(RangeStart, found.matches, answers, seqs)),
+            tuple((one.matches, one.answers, one.outputs) for one in found.counts),
+            {table: self._store.folder(table) for table in TABLES_OF_ANSWERS},
+            self._store.prefix_for_others(TABLES_OF_ANSWERS),
+            self._store.emptied_scratch(),
+        )
+        ours = [
+            (number, (DRIVER, pickle.dumps((some, {one.form: members[one.form] for one in some}))))
+            for number, some in enumerate(of_range)
+            if some
+        ]
+        told = found.told.filter(_is_range)
+        if ours:
+            told = told.union(self._store.context.parallelize(ours, 1))
+        written = (
+            told.partitionBy(step.ranges, _same)
+            .mapPartitionsWithIndex(partial(_write, step, found.queries, writing))
+            .collect()
+        )
+        self.discard()
+        files: list[RangeFiles] = []
+        for _, tables, lines, pieces in sorted(written, key=_number):
+            for table, file in tables.items():
+                self._store.adopt(table, file)
+            paths = {table: self._store.folder(table) / file.name for table, file in tables.items()}
+            files.append(RangeFiles(paths, lines, pieces))
+        ledger.next_answer, ledger.next_seq = answers[-1], seqs[-1]
+        return files
+
+    def discard(self) -> None:
+        """Lets go of what executors keep."""
+        found, self._found = self._found, None
+        if found is not None:
+            with suppress(Py4JError, PySparkException, ConnectionError):  # if it is gone, so is what it keeps
+                found.told.unpersist()
+
+
+def _times(records: Sequence[Record], most: int) -> tuple[int, ...]:
+    """Returns the times at which at most so many ranges begin, but for the first: a batch's documents end in each of
+    them about as often."""
+    ends = sorted(record.t1 for record in records)
+    return tuple(sorted({ends[place * len(ends) // most] for place in range(1, most)}))
+
+
+def _rest(summaries: Iterable[TaskSummary]) -> pa.Table:
+    streams = [pa.ipc.open_stream(one.rest).read_all() for one in summaries if one.rest is not None]
+    return pa.concat_tables([RESULT.empty_table(), *streams])
+
+
+# ------------------------------------------------------------ on executors
+
+
+def _answered(
+    step: SpreadStep, queries: Broadcast[ShippedQueries], number: int, matches: FactorisedMatches
+) -> Iterator[ShuffleRecord]:
+    return answer_slice(step, queries.value, number, matches)
+
+
+def _write(
+    step: SpreadStep, queries: Broadcast[ShippedQueries], writing: Writing, number: int, told: Iterator[ShuffleRecord]
+) -> Iterator[WrittenRange]:
+    context = TaskContext.get()
+    assert context is not None, "this runs in a task"
+    yield write_range(step, queries.value, writing, number, context.taskAttemptId(), told)
+
+
+def _is_summary(told: ShuffleRecord) -> bool:
+    return told[0] == SUMMARY
+
+
+def _is_range(told: ShuffleRecord) -> bool:
+    return told[0] != SUMMARY
+
+
+def _same(number: int) -> int:
+    return number
+
+
+def _number(written: WrittenRange) -> int:
+    return written.number

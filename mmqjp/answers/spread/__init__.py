@@ -1,1 +1,0 @@
-"""Answering the matches of a large batch by many tasks, on the executors of Spark."""

@@ -1,0 +1,709 @@
+"""What the picture of a query's join graph shows: the two inputs of each join as outlines, and the value joins.
+
+Draws the join graph of a query as SVG: the outlines of both inputs face each other, with curves between them.
+
+Draws the plan of all queries as SVG, before the rules and after them: operations in columns, what they read on their
+left.
+
+Draws what the queries of a store share as SVG: queries, the rows of R_T that they have, and their templates.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+
+from mmqjp.explain import svg
+from mmqjp.explain.plan import Operation, SharedRowUse, SharedTemplate, Sharing
+from mmqjp.explain.svg import COLUMN, LINE, LayerCell, Outline, OutlineLine, OutlineNode, layered, truncate_to_width
+from mmqjp.explain.terms import wrap_in_functions
+from xscl.algebra.values import Call, Compare, Expr, Number, Step, VarPath, derivation, number_string
+from xscl.algebra.words import join_threshold
+from xscl.check import disjuncts
+from xscl.parser import parse_script
+from xscl.printer import to_xscl
+from xscl.syntax import Block, Input, Join, Query, SelectItems, SubQuery
+
+MOST_FIGURES = 12
+"""The maximum number of figures of a query. The others are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class FigureBlock:
+    """A query block in a figure: the stream that it reads, and its rows."""
+
+    stream: str
+    rows: tuple[OutlineLine, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FigureSide:
+    """An input of a join: a block, or all blocks of the join of a number (from 1) with the rows that are used."""
+
+    blocks: tuple[FigureBlock, ...]
+    join: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A value join: its text, and for each side the block and the row, counted from 0, and the functions applied.
+    `near` is its threshold if near() finds the documents, else None."""
+
+    text: str
+    left: tuple[int, int]
+    right: tuple[int, int]
+    left_functions: tuple[str, ...]
+    right_functions: tuple[str, ...]
+    near: str | None = None
+
+    @property
+    def label(self) -> str:
+        """The functions applied on both sides, and how the values are compared if that is not by "=" alone."""
+        left, right = (
+            wrap_in_functions(names[1:], names[0]) if names else ""
+            for names in (self.left_functions, self.right_functions)
+        )
+        sign = "=" if self.near is None else f"near {self.near}"
+        if left != right:
+            return f"{left or 'as it is'} {sign} {right or 'as it is'}"
+        return left if left and self.near is None else f"{left} {sign}".strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A join, or one of the `disjuncts` of its predicate: number `disjunct` from 1. A filter has one input."""
+
+    number: int
+    disjunct: int
+    disjuncts: int
+    op: str
+    window: str
+    sides: tuple[FigureSide, ...]
+    curves: tuple[Curve, ...] = ()
+    conditions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class JoinFigures:
+    """The figures of a query, inner joins first. `left_out` counts those beyond MOST_FIGURES, and `joins` the joins.
+    `once` says what is told once, as it is written."""
+
+    figures: tuple[Figure, ...]
+    left_out: int
+    joins: int
+    once: str | None
+
+
+def join_figures(query: Query) -> JoinFigures:
+    """Returns the figures of a query that `xscl.check` found no fault with."""
+    reader = _Reader()
+    tree, _, _ = reader.read(query.source)
+    figures = list(reader.figures()) if reader.joins else [reader.filter(tree)]
+    once = None if query.once is None else to_xscl(query.once)
+    return JoinFigures(tuple(figures[:MOST_FIGURES]), max(0, len(figures) - MOST_FIGURES), len(reader.joins), once)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ref:
+    """What a name stands for: a path on a variable of a block (None: on its root), with functions applied to it."""
+
+    block: int
+    var: str | None
+    steps: tuple[Step, ...] = ()
+    functions: tuple[str, ...] = ()
+
+
+_Scope = Mapping[str, _Ref | None]
+"""The names that a predicate can use. Constants are None."""
+_Roots = list[tuple[str | None, _Ref | None]]
+"""What `SELECT *` selects."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Tree:
+    """An input of a join: the numbers of its blocks, from 0, and of its join, from 1."""
+
+    blocks: tuple[int, ...]
+    join: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Join:
+    join: Join
+    left: _Tree
+    right: _Tree
+    scope: _Scope
+
+
+class _Reader:
+    """Reads the blocks and the joins of one query."""
+
+    def __init__(self) -> None:
+        self._blocks: list[Block] = []
+        self.joins: list[_Join] = []
+
+    def read(self, source: Input) -> tuple[_Tree, _Scope, _Roots]:
+        """Reads an input. Returns it with the names that can be used outside of it, and what `*` stands for there."""
+        match source:
+            case Block():
+                return self._block(source)
+            case Join():
+                left, left_scope, left_roots = self.read(source.left)
+                right, right_scope, right_roots = self.read(source.right)
+                both = {**left_scope, **right_scope}
+                self.joins.append(_Join(source, left, right, both))
+                return _Tree(left.blocks + right.blocks, len(self.joins)), both, left_roots + right_roots
+            case SubQuery():
+                tree, scope, roots = self.read(source.source)
+                if isinstance(source.select, SelectItems):
+                    roots = [(item.name, _ref(item.operand, scope)) for item in source.select.items]
+                else:
+                    names = ("left", "right") if len(tree.blocks) <= 2 else [f"b{n + 1}" for n in range(len(roots))]
+                    roots = [(name or names[place], ref) for place, (name, ref) in enumerate(roots)]
+                return tree, {str(name): ref for name, ref in roots}, roots
+
+    def _block(self, block: Block) -> tuple[_Tree, _Scope, _Roots]:
+        number = len(self._blocks)
+        self._blocks.append(block)
+        outline = Outline(block)
+        scope: _Scope = {var: _Ref(number, var) for var in outline.variables()}
+        return _Tree((number,)), scope, [(block.steps[-1].var, _Ref(number, None))]
+
+    def filter(self, tree: _Tree) -> Figure:
+        """Returns the figure of a query without a join."""
+        return Figure(1, 1, 1, "", "", (self._side(tree, {number: self._outline(number) for number in tree.blocks}),))
+
+    def _outline(self, number: int) -> Outline:
+        return Outline(self._blocks[number])
+
+    def figures(self) -> Iterator[Figure]:
+        """Yields the figures of all joins."""
+        for number, join in enumerate(self.joins, 1):
+            arms = disjuncts(join.join.pred)
+            for place, literals in enumerate(arms, 1):
+                figure = self._figure(join, literals)
+                yield replace(figure, number=number, disjunct=place, disjuncts=len(arms))
+
+    def _figure(self, join: _Join, literals: tuple[Expr, ...]) -> Figure:
+        outlines = {number: self._outline(number) for number in (*join.left.blocks, *join.right.blocks)}
+        equal = [pair for literal in literals if (pair := _equality(literal, join)) is not None]
+        found = equal or _nearest(literals, join)
+        conditions = [to_xscl(literal) for literal in literals if all(literal is not pair.literal for pair in found)]
+        ends = [tuple(outlines[ref.block].at(ref.var, ref.steps) for ref in (pair.left, pair.right)) for pair in found]
+        joined = {id(node) for pair in ends for node in pair}
+        places: dict[int, tuple[int, int]] = {}
+        sides = tuple(self._side(tree, outlines, joined, places) for tree in (join.left, join.right))
+        curves = tuple(
+            Curve(
+                to_xscl(pair.literal),
+                places[id(one)],
+                places[id(other)],
+                pair.left.functions,
+                pair.right.functions,
+                pair.near,
+            )
+            for pair, (one, other) in zip(found, ends, strict=True)
+        )
+        window = to_xscl(join.join.window)
+        return Figure(1, 1, 1, join.join.op, window, sides, curves, tuple(conditions))
+
+    def _side(
+        self,
+        tree: _Tree,
+        outlines: Mapping[int, Outline],
+        joined: set[int] | frozenset[int] = frozenset(),
+        places: dict[int, tuple[int, int]] | None = None,
+    ) -> FigureSide:
+        """An input as it is shown. `places` gets the block and row of each node."""
+        blocks = []
+        for place, number in enumerate(tree.blocks):
+            rows: list[tuple[OutlineNode, OutlineLine]] = list(
+                outlines[number].rows(joined, only_joined=tree.join is not None)
+            )
+            blocks.append(FigureBlock(outlines[number].stream, tuple(row for _, row in rows)))
+            if places is not None:
+                places.update((id(node), (place, line)) for line, (node, _) in enumerate(rows))
+        return FigureSide(tuple(blocks), tree.join)
+
+
+@dataclass(frozen=True, slots=True)
+class _ValueJoin:
+    """A condition by which documents are found: what it compares of the left and of the right input, and how near."""
+
+    literal: Expr
+    left: _Ref
+    right: _Ref
+    near: str | None = None
+
+
+def _equality(literal: Expr, join: _Join) -> _ValueJoin | None:
+    if not isinstance(literal, Compare) or literal.op != "=":
+        return None
+    return _value_join(literal, literal.left, literal.right, join)
+
+
+def _nearest(literals: tuple[Expr, ...], join: _Join) -> list[_ValueJoin]:
+    """The value join of a disjunct without equalities: that near() with the greatest threshold (`xscl.check`)."""
+    found: list[_ValueJoin] = []
+    for literal in literals:
+        match literal:
+            case Call(name="near", args=(one, other, Number(text=text))):
+                pair = _value_join(literal, one, other, join, text)
+                found += [] if pair is None else [pair]
+    return sorted(found, key=lambda pair: join_threshold(number_string(pair.near or "")), reverse=True)[:1]
+
+
+def _value_join(literal: Expr, one: Expr, other: Expr, join: _Join, near: str | None = None) -> _ValueJoin | None:
+    """The value join of two operands; None if they are not of both inputs."""
+    left, right = _ref(one, join.scope), _ref(other, join.scope)
+    if left is None or right is None or (left.block in join.left.blocks) == (right.block in join.left.blocks):
+        return None
+    if right.block in join.left.blocks:
+        left, right = right, left
+    return _ValueJoin(literal, left, right, near)
+
+
+def _ref(operand: Expr, scope: _Scope) -> _Ref | None:
+    """What an operand stands for; None for a constant."""
+    match operand:
+        case VarPath(var=var, steps=steps):
+            found = scope[var]
+            return found and replace(found, steps=(*found.steps, *steps))
+        case Call(args=(arg, *_)) if name := derivation(operand):
+            found = _ref(arg, scope)
+            return found and replace(found, functions=(*found.functions, name))
+    return None
+
+
+SIDE, JOIN_GAP, EDGE = 330, 240, 12
+"""The width of an outline, of the room between two, and of the margin."""
+INDENT = 14
+"""How much further right a row stands than its parent."""
+JOIN_PAD = 10
+"""The room between the edge of a box and its text."""
+HEAD = 66
+"""The height of the operator, window and order, above the curves."""
+LOWER = 20
+"""How much lower than these the outlines begin, so that curves do not cross them."""
+
+MOST_ROWS, MOST_CONDITIONS = 40, 12
+"""How many rows of an outline and conditions a figure shows. The others are counted."""
+MOST_DESCRIBED = 4_000
+"""The maximum length of the description, in characters."""
+
+MOST_QUERIES = 100
+"""How many queries one picture shows."""
+
+JOIN_WIDTH = 2 * EDGE + 2 * SIDE + JOIN_GAP
+_WIDEST = int((JOIN_WIDTH - 2 * EDGE) / COLUMN)
+
+_BELOW = {
+    "FOLLOWED BY": "the left before the right",
+    "JOIN": "in any order",
+    "JOIN UNORDERED": "each pair once",
+    "NOT FOLLOWED BY": "no right after the left",
+    "NOT JOIN": "no right before or after",
+    "NOT PRECEDED BY": "no right before the left",
+}
+_TO_RIGHT = {"FOLLOWED BY", "NOT FOLLOWED BY"}
+_TO_LEFT = {"NOT PRECEDED BY"}
+
+
+def join_graph(text: str, name: str) -> str:
+    """Returns the join graph of a query as an SVG element. `text` is a script of its own, as stores have it.
+
+    Paths and texts that are too long are cut, and what is too much is counted. Everything is escaped. Raises
+    XsclErrors.
+    """
+    return join_graphs([(name, text)])
+
+
+def join_graphs(queries: Sequence[tuple[str, str]]) -> str:
+    """Returns the join graphs of queries, given as names and texts, one below the other. Raises XsclErrors."""
+    parts: list[str] = []
+    described: list[str] = []
+    y, width, rest = float(EDGE), 2 * EDGE + SIDE, len(queries) - MOST_QUERIES
+    for name, text in queries[:MOST_QUERIES]:
+        (query,) = parse_script(text, stored=True).queries
+        shown = join_figures(query)
+        if len(queries) > 1:
+            parts.append(svg.text_element(EDGE, y + svg.SIZE, truncate_to_width(name, _WIDEST), bold=True))
+            y += LINE + 8
+        for figure in shown.figures:
+            drawn = _Drawing(figure, y, _heading(figure, shown))
+            parts += drawn.parts()
+            y = drawn.bottom + LINE
+        for note in (f"and {shown.left_out:,} more disjuncts" if shown.left_out else "", shown.once or ""):
+            if note:
+                parts.append(svg.text_element(EDGE, y, truncate_to_width(note, _WIDEST), "quiet"))
+                y += LINE
+        width = JOIN_WIDTH if shown.joins else width
+        described.append((f"{truncate_to_width(name, 80)}: " if len(queries) > 1 else "") + describe_join_graph(shown))
+    if rest > 0:
+        parts.append(svg.text_element(EDGE, y, f"and {rest:,} more queries", "quiet"))
+        y += LINE
+    names = ", ".join(dict.fromkeys(truncate_to_width(name, 80) for name, _ in queries[:5]))
+    title = f"{'Join graph' if width == JOIN_WIDTH else 'Pattern'} of {names}"
+    return svg.picture(width, y - LINE + EDGE, title, " ".join(described)[:MOST_DESCRIBED], parts)
+
+
+def _heading(figure: Figure, shown: JoinFigures) -> str:
+    """What stands above a figure, if there are several."""
+    parts = [f"join {figure.number} of {shown.joins}"] if shown.joins > 1 else []
+    parts += [f"disjunct {figure.disjunct} of {figure.disjuncts}"] if figure.disjuncts > 1 else []
+    return ", ".join(parts)
+
+
+class _Drawing:
+    """A figure that is being drawn, from `top` down to `bottom`."""
+
+    def __init__(self, figure: Figure, top: float, heading: str) -> None:
+        self._figure = figure
+        self._parts: list[str] = []
+        if heading:
+            self._parts.append(svg.text_element(EDGE, top + svg.SIZE, heading, bold=True))
+            top += LINE + 4
+        self._head, self._top = top, top + LOWER * (len(figure.sides) - 1)
+        ends = [self._side(side, EDGE + place * (SIDE + JOIN_GAP)) for place, side in enumerate(figure.sides)]
+        self.bottom = max(bottom for _, bottom in ends)
+        if len(ends) == 2:
+            self._between()
+            self._curves(ends[0][0], ends[1][0])
+            self._conditions()
+
+    def parts(self) -> list[str]:
+        return self._parts
+
+    def _side(self, side: FigureSide, x: float) -> tuple[dict[tuple[int, int], float], float]:
+        """Draws an outline. Returns the middles of its rows, by block and row, and where it ends."""
+        places: dict[tuple[int, int], float] = {}
+        y = self._top + LINE
+        if side.join is not None:
+            self._parts.append(svg.text_element(x + JOIN_PAD, y, f"each match of join {side.join}", "quiet"))
+            y += LINE
+        for number, block in enumerate(side.blocks):
+            if number:
+                self._parts.append(svg.line_element(f"M{x:g} {y - 10:g}h{SIDE}"))
+                y += 6
+            self._parts.append(
+                svg.text_element(x + JOIN_PAD, y, truncate_to_width(f"stream {block.stream}", _room(0)), "quiet")
+            )
+            y += LINE
+            for line in range(len(block.rows)):
+                places[number, line] = y - 4 + min(line, MOST_ROWS) * LINE
+            self._parts += _rows(block, x, y)
+            y += min(len(block.rows), MOST_ROWS + 1) * LINE
+        bottom = y - LINE + JOIN_PAD + 2
+        self._parts.append(svg.box(x, self._top, SIDE, bottom - self._top))
+        return places, bottom
+
+    def _between(self) -> None:
+        """Draws the operator, the window and the order between the outlines."""
+        figure, middle = self._figure, EDGE + SIDE + JOIN_GAP / 2
+        left, right, y = EDGE + SIDE + 18, EDGE + SIDE + JOIN_GAP - 18, self._head + 40
+        arrow = f"M{left:g} {y:g}H{right:g}"
+        if figure.op not in _TO_LEFT:
+            arrow += "m-7 -4l7 4l-7 4"
+        if figure.op not in _TO_RIGHT:
+            arrow += f"M{left + 7:g} {y - 4:g}l-7 4l7 4"
+        within = "whatever the time" if figure.window == "INF" else f"within {figure.window}"
+        self._parts += [
+            svg.text_element(middle, self._head + 12, figure.op, anchor="middle", bold=True),
+            svg.text_element(middle, self._head + 30, within, anchor="middle"),
+            svg.line_element(arrow),
+            svg.text_element(middle, self._head + 56, _BELOW[figure.op], "quiet", anchor="middle"),
+        ]
+
+    def _curves(self, left: dict[tuple[int, int], float], right: dict[tuple[int, int], float]) -> None:
+        """Draws the value joins. Their labels stand below each other, near the middle of their curves."""
+        shown = sorted(self._figure.curves, key=lambda one: left[one.left] + right[one.right])
+        middle, label = EDGE + SIDE + JOIN_GAP / 2, self._head + HEAD + 8
+        for one in shown:
+            start, end = left[one.left], right[one.right]
+            label = max(label, (start + end) / 2)
+            text = truncate_to_width(one.label, 28)
+            half = (svg.columns(text) * COLUMN) / 2 + 5
+            near, far = EDGE + SIDE, EDGE + SIDE + JOIN_GAP
+            self._parts += [
+                svg.curve(near, start, middle - half, label),
+                svg.curve(middle + half, label, far, end),
+                svg.dot(near, start),
+                svg.dot(far, end),
+                svg.text_element(middle, label + 4, text, "accent", anchor="middle", bold=text == "="),
+            ]
+            label += LINE - 2
+        self.bottom = max(self.bottom, label - LINE + JOIN_PAD)
+
+    def _conditions(self) -> None:
+        """Writes what else must hold below the outlines."""
+        conditions = [
+            truncate_to_width(condition, _WIDEST - 5) for condition in self._figure.conditions[:MOST_CONDITIONS]
+        ]
+        if more := len(self._figure.conditions) - len(conditions):
+            conditions.append(f"{more:,} more conditions")
+        for condition in conditions:
+            self.bottom += LINE
+            self._parts.append(svg.text_element(EDGE + JOIN_PAD, self.bottom, f"and {condition}"))
+        self.bottom += 6 if conditions else 0
+
+
+def _room(depth: int) -> int:
+    """How many columns a row may take."""
+    return int((SIDE - 2 * JOIN_PAD - depth * INDENT) / COLUMN)
+
+
+def _rows(block: FigureBlock, x: float, y: float) -> Iterator[str]:
+    """Draws the rows of a block, the first one with its base line at `y`."""
+    for row in block.rows[:MOST_ROWS]:
+        depth = min(row.depth, 12)
+        room = _room(depth)
+        var = "" if row.var is None else truncate_to_width(row.var, room // 2)
+        text = truncate_to_width(
+            f"where {row.text}" if row.is_condition else row.text, room - (svg.columns(var) + 2 if var else 0)
+        )
+        start = x + JOIN_PAD + depth * INDENT
+        if row.joins:
+            yield svg.bar(x + 3, y - 14, SIDE - 6, LINE - 2)
+        yield svg.text_element(start, y, text, "quiet" if row.is_condition else "")
+        if var:
+            yield svg.text_element(x + SIDE - JOIN_PAD, y, var, "accent", anchor="end", bold=True)
+        y += LINE
+    if len(block.rows) > MOST_ROWS:
+        yield svg.text_element(x + JOIN_PAD, y, f"and {len(block.rows) - MOST_ROWS:,} more", "quiet")
+
+
+def describe_join_graph(shown: JoinFigures) -> str:
+    """Returns in words what the figures show."""
+    sentences = []
+    for figure in shown.figures:
+        heading = _heading(figure, shown)
+        sentences.append(f"{heading}:" if heading else "")
+        for label, side in zip(
+            ("Left", "Right") if len(figure.sides) == 2 else ("Pattern",), figure.sides, strict=True
+        ):
+            sentences.append(f"{label}: {_side_in_words(side)}.")
+        if len(figure.sides) == 2:
+            window = "with no window" if figure.window == "INF" else f"within {figure.window}"
+            sentences.append(f"{figure.op} {window}, {_BELOW[figure.op]}.")
+        sentences += [f"Joined: {one.text}." for one in figure.curves]
+        sentences += [f"And {condition}." for condition in figure.conditions]
+    if shown.left_out:
+        sentences.append(f"And {shown.left_out:,} more disjuncts.")
+    if shown.once:
+        sentences.append(f"{shown.once}.")
+    return " ".join(truncate_to_width(sentence, 400) for sentence in sentences if sentence)
+
+
+def _side_in_words(side: FigureSide) -> str:
+    blocks = [f"stream {block.stream}, {_in_words(block)}" for block in side.blocks]
+    matches = "" if side.join is None else f"each match of join {side.join}, "
+    return matches + "; ".join(blocks)
+
+
+def _in_words(block: FigureBlock) -> str:
+    rows: Sequence[str] = [f"where {row}" if row.is_condition else str(row) for row in block.rows[:MOST_ROWS]]
+    return ", ".join(rows)
+
+
+MOST, MOST_IN_COLUMN = 60, 12
+"""How many operations of a plan are drawn, and how many of one column. The others are counted."""
+
+EDGE, PAD, PLAN_BOX_WIDTH, PLAN_GAP, ROOM = 12, 8, 250, 56, 14
+HEIGHT = 3 * LINE
+
+
+def plan_picture(before: Sequence[Operation], after: Sequence[Operation]) -> str:
+    """Returns the picture as an SVG element. What is too long is cut. Everything is escaped."""
+    parts: list[str] = []
+    top, width = float(EDGE), 0.0
+    for title, operations in (("before the rules", before), ("after the rules", after)):
+        parts.append(svg.text_element(EDGE, top + svg.SIZE, title, bold=True))
+        drawn, right, bottom = _plan(operations, top + LINE + 6)
+        parts += drawn
+        top, width = bottom + LINE, max(width, right)
+    counts = tuple(sum(1 for one in operations if one.rows) for operations in (before, after))
+    rows = tuple(sum(one.rows for one in operations) for operations in (before, after))
+    said = (
+        f"Before the rules {counts[0]:,} operations with {rows[0]:,} rows, after them {counts[1]:,} with {rows[1]:,}. "
+        "Each operation stands right of those that it reads."
+    )
+    return svg.picture(width + EDGE, top, "The plan of all queries", said, parts)
+
+
+def _plan(operations: Sequence[Operation], top: float) -> tuple[list[str], float, float]:
+    """Returns a plan that begins at a height, and where it ends on the right and below."""
+    layers = layered({one.key: one.reads for one in operations}, MOST, MOST_IN_COLUMN)
+    heights: dict[LayerCell, float] = {}
+    lowest = top
+    for column in layers.columns:
+        y = top
+        for place in column:
+            heights[place] = y
+            y += (0 if place.lane else HEIGHT) + ROOM
+            lowest = max(lowest, y - ROOM)
+    parts = [
+        svg.curve(_left(start) + PLAN_BOX_WIDTH, _place_middle(start, heights), _left(end), _place_middle(end, heights))
+        for start, end in layers.steps
+    ]
+    by_key = {one.key: one for one in operations}
+    for place, y in heights.items():
+        if place.lane:
+            parts.append(svg.curve(_left(place), y, _left(place) + PLAN_BOX_WIDTH, y))
+        else:
+            parts += _box(by_key[place.key], _left(place), y)
+    for number, count in layers.left_out.items():
+        parts.append(svg.text_element(_column(number), lowest + LINE, f"and {count:,} more", "quiet"))
+    if len(operations) > MOST:
+        parts.append(
+            svg.text_element(EDGE, lowest + 2 * LINE, f"{len(operations) - MOST:,} more are not drawn", "quiet")
+        )
+    right = _column(max(len(layers.columns) - 1, 0)) + PLAN_BOX_WIDTH
+    return parts, right, lowest + (2 * LINE if layers.left_out or len(operations) > MOST else 0) + ROOM
+
+
+def _column(number: int) -> float:
+    return EDGE + number * (PLAN_BOX_WIDTH + PLAN_GAP)
+
+
+def _left(place: LayerCell) -> float:
+    return _column(place.column)
+
+
+def _place_middle(place: LayerCell, heights: Mapping[LayerCell, float]) -> float:
+    return heights[place] + (0 if place.lane else HEIGHT / 2)
+
+
+def _box(one: Operation, x: float, y: float) -> list[str]:
+    room = int((PLAN_BOX_WIDTH - 2 * PAD) / COLUMN)
+    rows = f"{one.rows:,} row{'s' * (one.rows != 1)}" if one.rows else ""
+    lines = [one.shapes[0] + (" …" if len(one.shapes) > 1 else "") if one.shapes else "", ", ".join(one.users)]
+    middle = y + HEIGHT / 2 + 4
+    if not one.rows:
+        return [
+            svg.box(x, y, PLAN_BOX_WIDTH, HEIGHT),
+            svg.text_element(x + PAD, middle, truncate_to_width(one.title, room), "accent"),
+        ]
+    found = [
+        svg.box(x, y, PLAN_BOX_WIDTH, HEIGHT),
+        svg.text_element(x + PAD, y + LINE - 4, truncate_to_width(one.title, room - len(rows) - 2), "accent"),
+        svg.text_element(x + PLAN_BOX_WIDTH - PAD, y + LINE - 4, rows, "quiet", anchor="end"),
+    ]
+    for number, line in enumerate(lines, 2):
+        if line:
+            found.append(
+                svg.text_element(x + PAD, y + number * LINE - 6, truncate_to_width(line, room), "quiet" * (number > 2))
+            )
+    return found
+
+
+NAMES, ROWS, TEMPLATES = 10, 10, 8
+"""How many queries, rows and templates are drawn. The others are counted."""
+
+EDGE, SHARING_GAP, PAD = 12, 90, 8
+_WIDTHS = (250, 230, 310)
+_LEFT = (EDGE, EDGE + _WIDTHS[0] + SHARING_GAP, EDGE + _WIDTHS[0] + _WIDTHS[1] + 2 * SHARING_GAP)
+SHARING_WIDTH = _LEFT[2] + _WIDTHS[2] + EDGE
+STEP = LINE + 8
+
+
+def sharing_picture(sharing: Sharing) -> str:
+    """Returns the picture as an SVG element. Names that are too long are cut. Everything is escaped."""
+    templates = sharing.shown[:TEMPLATES]
+    rows = _chosen_rows(templates)
+    names = _chosen_names([row for _, row in rows])
+    columns = (
+        [(name, "") for name in names],
+        [(f"row {row.row}", _counted(row.subscribers, "subscriber")) for _, row in rows],
+        [(f"template {one.template}", _of_template(one)) for one in templates],
+    )
+    totals = (sharing.queries - len(names), sharing.rows - len(rows), sharing.templates - len(templates))
+    parts: list[str] = []
+    lowest = 0.0
+    for place, (title, cells, more) in enumerate(zip(("queries", "rows", "templates"), columns, totals, strict=True)):
+        parts.append(svg.text_element(_LEFT[place] + PAD, EDGE + svg.SIZE, title, bold=True))
+        for number, (text, about) in enumerate(cells):
+            parts += _cell(place, number, text, about)
+        if more > 0:
+            y = _cell_middle(len(cells)) + 4
+            parts.append(svg.text_element(_LEFT[place] + PAD, y, f"and {more:,} more", "quiet"))
+        lowest = max(lowest, _cell_middle(len(cells) - (more <= 0)))
+    parts += [
+        _curve(0, names.index(name), place, row.subscribers)
+        for place, (_, row) in enumerate(rows)
+        for name in row.names
+        if name in names
+    ]
+    numbers = {one.template: place for place, one in enumerate(templates)}
+    parts += [_curve(1, place, numbers[number], row.subscribers) for place, (number, row) in enumerate(rows)]
+    title = "What queries share: queries, rows and templates"
+    return svg.picture(SHARING_WIDTH, lowest + STEP / 2 + EDGE, title, describe_sharing(sharing), parts)
+
+
+def describe_sharing(sharing: Sharing) -> str:
+    """Returns in words what the picture shows."""
+    counts = (
+        _counted(sharing.queries, "query", "queries"),
+        _counted(sharing.rows, "row"),
+        _counted(sharing.templates, "template"),
+    )
+    sentences = [f"{counts[0]} have {counts[1]} of {counts[2]}."]
+    sentences += [
+        f"Template {one.template}: {_counted(one.rows, 'row')} with {_counted(one.subscribers, 'subscriber')}"
+        + ("." if one.milliseconds is None else f", {one.milliseconds:,.1f} ms.")
+        for one in sharing.shown[:TEMPLATES]
+    ]
+    return " ".join(sentences)
+
+
+def _chosen_rows(templates: Sequence[SharedTemplate]) -> list[tuple[int, SharedRowUse]]:
+    """The rows that are drawn, with their templates and in the order of these: of each template the most shared."""
+    turns = zip_longest(*([(one.template, row) for row in one.most_shared] for one in templates))
+    chosen = [found for turn in turns for found in turn if found is not None][:ROWS]
+    order = [one.template for one in templates]
+    return sorted(chosen, key=lambda found: order.index(found[0]))
+
+
+def _chosen_names(rows: Sequence[SharedRowUse]) -> list[str]:
+    """The names that are drawn, in the order of the rows: of each row the first ones."""
+    turns = zip_longest(*(row.names for row in rows))
+    chosen = list(dict.fromkeys(name for turn in turns for name in turn if name is not None))[:NAMES]
+    in_order = dict.fromkeys(name for row in rows for name in row.names)
+    return [name for name in in_order if name in chosen]
+
+
+def _of_template(one: SharedTemplate) -> str:
+    cost = "" if one.milliseconds is None else f", {one.milliseconds:,.1f} ms"
+    return f"{_counted(one.rows, 'row')}{cost}"
+
+
+def _cell(column: int, number: int, text: str, about: str) -> list[str]:
+    x, width, y = _LEFT[column], _WIDTHS[column], _cell_middle(number)
+    room = int((width - 2 * PAD) / COLUMN) - svg.columns(about) - (2 if about else 0)
+    return [
+        svg.box(x, y - STEP / 2 + 2, width, STEP - 4),
+        svg.text_element(x + PAD, y + 4, truncate_to_width(text, room), "accent"),
+        svg.text_element(x + width - PAD, y + 4, about, "quiet", anchor="end"),
+    ]
+
+
+def _curve(column: int, start: int, end: int, subscribers: int) -> str:
+    """A curve from a cell of a column to one of the next. Rows with more subscribers have thicker ones."""
+    width = 1.0 + (math.log10(max(1, subscribers)) if column else 0.0)
+    return svg.curve(
+        _LEFT[column] + _WIDTHS[column],
+        _cell_middle(start),
+        _LEFT[column + 1],
+        _cell_middle(end),
+        round(width, 2),
+        0.55,
+    )
+
+
+def _cell_middle(number: int) -> float:
+    return EDGE + LINE + STEP * (number + 0.5)
+
+
+def _counted(number: int, noun: str, several: str | None = None) -> str:
+    return f"{number:,} {noun if number == 1 else several or noun + 's'}"

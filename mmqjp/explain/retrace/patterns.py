@@ -1,0 +1,714 @@
+"""Looks for matches of a PATTERN that are made of some documents, and says what the first is in the way.
+
+The search for matches of a PATTERN without SET: its variables take events one after the other.
+
+The search for matches of a PATTERN with SET: its variables take events in any order of time inside of a set.
+
+Looks for chains of events for a PATTERN with ERRORS that are made of some documents: what they lack at least.
+
+Looks for a match of a PATTERN that is made of some documents, or counts how far all events come.
+
+Finds the events of a PATTERN's match again, given its output: those for which the pattern's conditions hold.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial as bound
+from itertools import pairwise, product, takewhile
+from operator import attrgetter
+
+from mmqjp.documents.record import Record
+from mmqjp.explain.automaton import STRATEGIES, Filler, component_text
+from mmqjp.explain.retrace.events import WhyNone
+from mmqjp.explain.retrace.search import (
+    ABSENT,
+    EQUAL,
+    FIRST_CONDITION,
+    FOUND,
+    MAXIMAL,
+    ORDER,
+    STRATEGY,
+    TOGETHER,
+    WINDOW,
+    BoundCondition,
+    MatchBindings,
+    MatchFailure,
+    MatchSearch,
+    Partial,
+    Rank,
+    Sought,
+    came_text,
+    conjunct_of,
+    having_of,
+)
+from mmqjp.explain.retrace.stages import GivenEvents, display_value, event_text
+from mmqjp.explain.retrace.values import Covering, DocumentRef, Event, ValueScope, before, condition_holds, given_parts
+from mmqjp.explain.terms import FunnelStage, StageKind, duration_text, format_window
+from pattern_stage.definition import inputs, pattern_template
+from pattern_stage.pattern.program import LetterAutomaton, Vector
+from xpath_stage.binder import Take
+from xscl.algebra.events import EventCondition, NearPattern, Pattern, WhereConjunct, letters_of, spelled_out
+
+
+class InLine(MatchSearch):
+    """Looks for runs."""
+
+    def begins(self) -> Iterator[Partial]:
+        """See Search."""
+        for one in self.events(0):
+            self.take(1)
+            if self._is_ok(None, one, 0):
+                begun = Partial(((one,),), self.covers(one))
+                if self._may_have_all(begun):
+                    yield begun
+
+    def steps(self, partial: Partial) -> Iterator[Partial]:
+        """See Search."""
+        at = len(partial.bound) - 1
+        nexts = [at] if self.variable(at).kleene else []
+        nexts += [at + 1] if at + 1 < len(self.positive) else []
+        if not nexts:
+            return
+        blocking = self._blocking(partial, nexts[0])
+        for to in nexts:
+            yield from self._to(partial, to, blocking)
+
+    def _to(self, partial: Partial, to: int, blocking: Event | None) -> Iterator[Partial]:
+        """Yields a partial match with an event more of a variable."""
+        comes = False
+        for one in self._behind(partial, to):
+            self.take(1)
+            comes = True
+            if not self._is_ok(partial, one, to):
+                is_last = self._is_too_far(partial, one) and self.whole.is_alike(one, partial.first)
+            elif is_last := blocking is not None and blocking.t1 < one.t1:
+                self._tell_blocked(self.rank(partial, one, to, STRATEGY), blocking)
+            else:
+                more = partial.with_event(one, to, self.covers(one))
+                if self._may_have_all(more):
+                    yield more
+            if is_last and not self._misses(partial, one):
+                break  # no later one is better
+        self._tell_order(partial, to, comes=comes)
+
+    def _behind(self, partial: Partial, to: int) -> Iterator[Event]:
+        """Yields the events of a variable that begin when the last one of a partial match has ended."""
+        events = self.events(to)
+        for place in range(bisect_right(events, partial.last.t1, key=_t1), len(events)):
+            if before(partial.last, events[place]):
+                yield events[place]
+
+    def _misses(self, partial: Partial, one: Event) -> bool:
+        """Whether a document that a partial match has not is of an event behind another one."""
+        missing = self.wanted - partial.covered
+        return any(
+            self.covers(other) & missing
+            for at in range(len(partial.bound) - 1, len(self.positive))
+            for other in self.named[at]
+            if other.t1 >= one.t1
+        )
+
+    def _tell_order(self, partial: Partial, to: int, *, comes: bool) -> None:
+        """Keeps that an event of the documents, or any, does not come behind a partial match."""
+        missing = self.wanted - partial.covered
+        early = [one for one in self.named[to] if self.covers(one) & missing and not before(partial.last, one)]
+        for one in early:
+            self.take(1)
+            self.furthest.fails(self.rank(partial, one, to, ORDER), bound(self._early, partial, one, to), ())
+        if not comes and to == len(partial.bound):
+            rank = len(partial.covered), to, ORDER, partial.first.t0 - partial.last.t1
+            what = f"no {component_text(self.variable(to))} begins after the end of {event_text(partial.last)}"
+            self.furthest.fails(rank, lambda: self.missing_stage(to).told(what), ())
+
+    def _early(self, partial: Partial, one: Event, to: int) -> FunnelStage:
+        gap = partial.last.t1 - one.t0
+        last = event_text(partial.last)
+        if gap:
+            what = f"{event_text(one)} begins {duration_text(gap)} before the end of {last}"
+        else:
+            what = f"{event_text(one)} begins just when {last} ends, and has to begin later"
+        return self.missing_stage(to).told(what)
+
+    # ------------------------------------------------------------ which event may be next
+
+    def _is_ok(self, partial: Partial | None, one: Event, at: int) -> bool:
+        """Whether an event may be the next one of a variable, but for the strategy."""
+        return (
+            self.is_alike(partial, one, at)
+            and self.is_near(partial, one, at)
+            and self.holds(partial, one, at, self._tests(partial, one, at))
+        )
+
+    def _tests(
+        self, partial: Partial | None, one: Event, at: int
+    ) -> Iterator[tuple[BoundCondition, MatchBindings, int | None]]:
+        is_first = partial is None or at == len(partial.bound)
+        if partial is not None and is_first:
+            match = self.match(partial)
+            yield from ((asked, match, new) for asked, new in self.ends(partial))
+        more = Partial(((one,),), frozenset()) if partial is None else partial.with_event(one, at, frozenset())
+        match, number = self.match(more), self.numbers[at]
+        for asked, conjunct in self.asked:
+            if conjunct.variable == number and conjunct.phase == ("first" if is_first else "each"):
+                yield asked, match, None if is_first else number
+
+    def ends(self, partial: Partial) -> Iterator[tuple[BoundCondition, int | None]]:
+        """See Search."""
+        number = self.numbers[len(partial.bound) - 1]
+        for asked, conjunct in self.asked:
+            if conjunct.variable == number and conjunct.phase == "complete":
+                yield asked, None
+
+    def _is_too_far(self, partial: Partial, one: Event) -> bool:
+        """Whether an event, and so all that end later, are out of the window."""
+        within = self.pattern.within
+        return within is not None and one.t1 - partial.first.t0 > within
+
+    # ------------------------------------------------------------ strategies
+
+    def _blocking(self, partial: Partial, wanted: int) -> Event | None:
+        """Returns an event that a partial match cannot pass over, of those the one that ends first; `wanted` is the
+        variable whose events it would take."""
+        match self.pattern.strategy:
+            case "any":
+                return None
+            case "next":
+                near = takewhile(lambda one: not self._is_too_far(partial, one), self._behind(partial, wanted))
+                return next((one for one in near if self._is_taken(partial, one, wanted)), None)
+        every = [one for name in self.pattern.streams for one in self._first_behind(partial, self.given(name))]
+        return min(every, key=_t1, default=None)
+
+    def _first_behind(self, partial: Partial, events: Sequence[Event]) -> Iterator[Event]:
+        for place in range(bisect_right(events, partial.last.t1, key=_t1), len(events)):
+            self.take(1)
+            one = events[place]
+            if before(partial.last, one) and (
+                self.pattern.strategy == "strict" or self.whole.is_alike(one, partial.first)
+            ):
+                yield one
+                return
+
+    def _is_taken(self, partial: Partial, one: Event, at: int) -> bool:
+        self.take(1)
+        if not self.whole.is_alike(one, partial.first):
+            return False
+        for asked, match, new in self._tests(partial, one, at):
+            self.take(1)
+            if asked.failing(match, new) is not None:
+                return False
+        return True
+
+    def _tell_blocked(self, rank: Rank, by: Event | None) -> None:
+        """Keeps that a partial match cannot pass over an event."""
+        assert by is not None, "it blocks"
+        why = {
+            "strict": "nothing may come in between",
+            "partition": f"it is equal in {', '.join(self.pattern.keys)}",
+            "next": "the match so far takes it",
+        }[self.pattern.strategy]
+        what = f"{came_text(by)}, and {why}"
+        stage = FunnelStage("strategy", STRATEGIES[self.pattern.strategy], 0, "events")
+        self.furthest.fails(rank, lambda: stage.told(what), (by,))
+
+    # ------------------------------------------------------------ which are followed
+
+    def _may_have_all(self, partial: Partial) -> bool:
+        """Whether all documents may be in it in the end. Keeps that they cannot."""
+        missing = self.wanted - partial.covered
+        if not missing:
+            return True
+        if not self.has_room(partial):
+            return False
+        later = [
+            self.covers(one)
+            for place in range(len(partial.bound) - 1, len(self.positive))
+            for one in self.named[place]
+            if before(partial.last, one)
+        ]
+        return missing <= frozenset[int]().union(*later)
+
+    def likeness(self, partial: Partial) -> Hashable:
+        """See Search."""
+        if not self.whole.kills:
+            return None
+        return tuple((id(some[0]), id(some[-1])) for some in partial.bound)
+
+
+def _t1(event: Event) -> int:
+    return event.t1
+
+
+class InSets(MatchSearch):
+    """Looks for bindings, variable by variable."""
+
+    def begins(self) -> Iterator[Partial]:
+        """See Search."""
+        yield from self._to(None, 0)
+
+    def steps(self, partial: Partial) -> Iterator[Partial]:
+        """See Search."""
+        at = len(partial.bound) - 1
+        if self.variable(at).kleene:
+            yield from self._to(partial, at)
+        if at + 1 < len(self.positive):
+            yield from self._to(partial, at + 1)
+
+    def _to(self, partial: Partial | None, to: int) -> Iterator[Partial]:
+        """Yields a partial match with an event more of a variable."""
+        used = set() if partial is None else set(map(id, partial.events()))
+        comes = False
+        for one in self.events(to):
+            self.take(1)
+            if id(one) in used:
+                continue
+            if partial is not None and (earlier := self._not_before(partial, one, to)) is not None:
+                if self.covers(one) - partial.covered:
+                    self._tell_order(partial, one, to, earlier)
+                continue
+            comes = True
+            if (
+                self.is_alike(partial, one, to)
+                and self.is_near(partial, one, to)
+                and self.holds(partial, one, to, self._tests(partial, one, to))
+            ):
+                more = self._with(partial, one, to)
+                if self._may_have_all(more):
+                    yield more
+        if not comes and partial is not None and to == len(partial.bound):
+            rank = len(partial.covered), to, ORDER, 0
+            what = f"no {component_text(self.variable(to))} begins after the end of what comes before it"
+            self.furthest.fails(rank, lambda: self.missing_stage(to).told(what), ())
+
+    def _not_before(self, partial: Partial, one: Event, to: int) -> Event | None:
+        """Returns an event of a partial match that has to be over when one of a variable begins, and is not."""
+        group = self.variable(to).group
+        behind = [
+            other
+            for at, some in enumerate(partial.bound)
+            for other in some
+            if self.variable(at).group < group or at == to
+        ]
+        return next((other for other in behind if not before(other, one)), None)
+
+    def _tell_order(self, partial: Partial, one: Event, to: int, earlier: Event) -> None:
+        what = f"{event_text(one)} does not begin after the end of {event_text(earlier)}"
+        rank = self.rank(partial, one, to, ORDER)
+        self.furthest.fails(rank, lambda: self.missing_stage(to).told(what), ())
+
+    def _with(self, partial: Partial | None, one: Event, to: int) -> Partial:
+        if partial is None:
+            return Partial(((one,),), self.covers(one))
+        return partial.with_event(one, to, self.covers(one))
+
+    # ------------------------------------------------------------ conditions
+
+    def _tests(
+        self, partial: Partial | None, one: Event, at: int
+    ) -> Iterator[tuple[BoundCondition, MatchBindings, int | None]]:
+        is_first = partial is None or at == len(partial.bound)
+        if partial is not None and is_first:
+            whole = self.match(partial)
+            yield from ((asked, whole, new) for asked, new in self.ends(partial))
+        match, number = self.match(self._with(partial, one, at)), self.numbers[at]
+        for asked, conjunct in self.asked:
+            if self._is_of_step(asked, conjunct, at) and conjunct.phase == ("first" if is_first else "each"):
+                yield asked, match, None if is_first else number
+
+    def ends(self, partial: Partial) -> Iterator[tuple[BoundCondition, int | None]]:
+        """See Search."""
+        at = len(partial.bound) - 1
+        for asked, conjunct in self.asked:
+            if self._last(asked) == at and not self._is_of_step(asked, conjunct, at):
+                yield asked, None
+
+    def _last(self, asked: BoundCondition) -> int:
+        return max((self.numbers.index(one) for one in asked.variables), default=0)
+
+    def _is_of_step(self, asked: BoundCondition, conjunct: WhereConjunct, at: int) -> bool:
+        """Whether a condition is about events of one variable as they are added."""
+        return self._last(asked) == at and len(asked.variables) < 2 and conjunct.phase != "complete"
+
+    # ------------------------------------------------------------ which are followed
+
+    def _may_have_all(self, partial: Partial) -> bool:
+        """Whether all documents may be in it in the end."""
+        missing = self.wanted - partial.covered
+        if not missing:
+            return True
+        if not self.has_room(partial):
+            return False
+        last = len(partial.bound) - 1
+        begin = last if self.variable(last).kleene else last + 1
+        rest = [self.covers(one) for at in range(begin, len(self.positive)) for one in self.named[at]]
+        return missing <= frozenset[int]().union(*rest)
+
+    def likeness(self, partial: Partial) -> Hashable:
+        """See Search."""
+        at = len(partial.bound) - 1
+        rest = {one.source.stream for one in self.positive[at:]}
+        shared = [
+            id(one)
+            for place, some in enumerate(partial.bound)
+            if self.variable(place).source.stream in rest
+            for one in some
+        ]
+        groups: dict[int, tuple[int, int]] = {}
+        for place, some in enumerate(partial.bound):
+            group = self.variable(place).group
+            t0, t1 = groups.get(group, (some[0].t0, some[0].t1))
+            groups[group] = min(t0, *(one.t0 for one in some)), max(t1, *(one.t1 for one in some))
+        return frozenset(shared), tuple(groups.items())
+
+
+Ends = dict[frozenset[int], Vector]
+"""Chains that end with an event: for the documents that they are made of, where they are in the expression."""
+
+_KEPT: tuple[tuple[int, StageKind], ...] = ((ORDER, "order"), (EQUAL, "equal"), (WINDOW, "window"))
+
+
+class Lettered:
+    """Looks for chains that are made of some documents, numbered from 0; `covers` returns those of an event."""
+
+    def __init__(
+        self,
+        pattern: NearPattern,
+        given: GivenEvents,
+        covers: Callable[[Event], frozenset[int]],
+        documents: int,
+        take: Take,
+    ) -> None:
+        self._pattern, self._covers, self._take = pattern, covers, take
+        self._wanted = frozenset(range(documents))
+        numbered = pattern_template(pattern, lambda leaf: leaf)
+        assert isinstance(numbered, NearPattern)
+        self._automaton = LetterAutomaton(numbered.letters, spelled_out(pattern.letters))
+        every = [(one, number) for number, (name, _) in enumerate(inputs(pattern)) for one in given(name)]
+        self._events = sorted(every, key=lambda one: one[0].t1)
+
+    def sought(self, stages: Sequence[FunnelStage], found: int) -> Sought:
+        """Returns what is found, behind the stages of single events."""
+        options = [
+            [one for one, _ in self._events if document in self._covers(one)] for document in sorted(self._wanted)
+        ]
+        failed = [self._failed(dict.fromkeys(choice)) for choice in product(*options)]
+        best = max(failed, key=lambda one: one[0])
+        passed = (
+            *stages,
+            *(FunnelStage(kind, "SEQ", 1, "events") for test, kind in _KEPT if self._wanted and test < best[0]),
+        )
+        if best[1] is not None:
+            return Sought(None, (*passed, best[1]), found, (best[0],))
+        return self._chained(passed, found)
+
+    def _failed(self, choice: Sequence[Event] | dict[Event, None]) -> tuple[int, FunnelStage | None]:
+        """Returns what keeps events of the documents from being in one chain."""
+        events = sorted(choice, key=attrgetter("t1"))
+        for one, other in pairwise(events):
+            if not before(one, other):
+                what = f"{event_text(other)} does not begin after the end of {event_text(one)}"
+                return ORDER, FunnelStage("order", "SEQ", 0, "events").told(what)
+        for one in events:
+            for key in self._pattern.keys:
+                if one.values[key] is None or one.values[key] != events[0].values[key]:
+                    what = f"{key} is {display_value(one.values[key])}, of {event_text(one)}"
+                    if one is not events[0] and one.values[key] is not None:
+                        what = f"{what}, and {display_value(events[0].values[key])} of the first"
+                    return EQUAL, FunnelStage("equal", f"[{', '.join(self._pattern.keys)}]", 0, "events").told(what)
+        within = self._pattern.within
+        if within is not None and events and events[-1].t1 - events[0].t0 > within:
+            span = duration_text(events[-1].t1 - events[0].t0)
+            what = f"it takes {span}, and at most {format_window(within)} is allowed"
+            return WINDOW, FunnelStage("window", format_window(within), 0, "events").told(what)
+        return FIRST_CONDITION, None
+
+    def _chained(self, stages: Sequence[FunnelStage], found: int) -> Sought:
+        """Returns what chains with all documents lack at least."""
+        least, match, starts = -1, None, 0
+        for place in range(len(self._events)):
+            lacking, last = self._least(place)
+            if lacking >= 0 and (least < 0 or lacking < least):
+                least = lacking
+                match = {"": (self._events[place][0], last)}
+            starts += 0 <= lacking <= self._pattern.errors
+            if starts and self._wanted:
+                break
+        is_found = 0 <= least <= self._pattern.errors
+        part = f"ERRORS <= {self._pattern.errors}"
+        stage = FunnelStage("letters", part, starts, "events")
+        if not is_found:
+            what = "no word has them in this order, or a letter with ! is missing"
+            if least >= 0:
+                what = f"{least:,} letters are missing at least"
+            stage = stage.told(what)
+        rank = (FIRST_CONDITION, -least if least >= 0 else -1 << 30)
+        return Sought(match if is_found else None, (*stages, stage), found, rank, starts=starts)
+
+    def _least(self, place: int) -> tuple[int, Event]:
+        """Returns what chains with all documents lack at least that begin with an event, -1 if there is none; and the
+        last event of one that lacks so little."""
+        first, stream = self._events[place]
+        ends: list[tuple[Event, Ends]] = []
+        least, last = -1, first
+        if begun := self._begin(first, stream):
+            ends.append((first, begun))
+        for one, own in [(first, begun), *self._longer(ends, place, first)] if begun else ():
+            for covered, vector in own.items():
+                lacking = self._automaton.lacking(vector)
+                if covered == self._wanted and lacking is not None and (least < 0 or lacking < least):
+                    least, last = lacking, one
+        return least, last
+
+    def _begin(self, first: Event, stream: int) -> Ends:
+        self._take(1)
+        is_known = all(first.values[key] is not None for key in self._pattern.keys)
+        within = self._pattern.within
+        is_short = within is None or first.t1 - first.t0 <= within
+        vector = self._automaton.begin(stream)
+        return {self._covers(first): vector} if vector and is_known and is_short else {}
+
+    def _longer(self, ends: list[tuple[Event, Ends]], place: int, first: Event) -> Iterator[tuple[Event, Ends]]:
+        """Yields the events behind a first one that chains end with, and adds them to `ends`."""
+        within = self._pattern.within
+        for one, stream in self._events[place + 1 :]:
+            if within is not None and one.t1 - first.t0 > within:
+                return
+            if any(one.values[key] != first.values[key] for key in self._pattern.keys):
+                continue
+            found: dict[frozenset[int], dict[int, int]] = {}
+            for other, own in ends:
+                self._take(1)
+                if not before(other, one):
+                    continue
+                for covered, vector in own.items():
+                    costs = found.setdefault(covered | self._covers(one), {})
+                    for at, cost in self._automaton.step(vector, stream):
+                        costs[at] = min(cost, costs.get(at, cost))
+            made = {covered: tuple(sorted(costs.items())) for covered, costs in found.items() if costs}
+            if made:
+                ends.append((one, made))
+                yield one, made
+
+
+class LookingForMatches:
+    """Looks for matches of a pattern. `why_none` says why a document has no event of a stream."""
+
+    def __init__(
+        self,
+        pattern: Pattern | NearPattern,
+        given: GivenEvents,
+        documents: Sequence[Record],
+        why_none: WhyNone,
+        take: Take,
+    ) -> None:
+        self._pattern, self._given, self._documents, self._why_none = pattern, given, documents, why_none
+        self._covering, self._take = Covering(documents), take
+
+    def sought(self) -> Sought:
+        """Returns a match of all documents, or what is in the way of one. Without documents, how many events come how
+        far as the first one of a match."""
+        stages, found = list[FunnelStage](), 0
+        for number, record in enumerate(self._documents):
+            if any(number in self._covering.of(one) for name in self._read for one in self._given(name)):
+                found += 1
+                continue
+            none = max((self._none(name, record) for name in self._read), key=_depth)
+            is_there = none[-1].kind in ("late", "unseen")
+            return Sought(None, none, found + is_there, (-1, *_depth(none)), (), () if is_there else (number,))
+        for part, name in self._parts():
+            stages.append(FunnelStage("event", part, len(self._given(name)), "events"))
+            if not stages[-1].found:
+                stages[-1] = stages[-1].told(f"no kept document has an event {name}")
+                return Sought(None, tuple(stages), found, (-1, 0))
+        if isinstance(self._pattern, NearPattern):
+            return self._lettered(stages, found)
+        search = InSets if self._pattern.has_sets else InLine
+        return self._searched(
+            search(self._pattern, self._given, self._covering.of, len(self._documents), self._take), stages, found
+        )
+
+    @property
+    def _read(self) -> list[str]:
+        if isinstance(self._pattern, NearPattern):
+            return sorted(self._pattern.streams)
+        return list(dict.fromkeys(one.source.stream for one in self._pattern.variables if not one.negated))
+
+    def _parts(self) -> Iterator[tuple[str, str]]:
+        if isinstance(self._pattern, Pattern):
+            yield from ((component_text(one), one.source.stream) for one in self._pattern.variables if not one.negated)
+
+    def _none(self, name: str, record: Record) -> tuple[FunnelStage, ...]:
+        return tuple(self._why_none(name, record))
+
+    def _lettered(self, stages: list[FunnelStage], found: int) -> Sought:
+        assert isinstance(self._pattern, NearPattern)
+        count = sum(len(self._given(name)) for name in self._read)
+        stages.append(FunnelStage("event", ", ".join(self._read), count, "events"))
+        if not count:
+            stages[-1] = stages[-1].told("no kept document has an event of these")
+            return Sought(None, tuple(stages), found)
+        search = Lettered(self._pattern, self._given, self._covering.of, len(self._documents), self._take)
+        return search.sought(stages, found)
+
+    # ------------------------------------------------------------ without ERRORS
+
+    def _searched(self, search: MatchSearch, stages: list[FunnelStage], found: int) -> Sought:
+        match = search.run()
+        if not self._documents:
+            return self._counted(search, stages)
+        if match is not None and search.pattern.maximal:
+            match, by = search.whole.best(match)
+            covered = frozenset[int]().union(*(self._covering.of(one) for some in match.values() for one in some))
+            if by is not None and not search.wanted <= covered:
+                return Sought(None, (*stages, _better(by)), found, (len(search.wanted), 1 << 20, MAXIMAL), (by,))
+        if match is not None:
+            return Sought(match, (*stages, *_passed(search, None)), found)
+        best = search.furthest.best
+        if best is None:
+            what = "the documents cannot be in one match: there is no place for all of them"
+            last = FunnelStage("together", "SEQ", 0, "events").told(what)
+            return Sought(None, (*stages, last), found)
+        return Sought(None, (*stages, *_passed(search, best), best.stage), found, best.rank, best.near)
+
+    def _counted(self, search: MatchSearch, stages: list[FunnelStage]) -> Sought:
+        """Returns how many events come how far as the first one of a match."""
+        for variables, one in enumerate(search.positive, 1):
+            if not self._add(
+                stages, search, FunnelStage("run", component_text(one), search.furthest.count(variables), "events")
+            ):
+                return Sought(None, tuple(stages), 0)
+        every, furthest = len(search.positive), search.furthest
+        tests: list[tuple[StageKind, str, int]] = [("condition", "WHERE", furthest.count(every, TOGETHER))]
+        if search.whole.having:
+            tests.append(("condition", "HAVING", furthest.count(every, ABSENT, FOUND)))
+        if search.whole.kills:
+            tests.append(("absent", "~", furthest.count(every, FOUND)))
+        for kind, part, passed in tests:
+            if not self._add(stages, search, FunnelStage(kind, part, passed, "events")):
+                return Sought(None, tuple(stages), 0)
+        return Sought(None, tuple(stages), 0, starts=furthest.count(every, FOUND))
+
+    def _add(self, stages: list[FunnelStage], search: MatchSearch, stage: FunnelStage) -> int:
+        best = search.furthest.best
+        if not stage.found and best is not None:
+            stage = stage.told(f"{best.stage.part}: {best.stage.message}", best.stage.hint)
+        stages.append(stage)
+        return stage.found
+
+
+def _passed(search: MatchSearch, best: MatchFailure | None) -> Iterator[FunnelStage]:
+    """Yields what a partial match with the event that fails has passed."""
+    if best is None:
+        return
+    _, variables, test, _ = best.rank
+    if variables >= len(search.positive):
+        return
+    names: Iterable[tuple[int, FunnelStage]] = [
+        (ORDER, FunnelStage("order", "SEQ", 1, "events")),
+        (WINDOW, FunnelStage("window", format_window(search.pattern.within or 0), 1, "events")),
+    ]
+    if search.pattern.keys:
+        names = [*names, (EQUAL, FunnelStage("equal", f"[{', '.join(search.pattern.keys)}]", 1, "events"))]
+    yield from (stage for own, stage in sorted(names, key=lambda one: one[0]) if own < test)
+    if test == STRATEGY:
+        yield FunnelStage("condition", "WHERE", 1, "events")
+
+
+def _better(by: Event) -> FunnelStage:
+    what = f"a match with {event_text(by)} is earlier or has more events"
+    return FunnelStage("maximal", "EARLIEST MAXIMAL", 0, "events").told(what)
+
+
+def _depth(stages: Sequence[FunnelStage]) -> tuple[int, int]:
+    return len(stages), sum(bool(stage.found) for stage in stages)
+
+
+@dataclass(frozen=True, slots=True)
+class OutputMatch:
+    """What an output says of its match: the events, their interval, and the documents behind them."""
+
+    fillers: Sequence[Filler]
+    t0: int
+    documents: frozenset[DocumentRef]
+
+
+class Matcher:
+    """Finds matches of a pattern among events; `given` returns those of a stream. `take` is called with steps."""
+
+    def __init__(self, pattern: Pattern | NearPattern, given: Callable[[str], Iterable[Event]], take: Take) -> None:
+        self._pattern, self._given, self._take = pattern, given, take
+        if isinstance(pattern, Pattern):
+            self._variables = {one.name: one for one in pattern.variables if not one.negated}
+            self._streams = {name: one.source.stream for name, one in self._variables.items()}
+        else:
+            self._streams = {one.source.stream: one.source.stream for one in letters_of(pattern.letters)}
+
+    def match(self, wanted: OutputMatch) -> MatchBindings | None:
+        """Returns a match with the events that an output has; None if there is none."""
+        candidates = [self._candidates(one, wanted) for one in wanted.fillers]
+        return next(self._matches(wanted, candidates, {}, 0), None)
+
+    def _candidates(self, filler: Filler, wanted: OutputMatch) -> list[Event]:
+        found = []
+        for event in self._given(self._streams.get(filler.variable, "")):
+            self._take(1)
+            parts = list(given_parts(event))
+            roots = {root for part in parts for root in part.roots}
+            if event.t0 >= wanted.t0 and roots == set(filler.roots) and _behind([event]) <= wanted.documents:
+                found.append(event)
+        return found
+
+    def _matches(
+        self, wanted: OutputMatch, candidates: Sequence[Sequence[Event]], bound: dict[str, list[Event]], at: int
+    ) -> Iterator[MatchBindings]:
+        if at == len(candidates):
+            if self._is_match(wanted, bound):
+                yield {name: tuple(events) for name, events in bound.items() if events}
+            return
+        variable = wanted.fillers[at].variable
+        for event in candidates[at]:
+            self._take(1)
+            if self._may_follow(event, variable, bound):
+                bound.setdefault(variable, []).append(event)
+                yield from self._matches(wanted, candidates, bound, at + 1)
+                bound[variable].pop()
+
+    def _may_follow(self, event: Event, variable: str, bound: Mapping[str, Sequence[Event]]) -> bool:
+        """Whether an event may come to those of a match, each of which begins no later."""
+        for other, events in bound.items():
+            steps = self._steps(other, variable)
+            for one in events:
+                if one is event or any(one.values[key] != event.values[key] for key in self._pattern.keys):
+                    return False
+                if (steps > 0 and not before(one, event)) or (steps < 0 and not before(event, one)):
+                    return False
+        return True
+
+    def _steps(self, one: str, other: str) -> int:
+        """Whether the events of a variable come before later ones of another, or its own (1), behind them (-1), or in
+        any order (0)."""
+        if isinstance(self._pattern, NearPattern) or one == other:
+            return 1
+        groups = self._variables[one].group, self._variables[other].group
+        return (groups[0] < groups[1]) - (groups[0] > groups[1])
+
+    def _is_match(self, wanted: OutputMatch, bound: MatchBindings) -> bool:
+        events = [event for some in bound.values() for event in some]
+        if _behind(events) != wanted.documents or min(event.t0 for event in events) != wanted.t0:
+            return False
+        return all(condition_holds(condition, scope) for condition, scope in tested(self._pattern, bound))
+
+
+def tested(pattern: Pattern | NearPattern, match: MatchBindings) -> Iterator[tuple[EventCondition, ValueScope]]:
+    """Yields the conditions on the events of a match, those of HAVING last, each with what its names mean, which are
+    written as in the statement: for all events that it is about, in their order."""
+    if isinstance(pattern, NearPattern):
+        return
+    for asked in [*(conjunct_of(pattern, one) for one in pattern.conjuncts), *having_of(pattern)]:
+        yield from ((asked.said, scope) for scope in asked.scopes(match))
+
+
+def _behind(events: Iterable[Event]) -> frozenset[DocumentRef]:
+    return frozenset(source for event in events for part in given_parts(event) for source in part.behind)

@@ -1,0 +1,605 @@
+"""A condition of a PATTERN: for which events it is asked, whether it holds, and what tells partial matches apart for
+it.
+
+What is found of a PATTERN for some documents, and how far the search for its matches came.
+
+What is asked of the whole match of a PATTERN: HAVING, that nothing came that must not, and that none is better.
+
+The search for matches of a PATTERN, step by step: what its partial matches are, and which are alike.
+
+A partial match has the events of the first variables, in their order. Each step adds an event, to the last variable, if
+that takes several, or to the next. Partial matches that are alike in all that matters later are followed once.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from functools import partial as bound
+from itertools import pairwise, product
+from typing import NamedTuple
+
+from feeds.documents import iso_utc
+from mmqjp.explain.automaton import component_text, referent_text
+from mmqjp.explain.retrace.stages import (
+    Docs,
+    GivenEvents,
+    display_value,
+    event_text,
+    operator_condition_text,
+    said,
+    values_text,
+)
+from mmqjp.explain.retrace.values import (
+    Event,
+    Plain,
+    SourceEvent,
+    ValueScope,
+    aggregate_group,
+    before,
+    condition_holds,
+    evaluate_value,
+)
+from mmqjp.explain.terms import FunnelStage, StageKind, duration_text, format_window
+from pattern_stage.clauses import rewritten_condition
+from xpath_stage.binder import Take
+from xscl.algebra.events import (
+    AllOf,
+    Attribute,
+    EventCondition,
+    Length,
+    Names,
+    NearPattern,
+    OfItem,
+    OfItems,
+    Pattern,
+    Referent,
+    Value,
+    Variable,
+    WhereConjunct,
+)
+
+MatchBindings = Mapping[str, Sequence[Event]]
+"""Of each variable, or of each letter, its events in the order of time."""
+
+_EACH = ("each", "previous")
+
+
+class BoundCondition:
+    """A condition, whose names stand for something of a match."""
+
+    def __init__(self, pattern: Pattern, condition: EventCondition, names: Names) -> None:
+        self._pattern, self._names = pattern, names
+        self._texts = {name: referent_text(of, pattern.variables) for name, of in names}
+        self.said = rewritten_condition(condition, self._renamed)
+        """The condition with its names as in the statement."""
+        self.variables = tuple(dict.fromkeys(of.variable for _, of in names))
+        """The variables that it is about, by their numbers."""
+
+    def _renamed(self, leaf: Value) -> Value:
+        return Attribute(leaf.part, self._texts[leaf.name], leaf.kind) if isinstance(leaf, Attribute) else leaf
+
+    def scopes(self, match: MatchBindings, new: int | None = None) -> Iterator[ValueScope]:
+        """Yields what the names mean, for all events that it is about, in their order; of the variable `new`, only for
+        its last event."""
+        about = {one: self._places(match, one, is_new=one == new) for one in self.variables}
+        variables = self._pattern.variables
+        for places in product(*about.values()):
+            at = dict(zip(about, places, strict=True))
+            values = {self._texts[name]: _value(of, match[variables[of.variable].name], at) for name, of in self._names}
+            yield ValueScope(values, 0)
+
+    def failing(self, match: MatchBindings, new: int | None = None) -> ValueScope | None:
+        """Returns what the names mean where it does not hold; None if it holds."""
+        return next((scope for scope in self.scopes(match, new) if not condition_holds(self.said, scope)), None)
+
+    def _places(self, match: MatchBindings, variable: int, *, is_new: bool) -> range:
+        """Returns the places of a variable's events for each of which it has to hold: one, if it is about none."""
+        count = len(match[self._pattern.variables[variable].name])
+        if self._is_of_pairs(variable):
+            return range(count - 1, count) if is_new else range(1, count)
+        if any(isinstance(of, OfItem) and of.place == "every" for of in self._of(variable)):
+            return range(count - 1, count) if is_new else range(count)
+        return range(1)
+
+    def _of(self, variable: int) -> list[Referent]:
+        return [of for _, of in self._names if of.variable == variable]
+
+    def _is_of_pairs(self, variable: int) -> bool:
+        return any(
+            of.earlier if isinstance(of, OfItems) else isinstance(of, OfItem) and of.place in _EACH
+            for of in self._of(variable)
+        )
+
+    # ------------------------------------------------------------ what matters of partial matches
+
+    def signature(self, match: MatchBindings) -> Iterator[Hashable]:
+        """Yields what of the variables that a partial match has may matter for the condition later: partial matches
+        with the same have it alike, with whatever is added to both."""
+        for variable in self.variables:
+            events = match.get(self._pattern.variables[variable].name, ())
+            yield from (_kept(of, events) for of in self._of(variable) if events)
+            if events and self._is_of_pairs(variable):
+                yield self._pairs(variable, events)
+
+    def _pairs(self, variable: int, events: Sequence[Event]) -> Hashable:
+        of = self._of(variable)
+        if any(isinstance(one, OfItems) for one in of):
+            return tuple(map(id, events))
+        names = self._item_names(variable)
+        values = [tuple(one.values[name] for name in names) for one in events]
+        return frozenset(pairwise(values))
+
+    def _item_names(self, variable: int) -> tuple[str, ...]:
+        return tuple(sorted({one.name for one in self._of(variable) if isinstance(one, OfItem)}))
+
+    @cached_property
+    def is_of_steps(self) -> bool:
+        """Whether it is about one variable alone, and there about an event and the one before it, or each event."""
+        places = {of.place if isinstance(of, OfItem) else "" for _, of in self._names}
+        return len(self.variables) == 1 and places <= {*_EACH, "every"}
+
+
+def conjunct_of(pattern: Pattern, one: WhereConjunct) -> BoundCondition:
+    return BoundCondition(pattern, one.condition, one.names)
+
+
+def having_of(pattern: Pattern) -> list[BoundCondition]:
+    having = pattern.having.args if isinstance(pattern.having, AllOf) else (pattern.having,)
+    return [BoundCondition(pattern, one, pattern.having_names) for one in having]
+
+
+def _kept(of: Referent, events: Sequence[Event]) -> Hashable:
+    match of:
+        case Length():
+            return len(events)
+        case OfItems(aggregated=one):
+            scopes = [ValueScope(event.values, 0) for event in events]
+            if one.name in ("min", "max", "count"):
+                return aggregate_group(one, scopes)
+            values = [tuple(evaluate_value(arg, scope) for arg in one.args) for scope in scopes]
+            return tuple(sorted(map(repr, values)))
+        case OfItem(place="every", name=name):
+            return frozenset(event.values[name] for event in events)
+        case OfItem(place=place, name=name):
+            return events[0 if place in ("only", "first") else -1].values[name]
+
+
+def _value(of: Referent, events: Sequence[Event], at: Mapping[int, int]) -> Plain:
+    match of:
+        case Length():
+            return float(len(events))
+        case OfItems(aggregated=one, earlier=earlier):
+            some = events[: at[of.variable]] if earlier else events
+            return aggregate_group(one, [ValueScope(event.values, 0) for event in some])
+        case OfItem(place=place, name=name):
+            here = at[of.variable]
+            which = {"only": 0, "first": 0, "last": -1, "each": here, "previous": here - 1, "every": here}[place]
+            return events[which].values[name]
+
+
+ORDER, EQUAL, WINDOW, FIRST_CONDITION, STRATEGY = 0, 1, 2, 3, 1_000
+"""What an event that may be the next one of a partial match is tested for, in this order."""
+
+TOGETHER, HAVING, ABSENT, MAXIMAL, FOUND = 1_000, 1_001, 2_000, 2_001, 2_002
+"""What a match is tested for when its last variable is complete: FIRST_CONDITION stands for what is asked of that."""
+
+Rank = tuple[int, int, int, int]
+"""How many of the documents are in a partial match, or in the event that fails; how many variables it has; which test
+that is; and less the time that both take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sought:
+    """What was found of a pattern: a match of all documents, if there is one; else `stages`, of which the last has
+    nothing. `near` are events in the way, `without` the documents that have no event. `found` and `rank` say how far
+    the search came. `starts` counts the events at which a match begins, if no documents are given."""
+
+    match: MatchBindings | None
+    stages: tuple[FunnelStage, ...]
+    found: int
+    rank: tuple[int, ...] = ()
+    near: tuple[Event, ...] = ()
+    without: Docs = ()
+    starts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MatchFailure:
+    """What a partial match cannot be: with an `event`, if there is one, as the next. `passed` are the stages before."""
+
+    rank: Rank
+    stage: FunnelStage
+    near: tuple[Event, ...]
+
+
+class Furthest:
+    """Keeps the failure that came furthest, and how far each event came that matches begin with."""
+
+    def __init__(self) -> None:
+        self.best: MatchFailure | None = None
+        self.reached: dict[tuple[int, int], set[int]] = {}
+        """For variables and tests the ids of the first events of which a partial match came so far."""
+
+    def fails(self, rank: Rank, stage: Callable[[], FunnelStage], near: Sequence[Event]) -> None:
+        """Keeps a failure, if none came further."""
+        if self.may_be_better(rank):
+            self.best = MatchFailure(rank, stage(), tuple(near))
+
+    def may_be_better(self, rank: Rank) -> bool:
+        """Returns whether no failure came further."""
+        return self.best is None or rank > self.best.rank
+
+    def comes(self, first: Event, variables: int, test: int = 0) -> None:
+        """Keeps how far a match came that begins with an event."""
+        self.reached.setdefault((variables, test), set()).add(id(first))
+
+    def count(self, variables: int, *tests: int) -> int:
+        """Returns how many first events came so far as to have so many variables, and to one of these tests."""
+        return len(set[int]().union(*(self.reached.get((variables, test), ()) for test in tests or (0,))))
+
+
+def condition_stage(
+    pattern: Pattern, asked: BoundCondition, scope: ValueScope, of: Event | None, kind: str = ""
+) -> FunnelStage:
+    """Returns the stage of a condition that is false, perhaps for an event."""
+    operator = pattern.variables[0].source
+    text = values_text(said(asked.said, operator, scope))
+    whose = "" if of is None else f", of {event_text(of)}"
+    part = f"{kind}{operator_condition_text(asked.said, operator)}"
+    return FunnelStage("condition", part, 0, "events").told(f"{text}{whose}")
+
+
+def covered_by(match: MatchBindings, covers: Callable[[Event], frozenset[int]]) -> frozenset[int]:
+    """Returns the documents that a match is made of."""
+    return frozenset().union(*(covers(one) for events in match.values() for one in events))
+
+
+def as_match(names: Sequence[str], bound: Sequence[Sequence[Event]]) -> Mapping[str, Sequence[Event]]:
+    """Returns the events of variables by their names: of the first ones, if not all have events."""
+    return dict(zip(names, bound, strict=False))
+
+
+class Fault(NamedTuple):
+    """What is wrong with a whole match: which test, the stage, and the events in the way."""
+
+    test: int
+    stage: FunnelStage
+    near: tuple[Event, ...]
+
+
+class Whole:
+    """Tests whole matches of a pattern."""
+
+    def __init__(self, pattern: Pattern, given: GivenEvents, take: Take) -> None:
+        self._pattern, self._given, self._take = pattern, given, take
+        self._conjuncts = [conjunct_of(pattern, one) for one in pattern.conjuncts]
+        self.having = having_of(pattern)
+        self.kills: Mapping[int, list[BoundCondition]] = {
+            at: [conjunct_of(pattern, kill) for kill in pattern.kills if kill.variable == at]
+            for at, one in enumerate(pattern.variables)
+            if one.negated
+        }
+        self._positive = [one for one in pattern.variables if not one.negated]
+
+    def fault(self, match: MatchBindings) -> Fault | None:
+        """Returns what is wrong with a match for which all conditions of WHERE hold: HAVING, or an event that came."""
+        for asked in self.having:
+            self._take(1)
+            if (scope := asked.failing(match)) is not None:
+                stage = condition_stage(self._pattern, asked, scope, None, "HAVING ")
+                return Fault(HAVING, stage, ())
+        for at in self.kills:
+            if (killing := next(self._killing(match, at), None)) is not None:
+                what = f"{event_text(killing)} came, at {iso_utc(killing.t1)}"
+                stage = FunnelStage("absent", component_text(self._pattern.variables[at]), 0, "events").told(what)
+                return Fault(ABSENT, stage, (killing,))
+        return None
+
+    def _killing(self, match: MatchBindings, at: int) -> Iterator[Event]:
+        """Yields the events of a negated variable that a match must not have."""
+        variable = self._pattern.variables[at]
+        groups = [[one for of in self._of_group(group) for one in match[of]] for group in range(self._pattern.groups)]
+        every = [one for some in groups for one in some]
+        t0, t1, first = min(one.t0 for one in every), max(one.t1 for one in every), every[0]
+        for one in self._given(variable.source.stream):
+            self._take(1)
+            behind = groups[variable.group - 1] if variable.group else ()
+            ahead = groups[variable.group] if variable.group < len(groups) else ()
+            if not (all(before(other, one) for other in behind) and all(before(one, other) for other in ahead)):
+                continue
+            if not behind and not self._fits(one.t0, t1):
+                continue
+            if not ahead and not self._fits(t0, one.t1):
+                continue
+            killed = {**match, variable.name: (one,)}
+            if self.is_alike(one, first) and all(asked.failing(killed) is None for asked in self.kills[at]):
+                yield one
+
+    def _of_group(self, group: int) -> list[str]:
+        return [one.name for one in self._positive if one.group == group]
+
+    def _fits(self, t0: int, t1: int) -> bool:
+        return self._pattern.within is None or t1 - t0 <= self._pattern.within
+
+    def is_alike(self, one: Event, first: Event) -> bool:
+        """Returns whether two events are equal, and not NULL, in all keys."""
+        return all(one.values[key] is not None and one.values[key] == first.values[key] for key in self._pattern.keys)
+
+    # ------------------------------------------------------------ EARLIEST MAXIMAL
+
+    def best(self, match: MatchBindings) -> tuple[MatchBindings, Event | None]:
+        """Returns a match that EARLIEST MAXIMAL keeps: that, or one that follows from it, step by step, with the event
+        of the last step."""
+        last: Event | None = None
+        while True:
+            better = next(((one, by) for one, by in self._changed(match) if self._is_match(one)), None)
+            if better is None:
+                return match, last
+            match, last = better
+
+    def _changed(self, match: MatchBindings) -> Iterator[tuple[MatchBindings, Event]]:
+        used = {id(one) for events in match.values() for one in events}
+        begin = min(_order(one) for events in match.values() for one in events)
+        for variable in self._positive:
+            events = match[variable.name]
+            for one in self._given(variable.source.stream):
+                if id(one) in used or _order(one) <= begin:
+                    continue
+                if _order(one) < _order(events[0]):
+                    yield {**match, variable.name: (one, *events[1:])}, one
+                if variable.kleene:
+                    yield {**match, variable.name: tuple(sorted((*events, one), key=_order))}, one
+
+    def _is_match(self, match: MatchBindings) -> bool:
+        """Returns whether bindings, of which none is of a strategy, are a match."""
+        self._take(1)
+        every = [one for events in match.values() for one in events]
+        if not self._fits(min(one.t0 for one in every), max(one.t1 for one in every)):
+            return False
+        if not all(self.is_alike(one, every[0]) for one in every):
+            return False
+        for events in match.values():
+            if not all(before(one, other) for one, other in pairwise(events)):
+                return False
+        for group in range(1, self._pattern.groups):
+            behind = [one for of in self._of_group(group - 1) for one in match[of]]
+            ahead = [one for of in self._of_group(group) for one in match[of]]
+            if max(one.t1 for one in behind) >= min(one.t0 for one in ahead):
+                return False
+        self._take(len(self._conjuncts))
+        return all(asked.failing(match) is None for asked in self._conjuncts) and self.fault(match) is None
+
+
+def _order(event: Event) -> tuple[int, tuple[object, ...]]:
+    made = event.made
+    assert isinstance(made, SourceEvent), "a pattern reads streams"
+    return event.t1, (made.stream, made.source, made.nodes)
+
+
+def known_at(pattern: Pattern | NearPattern, match: MatchBindings) -> int:
+    every = [one for events in match.values() for one in events]
+    if isinstance(pattern, Pattern) and pattern.is_late and pattern.within is not None:
+        return min(one.t0 for one in every) + pattern.within
+    return max(one.t1 for one in every)
+
+
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """A partial match: the events of its variables, and the documents that it is made of."""
+
+    bound: tuple[tuple[Event, ...], ...]
+    covered: frozenset[int]
+
+    @property
+    def first(self) -> Event:
+        """The first event of the first variable."""
+        return self.bound[0][0]
+
+    @property
+    def last(self) -> Event:
+        """The event that was added last."""
+        return self.bound[-1][-1]
+
+    def events(self) -> Iterator[Event]:
+        for some in self.bound:
+            yield from some
+
+    def span_with(self, one: Event) -> int:
+        """Returns how long it takes with an event more."""
+        every = [*self.events(), one]
+        return max(other.t1 for other in every) - min(other.t0 for other in every)
+
+    def with_event(self, one: Event, at: int, covers: frozenset[int]) -> Partial:
+        """Returns it with an event more, which is of the variable `at`."""
+        own = (*self.bound[at], one) if at < len(self.bound) else (one,)
+        return Partial((*self.bound[:at], own), self.covered | covers)
+
+
+class MatchSearch(ABC):
+    """Looks for a match that is made of some documents, numbered from 0; `covers` returns those of an event."""
+
+    def __init__(
+        self,
+        pattern: Pattern,
+        given: GivenEvents,
+        covers: Callable[[Event], frozenset[int]],
+        documents: int,
+        take: Take,
+    ) -> None:
+        self.pattern, self.given, self.covers, self.take = pattern, given, covers, take
+        self.wanted = frozenset(range(documents))
+        self.numbers = [at for at, one in enumerate(pattern.variables) if not one.negated]
+        """The numbers of the variables that take events."""
+        self.positive = [pattern.variables[at] for at in self.numbers]
+        self.names = [one.name for one in self.positive]
+        self.whole = Whole(pattern, given, take)
+        self.asked = [(conjunct_of(pattern, one), one) for one in pattern.conjuncts]
+        self.furthest = Furthest()
+        self._known = set[Hashable]()
+        self._lasting = [asked for asked, one in self.asked if not _is_done(asked, one)]
+        self._lasting += [*self.whole.having, *(asked for kills in self.whole.kills.values() for asked in kills)]
+        self.named = [[one for one in self.events(at) if covers(one)] for at in range(len(self.positive))]
+        """Of each variable the events of its stream that are made of the documents."""
+        self._at_once = max((len(covers(one)) for some in self.named for one in some), default=1)
+
+    def variable(self, at: int) -> Variable:
+        """Returns the variable at a place of those that take events."""
+        return self.positive[at]
+
+    def events(self, at: int) -> Sequence[Event]:
+        """Returns the events of a variable's stream in the order of t1."""
+        return self.given(self.variable(at).source.stream)
+
+    def match(self, partial: Partial) -> MatchBindings:
+        """Returns a partial match by the names of its variables."""
+        return as_match(self.names, partial.bound)
+
+    def run(self) -> MatchBindings | None:
+        """Returns a match of all documents; None if there is none. Without documents, all are looked for."""
+        waiting = list(self.begins())
+        while waiting:
+            partial = waiting.pop()
+            if self._is_known(partial):
+                continue
+            self.furthest.comes(partial.first, len(partial.bound))
+            if len(partial.bound) == len(self.positive) and self._is_whole(partial) and self.wanted:
+                return self.match(partial)
+            waiting += self.steps(partial)
+        return None
+
+    @abstractmethod
+    def begins(self) -> Iterator[Partial]:
+        """Yields the partial matches of one event."""
+
+    @abstractmethod
+    def steps(self, partial: Partial) -> Iterator[Partial]:
+        """Yields a partial match with one event more."""
+
+    @abstractmethod
+    def ends(self, partial: Partial) -> Iterator[tuple[BoundCondition, int | None]]:
+        """Yields what is asked of a partial match when its last variable is complete."""
+
+    @abstractmethod
+    def likeness(self, partial: Partial) -> Hashable:
+        """Returns what else matters of a partial match than what conditions ask."""
+
+    def _is_known(self, partial: Partial) -> bool:
+        """Whether it is like one that was followed before."""
+        match = self.match(partial)
+        self.take(1 + sum(map(len, partial.bound)) // 8)
+        key = (
+            len(partial.bound),
+            id(partial.first),
+            id(partial.last),
+            partial.covered,
+            self.likeness(partial),
+            tuple(one for asked in self._lasting for one in asked.signature(match)),
+        )
+        if key in self._known:
+            return True
+        self._known.add(key)
+        return False
+
+    def _is_whole(self, partial: Partial) -> bool:
+        """Whether it is a match of all documents. Keeps what it fails."""
+        match, covered, variables = self.match(partial), len(partial.covered), len(partial.bound)
+        span = partial.span_with(partial.last)
+        for place, (asked, new) in enumerate(self.ends(partial)):
+            self.take(1)
+            if (scope := asked.failing(match, new)) is not None:
+                rank = covered, variables, FIRST_CONDITION + place, -span
+                self.furthest.fails(rank, bound(condition_stage, self.pattern, asked, scope, None), ())
+                return False
+        self.furthest.comes(partial.first, variables, TOGETHER)
+        if partial.covered != self.wanted:
+            missing = len(self.wanted - partial.covered)
+            what = f"no match has all of them: {missing} of {len(self.wanted)} are in none with the others"
+            rank = covered, variables, TOGETHER, -span
+            self.furthest.fails(rank, lambda: FunnelStage("together", "SEQ", 0, "events").told(what), ())
+            return False
+        if (fault := self.whole.fault(match)) is not None:
+            self.furthest.fails((covered, variables, fault.test, -span), lambda: fault.stage, fault.near)
+            self.furthest.comes(partial.first, variables, fault.test)
+            return False
+        self.furthest.comes(partial.first, variables, FOUND)
+        return True
+
+    # ------------------------------------------------------------ tests of a further event
+
+    def rank(self, partial: Partial | None, one: Event, at: int, test: int) -> tuple[int, int, int, int]:
+        """Returns how far a partial match comes that fails a test with an event of a variable."""
+        if partial is None:
+            return len(self.covers(one)), at, test, one.t0 - one.t1
+        return len(partial.covered | self.covers(one)), at, test, -partial.span_with(one)
+
+    def is_alike(self, partial: Partial | None, one: Event, at: int) -> bool:
+        """Tests whether an event is equal to the first in all keys, and none of these is NULL."""
+        first = one if partial is None else partial.first
+        if self.whole.is_alike(one, first):
+            return True
+        self.furthest.fails(self.rank(partial, one, at, EQUAL), lambda: self._unequal(one, first), ())
+        return False
+
+    def is_near(self, partial: Partial | None, one: Event, at: int) -> bool:
+        """Tests whether a partial match and an event are within the window."""
+        within = self.pattern.within
+        span = one.t1 - one.t0 if partial is None else partial.span_with(one)
+        if within is None or span <= within:
+            return True
+
+        def stage() -> FunnelStage:
+            what = f"it takes {duration_text(span)}, and at most {format_window(within)} is allowed"
+            return FunnelStage("window", format_window(within), 0, "events").told(what)
+
+        self.furthest.fails(self.rank(partial, one, at, WINDOW), stage, ())
+        return False
+
+    def holds(
+        self,
+        partial: Partial | None,
+        one: Event,
+        at: int,
+        tests: Iterator[tuple[BoundCondition, MatchBindings, int | None]],
+    ) -> bool:
+        """Tests conditions, each of a match, for an event that may be the next."""
+        for place, (asked, match, new) in enumerate(tests):
+            self.take(1)
+            if (scope := asked.failing(match, new)) is not None:
+                rank = self.rank(partial, one, at, FIRST_CONDITION + place)
+                self.furthest.fails(rank, bound(condition_stage, self.pattern, asked, scope, one), ())
+                return False
+        return True
+
+    def _unequal(self, one: Event, first: Event) -> FunnelStage:
+        key = next(key for key in self.pattern.keys if one.values[key] is None or one.values[key] != first.values[key])
+        value = one.values[key]
+        what = f"{key} is {display_value(value)}, of {event_text(one)}"
+        if value is not None:
+            what = f"{what}, and {display_value(first.values[key])} of the first"
+        return FunnelStage("equal", f"[{', '.join(self.pattern.keys)}]", 0, "events").told(what)
+
+    # ------------------------------------------------------------ what cannot have all documents
+
+    def has_room(self, partial: Partial) -> bool:
+        """Returns whether the other variables may take the documents that a partial match has not."""
+        missing = len(self.wanted - partial.covered)
+        rest = self.positive[len(partial.bound) :]
+        if self.positive[len(partial.bound) - 1].kleene or any(one.kleene for one in rest):
+            return True
+        return missing <= len(rest) * self._at_once
+
+    def missing_stage(self, at: int, kind: StageKind = "order") -> FunnelStage:
+        """Returns the stage of a variable for which no event comes behind those of a partial match."""
+        return FunnelStage(kind, component_text(self.variable(at)), 0, "events")
+
+
+def came_text(one: Event) -> str:
+    return f"{event_text(one)} came before, at {iso_utc(one.t1)}"
+
+
+def _is_done(asked: BoundCondition, one: WhereConjunct) -> bool:
+    """Whether a conjunct, once it was tested, matters no more for its variable."""
+    return (one.phase == "first" and len(asked.variables) == 1) or (one.phase == "each" and asked.is_of_steps)

@@ -1,0 +1,430 @@
+"""The queries of a name as one script that can be changed and subscribed again.
+
+What the event queries of a name read: definitions of events, and what other event queries PUBLISH.
+
+The documents that a store keeps, the newest first, read by SELECTs some at a time.
+
+Event queries as a store has them, with the definitions of the events that they read, read by SELECTs.
+
+The events of a store, read by SELECTs: what is defined, and what event queries PUBLISH, with their attributes.
+
+The registered queries of a name as a store has them, read by SELECTs.
+
+A document that somebody names: by its id as output lines show it, or by an address or title that only it has.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from xml.sax.saxutils import escape
+
+from common.tools import in_batches
+from join_stage.store.protocol import StoreError
+from mmqjp.documents.record import Record, record_of
+from mmqjp.explain.funnel import MOST_QUERIES
+from mmqjp.explain.terms import ReadableQuery
+from mmqjp.present.item import item_of, truncate
+from mmqjp.present.why_not_result import WhyNot
+from mmqjp.process import printable_line
+from mmqjp.queries.compile import (
+    Compiler,
+    StoredEventQuery,
+    StoredQuery,
+    compile_stored,
+    is_event_form,
+    read_by,
+    stored_definition,
+)
+from mmqjp.queries.model import Subscription, has_absence
+from mmqjp.queries.registry import RegisteredDefinition
+from mmqjp.queries.stored import made
+from mmqjp.tables.lookup import (
+    Row,
+    SelectFn,
+    dead_letter_of,
+    definitions_named,
+    document_rows_by_id,
+    documents_by_docid,
+    documents_with,
+    event_queries,
+    event_queries_named,
+    is_dropped,
+    newest_documents,
+    pauses_of,
+    queries_named,
+)
+from xscl.algebra.events import NearPattern, Pattern, Stream
+from xscl.algebra.joins import NEGATED
+from xscl.check_expressions import blocks
+from xscl.parser import parse_script
+from xscl.printer import to_xscl
+from xscl.problems import XsclErrors
+from xscl.syntax import NO_EVENTS, EventStreams, Join, Script, names_read
+
+
+def editable(texts: Sequence[str], definitions: Sequence[str] = (), events: EventStreams = NO_EVENTS) -> str:
+    """Returns the script of registered queries, given by their texts, and of the definitions that they read. `events`
+    are those that they read.
+
+    >>> texts = [f'DECLARE NAMESPACE a = "http://a/"; FROM S//a:{name}->x PUBLISH both' for name in ("one", "two")]
+    >>> print(editable(texts), end="")
+    DECLARE NAMESPACE a = "http://a/";
+    <BLANKLINE>
+    FROM S//a:one->x PUBLISH both;
+    <BLANKLINE>
+    FROM S//a:two->x PUBLISH both
+    """
+    try:
+        scripts = [parse_script(text, stored=True, events=events) for text in (*definitions, *texts)]
+    except XsclErrors:  # of another version: whoever changes it sees what is wrong
+        return _joined([*definitions, *texts])
+    declared = dict.fromkeys(pair for script in scripts for pair in script.namespaces)
+    statements = [to_xscl(one) for script in scripts for one in script.statements]
+    return _joined([*(to_xscl(Script((), (pair,))) for pair in declared), *statements])
+
+
+def _joined(texts: Sequence[str]) -> str:
+    return ";\n\n".join(text.strip(" \n;") for text in texts) + "\n"
+
+
+_DEFINITIONS = """SELECT id, text FROM definitions
+WHERE id NOT IN (SELECT id FROM removed_definitions) ORDER BY id"""
+
+_PUBLISHING = """SELECT min(text) AS text FROM added_queries
+WHERE form LIKE 'events-%' AND qid NOT IN (SELECT qid FROM removed_queries) GROUP BY name ORDER BY name"""
+
+
+def definitions(select: SelectFn) -> dict[str, RegisteredDefinition]:
+    """Returns the definitions of a store by name. `select` answers questions over it. Raises what it does, and
+    StoreError if this version cannot read one."""
+    found = {}
+    for row in select(_DEFINITIONS).to_pylist():
+        definition, script = stored_definition(row["text"])
+        found[definition.name] = made(row["id"], row["text"], definition, script.namespaces)
+    return found
+
+
+def event_streams(select: SelectFn) -> EventStreams:
+    """Returns the event streams of a store. Raises what `definitions` does."""
+    defined = {name: definition.schema for name, definition in definitions(select).items()}
+    texts = select(_PUBLISHING)["text"].to_pylist()
+    compiled = compile_stored(texts, defined)
+    published = {one.publish: one.stream.schema for one in compiled if one.publish is not None}
+    return EventStreams(defined, published)
+
+
+@dataclass(frozen=True, slots=True)
+class EventsRead:
+    """The `names` and `texts` of definitions, each a script of its own, and the names of queries that are `published`,
+    in order."""
+
+    names: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ()
+    published: tuple[str, ...] = ()
+
+
+NOTHING = EventsRead()
+
+
+def events_read(select: SelectFn, name: str) -> EventsRead:
+    """Returns what the registered event queries of a name read. `select` answers questions over the store. Raises what
+    it does, and StoreError or XsclErrors if this version cannot read a text."""
+    texts = select(event_queries(name))["text"].to_pylist()
+    if not texts:
+        return NOTHING
+    script = parse_script(";\n".join(texts), stored=True, events=event_streams(select))
+    read = {one.name for query in script.event_queries for one in names_read(query.stream)}
+    defined = {key: definition.text for key, definition in sorted(definitions(select).items()) if key in read}
+    return EventsRead(tuple(defined), tuple(defined.values()), tuple(sorted(read - defined.keys())))
+
+
+AT_ONCE, CHARACTERS_AT_ONCE = 500, 8 << 20
+"""So many documents, with so many characters of XML, are read together."""
+
+MOST_CHARACTERS, MOST_CHARACTERS_OF_ONE = 64 << 20, 4 << 20
+"""No more characters of XML are read in all, and larger documents are left out."""
+
+
+@dataclass
+class DocumentScan:
+    """The newest `most` documents of some streams. After `records`, `read` says how many were read, and `left_out` how
+    many are too large, or are not read because all together are."""
+
+    select: SelectFn
+    streams: Collection[str]
+    most: int
+    read: int = 0
+    left_out: int = 0
+
+    def records(self) -> Iterator[Record]:
+        """Yields them, the newest first."""
+        sizes = newest_documents(self.select, self.streams, self.most)
+        wanted = affordable(sizes)
+        self.left_out = len(sizes) - len(wanted)
+        for some in in_batches(wanted, AT_ONCE, CHARACTERS_AT_ONCE, lambda one: one[1]):
+            rows = documents_by_docid(self.select, [docid for docid, _ in some])
+            for row in sorted(rows, key=lambda row: row["docid"], reverse=True):
+                self.read += 1
+                yield record_of(row)
+
+
+def affordable(sizes: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Returns those of some documents that can be read, the first ones first; each is a docid and a size in
+    characters."""
+    room, wanted = MOST_CHARACTERS, list[tuple[int, int]]()
+    for docid, size in sizes:
+        if size <= MOST_CHARACTERS_OF_ONE and size <= room:
+            room -= size
+            wanted.append((docid, size))
+    return wanted
+
+
+_NAME = re.compile(r"[A-Za-z_]\w*")
+
+
+@dataclass(frozen=True, slots=True)
+class KnownEvents:
+    """An event query: what its operators are, and the definitions that it reads, by name. What it reads else, others
+    publish."""
+
+    query: Subscription
+    stream: Stream
+    definitions: Mapping[str, RegisteredDefinition]
+
+
+@dataclass(frozen=True, slots=True)
+class KnownPattern:
+    """A PATTERN statement: what it looks for, and the definitions that it reads, by name. What it reads else, others
+    publish."""
+
+    query: Subscription
+    stream: Pattern | NearPattern
+    definitions: Mapping[str, RegisteredDefinition]
+
+
+def known_event_queries(select: SelectFn, name: str, form: str | None = None) -> list[KnownEvents | KnownPattern]:
+    """Returns the event queries of a name, at most 100 of them: those that are registered, or, with their `form`, also
+    removed ones. Those that this version cannot read are left out."""
+    rows = [row for row in queries_named(select, name, MOST_QUERIES) if is_event_form(row["form"] or "")]
+    wanted = [row for row in rows if (row["removed_at"] is None if form is None else row["form"] == form)]
+    pauses = pauses_of(select, [row["qid"] for row in wanted])
+    found: list[KnownEvents | KnownPattern] = []
+    for row in wanted:
+        with suppress(StoreError):
+            found.append(_known(select, name, row, pauses))
+    return found
+
+
+def _known(select: SelectFn, name: str, row: Row, pauses: Iterable[Row]) -> KnownEvents | KnownPattern:
+    texts, definitions = _behind(select, row["text"], row["removed_at"])
+    schemas = {one.name: one.schema for one in definitions.values()}
+    compiled = compile_stored([row["text"], *texts], schemas)[0]
+    stored = StoredEventQuery(row["form"], compiled)
+    query = Subscription(row["qid"], name, row["text"], row["occurrence"], row["since"], None, row["form"], 0, stored)
+    for pause in pauses:
+        if pause["qid"] == row["qid"]:
+            if pause["reason"] is None:
+                query.resume(pause["docid"], 0)
+            else:
+                query.pause(pause["docid"], pause["reason"])
+    read = read_by(compiled.stream)
+    own = {name: one for name, one in definitions.items() if name in read}
+    if isinstance(compiled.stream, Pattern | NearPattern):
+        return KnownPattern(query, compiled.stream, own)
+    return KnownEvents(query, compiled.stream, own)
+
+
+def _behind(select: SelectFn, text: str, removed_at: int | None) -> tuple[list[str], dict[str, RegisteredDefinition]]:
+    """Returns the texts of event queries that publish what a query reads, and what is behind these, and the definitions
+    of all, as they were before the query was removed."""
+    publishing: dict[str, str] = {}
+    definitions: dict[str, RegisteredDefinition] = {}
+    known, new = set[str](), set(_NAME.findall(text))
+    while new:
+        known |= new
+        found: list[str] = []
+        for row in definitions_named(select, new):
+            if removed_at is None and row["removed_at"] is not None:
+                continue
+            if removed_at is None or row["added_at"] < removed_at:
+                definition, script = stored_definition(row["text"])
+                definitions[row["name"]] = made(row["id"], row["text"], definition, script.namespaces)
+        for row in event_queries_named(select, new - definitions.keys()):
+            publishing[row["name"]] = row["text"]
+            found.append(row["text"])
+        new = set(_names(found)) - known
+    own = text.rpartition(" PUBLISH ")[2]
+    return [text for name, text in publishing.items() if name != own], definitions
+
+
+def _names(texts: Iterable[str]) -> Iterator[str]:
+    for text in texts:
+        yield from _NAME.findall(text)
+
+
+MOST_NAMES = 10_000
+"""Among so many names one is looked for that was meant."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredQuery:
+    """A registered query."""
+
+    query: Subscription
+    readable: ReadableQuery
+
+
+@dataclass(frozen=True, slots=True)
+class KnownAbsence:
+    """A registered query that tells what did not come. `left` is its left input alone, and `partners` the query that
+    would tell what did come: there the blocks of the left input are at `places`."""
+
+    query: Subscription
+    left: ReadableQuery
+    partners: ReadableQuery
+    places: range
+
+    @property
+    def common_variables(self) -> set[str]:
+        """The variables of the left input that it has with whatever disjunct finds partners."""
+        sides = [one.right if self.places.start else one.left for one in self.partners.normal.conjuncts]
+        common = [set(side.pattern.variables()) for side in sides if side is not None]
+        return set.intersection(*common) & set(self.left.normal.conjuncts[0].left.pattern.variables())
+
+
+def known_queries(select: SelectFn, name: str) -> list[RegisteredQuery]:
+    """Returns the registered queries of a name, at most 100 of them. Event queries are left out, those with absences,
+    and those that this version cannot read."""
+    found = []
+    for query in _registered(select, name):
+        with suppress(XsclErrors):
+            if not query.waits:
+                found.append(RegisteredQuery(query, ReadableQuery.of(query.text)))
+    return found
+
+
+def known_absences(select: SelectFn, name: str) -> list[KnownAbsence]:
+    """Returns the registered queries of a name, at most 100 of them, that are absences of inputs without absences."""
+    found = []
+    for query in _registered(select, name):
+        with suppress(XsclErrors):
+            if query.waits and (text := partner_text(query.text)) is not None:
+                readable, partners = ReadableQuery.of(query.text), ReadableQuery.of(text)
+                source, normal = readable.query.source, readable.normal
+                assert isinstance(source, Join), "an absence is a join"
+                left = replace(normal, op=None, window=None, conjuncts=normal.conjuncts[:1], absent=())
+                count = len(blocks(source.left))
+                first = len(partners.blocks) - count if source.op == "NOT PRECEDED BY" else 0
+                places = range(first, first + count)
+                found.append(KnownAbsence(query, replace(readable, normal=left), partners, places))
+    return found
+
+
+def partner_text(text: str) -> str | None:
+    """Returns the text of the query whose matches are those of the left input of an absence with its partners; None if
+    it is no absence, or its inputs have some.
+
+    >>> partner_text("S//a->x NOT PRECEDED BY {x = y, 1 h} S//b->y")
+    'FROM S//b->y FOLLOWED BY {x = y, 1 h} S//a->x'
+    """
+    script = parse_script(text, stored=True)
+    query = script.queries[0]
+    match query.source:
+        case Join(op="NOT PRECEDED BY", left=left, right=right):
+            source = replace(query.source, op="FOLLOWED BY", left=right, right=left)
+        case Join(op=op) if op in NEGATED:
+            source = replace(query.source, op="JOIN" if op == "NOT JOIN" else "FOLLOWED BY")
+        case _:
+            return None
+    positive = to_xscl(replace(script, queries=(replace(query, source=source, once=None),)))
+    return None if has_absence(Compiler().compile_text(positive).normal) else positive
+
+
+def _registered(select: SelectFn, name: str) -> Iterator[Subscription]:
+    found = queries_named(select, name, MOST_QUERIES)
+    rows = [row for row in found if row["removed_at"] is None and not is_event_form(row["form"] or "")]
+    pauses = pauses_of(select, [row["qid"] for row in rows])
+    compiler = Compiler()
+    for row in rows:
+        text = row["text"]
+        compiled = StoredQuery(text, compiler)
+        query = Subscription(
+            row["qid"], name, text, row["occurrence"], row["since"], row["window_us"], row["form"] or "", 0, compiled
+        )
+        for pause in pauses:
+            if pause["qid"] == row["qid"]:
+                if pause["reason"] is None:
+                    query.resume(pause["docid"], 0)
+                else:
+                    query.pause(pause["docid"], pause["reason"])
+        yield query
+
+
+MOST_WITH, LISTED, SHORTEST = 200, 3, 4
+"""Among so many documents in which a text stands, one of that address or title is looked for; so many are listed; and
+shorter texts are not looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamedDocument:
+    """The document of a name; or, if `record` is None, why there is none: the `kind` is "document", "dead letter" or
+    "pruned", and `message` and `hint` say it in words."""
+
+    record: Record | None
+    kind: str = ""
+    message: str = ""
+    hint: str = ""
+
+
+def named_document(select: SelectFn, asked: str, streams: Collection[str]) -> NamedDocument:
+    """Returns the document that a text names. If several streams have its id, it is that of the one in `streams`."""
+    rows = document_rows_by_id(select, [asked]) or document_rows_by_id(select, [asked := asked.strip()])
+    if len(rows) > 1:
+        rows = [row for row in rows if row["stream"] in streams] or rows
+    if not rows:
+        rows = _by_item(select, asked)
+    if len(rows) == 1:
+        return NamedDocument(record_of(rows[0]))
+    shown = f"{truncate(printable_line(asked), 80)!r}"
+    if rows:
+        listed = ", ".join(f"{row['id']} of {row['stream']}" for row in rows[:LISTED])
+        return NamedDocument(None, "document", f"{len(rows)} documents are {shown}: {listed}", "name one by its id")
+    if (letter := dead_letter_of(select, asked)) is not None:
+        return NamedDocument(None, "dead letter", f"the document {shown} was refused: {letter['reason']}")
+    if is_dropped(select, asked):
+        return NamedDocument(None, "pruned", f"the document {shown} was dropped: nothing needed it any more")
+    hint = "ids are those of output lines; mmqjp show --state DIR shows documents with theirs"
+    return NamedDocument(None, "document", f"no kept document has the id, address or title {shown}", hint)
+
+
+def named_records(
+    select: SelectFn, name: str, asked: Sequence[str], streams: Collection[str], text: str
+) -> list[Record] | WhyNot:
+    """Returns the documents that texts name; if there is none for one of them, what is said of that to somebody who
+    asks about the query of a name, with this `text`."""
+    found = []
+    for one in asked:
+        document = named_document(select, one, streams)
+        if document.record is None:
+            return WhyNot(name, document.kind, document.message, document.hint, text=text)
+        found.append(document.record)
+    return found
+
+
+def _by_item(select: SelectFn, asked: str) -> list[Row]:
+    """The documents that have an address or title."""
+    wanted = printable_line(asked)
+    if len(wanted) < SHORTEST:
+        return []
+    # Spaces may be others in the document: it is looked for by the longest word.
+    word = max(asked.split(), key=len)
+    found = documents_with(select, escape(word), MOST_WITH)
+    return [row for row in found if _is(row, wanted)]
+
+
+def _is(row: Row, wanted: str) -> bool:
+    item = item_of(row["id"], row["stream"], row["t0"], row["xml"])
+    return wanted in (item.link, item.title)

@@ -1,0 +1,177 @@
+"""Controls Python's cyclic garbage collector, which is slow with many long-lived objects.
+
+Ends the process: at Ctrl-C while modules are loaded, while queries still run, and without freeing its memory.
+
+Formats text and objects for single lines.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from types import FrameType
+
+from common.tools import hidden
+
+LEAST_GROWTH = 500_000
+"""At least so many objects must have come, beyond those that have gone, before all are scanned for garbage."""
+
+
+class _Heap:
+    """What is known of the objects that the collector tracks."""
+
+    def __init__(self) -> None:
+        self.frozen = False
+        """Whether `gc_frozen` keeps them from being scanned."""
+        self._grown = 0
+        self._bearable = LEAST_GROWTH
+        self._scanned = 0
+        """So many there were after the last scan, and those that came to last."""
+
+    def put_away(self, *, lasting: bool) -> None:
+        """Moves young objects to those that are rarely scanned, without a look at them. Scans all of them if those that
+        are not known to be `lasting` have become more by a quarter: some may be garbage."""
+        young = gc.get_count()[0]
+        gc.freeze()
+        if lasting:
+            self._scanned += young
+            young = 0
+        self._grown += young
+        if self._grown > self._bearable:  # or so it seems: of old ones that have gone, few were subtracted
+            self._grown = gc.get_freeze_count() - self._scanned
+        if self._grown > self._bearable:
+            gc.unfreeze()
+            gc.collect()
+            gc.freeze()
+            self._grown, self._scanned = 0, gc.get_freeze_count()
+            self._bearable = max(LEAST_GROWTH, self._scanned // 4)
+        if not self.frozen:
+            gc.unfreeze()  # to the oldest generation
+
+
+_HEAP = _Heap()
+
+
+@contextmanager
+def gc_paused(*, lasting: bool = False) -> Iterator[None]:
+    """Disables collection inside. What is made inside and remains is not scanned at the end: that takes a tenth of the
+    time of a batch. `lasting` is for code that makes very many objects to last, such as queries."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        _HEAP.put_away(lasting=lasting)
+        gc.enable()
+
+
+@contextmanager
+def gc_frozen() -> Iterator[None]:
+    """Excludes the objects that exist now from collection inside."""
+    before, _HEAP.frozen = _HEAP.frozen, True
+    gc.freeze()
+    try:
+        yield
+    finally:
+        _HEAP.frozen = before
+        if not before:
+            gc.unfreeze()
+
+
+INTERRUPTED = 130
+
+QUESTION_THREAD = "mmqjp question"
+"""The name of threads that answer queries of other processes."""
+
+
+@contextmanager
+def ending_when_interrupted() -> Iterator[None]:
+    """Makes Ctrl-C end the process at once inside, if Python's own handler is installed.
+
+    Nothing is open yet that must be closed, and a library that is being imported may swallow a KeyboardInterrupt.
+    """
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    try:
+        signal.signal(signal.SIGINT, _end)
+    except ValueError:  # signals only arrive in the main thread
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def without_pandas() -> None:
+    """Has pyarrow look for pandas, which it does once, while pandas is hidden (see `common.tools`)."""
+    with hidden("pandas"):
+        import pyarrow
+
+        pyarrow.array([])
+
+
+def end_past_questions(status: int) -> None:
+    """Ends the process at once if a thread named QUESTION_THREAD still runs a DuckDB query that ignores interrupts.
+
+    If the query returned while Python shuts down, it would abort the process.
+    """
+    if any(thread.name == QUESTION_THREAD for thread in threading.enumerate()):
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError, AttributeError):  # closed, or there is none
+                stream.flush()
+        os._exit(status)
+
+
+def end_without_freeing(status: int) -> None:
+    """Ends the process as Python does, but does not free its objects one by one.
+
+    The objects of very many queries refer to each other. Finding out that nothing needs them takes up to a quarter of
+    the time that it took to register the queries. Returns if a thread still runs, or if output cannot be written.
+    """
+    if any(not thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):
+        return
+    atexit._run_exitfuncs()
+    try:
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+    except (OSError, ValueError):
+        return
+    os._exit(status)
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    os.write(2, b"mmqjp: interrupted\n")
+    os._exit(INTERRUPTED)
+
+
+def printable_line(text: str) -> str:
+    """Returns the text without line breaks and other control characters."""
+    line = " ".join(text.split())
+    return line if line.isprintable() else "".join(char if char.isprintable() else "\ufffd" for char in line)
+
+
+def printable_text(text: str) -> str:
+    """Returns the text with all its spaces, without control characters, and with line breaks and tabs as escapes.
+
+    >>> print(printable_text("a  b\\n"))
+    a  b\\n
+    """
+    escapes = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
+    return "".join(char if char.isprintable() else escapes.get(char, "\ufffd") for char in text)
+
+
+def json_line(values: Mapping[str, object]) -> bytes:
+    """Returns an object as a line of JSON in UTF-8."""
+    return json.dumps(values, ensure_ascii=False).encode() + b"\n"

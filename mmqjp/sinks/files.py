@@ -1,0 +1,395 @@
+"""The checkpoint of a file of output lines: its identity and length. Finds the file again and truncates it.
+
+Sinks of output lines: a file that is appended to, a file that is written whole, and a pipe.
+
+A sink that writes nothing: what is committed is delivered.
+
+Standard output that is closed when the program starts, or whose reader goes away.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from common.files import sync_directory, whole_file
+from mmqjp.answers.fan_out import OutputLines, lines_of
+from mmqjp.answers.outbox import Position
+from mmqjp.answers.output import Output
+from mmqjp.process import json_line
+from mmqjp.sinks.sink import Pending, Sink, Warn
+
+
+@dataclass(frozen=True, slots=True)
+class FileCheckpoint:
+    """A file with a length in bytes. Path and inode identify it; its device may get another number on the next
+    mount."""
+
+    file: str
+    inode: int | None
+    bytes: int
+
+    @classmethod
+    def from_details(cls, details: Mapping[str, Any]) -> FileCheckpoint | None:
+        """Returns the checkpoint in the details of a position, or None if they are not of a file."""
+        return cls(details["file"], details.get("inode"), details["bytes"]) if "file" in details else None
+
+    def to_details(self) -> dict[str, Any]:
+        """Returns the details to store in a position."""
+        return asdict(self)
+
+    def cut_back(self, pending: Pending) -> bool:
+        """Truncates the file to the checkpoint if all that follows is pending outputs, which are written again.
+
+        Also finds a file that was moved within its directory. Returns whether lines of others remain after the
+        checkpoint.
+        """
+        stays = [path for path in self._files() if not _cut_back(path, self.bytes, pending)]
+        return bool(stays)
+
+    def _files(self) -> Iterator[Path]:
+        path = Path(self.file)
+        with suppress(FileNotFoundError):
+            if path.stat().st_ino == self.inode:
+                yield path
+                return
+        yield path
+        if self.inode is not None and path.parent.is_dir():
+            with os.scandir(path.parent) as entries:
+                yield from [Path(e.path) for e in entries if e.inode() == self.inode and e.is_file()]
+
+
+def _cut_back(path: Path, length: int, pending: Pending) -> bool:
+    """Truncates a file to a length if all that follows is pending outputs. Returns whether it is."""
+    if not path.is_file() or path.stat().st_size <= length:
+        return True
+    if not _is_in(path, length, pending()):
+        return False
+    with path.open("rb+") as file:
+        file.truncate(length)
+        os.fsync(file.fileno())
+    return True
+
+
+def _is_in(path: Path, start: int, outputs: Iterable[Output]) -> bool:
+    """Returns whether all lines of a file from a byte offset on are lines of outputs. The last one may be
+    incomplete."""
+    missing: set[bytes] = set()
+    half = b""
+    with path.open("rb") as file:
+        file.seek(start)
+        for line in file:
+            if not line.endswith(b"\n"):
+                half = line
+            elif line != b"\n":  # ends a line that others left incomplete
+                missing.add(_digest(line))
+    for output in outputs:
+        if not missing and not half:
+            break
+        written = output.to_dict()
+        older = {key: value for key, value in written.items() if key not in ("id", "seq")}  # before format 5
+        for line in (json_line(written), json_line(older)):
+            missing.discard(_digest(line))
+            half = b"" if line.startswith(half) else half
+    return not missing and not half
+
+
+def _digest(line: bytes) -> bytes:
+    return hashlib.blake2b(line, digest_size=16).digest()
+
+
+class _Closed(io.RawIOBase):
+    """A file that refuses everything."""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: object) -> int:
+        raise OSError(errno.EBADF, "closed", "standard output")
+
+
+def reserve_standard_files() -> None:
+    """Opens the standard files that are closed, so that no other file gets their numbers.
+
+    Printing to a closed standard output is an error; printing to a closed standard error is not.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    if sys.stderr is None:
+        sys.stderr = io.TextIOWrapper(io.FileIO(2, "w", closefd=False), "utf-8", write_through=True)
+    if sys.stdout is None:
+        sys.stdout = io.TextIOWrapper(io.BufferedWriter(_Closed()), "utf-8", write_through=True)
+
+
+def standard_output() -> BinaryIO:
+    """Returns standard output as a binary file. Raises OSError if it is closed."""
+    raw = getattr(sys.stdout.buffer, "raw", None)
+    if isinstance(raw, _Closed):
+        raw.write(b"")
+    return sys.stdout.buffer
+
+
+def flush_standard_output() -> None:
+    """Flushes standard output. Raises OSError, and replaces the stream, so that Python does not fail again at exit."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        sys.stdout = io.TextIOWrapper(io.BytesIO(), "utf-8")
+        raise
+
+
+CHUNK = 1 << 20
+"""The number of bytes written at a time."""
+
+
+class _AcknowledgingSink:
+    """Tracks the greatest `seq` that the sink has written."""
+
+    def __init__(self, position: Position) -> None:
+        self._acked = self._greatest = position.acked
+
+    def _passing(self, outputs: Iterable[Output]) -> Iterator[OutputLines]:
+        """Yields the lines of outputs that are about to be written."""
+        self._greatest = self._acked
+        for lines in lines_of(outputs):
+            self._greatest = max(self._greatest, lines.greatest)
+            yield lines
+
+    def _acknowledge(self) -> None:
+        """Marks the outputs that passed as written."""
+        self._acked = self._greatest
+
+    def position(self) -> Position:
+        """Returns the position, without details."""
+        return Position(self._acked)
+
+
+class Pipe(_AcknowledgingSink):
+    """Standard output, or a path that is not a regular file. After a crash, lines may be written twice."""
+
+    def __init__(self, path: Path | None, position: Position) -> None:
+        super().__init__(position)
+        self._path, self._former = path, FileCheckpoint.from_details(position.details)
+        self._file: BinaryIO = standard_output() if path is None else path.open("wb")
+
+    def prepare(self, pending: Pending) -> bool:
+        """Truncates the file that lines went to before, if any."""
+        before, self._former = self._former, None
+        if before is not None:
+            before.cut_back(pending)
+        return before is not None
+
+    def write(self, outputs: Iterable[Output]) -> int:
+        """Writes lines and flushes them. Raises OSError, also if the reader has gone."""
+        try:
+            count = _write(self._passing(outputs), self._file)
+            self._file.flush()
+        except OSError as error:
+            error.filename = error.filename or str(self._path or "standard output")
+            raise
+        self._acknowledge()
+        return count
+
+    def close(self) -> None:
+        """Closes a named pipe. Standard output stays open."""
+        if self._path is not None:
+            self._file.close()
+
+
+class WholeFile(_AcknowledgingSink):
+    """A file that appears, or replaces another, when all lines of one `write` are there."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(Position())
+        self._path = path
+
+    def prepare(self, pending: Pending) -> bool:
+        """Does nothing: there is nothing to resume."""
+        return False
+
+    def write(self, outputs: Iterable[Output]) -> int:
+        """Writes the whole file. Raises OSError."""
+        with whole_file(self._path) as file:
+            count = _write(self._passing(outputs), file)
+        self._acknowledge()
+        return count
+
+    def close(self) -> None:
+        """Does nothing: no file stays open."""
+
+
+class GrowingFile(_AcknowledgingSink):
+    """A file that output lines are appended to.
+
+    Lines after the stored position were written by a process that was killed before it could store it: they are cut off
+    and written again. What others have appended stays. If the file is moved, removed, truncated or replaced, lines are
+    appended to the file that has its name then.
+    """
+
+    def __init__(self, path: Path, position: Position, warn: Warn = lambda text: None) -> None:
+        super().__init__(position)
+        self._path, self._warn = path, warn
+        self._checkpoint = FileCheckpoint.from_details(position.details)
+        self._handle, self._end = -1, 0
+        self._break = b""
+
+    def prepare(self, pending: Pending) -> bool:
+        """Opens the file again if it was moved, truncated or replaced, and truncates it to the position."""
+        if self._is_as_left():
+            return False
+        before, path = self._checkpoint, self._path.resolve()
+        try:
+            created = not path.exists()
+            handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError:
+            # The file was moved, and its owner may be about to create the new one, where we may not.
+            if self._handle >= 0 and os.fstat(self._handle).st_nlink:
+                return False
+            raise
+        self.close()
+        self._handle = handle
+        if created:
+            sync_directory(path.parent)
+        if before is not None:
+            self._resume(before, path, created, pending)
+        status = os.fstat(handle)
+        self._checkpoint = FileCheckpoint(str(path), status.st_ino, status.st_size)
+        ends = not status.st_size or os.pread(handle, 1, status.st_size - 1) == b"\n"
+        self._break = b"" if ends else b"\n"
+        return self._checkpoint != before
+
+    def _is_as_left(self) -> bool:
+        if self._handle < 0 or self._checkpoint is None:
+            return False
+        own = os.fstat(self._handle)
+        with suppress(OSError):
+            return os.path.samestat(self._path.stat(), own) and own.st_size == self._checkpoint.bytes
+        return False
+
+    def _resume(self, before: FileCheckpoint, path: Path, created: bool, pending: Pending) -> None:
+        """Truncates the file to the position, and warns if others have changed it."""
+        stays = before.cut_back(pending)
+        if before.file != str(path):
+            return
+        status = path.stat()
+        if created:
+            self._warn(f"{path} was gone: appending to a new file")
+        elif before.inode not in (None, status.st_ino):
+            self._warn(f"{path} was replaced by another file: appending to it")
+        elif status.st_size < before.bytes:
+            self._warn(f"{path} was cut to {status.st_size:,} of {before.bytes:,} bytes: appending to it")
+        elif stays:
+            self._warn(f"{path} has {status.st_size - before.bytes:,} bytes from others: appending to it")
+
+    def write(self, outputs: Iterable[Output]) -> int:
+        """Appends lines and syncs them to disk. If that fails, none of them stays. Raises OSError."""
+        checkpoint = self._checkpoint
+        assert checkpoint is not None, "prepare comes first"
+        self._end = checkpoint.bytes
+        try:
+            count = self._append(self._passing(outputs))
+        except BaseException as error:
+            self._truncate(checkpoint.bytes)
+            if isinstance(error, OSError) and error.filename is None:
+                error.filename = str(self._path)
+            raise
+        self._acknowledge()
+        self._checkpoint, self._break = replace(checkpoint, bytes=self._end), b""
+        return count
+
+    def _append(self, given: Iterable[OutputLines]) -> int:
+        count, chunk = 0, bytearray(self._break)
+        for lines in given:
+            chunk += lines.text
+            count += lines.count
+            if len(chunk) >= CHUNK:
+                self._put(chunk)
+        if count:
+            self._put(chunk)
+            os.fsync(self._handle)
+        return count
+
+    def _put(self, chunk: bytearray) -> None:
+        while chunk:
+            del chunk[: os.write(self._handle, chunk)]
+            self._end = os.lseek(self._handle, 0, os.SEEK_CUR)
+
+    def _truncate(self, length: int) -> None:
+        """Cuts off lines that could not be written completely."""
+        with suppress(OSError):
+            if os.fstat(self._handle).st_size == self._end:
+                os.ftruncate(self._handle, length)
+
+    def position(self) -> Position:
+        """Returns the position, with the file and its length as details."""
+        return Position(self._acked, {} if self._checkpoint is None else self._checkpoint.to_details())
+
+    def close(self) -> None:
+        """Closes the file."""
+        if self._handle >= 0:
+            os.close(self._handle)
+            self._handle = -1
+
+
+def is_stream(path: Path) -> bool:
+    """Returns whether the path is a pipe or a device, which is written to directly."""
+    return path.exists() and not path.is_file()
+
+
+def open_sink(path: Path | None, position: Position, warn: Warn = lambda text: None, *, growing: bool = True) -> Sink:
+    """Opens the sink of `--output`: standard output for None, otherwise a file, appended to if `growing`.
+
+    `position` is the stored one. `warn` is called with a sentence if others have changed the file. Raises OSError.
+    """
+    if path is None or is_stream(path):
+        return Pipe(path, position)
+    return GrowingFile(path, position, warn) if growing else WholeFile(path)
+
+
+def refuse_missing_directory(path: Path) -> None:
+    """Raises FileNotFoundError if the directory of a file is missing, before any work is done."""
+    if not path.resolve().parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+
+
+def _write(given: Iterable[OutputLines], file: BinaryIO) -> int:
+    count = 0
+    for lines in given:
+        file.write(lines.text)
+        count += lines.count
+    return count
+
+
+class Nowhere:
+    """Acknowledges all outputs. `last_seq` returns the number of the last one that is committed."""
+
+    def __init__(self, last_seq: Callable[[], int]) -> None:
+        self._last_seq = last_seq
+        self._acked = last_seq()
+
+    def prepare(self, pending: Pending) -> bool:
+        """Needs nothing."""
+        return False
+
+    def write(self, outputs: Iterable[Output]) -> int:
+        """Takes note of the outputs without making them, and returns how many there are."""
+        before, self._acked = self._acked, self._last_seq()
+        return self._acked - before
+
+    def position(self) -> Position:
+        """Returns the position to resume from."""
+        return Position(self._acked)
+
+    def close(self) -> None:
+        """Has nothing to close."""

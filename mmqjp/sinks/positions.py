@@ -1,0 +1,582 @@
+"""What can be asked of the sinks of a service, in its thread: the protocol that commands and pages use.
+
+The backlog of a sink: the outputs that it wants and has not got, in groups, the oldest first.
+
+A window of them is in memory. The others are counted, and read from the store when there is room.
+
+The course of a sink: where it is, what it waits for, and what comes next. It does nothing itself, and asks no clock.
+
+The thread of the service owns it. What it knows is stored as the position of the sink.
+
+What is stored about sinks with a batch: their positions, and what they did not get.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from itertools import islice, takewhile
+from typing import Any, Literal, Protocol
+
+from common.errors import InputError
+from mmqjp.answers.outbox import SINK_PREFIX, Position
+from mmqjp.answers.output import Output
+from mmqjp.sinks.definition import DAY, MINUTE, SinkDefinition, Start, Tries
+from mmqjp.sinks.sink import DeliveryGroup, DeliveryResult
+from mmqjp.tables.schema import CommitMetadata, GapRow, Owed, UndeliveredRow
+
+SinkStatus = Literal["running", "waiting", "paused", "stopped"]
+
+NO_ANSWERS: Mapping[str, str] = {}
+"""No answers to commands."""
+
+
+class UnknownSink(InputError, KeyError):
+    """There is no sink of this name."""
+
+    def __str__(self) -> str:
+        return f"no sink is named {self.args[0]}"
+
+
+class SinkOfFile(InputError, ValueError):
+    """A sink of the configuration file can be changed there alone."""
+
+
+class SinkExists(InputError, ValueError):
+    """A sink of this name exists already, or the name is not free for another reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class SinkState:
+    """The state of a sink. Times are microseconds since 1970.
+
+    `state` is "running"; "waiting" for the next attempt at `next`, as the receiver is down or refuses a message, after
+    `tries` attempts; or "paused" or "stopped", both until somebody resumes it. `reason` is the last failure. `acked` is
+    the number up to which it has all outputs, `behind` how many wanted ones are left, and `behind_since` when the
+    oldest of them was committed. `delivered` and `given_up` count outputs, and `failed` attempts, since the service
+    began. `in_file` says that it is defined in the configuration file.
+    """
+
+    name: str
+    kind: str
+    state: SinkStatus
+    reason: str
+    acked: int
+    behind: int
+    behind_since: int | None
+    tries: int
+    next: int | None
+    delivered: int
+    failed: int
+    given_up: int
+    in_file: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns a JSON object."""
+        return asdict(self)
+
+
+class SinkControl(Protocol):
+    """The sinks of a service. Only its thread may call this. Methods raise UnknownSink, SinkOfFile and SinkExists, and
+    commit what they change before they return, together with the `answers` to commands, by their ids."""
+
+    def list(self) -> list[SinkState]:
+        """Returns the states of all sinks, by name."""
+
+    def add(self, definition: SinkDefinition, answers: Mapping[str, str] = NO_ANSWERS) -> None:
+        """Adds a sink, which begins where its definition says."""
+
+    def set(self, definition: SinkDefinition, answers: Mapping[str, str] = NO_ANSWERS) -> None:
+        """Replaces the definition of a sink of the same name and kind, which goes on from where it is."""
+
+    def pause(self, name: str, answers: Mapping[str, str] = NO_ANSWERS) -> None:
+        """Pauses a sink."""
+
+    def resume(self, name: str, answers: Mapping[str, str] = NO_ANSWERS) -> None:
+        """Lets a sink that is paused, stopped or waiting try again at once."""
+
+    def test(self, name: str) -> None:
+        """Begins to send a message `mmqjp.test` without outputs. `tested` has its result some time later."""
+
+    def tested(self, name: str) -> str | None:
+        """Returns what came of the last test, or None as long as it is not known: "" if it was acknowledged, else the
+        reason."""
+
+    def replay(self, name: str, start: Start, answers: Mapping[str, str] = NO_ANSWERS) -> None:
+        """Delivers again, from an output or a time on."""
+
+    def remove(self, name: str, answers: Mapping[str, str] = NO_ANSWERS) -> None:
+        """Removes a sink and its position."""
+
+    def reload(self, definitions: Iterable[SinkDefinition], answers: Mapping[str, str] = NO_ANSWERS) -> None:
+        """Takes over the definitions of the configuration file, which was read anew."""
+
+    def close(self) -> None:
+        """Stops delivering, and notes the positions."""
+
+
+WINDOW_OUTPUTS, WINDOW_CHARACTERS = 1_000, 8 << 20
+"""So many outputs of a sink are in memory, or so many characters of XML."""
+
+BacklogEntry = tuple[Output, int]
+"""A wanted output, and when it was committed."""
+
+
+class Backlog:
+    """The backlog of a sink. `taken` is the number up to which wanted outputs are in `groups` or were delivered, and
+    `beyond` counts those after it. `pending` is the last number of a group that a former process had begun to send."""
+
+    def __init__(self, definition: SinkDefinition, taken: int, pending: int | None) -> None:
+        self.definition, self.taken = definition, taken
+        self.groups: deque[DeliveryGroup] = deque()
+        self.beyond = 0
+        self._pending = -1 if pending is None else pending
+        self._kept = self._size = self._counted = 0
+        self._beyond_t0 = self._beyond_since = 0
+
+    @property
+    def count(self) -> int:
+        """The number of outputs."""
+        return self._counted + self.beyond
+
+    @property
+    def since(self) -> int | None:
+        """When the oldest output was committed, or None if there is none."""
+        if self.groups:
+            return self.groups[0].opened
+        return self._beyond_since if self.beyond else None
+
+    @property
+    def t0(self) -> int | None:
+        """The least t0 of the outputs, or an earlier time. None if there are none."""
+        found = [group.t0 for group in self.groups]
+        return min([*found, self._beyond_t0] if self.beyond else found, default=None)
+
+    # ------------------------------------------------------------ more outputs
+
+    def offer(self, output: Output, committed_at: int) -> None:
+        """Adds a wanted output that was committed after all others."""
+        if self.beyond or not self._take((output, committed_at)):
+            self.count_beyond(1, output.t0, committed_at)
+
+    def count_beyond(self, count: int, t0: int, since: int) -> None:
+        """Counts outputs that stay in the store for now."""
+        if count:
+            self._beyond_t0 = min(t0, self._beyond_t0) if self.beyond else t0
+            self._beyond_since = self._beyond_since if self.beyond else since
+            self.beyond += count
+
+    def pass_over(self, last: int) -> None:
+        """Notes that all outputs with numbers up to `last` were offered."""
+        if not self.beyond:
+            self.taken = max(self.taken, last)
+
+    def has_room(self) -> bool:
+        """Whether outputs should be read from the store."""
+        if not self.beyond:
+            return False
+        last = self.groups[-1] if self.groups else None
+        joins = last is not None and not last.is_fixed and last.is_filled(self.definition.most)
+        return joins or (2 * self._kept < WINDOW_OUTPUTS and 2 * self._size < WINDOW_CHARACTERS)
+
+    def refill(self, entries: Iterable[BacklogEntry]) -> list[BacklogEntry]:
+        """Takes wanted outputs that were read from the store, in order. Returns those that there is no room for."""
+        left: list[BacklogEntry] = []
+        for entry in entries:
+            if left or not self._take(entry):
+                left.append(entry)
+            else:
+                self.beyond = max(self.beyond - 1, 0)
+        return left
+
+    def read_up_to(self, last: int, *, is_all: bool) -> None:
+        """Notes that all wanted outputs with numbers up to `last` were taken, and whether there are no others."""
+        self.taken = max(self.taken, last)
+        self.beyond = 0 if is_all else self.beyond  # there were fewer than were counted
+
+    def _take(self, entry: BacklogEntry) -> bool:
+        """Puts an output into a group, unless there is no room."""
+        output, committed_at = entry
+        most = self.definition.most
+        last = self.groups[-1] if self.groups else None
+        joined = last is not None and self._joins(last, output.seq, committed_at)
+        if (self._kept >= WINDOW_OUTPUTS or self._size >= WINDOW_CHARACTERS) and not (
+            joined and last is not None and last.is_filled(most)
+        ):
+            return False
+        if joined and last is not None:
+            before = len(last.outputs)
+            self._size += last.add(output, committed_at, most)
+            self._kept += len(last.outputs) - before
+        else:
+            closes = self.definition.closes(committed_at)
+            self.groups.append(DeliveryGroup(output, committed_at, committed_at if closes is None else closes))
+            self._kept, self._size = self._kept + 1, self._size + len(output.xml)
+        self._counted += 1
+        self.taken = output.seq
+        return True
+
+    def _joins(self, last: DeliveryGroup, seq: int, committed_at: int) -> bool:
+        if last.first <= self._pending:
+            return seq <= self._pending
+        return not last.is_fixed and committed_at <= last.closes
+
+    # ------------------------------------------------------------ fewer outputs
+
+    def pop(self) -> DeliveryGroup:
+        """Removes the oldest group."""
+        group = self.groups.popleft()
+        self._counted -= group.count
+        self._kept -= len(group.outputs)
+        self._size -= sum(len(output.xml) for output in group.outputs)
+        return group
+
+    def fix(self, now: int) -> DeliveryGroup | None:
+        """Returns the oldest group if it is closed, and lets no more outputs join it. None if it is still open, or if
+        more of it may be in the store."""
+        if not self.groups:
+            return None
+        group = self.groups[0]
+        if group.is_fixed and group.last > self._pending:
+            return group
+        if self.beyond and len(self.groups) == 1:
+            return None
+        if group.first > self._pending and now < group.closes and len(self.groups) == 1:
+            return None
+        group.is_fixed = True
+        return group
+
+    def give_up(self, may: Callable[[DeliveryGroup, int], bool]) -> list[DeliveryGroup]:
+        """Removes and returns the oldest groups, as long as they may go: `may` is asked with a group and how many
+        outputs follow it."""
+        gone = []
+        left = self.count
+        while self.groups and may(self.groups[0], left - self.groups[0].count):
+            left -= self.groups[0].count
+            gone.append(self.pop())
+        return gone
+
+
+AT_A_TIME = 100
+"""So many messages are handed over together."""
+
+GRACE = MINUTE
+"""An output is not given up before it has waited for this long, however many there are: many that come at once, in one
+batch or in several, are no reason."""
+
+LONGEST_WAIT = 2 * DAY
+"""No sink waits longer, whatever the clock was when it began to."""
+
+TOO_OLD, TOO_MANY = "older than the backlog may be", "more outputs than the backlog may have"
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """Outputs up to `last` that a file sink has written but could still lose: `count` of them, committed from `since`
+    on."""
+
+    last: int
+    count: int
+    t0: int
+    since: int
+
+
+class Course:
+    """The course of a sink. Its outputs up to the number `acked` are done with.
+
+    `job` is the number of what the deliverer is doing for it, or None. `unnoted` are the rows to store with the
+    position.
+    """
+
+    def __init__(self, definition: SinkDefinition, position: Position) -> None:
+        noted = dict(position.details)
+        self.definition = definition
+        self.acked = position.acked
+        self.details: Mapping[str, Any] = noted.get("details", {})
+        """What a sink of files needs to go on."""
+        self.state: SinkStatus = noted.get("state", "running")
+        self.reason: str = noted.get("reason", "")
+        self.next: int | None = noted.get("next")
+        self.begun: int = noted.get("begun", 0)
+        """When somebody asked for what comes from here on: at least since then outputs may wait."""
+        self._tries = Tries(*noted.get("tries", (0, 0)))
+        self._pending: int | None = noted.get("pending")
+        self._noted_pending = self._pending
+        self._written: deque[_Written] = deque()
+        self._held = self.acked
+        """The number up to which a sink of files cannot lose what it has written."""
+        self.backlog = Backlog(definition, self.acked, self._pending)
+        self.gaps: list[GapRow] = []
+        self.undelivered: list[UndeliveredRow] = []
+        self.job: int | None = None
+        self.is_urgent = False
+        self.delivered = self.failed = self.given_up = 0
+
+    # ------------------------------------------------------------ what is known of it
+
+    def position(self) -> Position:
+        """Returns the position to store."""
+        noted = {
+            "pending": self._pending,
+            "tries": [self._tries.down, self._tries.refused] if self._tries else None,
+            "next": self.next,
+            "state": None if self.state == "running" else self.state,
+            "reason": self.reason or None,
+            "begun": self.begun or None,
+            "details": dict(self.details) or None,
+        }
+        return Position(self.acked, {key: value for key, value in noted.items() if value is not None})
+
+    def was_noted(self, position: Position, gaps: int, undelivered: int) -> None:
+        """Notes that a position is stored, with some rows."""
+        self._noted_pending = position.details.get("pending")
+        del self.gaps[:gaps], self.undelivered[:undelivered]
+        self.is_urgent = False
+
+    def shown(self) -> SinkState:
+        backlog = self.backlog
+        return SinkState(
+            self.definition.name,
+            self.definition.kind,
+            self.state,
+            self.reason,
+            self.acked,
+            backlog.count + sum(written.count for written in self._written),
+            self._written[0].since if self._written else backlog.since,
+            self._tries.down + self._tries.refused,
+            self.next if self.state == "waiting" else None,
+            self.delivered,
+            self.failed,
+            self.given_up,
+            not self.definition.is_live,
+        )
+
+    def owed(self) -> Owed | None:
+        """Returns what the sink is still owed."""
+        found = [Owed(written.t0, written.since) for written in self._written]
+        backlog = self.backlog
+        if backlog.t0 is not None and backlog.since is not None:
+            found.append(Owed(backlog.t0, backlog.since))
+        if not found:
+            return None
+        return Owed(min(owed.t0 for owed in found), min(owed.committed_at for owed in found))
+
+    # ------------------------------------------------------------ the next attempt
+
+    def window(self, now: int) -> list[DeliveryGroup]:
+        """Returns the groups to deliver now, if any. Then there must be a job."""
+        if self.job is not None or self.state not in ("running", "waiting"):
+            return []
+        if self.is_urgent and not self.definition.is_push:
+            return []
+        if self.state == "waiting" and self.next is not None:
+            self.next = min(self.next, now + LONGEST_WAIT)
+            if now < self.next:
+                return []
+        if not self.definition.is_push:
+            return list(self.backlog.groups)
+        head = self.backlog.fix(now)
+        if head is None:
+            return []
+        if head.closes > head.opened or head.count > 1:
+            if self._pending != head.last:
+                self._pending, self.is_urgent = head.last, True
+            return [head] if self._noted_pending == head.last else []
+        most = 1 if self._tries else AT_A_TIME
+        return list(takewhile(lambda group: group.closes <= group.opened, islice(self.backlog.groups, most)))
+
+    # ------------------------------------------------------------ what came of it
+
+    def acknowledged(self, last: int, refused: str, now: int) -> None:
+        """Notes that the receiver has all messages up to the output with the number `last`. If some of those that the
+        last one was for have `refused` it, that is noted: it is not sent again, as the others have it."""
+        while self.backlog.groups and self.backlog.groups[0].last <= last:
+            group = self.backlog.pop()
+            self.delivered += group.count
+            if refused and group.last == last:
+                self._miss(group, 1, refused, now)
+        self._go_on()
+        self.reason = refused
+
+    def written(self, last: int, position: Position) -> None:
+        """Notes that a file sink has written all outputs up to the number `last`, and its position."""
+        groups = []
+        while self.backlog.groups and self.backlog.groups[0].last <= last:
+            groups.append(self.backlog.pop())
+        if groups:
+            count = sum(group.count for group in groups)
+            self.delivered += count
+            t0, since = min(group.t0 for group in groups), min(group.opened for group in groups)
+            self._written.append(_Written(groups[-1].last, count, t0, since))
+        self._go_on(position)
+
+    def prepared(self, position: Position) -> None:
+        """Notes that a file sink must have its position stored before it writes."""
+        self.details, self.is_urgent = position.details, True
+
+    def _go_on(self, position: Position | None = None) -> None:
+        self._tries, self.next, self.reason, self._pending = Tries(), None, "", None
+        if self.state == "waiting":
+            self.state = "running"
+        if position is not None:
+            self.details, self._held = position.details, position.acked
+            while self._written and self._written[0].last <= position.acked:
+                self._written.popleft()
+        self.pass_on()
+
+    def pass_on(self) -> None:
+        """Moves the position over outputs that the sink does not want."""
+        backlog = self.backlog
+        reached = backlog.groups[0].first - 1 if backlog.groups else backlog.taken
+        self.acked = max(self.acked, self._held if self._written else reached)
+
+    def failure(self, verdict: DeliveryResult, now: int, more: float) -> Literal["wait", "leave out", "stop"]:
+        """Notes that the oldest group was not delivered, and returns what is to be done. `more` is a random number from
+        0 to 1."""
+        self.failed += 1
+        self._tries, step, wait = self._tries.after(verdict, more)
+        self.reason = verdict.reason
+        if self.state == "paused":
+            return step
+        if step == "leave out":
+            self._leave_out(now)
+        else:
+            self.state, self.next = ("waiting", now + wait) if step == "wait" else ("stopped", None)
+        return step
+
+    def _leave_out(self, now: int) -> None:
+        """Makes dead letters of the oldest group, and goes on with the next."""
+        reason = self.reason
+        if self.backlog.groups:
+            group = self.backlog.pop()
+            self.given_up += group.count
+            self._miss(group, self._tries.refused, reason, now)
+        self._go_on()
+        self.reason = reason
+
+    def _miss(self, group: DeliveryGroup, tries: int, reason: str, now: int) -> None:
+        """Makes dead letters of a group."""
+        name = self.definition.name
+        self.undelivered += [
+            UndeliveredRow(name, output.seq, output.id, tries, reason, now) for output in group.outputs
+        ]
+        if group.more:
+            first = group.outputs[-1].seq + 1
+            self.gaps.append(GapRow(name, first, group.last, group.more, f"refused: {reason}", now))
+
+    def give_up(self, now: int) -> int:
+        """Gives up outputs that are too old or too many, and returns how many. None that a sink of files has written
+        but could lose may come before them."""
+        if self.job is not None or self._written:
+            return 0
+        gone = 0
+        for reason in (TOO_OLD, TOO_MANY):
+            groups = self.backlog.give_up(partial(self._may_give_up, reason, now))
+            if not groups:
+                continue
+            count, last = sum(group.count for group in groups), groups[-1].last
+            self.gaps.append(GapRow(self.definition.name, self.acked + 1, last, count, reason, now))
+            self._pending, self._tries = None, Tries(self._tries.down)
+            self.acked = max(self.acked, last)
+            gone += count
+        self.given_up += gone
+        if gone:
+            self.pass_on()
+        return gone
+
+    def is_held_up(self, now: int) -> bool:
+        """Whether outputs should be given up, but a sink of files that does not get on has others before them open."""
+        if self.job is not None or not self._written or self.state == "running" or not self.backlog.groups:
+            return False
+        head = self.backlog.groups[0]
+        return any(self._may_give_up(reason, now, head, self.backlog.count) for reason in (TOO_OLD, TOO_MANY))
+
+    def _may_give_up(self, reason: str, now: int, group: DeliveryGroup, others: int) -> bool:
+        waited = now - max(group.newest, group.closes, self.begun)
+        if reason == TOO_OLD:
+            oldest = self.definition.backlog_us
+            return oldest is not None and waited > oldest
+        return others >= self.definition.backlog_outputs and waited > GRACE and group.opened >= self.begun
+
+    # ------------------------------------------------------------ what people ask for
+
+    def pause(self) -> None:
+        """Stops delivering."""
+        self.state, self.next = "paused", None
+
+    def resume(self) -> None:
+        """Delivers again, at once."""
+        self.state, self.next, self.reason, self._tries = "running", None, "", Tries()
+
+    def begin(self, acked: int, now: int) -> None:
+        """Begins after another output. All that follows must be counted anew."""
+        self.begun = now
+        self._pending, self._tries = None, Tries()
+        self.rewind(acked)
+        if self.state == "waiting":
+            self.state, self.next = "running", None
+
+    def rewind(self, acked: int | None = None) -> None:
+        """Forgets what is in memory. All that follows the position, or another output, must be counted anew."""
+        self.acked = self.acked if acked is None else acked
+        self._held = self.acked
+        self._written.clear()
+        self.backlog = Backlog(self.definition, self.acked, self._pending)
+
+
+DEFINITION_PREFIX = "sink-definition:"
+"""The prefix of the settings with the definitions of sinks that were added live. The name of the sink follows."""
+
+REMOVED = ""
+"""The value of a setting of a sink that was removed."""
+
+
+@dataclass(slots=True)
+class Notes:
+    """What is to be stored about sinks. `positions` are those of courses, `settings` has others."""
+
+    positions: dict[str, Position] = field(default_factory=dict)
+    settings: dict[str, str] = field(default_factory=dict)
+    gaps: list[GapRow] = field(default_factory=list)
+    undelivered: list[UndeliveredRow] = field(default_factory=list)
+    _rows: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, courses: Mapping[str, Course], stored: Mapping[str, str]) -> Notes:
+        """Returns what has changed since `stored`, the settings of positions by name."""
+        notes = cls()
+        for name, course in courses.items():
+            position = course.position()
+            is_new = stored.get(name) != position.to_setting()
+            if is_new or course.is_urgent or course.gaps or course.undelivered:
+                notes.positions[name] = position
+                notes.gaps += course.gaps
+                notes.undelivered += course.undelivered
+                notes._rows[name] = len(course.gaps), len(course.undelivered)
+        return notes
+
+    def __bool__(self) -> bool:
+        return bool(self.positions or self.settings)
+
+    def values(self) -> dict[str, str]:
+        """Returns all settings, by their keys."""
+        positions = {SINK_PREFIX + name: position.to_setting() for name, position in self.positions.items()}
+        return {**positions, **self.settings}
+
+    def metadata(self) -> CommitMetadata:
+        return CommitMetadata(settings=self.values(), gaps=self.gaps, undelivered=self.undelivered)
+
+    def were_stored(self, courses: Mapping[str, Course], stored: dict[str, str]) -> None:
+        """Tells the courses that these notes are committed."""
+        for name, position in self.positions.items():
+            stored[name] = position.to_setting()
+            if name in courses:
+                courses[name].was_noted(position, *self._rows[name])
+
+
+def definition_setting(table: Mapping[str, object]) -> str:
+    """Returns the setting of the definition of a live sink."""
+    return json.dumps(dict(table), ensure_ascii=False)

@@ -1,0 +1,682 @@
+"""The read plan of a micro-batch: which splits of which files it reads. It is written to a file before Spark starts it.
+
+The offset that Spark keeps for the source is the number of the last plan. So a micro-batch that is repeated after a
+crash reads the same splits again. Once it is committed, its plan is removed.
+
+The streaming data source for files as they arrive: the driver plans what to read next, executors read it.
+
+The streaming data frames that a service reads: of files as they arrive, or of any streaming source of Spark.
+
+The rows of a micro-batch: executors make one for each item and each offset without an item, in source order.
+
+The committed offsets of a Spark store, read by a process other than the one that holds the store.
+
+Documents from any streaming source of Spark whose rows have a `value`: XML, or a record as in a .jsonl file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, field, replace
+from functools import partial
+from hashlib import blake2b
+from math import ceil
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from py4j.protocol import Py4JJavaError
+from pyspark import TaskContext
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+
+from common.files import write_whole
+from common.tools import in_batches
+from feeds.documents import DEFAULT_STREAM, Document, Now, Reject, SourceError, now_us, unix_time_refusal
+from feeds.feed import EntryForm
+from feeds.history import EndOfFetch, InputItem, Sighting, decode_sighting, encode_sighting, fetch_in, size_of
+from feeds.readers import (
+    ALL_READ,
+    Offset,
+    Positions,
+    ReplacedError,
+    feed_address,
+    is_unreadable,
+    read_error_text,
+    read_line,
+)
+from feeds.splits import GRAIN, NOTED, UNREADABLE, Split, can_be_read, splits_of
+from feeds.tail import BlockedFeeds, ReadItem, Tail, WaitingFile, waiting_files
+from join_stage.store.protocol import StoreSchema
+from join_stage.store.spark.manifests import DataFile, newest_files, read_checked
+from join_stage.store.spark.parquet_store import spark_columns
+from mmqjp.documents.admission import size_refusal
+from mmqjp.tables.schema import OFFSETS, by_file
+
+LARGE = 64 << 20
+"""Bytes of XML after which the rest of a file is left to a later micro-batch. So large a file ends its plan."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPlan:
+    """The splits that a micro-batch reads, in the order in which their documents are admitted.
+
+    `time` is for documents that have none, in microseconds.
+    """
+
+    time: int
+    splits: tuple[Split, ...] = ()
+
+
+EMPTY = ReadPlan(0)
+
+
+def next_plan(
+    waiting: list[WaitingFile], positions: Positions, time: int, most: int, most_bytes: int, grain: int = GRAIN
+) -> ReadPlan:
+    """Plans the next micro-batch, of about `most` documents and `most_bytes` bytes.
+
+    Files that the plan reads to the end are removed from the front of `waiting`.
+    """
+    splits: list[Split] = []
+    documents = size = 0
+    while waiting and documents < most and size < most_bytes:
+        found = list(splits_of(waiting[0], positions, most - documents, most_bytes - size, grain))
+        splits += found
+        documents += sum(split.documents for split in found)
+        size += sum(split.weight for split in found)
+        if found and found[-1].end >= 0 and (documents >= most or size >= most_bytes):
+            break  # there may be more lines
+        del waiting[0]
+        if size >= LARGE:
+            waiting.clear()  # to be listed again once this file is read
+    return ReadPlan(time, tuple(splits))
+
+
+def plan_partitions(plan: ReadPlan, most: int, grain: int = GRAIN) -> Iterator[tuple[int, Sequence[Split]]]:
+    """Cuts a plan into about `most` partitions of equal weight, but of at least `grain` bytes.
+
+    Yields for each the number of its first split, and its splits.
+    """
+    aim = max(sum(split.weight for split in plan.splits) / most, grain)
+    first = 0
+    for splits in in_batches(plan.splits, len(plan.splits), ceil(aim), attrgetter("weight")):
+        yield first, splits
+        first += len(splits)
+
+
+class PlanFiles:
+    """The read plans in a directory, by number."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def write(self, number: int, plan: ReadPlan) -> None:
+        """Writes a plan. It may replace one of the same number that Spark never started."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        # The keys must stay: an older version may have left plans that have them.
+        content = {"time": plan.time, "parts": [astuple(split) for split in plan.splits]}
+        write_whole(self._path(number), json.dumps(content))
+
+    def read(self, number: int) -> ReadPlan:
+        """Reads a plan. A missing one is empty: whatever it covered and is not committed is still waiting."""
+        try:
+            found = json.loads(self._path(number).read_text("utf-8"))
+        except FileNotFoundError:
+            return EMPTY
+        return ReadPlan(found["time"], tuple(Split(*split) for split in found["parts"]))
+
+    def drop_before(self, number: int) -> None:
+        """Removes the plans before a number, which are committed."""
+        for path in self._directory.glob("*.json"):
+            if path.stem.isdecimal() and int(path.stem) < number:
+                path.unlink(missing_ok=True)
+
+    def _path(self, number: int) -> Path:
+        return self._directory / f"{number}.json"
+
+
+ROWS = pa.schema(
+    [
+        ("place", pa.int64()),
+        ("source", pa.string()),
+        ("file", pa.string()),
+        ("known", pa.int64()),
+        ("position", pa.int64()),
+        ("id", pa.string()),
+        ("stream", pa.string()),
+        ("t0", pa.int64()),
+        ("t1", pa.int64()),
+        ("xml", pa.binary()),
+        ("reason", pa.string()),
+        ("raw", pa.binary()),
+        ("seen", pa.string()),
+        ("fingerprint", pa.string()),
+        ("known_fingerprint", pa.string()),
+    ]
+)
+"""The schema of the rows.
+
+- `place`: the number of the row in the micro-batch.
+- `source`, `file`, `position`, `fingerprint`: the offset after the row.
+- `known`, `known_fingerprint`: the committed offset of the file when the micro-batch was planned.
+- A document has `xml`; a reject has `reason` and `raw`.
+- A sighting and the end of a fetch have in `seen` what the driver needs to judge them. A sighting also has `xml`.
+- A row without these is an offset alone. If its position is UNREAD, its file cannot be read further: `reason` says why,
+  and `seen` is the address of its feed.
+"""
+
+_XML, _RAW = ROWS.names.index("xml"), ROWS.names.index("raw")
+
+NOWHERE = -2
+"""A position that no file has."""
+
+UNREAD = -3
+"""Stands for the position of a file that could not be read."""
+
+ROWS_AT_ONCE = 1_000
+BYTES_AT_ONCE = 4 << 20
+
+
+def row_of(
+    place: int, known: int, read: ReadItem[InputItem], max_document: int | None, known_fingerprint: str = ""
+) -> tuple[Any, ...]:
+    """The row of an item. A document of more than `max_document` bytes becomes a reject."""
+    offset, item, seen = read.offset, read.item, None
+    where = (place, offset.source, offset.file, known, offset.position)
+    fingerprints = offset.fingerprint or None, known_fingerprint or None
+    if isinstance(item, Sighting):
+        seen = encode_sighting(item)
+        item = item.at(item.fetch.time)
+    if isinstance(item, Document) and (reason := size_refusal(item, max_document)):
+        item, seen = Reject(item.id, item.stream, item.t0, reason, item.xml), None
+    match item:
+        case Document():
+            return (*where, item.id, item.stream, item.t0, item.t1, item.xml_bytes(), None, None, seen, *fingerprints)
+        case Reject():
+            raw = item.raw if isinstance(item.raw, bytes) else item.raw.encode("utf-8", "surrogatepass")
+            return (*where, item.id, item.stream, item.time, None, None, item.reason, raw, None, *fingerprints)
+        case EndOfFetch():
+            return (*where, *[None] * 7, encode_sighting(item), *fingerprints)
+        case None:
+            return (*where, *[None] * 8, *fingerprints)
+
+
+def unread_row(place: int, split: Split, reason: str, feed: str) -> tuple[Any, ...]:
+    """The row that says why a file cannot be read further ("": another file has its name by now).
+
+    `feed` is the address of its feed ("": not known).
+    """
+    where = (place, split.source, split.file, split.known, UNREAD)
+    return (*where, None, None, None, None, None, reason, None, feed, None, split.known_fingerprint or None)
+
+
+def to_batches(rows: Iterable[tuple[Any, ...]]) -> Iterator[pa.RecordBatch]:
+    """Rows as Arrow record batches."""
+    return map(_batch, in_batches(rows, ROWS_AT_ONCE, BYTES_AT_ONCE, _size))
+
+
+def _size(row: tuple[Any, ...]) -> int:
+    return len(row[_XML] or row[_RAW] or b"")
+
+
+def _batch(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
+    columns = [pa.array(list(column), field.type) for column, field in zip(zip(*rows, strict=True), ROWS, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=ROWS)
+
+
+def uncommitted(rows: pa.Table, positions: Positions) -> pa.Table:
+    """The rows after the committed offsets of their files. Part of a repeated micro-batch may be committed already."""
+    names = ("source", "file", "known", "known_fingerprint", "position")
+    stays = [
+        not _is_done(known, fingerprint or "", position, positions.get((source, file)))
+        for source, file, known, fingerprint, position in zip(*(rows[name].to_pylist() for name in names), strict=True)
+    ]
+    return rows.filter(pa.array(stays, pa.bool_()))
+
+
+def _is_done(known: int, fingerprint: str, position: int, committed: Offset | None) -> bool:
+    """Whether an offset is committed already. If the file was replaced, its offsets begin again at the start."""
+    now = (0, "") if committed is None else (committed.position, committed.fingerprint)
+    if now == (known, fingerprint):
+        return False
+    return now[0] == ALL_READ or ALL_READ != position <= now[0]
+
+
+def split_unreadable(rows: pa.Table) -> tuple[pa.Table, dict[tuple[str, str], str]]:
+    """The rows, in order, of the files that could be read, and the reasons why others could not, by (source, file).
+
+    The reason is "" for a file whose name another file has by now, and for one that must wait for an unreadable earlier
+    version of its feed.
+    """
+    failed: dict[tuple[str, str], str] = {}
+    if pc.min(rows["position"]).as_py() != UNREAD:
+        return rows, failed
+    feeds = {""}
+    stays: list[bool] = []
+    names = ("source", "file", "position", "reason", "seen")
+    for source, file, position, reason, seen in zip(*(rows[name].to_pylist() for name in names), strict=True):
+        if position == UNREAD:
+            failed.setdefault((source, file), reason)
+            feeds.add(seen)
+        elif seen is not None and len(feeds) > 1 and fetch_in(seen).feed in feeds:
+            failed.setdefault((source, file), "")
+        stays.append((source, file) not in failed)
+    return rows.filter(pa.array(stays, pa.bool_())), failed
+
+
+def assign_positions(rows: pa.Table, source: str, file: str, batch: int) -> pa.Table:
+    """Gives the rows of a source without offsets their numbers as positions, in the given source and file."""
+    count = len(rows)
+    offsets = {
+        "source": pa.repeat(pa.scalar(source), count),
+        "file": pa.repeat(pa.scalar(file), count),
+        "known": pa.repeat(pa.scalar(NOWHERE), count),
+        "position": pa.array(range((batch << 32) + 1, (batch << 32) + 1 + count), pa.int64()),
+        "fingerprint": pa.nulls(count, pa.string()),
+        "known_fingerprint": pa.nulls(count, pa.string()),
+    }
+    for name, column in offsets.items():
+        rows = rows.set_column(rows.schema.get_field_index(name), name, column)
+    return rows
+
+
+def decode_items(rows: pa.Table) -> Iterator[ReadItem[InputItem]]:
+    """The items of rows that stage 1 has evaluated on executors.
+
+    `text` is the decoded document; `unread` holds the bytes of one that could not be decoded.
+    """
+    names = (
+        "source",
+        "file",
+        "position",
+        "fingerprint",
+        "id",
+        "stream",
+        "t0",
+        "t1",
+        "reason",
+        "raw",
+        "seen",
+        "text",
+        "unread",
+    )
+    for source, file, position, fingerprint, id, stream, t0, t1, reason, raw, seen, text, unread in zip(
+        *(rows[name].to_pylist() for name in names), strict=True
+    ):
+        offset = Offset(source, file, position, fingerprint or "")
+        if seen is not None:
+            yield ReadItem(decode_sighting(seen, id, unread if text is None else text), offset)
+        elif id is None:
+            yield ReadItem(None, offset)
+        elif reason is not None:
+            yield ReadItem(Reject(id, stream, t0, reason, raw), offset)
+        else:
+            yield ReadItem(Document(id, unread if text is None else text, stream, (t0, t1)), offset)
+
+
+FORMAT = "mmqjp_files"
+
+MAX_SKIPS = 16
+"""The most listings for which a file that could not be read is skipped before the next attempt."""
+
+_PLAN = "plan"
+
+
+@dataclass(frozen=True, slots=True)
+class SourcePath:
+    """A directory, or a file that grows.
+
+    `feeds` is the form in which the entries of its feeds are read (None: it has no feeds). `name` is its name in
+    offsets, by default its path.
+    """
+
+    path: Path
+    feeds: EntryForm | None = None
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FileSource:
+    """What to read and how (see `feeds.tail.Tail`).
+
+    A micro-batch has about `most` documents and `most_bytes` bytes. It is read by at most about `tasks` tasks, of at
+    least `grain` bytes each. A document of more than `max_document` bytes is a dead letter. Executors only read feeds;
+    which entries are new is judged by the driver.
+    """
+
+    paths: tuple[SourcePath, ...]
+    time_xpath: str | None = None
+    most: int = 5_000
+    most_bytes: int = 16 << 20
+    max_document: int | None = None
+    tasks: int = 4
+    grain: int = GRAIN
+
+    def tails(self, now: Now = now_us) -> list[Tail]:
+        """The sources for the paths. Raises SourceError."""
+        return [
+            Tail(path, feeds=feeds, time_xpath=self.time_xpath, name=name, now=now)
+            for path, feeds, name in map(attrgetter("path", "feeds", "name"), self.paths)
+        ]
+
+
+@dataclass
+class PlanPartition(InputPartition):
+    """The part of a plan that one task reads: splits in order, the number of the first one, and the plan's time."""
+
+    time: int
+    first: int
+    splits: tuple[Split, ...]
+
+
+class FileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans and reads micro-batches of files.
+
+    `positions` returns the committed offsets of the files. The offsets that Spark sees are the numbers of plans.
+    """
+
+    def __init__(
+        self, source: FileSource, positions: Callable[[], Positions], plans: PlanFiles, now: Now = now_us
+    ) -> None:
+        self._source, self._positions, self._plans, self._now = source, positions, plans, now
+        self._tails: list[Tail] = []
+        self._waiting: list[WaitingFile] = []
+        self._available: set[tuple[str, str]] | None = None
+        self._planned: dict[tuple[str, str], Offset | None] = {}
+        self._delays: dict[tuple[str, str], RetryDelay] = {}
+        self._last = -1
+
+    # ------------------------------------------------------------ on the driver
+
+    def initialOffset(self) -> dict[str, int]:
+        return {_PLAN: 0}
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
+        """Plans the next micro-batch and returns its number; `start` if there is nothing to read. Ignores `limit`."""
+        number, positions = start[_PLAN], self._positions()
+        self._note_unread(positions, is_done=number == self._last)
+        if number != self._last or not self._waiting:
+            self._waiting = self._list(positions)
+        source = self._source
+        plan = next_plan(self._waiting, positions, self._now(), source.most, source.most_bytes, source.grain)
+        if not plan.splits:
+            return start
+        for split in plan.splits:
+            self._planned.setdefault((split.source, split.file), positions.get((split.source, split.file)))
+        self._plans.write(number + 1, plan)
+        self._last = number + 1
+        return {_PLAN: number + 1}
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Limits reading to the files that exist now. Lines that are added to them later are still read."""
+        self._available = {(waiting.source, waiting.file) for waiting in self._list(self._positions())}
+
+    def _note_unread(self, positions: Positions, *, is_done: bool) -> None:
+        """Once the last plan is done, delays the next attempt at those of its files that could not be read further."""
+        for file, before in self._planned.items() if is_done else ():
+            if positions.get(file) != before:
+                self._delays.pop(file, None)
+                continue
+            self._delays.setdefault(file, RetryDelay()).failed()
+            self._waiting.clear()  # files that wait for it are listed again
+        self._planned.clear()
+
+    def _list(self, positions: Positions) -> list[WaitingFile]:
+        self._tails = self._tails or self._source.tails()
+        found = waiting_files(self._tails, positions)
+        there = {(waiting.source, waiting.file) for waiting in found}
+        self._delays = {file: delay for file, delay in self._delays.items() if file in there}
+        delayed = {file for file, delay in self._delays.items() if self._available is not None or not delay.is_over()}
+        blocked = BlockedFeeds()
+        return [waiting for waiting in found if self._is_readable(waiting, delayed, blocked)]
+
+    def _is_readable(self, waiting: WaitingFile, delayed: Container[tuple[str, str]], blocked: BlockedFeeds) -> bool:
+        """Whether to read a file now: it did not arrive too late, is not delayed, and follows no delayed version of its
+        feed."""
+        file = waiting.source, waiting.file
+        if blocked.has(waiting) or (self._available is not None and file not in self._available):
+            return False
+        if file in delayed:
+            blocked.add(waiting)
+        return file not in delayed
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+        return [
+            PlanPartition(plan.time, first, tuple(splits))
+            for number in range(start[_PLAN] + 1, end[_PLAN] + 1)
+            for plan in [self._plans.read(number)]
+            for first, splits in plan_partitions(plan, self._source.tasks, self._source.grain)
+        ]
+
+    def commit(self, end: dict[str, int]) -> None:
+        self._plans.drop_before(end[_PLAN])
+
+    # ------------------------------------------------------------ on executors
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if isinstance(partition, PlanPartition):
+            yield from to_batches(self._rows(partition))
+
+    def _rows(self, partition: PlanPartition) -> Iterator[tuple[Any, ...]]:
+        tails = {tail.name: tail for tail in self._source.tails(lambda: partition.time)}
+        for number, split in enumerate(partition.splits, partition.first):
+            count = 0
+            try:
+                for count, read in enumerate(_read(tails[split.source], split), 1):
+                    place = number << 32 | count
+                    yield row_of(place, split.known, read, self._source.max_document, split.known_fingerprint)
+            except OSError as error:
+                if not is_unreadable(error):
+                    raise
+                reason = "" if isinstance(error, ReplacedError) else read_error_text(error)
+                yield unread_row(number << 32 | count + 1, split, reason, feed_address(Path(split.path)))
+
+
+class RetryDelay:
+    """How many listings to skip a file that could not be read: twice as many after each attempt, up to MAX_SKIPS."""
+
+    def __init__(self) -> None:
+        self._skips = self._left = 0
+
+    def failed(self) -> None:
+        self._skips = self._left = min(max(1, 2 * self._skips), MAX_SKIPS)
+
+    def is_over(self) -> bool:
+        """Whether it is time for another attempt. Must be called once in each listing."""
+        self._left -= 1
+        return self._left < 0
+
+
+def _read(tail: Tail, split: Split) -> Iterator[ReadItem[InputItem]]:
+    """The items of a split. After LARGE bytes of XML the rest is left to the next micro-batch.
+
+    Raises OSError if the file cannot be read.
+    """
+    start = Offset(split.source, split.file, split.start, split.start_fingerprint)
+    reads, lines = split.end != NOTED, split.end != ALL_READ
+    waiting = WaitingFile(reads, 0, split.source, split.file, Path(split.path), tail, start, None, lines=lines)
+    if split.end == UNREADABLE:
+        can_be_read(waiting.path)
+        raise ReplacedError(f"{split.file} can be read again")
+    size = 0
+    for read in waiting.read(split.end if split.end >= 0 else None, split.end_fingerprint):
+        yield read
+        size += 0 if read.item is None else size_of(read.item)
+        if size >= LARGE:
+            return
+
+
+def file_source(source: FileSource, positions: Callable[[], Positions], plans: Path) -> type[DataSource]:
+    """The data source for `readStream`. Executors must see the files under the same paths."""
+
+    class Files(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return FORMAT
+
+        def schema(self) -> str:
+            return spark_columns(ROWS)
+
+        def streamReader(self, schema: object) -> FileReader:
+            return FileReader(source, positions, PlanFiles(plans))
+
+    return Files
+
+
+class StoredPositions:
+    """Returns the offsets that the last batch of a store has committed. Reads them only when they have changed."""
+
+    def __init__(self, state: Path) -> None:
+        self._state = state.absolute()
+        self._files: tuple[DataFile, ...] = ()
+        self._positions: Positions = {}
+
+    def __call__(self) -> Positions:
+        files = newest_files(self._state, StoreSchema({"offsets": OFFSETS}))["offsets"]
+        if files != self._files:
+            schema = OFFSETS
+            tables = [read_checked(self._state / "offsets" / file.name, file, schema) for file in files]
+            rows = pa.concat_tables([schema.empty_table(), *tables]).sort_by("batch").to_pylist()
+            self._positions = by_file(Offset(r["source"], r["file"], r["position"], r["mark"] or "") for r in rows)
+            self._files = files
+        return self._positions
+
+
+VALUES = ("value", "xml")
+"""The columns that may hold a document. The first one present is used."""
+
+_COLUMNS = ("value", "id", "stream", "time")
+
+
+def values_frame(session: SparkSession, source: str, options: Mapping[str, str], max_document: int | None) -> DataFrame:
+    """The documents of a streaming source as rows of `ROWS`. Documents of more than `max_document` bytes are rejects.
+
+    The rows have no offsets: Spark keeps those of such sources itself. A document in XML has
+
+    - as id the column `id`, else `topic/partition/offset`, which Kafka gives, else a hash;
+    - as stream the column `stream`, else the `topic`, else S;
+    - as time the column `time`, else the `timestamp`, else the time of reading.
+
+    A JSON record contains all these itself. Raises SourceError.
+    """
+    try:
+        frame = session.readStream.format(source).options(**options).load()
+    except (PySparkException, Py4JJavaError) as error:
+        message = str(error.java_exception.getMessage()) if isinstance(error, Py4JJavaError) else str(error)
+        cause = message.strip().splitlines()[0].rstrip(".")
+        raise SourceError(source, cause, "is its connector among the packages of this application?") from None
+    return rows_frame(frame, source, max_document)
+
+
+def rows_frame(frame: DataFrame, source: str, max_document: int | None) -> DataFrame:
+    """A data frame as rows of `ROWS`. Raises SourceError if none of its columns holds documents."""
+    value = next((name for name in VALUES if name in frame.columns), None)
+    if value is None:
+        hint = f"it has {', '.join(frame.columns) or 'none'}"
+        raise SourceError(source, f"no column is called {' or '.join(VALUES)}", hint)
+    id = _first(f.col("id").cast("string") if "id" in frame.columns else None, _kafka_id(frame))
+    stream = _first(*(f.col(name).cast("string") for name in ("stream", "topic") if name in frame.columns))
+    times = [name for name in ("time", "timestamp") if name in frame.columns]
+    time = _first(*(_micros(frame, name) for name in times))
+    is_number = any(map(partial(_is_number, frame), times))
+    chosen = frame.select(
+        f.col(value).cast("binary").alias("value"),
+        id.cast("string").alias("id"),
+        stream.cast("string").alias("stream"),
+        time.cast("bigint").alias("time"),
+    )
+
+    def rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        first = (0 if context is None else context.partitionId()) << 32
+        return to_batches(_rows(batches, first, source, max_document, is_number))
+
+    return chosen.mapInArrow(rows, spark_columns(ROWS))
+
+
+def _rows(
+    batches: Iterable[pa.RecordBatch], first: int, source: str, max_document: int | None, is_number: bool
+) -> Iterator[tuple[Any, ...]]:
+    place = first
+    for batch in batches:
+        for value, id, stream, time in zip(*(batch[name].to_pylist() for name in _COLUMNS), strict=True):
+            if value is not None:
+                item = _item(value, id, stream, time, source, is_number)
+                yield row_of(place, 0, ReadItem(item, Offset("", "", 0)), max_document)
+                place += 1
+
+
+def _item(
+    value: bytes, id: str | None, stream: str | None, time: int | None, source: str, is_number: bool
+) -> Document | Reject:
+    """The document or reject of a row. `is_number` says whether the column of the time is numeric."""
+    read_at = now_us() if time is None else time
+    name = id or blake2b(value + str(time).encode(), digest_size=16).hexdigest()
+    if value.lstrip().startswith(b"{"):
+        return read_line(value, f"{source}: {name}", lambda: read_at)
+    try:
+        if is_number and (refusal := unix_time_refusal(time)) is not None:
+            raise ValueError(refusal)
+        return Document(name, value, stream or DEFAULT_STREAM, read_at)
+    except ValueError as error:
+        return Reject(name, stream or DEFAULT_STREAM, None, f"{source}: {name}: {error}", value)
+
+
+def _first(*columns: Column | None) -> Column:
+    return f.coalesce(*(column for column in columns if column is not None), f.lit(None))
+
+
+def _kafka_id(frame: DataFrame) -> Column | None:
+    names = ("topic", "partition", "offset")
+    if not set(names) <= set(frame.columns):
+        return None
+    return f.concat_ws("/", *(f.col(name).cast("string") for name in names))
+
+
+def _micros(frame: DataFrame, name: str) -> Column:
+    """A time in microseconds. Integers are taken as such; other columns are cast to a timestamp."""
+    if _is_number(frame, name):
+        return f.col(name).cast("bigint")
+    return f.unix_micros(f.col(name).cast("timestamp"))
+
+
+def _is_number(frame: DataFrame, name: str) -> bool:
+    return dict(frame.dtypes)[name] in ("bigint", "int")
+
+
+PLANS = "plans"
+"""The folder inside a checkpoint that holds the read plans."""
+
+
+@dataclass(frozen=True, slots=True)
+class ValueSource:
+    """A streaming source of Spark: its name, its options, and the largest document that is accepted, in bytes."""
+
+    name: str
+    options: Mapping[str, str] = field(default_factory=dict)
+    max_document: int | None = None
+
+
+def streaming_frame(
+    session: SparkSession, source: FileSource | ValueSource, state: Path, checkpoint: Path
+) -> DataFrame:
+    """A streaming data frame of `mmqjp.spark.source.ROWS`, in a new session.
+
+    `state` is the directory of an existing store, `checkpoint` the directory where Spark keeps the state of the query.
+    Raises SourceError.
+    """
+    own = session.newSession()
+    if isinstance(source, ValueSource):
+        own.conf.set("spark.sql.streaming.schemaInference", "true")
+        return values_frame(own, source.name, source.options, source.max_document)
+    tasks = 2 * session.sparkContext.defaultParallelism
+    known = StoredPositions(state)
+    own.dataSource.register(file_source(replace(source, tasks=tasks), known, checkpoint.absolute() / PLANS))
+    return own.readStream.format(FORMAT).load()

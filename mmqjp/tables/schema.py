@@ -1,0 +1,872 @@
+"""Types of columns, and schemas made of them.
+
+Reads and appends table rows as Python tuples and dicts.
+
+Counts the stored documents, outputs and dead letters.
+
+The schema that a store is opened with: all tables beside the join state, and the views over them.
+
+Tables are append-only: each row is written by one batch.
+
+The table of batches.
+
+The table of answers to commands.
+
+The table of dead letters: documents that were refused.
+
+The table of offsets: how far each file is read. The row with the highest batch is the current one.
+
+The table of settings: texts by key. The row with the highest batch is the current one.
+
+The tables of queries: texts, memberships of forms, shared catalog, placements, pauses.
+
+The tables of event patterns: events of documents, definitions of events, and snapshots of partial matches.
+
+The tables of documents: stored documents, and the ids of dropped ones.
+
+The tables of matches and answers, and the views that show outputs: what each query gets of them.
+
+A match is a pair of documents on a row of R_T. An answer is what all queries of a form get for one choice of documents
+and nodes. Both are stored once, however many queries get them.
+
+The tables of what sinks did not get: outputs that were given up, and dead letters of sinks.
+
+The table of what was told once: the keys of the outputs of queries with ONCE PER.
+
+The table of usage: what queries have used of their quotas.
+
+Metadata that is committed with a batch, so that both are stored or neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, field, replace
+from typing import Any, NamedTuple, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from feeds.readers import Offset
+from join_stage.store.protocol import NumberedViews, StoreSchema, TableStore
+from templates.catalog import INFINITE
+
+INT, TEXT = pa.int64(), pa.string()
+INTS, TEXTS = pa.list_(INT), pa.list_(TEXT)
+
+
+def schema(**columns: pa.DataType) -> pa.Schema:
+    """Returns a schema with these columns, in this order."""
+    return pa.schema(list(columns.items()))
+
+
+FEW_ROWS = 20
+"""So few rows are faster turned into Arrow row by row than column by column."""
+
+
+class TableRows:
+    """Reads rows from the tables of a store, and appends rows to them."""
+
+    def __init__(self, store: TableStore) -> None:
+        self._store = store
+
+    def append(self, table: str, rows: Sequence[Sequence[object]]) -> None:
+        """Appends rows to a table. The columns are in the order of its schema."""
+        if rows:
+            self._store.append(table, rows_table(rows, self._store.schema.tables[table]))
+
+    def select(self, sql: str) -> Iterator[dict[str, Any]]:
+        """Yields the rows of a query as dicts."""
+        for chunk in self._store.select(sql).to_batches(max_chunksize=1000):
+            yield from chunk.to_pylist()
+
+    def tuples(self, table: str, columns: str, order: str | None = None) -> Iterator[tuple[Any, ...]]:
+        """Yields all rows of a table as tuples of some columns, in ascending order of the columns in `order`."""
+        rows = self._store.read(table, columns.split())
+        if order is not None:
+            rows = rows.sort_by([(name, "ascending") for name in order.split()])
+        return zip(*(column.to_pylist() for column in rows.columns), strict=True)
+
+
+def rows_table(rows: Sequence[Sequence[object]], schema: pa.Schema) -> pa.Table:
+    """Returns rows as an Arrow table."""
+    if not rows:
+        return pa.Table.from_batches([], schema)
+    if len(rows) <= FEW_ROWS:
+        named = [dict(zip(schema.names, row, strict=True)) for row in rows]
+        found = pa.RecordBatch.from_struct_array(pa.array(named, pa.struct(list(schema))))
+        return pa.Table.from_batches([found], schema)
+    columns = zip(*rows, strict=True)
+    arrays = [pa.array(list(column), field.type) for column, field in zip(columns, schema, strict=True)]
+    return pa.table(arrays, schema=schema)
+
+
+ROW_COUNTS = """SELECT 'documents' AS what, kind, stream, count(*) AS rows, sum(length(xml)) AS bytes, max(t1) AS latest
+FROM documents WHERE kind <> 'hidden' GROUP BY kind, stream
+UNION ALL SELECT 'outputs', NULL, NULL, coalesce(sum(recipients), 0), NULL, NULL FROM answers
+UNION ALL SELECT 'outputs', NULL, NULL, count(*), NULL, NULL FROM earlier_outputs
+UNION ALL SELECT 'dead_letters', NULL, NULL, count(*), NULL, NULL FROM dead_letters"""
+"""Counts documents per kind and stream, outputs, and dead letters. One statement is one job on Spark."""
+
+
+# When a batch was received and committed, and how many rows it added. Batches of metadata alone have no row.
+COMMIT_TABLES = {
+    "batches": schema(batch=INT, taken_at=INT, committed_at=INT, documents=INT, dead_letters=INT, outputs=INT),
+}
+
+
+def save_batch(
+    store: TableStore, batch: int, taken_at: int, committed_at: int, documents: int, dead_letters: int, outputs: int
+) -> None:
+    """Writes the row of a batch, unless it added nothing. Times are in microseconds."""
+    if documents or dead_letters or outputs:
+        TableRows(store).append("batches", [(batch, taken_at, committed_at, documents, dead_letters, outputs)])
+
+
+COMMAND_TABLES = {"commands": schema(id=TEXT, answer=TEXT, noted_at=INT, batch=INT)}
+
+
+def answer_to(store: TableStore, command: str) -> str | None:
+    """Returns the stored answer to a command by its id, or None if the command is not done."""
+    asked = pa.table({"id": [command]})
+    found = store.select("SELECT c.answer FROM commands c JOIN asked a ON c.id = a.id", {"asked": asked})
+    return next((row["answer"] for row in found.to_pylist()), None)
+
+
+def save_answers(store: TableStore, answers: Mapping[str, str], now: int, batch: int) -> None:
+    """Writes answers by id of their command, in a batch. `now` is in microseconds."""
+    TableRows(store).append("commands", [(id, answer, now, batch) for id, answer in answers.items()])
+
+
+DEAD_LETTERS = schema(id=TEXT, stream=TEXT, time=INT, reason=TEXT, raw=pa.binary(), noted_at=INT)
+
+DEAD_LETTER_TABLES = {"dead_letters": DEAD_LETTERS}
+
+
+def dead_letters(store: TableStore) -> Iterator[dict[str, Any]]:
+    """Yields all dead letters, in no particular order."""
+    return TableRows(store).select("SELECT * FROM dead_letters")
+
+
+# `mark` is the fingerprint of the file, which identifies it after it was renamed.
+OFFSETS = schema(source=TEXT, file=TEXT, position=INT, batch=INT, mark=TEXT)
+
+OFFSET_TABLES = {"offsets": OFFSETS}
+
+
+def offsets(store: TableStore) -> dict[tuple[str, str], Offset]:
+    sql = """SELECT source, file, position, mark FROM offsets JOIN
+(SELECT source, file, max(batch) AS batch FROM offsets GROUP BY source, file) latest USING (source, file, batch)"""
+    return by_file(Offset(r["source"], r["file"], r["position"], r["mark"] or "") for r in TableRows(store).select(sql))
+
+
+def by_file(found: Iterable[Offset]) -> dict[tuple[str, str], Offset]:
+    """Returns offsets by source and file. Of several for one file the last one wins."""
+    return {(offset.source, offset.file): offset for offset in found}
+
+
+def save_offsets(store: TableStore, found: Iterable[Offset], batch: int) -> None:
+    """Writes offsets in a batch."""
+    TableRows(store).append("offsets", [(o.source, o.file, o.position, batch, o.fingerprint or None) for o in found])
+
+
+def compact_offsets(store: TableStore, latest: Iterable[Offset], batch: int) -> None:
+    """Writes the current offsets again, in a batch, and drops all earlier rows."""
+    store.drop_before("offsets", "batch", batch)
+    save_offsets(store, latest, batch)
+
+
+def row_count(store: TableStore) -> int:
+    """Returns the number of rows, superseded ones included."""
+    (rows,) = store.select("SELECT count(*) AS n FROM offsets")["n"].to_pylist()
+    return int(rows)
+
+
+SETTING_TABLES = {"settings": schema(key=TEXT, value=TEXT, batch=INT)}
+
+SPARK_VIEWS = {
+    "costs": """
+SELECT kept.batch, kept.cost.plan, CAST(template AS BIGINT) AS template, measured.seconds, measured.matches
+FROM (
+  SELECT batch, from_json(value, 'plan STRING, templates MAP<STRING, STRUCT<seconds: DOUBLE, matches: BIGINT>>') AS cost
+  FROM settings WHERE key = 'costs') AS kept
+LATERAL VIEW explode(kept.cost.templates) AS template, measured"""
+}
+"""Views that only Spark can run. `costs` has, for each run that was closed, the costs of templates in the last batch
+that matched each."""
+
+
+def setting(store: TableStore, key: str) -> str | None:
+    """Returns the latest value of a setting, or None."""
+    found = store.read("settings", ["value", "batch"], key).sort_by("batch")
+    value: str | None = found["value"][-1].as_py() if len(found) else None
+    return value
+
+
+def read_settings(store: TableStore, prefix: str) -> dict[str, str]:
+    """Returns the latest values of all settings with a prefix, by the rest of their keys."""
+    rows = TableRows(store).select(f"SELECT key, value FROM settings WHERE key LIKE '{prefix}%' ORDER BY batch")
+    return {row["key"].removeprefix(prefix): row["value"] for row in rows}
+
+
+def save_settings(store: TableStore, values: Mapping[str, str], batch: int) -> None:
+    """Writes settings by key, in a batch."""
+    TableRows(store).append("settings", [(key, value, batch) for key, value in values.items()])
+
+
+def compact_settings(store: TableStore, batch: int) -> None:
+    """Writes the current settings again, in a batch, and drops all earlier rows."""
+    latest = read_settings(store, "")
+    store.drop_before("settings", "batch", batch)
+    save_settings(store, latest, batch)
+
+
+QUERY_TABLES = {
+    # `form` is the id of the query's form, and `identity` the part of its outputs' ids that they share.
+    "added_queries": schema(
+        qid=INT,
+        name=TEXT,
+        text=TEXT,
+        occurrence=INT,
+        template=INTS,
+        window_us=INT,
+        added_at=INT,
+        since=INT,
+        form=TEXT,
+        identity=TEXT,
+    ),
+    # A query is a member of its form from a batch on, if `begins` is 1, or, if it is 0, up to an arrival of a batch.
+    "memberships": schema(qid=INT, batch=INT, begins=INT, arrival=INT),
+    # `place` numbers the conjunctive queries of a query or inner join from 0; `streams` has one stream per side.
+    "placements": schema(qid=INT, template=INT, variables=INTS, window_us=INT, place=INT, op=TEXT, streams=TEXTS),
+    # The hidden streams behind a query. A stream that several queries share has rows for each of them.
+    "inner_placements": schema(
+        qid=INT, stream=TEXT, template=INT, variables=INTS, window_us=INT, place=INT, op=TEXT, streams=TEXTS
+    ),
+    "removed_queries": schema(qid=INT, removed_at=INT),
+    # `node` is the last step of the definition, written by `xscl.algebra.trees`. One row per variable has it.
+    "variables": schema(var=INT, parent=INT, stream=TEXT, definition=TEXT, node=TEXT),
+    # The chains of functions whose numbers are part of node ids in the join state.
+    "chains": schema(chain=INT, functions=TEXTS),
+    "templates": schema(template=INT, left_nodes=INT, parents=INTS, joins=INTS),
+    # A query is paused after a document for a reason, or, if the reason is null, resumed after it.
+    "pauses": schema(qid=INT, docid=INT, reason=TEXT, noted_at=INT, batch=INT),
+}
+
+QUERY_VIEWS = {
+    "queries": """SELECT a.qid, a.name, a.text, a.template, a.window_us, a.added_at, r.removed_at
+FROM added_queries a LEFT JOIN removed_queries r USING (qid)""",
+    # The times at which queries were members of their forms (see `mmqjp.queries.model`).
+    "members": f"""SELECT q.qid, q.name, q.form, q.identity, q.since, coalesce(q.window_us, {INFINITE}) AS widest,
+m.begun, coalesce(m.ended, {INFINITE}) AS ended, coalesce(m.ended_at, {INFINITE}) AS ended_at
+FROM (
+  SELECT qid, begins, batch AS begun, lead(batch) OVER (PARTITION BY qid ORDER BY batch, begins DESC) AS ended,
+  lead(arrival) OVER (PARTITION BY qid ORDER BY batch, begins DESC) AS ended_at FROM memberships
+) m JOIN added_queries q ON m.qid = q.qid WHERE m.begins = 1""",
+}
+
+
+def _r_t(template: int, parents: list[int | None], first_index: int) -> str:
+    """R_T as in the thesis, Table 6.4(a): a row for each conjunctive query of each query."""
+    variables = ", ".join(f"variables[{first_index + i}] AS var{i + 1}" for i in range(len(parents)))
+    return f"""SELECT qid, {variables}, window_us AS wl
+FROM placements WHERE template = {template} AND qid NOT IN (SELECT qid FROM removed_queries)"""
+
+
+R_T = NumberedViews("r_t_", "templates", "template", "parents", _r_t)
+
+
+def added_at(store: TableStore, qid: int) -> int:
+    """Returns when a query was added, in microseconds."""
+    (time,) = store.select(f"SELECT added_at FROM added_queries WHERE qid = {qid}")["added_at"].to_pylist()
+    return int(time)
+
+
+def removed_texts(store: TableStore, name: str) -> list[str]:
+    """Returns the distinct texts of the queries that were registered under a name and removed."""
+    sql = """SELECT DISTINCT q.text FROM added_queries q JOIN asked a ON q.name = a.name
+JOIN removed_queries r ON q.qid = r.qid ORDER BY q.text"""
+    texts: list[str] = store.select(sql, {"asked": pa.table({"name": [name]})})["text"].to_pylist()
+    return texts
+
+
+EVENTS = schema(number=INT, stream=TEXT, docid=INT, nodes=INTS, t0=INT, t1=INT, attributes=TEXTS, batch=INT)
+"""An event of a document, with its number, which no other event ever gets. `nodes` has the ids of its nodes, the root
+first. Numbers among `attributes` are written as texts."""
+
+SNAPSHOTS = schema(batch=INT, name=TEXT, state=pa.binary())
+"""The parts of a snapshot by their names, each as Arrow's stream. The rows of the greatest batch count."""
+
+EVENT_TABLES = {
+    "events": EVENTS,
+    "pattern_state": SNAPSHOTS,
+    "definitions": schema(id=INT, name=TEXT, text=TEXT, added_at=INT),
+    "removed_definitions": schema(id=INT, removed_at=INT),
+}
+
+
+def save_events(store: TableStore, rows: pa.Table) -> None:
+    if len(rows):
+        store.append("events", rows)
+
+
+def events_from(store: TableStore, time: int) -> pa.Table:
+    """Returns the events that end at a time or later, in the order of their numbers."""
+    columns = ", ".join(EVENTS.names)
+    return store.select(f"SELECT {columns} FROM events WHERE t1 >= {time} ORDER BY number").cast(EVENTS)
+
+
+def save_snapshot(store: TableStore, parts: Mapping[str, pa.Table], batch: int, horizon: int) -> None:
+    """Writes a snapshot at a horizon in place of earlier ones, and drops the events before it: what is to come needs
+    only the snapshot."""
+    store.drop_before("pattern_state", "batch", batch)
+    rows = [(batch, name, _written(part)) for name, part in parts.items()]
+    columns = list(zip(*rows, strict=True))
+    store.append(
+        "pattern_state", pa.table([pa.array(column) for column in columns], names=SNAPSHOTS.names).cast(SNAPSHOTS)
+    )
+    store.drop_before("events", "t1", horizon)
+
+
+def snapshot(store: TableStore) -> dict[str, pa.Table]:
+    """Returns the parts of the latest snapshot by their names; none if there is none."""
+    rows = store.read("pattern_state", SNAPSHOTS.names)
+    latest = max(rows["batch"].to_pylist(), default=0)
+    return {
+        row["name"]: pa.ipc.open_stream(row["state"]).read_all() for row in rows.to_pylist() if row["batch"] == latest
+    }
+
+
+def _written(part: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, part.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_table(part)
+    return bytes(sink.getvalue())
+
+
+# `kind` is external, published or hidden. `parts` and `part_ids` identify the documents behind a chain, and `source_*`
+# the external documents behind any document. `bound_*` are the nodes that the children of a tuple stand for. `arrival`
+# numbers external documents; other documents have that of the latest one behind them. `appeared` has an entry per part.
+# `mmqjp.documents.record.Record` describes them. What is in OWN is NULL for external documents: it follows from their
+# docids, ids and streams.
+DOCUMENTS = schema(
+    docid=INT,
+    id=TEXT,
+    stream=TEXT,
+    t0=INT,
+    t1=INT,
+    xml=TEXT,
+    kind=TEXT,
+    parts=INTS,
+    part_ids=TEXTS,
+    source_ids=TEXTS,
+    source_streams=TEXTS,
+    bound_docids=INTS,
+    bound_nodes=INTS,
+    arrival=INT,
+    appeared=INTS,
+)
+
+OWN = ("parts", "part_ids", "source_ids", "source_streams", "bound_docids", "bound_nodes", "appeared")
+"""The columns that only documents have that were made of others. Stores have them of earlier external documents,
+too."""
+
+# External documents that were dropped.
+DROPPED_IDS = schema(id=TEXT, stream=TEXT, t1=INT)
+
+DOCUMENT_TABLES = {"documents": DOCUMENTS, "dropped_ids": DROPPED_IDS}
+
+FROM_OUTSIDE = "SELECT id, stream, t0, xml FROM documents WHERE kind = 'external'"
+"""The external documents."""
+
+BEFORE_ARRIVALS = 1 << 40
+"""Documents of a store without arrivals come before all others, in the order of their docids."""
+
+_ARRIVAL = f"coalesce(arrival, docid - {BEFORE_ARRIVALS})"
+
+
+class HasDocuments(Protocol):
+    """A store, as far as `document_rows` asks."""
+
+    def find(self, table: str, column: str, numbers: pa.Array) -> pa.Table: ...
+
+
+def document_rows(store: HasDocuments, docids: Sequence[int]) -> pa.Table:
+    """Returns the rows of some documents, each given once, in no particular order."""
+    return store.find("documents", "docid", pa.array(docids, pa.int64()))
+
+
+def documents_by_id(store: TableStore, keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], tuple[int, str]]:
+    """Returns the t0 and the XML of the external documents among some, given as (stream, id), by these."""
+    pairs = sorted(set(keys))
+    if not pairs:
+        return {}
+    asked = pa.table({"stream": [stream for stream, _ in pairs], "id": [id for _, id in pairs]})
+    sql = """SELECT d.stream, d.id, d.t0, d.xml FROM documents d
+JOIN asked a ON d.stream = a.stream AND d.id = a.id WHERE d.kind = 'external'"""
+    rows = store.select(sql, {"asked": asked}).to_pylist()
+    return {(row["stream"], row["id"]): (row["t0"], row["xml"]) for row in rows}
+
+
+def document_sizes(
+    store: TableStore,
+    streams: Collection[str],
+    *,
+    starts: range | None = None,
+    ends: range | None = None,
+    joined: bool = False,
+    refused: str = "",
+) -> pa.Table:
+    """Returns the documents of some streams in the order of their docids: `docid`, and `size` in characters.
+
+    With `starts`, only documents that begin in this range of times; with `ends`, only those that end in it; with
+    `joined`, only those in the join state; with `refused`, none for which there is a dead letter whose reason begins
+    so.
+    """
+    conditions = ["true"]
+    if ends is not None:
+        conditions.append(f"d.t1 >= {ends.start} AND d.t1 < {ends.stop}")
+    if refused:
+        conditions.append(
+            "NOT EXISTS (SELECT 1 FROM dead_letters l WHERE l.stream = d.stream AND l.id = d.id "
+            f"AND l.reason LIKE '{refused}%')"
+        )
+    if starts is not None:
+        conditions.append(f"t0 >= {starts.start} AND t0 < {starts.stop}")
+    if joined:
+        conditions.append("d.docid IN (SELECT docid FROM r_docts)")
+    sql = f"""SELECT d.docid, length(d.xml) AS size FROM documents d JOIN streams s ON d.stream = s.stream
+WHERE {" AND ".join(conditions)} ORDER BY d.docid"""
+    return store.select(sql, _streams(streams))
+
+
+def hidden_tuples(store: TableStore, streams: Collection[str]) -> pa.Table:
+    """Returns the tuples of hidden streams: `stream`, `parts`, `bound_docids` and `bound_nodes`."""
+    sql = (
+        "SELECT d.stream, d.parts, d.bound_docids, d.bound_nodes FROM documents d JOIN streams s ON d.stream = s.stream"
+    )
+    return store.select(sql, _streams(streams))
+
+
+def known_ids(store: TableStore, documents: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
+    """Returns the (stream, id) pairs that belong to stored documents or to dropped ones whose ids are kept."""
+    pairs = list(documents)
+    if not pairs:
+        return set()
+    arriving = pa.table({"stream": [s for s, _ in pairs], "id": [i for _, i in pairs]})
+    sql = """SELECT d.stream, d.id FROM documents d JOIN arriving a ON d.stream = a.stream AND d.id = a.id
+UNION ALL SELECT o.stream, o.id FROM dropped_ids o JOIN arriving a ON o.stream = a.stream AND o.id = a.id"""
+    found = store.select(sql, {"arriving": arriving})
+    return set(zip(found["stream"].to_pylist(), found["id"].to_pylist(), strict=True))
+
+
+def ids_between(store: TableStore, low: int, high: int) -> pa.Table:
+    """Returns `stream` and `id` of the documents with `low` <= docid < `high`, except tuples of hidden streams."""
+    condition = f"docid >= {low} AND docid < {high} AND kind <> 'hidden'"
+    return store.select(f"SELECT stream, id FROM documents WHERE {condition}")
+
+
+def ids_of_dropped(store: TableStore) -> pa.Table:
+    """Returns `stream` and `id` of the dropped documents whose ids are kept."""
+    return store.select("SELECT stream, id FROM dropped_ids")
+
+
+def latest_document_times(store: TableStore) -> dict[str, int]:
+    """Returns the greatest t1 of the external documents, by stream."""
+    sql = "SELECT stream, max(t1) AS t1 FROM documents WHERE kind = 'external' GROUP BY stream"
+    found = store.select(sql)
+    return dict(zip(found["stream"].to_pylist(), found["t1"].to_pylist(), strict=True))
+
+
+def arrivals(store: TableStore) -> pa.Table:
+    return store.select(f"SELECT docid, {_ARRIVAL} AS arrival FROM documents ORDER BY docid")
+
+
+def first_docid_from(store: TableStore, arrival: int) -> int | None:
+    """Returns the docid of the first external document at or after an arrival, or None."""
+    sql = f"SELECT min(docid) AS docid FROM documents WHERE kind = 'external' AND {_ARRIVAL} >= {arrival}"
+    (docid,) = store.select(sql)["docid"].to_pylist()
+    return None if docid is None else int(docid)
+
+
+def keep_ids(store: TableStore, before: int) -> None:
+    """Copies to `dropped_ids` the ids of the external documents that begin before a time."""
+    sql = f"SELECT id, stream, t1 FROM documents WHERE kind = 'external' AND t0 < {before}"
+    store.append("dropped_ids", store.select(sql))
+
+
+def _streams(streams: Collection[str]) -> dict[str, pa.Table]:
+    return {"streams": pa.table({"stream": pa.array(sorted(streams), pa.string())})}
+
+
+ANSWER_TABLES = {
+    # The members of `form` get the answer that have a window of at least `width`, see documents before `appeared`, have
+    # at least `first_qid`, and are members in `batch` and for `arrival` (see `mmqjp.queries.model`). There are
+    # `recipients` of them. In XML a query's name stands between `head` and `tail`, unless `head` is empty; `choice` is
+    # the end of what outputs' ids are digests of. Answers of a batch with the same t1 have the same `first_seq` and
+    # `last_seq`, the numbers of the first and the last of their outputs, and are in the order of `place`.
+    "answers": schema(
+        answer=INT, form=TEXT, t0=INT, t1=INT, documents=TEXTS, streams=TEXTS, nodes=TEXT, head=TEXT, tail=TEXT,
+        choice=TEXT, width=INT, appeared=INT, first_qid=INT, arrival=INT, batch=INT, first_seq=INT,
+        last_seq=INT, place=INT, recipients=INT,
+    ),
+    # Members that do not get an answer: they were paused when one of its documents came, or told it before.
+    "withheld": schema(answer=INT, qid=INT),
+    # Matches that gave a query outputs which it had told before, so that they have no numbers (ONCE PER).
+    "untold": schema(match=INT, qid=INT),
+    "match_rows": schema(match=INT, template=INT, docid1=INT, docid2=INT, t0=INT, t1=INT, bindings=INTS),
+    # The matches behind an answer: one for each row of R_T that gave it.
+    "answer_matches": schema(answer=INT, match=INT),
+    # Up to format 5 there was a row for each output. `id` was given otherwise, up to format 4.
+    "earlier_outputs": schema(
+        query=TEXT, t0=INT, t1=INT, documents=TEXTS, streams=TEXTS, nodes=TEXT, xml=TEXT, batch=INT, seq=INT, id=TEXT
+    ),
+    "earlier_match_queries": schema(match=INT, query=TEXT, qid=INT),
+    "earlier_output_matches": schema(seq=INT, match=INT),
+}  # fmt: skip
+
+FORMER_NAMES = {
+    "earlier_outputs": "outputs",
+    "earlier_match_queries": "match_queries",
+    "earlier_output_matches": "output_matches",
+}
+"""What tables were called up to format 5."""
+
+RECEIVES = """a.form = m.form AND a.width <= m.widest AND m.since < a.appeared
+AND a.first_qid <= m.qid AND m.begun <= a.batch
+AND (a.batch < m.ended OR (a.batch = m.ended AND a.arrival < m.ended_at))"""
+"""The condition of SQL for a member `m` to get an answer `a`, unless it is in `withheld`."""
+
+ANSWER_VIEWS = {
+    # Who gets which answer, and the number of the output that it is.
+    "recipients": f"""SELECT a.answer, m.qid, m.name AS query, m.identity,
+a.first_seq + row_number() OVER (PARTITION BY a.first_seq ORDER BY m.name, a.place, m.qid) - 1 AS seq
+FROM answers a JOIN members m ON {RECEIVES}
+LEFT JOIN withheld w ON w.answer = a.answer AND w.qid = m.qid WHERE w.qid IS NULL""",
+    # `seq` numbers outputs in the order in which they are committed. `id` is the same on every engine.
+    "outputs": """SELECT r.query, a.t0, a.t1, a.documents, a.streams, a.nodes,
+CASE WHEN a.head = '' THEN a.tail ELSE a.head || r.query || a.tail END AS xml, a.batch, r.seq,
+substr(sha2(r.identity || a.choice, 256), 1, 32) AS id FROM recipients r JOIN answers a ON a.answer = r.answer
+UNION ALL SELECT query, t0, t1, documents, streams, nodes, xml, batch, seq, id FROM earlier_outputs""",
+    "output_matches": """SELECT r.seq, l.match FROM recipients r JOIN answer_matches l ON l.answer = r.answer
+UNION ALL SELECT seq, match FROM earlier_output_matches""",
+    "matches": """SELECT q.query, m.docid1, m.docid2, m.t0, m.t1, m.bindings, m.match
+FROM (
+  SELECT r.query, r.qid, l.match FROM recipients r JOIN answer_matches l ON l.answer = r.answer
+  UNION SELECT q.name, u.qid, u.match FROM untold u JOIN added_queries q ON q.qid = u.qid
+  UNION ALL SELECT query, qid, match FROM earlier_match_queries
+) q JOIN match_rows m ON m.match = q.match""",
+}
+
+
+def batches_after(store: TableStore, seq: int) -> pa.Table:
+    """Returns the batches that have outputs with greater numbers, in order: `batch`, and the number of its answers,
+    `answers`."""
+    return store.select(
+        f"SELECT batch, count(*) AS answers FROM answers WHERE last_seq > {seq} GROUP BY batch ORDER BY batch"
+    )
+
+
+def answers_of_batches(store: TableStore, first: int, last: int) -> pa.Table:
+    """Returns the answers of some batches, in the order of their outputs."""
+    return store.select(f"SELECT * FROM answers WHERE batch >= {first} AND batch <= {last} ORDER BY first_seq, place")
+
+
+def answers_by_time(store: TableStore, first: int, last: int) -> pa.Table:
+    return store.select(
+        f"SELECT * FROM answers WHERE batch >= {first} AND batch <= {last} ORDER BY t1, first_seq, place"
+    )
+
+
+def members_of_batches(store: TableStore, first: int, last: int) -> pa.Table:
+    """Returns the members of the forms that have answers in some batches, in the order of form, name, qid."""
+    return store.select(
+        f"""SELECT m.* FROM members m WHERE m.begun <= {last} AND m.ended >= {first} AND m.form IN
+(SELECT a.form FROM answers a WHERE a.batch >= {first} AND a.batch <= {last}) ORDER BY m.form, m.name, m.qid, m.begun"""
+    )
+
+
+def withheld_of_batches(store: TableStore, first: int, last: int) -> pa.Table:
+    """Returns the rows of `withheld` about answers of some batches."""
+    return store.select(
+        f"""SELECT w.answer, w.qid FROM withheld w JOIN answers a ON a.answer = w.answer
+WHERE a.batch >= {first} AND a.batch <= {last}"""
+    )
+
+
+def earlier_outputs_between(store: TableStore, low: int, high: int) -> pa.Table:
+    """Returns the outputs of earlier formats with `low` <= seq < `high`, in the order of seq."""
+    return store.select(f"SELECT * FROM earlier_outputs WHERE seq >= {low} AND seq < {high} ORDER BY seq")
+
+
+def earlier_outputs_by_time(store: TableStore, after: int) -> pa.Table:
+    """Returns the outputs of earlier formats with seq > `after`, in the order of t1, query, documents."""
+    return store.select(f"SELECT * FROM earlier_outputs WHERE seq > {after} ORDER BY t1, query, documents")
+
+
+def find_output_matches(store: TableStore, outputs: pa.Table) -> pa.Table:
+    """Returns the matches that may be behind some outputs, which are given by `seq`, `documents` and `nodes`.
+
+    For each there is the `seq` of the output, the `form` of its query, null in earlier formats, and the documents
+    `docid1` and `docid2`.
+    """
+    first, last = min(outputs["seq"].to_pylist(), default=0), max(outputs["seq"].to_pylist(), default=-1)
+    return store.select(
+        f"""SELECT o.seq, a.form, m.match, m.docid1, m.docid2 FROM asked o
+JOIN answers a ON a.documents = o.documents AND a.nodes = o.nodes AND a.first_seq <= o.seq AND a.last_seq >= o.seq
+JOIN answer_matches l ON l.answer = a.answer JOIN match_rows m ON m.match = l.match
+WHERE a.first_seq <= {last} AND a.last_seq >= {first}
+UNION ALL SELECT o.seq, NULL, m.match, m.docid1, m.docid2 FROM asked o
+JOIN earlier_output_matches l ON l.seq = o.seq JOIN match_rows m ON m.match = l.match ORDER BY seq, match""",
+        {"asked": outputs},
+    )
+
+
+def lowest(store: TableStore, table: str, column: str) -> int | None:
+    """Returns the lowest number in a column of one of these tables, or None if the table is empty."""
+    (least,) = store.select(f"SELECT min({column}) AS least FROM {table}")["least"].to_pylist()
+    return None if least is None else int(least)
+
+
+DELIVERY_TABLES = {
+    # A sink was not given the `count` outputs that it wanted between the numbers `first` and `last`, because its
+    # backlog had a bound.
+    "gaps": schema(sink=TEXT, first=INT, last=INT, count=INT, reason=TEXT, noted_at=INT),
+    # The receiver of a sink refused an output `tries` times.
+    "undelivered": schema(sink=TEXT, seq=INT, id=TEXT, tries=INT, reason=TEXT, noted_at=INT),
+}
+
+MOST_APART = 200
+"""Gaps are put together once there are so many rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class GapRow:
+    """A row of the table `gaps`."""
+
+    sink: str
+    first: int
+    last: int
+    count: int
+    reason: str
+    noted_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class UndeliveredRow:
+    """A row of the table `undelivered`."""
+
+    sink: str
+    seq: int
+    id: str
+    tries: int
+    reason: str
+    noted_at: int
+
+
+class Owed(NamedTuple):
+    """What sinks are still owed: the least `t0` of these outputs, and when the first of them was committed."""
+
+    t0: int
+    committed_at: int
+
+
+def save_deliveries(store: TableStore, gaps: Sequence[GapRow], undelivered: Sequence[UndeliveredRow]) -> None:
+    """Appends rows, in a batch."""
+    TableRows(store).append("gaps", [astuple(row) for row in gaps])
+    TableRows(store).append("undelivered", [astuple(row) for row in undelivered])
+
+
+def drop_deliveries(store: TableStore, before: int) -> None:
+    """Drops, in a batch, rows that were noted before a time."""
+    for table in DELIVERY_TABLES:
+        store.drop_before(table, "noted_at", before)
+
+
+def join_gaps(store: TableStore) -> None:
+    """Writes, in a batch, gaps of a sink that follow each other as one, if there are many rows: a receiver that is
+    never reached leaves few. What is put together has the time of its last part."""
+    rows = [GapRow(*row) for row in TableRows(store).tuples("gaps", " ".join(DELIVERY_TABLES["gaps"].names))]
+    if len(rows) < MOST_APART:
+        return
+    joined: list[GapRow] = []
+    for row in sorted(rows, key=lambda row: (row.sink, row.noted_at, row.first)):
+        before = joined[-1] if joined else None
+        if before is not None and (before.sink, before.reason, before.last + 1) == (row.sink, row.reason, row.first):
+            joined[-1] = replace(row, first=before.first, count=before.count + row.count)
+        else:
+            joined.append(row)
+    if len(joined) < len(rows):
+        store.drop_before("gaps", "noted_at", max(row.noted_at for row in rows) + 1)
+        save_deliveries(store, joined, ())
+
+
+def committed_between(store: TableStore, first: int, last: int) -> list[tuple[int, int]]:
+    """Returns the number of the first output of each batch that has outputs with numbers from `first` to `last`, and
+    when it was committed, in order. Batches whose time is no longer stored are left out."""
+    sql = f"""SELECT min(o.low) AS low, b.committed_at FROM (
+  SELECT batch, first_seq AS low, last_seq AS high FROM answers
+  UNION ALL SELECT batch, seq AS low, seq AS high FROM earlier_outputs
+) o JOIN batches b ON b.batch = o.batch WHERE o.high >= {first} AND o.low <= {last}
+GROUP BY o.batch, b.committed_at ORDER BY low"""
+    found = store.select(sql)
+    return list(zip(found["low"].to_pylist(), found["committed_at"].to_pylist(), strict=True))
+
+
+def waiting_after(store: TableStore, seq: int) -> list[tuple[str, int, int, int]]:
+    """Returns, by query, how many outputs have greater numbers: `query`, their number, the least `t0` of them, and when
+    the first of them was committed."""
+    sql = f"""SELECT o.query, count(*) AS n, min(o.t0) AS t0, min(b.committed_at) AS committed_at
+FROM outputs o LEFT JOIN batches b ON b.batch = o.batch WHERE o.seq > {seq} GROUP BY o.query"""
+    found = store.select(sql)
+    columns = (found[name].to_pylist() for name in ("query", "n", "t0", "committed_at"))
+    return [(query, n, t0, time or 0) for query, n, t0, time in zip(*columns, strict=True)]
+
+
+def first_committed_from(store: TableStore, time: int) -> int | None:
+    """Returns the number of the first output that was committed at a time or later, or None."""
+    sql = f"""SELECT min(o.low) AS low FROM (
+  SELECT batch, first_seq AS low FROM answers UNION ALL SELECT batch, seq AS low FROM earlier_outputs
+) o JOIN batches b ON b.batch = o.batch WHERE b.committed_at >= {time}"""
+    (low,) = store.select(sql)["low"].to_pylist()
+    return None if low is None else int(low)
+
+
+def first_seq(store: TableStore) -> int | None:
+    """Returns the number of the first stored output, or None."""
+    sql = (
+        "SELECT min(low) AS low FROM (SELECT first_seq AS low FROM answers UNION ALL SELECT seq FROM earlier_outputs) o"
+    )
+    (low,) = store.select(sql)["low"].to_pylist()
+    return None if low is None else int(low)
+
+
+# A query told a key in an output that ended at `t1`. `high` and `low` are the halves of the key's digest. Outputs with
+# the key are not told up to `until`; null is for ever.
+ONCE_KEY_TABLES = {"told": schema(qid=INT, high=INT, low=INT, t1=INT, until=INT)}
+
+ASKED = schema(qid=INT, high=INT, low=INT, earliest=INT, latest=INT)
+
+ToldRow = tuple[int, int, int, int, int | None]
+"""A row of the table."""
+
+
+def told_among(store: TableStore, asked: Sequence[tuple[int, int, int, int, int]]) -> pa.Table:
+    """Returns `qid`, `high`, `low` and `t1` of what was told of some distinct keys, each with the query that asks, and
+    the least and the greatest `t1` that matter to it."""
+    columns = list(zip(*asked, strict=True)) or [()] * len(ASKED)
+    keys = pa.table([pa.array(column, INT) for column in columns], schema=ASKED)
+    sql = "SELECT qid, high, low, t1 FROM told JOIN asked USING (qid, high, low) WHERE t1 BETWEEN earliest AND latest"
+    return store.select(sql, {"asked": keys})
+
+
+def save_told(store: TableStore, rows: Sequence[ToldRow]) -> None:
+    TableRows(store).append("told", rows)
+
+
+def drop_told(store: TableStore, before: int) -> None:
+    """Drops what matters only to outputs that end before a time."""
+    store.drop_before("told", "until", before)
+
+
+def drop_told_by_removed(store: TableStore) -> None:
+    """Drops what queries told that are removed. Their qids are never used again."""
+    qids = pc.unique(store.read("removed_queries", ["qid"])["qid"])
+    if len(qids) and len(store.find("told", "qid", qids)):
+        rows = store.read("told", ONCE_KEY_TABLES["told"].names)
+        store.drop_before("told", "qid", pc.max(rows["qid"]).as_py() + 1)
+        store.append("told", rows.filter(pc.invert(pc.is_in(rows["qid"], qids))))
+
+
+# What the members of a form, a query, or a group of readers of a hidden stream used up to an arrival. `owner` is the id
+# of a form, the qid of a query, or the key of a group. What members of a form used counts for those with a window of at
+# least `width`, that see documents after `since`, have at least `first_qid`, and began in the batch `begun` or before.
+# What a query used is added to that.
+USAGE_TABLES = {
+    "spent": schema(
+        owner=TEXT, arrival=INT, outputs=INT, work=INT, batch=INT, width=INT, since=INT, first_qid=INT, begun=INT
+    )
+}
+
+UsageKey = tuple[str, int, int, int, int]
+"""Owner, width, since, first_qid, begun."""
+
+NO_FORM = (-1, -1, -1, 0)
+"""All but the owner, if it is no form. Of a query, the last number is the batch in which it began."""
+
+
+def spent(store: TableStore) -> Iterator[tuple[UsageKey, int, int, int]]:
+    """Yields all rows as (key, arrival, outputs, work), in no particular order."""
+    columns = "owner width since first_qid begun arrival outputs work"
+    for owner, width, since, first_qid, begun, arrival, outputs, work in TableRows(store).tuples("spent", columns):
+        key = NO_FORM if width is None else (width, since, first_qid, begun)  # null in earlier formats
+        yield (owner, *key), arrival, outputs, work
+
+
+def save_spent(store: TableStore, rows: Sequence[tuple[UsageKey, int, int, int]], batch: int) -> None:
+    """Appends rows like those of `spent`, in a batch."""
+    TableRows(store).append(
+        "spent", [(owner, arrival, outputs, work, batch, *key) for (owner, *key), arrival, outputs, work in rows]
+    )
+
+
+def drop_spent(store: TableStore, batch: int) -> None:
+    """Drops the rows written before a batch."""
+    store.drop_before("spent", "batch", batch)
+
+
+TABLES = (
+    DOCUMENT_TABLES
+    | DEAD_LETTER_TABLES
+    | ANSWER_TABLES
+    | COMMIT_TABLES
+    | QUERY_TABLES
+    | SETTING_TABLES
+    | OFFSET_TABLES
+    | USAGE_TABLES
+    | COMMAND_TABLES
+    | ONCE_KEY_TABLES
+    | DELIVERY_TABLES
+    | EVENT_TABLES
+)
+
+_DOCUMENTED = (
+    "documents",
+    "queries",
+    "matches",
+    "outputs",
+    "output_matches",
+    "dead_letters",
+    "events",
+    "batches",
+    "gaps",
+    "undelivered",
+    "r_bin",
+    "r_doc",
+    "r_docts",
+)
+
+SCHEMA = StoreSchema(TABLES, QUERY_VIEWS | ANSWER_VIEWS, R_T, documented=_DOCUMENTED, former_names=FORMER_NAMES)
+"""All tables and views of a store beside the join state."""
+
+TIMES = frozenset(("t0", "t1", "time", "timestamp", "added_at", "removed_at", "noted_at", "taken_at", "committed_at"))
+"""The columns of tables and views that hold times, in microseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitMetadata:
+    """Offsets up to which sources are read with the batch, settings by key, answers by id of the command, and what
+    sinks did not get."""
+
+    offsets: Sequence[Offset] = ()
+    settings: Mapping[str, str] = field(default_factory=dict)
+    answers: Mapping[str, str] = field(default_factory=dict)
+    gaps: Sequence[GapRow] = ()
+    undelivered: Sequence[UndeliveredRow] = ()
+
+
+NO_METADATA = CommitMetadata()
+"""Empty metadata."""
+
+MetadataOf = Callable[[Collection[tuple[str, str]]], CommitMetadata]
+"""Returns the metadata of a batch, given the documents and rejects of it that become dead letters, as (stream, id)."""

@@ -1,0 +1,531 @@
+"""Makes the app of a site: the guard, the pages of all areas, and the API with its description.
+
+The process that serves the page beside a service: python -m mmqjp.web.child OPTIONS SOCKET PIPE
+
+It ends on SIGTERM, and when the service has ended. Ctrl-C is for the service.
+
+The socket at which the page is served.
+
+Keeps rendered pages until the next commit, so that many readers of a page cost the engine no more than one.
+
+Serves the page in a process of its own, beside the service in this one. Each ends when the other does.
+
+Serves the page of a store: makes the site, listens, and says where it is.
+
+Runs an app under uvicorn in a thread beside the service.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pkgutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import webbrowser
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass, field
+from importlib import import_module
+from multiprocessing.connection import Connection
+from pathlib import Path
+from threading import Event, Thread
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import uvicorn
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from common.errors import MmqjpError, OperationalError
+from mmqjp.engine import Session
+from mmqjp.process import end_without_freeing, gc_frozen, printable_line
+from mmqjp.service.commands import Client
+from mmqjp.service.log import Log, SharedLog, records_in, standard_log
+from mmqjp.service.sql_question import MonotonicClock
+from mmqjp.state.choice import SPARK, stored_engine
+from mmqjp.web import areas
+from mmqjp.web.access import Hosts
+from mmqjp.web.guard import SAFE, Guard
+from mmqjp.web.questions import PipeReader, QuestionServer, StoreProcessGone
+from mmqjp.web.readers import CursorReader, FilesReader, SteadyReader, StoreReader
+from mmqjp.web.site import API, Site, asking, handle_errors
+
+if TYPE_CHECKING:
+    from mmqjp.web.readers import SendCommand
+
+MOST_SECONDS = 10.0
+"""Pages also tell what is no part of a commit, such as the time: they are kept no longer."""
+
+MOST_BYTES = 32 << 20
+"""The size of all pages that are kept."""
+
+LARGEST = 1 << 20
+"""Larger pages are not kept, in bytes."""
+
+LONGEST_ADDRESS = 4_000
+"""Pages with longer addresses are not kept, in characters."""
+
+KEPT_TYPES = ("text/html", "application/json")
+
+
+@dataclass(slots=True)
+class _Page:
+    version: object
+    made_at: float
+    messages: list[Message] = field(default_factory=list)
+    size: int = 0
+
+
+class PageCache:
+    """An ASGI app around another. It keeps what GET returns with status 200, unless the page says `no-store`.
+
+    A page is made once, however many ask for it at the same time. After a request that changes something, no page is
+    kept that was made before.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        reader: StoreReader,
+        clock: MonotonicClock = time.monotonic,
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_change` is called when a request has changed something, before it is answered."""
+        self._app, self._reader, self._clock, self._on_change = app, reader, clock, on_change
+        self._pages: OrderedDict[tuple[str, bytes], _Page] = OrderedDict()
+        self._size = self._changes = 0
+        self._making: dict[tuple[str, bytes], asyncio.Event] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] not in SAFE:
+            await self._change(scope, receive, send)
+            return
+        if scope["type"] != "http" or scope["method"] != "GET":
+            await self._app(scope, receive, send)
+            return
+        key = scope["path"], scope["query_string"]
+        if await self._sent(key, send):
+            return
+        if (making := self._making.get(key)) is not None:
+            await making.wait()
+            if await self._sent(key, send):
+                return
+        making = self._making[key] = asyncio.Event()
+        try:
+            await self._make(key, scope, receive, send, making)
+        finally:
+            making.set()
+            if self._making.get(key) is making:
+                del self._making[key]
+
+    async def _sent(self, key: tuple[str, bytes], send: Send) -> bool:
+        page = self._pages.get(key)
+        if page is None or page.version != self._version() or self._clock() >= page.made_at + MOST_SECONDS:
+            return False
+        self._pages.move_to_end(key)
+        for message in page.messages:
+            await send(_copied(message))
+        return True
+
+    async def _make(
+        self, key: tuple[str, bytes], scope: Scope, receive: Receive, send: Send, made: asyncio.Event
+    ) -> None:
+        """Sends a page that is made now, and keeps it if it may be kept. Sets `made` when others need not wait."""
+        page = _Page(self._version(), self._clock())
+        address = sum(map(len, key))
+        page.size, keeps = 2 * address, address <= LONGEST_ADDRESS
+
+        async def note(message: Message) -> None:
+            nonlocal keeps
+            if message["type"] == "http.response.start":
+                keeps = keeps and message["status"] == 200 and _is_kept(message)
+            page.size += len(message.get("body", b"")) + 200
+            keeps = keeps and page.size <= LARGEST
+            if keeps:
+                page.messages.append(_copied(message))
+                if message["type"] == "http.response.body" and not message.get("more_body"):
+                    self._keep(key, page)
+            if not keeps or key in self._pages:
+                made.set()  # before it is sent: that may take as long as the client likes
+            await send(message)
+
+        await self._app(scope, receive, note)
+
+    def _keep(self, key: tuple[str, bytes], page: _Page) -> None:
+        before = self._pages.pop(key, None)
+        self._size += page.size - (0 if before is None else before.size)
+        self._pages[key] = page
+        while self._size > MOST_BYTES:
+            self._size -= self._pages.popitem(last=False)[1].size
+
+    def _version(self) -> object:
+        return self._changes, self._reader.version()
+
+    async def _change(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Passes on a request that changes something. Whoever gets its answer sees the change from then on."""
+
+        async def changed(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                await run_in_threadpool(self._reader.refresh)
+                self._on_change()
+                self._changes += 1
+            await send(message)
+
+        await self._app(scope, receive, changed)
+
+
+def _copied(message: Message) -> Message:
+    """A message with headers of its own: the guard adds some."""
+    return {**message, "headers": list(message["headers"])} if "headers" in message else message
+
+
+def _is_kept(message: Message) -> bool:
+    headers = Headers(raw=message["headers"])
+    return (
+        headers.get("content-type", "").startswith(KEPT_TYPES)
+        and "no-store" not in headers.get("cache-control", "")
+        and "set-cookie" not in headers
+    )
+
+
+DESCRIPTION = """What the page of `mmqjp serve` does. Send the header `Authorization: Bearer TOKEN`; the token
+is in the file `secrets/token` of the state directory. Times are microseconds since 1970, in UTC. Lists have a `next`,
+which gives the next page as the parameter `after`; it is null at the end."""
+
+
+def make_app(site: Site, hosts: Hosts) -> Guard:
+    """Returns the app of a site, which answers requests that name one of `hosts`."""
+    app = make_routes(site)
+    return Guard(PageCache(app, site.reader, on_change=site.forget_what_was_told), site.access, hosts)
+
+
+def make_routes(site: Site) -> FastAPI:
+    """Returns the routes of a site, without what stands before them."""
+    # Its pages about the API load scripts from elsewhere.
+    app = FastAPI(title="mmqjp", docs_url=None, redoc_url=None, openapi_url=None)
+    handle_errors(app, site)
+    for found in sorted(pkgutil.iter_modules(areas.__path__), key=lambda found: found.name):
+        area = import_module(f"{areas.__name__}.{found.name}")
+        site.add_links(getattr(area, "LINKS", ()))
+        for router in area.ROUTERS:
+            app.router.routes.extend(router(site).routes)
+
+    described: dict[str, Any] = {}
+
+    @app.get("/api/v1/openapi.json", include_in_schema=False)
+    def openapi() -> JSONResponse:
+        if not described:
+            routes = [route for route in app.routes if getattr(route, "path", "").startswith(API)]
+            described.update(get_openapi(title="mmqjp", version="1", description=DESCRIPTION, routes=routes))
+        return JSONResponse(described)
+
+    @app.get("/healthz", include_in_schema=False)
+    async def healthz() -> PlainTextResponse:
+        return PlainTextResponse("ok\n", headers={"Cache-Control": "no-store"})
+
+    @app.get("/static/{digest}/{name}", include_in_schema=False)
+    async def static(digest: str, name: str) -> Response:
+        found = site.assets.response(digest, name)
+        if found is None:
+            raise HTTPException(404, "there is no such file: load the page again")
+        return found
+
+    return app
+
+
+ONCE = " (this link logs in once; later, the token in secrets/token of the state does)"
+"""What is said of the link that is printed."""
+
+
+@dataclass(frozen=True, slots=True)
+class PageOptions:
+    """How the page is served: of which state, for which host, under which public URL ("" for none), without a token or
+    with one; whether a browser is opened; and the format of the log."""
+
+    state: str
+    host: str
+    public_url: str = ""
+    no_token: bool = False
+    opens: bool = False
+    log_form: str = "text"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns an object of JSON."""
+        return asdict(self)
+
+    @staticmethod
+    def from_dict(found: Mapping[str, Any]) -> PageOptions:
+        """Returns the options of such an object."""
+        return PageOptions(**found)
+
+
+@contextmanager
+def page_served(
+    options: PageOptions,
+    listening: socket.socket,
+    reader: StoreReader,
+    ask: SendCommand,
+    log: Log,
+    stop: Event,
+    *,
+    holds: bool,
+) -> Iterator[None]:
+    """Serves the page inside the block. `stop` is set if that fails. `holds` says whether the store is held by the
+    command that serves. Closes the reader."""
+    from mmqjp.web.access import Access, Hosts, token_of
+    from mmqjp.web.readers import SteadyReader
+    from mmqjp.web.site import Site
+
+    host, port, state = options.host, listening.getsockname()[1], Path(options.state)
+    url = options.public_url or f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    access = Access(None if options.no_token else token_of(state), f"mmqjp-{port}")
+    site = Site(reader, ask, access, url, state, holds)
+    if isinstance(reader, SteadyReader):
+        reader.prepare_by(site.prepare)
+        reader.begin()
+    app = make_app(site, Hosts(host, port, options.public_url))
+    Thread(target=site.prepare_templates, name="mmqjp templates", daemon=True).start()
+    said = records_in(log, "uvicorn", "asyncio")
+    with closing(reader), said, Server(app, listening, log, stop), closing(site.hub):
+        log.event("serving", url=url, **({} if holds else {"beside": "a running service"}))
+        link = access.link(url)
+        sys.stderr.write(f"mmqjp: open {link}{'' if access.is_open else ONCE}\n")
+        sys.stderr.flush()
+        if options.opens:
+            Thread(target=webbrowser.open, args=(link,), daemon=True).start()
+        yield
+
+
+NICE = 5
+"""How much the engine goes first, where both want the same processor."""
+
+TAKE_TURNS = 0.001
+"""Seconds after which a thread that makes a page lets another one run: many small steps follow each other in each."""
+
+
+def main(text: str, listening: str, pipe: str) -> int:
+    """Serves until it is told to stop. Returns the exit status."""
+    stop = Event()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda number, frame: stop.set())
+    os.nice(NICE)
+    sys.setswitchinterval(TAKE_TURNS)
+    options = PageOptions.from_dict(json.loads(text))
+    state = Path(options.state)
+    questions = PipeReader(Connection(int(pipe)))
+
+    def end() -> None:
+        questions.wait()
+        stop.set()
+
+    Thread(target=end, name="mmqjp end", daemon=True).start()
+
+    def nobody() -> Session:
+        raise StoreProcessGone
+
+    reader = SteadyReader(FilesReader(state) if stored_engine(state) == SPARK else questions)
+    log = SharedLog(standard_log(options.log_form))
+    asks = asking(lambda wait: Client(state, nobody, wait))
+    with (
+        socket.socket(fileno=int(listening)) as opened,
+        page_served(options, opened, reader, asks, log, stop, holds=True),
+        gc_frozen(),
+    ):
+        stop.wait()
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        status = main(*sys.argv[1:])
+    except (MmqjpError, OSError) as error:
+        sys.exit(f"mmqjp: error: the page cannot be served: {printable_line(str(error))}")
+    end_without_freeing(status)  # the service waits for this process, and to free its memory takes half a second
+    sys.exit(status)
+
+
+class CannotListen(OperationalError, OSError):
+    """The server cannot listen where it is told to."""
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Returns a socket that listens. Raises CannotListen."""
+    try:
+        family, kind, protocol, _, place = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP, flags=socket.AI_PASSIVE
+        )[0]
+        # Of a socket that says it is of TCP, asyncio sends small answers at once, not after 40 ms.
+        found = socket.socket(family, kind, protocol)
+        try:
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            found.bind(place)
+            found.listen(128)
+        except BaseException:
+            found.close()
+            raise
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise CannotListen(f"cannot listen at {host}:{port}: {reason}; choose another --address") from error
+    return found
+
+
+END_SECONDS = 15.0
+"""So long the process may take to end; then it is killed."""
+
+
+class PageEnded(OperationalError, RuntimeError):
+    """The process that serves the page has ended by itself."""
+
+
+class PageProcess:
+    """A context manager: inside it, another process serves the page. `stop` is set if that ends before.
+
+    `reader` answers its questions over the store; it is None if that process reads the files of a store itself.
+    """
+
+    def __init__(
+        self, options: PageOptions, listening: socket.socket, reader: CursorReader | None, log: Log, stop: Event
+    ) -> None:
+        self._options, self._listening, self._reader = options, listening, reader
+        self._log, self._stop = log, stop
+        self._ending = False
+
+    def __enter__(self) -> Self:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            kept = self._listening.fileno(), theirs.fileno()
+            command = [sys.executable, "-m", "mmqjp.web.serving", json.dumps(self._options.to_dict()), *map(str, kept)]
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=kept)
+        self._pipe = Connection(ours.detach())
+        self._thread = Thread(target=self._run, name="mmqjp page", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        ended_before, self._ending = self._process.poll(), True
+        self._process.terminate()
+        try:
+            self._process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._thread.join(END_SECONDS)
+        self._pipe.close()
+        if ended_before is not None and error is None:
+            raise PageEnded(f"the page is not served any more: its process ended with status {ended_before}")
+
+    def _run(self) -> None:
+        try:
+            QuestionServer(self._pipe, self._reader).run()
+        finally:
+            if not self._ending:
+                self._log.event("serve-failed", status=self._process.wait())
+                self._stop.set()
+
+
+MOST_CONNECTIONS = 500
+"""The most connections at a time. Others are answered with 503."""
+
+HEAD_SECONDS = 20.0
+"""The longest time that the head of a request may take to come."""
+
+IDLE_SECONDS = 15
+"""A connection without a request is closed after so many seconds."""
+
+STOP_SECONDS = 3
+"""So long the server waits for its connections when it stops, in seconds."""
+
+
+class PatientProtocol(H11Protocol):
+    """Closes a connection whose next request does not come: uvicorn itself waits for the rest of a head for ever."""
+
+    _head: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        """Begins to wait for a head."""
+        super().connection_made(transport)
+        self._wait_for_head()
+
+    def data_received(self, data: bytes) -> None:
+        """Goes on waiting if the head is not whole yet."""
+        super().data_received(data)
+        if self.cycle is None or self.cycle.response_complete:
+            if self._head is None:
+                self._wait_for_head()
+        elif self._head is not None:
+            self._head.cancel()
+            self._head = None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Waits no longer."""
+        if self._head is not None:
+            self._head.cancel()
+            self._head = None
+        super().connection_lost(exc)
+
+    def _wait_for_head(self) -> None:
+        self._head = self.loop.call_later(HEAD_SECONDS, self._give_up)
+
+    def _give_up(self) -> None:
+        self._head = None
+        if not self.transport.is_closing() and (self.cycle is None or self.cycle.response_complete):
+            self.transport.close()
+
+
+class Server:
+    """A context manager: inside it, an app is served over a socket, in a thread of its own. `stop` is set if that
+    fails."""
+
+    def __init__(self, app: ASGIApp, listening: socket.socket, log: Log, stop: Event) -> None:
+        config = uvicorn.Config(
+            app,
+            http=PatientProtocol,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            limit_concurrency=MOST_CONNECTIONS,
+            timeout_keep_alive=IDLE_SECONDS,
+            timeout_graceful_shutdown=STOP_SECONDS,
+        )
+        self._server, self._socket, self._log, self._stop = uvicorn.Server(config), listening, log, stop
+        self._thread = Thread(target=self._run, name="mmqjp serve", daemon=True)
+        self._failure: BaseException | None = None
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._server.should_exit = True
+        self._thread.join()
+        if self._failure is not None and error is None:
+            raise self._failure
+
+    def _run(self) -> None:
+        try:
+            # `Server.run` would take over the signals, which are the service's.
+            asyncio.run(self._server.serve([self._socket]))
+        except BaseException as error:
+            self._failure = error
+            self._log.event("serve-failed", error=error)
+        finally:
+            self._stop.set()

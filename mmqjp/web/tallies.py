@@ -1,0 +1,208 @@
+"""Counts the outputs of each query by hour, each batch once, and knows which queries there are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from threading import Lock
+
+import numpy as np
+import pyarrow as pa
+
+from common.arrays import Ints
+from feeds.documents import Now
+from mmqjp.present.recent import RecentAnswers, is_newer
+from mmqjp.tables.lookup import DAY, HOUR, NAMES, QUERIES, next_batches, tally
+from mmqjp.web.readers import Selects
+
+HOURS = 7 * 24 + 1
+"""So many hours are counted one by one, up to the present one."""
+
+DAYS, HOURS_A_DAY = 30, DAY // HOUR
+"""So many days are counted one by one, of UTC, up to the present one."""
+
+MOST_ROWS, SECONDS = 5_000_000, 60.0
+"""The bounds of the questions, which read much only when a store is first shown."""
+
+MOST_OUTPUTS = 1_000_000
+"""About so many outputs are counted by one question: there may be as many rows of a query and an hour."""
+
+NEVER = -(1 << 62)
+"""The time of the last output of a query that has none."""
+
+
+@dataclass(frozen=True)
+class QueryTally:
+    """The registered names, in order, and as columns of the same length: how many queries have the name and how many of
+    these are paused, with a reason; their outputs in all, in the last day and in the last week, and the last t1.
+
+    A day and a week are 24 and 168 hours, the present one included in addition. `days` has the outputs of each of the
+    last DAYS days of UTC, the present one last; `today` is the number of that day since 1970. `registered` is another
+    value once other queries are registered or paused.
+    """
+
+    registered: object
+    today: int
+    days: Ints
+    names: Sequence[str]
+    queries: Ints
+    paused: Ints
+    reasons: Sequence[str | None]
+    total: Ints
+    day: Ints
+    week: Ints
+    last: Ints
+
+
+class Tallies:
+    """Keeps the tally of a store, and counts only what is new: itself what is `recent`, else by a question. Methods may
+    be called in any thread."""
+
+    def __init__(self, reader: Selects, now: Now, recent: RecentAnswers | None = None) -> None:
+        self._reader, self._now, self._recent = reader, now, recent
+        self._lock = Lock()
+        self._made_for: tuple[QueryTally, object, int] | None = None
+        self._registered = pa.table({"name": pa.array([], pa.string())})
+        self._names: list[str] = []
+        self._clear(0)
+
+    def current(self) -> QueryTally:
+        """Returns the tally as of the newest batch. Raises what `StoreReader.select` raises."""
+        version, hour = self._reader.version(), self._now() // HOUR
+        if (found := self._kept_for(version, hour)) is not None:
+            return found  # even while another thread counts for a newer version
+        with self._lock:
+            if (found := self._kept_for(version, hour)) is None:
+                found = self._made(hour)
+                self._made_for = found, version, hour
+            return found
+
+    def _kept_for(self, version: object, hour: int) -> QueryTally | None:
+        if (made := self._made_for) is None or made[2] != hour or is_newer(version, made[1]):
+            return None
+        return made[0]
+
+    def _clear(self, hour: int) -> None:
+        self._batch, self._kept, self._hour = -1, 0, hour
+        self._queries_are: object = None
+        self._code: dict[str, int] = {}
+        self._of_qid, self._shown = np.zeros(0, np.int64), np.zeros(0, np.int64)
+        self._total, self._last = np.zeros(0, np.int64), np.full(0, NEVER)
+        self._hours, self._days = np.zeros((HOURS, 0), np.int64), np.zeros((DAYS, 0), np.int64)
+
+    def _made(self, hour: int) -> QueryTally:
+        self._shift(hour)
+        if not self._count_recent() and not self._count():  # something was dropped: count anew
+            self._clear(hour)
+            self._count()
+        found, codes = self._registered, self._shown
+        return QueryTally(
+            self._queries_are,
+            self._today,
+            self._days[:, codes],
+            self._names,
+            found["queries"].to_numpy(),
+            found["paused"].to_numpy(),
+            found["reason"].to_pylist(),
+            self._total[codes],
+            self._hours[HOURS - 25 :].sum(axis=0)[codes],
+            self._hours.sum(axis=0)[codes],
+            self._last[codes],
+        )
+
+    def _count_recent(self) -> bool:
+        """Adds the outputs of newer batches. Returns False if they are not remembered, or if others have gone, or
+        queries have changed."""
+        found = None if self._recent is None or self._batch < 0 else self._recent.outputs_after(self._batch)
+        if found is None or (found.answers - found.got.answers, found.changes) != (self._kept, self._queries_are):
+            return False
+        _, qids, t1s = found.got
+        self._add(self._of_qid[qids], np.ones(len(qids), np.int64), t1s // HOUR, t1s)
+        self._batch, self._kept = found.batch, found.answers
+        return True
+
+    def _count(self) -> bool:
+        """Adds the outputs of newer batches. Returns False if others have gone."""
+        while True:
+            (there,) = self._reader.select(next_batches(self._batch, MOST_OUTPUTS), 1, SECONDS).to_pylist()
+            until = self._batch if there["until"] is None else there["until"]
+            if not self._count_until(until):
+                return False
+            if there["newest"] in (None, until):
+                return True
+
+    def _count_until(self, until: int) -> bool:
+        since_hour = min(self._hour - HOURS + 1, (self._today - DAYS + 1) * HOURS_A_DAY)
+        rows = self._reader.select(tally(self._batch, until, since_hour), MOST_ROWS, SECONDS)
+        is_of_query, is_named = rows["qid"].is_valid(), rows["name"].is_valid()
+        others = rows.filter(pa.compute.invert(pa.compute.or_(is_of_query, is_named))).to_pylist()
+        before, kept, queries = sorted(others, key=lambda row: row["hour"], reverse=True)
+        if before["outputs"] != self._kept:
+            return False
+        if (queries["outputs"], queries["last"]) != self._queries_are:
+            self._read_queries()
+            self._queries_are = queries["outputs"], queries["last"]
+        later, earlier = rows.filter(is_of_query), rows.filter(is_named)
+        self._add_rows(later, self._of_qid[later["qid"].cast(pa.int64()).to_numpy()])
+        if len(earlier):
+            names = earlier["name"].to_pylist()
+            self._know(names)
+            self._add_rows(earlier, np.array([self._code[name] for name in names], np.int64))
+        self._kept, self._batch = kept["outputs"], until
+        return True
+
+    def _read_queries(self) -> None:
+        """Reads which queries are registered, and what those are called that ever were."""
+        self._registered = self._reader.select(QUERIES, MOST_ROWS, SECONDS)
+        self._names = self._registered["name"].to_pylist()
+        every = self._reader.select(NAMES, MOST_ROWS, SECONDS)
+        names, qids = every["name"].to_pylist(), every["qid"].to_pylist()
+        self._know(names)
+        self._of_qid = np.zeros(max(qids, default=-1) + 1, np.int64)
+        self._of_qid[qids] = [self._code[name] for name in names]
+        self._shown = np.array([self._code[name] for name in self._names], np.int64)
+
+    def _add_rows(self, rows: pa.Table, codes: Ints) -> None:
+        outputs, hours, last = (rows[name].to_numpy() for name in ("outputs", "hour", "last"))
+        self._add(codes, outputs.astype(np.int64), hours, last)
+
+    def _add(self, codes: Ints, outputs: Ints, hours: Ints, last: Ints) -> None:
+        np.add.at(self._total, codes, outputs)
+        np.maximum.at(self._last, codes, last)
+        # What is from the future counts as of the present hour.
+        for counts, places in (
+            (self._hours, hours - (self._hour - HOURS + 1)),
+            (self._days, hours // HOURS_A_DAY - (self._today - DAYS + 1)),
+        ):
+            recent = places >= 0
+            np.add.at(counts, (np.minimum(places[recent], len(counts) - 1), codes[recent]), outputs[recent])
+
+    def _know(self, names: Sequence[str]) -> None:
+        """Gives names that are new a place in the columns."""
+        for name in names:
+            self._code.setdefault(name, len(self._code))
+        more = len(self._code) - len(self._total)
+        if more:
+            self._total = np.pad(self._total, (0, more))
+            self._last = np.pad(self._last, (0, more), constant_values=NEVER)
+            self._hours = np.pad(self._hours, ((0, 0), (0, more)))
+            self._days = np.pad(self._days, ((0, 0), (0, more)))
+
+    @property
+    def _today(self) -> int:
+        return self._hour * HOUR // DAY
+
+    def _shift(self, hour: int) -> None:
+        """Lets the hours and days that are too long ago go."""
+        before = self._today
+        by = max(hour - self._hour, 0)
+        self._hour = max(hour, self._hour)
+        self._hours = _shifted(self._hours, by)
+        self._days = _shifted(self._days, self._today - before)
+
+
+def _shifted(counts: Ints, by: int) -> Ints:
+    """Counts without the first ones, and with as many zeros after the others."""
+    if not by:
+        return counts
+    return np.vstack((counts[by:], np.zeros((min(by, len(counts)), counts.shape[1]), np.int64)))

@@ -1,0 +1,347 @@
+"""A kernel for one interval, which has all events: a database runs the statements that it can, and says which windows
+of patterns may have matches; kernels do the rest.
+
+What answers questions in SQL.
+
+Questions in SQL, answered by DuckDB over Arrow.
+
+Questions in SQL, answered by Spark.
+
+Runs statements over a finite, complete set of events in a database: one question for all statements of a form.
+
+Patterns over a finite, complete set of events in two phases: a database says which windows may have a match, and a
+kernel looks for matches in these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from tempfile import TemporaryDirectory
+from typing import Protocol, TypeGuard
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from common.arrays import Ints
+from pattern_stage.columns import Columns, Flow, each_once, sorted_flow
+from pattern_stage.definition import StatementForm, StatementForms
+from pattern_stage.in_sql.question import (
+    AlikeStatements,
+    Constants,
+    QuestionGroup,
+    WindowQuestion,
+    events_table,
+    is_askable,
+    parameters_table,
+    question,
+    results_of,
+    window_question,
+)
+from pattern_stage.kernel import Kernel, Results, no_events
+from pattern_stage.operators import Excess
+from pattern_stage.pattern.program import match_windows
+from pattern_stage.plan import source_streams
+from pattern_stage.values import Texts
+from xscl.algebra.events import NearPattern, Pattern, Statement, Stream
+from xscl.algebra.events import Statement as AnyStatement
+
+
+class Database(Protocol):
+    """A database that keeps nothing: tables are given with each question."""
+
+    def ask(self, sql: str, tables: Mapping[str, pa.Table]) -> pa.Table:
+        """Returns the answer to a question over tables of these names."""
+
+
+def runs_as_sql(stream: Statement) -> TypeGuard[Stream]:
+    """Returns whether a statement can be asked of a database (see `pattern_stage.in_sql.question.is_askable`)."""
+    return not isinstance(stream, Pattern | NearPattern) and is_askable(StatementForms().form(stream)[0])
+
+
+class SqlEvaluator:
+    """Statements that are run at once over all events that there are."""
+
+    def __init__(self, texts: Texts, database: Database) -> None:
+        self._texts, self._database = texts, database
+        self._statements = AlikeStatements(question)
+
+    def add(self, statement: int, stream: Stream, since: int) -> None:
+        """Adds a statement that runs as SQL. It sees events whose first part has a t1 after `since`.
+
+        Raises:
+            NotSql: if it does not run as SQL.
+        """
+        self._statements.add(statement, stream, since)
+
+    def run(self, events: Mapping[str, Columns]) -> list[Results]:
+        """Returns the results of all statements over events, by stream. A stream that is not there has none."""
+        found = (self._answered(alike, events) for alike in self._statements)
+        return [one for one in found if len(one)]
+
+    def _answered(self, alike: QuestionGroup, events: Mapping[str, Columns]) -> Results:
+        form = alike.form
+        asked = question(form, alike.fixed)
+        tables, parts, first = {}, [], 0
+        for source in asked.sources:
+            some = events.get(source.stream)
+            if some is None:
+                some = no_events(source.schema)
+            tables[source.name] = events_table(source, some, first, self._texts)
+            parts.append(some.parts)
+            first += len(some)
+        since = np.array(alike.since, np.int64)
+        tables["p"] = parameters_table(
+            asked.parameters, since, alike.windows(), alike.constants(self._texts), self._texts
+        )
+        answer = self._database.ask(asked.sql, tables)
+        made, rows = results_of(asked, answer, form.schema, _stacked(parts))
+        flow = each_once(sorted_flow(made, np.arange(len(made)), rows))
+        return Results(form.schema, Flow(flow.events, flow.at, np.array(alike.numbers, np.int64)[flow.rows]))
+
+
+def _stacked(parts: Sequence[Ints]) -> Ints:
+    """Returns parts of several sources one after the other. Where one has fewer places, others are -1."""
+    places = max(one.shape[1] for one in parts)
+    padded: Iterable[Ints] = (np.pad(one, ((0, 0), (0, places - one.shape[1])), constant_values=-1) for one in parts)
+    return np.concatenate(list(padded))
+
+
+class IntervalMatcher(Protocol):
+    """What looks for matches: see `pattern_stage.kernel.Kernel`."""
+
+    @property
+    def exceeded(self) -> Mapping[int, Excess]: ...
+
+    def add(self, statement: int, stream: Statement, since: int) -> None: ...
+
+    def begin(self, until: int) -> None: ...
+
+    def feed(self, events: Mapping[str, Columns]) -> list[Results]: ...
+
+    def end(self) -> list[Results]: ...
+
+
+MakeMatcher = Callable[[], IntervalMatcher]
+"""Makes one without statements."""
+
+
+def has_match_windows(statement: Statement) -> TypeGuard[Pattern]:
+    """Returns whether a statement is matched in two phases: a PATTERN of a strategy that skips events, with sets or
+    without."""
+    return isinstance(statement, Pattern) and match_windows(statement) is not None
+
+
+class WindowedReplay:
+    """Patterns that are run at once over all events that there are."""
+
+    def __init__(self, texts: Texts, database: Database, make_matcher: MakeMatcher) -> None:
+        self._texts, self._database, self._make_matcher = texts, database, make_matcher
+        self._statements = AlikeStatements(_any_window)
+        self._patterns: dict[int, Pattern] = {}
+        self.exceeded: dict[int, Excess] = {}
+        """The statements that have exceeded a limit of their matcher."""
+
+    def add(self, statement: int, pattern: Pattern, since: int) -> None:
+        """Adds a statement for which `has_match_windows` holds. It sees events whose first part has a t1 after
+        `since`."""
+        self._statements.add(statement, pattern, since)
+        self._patterns[statement] = pattern
+
+    def run(self, events: Mapping[str, Columns], until: int) -> list[Results]:
+        """Returns the matches of all statements in events, by stream, that become known before `until`. A stream that
+        is not there has none."""
+        return [one for alike in self._statements for one in self._matches(alike, events, until)]
+
+    def _matches(self, alike: QuestionGroup, events: Mapping[str, Columns], until: int) -> list[Results]:
+        if not any(len(events.get(name, ())) for number in alike.numbers for name in self._patterns[number].streams):
+            return []
+        matcher = self._make_matcher()
+        for number, since in zip(alike.numbers, alike.since, strict=True):
+            matcher.add(number, self._patterns[number], since)
+        matcher.begin(until)
+        found = matcher.feed(self.surviving(alike, events)) + matcher.end()
+        self.exceeded |= matcher.exceeded
+        return found
+
+    def surviving(self, alike: QuestionGroup, events: Mapping[str, Columns]) -> dict[str, Columns]:
+        """Returns the events, by stream, in windows that may have a match of any of some statements."""
+        windows = alike.windows()
+        asked = window_question(alike.form, alike.fixed, max((int(one.max()) for one in windows), default=0))
+        given = [events.get(source.stream, no_events(source.schema)) for source in asked.sources]
+        starts = np.cumsum([0, *map(len, given)])
+        tables = {
+            source.name: events_table(source, some, first, self._texts)
+            for source, some, first in zip(asked.sources, given, starts.tolist(), strict=False)
+        }
+        since = np.array(alike.since, np.int64)
+        tables["p"] = parameters_table(asked.parameters, since, windows, alike.constants(self._texts), self._texts)
+        kept = np.sort(self._database.ask(asked.sql, tables)["k"].to_numpy())
+        bounds = np.searchsorted(kept, starts)
+        return {
+            source.stream: some.take(kept[begin:end] - first)
+            for source, some, first, begin, end in zip(
+                asked.sources, given, starts.tolist(), bounds.tolist(), bounds[1:].tolist(), strict=False
+            )
+        }
+
+
+def _any_window(form: StatementForm, fixed: Constants) -> WindowQuestion:
+    return window_question(form, fixed, 0)
+
+
+class ReplayKernel:
+    """Has the methods of `pattern_stage.kernel.Kernel`, but ends with its first interval that has events, and keeps
+    nothing then.
+
+    What a database runs begins as soon as all streams that it reads are there: statements that read the same streams
+    are asked together.
+    """
+
+    def __init__(self, texts: Texts, database: Database, others: Kernel, make_matcher: MakeMatcher) -> None:
+        """`others` runs what the database cannot. `make_matcher` makes what matches patterns in the windows that the
+        database has found."""
+        self._texts, self._database, self._others, self._make_matcher = texts, database, others, make_matcher
+        self._statements: dict[int, tuple[Stream | Pattern, int]] = {}
+        self._exceeded: dict[int, Excess] = {}
+        self._events: dict[str, Columns] = {}
+        self._ended = False
+
+    def add(self, statement: int, stream: AnyStatement, since: int) -> None:
+        """Adds a statement, before the interval. It sees events whose first part has a t1 after `since`."""
+        if runs_as_sql(stream) or has_match_windows(stream):
+            self._statements[statement] = stream, since
+        else:
+            self._others.add(statement, stream, since)
+
+    def narrow(self, statement: int, since: int) -> None:
+        """Lets a statement see less, before the interval."""
+        if statement in self._statements:
+            self._statements[statement] = self._statements[statement][0], since
+        else:
+            self._others.narrow(statement, since)
+
+    def remove(self, statements: Sequence[int]) -> None:
+        """Removes statements."""
+        for number in statements:
+            self._exceeded.pop(number, None)
+        others = [number for number in statements if self._statements.pop(number, None) is None]
+        if others:
+            self._others.remove(others)
+
+    @property
+    def exceeded(self) -> Mapping[int, Excess]:
+        """The statements that have exceeded a limit: patterns, and others that the database cannot run."""
+        return {**self._others.exceeded, **self._exceeded}
+
+    def begin(self, until: int) -> None:
+        """Begins an interval, which ends before `until`.
+
+        Raises:
+            RuntimeError: if there were events before.
+        """
+        if self._ended:
+            raise RuntimeError("a replay has one interval with events, which has all of them")
+        self._events, self._until = {}, until
+        self._waiting = dict(self._statements)
+        self._others.begin(until)
+
+    def feed(self, events: Mapping[str, Columns]) -> list[Results]:
+        """Takes all events of some streams. Returns the results of all statements that no longer depend on a stream
+        that is lacking."""
+        self._events |= events
+        found = self._others.feed(events)
+        ready = [number for number, (stream, _) in self._waiting.items() if _streams(stream) <= self._events.keys()]
+        return found + self._run(ready)
+
+    def end(self) -> list[Results]:
+        """Ends the interval: streams that are lacking had no events."""
+        found = self._others.end() + self._run(list(self._waiting))
+        self._ended = any(map(len, self._events.values()))
+        self._events = {}
+        return found
+
+    def _run(self, numbers: Sequence[int]) -> list[Results]:
+        if not numbers:
+            return []
+        replay = SqlEvaluator(self._texts, self._database)
+        windowed = WindowedReplay(self._texts, self._database, self._make_matcher)
+        for number in numbers:
+            stream, since = self._waiting.pop(number)
+            if isinstance(stream, Pattern):
+                windowed.add(number, stream, since)
+            else:
+                replay.add(number, stream, since)
+        found = replay.run(self._events) + windowed.run(self._events, self._until)
+        self._exceeded |= windowed.exceeded
+        return found
+
+    # ------------------------------------------------------------ upkeep
+
+    def parts(self) -> Iterable[Ints]:
+        """Returns the numbers of the events that wait, before the interval and after it."""
+        return self._others.parts()
+
+    def codes(self) -> Iterable[Ints]:
+        """Returns the codes of all texts in use here."""
+        return self._others.codes()
+
+    def instances(self) -> tuple[Ints, Ints]:
+        """Returns statements and how many instances wait for each."""
+        return self._others.instances()
+
+    def due(self) -> int | None:
+        """Returns a time: nothing becomes known before without another event."""
+        return self._others.due()
+
+    def state(self) -> dict[str, pa.Table]:
+        """Returns what waits: before the interval nothing, and after it nothing that could find anything."""
+        return self._others.state()
+
+    def restore(self, state: Mapping[str, pa.Table]) -> None:
+        """Takes over what waited before the interval, which is nothing."""
+        self._others.restore(state)
+
+
+def _streams(stream: Stream | Pattern) -> Set[str]:
+    return stream.streams.keys() if isinstance(stream, Pattern) else source_streams(stream)
+
+
+class DuckDBDatabase:
+    """Implements `pattern_stage.in_sql.kernel.Database`."""
+
+    def __init__(self, set_up: Callable[[duckdb.DuckDBPyConnection], object] = lambda connection: None) -> None:
+        """`set_up` gets each connection first."""
+        self._set_up = set_up
+
+    def ask(self, sql: str, tables: Mapping[str, pa.Table]) -> pa.Table:
+        """Returns the answer to a question over tables of these names."""
+        # By default a database in memory spills into the working directory, which is the user's.
+        with (
+            TemporaryDirectory(prefix="mmqjp-") as spilled,
+            duckdb.connect(config={"temp_directory": spilled}) as connection,
+        ):
+            self._set_up(connection)
+            for name, table in tables.items():
+                connection.register(name, table)
+            return connection.sql(sql).to_arrow_table()
+
+
+class SparkDatabase:
+    """Implements `pattern_stage.in_sql.kernel.Database`."""
+
+    def __init__(self, session: SparkSession) -> None:
+        # The views of one session are not those of another.
+        self._session = session.newSession()
+        self._session.conf.set("spark.sql.shuffle.partitions", session.sparkContext.defaultParallelism)
+
+    def ask(self, sql: str, tables: Mapping[str, pa.Table]) -> pa.Table:
+        """Returns the answer to a question over tables of these names."""
+        for name, table in tables.items():
+            self._session.createDataFrame(table.combine_chunks()).createOrReplaceTempView(name)
+        try:
+            return self._session.sql(sql).toArrow()
+        finally:
+            for name in tables:
+                self._session.catalog.dropTempView(name)

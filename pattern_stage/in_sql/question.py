@@ -1,0 +1,738 @@
+"""The normal form of statements as one question in SQL, over a table of events a source and one of parameters.
+
+Strings are codes in all tables, so that a string is a number there, and NULL is SQL's. What is derived from an event
+alone is a column of its table, which the kernel's own functions compute. SQL does the rest.
+
+What an operator needs of its inputs is asked of them from the last operator on, until it is asked of the sources.
+
+Statements that are one question: those of a form, as long as they have the constants in common that it fixes.
+
+Values and conditions of one operator in SQL, over the tables of its inputs and that of parameters.
+
+What is about one input alone is asked of it as a column, and what is about parameters alone is a column of theirs.
+
+The tables of a question: events and parameters, with what is derived from them; and results, out of its answer.
+
+Phase 1 of match windows as one question in SQL: which events lie in a window that may have a match.
+
+A row for each event and role (filter), parted by statement and keys, sees all rows of the window behind it: how many
+events there are, and of each first event of a variable where its first candidate ends and its last one begins. That
+says of each event of the first group whether a match may begin with it; and an event stays if it lies in the window of
+such a one. See `pattern_stage.matching.match_windows`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+
+from common.arrays import Ints
+from pattern_stage.clauses import leaves, rewritten, rewritten_condition
+from pattern_stage.columns import NULL_TEXT, Column, Columns
+from pattern_stage.definition import FormNode, StatementForm, StatementForms
+from pattern_stage.pattern.program import MatchRole, MatchWindows, match_windows
+from pattern_stage.values import Pairs, Texts, compile_condition, compile_value, single_events, value_kind
+from xscl.algebra.events import (
+    AllOf,
+    AnyOf,
+    Arithmetic,
+    Attribute,
+    Comparison,
+    Constant,
+    Duration,
+    EventCondition,
+    Filter,
+    Function,
+    Gap,
+    Kind,
+    Next,
+    NullTest,
+    Parameter,
+    Part,
+    Pattern,
+    Schema,
+    Select,
+    Statement,
+    TextTest,
+    Union,
+    Value,
+)
+
+NodeIndex = int
+"""The place of a node in a normal form."""
+
+Shown = Literal["code", "number", "text", "truth"]
+"""How SQL has a value: as the code of a string, as a number, or as the string itself; `truth` is that of a test."""
+
+DerivedColumn = tuple[Value | TextTest, Shown]
+"""What a column has, as a value of the event that is the left one, or of parameters."""
+
+_CONTAINS = {
+    "contains": "contains({}, {})",
+    "starts-with": "substring({0}, 1, length({1})) = {1}",
+    "ends-with": "right({0}, length({1})) = {1}",
+}
+
+
+class NotSql(Exception):
+    """There is no question in SQL for this."""
+
+
+class AsConstant(Exception):
+    """These constants cannot be parameters: they have to be known for each question."""
+
+    def __init__(self, slots: frozenset[int]) -> None:
+        super().__init__(slots)
+        self.slots = slots
+
+
+class SqlScope:
+    """The inputs of an operator: the left one is `l`, the right one `r`, and the parameters are `p`."""
+
+    def __init__(
+        self,
+        inputs: Sequence[NodeIndex],
+        column: Callable[[NodeIndex, DerivedColumn], str],
+        parameter: Callable[[DerivedColumn], str],
+    ) -> None:
+        self._inputs, self._column, self._parameter = inputs, column, parameter
+        self.uses_parameters = False
+
+    def derived(self, derived: DerivedColumn) -> str:
+        """Returns what a column of the left input, which has it, is called."""
+        return f"l.{self._column(self._inputs[0], derived)}"
+
+    def window(self, number: int) -> str:
+        """Returns a window of the statement."""
+        self.uses_parameters = True
+        return f"p.w{number}"
+
+    # ------------------------------------------------------------ conditions
+
+    def condition(self, condition: EventCondition) -> str:
+        """Returns a condition. One with a NULL is not true."""
+        match condition:
+            case AllOf(args=args):
+                return _joined([self.condition(arg) for arg in args], "AND", "TRUE")
+            case AnyOf(args=args):
+                return _joined([self.condition(arg) for arg in args], "OR", "FALSE")
+            case Comparison(op=op, left=left, right=right):
+                are_texts = op in ("=", "!=") and value_kind(left) == value_kind(right) == "string"
+                one, other = (self.value(side, "code" if are_texts else "number") for side in (left, right))
+                return f"{one} {'<>' if op == '!=' else op} {other}"
+            case NullTest(value=value, negated=negated):
+                return f"{self.value(value, native_form(value_kind(value)))} IS {'NOT ' if negated else ''}NULL"
+            case TextTest():
+                return self._test(condition)
+
+    def _test(self, test: TextTest) -> str:
+        side = self._side(test.args)
+        if side is not None:
+            return self._of_side(side, test, "truth")
+        if test.name not in _CONTAINS:
+            raise _lacking(test.args)
+        written = _CONTAINS[test.name].format(*(self.value(arg, "text") for arg in test.args))
+        return f"NOT ({written})" if test.negated else written
+
+    # ------------------------------------------------------------ values
+
+    def value(self, value: Value, form: Shown) -> str:
+        side = self._side([value])
+        if side is not None:
+            return self._of_side(side, value, form)
+        if not any(isinstance(leaf, Attribute | Duration | Gap) for leaf in leaves(value)):
+            self.uses_parameters = True
+            return f"p.{self._parameter((value, form))}"
+        if form == "number":
+            return self._number(value)
+        match value:
+            case Function(name="coalesce", args=args) if form == "code":
+                return f"coalesce({', '.join(self.value(arg, 'code') for arg in args)})"
+        raise _lacking([value])
+
+    def _number(self, value: Value) -> str:
+        match value:
+            case Duration():
+                return "CAST(r.t1 - l.t0 AS DOUBLE) / 1e6"
+            case Gap():
+                return "CAST(r.t0 - l.t1 AS DOUBLE) / 1e6"
+            case Arithmetic(op=op, left=left, right=right):
+                one, other = self.value(left, "number"), self.value(right, "number")
+                if op in ("/", "%"):
+                    other = f"nullif({other}, CAST(0 AS DOUBLE))"
+                return _finite(f"({one} {op} {other})")
+            case Function(name="coalesce", args=args, kind="number"):
+                return f"coalesce({', '.join(self.value(arg, 'number') for arg in args)})"
+            case Function(name="abs", args=(arg,)):
+                return f"abs({self.value(arg, 'number')})"
+            case Function(name="number", args=(arg,)) if value_kind(arg) == "number":
+                return self.value(arg, "number")
+        raise _lacking([value])
+
+    def _side(self, values: Sequence[Value]) -> int | None:
+        """Returns which input alone knows values: its place among the inputs; None if neither does."""
+        sides = set[int]()
+        for leaf in (leaf for value in values for leaf in leaves(value)):
+            match leaf:
+                case Parameter():
+                    return None
+                case Attribute(part=part):
+                    sides.add(1 if part == "right" else 0)
+                case Duration() | Gap():
+                    sides.update(range(len(self._inputs)))
+        return sides.pop() if len(sides) == 1 else None
+
+    def _of_side(self, side: int, item: Value | TextTest, form: Shown) -> str:
+        return f"{'lr'[side]}.{self._column(self._inputs[side], (on_left(item), form))}"
+
+
+def native_form(kind: Kind) -> Shown:
+    """Returns how values of a kind are compared and returned."""
+    return "code" if kind == "string" else "number"
+
+
+def on_left(item: Value | TextTest) -> Value | TextTest:
+    """Returns a value or a test of the right event as one of an event alone."""
+
+    def leaf(one: Value) -> Value:
+        return Attribute("left", one.name, one.kind) if isinstance(one, Attribute) else one
+
+    if isinstance(item, TextTest):
+        found = rewritten_condition(item, leaf)
+        assert isinstance(found, TextTest)
+        return found
+    return rewritten(item, leaf)
+
+
+def _finite(number: str) -> str:
+    """NULL in place of a number that is not finite; SQL holds NaN to be greater than all others."""
+    return f"CASE WHEN abs({number}) < CAST('Infinity' AS DOUBLE) THEN {number} END"
+
+
+def _joined(parts: Sequence[str], word: str, none: str) -> str:
+    if not parts:
+        return none
+    return parts[0] if len(parts) == 1 else f"({f' {word} '.join(parts)})"
+
+
+def _lacking(values: Sequence[Value]) -> Exception:
+    slots = frozenset(leaf.index for value in values for leaf in leaves(value) if isinstance(leaf, Parameter))
+    return AsConstant(slots) if slots else NotSql("SQL computes no such value of several events")
+
+
+Constants = dict[int, str | float]
+"""Constants of a form, by their numbers."""
+
+
+@dataclass(slots=True)
+class QuestionGroup:
+    """Statements that are one question: their form, the constants in it, and what is different in each."""
+
+    form: StatementForm
+    fixed: Constants
+    numbers: list[int] = field(default_factory=list)
+    since: list[int] = field(default_factory=list)
+    vectors: list[tuple[str | float, ...]] = field(default_factory=list)
+    widths: list[tuple[int, ...]] = field(default_factory=list)
+
+    def windows(self) -> list[Ints]:
+        return [np.array(column, np.int64) for column in zip(*self.widths, strict=True)]
+
+    def constants(self, texts: Texts) -> dict[int, Column]:
+        """Returns a column for each constant that the question does not fix."""
+        found: dict[int, Column] = {}
+        columns = zip(*self.vectors, strict=True)
+        for slot, (column, kind) in enumerate(zip(columns, self.form.kinds, strict=True)):
+            if slot not in self.fixed:
+                found[slot] = texts.codes(map(str, column)) if kind == "string" else np.array(column, np.float64)
+        return found
+
+
+class AlikeStatements:
+    """Sorts statements by the questions that they are."""
+
+    def __init__(self, asked: Callable[[StatementForm, Constants], object]) -> None:
+        """`asked` makes the question of a form with fixed constants; see `fixed_constants`."""
+        self._asked = asked
+        self._forms = StatementForms()
+        self._fixed: dict[int, frozenset[int]] = {}
+        self._alike: dict[tuple[object, ...], QuestionGroup] = {}
+
+    def add(self, number: int, statement: Statement, since: int) -> None:
+        form, constants, windows = self._forms.form(statement)
+        if id(form) not in self._fixed:
+            self._fixed[id(form)] = fixed_constants(form, self._asked)
+        fixed = {slot: constants[slot] for slot in sorted(self._fixed[id(form)])}
+        alike = self._alike.setdefault((id(form), *fixed.values()), QuestionGroup(form, fixed))
+        alike.numbers.append(number)
+        alike.since.append(since)
+        alike.vectors.append(constants)
+        alike.widths.append(windows)
+
+    def __iter__(self) -> Iterator[QuestionGroup]:
+        return iter(self._alike.values())
+
+
+def fixed_constants(form: StatementForm, asked: Callable[[StatementForm, Constants], object]) -> frozenset[int]:
+    """Returns the constants that stand in the question itself: the others are parameters of it.
+
+    What `asked` raises but AsConstant is passed on.
+    """
+    fixed: Constants = {}
+    while True:
+        try:
+            asked(form, fixed)
+        except AsConstant as needed:
+            fixed |= {slot: "" if form.kinds[slot] == "string" else 0.0 for slot in needed.slots}
+        else:
+            return frozenset(fixed)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTable:
+    """A table of events: its name and stream, and the columns that it has beside `t0`, `t1` and `k`, the number of the
+    event."""
+
+    name: str
+    stream: str
+    schema: Schema
+    columns: Mapping[DerivedColumn, str]
+
+
+@dataclass(frozen=True, slots=True)
+class FormQuestion:
+    """A question about all statements of a form, and the tables that it is over.
+
+    The table `p` has a row for each statement: `q`, its number, `since`, a column `w0`, `w1`, ... for each window, and
+    `parameters`. The answer has a row for each result, perhaps more than once: `q`, `t0`, `t1`, the numbers of the
+    events that it was made of as `k0`, `k1`, ..., and its attributes as `outputs`.
+    """
+
+    sql: str
+    sources: tuple[SourceTable, ...]
+    parameters: Mapping[DerivedColumn, str]
+    events: int
+    """How many columns there are for the events of a result."""
+    outputs: tuple[str, ...]
+
+
+def is_askable(form: StatementForm) -> bool:
+    """Returns whether there is a question for a form: it has no FOLD and no AGGREGATE, and what its conditions compute
+    of several events is arithmetic, `coalesce`, or a test whether one text contains another."""
+    try:
+        fixed_constants(form, question)
+    except NotSql:
+        return False
+    return True
+
+
+def question(form: StatementForm, fixed: Constants) -> FormQuestion:
+    """Returns the question for a form in which some constants are known.
+
+    Raises:
+        NotSql: if there is none.
+    """
+    return _QuestionBuilder(form, fixed).question()
+
+
+@dataclass(slots=True)
+class _Relation:
+    """What is known of a node before its text is written."""
+
+    has_q: bool
+    """Whether it has events for each statement apart."""
+    events: int
+    is_forked: bool
+    """Whether two of its events may be made of the same ones."""
+    columns: dict[DerivedColumn, str] = field(default_factory=dict)
+
+    @property
+    def own(self) -> list[str]:
+        """The columns that every relation has."""
+        return ["q"] * self.has_q + ["t0", "t1", "f1"] + [f"k{place}" for place in range(self.events)]
+
+
+class _QuestionBuilder:
+    def __init__(self, form: StatementForm, fixed: Constants) -> None:
+        self._form, self._fixed = form, fixed
+        self._relations: list[_Relation] = []
+        for node in form.nodes:
+            self._relations.append(self._relation(node))
+        self._parameters: dict[DerivedColumn, str] = {}
+
+    def _relation(self, node: FormNode) -> _Relation:
+        inputs = [self._relations[place] for place in node.inputs]
+        own = node.window >= 0 or any(slot not in self._fixed for slot in node.slots)
+        has_q = own or any(one.has_q for one in inputs)
+        is_forked = any(one.is_forked for one in inputs)
+        counts = [one.events for one in inputs] or [1]
+        if node.definition is None:
+            return _Relation(False, 1, False)
+        match node.definition.operator:
+            case Next():
+                return _Relation(has_q, sum(counts), is_forked)
+            case Union():
+                return _Relation(has_q, max(counts), True)
+            case Filter() | Select():
+                return _Relation(has_q, counts[0], is_forked)
+        raise NotSql("FOLD and AGGREGATE have no question in SQL")
+
+    def question(self) -> FormQuestion:
+        nodes = self._form.nodes
+        last = len(nodes) - 1
+        wanted = [self._column(last, (Attribute("left", *one), native_form(one[1]))) for one in self._form.schema]
+        texts = [""] * len(nodes)
+        sources: list[SourceTable] = []
+        for place in range(last, -1, -1):
+            node = nodes[place]
+            if node.definition is None:
+                table = SourceTable(f"e{place}", node.stream, node.schema, self._relations[place].columns)
+                sources.append(table)
+                body = _select(["t0", "t1", "t1 AS f1", "k AS k0", *table.columns.values()], [table.name], [])
+            else:
+                body = self._text(node, place)
+            texts[place] = f"n{place} AS ({body})"
+        root = self._relations[last]
+        q = "n.q" if root.has_q else "p.q"
+        where = ["n.f1 > p.since", *(["n.q = p.q"] if root.has_q else [])]
+        found = [f"{q} AS q", "n.t0", "n.t1", *(f"n.k{at}" for at in range(root.events)), *(f"n.{c}" for c in wanted)]
+        sql = f"WITH {', '.join(texts)} {_select(found, [f'n{last} n', 'p'], where)}"
+        return FormQuestion(sql, tuple(sources), self._parameters, root.events, tuple(wanted))
+
+    # ------------------------------------------------------------ columns
+
+    def _column(self, place: NodeIndex, derived: DerivedColumn) -> str:
+        """Asks a node for a column. Returns its name there."""
+        columns = self._relations[place].columns
+        return columns.setdefault(derived, f"c{place}_{len(columns)}")
+
+    def _parameter(self, derived: DerivedColumn) -> str:
+        return self._parameters.setdefault(derived, f"s{len(self._parameters)}")
+
+    def _scope(self, node: FormNode) -> SqlScope:
+        return SqlScope(node.inputs, self._column, self._parameter)
+
+    def _leaf(self, node: FormNode, leaf: Value) -> Value:
+        """Returns a leaf with the number of a constant in the statement in place of its number in the node."""
+        if not isinstance(leaf, Parameter):
+            return leaf
+        slot = node.slots[leaf.index]
+        return Constant(self._fixed[slot]) if slot in self._fixed else Parameter(slot, leaf.kind)
+
+    def _condition(self, node: FormNode, condition: EventCondition) -> EventCondition:
+        return rewritten_condition(condition, lambda leaf: self._leaf(node, leaf))
+
+    # ------------------------------------------------------------ operators
+
+    def _text(self, node: FormNode, place: NodeIndex) -> str:
+        assert node.definition is not None
+        match node.definition.operator:
+            case Filter(condition=condition):
+                scope = self._scope(node)
+                where = scope.condition(self._condition(node, condition))
+                columns = [f"{scope.derived(one)} AS {name}" for one, name in self._relations[place].columns.items()]
+                return self._single(node, place, scope, columns, [where])
+            case Select(items=items):
+                values = {name: rewritten(value, lambda leaf: self._leaf(node, leaf)) for name, value in items}
+                scope = self._scope(node)
+                columns = self._renamed(place, scope, lambda leaf: values[leaf.name])
+                return self._single(node, place, scope, columns, [])
+            case Union():
+                return " UNION ALL ".join(self._branch(place, at) for at in node.inputs)
+            case Next(condition=condition, names=names, schema=schema):
+                return self._next(node, place, self._condition(node, condition), names, schema)
+            case _:
+                raise AssertionError("refused before")
+
+    def _renamed(self, place: NodeIndex, scope: SqlScope, value_of: Callable[[Attribute], Value]) -> list[str]:
+        """Returns the columns of a node whose attributes are values of its inputs'."""
+
+        def leaf(value: Value) -> Value:
+            return value_of(value) if isinstance(value, Attribute) else value
+
+        found = []
+        for (item, form), name in self._relations[place].columns.items():
+            if isinstance(item, TextTest):
+                found.append(f"{scope.condition(rewritten_condition(item, leaf))} AS {name}")
+            else:
+                found.append(f"{scope.value(rewritten(item, leaf), form)} AS {name}")
+        return found
+
+    def _single(
+        self, node: FormNode, place: NodeIndex, scope: SqlScope, columns: Iterable[str], where: Iterable[str]
+    ) -> str:
+        """The text of an operator with one input."""
+        relation, below = self._relations[place], self._relations[node.inputs[0]]
+        own = ["l.q" if name == "q" and below.has_q else "p.q" if name == "q" else f"l.{name}" for name in relation.own]
+        sources, joins = self._sources(node, scope, relation.has_q)
+        return _select([*own, *columns], sources, [*joins, *where])
+
+    def _branch(self, place: NodeIndex, at: NodeIndex) -> str:
+        """The text of one side of UNION."""
+        relation, below = self._relations[place], self._relations[at]
+        own = [_of_branch(name, below) for name in relation.own]
+        columns = [f"l.{self._column(at, derived)} AS {name}" for derived, name in relation.columns.items()]
+        sources = [f"n{at} l", *(["p"] if relation.has_q and not below.has_q else [])]
+        return _select([*own, *columns], sources, [])
+
+    def _next(
+        self,
+        node: FormNode,
+        place: NodeIndex,
+        condition: EventCondition,
+        names: tuple[tuple[Part, str], ...],
+        schema: Schema,
+    ) -> str:
+        """The text of NEXT: of all pairs those with the least t1 of the right event, for each left one."""
+        scope, relation = self._scope(node), self._relations[place]
+        of = {name: Attribute(part, source, kind) for (part, source), (name, kind) in zip(names, schema, strict=True)}
+        where = ["r.t0 > l.t1", scope.condition(condition)]
+        columns = self._renamed(place, scope, lambda leaf: of[leaf.name])
+        if node.window >= 0:
+            where.append(f"r.t1 - l.t0 <= {scope.window(node.window)}")
+        left, right = (self._relations[at] for at in node.inputs)
+        sources, joins = self._sources(node, scope, relation.has_q)
+        q = ["l.q" if left.has_q else "r.q" if right.has_q else "p.q"] if relation.has_q else []
+        events = [f"l.k{at}" for at in range(left.events)]
+        same = [*q, *events, *(["l.t0", "l.t1", *(f"l.{name}" for name in left.columns.values())] * left.is_forked)]
+        events += [f"r.k{at}" for at in range(right.events)]
+        found = [f"{one} AS q" for one in q] + ["l.t0 AS t0", "r.t1 AS t1", "l.f1 AS f1"]
+        found += [f"{one} AS k{at}" for at, one in enumerate(events)]
+        found.append(f"rank() OVER (PARTITION BY {', '.join(same)} ORDER BY r.t1) AS place")
+        pairs = _select([*found, *columns], sources, [*joins, *where])
+        return _select([*relation.own, *relation.columns.values()], [f"({pairs}) pairs"], ["place = 1"])
+
+    def _sources(self, node: FormNode, scope: SqlScope, has_q: bool) -> tuple[list[str], list[str]]:
+        """What a node reads, and the conditions by which that belongs together."""
+        sides = list(zip("lr", node.inputs, strict=False))
+        sources = [f"n{at} {side}" for side, at in sides]
+        of = [f"{side}.q" for side, at in sides if self._relations[at].has_q]
+        if scope.uses_parameters or (has_q and not of):
+            sources.append("p")
+            of.append("p.q")
+        return sources, [f"{one} = {of[0]}" for one in of[1:]]
+
+
+def _of_branch(name: str, below: _Relation) -> str:
+    if name in below.own:
+        return f"l.{name}"
+    return "p.q" if name == "q" else f"CAST(NULL AS BIGINT) AS {name}"
+
+
+def _select(columns: Iterable[str], sources: Iterable[str], where: Iterable[str]) -> str:
+    conditions = [one for one in where if one != "TRUE"]
+    return f"SELECT {', '.join(columns)} FROM {', '.join(sources)}" + (
+        f" WHERE {' AND '.join(conditions)}" if conditions else ""
+    )
+
+
+def events_table(source: SourceTable, events: Columns, first: int, texts: Texts) -> pa.Table:
+    """Returns the events of a source, numbered from `first` on."""
+    count = len(events)
+    every = np.arange(count)
+    pairs = single_events(events, every, every, ())
+    columns = {"t0": pa.array(events.t0), "t1": pa.array(events.t1), "k": pa.array(every + first)}
+    for derived, name in source.columns.items():
+        columns[name] = _derived(derived, source.schema, pairs, texts)
+    return pa.table(columns)
+
+
+def parameters_table(
+    parameters: Mapping[DerivedColumn, str],
+    since: Ints,
+    windows: Sequence[Ints],
+    constants: Mapping[int, Column],
+    texts: Texts,
+) -> pa.Table:
+    """Returns a row for each statement. `parameters` says what is derived from its constants, of which `constants` has
+    the columns of those that the question does not fix."""
+    count = len(since)
+    every, none = np.arange(count), np.zeros(count, np.int64)
+    columns = {"q": pa.array(every), "since": pa.array(since)}
+    columns |= {f"w{place}": pa.array(window) for place, window in enumerate(windows)}
+    last = max(constants, default=-1) + 1
+    values = tuple(constants.get(slot, none) for slot in range(last))
+    pairs = single_events(Columns(none, none, (), none.reshape(-1, 1)), every, every, values)
+    for derived, name in parameters.items():
+        columns[name] = _derived(derived, (), pairs, texts)
+    return pa.table(columns)
+
+
+def _derived(derived: DerivedColumn, schema: Schema, pairs: Pairs, texts: Texts) -> pa.Array:
+    item, form = derived
+    if isinstance(item, TextTest):
+        return pa.array(compile_condition(item, schema, None, texts)(pairs))
+    wanted = "number" if form == "number" else "string"
+    value: Value = item
+    if value_kind(value) != wanted:
+        value = Function("number", (item,), "number") if form == "number" else Function("concat", (item,), "string")
+    column = compile_value(value, schema, None, texts)(pairs)
+    if form == "number":
+        return pa.array(column, pa.float64(), mask=np.isnan(column))
+    codes: Ints = column.astype(np.int64)
+    if form == "text":
+        return pa.array(texts.texts(codes), pa.string())
+    return pa.array(codes, pa.int64(), mask=codes == NULL_TEXT)
+
+
+def results_of(question: FormQuestion, answer: pa.Table, schema: Schema, parts: Ints) -> tuple[Columns, Ints]:
+    """Returns the results in an answer, and the row of the statement of each. `parts` has those of all events."""
+    values: list[Column] = []
+    for name, (_, kind) in zip(question.outputs, schema, strict=True):
+        if kind == "string":
+            values.append(_ints(answer, name, NULL_TEXT))
+        else:
+            values.append(answer[name].fill_null(np.nan).to_numpy().astype(np.float64))
+    nobody = np.concatenate([parts, np.full((1, parts.shape[1]), -1)])
+    made = np.concatenate([nobody[_ints(answer, f"k{place}", -1)] for place in range(question.events)], axis=1)
+    return Columns(_ints(answer, "t0"), _ints(answer, "t1"), tuple(values), made), _ints(answer, "q")
+
+
+def _ints(answer: pa.Table, name: str, null: int = 0) -> Ints:
+    found: Ints = answer[name].fill_null(null).to_numpy().astype(np.int64)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class WindowQuestion:
+    """A question about all statements of a form, and the tables that it is over: those of a
+    `pattern_stage.in_sql.question.FormQuestion`. The answer has the numbers of the events that stay as `k`."""
+
+    sql: str
+    sources: tuple[SourceTable, ...]
+    parameters: Mapping[DerivedColumn, str]
+
+
+def window_question(form: StatementForm, fixed: Constants, longest: int) -> WindowQuestion:
+    """Returns the question for a form in which some constants are known, and the longest window of its statements.
+
+    Raises:
+        AsConstant: if more constants have to be known.
+        NotSql: if there is none.
+    """
+    return _WindowQuestionBuilder(form, fixed, longest).question()
+
+
+class _WindowQuestionBuilder:
+    def __init__(self, form: StatementForm, fixed: Constants, longest: int) -> None:
+        self._form, self._fixed = form, fixed
+        self._node: FormNode = form.nodes[-1]
+        pattern = self._node.definition.operator if self._node.definition is not None else None
+        windows = match_windows(pattern) if isinstance(pattern, Pattern) else None
+        if windows is None or not isinstance(pattern, Pattern):
+            raise NotSql("no pattern whose windows say whether there is a match")
+        self._pattern: Pattern = pattern
+        self._windows: MatchWindows = windows
+        self._longest = longest if self._node.window >= 0 else None
+        self._columns: dict[NodeIndex, dict[DerivedColumn, str]] = {}
+        self._parameters: dict[DerivedColumn, str] = {}
+
+    def question(self) -> WindowQuestion:
+        candidates = " UNION ALL ".join(self._candidates(at) for at in range(len(self._windows.roles)))
+        sql = f"WITH c AS ({candidates}), s AS ({self._starts()}) {self._kept()}"
+        sources = []
+        for place in dict.fromkeys(map(self._source, self._windows.roles)):
+            node = self._form.nodes[place]
+            sources.append(SourceTable(f"e{place}", node.stream, node.schema, self._columns.get(place, {})))
+        return WindowQuestion(sql, tuple(sources), self._parameters)
+
+    # ------------------------------------------------------------ filter and partition
+
+    def _candidates(self, at: int) -> str:
+        """The events that may have a role, by what they are alone. `one` counts each event once in its windows."""
+        role, place = self._windows.roles[at], self._source(self._windows.roles[at])
+        scope = SqlScope([place], self._column, self._parameter)
+        keys = [scope.value(_key(key), native_form(key.kind)) for key in role.keys]
+        where = [f"{key} IS NOT NULL" for key in keys] + self._conditions(role, scope)
+        if self._longest is not None:
+            where.append(f"l.t1 - l.t0 <= {scope.window(self._node.window)}")
+        before = [
+            " AND ".join(self._conditions(other, scope)) or "TRUE"
+            for other in self._windows.roles[:at]
+            if self._source(other) == place and other.keys == role.keys and other.unit != "absent"
+        ]
+        counts = f"CASE WHEN {' OR '.join(f'({one})' for one in before)} THEN 0 ELSE 1 END" if before else "1"
+        found = ["p.q AS q", "l.k AS k", "l.t0 AS t0", "l.t1 AS t1"]
+        found += [f"{key} AS g{number}" for number, key in enumerate(keys)]
+        found += [f"{at} AS r", f"{'0' if role.unit == 'absent' else counts} AS one"]
+        if self._longest is not None:
+            found.append(f"{scope.window(self._node.window)} AS w")
+        return f"SELECT {', '.join(found)} FROM e{place} l, p WHERE {' AND '.join(where) or 'TRUE'}"
+
+    def _conditions(self, role: MatchRole, scope: SqlScope) -> list[str]:
+        return list(self._asked(role.conditions, scope))
+
+    def _asked(self, conditions: Sequence[EventCondition], scope: SqlScope) -> Iterator[str]:
+        for one in conditions:
+            try:
+                yield scope.condition(rewritten_condition(one, self._leaf))
+            except NotSql:
+                continue  # less is left out
+
+    def _leaf(self, leaf: Value) -> Value:
+        if not isinstance(leaf, Parameter):
+            return leaf
+        slot = self._node.slots[leaf.index]
+        return Constant(self._fixed[slot]) if slot in self._fixed else Parameter(slot, leaf.kind)
+
+    def _source(self, role: MatchRole) -> NodeIndex:
+        return self._node.inputs[int(self._pattern.variables[role.variable].source.stream)]
+
+    def _column(self, place: NodeIndex, derived: DerivedColumn) -> str:
+        columns = self._columns.setdefault(place, {})
+        return columns.setdefault(derived, f"c{len(columns)}")
+
+    def _parameter(self, derived: DerivedColumn) -> str:
+        return self._parameters.setdefault(derived, f"s{len(self._parameters)}")
+
+    # ------------------------------------------------------------ necessary conditions
+
+    def _starts(self) -> str:
+        """All candidates, with their t0 as `s` if a match may begin with them."""
+        windows = self._windows
+        first = [at for at in windows.firsts if windows.groups[at] == 0]
+        holds = [f"r IN ({', '.join(map(str, first))})", f"n >= {len(windows.firsts)}"]
+        inside = "" if self._longest is None else " <= t0 + w"
+        holds += [f"b{at}{inside or ' IS NOT NULL'}" for at in windows.firsts]
+        holds += [f"b{one} < d{other}" for one, other in windows.in_order()]
+        seen = ["sum(one) OVER ahead AS n"]
+        seen += [f"min(CASE WHEN r = {at} THEN t1 END) OVER ahead AS b{at}" for at in windows.firsts]
+        behind = sorted({other for _, other in windows.in_order()})
+        seen += [f"max(CASE WHEN r = {at} THEN t0 END) OVER ahead AS d{at}" for at in behind]
+        until = "UNBOUNDED" if self._longest is None else self._longest
+        frame = f"{self._order()} RANGE BETWEEN CURRENT ROW AND {until} FOLLOWING"
+        return (
+            f"SELECT *, CASE WHEN {' AND '.join(holds)} THEN t0 END AS s "
+            f"FROM (SELECT *, {', '.join(seen)} FROM c WINDOW ahead AS ({frame})) v"
+        )
+
+    def _kept(self) -> str:
+        """The candidates in windows of such starts. What must not come before a match may lie before its window."""
+        latest, next_one = ("latest IS NOT NULL", "coming IS NOT NULL")
+        if self._longest is not None:
+            latest, next_one = "latest >= t1 - w", "coming <= t0 + w"
+        leading = [
+            str(at)
+            for at, role in enumerate(self._windows.roles)
+            if role.unit == "absent" and self._windows.groups[at] == 0
+        ]
+        kept, seen = latest, ["max(s) OVER behind AS latest"]
+        named = [f"behind AS ({self._order()} RANGE BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)"]
+        if leading:
+            kept = f"({latest} OR (r IN ({', '.join(leading)}) AND {next_one}))"
+            seen.append("min(s) OVER onwards AS coming")
+            named.append(f"onwards AS ({self._order()} RANGE BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING)")
+        return f"SELECT DISTINCT k FROM (SELECT *, {', '.join(seen)} FROM s WINDOW {', '.join(named)}) u WHERE {kept}"
+
+    def _order(self) -> str:
+        keys = [f"g{number}" for number in range(len(self._windows.roles[0].keys))]
+        return f"PARTITION BY {', '.join(['q', *keys])} ORDER BY t0"
+
+
+def _key(key: Attribute) -> Value:
+    """Returns a key: equal numbers as equal ones, as -0 is 0."""
+    return Arithmetic("+", key, Constant(0.0)) if value_kind(key) == "number" else key

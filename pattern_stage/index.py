@@ -1,0 +1,734 @@
+"""Rows that treat every event alike: those that differ in left input and window alone are one class.
+
+The static index of a stream of events: which rows of operators an event may concern, by its values alone.
+
+Clauses are grouped by shape. Rows with equalities are found by hashing, others through their tightest bound; only
+these candidates are then tested for the rest, for many events at once.
+
+Rows of one shape of the static index, sorted so that those which an event may satisfy lie together.
+
+What the static index makes of a clause: keys to hash, limits to compare, and the rest, with the constants apart.
+
+Clauses that differ in constants and parameters alone have one shape. A row of a shape has what they differ in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import TypeVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.arrays import Ints, distinct
+from pattern_stage.clauses import Clauses, Conjunction, children, mentions_parameters, shape
+from pattern_stage.columns import Column, Columns, Floats, HashTable, Mask, hashes_of, number_distinct, same, scatter
+from pattern_stage.fan_out import grow_array
+from pattern_stage.operators import RowVectors
+from pattern_stage.plan import nulls
+from pattern_stage.slots import Slots
+from pattern_stage.values import Pairs, Texts, compile_condition, compile_value, single_events, value_kind
+from xscl.algebra.events import (
+    AllOf,
+    Arithmetic,
+    Atom,
+    Attribute,
+    Comparison,
+    Duration,
+    Function,
+    NullTest,
+    Parameter,
+    Schema,
+    TextTest,
+    Value,
+)
+
+
+class RowClasses:
+    """The classes of the rows of an m-op. An event that several rows of a class have is looked at once.
+
+    That is Cayuga's and RUMOR's sharing by channels: the rows of a class that have an event are its membership.
+    """
+
+    def __init__(self, rows: RowVectors) -> None:
+        self._rows = rows
+        self.of_row = np.full(16, -1, np.int64)
+        """The class of each row; -1 for none."""
+        self.right, self.shape, self.within = (np.zeros(0, np.int64) for _ in range(3))
+        """The greatest window of the rows that a class has had."""
+        self.parameters: tuple[Column, ...] = ()
+        self._sizes = np.zeros(16, np.int64)
+        self._numbers = HashTable()
+        self._slots = Slots()
+        self._row_count = 0
+
+    @property
+    def end(self) -> int:
+        """A number past that of every class."""
+        return self._slots.end
+
+    def add(self, new: Ints) -> Ints:
+        """Takes in rows; returns the classes that are new."""
+        rows = self._rows
+        lacking = rows.parameters[len(self.parameters) :]
+        self.parameters += tuple(nulls(column.dtype, self.end) for column in lacking)
+        vectors = [rows.right[new], rows.shape[new], *(column[new] for column in rows.parameters)]
+        keys = list(map(same, vectors))
+        hashes = hashes_of(keys[:2], keys[2:])
+
+        def equal(at: Ints, classes: Ints) -> Mask:
+            held: Mask = np.ones(len(at), np.bool_)
+            for key, column in zip(keys, (self.right, self.shape, *self.parameters), strict=True):
+                held &= key[at] == same(column[classes])
+            return held
+
+        classes = self._numbers.find(hashes, equal)
+        unknown = np.flatnonzero(classes < 0)
+        fresh = unknown
+        if len(unknown):
+            heads, of = number_distinct([key[unknown] for key in keys])
+            first, fresh = unknown[heads], self._slots.take(len(heads))
+            classes[unknown] = fresh[of]
+            self._write(fresh, [column[first] for column in vectors], rows.within[new[first]])
+            self._numbers.add(hashes[first], fresh)
+        self.of_row = grow_array(self.of_row, int(new.max(initial=-1)) + 1, -1)
+        self.of_row[new] = classes
+        self._row_count += len(new)
+        self._widen(classes, rows.within[new])
+        np.add.at(self._sizes, classes, 1)
+        return fresh
+
+    def _write(self, fresh: Ints, vectors: Sequence[Column], within: Ints) -> None:
+        right, shape, *parameters = vectors
+        self.right = scatter(self.right, fresh, cast(Ints, right), self.end)
+        self.shape = scatter(self.shape, fresh, cast(Ints, shape), self.end)
+        self.parameters = tuple(
+            scatter(column, fresh, values, self.end) for column, values in zip(self.parameters, parameters, strict=True)
+        )
+        self.within = scatter(self.within, fresh, within, self.end)
+        self._sizes = grow_array(self._sizes, self.end)
+
+    def _widen(self, classes: Ints, within: Ints) -> None:
+        wider = np.flatnonzero(within > self.within[classes])
+        if len(wider):
+            if not self.within.flags.writeable:
+                self.within = self.within.copy()
+            np.maximum.at(self.within, classes[wider], within[wider])
+
+    def remove(self, gone: Ints) -> Ints:
+        """Forgets rows; returns the classes that have none left."""
+        classes = self.of_row[gone]
+        self.of_row[gone] = -1
+        self._row_count -= len(gone)
+        np.subtract.at(self._sizes, classes, 1)
+        emptied = distinct(classes[self._sizes[classes] == 0])
+        keys = [same(column[emptied]) for column in (self.right, self.shape, *self.parameters)]
+        self._numbers.remove(hashes_of(keys[:2], keys[2:]), emptied)
+        self._slots.give(emptied)
+        return emptied
+
+    @property
+    def single(self) -> bool:
+        """Whether each class has one row only."""
+        return len(self._numbers) == self._row_count
+
+    def all(self) -> Ints:
+        return np.flatnonzero(self._sizes[: self.end])
+
+    def marked(self, classes: Ints) -> Mask:
+        """Returns for every number of a class whether it is among these."""
+        result = np.zeros(self.end, np.bool_)
+        result[classes] = True
+        return result
+
+
+def each_shape(shapes: Ints) -> Iterator[tuple[int, Ints | slice]]:
+    """Returns the shapes that are among these, each with its places."""
+    if len(shapes) == 0:
+        return
+    first = int(shapes[0])
+    if np.all(shapes == first):
+        yield first, slice(None)
+        return
+    # Short integers are sorted by their digits, in linear time.
+    order = np.argsort(shapes.astype(np.uint16) if int(shapes.max()) < 1 << 16 else shapes, kind="stable")
+    ordered = shapes[order]
+    bounds = np.flatnonzero(np.diff(ordered)) + 1
+    for start, places in zip([0, *bounds.tolist()], np.split(order, bounds), strict=True):
+        yield int(ordered[start]), places
+
+
+_Node = TypeVar("_Node", bound=Atom | Value)
+
+_TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "="}
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A value of an event is at least, or, if not `least`, at most, a constant; more or less if `strict`."""
+
+    operand: Value
+    least: bool
+    strict: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ClauseForm:
+    """The atoms of a clause. Of `keys` and `limits` a row has the constants `key_sources` and `limit_sources`.
+
+    `common` atoms depend on the event alone. `varying` ones also on the row, whose parameters are `sources`.
+    """
+
+    keys: tuple[Value, ...]
+    key_sources: tuple[Value, ...]
+    limits: tuple[Limit, ...]
+    limit_sources: tuple[Value, ...]
+    common: tuple[Atom, ...]
+    varying: tuple[Atom, ...]
+    sources: tuple[Parameter, ...]
+
+
+@lru_cache(maxsize=4096)
+def clause_form(clause: Conjunction) -> ClauseForm:
+    """Returns a clause's atoms by what tests them. Whose attributes they mention is all the same: they are `left`."""
+    keys: list[tuple[Value, Value]] = []
+    limits: list[tuple[Limit, Value]] = []
+    common: list[Atom] = []
+    varying: list[Atom] = []
+    for atom in sorted(map(_of_left, clause), key=shape):
+        turned = _turned(atom)
+        if turned is None:
+            (varying if mentions_parameters(atom) else common).append(atom)
+        elif turned.op == "=":
+            keys.append((turned.left, turned.right))
+        else:
+            limit = Limit(_number(turned.left), least=turned.op in (">", ">="), strict=turned.op in ("<", ">"))
+            limits.append((limit, _number(turned.right)))
+    keys.sort(key=lambda pair: shape(pair[0]))
+    order: dict[Parameter, Parameter] = {}
+    varying = [_renumbered(atom, order) for atom in varying]
+    return ClauseForm(
+        tuple(key for key, _ in keys),
+        tuple(source for _, source in keys),
+        tuple(limit for limit, _ in limits),
+        tuple(source for _, source in limits),
+        tuple(common),
+        tuple(varying),
+        tuple(order),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeRows:
+    """Rows of one shape.
+
+    Row i is of target number `entries[i]`. It holds for events with its keys, whose value in column `columns[j][i]` of
+    the values to compare is at least `bounds[j][i]`, for each j, and for which the varying atoms hold with its
+    `parameters`.
+    """
+
+    entries: Ints
+    keys: tuple[Ints, ...]
+    columns: tuple[Ints, ...]
+    bounds: tuple[Floats, ...]
+    parameters: tuple[Column, ...]
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def take(self, places: Ints | Mask) -> ShapeRows:
+        return self._each(lambda column: column[places])
+
+    def _each(self, change: Callable[[Column], Column]) -> ShapeRows:
+        return ShapeRows(
+            cast(Ints, change(self.entries)),
+            cast("tuple[Ints, ...]", tuple(map(change, self.keys))),
+            cast("tuple[Ints, ...]", tuple(map(change, self.columns))),
+            cast("tuple[Floats, ...]", tuple(map(change, self.bounds))),
+            tuple(map(change, self.parameters)),
+        )
+
+
+def joined_rows(parts: Sequence[ShapeRows]) -> ShapeRows:
+    """Returns rows of one shape, one after the other."""
+    if len(parts) == 1:
+        return parts[0]
+
+    def column(name: str) -> tuple[Column, ...]:
+        return tuple(np.concatenate(columns) for columns in zip(*(getattr(part, name) for part in parts), strict=True))
+
+    return ShapeRows(
+        np.concatenate([part.entries for part in parts]),
+        cast("tuple[Ints, ...]", column("keys")),
+        cast("tuple[Ints, ...]", column("columns")),
+        cast("tuple[Floats, ...]", column("bounds")),
+        column("parameters"),
+    )
+
+
+def clause_rows(
+    form: ClauseForm, entries: Ints, limit_places: Sequence[int], given: tuple[Column, ...], texts: Texts
+) -> ShapeRows:
+    """Returns the rows of a clause for vectors of parameters, without those that hold for no event, because a constant
+    is NULL. `limit_places` has the column of each limit, whose values are negated for `at most`."""
+    at = np.arange(len(entries))
+    nothing = single_events(Columns(at, at, (), at.reshape(-1, 1)), at, at, given)
+
+    def column(source: Value) -> Column:
+        if isinstance(source, Parameter):
+            return given[source.index]
+        return compile_value(source, (), None, texts)(nothing)
+
+    known = np.ones(len(entries), np.bool_)
+    keys = []
+    for key, source in zip(form.keys, form.key_sources, strict=True):
+        values = column(source)
+        known &= values >= 0 if value_kind(key) == "string" else np.isfinite(values)
+        keys.append(as_key(values))
+    bounds = []
+    for limit, source in zip(form.limits, form.limit_sources, strict=True):
+        bound = cast(Floats, column(source) if limit.least else -column(source))
+        known &= np.isfinite(bound)
+        bounds.append(np.nextafter(bound, np.inf) if limit.strict else bound)
+    columns = tuple(np.full(len(entries), place, np.int64) for place in limit_places)
+    rows = ShapeRows(
+        entries, tuple(keys), columns, tuple(bounds), tuple(given[source.index] for source in form.sources)
+    )
+    return rows if known.all() else rows.take(known)
+
+
+def as_key(values: Column) -> Ints:
+    """Returns values as numbers to hash: codes as they are, numbers by their bits. Both zeros have the same."""
+    return values if values.dtype == np.int64 else (values + 0.0).view(np.int64)  # type: ignore[return-value]  # codes
+
+
+def _turned(atom: Atom) -> Comparison | None:
+    """An atom that is an equality or order of a value of an event and one of the row, in this order."""
+    if not isinstance(atom, Comparison) or atom.op == "!=":
+        return None
+    for op, one, other in ((atom.op, atom.left, atom.right), (_TURNED[atom.op], atom.right, atom.left)):
+        if _of_event(one) and not mentions_parameters(one) and not _of_event(other):
+            if op == "=" and value_kind(one) == value_kind(other) == "string":
+                return Comparison("=", one, other)
+            return Comparison(op, _number(one), _number(other))  # type: ignore[arg-type]  # an operator
+    return None
+
+
+def _of_event(value: Value) -> bool:
+    return isinstance(value, Attribute | Duration) or any(map(_of_event, children(value)))
+
+
+def _number(value: Value) -> Value:
+    return value if value_kind(value) == "number" else Function("number", (value,), "number")
+
+
+def _of_left(atom: Atom) -> Atom:
+    return _map_leaves(atom, lambda leaf: replace(leaf, part="left") if isinstance(leaf, Attribute) else leaf)
+
+
+def _renumbered(atom: Atom, order: dict[Parameter, Parameter]) -> Atom:
+    """The atom with parameters in the order in which they are met."""
+
+    def change(leaf: Value) -> Value:
+        if not isinstance(leaf, Parameter):
+            return leaf
+        return order.setdefault(leaf, Parameter(len(order), leaf.kind))
+
+    return _map_leaves(atom, change)
+
+
+def _map_leaves(node: _Node, change: Callable[[Value], Value]) -> _Node:
+    """Returns an atom or value with other leaves."""
+
+    def value(child: Value) -> Value:
+        return _map_leaves(child, change)
+
+    match node:
+        case Comparison(left=left, right=right) | Arithmetic(left=left, right=right):
+            return cast(_Node, replace(node, left=value(left), right=value(right)))
+        case TextTest(args=args) | Function(args=args):
+            return cast(_Node, replace(node, args=tuple(map(value, args))))
+        case NullTest(value=of):
+            return cast(_Node, replace(node, value=value(of)))
+    return cast(_Node, change(cast(Value, node)))
+
+
+Hashes = NDArray[np.uint64]
+
+_FACTORS = [np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)]
+_HALF = np.uint64(32)
+
+
+Ranges = tuple[Ints, Ints, Ints]
+"""Places of events, and for each where its rows begin in a run, and how many there are."""
+
+
+class StaticRun:
+    """Rows that are sorted once. `keys_tested` says whether the rows that it offers for an event have its keys, and
+    `bounds_tested` how many of their bounds they keep."""
+
+    keys_tested = False
+    bounds_tested = 0
+
+    def __init__(self, rows: ShapeRows) -> None:
+        self.rows = rows
+
+    def candidates(self, keys: list[Ints], numbers: Floats, chosen: Ints) -> Ranges:
+        """Returns the rows that the chosen events may satisfy, of events with these keys and values to compare."""
+        return chosen, np.zeros(len(chosen), np.int64), np.full(len(chosen), len(self.rows))
+
+
+class HashedRun(StaticRun):
+    """Rows sorted by a hash of their keys, which is distinct for each that is stored."""
+
+    keys_tested = True
+
+    def __init__(self, rows: ShapeRows) -> None:
+        seed = 0
+        while True:
+            hashes = _hashed(list(rows.keys), seed)
+            order = np.argsort(hashes, kind="stable")
+            hashes, ordered = hashes[order], rows.take(order)
+            begins = np.flatnonzero(np.append(True, hashes[1:] != hashes[:-1]))
+            same = np.ones(len(hashes), np.bool_)
+            same[begins] = False
+            if not any((key[1:] != key[:-1])[same[1:]].any() for key in ordered.keys):
+                break
+            seed += 1  # two keys have one hash
+        super().__init__(ordered)
+        self._seed = seed
+        self._hashes = hashes[begins]
+        self._keys = [key[begins] for key in ordered.keys]
+        self._begins = np.append(begins, len(hashes))
+
+    def candidates(self, keys: list[Ints], numbers: Floats, chosen: Ints) -> Ranges:
+        keys = [key[chosen] for key in keys]
+        at = np.searchsorted(self._hashes, _hashed(keys, self._seed))
+        at[at == len(self._hashes)] = 0
+        found: Mask = np.ones(len(chosen), np.bool_)
+        for key, stored in zip(keys, self._keys, strict=True):
+            found &= stored[at] == key
+        at = at[found]
+        begins = self._begins[at]
+        return chosen[found], begins, self._begins[at + 1] - begins
+
+
+class BoundedRun(StaticRun):
+    """Rows without keys, sorted by that of their bounds which keeps out the most events of a sample."""
+
+    bounds_tested = 1
+
+    def __init__(self, rows: ShapeRows, sample: Floats) -> None:
+        rows = _tightest_first(rows, sample)
+        rows = rows.take(np.lexsort((rows.bounds[0], rows.columns[0])))
+        super().__init__(rows)
+        columns = rows.columns[0]
+        begins = np.flatnonzero(np.append(True, columns[1:] != columns[:-1]))
+        ends = np.append(begins[1:], len(columns))
+        self._parts = list(zip(columns[begins].tolist(), begins.tolist(), ends.tolist(), strict=True))
+
+    def candidates(self, keys: list[Ints], numbers: Floats, chosen: Ints) -> Ranges:
+        counts = []
+        for column, begin, end in self._parts:
+            values = numbers[chosen, column]
+            count = np.searchsorted(self.rows.bounds[0][begin:end], values, side="right")
+            counts.append(np.where(np.isnan(values), 0, count))
+        begins = np.array([begin for _, begin, _ in self._parts], np.int64)
+        many = len(self._parts)
+        return np.tile(chosen, many), np.repeat(begins, len(chosen)), np.concatenate(counts)
+
+
+def sorted_run(rows: ShapeRows, sample: Floats) -> StaticRun:
+    """Returns the run that serves the shape of these rows. `sample` has values to compare of some events."""
+    if rows.keys:
+        return HashedRun(rows)
+    return BoundedRun(rows, sample) if rows.bounds else StaticRun(rows)
+
+
+def _hashed(keys: list[Ints], seed: int) -> Hashes:
+    one, other = _FACTORS
+    found: Hashes = np.full(len(keys[0]), seed, np.uint64)
+    for key in keys:
+        found = (found + key.view(np.uint64)) * one
+        found ^= found >> _HALF
+        found *= other
+    return found ^ (found >> _HALF)
+
+
+def _tightest_first(rows: ShapeRows, sample: Floats) -> ShapeRows:
+    """The rows with the bound first that the fewest events of a sample keep; without one, of events like the bounds."""
+    columns, bounds = np.array(rows.columns), np.array(rows.bounds)
+    kept = np.empty(bounds.shape)
+    for column in distinct(columns.ravel()).tolist():
+        here = columns == column
+        values = np.sort(sample[:, column] if column < sample.shape[1] and len(sample) else bounds[here])
+        kept[here] = 1 - np.searchsorted(values, bounds[here]) / len(values)
+    order = np.argsort(kept, axis=0, kind="stable")
+    columns, bounds = np.take_along_axis(columns, order, 0), np.take_along_axis(bounds, order, 0)
+    return ShapeRows(rows.entries, rows.keys, tuple(columns), tuple(bounds), rows.parameters)
+
+
+_BLOCK = 1 << 18
+"""How many candidates are tested at once."""
+
+_SAMPLE = 256
+"""How many events tell which bounds keep out most."""
+
+_MANY_REMOVED = 1000
+"""With so many more targets removed than there are, what is left of them is cleared away."""
+
+_TARGET_BITS = 32
+
+
+class StaticIndex:
+    """Targets with clauses of atoms about a single event. An event hits a target if one of its clauses holds.
+
+    Targets are numbers that are not negative, given densely. Adding and removing one costs what the row does, but for
+    merging, which is put off until there is as much new as old. Without `hashed`, nothing is looked up: each event is
+    tested for each row.
+    """
+
+    def __init__(self, schema: Schema, texts: Texts, *, hashed: bool = True) -> None:
+        self._schema, self._texts, self._hashed = schema, texts, hashed
+        self._shapes: dict[tuple[object, ...], _Shape] = {}
+        self._keys: dict[Value, Callable[[Pairs], Column]] = {}
+        self._numbers: dict[Value, tuple[int, Callable[[Pairs], Column]]] = {}
+        self._sample: Floats = np.zeros((0, 0))
+        # Rows know targets by entries, which are not used again: a target that is removed and added is another entry.
+        self._entry_of = np.full(0, -1, np.int64)
+        self._target_of = np.zeros(0, np.int64)
+        self._entries = self._removed = 0
+
+    def __len__(self) -> int:
+        """How many targets there are."""
+        return self._entries - self._removed
+
+    # ------------------------------------------------------------ what is indexed
+
+    def add(self, targets: Ints, clauses: Clauses, parameters: tuple[Column, ...]) -> None:
+        """Adds clauses, of which any must hold, for targets with these parameters. A target may be given again, for
+        further clauses."""
+        entries = self._entries_of(targets)
+        for clause in clauses:
+            form = clause_form(clause)
+            places = [self._place_of(limit.operand) * 2 + (not limit.least) for limit in form.limits]
+            rows = clause_rows(form, entries, places, parameters, self._texts)
+            if not len(rows):
+                continue
+            identity = (form.keys, len(form.limits), form.common, form.varying)
+            kind = self._shapes.get(identity)
+            if kind is None:
+                kind = self._shapes[identity] = _Shape(form, self._schema, self._texts)
+                for key in form.keys:
+                    self._keys.setdefault(key, compile_value(key, self._schema, None, self._texts))
+            kind.fresh.append(rows)
+
+    def settle(self) -> None:
+        """Sorts what was added, so that the events that come next need not wait for it. What is sorted by a sample of
+        events waits for them."""
+        for kind in self._shapes.values():
+            if kind.fresh and kind.form.keys:
+                kind.runs_over(self._sample, self._target_of, self._hashed)
+
+    def remove(self, targets: Ints) -> None:
+        """Removes targets with all their clauses. Those that are not there are passed over."""
+        targets = distinct(targets[targets < len(self._entry_of)])
+        entries = self._entry_of[targets]
+        entries = entries[entries >= 0]
+        self._entry_of[targets] = -1
+        self._target_of[entries] = -1
+        self._removed += len(entries)
+        if self._removed > len(self) + _MANY_REMOVED:
+            self._purge()
+
+    def used(self) -> Iterator[Ints]:
+        """Yields the codes of texts that targets have, which `Texts.keep` must not forget. Rows of targets that were
+        removed may have others: nothing is found through them."""
+        for kind in self._shapes.values():
+            for every in kind.all_rows():
+                rows = every.take(self._target_of[every.entries] >= 0)
+                for key, codes in zip(kind.form.keys, rows.keys, strict=True):
+                    if value_kind(key) == "string":
+                        yield codes
+                for source, column in zip(kind.form.sources, rows.parameters, strict=True):
+                    if source.kind == "string":
+                        yield column  # type: ignore[misc]  # codes
+
+    # ------------------------------------------------------------ what events hit
+
+    def hits(self, events: Columns, active: Mask | None = None) -> tuple[Ints, Ints]:
+        """Returns the places of events and the targets that they hit, distinct, ordered by place and target.
+
+        With `active`, a flag for each target, only those that are active.
+        """
+        found = [np.zeros(0, np.int64)]
+        if len(events) and self._shapes:
+            probe = self._probe(events)
+            self._sample = probe.numbers[:_SAMPLE]
+            for kind in self._shapes.values():
+                found.extend(self._hits_of(kind, probe, active))
+        hits = np.concatenate(found)
+        hits.sort()
+        repeated = hits[1:] == hits[:-1]
+        if repeated.any():
+            hits = hits[np.append(True, ~repeated)]
+        return hits >> _TARGET_BITS, hits & ((1 << _TARGET_BITS) - 1)
+
+    def _hits_of(self, kind: _Shape, probe: _Probe, active: Mask | None) -> Iterator[Ints]:
+        chosen = np.arange(len(probe.events))
+        if kind.common is not None:
+            chosen = np.flatnonzero(kind.common(single_events(probe.events, chosen, chosen, ())))
+        keys = [probe.keys[key] for key in kind.form.keys]
+        for run in kind.runs_over(self._sample, self._target_of, self._hashed):
+            for at, rows in _blocks(run.candidates(keys, probe.numbers, chosen)):
+                yield self._tested(kind, run, probe, active, at, rows)
+
+    def _tested(self, kind: _Shape, run: StaticRun, probe: _Probe, active: Mask | None, at: Ints, rows: Ints) -> Ints:
+        """The hits among candidates: events, and rows of a run."""
+        targets = self._target_of[run.rows.entries[rows]]
+        if active is not None:
+            kept = np.flatnonzero(active[targets] & (targets >= 0))
+            at, rows, targets = at[kept], rows[kept], targets[kept]
+        if not run.keys_tested:
+            for key, stored in zip(kind.form.keys, run.rows.keys, strict=True):
+                kept = np.flatnonzero(probe.keys[key][at] == stored[rows])
+                at, rows, targets = at[kept], rows[kept], targets[kept]
+        width = probe.numbers.shape[1]
+        flat = probe.numbers.reshape(-1)
+        for columns, bounds in list(zip(run.rows.columns, run.rows.bounds, strict=True))[run.bounds_tested :]:
+            kept = np.flatnonzero(flat[at * width + columns[rows]] >= bounds[rows])
+            at, rows, targets = at[kept], rows[kept], targets[kept]
+        if active is None:
+            kept = np.flatnonzero(targets >= 0)
+            at, rows, targets = at[kept], rows[kept], targets[kept]
+        if kind.varying is not None and len(at):
+            kept = np.flatnonzero(kind.varying(single_events(probe.events, at, rows, run.rows.parameters)))
+            at, targets = at[kept], targets[kept]
+        return at << _TARGET_BITS | targets
+
+    # ------------------------------------------------------------ upkeep
+
+    def _probe(self, events: Columns) -> _Probe:
+        at = np.arange(len(events))
+        singles = single_events(events, at, at, ())
+        numbers = np.empty((len(events), 2 * len(self._numbers)))
+        for place, number in self._numbers.values():
+            numbers[:, 2 * place] = number(singles)
+            np.negative(numbers[:, 2 * place], out=numbers[:, 2 * place + 1])
+        return _Probe(events, {key: as_key(values(singles)) for key, values in self._keys.items()}, numbers)
+
+    def _place_of(self, operand: Value) -> int:
+        found = self._numbers.get(operand)
+        if found is None:
+            found = len(self._numbers), compile_value(operand, self._schema, None, self._texts)
+            self._numbers[operand] = found
+        return found[0]
+
+    def _entries_of(self, targets: Ints) -> Ints:
+        self._entry_of = _grown(self._entry_of, int(targets.max(initial=-1)) + 1)
+        new = distinct(targets[self._entry_of[targets] < 0])
+        end = self._entries + len(new)
+        self._target_of = _grown(self._target_of, end)
+        self._entry_of[new] = np.arange(self._entries, end)
+        self._target_of[self._entries : end] = new
+        self._entries = end
+        return self._entry_of[targets]
+
+    def _purge(self) -> None:
+        """Forgets what has been removed, and numbers the entries anew."""
+        alive = self._target_of[: self._entries] >= 0
+        number = np.cumsum(alive) - 1
+        self._target_of = self._target_of[: self._entries][alive]
+        self._entry_of[self._target_of] = np.arange(len(self._target_of))
+        self._entries, self._removed = len(self._target_of), 0
+        for identity, kind in list(self._shapes.items()):
+            if not kind.purge(alive, number):
+                del self._shapes[identity]
+        compared = [column for kind in self._shapes.values() for rows in kind.fresh for column in rows.columns]
+        places = distinct(np.concatenate([*compared, np.zeros(0, np.int64)]) >> 1)
+        for column in compared:
+            column[:] = np.searchsorted(places, column >> 1) << 1 | column & 1
+        operands = [(operand, compute) for operand, (_, compute) in self._numbers.items()]
+        self._numbers = {operands[old][0]: (new, operands[old][1]) for new, old in enumerate(places.tolist())}
+        self._sample = np.zeros((0, 0))
+        keys = {key for kind in self._shapes.values() for key in kind.form.keys}
+        self._keys = {key: values for key, values in self._keys.items() if key in keys}
+
+
+@dataclass(frozen=True, slots=True)
+class _Probe:
+    """Events as the index sees them: what is hashed, and what is compared, each value beside its negative."""
+
+    events: Columns
+    keys: dict[Value, Ints]
+    numbers: Floats
+
+
+@dataclass
+class _Shape:
+    """The rows of clauses that differ in constants and parameters alone: those that are new, and sorted runs, each at
+    least twice as long as the next."""
+
+    form: ClauseForm
+    schema: Schema
+    texts: Texts
+    fresh: list[ShapeRows] = field(default_factory=list)
+    runs: list[StaticRun] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.common = self._compiled(self.form.common)
+        self.varying = self._compiled(self.form.varying)
+
+    def runs_over(self, sample: Floats, target_of: Ints, hashed: bool) -> list[StaticRun]:
+        """Returns the runs of all rows, after what is new has been sorted. What is merged loses removed rows."""
+        if self.fresh:
+            rows = joined_rows(self.fresh)
+            self.fresh.clear()
+            while self.runs and len(self.runs[-1].rows) < 2 * len(rows):
+                rows = joined_rows([self.runs.pop().rows, rows])
+                rows = rows.take(target_of[rows.entries] >= 0)
+            if len(rows):
+                self.runs.append(sorted_run(rows, sample) if hashed else StaticRun(rows))
+        return self.runs
+
+    def all_rows(self) -> list[ShapeRows]:
+        return [run.rows for run in self.runs] + self.fresh
+
+    def purge(self, alive: Mask, number: Ints) -> bool:
+        """Keeps the rows of entries that are alive, which have new numbers. Returns whether there are any."""
+        rows = joined_rows(self.all_rows())
+        rows = rows.take(alive[rows.entries])
+        self.runs.clear()
+        self.fresh = [ShapeRows(number[rows.entries], rows.keys, rows.columns, rows.bounds, rows.parameters)]
+        return len(rows) > 0
+
+    def _compiled(self, atoms: tuple[object, ...]) -> Callable[[Pairs], Mask] | None:
+        if not atoms:
+            return None
+        return compile_condition(AllOf(atoms), self.schema, None, self.texts)  # type: ignore[arg-type]  # atoms
+
+
+def _blocks(ranges: Ranges) -> Iterator[tuple[Ints, Ints]]:
+    """Yields the places of events and the rows of ranges, some ranges at a time."""
+    at, begins, counts = ranges
+    ends = np.cumsum(counts)
+    begin = 0
+    while begin < len(at):
+        done = int(ends[begin - 1]) if begin else 0
+        end = max(begin + 1, int(np.searchsorted(ends, done + _BLOCK, side="right")))
+        here = counts[begin:end]
+        rows = np.arange(int(ends[end - 1]) - done)
+        rows += np.repeat(begins[begin:end] - (ends[begin:end] - here - done), here)
+        yield np.repeat(at[begin:end], here), rows
+        begin = end
+
+
+def _grown(values: Ints, size: int) -> Ints:
+    """An array with room for `size` numbers, and for more in time."""
+    if size <= len(values):
+        return values
+    grown = np.full(max(size, 2 * len(values)), -1, np.int64)
+    grown[: len(values)] = values
+    return grown

@@ -1,0 +1,846 @@
+"""Complete matches as columns, and what is asked of them: conditions and values, of many at once.
+
+Bundles of matches as columns: each match is told apart from the others of its bundle, but its events are not listed
+unless somebody asks for them.
+
+Matches as they are found: many that end alike and begin at different events of one trail are one bundle.
+
+What a bundle has is told apart only when it is read: how many matches it has for which rows, when each begins, and
+which events it is of.
+
+The matches that become known in one epoch, counted by row, so that no row has more of them than its limit says.
+
+Negated events that can be told to kill a match only when it is complete, as they are compared with later events.
+
+Counts what sets of rows have, and finds the rows that have too much.
+
+The windows of the rows that share runs: a match is of a row only if its span is within the row's window.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from operator import attrgetter, itemgetter
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from common.arrays import Ints, distinct
+from pattern_stage.clauses import rewritten_condition
+from pattern_stage.columns import Column, Columns, Mask, column_of, spread
+from pattern_stage.operators import OriginLookup, RowVectors
+from pattern_stage.pattern.masks import (
+    EVERY,
+    EventTuple,
+    Root,
+    Trail,
+    expanded,
+    flags_of,
+    mask_to_rows,
+    masks_by_place,
+    rows_to_mask,
+)
+from pattern_stage.pattern.match import Items, MatchCandidate, MatchList, RootColumns
+from pattern_stage.pattern.program import EventSlots, PatternProgram, as_aggregated, slots_of
+from pattern_stage.values import (
+    Pairs,
+    Texts,
+    aggregate_ranges,
+    compile_condition,
+    compile_value,
+    json_arrays,
+    plain_values,
+    value_kind,
+)
+from xscl.algebra.events import (
+    EVENTS,
+    AllOf,
+    Attribute,
+    EventCondition,
+    Kind,
+    Length,
+    Names,
+    OfItem,
+    OfItems,
+    Pattern,
+    Referent,
+    Returned,
+    Schema,
+    Value,
+)
+
+_AT_ONCE = 50_000
+"""About how many matches are read at a time."""
+
+_place, _t1 = attrgetter("place"), itemgetter(1)
+
+
+class Ending(NamedTuple):
+    """What matches have in common that end with an event: when they are known, between which times they begin, when
+    they end, and the values of the keys; the negated events that they have to be compared with, for each negation; and
+    how many letters they lack."""
+
+    known: int
+    low: int
+    high: int
+    t1: int
+    key: Any
+    absent: Sequence[Sequence[tuple[EventTuple, int]]] = ()
+    errors: int = 0
+
+
+class Later:
+    """The last events of matches: those of a trail up to a place, and those behind them."""
+
+    __slots__ = ("behind", "bound", "length", "place", "trail")
+
+    def __init__(self, trail: Trail, place: int, behind: Later | None) -> None:
+        self.trail, self.place, self.behind = trail, place, behind
+        self.length: int = place + 1 - trail.forgotten + (behind.length if behind else 0)
+        """How many events there are."""
+        self.bound: dict[int, list[Later]] | None = None
+
+    def by_variable(self) -> dict[int, list[Later]]:
+        """Returns the pieces of each variable, in order of time."""
+        if self.bound is None:
+            self.bound = {}
+            piece: Later | None = self
+            while piece is not None:
+                self.bound.setdefault(piece.trail.component, []).append(piece)
+                piece = piece.behind
+        return self.bound
+
+
+class Bundle(NamedTuple):
+    """Matches that begin at some of the roots of a trail, go on to a place in it, and end alike. The roots are between
+    the places `first` and `stop` of their list; not all of these are begins of a match."""
+
+    ending: Ending
+    trail: Trail
+    place: int
+    first: int
+    stop: int
+    rows: int
+    later: Later | None
+
+    def roots(self) -> Iterator[Root]:
+        """Yields the roots that they begin at, each with the rows that have the match."""
+        low, high, t1, rows = self.ending.low, self.ending.high, self.ending.t1, self.rows
+        for root in self.trail.roots[self.first : self.stop]:
+            if (held := rows & root.rows) and low <= root.start <= high and root.bound < t1:
+                yield root._replace(rows=held)
+
+    def events(self, begin: int) -> list[EventTuple]:
+        """Returns the events of the match that begins at a place of the trail."""
+        found = self.trail.until(self.place, begin)
+        piece = self.later
+        while piece is not None:
+            found += piece.trail.until(piece.place)
+            piece = piece.behind
+        return found
+
+
+def bundles(ending: Ending, trail: Trail, place: int, rows: int, alive: Callable[[], int]) -> Iterator[Bundle]:
+    """Yields the matches that end at a place of a trail, with these rows as long as they are `alive`."""
+    low, high = ending.low, ending.high
+    stack: list[tuple[Trail, int, int, Later | None]] = [(trail, place, rows, None)]
+    while stack:
+        trail, place, rows, later = stack.pop()
+        rows &= alive()
+        if not rows:
+            continue
+        if trail.roots:
+            first, stop = _range(trail, place, low)
+            if first < stop:
+                yield Bundle(ending, trail, place, first, stop, rows, later)
+        if not trail.segments:
+            continue
+        behind = Later(trail, place, later)
+        for entries, begin, stop, of in trail.segments:
+            if here := rows & of:
+                for at in range(begin, stop):
+                    one = entries[at]
+                    if one.start >= low and one.oldest <= high and (held := here & one.rows):
+                        stack.append((one.trail, one.place, held, behind))
+
+
+def _range(trail: Trail, place: int, low: int) -> tuple[int, int]:
+    """Returns between which places of their list the roots are that lead to a place, and begin at a time or later."""
+    roots = trail.roots
+    first, stop = 0, len(roots)
+    if roots[-1].place > place:
+        stop = bisect_right(roots, place, key=_place)
+    if stop and roots[0].start < low:
+        # No event begins after its end.
+        oldest = trail.forgotten + bisect_left(trail.events, low, key=_t1)
+        first = bisect_left(roots, oldest, 0, stop, key=_place)
+    return first, stop
+
+
+def batch_bundles(bundles: Sequence[Bundle]) -> Iterator[Sequence[Bundle]]:
+    """Yields bundles, so many at a time that what is made of them takes little memory."""
+    begin = matches = 0
+    for end, one in enumerate(bundles, 1):
+        matches += one.stop - one.first
+        if matches >= _AT_ONCE:
+            yield bundles[begin:end]
+            begin, matches = end, 0
+    if begin < len(bundles):
+        yield bundles[begin:]
+
+
+_FEW = 16
+"""So few roots are read one by one."""
+
+
+class BundleTable:
+    """The matches of bundles. Match i is of bundle `of[i]`; it begins at a place of its trail, at the time `t0[i]`."""
+
+    def __init__(self, bundles: Sequence[Bundle], of: Ints, places: Ints, t0: Ints, *, distinct: bool) -> None:
+        """`distinct`: equal sets of events of different bundles have to have equal numbers."""
+        self.bundles, self.of, self._places, self.t0, self._distinct = bundles, of, places, t0, distinct
+        self.count = len(t0)
+        endings = [bundle.ending for bundle in bundles]
+        self.known = np.array([one.known for one in endings], np.int64)[of]
+        self.t1 = np.array([one.t1 for one in endings], np.int64)[of]
+        self.errors = np.array([one.errors for one in endings], np.int64)[of]
+        self._items: dict[int, Items] = {}
+
+    def take(self, matches: Ints) -> BundleTable:
+        return BundleTable(
+            self.bundles, self.of[matches], self._places[matches], self.t0[matches], distinct=self._distinct
+        )
+
+    # ------------------------------------------------------------ reading
+
+    def sizes(self, variable: int) -> Ints:
+        """See Table."""
+        found = np.array([sum(map(_length, _pieces(one, variable))) for one in self.bundles], np.int64)[self.of]
+        if variable:
+            return found
+        return found + np.array([bundle.place + 1 for bundle in self.bundles], np.int64)[self.of] - self._places
+
+    def lengths(self) -> Ints:
+        """Returns how many events each match has."""
+        behind = [bundle.place + 1 + (bundle.later.length if bundle.later else 0) for bundle in self.bundles]
+        return np.array(behind, np.int64)[self.of] - self._places
+
+    def ids(self, match: int) -> list[int]:
+        """Returns the numbers of the events of a match, one variable after the other."""
+        bundle = self.bundles[int(self.of[match])]
+        return [event[2] for event in bundle.events(int(self._places[match]))]
+
+    def ends(self, variable: int, slot: int, kind: Kind, *, last: bool) -> Column:
+        """See Table."""
+        if variable == 0 and not last:
+            bundles = self.bundles
+            events = [
+                bundles[of].trail.event(place)
+                for of, place in zip(self.of.tolist(), self._places.tolist(), strict=True)
+            ]
+            return column_of([event[slot] for event in events], are_texts=kind == "string")
+        values = []
+        for bundle in self.bundles:
+            pieces = _pieces(bundle, variable)
+            if not pieces:
+                values.append(bundle.trail.event(bundle.place)[slot])
+            elif last:
+                values.append(pieces[-1].trail.event(pieces[-1].place)[slot])
+            else:
+                values.append(pieces[0].trail.events[0][slot])
+        return column_of(values, are_texts=kind == "string")[self.of]
+
+    def times(self, variable: int, *, last: bool) -> Ints:
+        """Returns the t1 of the last event of a variable of each match, or the t0 of its first one."""
+        return self.ends(variable, 1 if last else 0, "string", last=last).astype(np.int64)
+
+    def events(self, variable: int) -> Items:
+        """See Table."""
+        found = self._items.get(variable)
+        if found is None:
+            found = self._items[variable] = self._listed(variable)
+        return found
+
+    def _listed(self, variable: int) -> Items:
+        events: list[EventTuple] = []
+        firsts: list[int] = []
+        for bundle in self.bundles:
+            begin = len(events)
+            if variable == 0:
+                begin -= bundle.trail.forgotten
+                events += bundle.trail.until(bundle.place)
+            for piece in _pieces(bundle, variable):
+                events += piece.trail.until(piece.place)
+            firsts.append(begin)
+        starts = np.array(firsts, np.int64)[self.of]
+        return Items(events, starts + self._places if variable == 0 else starts)
+
+    def parts(self, variable: int, lineage: OriginLookup) -> Ints:
+        """See Table."""
+        if self._distinct:
+            return self._sets(variable, lineage)
+        starts: list[int] = []
+        ends: list[int] = []
+        members: list[Ints] = []
+        end = 0
+        known: dict[int, tuple[int, int]] = {}
+        for bundle, least in zip(self.bundles, self._least().tolist(), strict=True):
+            if variable == 0:
+                some = [bundle.trail.numbers(least, bundle.place), *map(_members, _pieces(bundle, 0))]
+                start = end - least
+            elif id(bundle.later) in known:  # bundles that end alike have the same
+                start, stop = known[id(bundle.later)]
+                starts.append(start)
+                ends.append(stop)
+                continue
+            else:
+                some, start = list(map(_members, _pieces(bundle, variable))), end
+            members += some
+            end += sum(map(len, some))
+            known[id(bundle.later)] = start, end
+            starts.append(start)
+            ends.append(end)
+        begins = np.array(starts, np.int64)[self.of] + (self._places if variable == 0 else 0)
+        return lineage.ranges(np.concatenate(members), begins, np.array(ends, np.int64)[self.of])
+
+    def _least(self) -> Ints:
+        """Returns the least place of each bundle that a match begins at; of one without any, the last."""
+        found = np.array([bundle.place for bundle in self.bundles], np.int64)
+        np.minimum.at(found, self.of, self._places)
+        return found
+
+    def _sets(self, variable: int, lineage: OriginLookup) -> Ints:
+        items = self.events(variable)
+        places, at = spread(items.starts, self.sizes(variable))
+        numbers = np.fromiter((items.events[place][2] for place in places.tolist()), np.int64, len(places))
+        return lineage.together(numbers.reshape(-1, 1), at) if len(at) > self.count else numbers
+
+
+def _pieces(bundle: Bundle, variable: int) -> Sequence[Later]:
+    return () if bundle.later is None else bundle.later.by_variable().get(variable, ())
+
+
+def _length(piece: Later) -> int:
+    return piece.place + 1 - piece.trail.forgotten
+
+
+def _members(piece: Later) -> Ints:
+    return piece.trail.numbers(piece.trail.forgotten, piece.place)
+
+
+# ---------------------------------------------------------------- which matches there are
+
+
+class BundleMatches(NamedTuple):
+    """Matches, and pairs: a match, and a row that has it, by match."""
+
+    table: BundleTable
+    at: Ints
+    rows: Ints
+
+    def only(self, kept: Mask) -> BundleMatches:
+        """Returns these pairs, and the matches that are left."""
+        at, rows = self.at[kept], self.rows[kept]
+        left = distinct(at)
+        if len(left) == self.table.count:
+            return BundleMatches(self.table, at, rows)
+        return BundleMatches(self.table.take(left), np.searchsorted(left, at), rows)
+
+    def candidates(self) -> list[MatchCandidate]:
+        """Returns the matches as NON OVERLAPPING compares them."""
+        table = self.table
+        columns = (table.of, table.known, table.t0, table.t1, table.errors, table.lengths())
+        masks = masks_by_place(self.at, self.rows, table.count)
+        return [
+            MatchCandidate(known, t0, t1, rows, errors, length, table.bundles[of].ending.key, partial(table.ids, match))
+            for match, (rows, (of, known, t0, t1, errors, length)) in enumerate(
+                zip(masks, zip(*(column.tolist() for column in columns), strict=True), strict=True)
+            )
+        ]
+
+    def with_rows(self, masks: Sequence[int]) -> BundleMatches:
+        at, rows = expanded(masks)
+        return BundleMatches(self.table, at, rows).only(np.ones(len(at), np.bool_))
+
+
+def expand_bundles(bundles: Sequence[Bundle], *, distinct: bool) -> BundleMatches:
+    """Returns the matches of bundles. `distinct`: see BundleTable."""
+    of: list[int] = []
+    places: list[int] = []
+    starts: list[int] = []
+    masks: list[int] = []
+    many: list[tuple[int, _Picked]] = []
+    columns: dict[int, RootColumns] = {}
+    for number, bundle in enumerate(bundles):
+        if bundle.stop - bundle.first <= _FEW:
+            for root in bundle.roots():
+                of.append(number)
+                places.append(root.place)
+                starts.append(root.start)
+                masks.append(root.rows)
+            continue
+        roots = columns.setdefault(id(bundle.trail), RootColumns())
+        roots.follow(bundle.trail.roots)
+        many.append((number, _picked(bundle, roots)))
+    at, rows = expanded(masks)
+    found: list[Ints] = [np.array(column, np.int64) for column in (of, places, starts)]
+    if many:
+        sizes = np.array([len(one.places) for _, one in many], np.int64)
+        firsts = len(of) + np.cumsum(sizes) - sizes
+        more = [
+            np.repeat([number for number, _ in many], sizes),
+            np.concatenate([one.places for _, one in many]),
+            np.concatenate([one.starts for _, one in many]),
+        ]
+        found = [np.append(one, other) for one, other in zip(found, more, strict=True)]
+        at = np.concatenate([at, *(one.at + first for (_, one), first in zip(many, firsts.tolist(), strict=True))])
+        rows = np.concatenate([rows, *(one.rows for _, one in many)])
+    return BundleMatches(BundleTable(bundles, *found, distinct=distinct), at, rows)
+
+
+class _Picked(NamedTuple):
+    """Where matches begin, and pairs of one of them and a row."""
+
+    places: Ints
+    starts: Ints
+    at: Ints
+    rows: Ints
+
+
+def _picked(bundle: Bundle, roots: RootColumns) -> _Picked:
+    ending, first, stop = bundle.ending, bundle.first, bundle.stop
+    starts = roots.starts[first:stop]
+    held = (starts >= ending.low) & (starts <= ending.high) & (roots.bounds[first:stop] < ending.t1)
+    pairs = slice(int(roots.firsts[first]), int(roots.firsts[stop]))
+    rows, of = roots.rows[pairs], roots.of[pairs] - first
+    flags = flags_of(bundle.rows, int(rows.max(initial=0)) + 1)
+    kept = flags[rows] & held[of]
+    rows, of = rows[kept], of[kept]
+    numbers = np.zeros(stop - first, np.int64)
+    numbers[of] = 1
+    chosen = np.flatnonzero(numbers)
+    numbers[chosen] = np.arange(len(chosen))
+    return _Picked(roots.places[first:stop][chosen], starts[chosen], numbers[of], rows)
+
+
+_Rows = tuple[Ints, tuple[Column, ...]]
+"""For each pair its row, and the columns of parameters."""
+
+_Computed = Callable[[MatchList, Ints, Mapping[int, Ints]], Column]
+"""A column for places of matches. Where a name means each event of a variable, these are given by their numbers."""
+
+
+class Conditions:
+    """Compiles what is over complete matches of a pattern."""
+
+    def __init__(self, pattern: Pattern, texts: Texts, slots: EventSlots) -> None:
+        self._pattern, self._texts, self._slots = pattern, texts, slots
+        self._positive = [at for at, one in enumerate(pattern.variables) if not one.negated]
+
+    def condition(
+        self, condition: EventCondition, names: Names, negated: int | None = None
+    ) -> Callable[[MatchList, Ints, _Rows, Sequence[tuple[Any, ...]], Ints | None], Mask]:
+        """Returns a condition on matches at places, with rows. It may mention an event of a negated variable: then it
+        is on pairs of a match and such an event."""
+        positive: Names = tuple((name, of) for name, of in names if of.variable != negated)
+        columns = self._columns(positive)
+        right: Schema = ()
+        slots: list[int] = []
+        if negated is not None:
+            source = self._pattern.variables[negated].source
+            own = {name: of for name, of in names if of.variable == negated}
+            used = {of.name for of in own.values() if isinstance(of, OfItem)}
+            right = tuple((name, kind) for name, kind in source.schema if name in used)
+            slots = [self._slots.slot(int(source.stream), Attribute("left", name, kind)) for name, kind in right]
+            condition = _of_right(condition, own)
+        holds = compile_condition(condition, self._schema(positive), right or None, self._texts)
+        ranges = _ranges(positive)
+
+        def held(
+            table: MatchList, at: Ints, rows: _Rows, others: Sequence[tuple[Any, ...]], other_at: Ints | None
+        ) -> Mask:
+            pair, items = np.arange(len(at)), dict[int, Ints]()
+            for variable, first in ranges.items():
+                place = self._positive.index(variable)
+                sizes = np.maximum(table.sizes(place)[at[pair]] - first, 0)
+                numbers, of = spread(np.full(len(pair), first), sizes)
+                items = {key: column[of] for key, column in items.items()} | {place: numbers}
+                pair = pair[of]
+            values = tuple([compute(table, at[pair], items) for compute in columns])
+            every = np.arange(len(pair))
+            none = np.zeros(len(pair), np.int64)
+            left = Columns(none, none, values, none.reshape(-1, 1))
+            there = None if other_at is None else other_at[pair]
+            events = _as_columns(others, slots, right)
+            outcome = holds(Pairs(left, every, events, there, None, rows[0][pair], rows[1]))
+            if not ranges:
+                return outcome
+            result: Mask = np.ones(len(at), np.bool_)
+            result[pair[~outcome]] = False
+            return result
+
+        return held
+
+    def item(self, item: Returned) -> Callable[[MatchList], Column]:
+        return self._value(item.value, item.names) if item.each is None else self._values(item)
+
+    def _value(self, value: Value, names: Names) -> Callable[[MatchList], Column]:
+        columns = self._columns(names)
+        computed = compile_value(value, self._schema(names), None, self._texts)
+
+        def found(table: MatchList) -> Column:
+            at = np.arange(table.count)
+            values = tuple([compute(table, at, {}) for compute in columns])
+            left = Columns(at, at, values, at.reshape(-1, 1))
+            return computed(Pairs(left, at, None, None, None, at, ()))
+
+        return found
+
+    def _values(self, item: Returned) -> Callable[[MatchList], Column]:
+        """Returns an item that has a value for each event of a variable: of each match a JSON array."""
+        assert item.each is not None
+        columns, variable = self._columns(item.names), self._positive.index(item.each)
+        computed = compile_value(item.value, self._schema(item.names), None, self._texts)
+
+        def found(table: MatchList) -> Column:
+            sizes = table.sizes(variable)
+            numbers, at = spread(np.zeros(table.count, np.int64), sizes)
+            values = tuple([compute(table, at, {variable: numbers}) for compute in columns])
+            every = np.arange(len(at))
+            left = Columns(every, every, values, every.reshape(-1, 1))
+            column = computed(Pairs(left, every, None, None, None, every, ()))
+            return self._texts.codes(json_arrays(plain_values(column, self._texts), np.cumsum(sizes).tolist()))
+
+        return found
+
+    def events(self) -> Callable[[MatchList], Column]:
+        """Returns the attribute EVENTS."""
+        variables = [self._pattern.variables[at].source for at in self._positive]
+        slots = [slots_of(self._slots, int(one.stream), one.schema) for one in variables]
+
+        def found(table: MatchList) -> Column:
+            sizes = [table.sizes(variable) for variable in range(len(variables))]
+            starts, ends = _in_turn(sizes)
+            rows: list[tuple[Any, ...]] = [()] * int(ends[-1]) if table.count else []
+            for variable, (one, places) in enumerate(zip(variables, slots, strict=True)):
+                items = table.events(variable)
+                at, _ = spread(items.starts, sizes[variable])
+                columns = [
+                    plain_values(items.column(slot, at, kind), self._texts)
+                    for slot, (_, kind) in zip(places, one.schema, strict=True)
+                ]
+                to, _ = spread(starts[variable], sizes[variable])
+                for place, values in zip(to.tolist(), zip(*columns, strict=True), strict=False):  # none has no values
+                    rows[place] = values
+            return self._texts.codes(json_arrays(rows, ends.tolist()))
+
+        return found
+
+    def _schema(self, names: Names) -> Schema:
+        return tuple((name, self._kind(of)) for name, of in names)
+
+    def _kind(self, of: Referent) -> Kind:
+        if isinstance(of, OfItem):
+            return dict(self._pattern.variables[of.variable].source.schema)[of.name]
+        if isinstance(of, OfItems) and of.aggregated.name == "argmax":
+            return value_kind(of.aggregated.args[0])
+        return "number"
+
+    def _columns(self, names: Names) -> list[_Computed]:
+        return [self._referent(of) for _, of in names]
+
+    def _referent(self, of: Referent) -> _Computed:
+        variable = self._positive.index(of.variable)
+        stream = int(self._pattern.variables[of.variable].source.stream)
+        if isinstance(of, Length):
+            return lambda table, at, items: table.sizes(variable)[at].astype(np.float64)
+        if isinstance(of, OfItems):
+            return self._aggregate(of, variable, stream)
+        kind = self._kind(of)
+        slot = self._slots.slot(stream, Attribute("left", of.name, kind))
+        place = of.place
+
+        def taken(table: MatchList, at: Ints, items: Mapping[int, Ints]) -> Column:
+            if place in ("only", "first", "last"):
+                return table.ends(variable, slot, kind, last=place == "last")[at]
+            places = table.events(variable).starts[at] + items[variable]
+            return table.events(variable).column(slot, places - (place == "previous"), kind)
+
+        return taken
+
+    def _aggregate(self, of: OfItems, variable: int, stream: int) -> _Computed:
+        one = of.aggregated
+        args = [as_aggregated(one, place) for place in range(len(one.args))]
+        slots, kinds = [self._slots.slot(stream, arg) for arg in args], [value_kind(arg) for arg in args]
+
+        def computed(table: MatchList, at: Ints, items: Mapping[int, Ints]) -> Column:
+            sizes = items[variable] if of.earlier else table.sizes(variable)[at]
+            if not args:
+                return sizes.astype(np.float64)
+            events = table.events(variable)
+            places, _ = spread(events.starts[at], sizes)
+            columns = [events.column(slot, places, kind) for slot, kind in zip(slots, kinds, strict=True)]
+            ends = np.cumsum(sizes)
+            return aggregate_ranges(one.name, columns, ends - sizes, ends, self._texts)
+
+        return computed
+
+
+class ResultBuilder:
+    """What is made of the matches of a pattern that are told."""
+
+    def __init__(self, pattern: Pattern, texts: Texts, slots: EventSlots, lineage: OriginLookup) -> None:
+        self._lineage = lineage
+        self._kleene = [one.kleene for one in pattern.variables if not one.negated]
+        conditions = Conditions(pattern, texts, slots)
+        self._having = None
+        if pattern.having != AllOf():
+            self._having = conditions.condition(pattern.having, pattern.having_names)
+        returned = {item.name: item for item in pattern.returned or ()}
+        self._items = [
+            conditions.events() if name == EVENTS else conditions.item(returned[name]) for name, _ in pattern.schema
+        ]
+
+    @property
+    def has_having(self) -> bool:
+        """Whether there is HAVING."""
+        return self._having is not None
+
+    def having(self, table: MatchList, at: Ints, rows: Ints, parameters: tuple[Column, ...]) -> Mask:
+        """Returns which pairs of a match and a row HAVING holds for."""
+        if self._having is None:
+            return np.ones(len(at), np.bool_)
+        return self._having(table, at, (rows, parameters), (), None)
+
+    def events(self, table: MatchList, t0: Ints, t1: Ints) -> Columns:
+        """Returns matches as events with this t0 and t1."""
+        return Columns(t0, t1, tuple([item(table) for item in self._items]), self._parts(table))
+
+    def _parts(self, table: MatchList) -> Ints:
+        """Returns the parts of matches: a column for each variable, of a Kleene one the set of its events."""
+        parts = [table.parts(variable, self._lineage) for variable in range(len(self._kleene))]
+        return np.stack(parts, axis=1)
+
+
+def _in_turn(sizes: Sequence[Ints]) -> tuple[list[Ints], Ints]:
+    """Returns for each variable where the events of each match begin, if all stand in turn, match by match and variable
+    by variable, and where the matches end."""
+    table = np.stack(sizes, axis=1)
+    ends = np.cumsum(table.ravel()).reshape(table.shape)
+    return list((ends - table).T), ends[:, -1]
+
+
+def _ranges(names: Names) -> dict[int, int]:
+    """Returns the variables of whose events a condition holds for all, each with the first of them."""
+    found: dict[int, int] = {}
+    for _, of in names:
+        if (isinstance(of, OfItem) and of.place in ("each", "previous")) or (isinstance(of, OfItems) and of.earlier):
+            found[of.variable] = 1
+        elif isinstance(of, OfItem) and of.place == "every":
+            found[of.variable] = 0
+    return found
+
+
+def _as_columns(events: Sequence[tuple[Any, ...]], slots: Sequence[int], schema: Schema) -> Columns:
+    none = np.zeros(len(events), np.int64)
+    values = tuple(
+        column_of([event[slot] for event in events], are_texts=kind == "string")
+        for slot, (_, kind) in zip(slots, schema, strict=True)
+    )
+    return Columns(none, none, values, none.reshape(-1, 1))
+
+
+def _of_right(condition: EventCondition, own: Mapping[str, Referent]) -> EventCondition:
+    def leaf(value: Value) -> Value:
+        of = own.get(value.name) if isinstance(value, Attribute) else None
+        if isinstance(value, Attribute) and isinstance(of, OfItem):
+            return Attribute("right", of.name, value.kind)
+        return value
+
+    return rewritten_condition(condition, leaf)
+
+
+class Tally:
+    """Counts what sets of rows have, and finds the rows that have more than `most`. It looks at single rows only when
+    one of them may have more."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._counts: dict[int, int] = {}
+        self._room = most
+
+    def add(self, rows: int, amount: int = 1) -> None:
+        """Counts something that all of these rows have."""
+        self._counts[rows] = self._counts.get(rows, 0) + amount
+        self._room -= amount
+
+    def clear(self) -> None:
+        """Begins anew."""
+        if self._counts:
+            self._counts, self._room = {}, self._most
+
+    def over(self) -> int:
+        """Returns the rows that have more than `most`, and forgets them."""
+        if self._room >= 0:
+            return 0
+        counts = self._by_row()
+        found = rows_to_mask(np.flatnonzero(counts > self._most))
+        if found:
+            before, self._counts = self._counts, {}
+            for mask, amount in before.items():
+                if left := mask & ~found:
+                    self._counts[left] = self._counts.get(left, 0) + amount
+        self._room = self._most - int(counts[counts <= self._most].max(initial=0))
+        return found
+
+    @property
+    def room(self) -> int:
+        """How much more may be counted before a row may have too much; or less."""
+        return self._room
+
+    def _by_row(self) -> Ints:
+        size = max((mask.bit_length() for mask in self._counts), default=0)
+        found = np.zeros(size, np.int64)
+        for mask, amount in self._counts.items():
+            found[mask_to_rows(mask)] += amount
+        return found
+
+
+class RowWindows:
+    """The windows of some rows."""
+
+    def __init__(self, rows: RowVectors) -> None:
+        self._rows = rows
+        self._windows: list[int] = []
+        self._fitting: list[int] = []
+        """For each window, ascending, the rows with no smaller one."""
+
+    def follow(self, numbers: Ints) -> None:
+        """Takes in which rows there are."""
+        within = self._rows.within[numbers]
+        self._windows = distinct(within).tolist()
+        self._fitting = [rows_to_mask(numbers[within >= window]) for window in self._windows]
+
+    def fitting(self, span: int) -> int:
+        """Returns the rows that may have a match of a span."""
+        place = bisect_left(self._windows, span)
+        if place == 0:
+            return EVERY
+        return self._fitting[place] if place < len(self._windows) else 0
+
+    def of(self, rows: Ints) -> Ints:
+        return self._rows.within[rows]
+
+
+class AtOnce:
+    """The matches of an epoch, as they are found."""
+
+    def __init__(self, most: int, windows: RowWindows) -> None:
+        self._most = self._room = most
+        self._windows = windows
+        self._bundles: list[Bundle] = []
+        self._counted = 0
+        self._tally = Tally(most)
+
+    def add(self, bundle: Bundle) -> int:
+        """Takes the matches of a bundle. Returns the rows that now have too many."""
+        self._bundles.append(bundle)
+        self._room -= bundle.stop - bundle.first
+        if self._room >= 0:
+            return 0
+        # There were as many roots as a row may have matches: only now one may have too many.
+        for one in self._bundles[self._counted :]:
+            for root in one.roots():
+                self._tally.add(root.rows & self._windows.fitting(one.ending.t1 - root.start))
+        self._counted = len(self._bundles)
+        over = self._tally.over()
+        self._room = self._tally.room
+        return over
+
+    def end(self, rows: int) -> list[Bundle]:
+        """Ends the epoch. Returns the bundles that any of these rows has."""
+        found = self._bundles
+        if not found:
+            return []
+        self._bundles, self._counted, self._room = [], 0, self._most
+        self._tally.clear()
+        return [one._replace(rows=held) for one in found if (held := one.rows & rows)]
+
+
+_BLOCK = 100_000
+"""About how many pairs of a match and a negated event are compared at a time."""
+
+
+class LateKills:
+    """The negations of a pattern that are not early."""
+
+    def __init__(self, program: PatternProgram, conditions: Conditions) -> None:
+        self._negations = []
+        for at, one in enumerate(program.negations):
+            if not one.early:
+                tests = [test for test in program.pattern.kills if test.variable == one.variable]
+                made = [conditions.condition(test.condition, test.names, one.variable) for test in tests]
+                self._negations.append((at, one.group, made))
+
+    def __bool__(self) -> bool:
+        return bool(self._negations)
+
+    def left(self, window: int, found: BundleMatches, parameters: tuple[Column, ...]) -> BundleMatches:
+        """Returns matches with the rows for which nothing kills them."""
+        for at, group, tests in self._negations:
+            table = found.table
+            killed = np.zeros(len(found.at), np.bool_)
+            begin, end = _gaps(table, window, group)
+            for pairs, others, events in self._blocks(found, at, begin, end):
+                held = np.ones(len(pairs), np.bool_)
+                for test in tests:
+                    left = np.flatnonzero(held)
+                    matches, rows = found.at[pairs[left]], found.rows[pairs[left]]
+                    held[left] = test(table, matches, (rows, parameters), events, others[left])
+                killed[pairs[held]] = True
+            found = found.only(~killed)
+        return found
+
+    def _blocks(
+        self, found: BundleMatches, at: int, begin: Ints, end: Ints
+    ) -> Iterator[tuple[Ints, Ints, Sequence[EventTuple]]]:
+        """Yields pairs of a match and a row, by their places, and the places of negated events that lie between the
+        begin and the end of the match's gap and that the row has; and these events."""
+        absent: dict[int, _Absent] = {}
+        for number, ending in enumerate(bundle.ending for bundle in found.table.bundles):
+            one = absent.setdefault(id(ending.absent), _Absent([], []))
+            if not one.of:
+                one.events.extend(ending.absent[at])
+            one.of.append(number)
+        for one in absent.values():
+            if not one.events:
+                continue
+            events = [event for event, _ in one.events]
+            t0, t1 = (np.array(column, np.int64) for column in zip(*(event[:2] for event in events), strict=True))
+            event_at, event_rows = expanded([rows for _, rows in one.events])
+            mine = np.flatnonzero(np.isin(found.table.of[found.at], one.of))
+            step = max(1, _BLOCK // len(event_at))
+            for some in (mine[first : first + step] for first in range(0, len(mine), step)):
+                pair_at, where = spread(np.zeros(len(some), np.int64), np.full(len(some), len(event_at)))
+                pairs, others = some[where], event_at[pair_at]
+                matches = found.at[pairs]
+                lies = (t0[others] > begin[matches]) & (t1[others] < end[matches])
+                lies &= event_rows[pair_at] == found.rows[pairs]
+                yield pairs[lies], others[lies], events
+
+
+class _Absent(NamedTuple):
+    """Negated events with their rows, and the bundles whose matches they may kill."""
+
+    events: list[tuple[EventTuple, int]]
+    of: list[int]
+
+
+def _gaps(table: BundleTable, window: int, group: int) -> tuple[Ints, Ints]:
+    """Returns for each match between which times, both excluded, a negated event before a group lies."""
+    end = table.times(group, last=False)
+    if group == 0:
+        return table.t1 - window - 1, end
+    return table.times(group - 1, last=True), end

@@ -1,0 +1,530 @@
+"""What is learnt of the past for BUDGET: which partial matches have led to which bundles of matches.
+
+A *bundle* is matches of one key, each within the window of the one before. The latest bundles have numbers. A partial
+match, a *node*, is told by a *vector*, of which it is known how often a node with it leads to a new bundle (its value,
+learnt by TD(0)), and the bundles that nodes with it have led to (its map): see `pattern_stage.matching.vectors`.
+
+All is a function of events in the order of time: the updates of one time go by the texts of keys, then by vectors.
+
+Which of too many partial matches are kept for BUDGET: greedily, those that lead to most bundles that the ones chosen
+before do not lead to.
+
+What is known of vectors for BUDGET: how often a partial match with one leads to a new bundle, and to which it did.
+
+A vector is where a partial match is in the expression and what it lacks, how much of the window is left, and how long
+ago its last event was, both in eighths of the window. What was never seen is told by where it is and what it lacks, or
+by where it is: these are the levels that are known of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush, heapreplace
+from typing import Any, NamedTuple
+from zlib import crc32
+
+from pattern_stage.pattern.program import Vector
+
+BUNDLES, EIGHTHS, RATE, MOST_SEEN = 1_024, 8, 0.1, 4_096
+
+SeenName = tuple[Vector, int, int]
+"""Positions with what is left out, eighths of the window that are left, eighths since the last event."""
+
+Level = tuple[Any, ...]
+"""What a value and a map are kept of: a vector, or a part of it."""
+
+
+class LevelOutcomes:
+    """What is known of a level: its value, and the bundles that it has led to. `used` says when something was learnt of
+    it last; None if never, or if that is forgotten."""
+
+    __slots__ = ("_begun", "_map", "level", "used", "value")
+
+    def __init__(self, level: Level) -> None:
+        self.level = level
+        self.used: int | None
+        self.forget()
+
+    def forget(self) -> None:
+        self.value, self._map, self._begun = 0.0, 0, 0
+        self.used = None
+
+    def map(self, begun: int) -> int:
+        """Returns the bundles that it has led to, of the latest ones, when so many have begun."""
+        if self._begun < begun:
+            new = begun - self._begun
+            if new >= BUNDLES:
+                self._map = 0
+            elif self._map:  # those whose bits the new ones have
+                bits = ((1 << new) - 1) << self._begun % BUNDLES
+                self._map &= ~(bits | bits >> BUNDLES)
+            self._begun = begun
+        return self._map
+
+    def lead(self, bundle: int, begun: int) -> None:
+        """Keeps that it has led to a bundle."""
+        self._map = self.map(begun) | 1 << bundle % BUNDLES
+
+    def take_over(self, value: float, map: int, begun: int, used: int) -> None:
+        """Takes over what was saved."""
+        self.value, self._map, self._begun, self.used = value, map, begun, used
+
+
+class InternedVector:
+    """A vector. There is one object for each, so that it is found without a look at what it is made of."""
+
+    __slots__ = ("levels", "name")
+
+    def __init__(self, name: SeenName, levels: tuple[LevelOutcomes, LevelOutcomes, LevelOutcomes]) -> None:
+        self.name, self.levels = name, levels
+
+    def known(self) -> LevelOutcomes:
+        """Returns what is known of it, or else of a part of it."""
+        whole, lacking, place = self.levels
+        if whole.used is not None:
+            return whole
+        return lacking if lacking.used is not None else place
+
+
+class Vectors:
+    """All vectors that were seen, and what is known of them."""
+
+    def __init__(self) -> None:
+        self.bundles = 0
+        """How many have begun."""
+        self._levels: dict[Level, LevelOutcomes] = {}
+        self._seen: dict[Vector, list[InternedVector | None]] = {}
+        self._count = 0
+        self._sweep_at = 4 * MOST_SEEN
+
+    def __len__(self) -> int:
+        """How many levels something is known of."""
+        return self._count
+
+    def known(self) -> list[LevelOutcomes]:
+        """Returns what something is known of, what was learnt last at the end."""
+        known = [one for one in self._levels.values() if one.used is not None]
+        # What was learnt at one time is in an order that is the same in every process.
+        return sorted(known, key=lambda one: (one.used, repr(one.level)))
+
+    def seen(self, vector: Vector, left: int, since: int) -> InternedVector:
+        places = self._seen.get(vector)
+        if places is None:
+            places = self._seen[vector] = [None] * (EIGHTHS * EIGHTHS)
+        found = places[EIGHTHS * left + since]
+        if found is None:
+            levels = (vector, left, since), (vector,), ("at", *(at for at, _ in vector))
+            whole, lacking, place = map(self._level, levels)
+            found = places[EIGHTHS * left + since] = InternedVector((vector, left, since), (whole, lacking, place))
+        return found
+
+    def _level(self, level: Level) -> LevelOutcomes:
+        found = self._levels.get(level)
+        if found is None:
+            found = self._levels[level] = LevelOutcomes(level)
+        return found
+
+    # ------------------------------------------------------------ learning
+
+    def learn(self, seen: InternedVector, target: float, time: int) -> None:
+        """Brings the value of a vector nearer to a target."""
+        for one in seen.levels:
+            one.value += RATE * (target - one.value)
+            if one.used is None:
+                self._count += 1
+            one.used = time
+
+    def lead(self, trace: Iterable[InternedVector], bundle: int, time: int) -> None:
+        """Keeps that partial matches with these vectors have led to a bundle."""
+        for seen in trace:
+            for one in seen.levels:
+                one.lead(bundle, self.bundles)
+                if one.used is None:
+                    self._count += 1
+                one.used = time
+
+    def tidy(self, living: Iterable[InternedVector]) -> None:
+        """Forgets what nothing was learnt of for longest, if too much is known. `living` has the vectors in use."""
+        if self._count > MOST_SEEN:
+            known = self.known()
+            for one in known[: self._count - MOST_SEEN + MOST_SEEN // EIGHTHS]:
+                one.forget()
+                self._count -= 1
+        if len(self._levels) > self._sweep_at:
+            self._sweep(list(living))
+
+    def _sweep(self, living: Sequence[InternedVector]) -> None:
+        """Lets go of vectors that nothing is known of, and that are not in use."""
+        levels = {id(one) for seen in living for one in seen.levels}
+        self._levels = {level: one for level, one in self._levels.items() if one.used is not None or id(one) in levels}
+        self._seen = {seen.name[0]: [None] * (EIGHTHS * EIGHTHS) for seen in living}
+        for seen in living:
+            vector, left, since = seen.name
+            self._seen[vector][EIGHTHS * left + since] = seen
+        self._sweep_at = 2 * len(self._levels) + 4 * MOST_SEEN
+
+    # ------------------------------------------------------------ state
+
+    def remembered(self) -> list[list[Any]]:
+        """Returns what is saved of it."""
+        return [[one.level, one.value, f"{one.map(self.bundles):x}"] for one in self.known()]
+
+    def remember(self, bundles: int, saved: Sequence[Sequence[Any]]) -> None:
+        """Takes over what was saved when so many bundles had begun."""
+        self.bundles = bundles
+        for place, (level, value, bits) in enumerate(saved):
+            one = self._level(lists_to_tuples(level))
+            one.take_over(value, int(bits, 16), bundles, place - _BEFORE)
+        self._count = len(saved)
+
+
+_BEFORE = 1 << 62
+"""Less than any time, as a negative number."""
+
+
+def lists_to_tuples(value: Any) -> Any:
+    return tuple(map(lists_to_tuples, value)) if isinstance(value, list) else value
+
+
+PartialName = tuple[Vector, int]
+"""Tells a partial match among those of a key: its place in the expression, and the number of its last event."""
+
+
+class PartialCandidate(NamedTuple):
+    """A partial match that may be kept: when it begins at most and ends, and its rank where nothing is known."""
+
+    name: PartialName
+    start: int
+    t1: int
+    rank: Any
+
+
+class Cover:
+    """A choice among candidates, which are given by rank, each with its vector."""
+
+    def __init__(
+        self,
+        ranked: Sequence[PartialCandidate],
+        seen: Sequence[InternedVector],
+        bundles: int,
+        hash_of: Callable[[PartialCandidate], int],
+    ) -> None:
+        """`bundles` says how many have begun."""
+        self._ranked, self._hash_of = ranked, hash_of
+        self._taken = [False] * len(ranked)
+        self._next = 0
+        self._hashed: list[int] | None = None
+        self._alike: dict[InternedVector, list[int]] = {}
+        """The candidates of each vector, the first one at the end."""
+        for at in range(len(ranked) - 1, -1, -1):
+            self._alike.setdefault(seen[at], []).append(at)
+        known = {one: one.known() for one in self._alike}
+        promises = {one: (what.value, what.map(bundles)) for one, what in known.items() if what.value > 0}
+        self._promises = {one: promise for one, promise in promises.items() if promise[1]}
+        self._every = 0
+        for _, leads in self._promises.values():
+            self._every |= leads
+        self._waiting: list[tuple[float, int, InternedVector]] = []
+        """Vectors, what they promise at most, and their first candidate: a heap."""
+        self._covered = 0
+
+    def by_hash(self) -> int:
+        """Returns one that has nothing to do with what is known."""
+        if self._hashed is None:
+            hashes = list(map(self._hash_of, self._ranked))
+            self._hashed = sorted(range(len(hashes)), key=lambda at: (hashes[at], at), reverse=True)
+        while self._taken[self._hashed[-1]]:
+            self._hashed.pop()
+        return self._take(self._hashed.pop())
+
+    def best(self) -> int:
+        """Returns the one that promises most. When all bundles are covered, it begins anew."""
+        if self._covered == self._every or not self._has_more():
+            self._covered, self._waiting = 0, self._round()
+        if not self._waiting:
+            while self._taken[self._next]:
+                self._next += 1
+            return self._take(self._next)
+        _, at, seen = heappop(self._waiting)
+        self._covered |= self._promises[seen][1]
+        return self._take(at)
+
+    def _take(self, at: int) -> int:
+        self._taken[at] = True
+        return at
+
+    def _has_more(self) -> bool:
+        """Brings the vector that promises most to the front; returns whether it promises anything more."""
+        while self._waiting:
+            promised, first, seen = self._waiting[0]
+            value, leads = self._promises[seen]
+            gain, at = value * (leads & ~self._covered).bit_count(), self._first(seen)
+            if at is None or not gain:
+                heappop(self._waiting)
+            elif (-gain, at) == (promised, first):
+                return True
+            else:
+                heapreplace(self._waiting, (-gain, at, seen))
+        return False
+
+    def _round(self) -> list[tuple[float, int, InternedVector]]:
+        found = [
+            (-value * leads.bit_count(), at, seen)
+            for seen, (value, leads) in self._promises.items()
+            if (at := self._first(seen)) is not None
+        ]
+        heapify(found)
+        return found
+
+    def _first(self, seen: InternedVector) -> int | None:
+        """Returns the first candidate of a vector that was not taken."""
+        some = self._alike[seen]
+        while some and self._taken[some[-1]]:
+            some.pop()
+        return some[-1] if some else None
+
+
+def hashed(one: PartialCandidate) -> int:
+    """Returns a number that has nothing to do with what a candidate is."""
+    return crc32(repr((one.name[0], one.start, one.t1)).encode())
+
+
+KeyTuple = tuple[Any, ...]
+
+EXPLORING = 16
+"""Each so many-th place is given by hash."""
+
+Nodes = dict[Vector, dict[int, "PartialNode"]]
+"""The nodes of a key, by their places in the expression, and the numbers of their last events."""
+
+Predecessors = Sequence[tuple[Vector, Sequence[int]]]
+"""Nodes of a key: at each of some places those with these last events."""
+
+
+@dataclass(slots=True, eq=False)
+class PartialNode:
+    """A partial match that is kept: when it begins at most and ends, its vector, those that it and the ones before it
+    ever had, and whether it has gone on, or is a match."""
+
+    start: int
+    t1: int
+    seen: InternedVector
+    trace: frozenset[InternedVector]
+    went_on: bool = False
+    same_until: int = 0
+    """Its vector does not change before."""
+    hashed: int = -1
+
+
+class Extension(NamedTuple):
+    """A partial match that an event makes of those before it. If it is a match, `is_match`."""
+
+    name: PartialName
+    start: int
+    before: Predecessors
+    is_match: bool
+
+
+@dataclass
+class NearHistory:
+    """What is learnt of one statement. `window` is the greatest span of a match; `text` orders keys."""
+
+    window: int
+    text: Callable[[KeyTuple], Any]
+    places: int = 0
+    """How many nodes were chosen among more."""
+    told: dict[KeyTuple, tuple[int, int]] = field(default_factory=dict)
+    """Of each key when its last match was, and the number of its bundle."""
+    nodes: dict[KeyTuple, Nodes] = field(default_factory=dict)
+    vectors: Vectors = field(default_factory=Vectors)
+    _queue: list[tuple[int, Any, Vector, int, KeyTuple, int]] = field(default_factory=list)
+    """When nodes begin at most, and which ones."""
+    _most_queued: int = 64
+
+    # ------------------------------------------------------------ time
+
+    def pass_until(self, time: int) -> None:
+        """Learns of nodes that can go on no more, and never have."""
+        while self._queue and self._queue[0][0] + self.window < time:
+            _, _, vector, _, key, number = heappop(self._queue)
+            nodes = self.nodes.get(key, {})
+            node = nodes.get(vector, {}).get(number)
+            if node is None or node.start + self.window >= time:
+                continue
+            if not node.went_on:
+                self.vectors.learn(node.seen, 0.0, time)
+            del nodes[vector][number]
+            if not nodes[vector]:
+                del nodes[vector]
+            if not nodes:
+                del self.nodes[key]
+
+    def tidy(self, time: int) -> None:
+        """Forgets what matters no more: when keys had matches, when nodes would have ended that are gone, and what is
+        known of vectors that were not seen for long."""
+        if len(self._queue) > self._most_queued:
+            self._queue = [one for one in self._queue if one[5] in self.nodes.get(one[4], {}).get(one[2], {})]
+            heapify(self._queue)
+            self._most_queued = 2 * len(self._queue) + EIGHTHS
+        if len(self.told) > 2 * len(self.nodes) + EIGHTHS:
+            self.told = {key: one for key, one in self.told.items() if time - one[0] <= self.window}
+        self.vectors.tidy(self._in_use())
+
+    def _in_use(self) -> Iterator[InternedVector]:
+        for of_key in self.nodes.values():
+            for some in of_key.values():
+                for node in some.values():
+                    yield node.seen
+                    yield from node.trace
+
+    # ------------------------------------------------------------ learning
+
+    def learn(self, time: int, made: Iterable[tuple[KeyTuple, Extension]]) -> None:
+        """Learns what the events of a time made of the nodes before."""
+        of_keys: dict[KeyTuple, list[Extension]] = {}
+        for key, one in made:
+            of_keys.setdefault(key, []).append(one)
+        for key in sorted(of_keys, key=self.text) if len(of_keys) > 1 else of_keys:
+            self._learn_key(time, key, of_keys[key])
+
+    def _learn_key(self, time: int, key: KeyTuple, made: Sequence[Extension]) -> None:
+        nodes, vectors, text = self.nodes.setdefault(key, {}), self.vectors, self.text(key)
+        bundle = self._bundle(time, key) if any(one.is_match for one in made) else None
+        new: list[tuple[PartialName, PartialNode]] = []
+        for one, before in sorted(self._with_nodes(nodes, made), key=_place):
+            seen = self._seen(one.name[0], one.start, time, time)
+            trace = frozenset([seen]).union(*{node.trace for node in before})
+            gained = 0.0
+            if one.is_match and bundle is not None:
+                gained = 1.0
+                vectors.lead(trace, bundle, time)
+                vectors.learn(seen, gained, time)
+            for node in before:
+                vectors.learn(node.seen, max(gained, seen.known().value), time)
+                node.went_on = True
+            new.append((one.name, PartialNode(one.start, time, seen, trace, one.is_match)))
+            heappush(self._queue, (one.start, text, one.name[0], time, key, one.name[1]))
+        for (vector, number), node in new:
+            nodes.setdefault(vector, {})[number] = node
+
+    def _with_nodes(self, nodes: Nodes, made: Sequence[Extension]) -> Iterator[tuple[Extension, list[PartialNode]]]:
+        for one in made:
+            before = []
+            for vector, numbers in one.before:
+                some = nodes.get(vector, {})
+                before += [some[number] for number in numbers if number in some]
+            yield one, sorted(before, key=_like)
+
+    def _bundle(self, time: int, key: KeyTuple) -> int:
+        last = self.told.get(key)
+        if last is not None and time - last[0] <= self.window:
+            number = last[1]
+        else:
+            number = self.vectors.bundles
+            self.vectors.bundles += 1
+        self.told[key] = time, number
+        return number
+
+    def _seen(self, vector: Vector, start: int, t1: int, now: int) -> InternedVector:
+        window = max(self.window, 1)
+        left = min(max(EIGHTHS * (start + window - now) // window, 0), EIGHTHS - 1)
+        return self.vectors.seen(vector, left, min(EIGHTHS * (now - t1) // window, EIGHTHS - 1))
+
+    # ------------------------------------------------------------ which are kept
+
+    def chosen(self, time: int, key: KeyTuple, candidates: Sequence[PartialCandidate], most: int) -> set[PartialName]:
+        """Returns so many of the nodes of a key, of which there are more: those that promise most, and some by hash."""
+        ranked = sorted(candidates, key=_rank)
+        nodes = self.nodes.get(key, {})
+
+        def node_of(one: PartialCandidate) -> PartialNode | None:
+            return nodes.get(one.name[0], {}).get(one.name[1])
+
+        def seen_of(one: PartialCandidate) -> InternedVector:
+            node = node_of(one)
+            if node is not None and time < node.same_until:
+                return node.seen
+            return self._seen(one.name[0], one.start, one.t1, time)
+
+        def hash_of(one: PartialCandidate) -> int:
+            node = node_of(one)
+            if node is None:
+                return hashed(one)
+            if node.hashed < 0:
+                node.hashed = hashed(one)
+            return node.hashed
+
+        cover = Cover(ranked, list(map(seen_of, ranked)), self.vectors.bundles, hash_of)
+        taken = set()
+        for _ in range(most):
+            self.places += 1
+            taken.add(ranked[cover.best() if self.places % EXPLORING else cover.by_hash()].name)
+        return taken
+
+    def keep(self, key: KeyTuple, kept: Mapping[Vector, set[int]]) -> None:
+        """Forgets the nodes of a key that were not chosen."""
+        nodes = self.nodes.get(key, {})
+        for vector, some in list(nodes.items()):
+            numbers = kept.get(vector, ())
+            left = {number: node for number, node in some.items() if number in numbers}
+            if left:
+                nodes[vector] = left
+            else:
+                del nodes[vector]
+
+    def age(self, time: int, key: KeyTuple) -> None:
+        """Learns how the nodes of a key grow older."""
+        window, older = max(self.window, 1), []
+        for vector, some in self.nodes.get(key, {}).items():
+            for node in some.values():
+                if time < node.same_until:
+                    continue
+                seen = self._seen(vector, node.start, node.t1, time)
+                _, left, since = seen.name
+                node.same_until = min(
+                    node.start + window - -(-left * window // EIGHTHS), node.t1 + (since + 1) * window // EIGHTHS
+                )
+                if seen is not node.seen:
+                    older.append((seen, node))
+        for seen, node in sorted(older, key=lambda one: (one[0].name, one[1].start, one[1].t1)):
+            self.vectors.learn(node.seen, seen.known().value, time)
+            node.seen = seen
+            node.trace |= {seen}
+
+    # ------------------------------------------------------------ state
+
+    def remembered(self) -> dict[str, Any]:
+        """Returns what is saved of it beside nodes and keys."""
+        return {"bundles": self.vectors.bundles, "places": self.places, "known": self.vectors.remembered()}
+
+    def remember(self, saved: dict[str, Any]) -> None:
+        """Takes over what was saved."""
+        self.places = saved["places"]
+        self.vectors.remember(saved["bundles"], saved["known"])
+
+    def adopt(self, key: KeyTuple, name: PartialName, start: int, t1: int, saved: Sequence[Any]) -> None:
+        """Takes over a node that was saved."""
+        vector, number = name
+        own, *trace = [self.vectors.seen(*lists_to_tuples(one)) for one in (saved[0], *saved[1])]
+        self.nodes.setdefault(key, {}).setdefault(vector, {})[number] = PartialNode(
+            start, t1, own, frozenset(trace), went_on=saved[2]
+        )
+        heappush(self._queue, (start, self.text(key), vector, t1, key, number))
+
+    def saved_node(self, key: KeyTuple, name: PartialName) -> list[Any] | None:
+        node = self.nodes.get(key, {}).get(name[0], {}).get(name[1])
+        return None if node is None else [node.seen.name, sorted(one.name for one in node.trace), node.went_on]
+
+
+def _rank(one: PartialCandidate) -> Any:
+    return one.rank
+
+
+def _like(node: PartialNode) -> Any:
+    return node.seen.name, node.start, node.t1
+
+
+def _place(one: tuple[Extension, list[PartialNode]]) -> Any:
+    made, before = one
+    return made.name[0], made.start, made.is_match, list(map(_like, before))

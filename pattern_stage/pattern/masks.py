@@ -1,0 +1,260 @@
+"""Sets of rows as the bits of a whole number: bit `r` is row `r`.
+
+The events that runs are made of, and how runs share them.
+
+A trail is events of one variable, each of them the only way on from the one before. Runs begin at some of its events,
+or have come to its first one from other trails. So all runs that end with an event and remember the same are one entry,
+with a place in a trail; and what they were is kept as segments of lists of entries, which costs no more than the lists
+that they were made of, whatever the number of runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from common.arrays import Ints
+from pattern_stage.columns import Mask
+from pattern_stage.fan_out import grow_array
+from pattern_stage.plan import NO_BOUND
+
+_FEW = 8
+"""So few bits are set one by one."""
+
+
+def rows_to_mask(rows: Ints) -> int:
+    """Returns the set of rows.
+
+    >>> rows_to_mask(np.array([0, 2]))
+    5
+    """
+    if len(rows) <= _FEW:
+        found = 0
+        for row in rows.tolist():
+            found |= 1 << row
+        return found
+    flags = np.zeros(int(rows.max()) + 1, np.bool_)
+    flags[rows] = True
+    return mask_of_flags(flags)
+
+
+def mask_of_flags(flags: Mask) -> int:
+    """Returns the set of the rows whose flags are set."""
+    return int.from_bytes(np.packbits(flags, bitorder="little").tobytes(), "little")
+
+
+def mask_to_rows(mask: int) -> Ints:
+    """Returns the rows of a set, ascending.
+
+    >>> mask_to_rows(5).tolist()
+    [0, 2]
+    """
+    if mask & (mask - 1) == 0:
+        return np.array([mask.bit_length() - 1] if mask else [], np.int64)
+    data = np.frombuffer(mask.to_bytes((mask.bit_length() + 7) // 8, "little"), np.uint8)
+    return np.flatnonzero(np.unpackbits(data, bitorder="little"))
+
+
+def flags_of(mask: int, size: int) -> Mask:
+    """Returns a flag for each row up to `size`: whether the set has it. The set EVERY has all.
+
+    >>> flags_of(5, 4).tolist()
+    [True, False, True, False]
+    """
+    if mask < 0:
+        return np.ones(size, np.bool_)
+    data = np.frombuffer((mask & (1 << size) - 1).to_bytes((size + 7) // 8, "little"), np.uint8)
+    return np.unpackbits(data, count=size, bitorder="little").view(np.bool_)
+
+
+def masks_by_place(places: Ints, rows: Ints, count: int) -> list[int]:
+    """Returns of each of so many places the set of its rows, given as pairs sorted by place."""
+    found = [0] * count
+    if not len(places):
+        return found
+    heads = np.flatnonzero(np.diff(places, prepend=-1))
+    for place, begin, end in zip(
+        places[heads].tolist(), heads.tolist(), np.append(heads[1:], len(places)).tolist(), strict=True
+    ):
+        found[place] = rows_to_mask(rows[begin:end])
+    return found
+
+
+def expanded(masks: Sequence[int]) -> tuple[Ints, Ints]:
+    """Returns pairs of the place of a set among these and a row of it, sorted."""
+    if all(mask == 1 for mask in masks):
+        return np.arange(len(masks)), np.zeros(len(masks), np.int64)
+    known: dict[int, Ints] = {}
+    rows = []
+    for mask in masks:
+        found = known.get(mask)
+        if found is None:
+            found = known[mask] = mask_to_rows(mask)
+        rows.append(found)
+    sizes = np.fromiter(map(len, rows), np.int64, len(rows))
+    return np.repeat(np.arange(len(rows)), sizes), np.concatenate([np.zeros(0, np.int64), *rows])
+
+
+EVERY = -1
+"""The set of all rows."""
+
+ALWAYS = -NO_BOUND
+"""A time before all others."""
+
+EventTuple = tuple[Any, ...]
+"""An event: t0, t1, the number of its part, and values."""
+
+_LONG = 64
+"""So many events make a trail long."""
+
+
+class Root(NamedTuple):
+    """Runs that begin with an event of a trail."""
+
+    place: int
+    start: int
+    """The event's t0."""
+    bound: int
+    """A time that matches have to end after."""
+    rows: int
+
+
+class TrailEntry(NamedTuple):
+    """Runs that remember the same and end with one event of a trail: those that begin between `oldest` and `start`, or
+    a little more."""
+
+    t1: int
+    trail: Trail
+    place: int
+    rows: int
+    start: int
+    oldest: int
+    top: int
+    """The greatest start of this entry and of those before it in its list; or more."""
+    reach: int
+    """The rows of all of these; or more."""
+
+
+Segment = tuple[list[TrailEntry], int, int, int]
+"""A list of entries, from where to where, and the rows that went on from there."""
+
+
+def top_of(segment: Segment) -> int:
+    """Returns when the runs of a segment begin at most."""
+    entries, begin, stop, _ = segment
+    return entries[stop - 1].top if begin == 0 else max(entries[at].start for at in range(begin, stop))
+
+
+class Trail:
+    """Events of a variable. Places are counted from where the trail began, also when the first events are forgotten."""
+
+    __slots__ = ("_known", "_numbers", "component", "events", "forgotten", "roots", "rows", "segments")
+
+    def __init__(self, component: int, events: list[EventTuple], rows: int, forgotten: int = 0) -> None:
+        self.component, self.events, self.rows, self.forgotten = component, events, rows, forgotten
+        self.roots: list[Root] = []
+        """By place."""
+        self.segments: list[Segment] = []
+        """The runs before the first event."""
+        self._numbers: Ints | None = None
+        self._known = 0
+
+    @property
+    def last(self) -> int:
+        """The last place."""
+        return self.forgotten + len(self.events) - 1
+
+    def event(self, place: int) -> EventTuple:
+        return self.events[place - self.forgotten]
+
+    def until(self, place: int, begin: int | None = None) -> list[EventTuple]:
+        """Returns the events up to a place: all that are there, or those from another place on."""
+        first = 0 if begin is None else begin - self.forgotten
+        return self.events[first : place + 1 - self.forgotten]
+
+    def numbers(self, begin: int, place: int) -> Ints:
+        """Returns the numbers of the events from one place to another, which never change."""
+        first, end = begin - self.forgotten, place + 1 - self.forgotten
+        if self._known < end:
+            known = np.zeros(0, np.int64) if self._numbers is None else self._numbers
+            self._numbers = grow_array(known, len(self.events))
+            self._numbers[self._known : len(self.events)] = [event[2] for event in self.events[self._known :]]
+            self._known = len(self.events)
+        assert self._numbers is not None
+        return self._numbers[first:end]
+
+    @property
+    def is_long(self) -> bool:
+        """Whether it is to be trimmed from time to time."""
+        return len(self.events) >= _LONG
+
+    def trim(self, low: int) -> None:
+        """Forgets the first events, if many of them are of runs alone that began before a time. Bundles of matches lose
+        what they refer to."""
+        if self.segments:
+            return
+        gone = 0
+        while gone < len(self.roots) and self.roots[gone].start < low:
+            gone += 1
+        first = self.roots[gone].place if gone < len(self.roots) else self.last
+        if 2 * (first - self.forgotten) >= len(self.events):
+            self.events = self.events[first - self.forgotten :]
+            self.roots = self.roots[gone:]
+            self.forgotten, self._numbers, self._known = first, None, 0
+
+
+class Draft:
+    """Runs that end with an event as a variable and remember the same, as they are put together."""
+
+    __slots__ = ("before", "component", "event", "oldest", "roots", "segments")
+
+    def __init__(self, event: EventTuple, component: int) -> None:
+        self.event, self.component = event, component
+        self.segments: list[Segment] = []
+        self.roots: list[tuple[int, int]] = []
+        """If runs begin with this event: their rows, each with a time that matches have to end after."""
+        self.before, self.oldest = ALWAYS, NO_BOUND
+        """When the runs before the event begin at most, and all runs at least; or a little more."""
+
+    @property
+    def start(self) -> int:
+        """When the runs begin at most."""
+        return self.event[0] if self.roots else self.before
+
+    @property
+    def rows(self) -> int:
+        """The rows of all of these runs; or more."""
+        rows = 0
+        for _, of in self.roots:
+            rows |= of
+        for entries, begin, stop, of in self.segments:
+            rows |= of & (entries[begin].rows if stop - begin == 1 else entries[stop - 1].reach)
+        return rows
+
+    def trail(self, rows: int) -> Trail:
+        """Returns the trail that now ends with the event."""
+        trail = self._before()
+        if trail is None:
+            trail = Trail(self.component, [self.event], rows)
+            trail.segments = self.segments
+        else:
+            trail.events.append(self.event)
+            trail.rows |= rows
+        place = trail.last
+        trail.roots += [Root(place, self.event[0], bound, of) for bound, of in self.roots]
+        return trail
+
+    def _before(self) -> Trail | None:
+        """Returns the trail that goes on here with all of its rows."""
+        if len(self.segments) != 1:
+            return None
+        entries, begin, stop, of = self.segments[0]
+        if stop - begin != 1:
+            return None
+        one = entries[begin]
+        trail = one.trail
+        if one.place != trail.last or trail.component != self.component or trail.rows & ~(of & one.rows):
+            return None
+        return trail

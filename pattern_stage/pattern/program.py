@@ -1,0 +1,667 @@
+"""A PATTERN without SET as an automaton: what a run remembers in each state, and what its edges test.
+
+State `j` is that of a run whose last event is of variable `j`, negated ones aside. A run begins in state 0; it takes a
+further event of a Kleene variable, and proceeds to the next variable with that one's first event (`begin`), if what is
+asked of the complete variable holds: proceed and begin are one edge.
+
+A regular expression over letters as an automaton that may leave letters out.
+
+Each letter of the expression is a position. From a position, or from the begin, an event leads to a position of its
+stream, at the cost of the letters that are left out on the way. A chain of events is told by a vector: of each position
+that it may end at the least number of letters left out so far. So a chain has one vector, however it is read.
+
+Match windows (Cadonna, Gamper, Boehlen): what events behind a first one say of whether a match may begin with it.
+
+The window of an event is all that lies within the pattern's window from it on. Three things make it small, or needless
+to look at, before anything is matched: events are left out that no variable may have by what they are alone (filter);
+events with other keys are in windows of their own (partition); and each variable has to have a candidate, in the order
+of the groups (necessary conditions).
+
+The values of events that a pattern needs, and where each is in the tuple that an event is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, cast
+
+from pattern_stage.clauses import condition_operands, has_parameters, leaves, rewritten, rewritten_condition
+from pattern_stage.definition import of_event, with_arguments, with_values
+from pattern_stage.pattern import rows
+from pattern_stage.pattern.cells import RegisterTest
+from pattern_stage.pattern.rows import Register, RegisterRead, RowTest, TupleField, Writer
+from pattern_stage.values import Texts, value_kind
+from xscl.algebra.events import (
+    Aggregated,
+    Attribute,
+    Comparison,
+    EventCondition,
+    Function,
+    Kind,
+    Length,
+    Letter,
+    Letters,
+    OfItem,
+    OfItems,
+    OneOf,
+    Pattern,
+    Referent,
+    Repeated,
+    Schema,
+    Value,
+    WhereConjunct,
+    Word,
+)
+
+Vector = tuple[tuple[int, int], ...]
+"""Positions with what is left out until there, in order."""
+
+_NEVER = 1 << 30
+
+
+@dataclass(slots=True)
+class _Piece:
+    """A part of an expression: where its words begin and end, and whether it has the empty word."""
+
+    first: frozenset[int]
+    last: frozenset[int]
+    empty: bool
+
+
+class LetterAutomaton:
+    """An expression, of whose words at most so many letters may be left out."""
+
+    def __init__(self, letters: Letters, errors: int) -> None:
+        self.errors = errors
+        self.letters: list[Letter] = []
+        """That of each position."""
+        self.follow: list[set[int]] = []
+        """For each position those that may come next, if nothing is left out."""
+        whole = self._piece(letters)
+        self.first, self.last = whole.first, whole.last
+        begins = self._costs(whole.first)
+        after = [self._costs(frozenset(follow)) for follow in self.follow]
+        ends = [self._end(at, whole.last) for at in range(len(self.letters))]
+        self._ends = ends
+        self._steps: dict[int, list[list[tuple[int, int]]]] = {}
+        """For each input: from each position, and from the begin (the last), where to and at which cost."""
+        for stream in {int(one.source.stream) for one in self.letters}:
+            mine = [at for at, one in enumerate(self.letters) if int(one.source.stream) == stream]
+            self._steps[stream] = [
+                [(to, costs[to]) for to in mine if costs[to] <= errors] for costs in [*after, begins]
+            ]
+
+    def begin(self, stream: int) -> Vector:
+        """Returns the vector of a chain of one event; an empty one if there is none."""
+        return tuple(sorted(self._steps[stream][-1]))
+
+    def step(self, vector: Vector, stream: int) -> Vector:
+        """Returns the vector of a chain with an event more."""
+        found: dict[int, int] = {}
+        steps = self._steps[stream]
+        for at, cost in vector:
+            for to, more in steps[at]:
+                if cost + more <= self.errors and cost + more < found.get(to, _NEVER):
+                    found[to] = cost + more
+        return tuple(sorted(found.items()))
+
+    def lacking(self, vector: Vector) -> int | None:
+        """Returns how many letters a chain lacks at least; None if too many."""
+        least = min((cost + self._ends[at] for at, cost in vector), default=_NEVER)
+        return least if least <= self.errors else None
+
+    # ------------------------------------------------------------ making
+
+    def _piece(self, letters: Letters) -> _Piece:
+        match letters:
+            case Letter():
+                at = len(self.letters)
+                self.letters.append(letters)
+                self.follow.append(set())
+                return _Piece(frozenset([at]), frozenset([at]), False)
+            case OneOf(parts=parts):
+                pieces = [self._piece(part) for part in parts]
+                first = frozenset[int]().union(*(one.first for one in pieces))
+                last = frozenset[int]().union(*(one.last for one in pieces))
+                return _Piece(first, last, any(one.empty for one in pieces))
+            case Word(parts=parts):
+                whole = _Piece(frozenset(), frozenset(), True)
+                for part in parts:
+                    whole = self._then(whole, self._piece(part))
+                return whole
+            case Repeated(part=part, least=least):
+                whole = _Piece(frozenset(), frozenset(), True)
+                for _ in range(max(least, 1)):
+                    one = self._piece(part)
+                    whole = self._then(whole, one)
+                for at in one.last:
+                    self.follow[at] |= one.first
+                return _Piece(whole.first, whole.last, whole.empty or least == 0)
+
+    def _then(self, one: _Piece, other: _Piece) -> _Piece:
+        for at in one.last:
+            self.follow[at] |= other.first
+        return _Piece(
+            one.first | other.first if one.empty else one.first,
+            other.last | one.last if other.empty else other.last,
+            one.empty and other.empty,
+        )
+
+    def _cost(self, at: int) -> int:
+        return _NEVER if self.letters[at].needed else 1
+
+    def _costs(self, begins: frozenset[int]) -> list[int]:
+        """Returns how many letters are left out at least before each position, from where `begins` are next."""
+        costs = [_NEVER] * len(self.letters)
+        waiting = list(begins)
+        for at in begins:
+            costs[at] = 0
+        while waiting:
+            at = waiting.pop(0)
+            for to in self.follow[at]:
+                cost = costs[at] + self._cost(at)
+                if cost < costs[to]:
+                    costs[to] = cost
+                    waiting.append(to)
+        return costs
+
+    def _end(self, at: int, last: frozenset[int]) -> int:
+        """Returns how many letters are left out at least from behind a position to the end."""
+        if at in last:
+            return 0
+        costs = self._costs(frozenset(self.follow[at]))
+        return min((costs[one] + self._cost(one) for one in last), default=_NEVER)
+
+
+_Unit = Literal["first", "further", "absent"]
+"""Which event of a variable one is: the first or only one, a further one, or one that must not be there."""
+
+_Place = tuple[int, _Unit]
+"""A variable, and which event of it."""
+
+_OWN = {"first": {"only", "first", "every"}, "further": {"each", "every"}, "absent": {"only", "every"}}
+_PHASE = {"first": "first", "further": "each", "absent": "complete"}
+_UNITS: dict[str, tuple[_Unit, ...]] = {
+    "only": ("first",),
+    "first": ("first",),
+    "each": ("further",),
+    "every": ("first", "further"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class MatchRole:
+    """What an event may be to a match: it has to satisfy `conditions`, on the event as the left one, and its `keys`
+    are equal to those of all other events of the match."""
+
+    variable: int
+    unit: _Unit
+    conditions: tuple[EventCondition, ...]
+    keys: tuple[Attribute, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MatchWindows:
+    """The roles of a pattern. All events of a match have some role of its variable."""
+
+    roles: tuple[MatchRole, ...]
+    groups: tuple[int, ...]
+    """The group of the variable of each role."""
+
+    @property
+    def firsts(self) -> list[int]:
+        """The roles of first events: each has to have a candidate."""
+        return [at for at, role in enumerate(self.roles) if role.unit == "first"]
+
+    def in_order(self) -> Iterator[tuple[int, int]]:
+        """Yields pairs of roles: some candidate of the one ends before some candidate of the other begins."""
+        for one in self.firsts:
+            for other in self.firsts:
+                if self.groups[other] == self.groups[one] + 1:
+                    yield one, other
+
+
+def match_windows(pattern: Pattern) -> MatchWindows | None:
+    """Returns the roles of a pattern; None if its matches depend on events that have none: with `strict_contiguity` and
+    `partition_contiguity`."""
+    if pattern.strategy in ("strict", "partition"):
+        return None
+    places: list[_Place] = []
+    for at, one in enumerate(pattern.variables):
+        units: tuple[_Unit, ...] = ("absent",) if one.negated else ("first", "further") if one.kleene else ("first",)
+        places += [(at, unit) for unit in units]
+    kinds = [dict(one.source.schema) for one in pattern.variables]
+    keys: list[dict[_Place, Attribute]] = [
+        {(at, unit): Attribute("left", name, kinds[at][name]) for at, unit in places} for name in pattern.keys
+    ]
+    # With another strategy, an event of any key may be the next one, as long as its equality is not tested yet.
+    if pattern.strategy == "any":
+        keys += _equated(pattern, places)
+    roles = [
+        MatchRole(at, unit, _conditions(pattern, at, unit), tuple(key[at, unit] for key in keys)) for at, unit in places
+    ]
+    return MatchWindows(tuple(roles), tuple(pattern.variables[role.variable].group for role in roles))
+
+
+def _conditions(pattern: Pattern, variable: int, unit: _Unit) -> tuple[EventCondition, ...]:
+    """Returns the conditions on an event alone: those that are tested as a match takes it."""
+    tests = pattern.kills if unit == "absent" else pattern.conjuncts
+    return tuple(
+        of_event(one)
+        for one in tests
+        if one.variable == variable and one.phase == _PHASE[unit] and _is_about(one, variable, _OWN[unit])
+    )
+
+
+def _is_about(one: WhereConjunct, variable: int, own: set[str]) -> bool:
+    return all(isinstance(of, OfItem) and of.variable == variable and of.place in own for _, of in one.names)
+
+
+# ---------------------------------------------------------------- keys out of conditions
+
+_Node = tuple[_Place, Attribute]
+
+
+def _equated(pattern: Pattern, places: Sequence[_Place]) -> list[dict[_Place, Attribute]]:
+    """Returns keys that conditions imply: attributes, at least one of each role, that equalities make equal.
+
+    Only first events are in every match: an equality with another one says something of that alone.
+    """
+    absent = frozenset(at for at, unit in places if unit == "absent")
+    pairs = [pair for one in (*pattern.conjuncts, *pattern.kills) for pair in _equal(one, absent)]
+    classes: dict[_Node, set[_Node]] = {node: {node} for pair in pairs for node in pair if node[0][1] == "first"}
+    for one, other in pairs:
+        if one in classes and other in classes:
+            merged = classes[one] | classes[other]
+            classes |= dict.fromkeys(merged, merged)
+    for one, other in (*pairs, *(pair[::-1] for pair in pairs)):
+        if one in classes and other not in classes:
+            classes[one].add(other)
+    found = [dict(sorted(some, key=repr)) for some in {id(some): some for some in classes.values()}.values()]
+    return [key for key in found if key.keys() == set(places)]
+
+
+def _equal(one: WhereConjunct, absent: frozenset[int]) -> Iterator[tuple[_Node, _Node]]:
+    """Yields what a conjunct makes equal, if it is an equality of attributes."""
+    condition, names = one.condition, dict(one.names)
+    if not isinstance(condition, Comparison) or condition.op != "=":
+        return
+    left, right = condition.left, condition.right
+    if not (isinstance(left, Attribute) and isinstance(right, Attribute)) or left.kind != right.kind:
+        return
+    of, other = names[left.name], names[right.name]
+    if not (isinstance(of, OfItem) and isinstance(other, OfItem)):
+        return
+    if {of.place, other.place} == {"each", "previous"} and (of.variable, of.name) == (other.variable, other.name):
+        # Each event is equal to the one before: so all are equal to the first one.
+        attribute = Attribute("left", of.name, left.kind)
+        yield ((of.variable, "first"), attribute), ((of.variable, "further"), attribute)
+        return
+    for unit in _units(of, absent):
+        for another in _units(other, absent):
+            yield (
+                ((of.variable, unit), Attribute("left", of.name, left.kind)),
+                ((other.variable, another), Attribute("left", other.name, right.kind)),
+            )
+
+
+def _units(of: OfItem, absent: frozenset[int]) -> tuple[_Unit, ...]:
+    return ("absent",) if of.variable in absent else _UNITS.get(of.place, ())
+
+
+FIRST_SLOT = 3
+"""An event is a tuple: t0, t1, the number of its part, and from this place on values."""
+
+
+class EventSlots:
+    """The values of events that anything needs, by input: each is computed once for all events of an interval."""
+
+    def __init__(self) -> None:
+        self.values: dict[int, list[Value]] = {}
+
+    def slot(self, stream: int, value: Value) -> int:
+        """Returns where a value of an event is in its tuple."""
+        known = self.values.setdefault(stream, [])
+        if value not in known:
+            known.append(value)
+        return FIRST_SLOT + known.index(value)
+
+
+def slots_of(slots: EventSlots, stream: int, schema: Schema) -> list[int]:
+    """Returns where the attributes of the events of a stream are."""
+    return [slots.slot(stream, Attribute("left", name, kind)) for name, kind in schema]
+
+
+def as_aggregated(aggregated: Aggregated, place: int) -> Value:
+    """Returns an argument of an aggregate as it is computed: a string as a number, where numbers are aggregated."""
+    argument = aggregated.args[place]
+    as_is = aggregated.name == "count" or (aggregated.name == "argmax" and place == 0)
+    if value_kind(argument) == "string" and not as_is:
+        return Function("number", (argument,), "number")
+    return argument
+
+
+_Values = tuple[Any, ...]
+"""The registers of a run."""
+
+
+@dataclass(slots=True)
+class CompiledEdge:
+    """What an edge tests: of the event alone (`static`, over its attributes), and of the run."""
+
+    static: list[EventCondition] = field(default_factory=list)
+    dynamic: list[_Placed] = field(default_factory=list)
+    holds: Callable[[_Values, _Values], bool] | None = None
+    """What is about no row, all at once; None if there is nothing."""
+    by_row: list[RowTest] = field(default_factory=list)
+    equal: RegisterTest | None = None
+    """An equality among what it tests of the run and the event."""
+    equal_test: WhereConjunct | None = None
+    """The condition that it is."""
+
+
+@dataclass(slots=True)
+class Negation:
+    """A negated variable, before group `group`. `early`: what it kills is known before that group's event comes."""
+
+    variable: int
+    stream: int
+    group: int
+    edge: CompiledEdge
+    early: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """A condition whose attributes are named for where they are; `sets` are those that it holds for all tuples of."""
+
+    test: WhereConjunct
+    condition: EventCondition
+    at: dict[str, int | RegisterRead | tuple[int, int]]
+    sets: tuple[Register, ...]
+
+    @property
+    def by_row(self) -> bool:
+        return has_parameters(self.condition)
+
+
+class PatternProgram:
+    """A pattern, compiled. `streams` has the input of each variable."""
+
+    def __init__(self, pattern: Pattern, texts: Texts, slots: EventSlots) -> None:
+        self.pattern, self.slots, self._texts = pattern, slots, texts
+        self._writer = Writer(texts, rows.functions(texts))
+        self.positive = [at for at, one in enumerate(pattern.variables) if not one.negated]
+        self.kleene = [pattern.variables[at].kleene for at in self.positive]
+        self.streams = [int(pattern.variables[at].source.stream) for at in self.positive]
+        self.last = len(self.positive) - 1
+        self._live: list[dict[Register, int]] = [{} for _ in self.positive]
+        self.begins = [CompiledEdge() for _ in self.positive]
+        self.takes = [CompiledEdge() for _ in self.positive]
+        self.completes = [CompiledEdge() for _ in self.positive]
+        for test in pattern.conjuncts:
+            self._place(test)
+        self.negations = [self._negation(at) for at, one in enumerate(pattern.variables) if one.negated]
+        self._compile()
+
+    # ------------------------------------------------------------ where tests go
+
+    def _place(self, test: WhereConjunct) -> None:
+        at = self.positive.index(test.variable)
+        match test.phase:
+            case "first":
+                edge, state = self.begins[at], at - 1
+            case "each":
+                edge, state = self.takes[at], at
+            case "complete":
+                edge, state = self.completes[at], at
+        stream = None if test.phase == "complete" else self.streams[at]
+        self._add(edge, test, stream, state)
+
+    def _negation(self, variable: int) -> Negation:
+        one = self.pattern.variables[variable]
+        tests = [test for test in self.pattern.kills if test.variable == variable]
+        stream = int(one.source.stream)
+        others = [self.positive.index(of.variable) for test in tests for _, of in test.names if of.variable != variable]
+        early = all(at < one.group for at in others)
+        found = Negation(variable, stream, one.group, CompiledEdge(), early)
+        for test in tests:
+            if early:
+                self._add(found.edge, test, stream, one.group - 1)
+            elif all(of.variable == variable for _, of in test.names):
+                self._add(found.edge, test, stream, -1)
+        return found
+
+    def _add(self, edge: CompiledEdge, test: WhereConjunct, stream: int | None, state: int) -> None:
+        """Adds a test to an edge from a state. The event is of a stream; without one, it is about the run alone."""
+        placed = self._placed(test, stream)
+        if placed is None:
+            names = dict(test.names)
+            edge.static.append(
+                rewritten_condition(
+                    test.condition, lambda leaf: _own(leaf, names) if isinstance(leaf, Attribute) else leaf
+                )
+            )
+            return
+        edge.dynamic.append(placed)
+        for read in placed.at.values():
+            if isinstance(read, RegisterRead):
+                self._keep(read.register, state)
+        for register in placed.sets:
+            self._keep(register, state)
+
+    def _keep(self, register: Register, state: int) -> None:
+        for at in range(register.variable, state + 1):
+            self._live[at].setdefault(register, 0)
+        for other in register.needs():
+            self._keep(other, register.variable)
+
+    # ------------------------------------------------------------ names
+
+    def _placed(self, test: WhereConjunct, stream: int | None) -> _Placed | None:
+        """Returns a test with its names placed; None if it is about the event and constants alone."""
+        names, own = dict(test.names), test.variable
+        phase = test.phase
+        at: dict[str, int | RegisterRead | tuple[int, int]] = {}
+        gathered: dict[int, list[tuple[str, TupleField]]] = {}
+
+        def role(name: str) -> tuple[str, int]:
+            """Which event a name is of: the new one, or which one of a variable."""
+            of = names[name]
+            is_new = stream is not None and of.variable == own
+            match of:
+                case OfItem(place=place):
+                    if is_new and (phase == "first" or place in ("each", "every") or self._is_negated(own)):
+                        return "new", own
+                    if is_new:
+                        return {"previous": "last", "only": "first"}.get(place, place), own
+                    if place in ("each", "previous", "every"):
+                        return f"set {place}", of.variable
+                    return {"only": "first"}.get(place, place), of.variable
+                case OfItems(earlier=True) if not is_new:
+                    return "set earlier", of.variable
+            return name, of.variable  # a value of its own
+
+        def value_of(value: Value) -> Value:
+            found = [leaf for leaf in leaves(value) if isinstance(leaf, Attribute)]
+            if found and len(found) == len(list(leaves(value))):
+                roles = {role(leaf.name) for leaf in found}
+                if len(roles) == 1 and (isinstance(value, Attribute) or isinstance(names[found[0].name], OfItem)):
+                    return place(value, *roles.pop())
+            return with_arguments(value, value_of)
+
+        def place(value: Value, kind: str, variable: int) -> Value:
+            key = f"x{len(at) + sum(map(len, gathered.values()))}"
+            of = names[value.name] if isinstance(value, Attribute) else None
+            if isinstance(of, Length | OfItems):
+                read = self._read(of, stream_of=self._stream(of.variable))
+                if kind == "set earlier":
+                    gathered.setdefault(variable, []).append((key, TupleField(value_kind(value), read=read)))
+                else:
+                    at[key] = read
+                return Attribute("left", key, value_kind(value))
+            own_value = rewritten(value, lambda leaf: _own(leaf, names) if isinstance(leaf, Attribute) else leaf)
+            slot, vkind = self.slots.slot(self._stream(variable), own_value), value_kind(value)
+            position = -1 if self._is_negated(variable) else self.positive.index(variable)
+            if kind == "new":
+                at[key] = slot
+            elif kind in ("first", "last"):
+                at[key] = RegisterRead(Register(cast(Any, kind), position, (slot,), (vkind,)))
+            elif kind == "set previous":
+                last = RegisterRead(Register("last", position, (slot,), (vkind,)))
+                gathered.setdefault(variable, []).append((key, TupleField(vkind, read=last)))
+            else:
+                gathered.setdefault(variable, []).append((key, TupleField(vkind, slot)))
+            return Attribute("left", key, vkind)
+
+        if stream is not None and all(role(name)[0] == "new" for name in names):
+            return None
+        condition = with_values(test.condition, value_of)
+        sets: list[Register] = []
+        for variable, parts in gathered.items():
+            every = any(role(name)[0] == "set every" for name in names if names[name].variable == variable)
+            register = Register(
+                "every" if every else "each",
+                self.positive.index(variable),
+                parts=tuple(part for _, part in parts),
+            )
+            at.update({key: (len(sets), place_) for place_, (key, _) in enumerate(parts)})
+            sets.append(register)
+        return _Placed(test, condition, at, tuple(sets))
+
+    def _is_negated(self, variable: int) -> bool:
+        return self.pattern.variables[variable].negated
+
+    def _stream(self, variable: int) -> int:
+        return int(self.pattern.variables[variable].source.stream)
+
+    def _read(self, of: Length | OfItems, stream_of: int) -> RegisterRead:
+        at = self.positive.index(of.variable)
+        if isinstance(of, Length) or not of.aggregated.args:
+            return RegisterRead(Register("count", at))
+        name = of.aggregated.name
+        args = [as_aggregated(of.aggregated, place) for place in range(len(of.aggregated.args))]
+        slots = tuple(self.slots.slot(stream_of, arg) for arg in args)
+        kinds: tuple[Kind, ...] = tuple(map(value_kind, args))
+        kind = {"count": "known", "avg": "sum"}.get(name, name)
+        return RegisterRead(Register(cast(Any, kind), at, slots, kinds), average=name == "avg")
+
+    # ------------------------------------------------------------ code
+
+    def _compile(self) -> None:
+        for live in self._live:
+            for place, register in enumerate(live):
+                live[register] = place
+        self.layouts: list[tuple[Register, ...]] = [tuple(live) for live in self._live]
+        for state, edge in enumerate(self.begins):
+            self._finish(edge, state - 1)
+        for state, edge in [*enumerate(self.takes), *enumerate(self.completes)]:
+            self._finish(edge, state)
+        for negation in self.negations:
+            self._finish(negation.edge, negation.group - 1)
+        self.begin = [self._moved(state - 1, state) for state in range(self.last + 1)]
+        """For each state the registers of a run that begins it, from those before and the event."""
+        self.take = [self._moved(state, state) for state in range(self.last + 1)]
+        self.hashed = [self._hashed(state) for state in range(self.last + 1)]
+        """For each state the registers of which a hash finds all runs that an event may concern."""
+
+    def _hashed(self, state: int) -> frozenset[int]:
+        edges = [edge for _, edge in self._leaving(state)]
+        edges += [one.edge for one in self.negations if one.group == state + 1]
+        return frozenset(edge.equal.register for edge in edges if edge.equal is not None)
+
+    def _leaving(self, state: int) -> list[tuple[int, CompiledEdge]]:
+        """Returns the edges that events lead a run along from a state, each with its stream."""
+        found = [(self.streams[state], self.takes[state])] if self.kleene[state] else []
+        return found + ([(self.streams[state + 1], self.begins[state + 1])] if state < self.last else [])
+
+    def is_hashed(self, state: int, stream: int) -> bool:
+        """Returns whether a hash finds the runs of a state that go on with an event of a stream, whatever it may be."""
+        return all(edge.equal is not None for of, edge in self._leaving(state) if of == stream)
+
+    def _finish(self, edge: CompiledEdge, state: int) -> None:
+        plain = [self._code(one, state) for one in edge.dynamic if not one.by_row]
+        if plain:
+            edge.holds = self._writer.compiled("V, E", " and ".join(plain))
+        edge.by_row = [self._row_test(one, state) for one in edge.dynamic if one.by_row]
+        for one in edge.dynamic:
+            if (equal := self._equal(one, state)) is not None:
+                edge.equal, edge.equal_test = equal, one.test
+                break
+
+    def _equal(self, placed: _Placed, state: int) -> RegisterTest | None:
+        """Returns a test as an equality of a register and something of the event, if it is one, of values of one
+        kind."""
+        match placed.condition:
+            case Comparison("=", Attribute(name=one, kind=kind), Attribute(name=other, kind=also)) if kind == also:
+                match placed.at[one], placed.at[other]:
+                    case (RegisterRead(Register("first" | "last" | "min" | "max") as register, False), int(slot)) | (
+                        int(slot),
+                        RegisterRead(Register("first" | "last" | "min" | "max") as register, False),
+                    ):
+                        return RegisterTest(self._live[state][register], slot)
+        return None
+
+    def _at(self, state: int) -> Callable[[Register], str]:
+        return lambda register: f"V[{self._live[state][register]}]"
+
+    def _leaf(self, placed: _Placed, state: int) -> Callable[[Attribute], str]:
+        def code(leaf: Attribute) -> str:
+            found = placed.at[leaf.name]
+            match found:
+                case RegisterRead():
+                    return found.code(self._at(state))
+                case (set_, place):
+                    return f"S{set_}[{place}]"
+            return f"E[{found}]"
+
+        return code
+
+    def _code(self, placed: _Placed, state: int) -> str:
+        code = self._writer.condition(placed.condition, self._leaf(placed, state))
+        loops = self._loops(placed, state)
+        return f"all({code} {loops})" if loops else code
+
+    def _loops(self, placed: _Placed, state: int) -> str:
+        place = self._at(state)
+        return " ".join(f"for S{at} in {place(register)}" for at, register in enumerate(placed.sets))
+
+    def _row_test(self, placed: _Placed, state: int) -> RowTest:
+        names = list(placed.at)
+        used = [
+            leaf
+            for value in condition_operands(placed.condition)
+            for leaf in leaves(value)
+            if isinstance(leaf, Attribute)
+        ]
+        kinds: dict[str, Kind] = {leaf.name: leaf.kind for leaf in used}
+        leaf = self._leaf(placed, state)
+        code = ", ".join(leaf(Attribute("left", name, kinds[name])) for name in names)
+        loops = self._loops(placed, state)
+        gathered = f"[({code},) {loops}]" if loops else f"[({code},)]"
+        scalar = self._writer.condition(placed.condition, lambda one: f"X[{names.index(one.name)}]")
+        return RowTest(
+            self._texts,
+            placed.condition,
+            tuple((name, kinds[name]) for name in names),
+            self._writer.compiled("V, E", gathered),
+            self._writer.compiled("X, P", scalar),
+        )
+
+    def _moved(self, before: int, after: int) -> Callable[[_Values, _Values], _Values]:
+        codes = []
+        for register in self.layouts[after]:
+            if register.variable == after:
+                write = rows.take_code if before == after else rows.begin_code
+                # What an update reads is as it was before the event.
+                codes.append(write(register, self._at(after)))
+            else:
+                codes.append(self._at(before)(register))
+        return self._writer.compiled("V, E", f"({', '.join(codes)}{',' * bool(codes)})")
+
+
+def _own(leaf: Attribute, names: dict[str, Referent]) -> Attribute:
+    of = names[leaf.name]
+    assert isinstance(of, OfItem)
+    return Attribute("left", of.name, leaf.kind)

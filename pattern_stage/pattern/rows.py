@@ -1,0 +1,669 @@
+"""The events of an interval, epoch by epoch: of each its key, its values, and what it may be to which rows by these.
+
+What a run remembers of its events: the values V that conditions still need, each in a register.
+
+A register is of one variable. It is set with the variable's first event, updated with each further one, and goes when
+no later condition reads it. Its code is Python over V, the registers before an event, and E, the event's values.
+
+Conditions of runs with constants of rows: which rows one holds for, as a set.
+
+Conditions and values over single events as Python functions, by the same rules of NULL as `predicates`.
+
+A run is tested with one event at a time, where arrays of one would cost more than the test. So an expression is
+written as Python and compiled once a template. Numbers are floats, NaN for NULL; texts are codes.
+
+Conditions on an event alone, with constants of rows: rows with equal constants are tested once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Literal, NamedTuple, assert_never, cast
+
+import numpy as np
+
+from common.arrays import Ints
+from pattern_stage.clauses import Clauses, TooManyClauses, condition_operands, dnf_clauses, has_parameters, leaves
+from pattern_stage.columns import NULL_TEXT, Column, Columns, Flow, Mask, column_of, number_distinct, same
+from pattern_stage.fan_out import grow_array
+from pattern_stage.operators import Index, RowVectors
+from pattern_stage.pattern.masks import mask_of_flags, rows_to_mask
+from pattern_stage.values import FALSE, TRUE, Pairs, Texts, compile_condition, compile_value, single_events, value_kind
+from xscl.algebra.events import (
+    AllOf,
+    AnyOf,
+    Arithmetic,
+    Attribute,
+    Comparison,
+    Constant,
+    Duration,
+    EventCondition,
+    Function,
+    Gap,
+    Kind,
+    NullTest,
+    Parameter,
+    Schema,
+    TextTest,
+    Value,
+)
+from xscl.algebra.values import DERIVED
+
+_SCALAR_CLASSES = 16
+"""So few sets of rows are united one by one."""
+
+
+class StaticTest:
+    """Rows by a condition. Those with equal constants are a class, which is what the index finds."""
+
+    def __init__(self, conditions: Sequence[EventCondition], clauses: Clauses, index: Index) -> None:
+        """`clauses` are these conditions in disjunctive normal form."""
+        self._clauses, self._index = clauses, index
+        every = [leaf for one in conditions for value in condition_operands(one) for leaf in leaves(value)]
+        self._columns = sorted({leaf.index for leaf in every if isinstance(leaf, Parameter)})
+        self._numbers: dict[tuple[int, ...], int] = {}
+        self._constants: list[tuple[int, ...]] = []
+        """Of each class, as `same` has them."""
+        self._members: list[int] = []
+        """The rows of each class, as a set."""
+        self._free: list[int] = []
+        self._class_of = np.full(16, -1, np.int64)
+
+    def add_rows(self, new: Ints, rows: RowVectors) -> None:
+        """Takes in rows."""
+        columns = [same(rows.parameters[place][new]) for place in self._columns]
+        heads, of = number_distinct(columns)
+        order = np.argsort(of, kind="stable")
+        ends = np.searchsorted(of[order], np.arange(len(heads) + 1))
+        classes = np.empty(len(heads), np.int64)
+        fresh: list[int] = []
+        constants = zip(*(column[heads].tolist() for column in columns), strict=True)
+        for place, (vector, (begin, end)) in enumerate(zip(constants, pairwise(ends.tolist()), strict=True)):
+            number = self._numbers.get(vector)
+            if number is None:
+                number = self._added(vector)
+                fresh.append(place)
+            self._members[number] |= rows_to_mask(new[order[begin:end]])
+            classes[place] = number
+        self._class_of = grow_array(self._class_of, int(new.max(initial=-1)) + 1, -1)
+        self._class_of[new] = classes[of]
+        if fresh:
+            first = new[heads[fresh]]
+            self._index.add(classes[fresh], self._clauses, tuple(column[first] for column in rows.parameters))
+            self._index.settle()
+
+    def _added(self, constants: tuple[int, ...]) -> int:
+        number = self._free.pop() if self._free else len(self._members)
+        if number == len(self._members):
+            self._members.append(0)
+            self._constants.append(())
+        self._numbers[constants], self._constants[number] = number, constants
+        return number
+
+    def remove_rows(self, gone: Ints) -> None:
+        """Forgets rows."""
+        emptied = []
+        for row, number in zip(gone.tolist(), self._class_of[gone].tolist(), strict=True):
+            self._members[number] &= ~(1 << row)
+            if not self._members[number]:
+                del self._numbers[self._constants[number]]
+                emptied.append(number)
+        self._class_of[gone] = -1
+        self._free += emptied
+        self._index.remove(np.array(emptied, np.int64))
+
+    def codes(self) -> Iterator[Ints]:
+        """Yields the codes of the texts of its rows."""
+        yield from self._index.used()
+
+    def masks(self, events: Columns) -> list[int]:
+        """Returns of each event the rows that it satisfies."""
+        places, classes = self._index.hits(events)
+        ends = np.searchsorted(places, np.arange(len(events) + 1)).tolist()
+        return [self._united(classes[begin:end]) if begin < end else 0 for begin, end in pairwise(ends)]
+
+    def _united(self, classes: Ints) -> int:
+        if len(classes) <= _SCALAR_CLASSES:
+            found = 0
+            for number in classes.tolist():
+                found |= self._members[number]
+            return found
+        flags = np.zeros(len(self._members) + 1, np.bool_)
+        flags[classes] = True
+        return mask_of_flags(flags[self._class_of])  # the last flag is that of rows without a class
+
+
+KeyValues = Any
+"""The values of the keys of an event; None if one is NULL."""
+
+MakeIndex = Callable[[Schema, Texts], Index]
+
+
+class Arrival(NamedTuple):
+    """An event, and for each role of its stream the rows that may have it there. Roles are numbered for all streams;
+    `masks` has 0 for those of others."""
+
+    key: KeyValues
+    event: tuple[Any, ...]
+    """Its t0, t1, the number of its part, and values."""
+    masks: tuple[int, ...]
+    stream: int
+
+
+class EventRole:
+    """What an event of a stream may be to a pattern, by conditions on the event alone."""
+
+    def __init__(
+        self, stream: int, schema: Schema, conditions: Sequence[EventCondition], texts: Texts, index: MakeIndex
+    ) -> None:
+        self.stream = stream
+        plain = [one for one in conditions if not has_parameters(one)]
+        self._plain = compile_condition(AllOf(tuple(plain)), schema, None, texts) if plain else None
+        self._tests = [
+            StaticTest(some, clauses, index(schema, texts))
+            for some, clauses in _clauses([one for one in conditions if has_parameters(one)])
+        ]
+
+    def add_rows(self, new: Ints, rows: RowVectors) -> None:
+        """Takes in rows."""
+        for test in self._tests:
+            test.add_rows(new, rows)
+
+    def remove_rows(self, gone: Ints) -> None:
+        """Forgets rows."""
+        for test in self._tests:
+            test.remove_rows(gone)
+
+    def codes(self) -> Iterator[Ints]:
+        """Yields the codes of the texts of its rows."""
+        for test in self._tests:
+            yield from test.codes()
+
+    def masks(self, events: Columns, every: int) -> list[int]:
+        """Returns of each event the rows that may have it, of `every`."""
+        count = len(events)
+        found = [every] * count
+        if self._plain is not None:
+            at = np.arange(count)
+            held = self._plain(single_events(events, at, at, ()))
+            found = [every if one else 0 for one in held.tolist()]
+        for test in self._tests:
+            found = [one & other for one, other in zip(found, test.masks(events), strict=True)]
+        return found
+
+
+class RoleEvents:
+    """Makes the events of intervals ready for all roles of a pattern."""
+
+    def __init__(
+        self,
+        schemas: Sequence[Schema],
+        keys: Sequence[str],
+        roles: Sequence[EventRole],
+        texts: Texts,
+        *,
+        all_events: bool,
+    ) -> None:
+        self._schemas, self._roles, self._all = schemas, roles, all_events
+        self._texts = texts
+        self._keys = [[[name for name, _ in schema].index(key) for key in keys] for schema in schemas]
+        self._values: list[list[Callable[[Pairs], Column]]] = [[] for _ in schemas]
+
+    def compute(self, values: dict[int, list[Value]]) -> None:
+        """Takes in what is computed of the events of each input."""
+        for stream, some in values.items():
+            made = self._values[stream]
+            made += [compile_value(one, self._schemas[stream], None, self._texts) for one in some[len(made) :]]
+
+    def epochs(
+        self, inputs: Sequence[Flow], every: int, since: Sequence[tuple[int, int]]
+    ) -> Iterator[tuple[int, list[Arrival]]]:
+        """Yields the t1 of each epoch with its events, in order. `since` has times and rows that see what ends after
+        them; other rows see all."""
+        arrivals: list[Arrival] = []
+        for stream, flow in enumerate(inputs):
+            if len(flow.events):
+                arrivals += self._arrivals(stream, flow.events, every, since)
+        if len([flow for flow in inputs if len(flow.events)]) > 1:
+            arrivals.sort(key=lambda one: cast(int, one.event[1]))
+        epoch: list[Arrival] = []
+        time = None
+        for one in arrivals:
+            if one.event[1] != time:
+                if epoch:
+                    yield cast(int, time), epoch
+                time, epoch = one.event[1], []
+            epoch.append(one)
+        if epoch:
+            yield cast(int, time), epoch
+
+    def _arrivals(self, stream: int, events: Columns, every: int, since: Sequence[tuple[int, int]]) -> list[Arrival]:
+        count = len(events)
+        nothing = [0] * count
+        masks = [role.masks(events, every) if role.stream == stream else nothing for role in self._roles]
+        chosen: Ints | None = None
+        if not self._all:
+            some: Mask = np.zeros(count, np.bool_)
+            for column in masks:
+                if column is not nothing:
+                    some |= np.fromiter(map(bool, column), np.bool_, count)
+            if not some.all():
+                chosen = np.flatnonzero(some)
+                events = events.take(chosen)
+                masks = [[column[at] for at in chosen.tolist()] for column in masks]
+                count = len(events)
+        at = np.arange(count)
+        pairs = single_events(events, at, at, ())
+        columns = [value(pairs).tolist() for value in self._values[stream]]
+        tuples = zip(events.t0.tolist(), events.t1.tolist(), events.parts[:, 0].tolist(), *columns, strict=True)
+        found = [
+            Arrival(key, event, mask, stream)
+            for key, event, mask in zip(self._key_of(stream, events), tuples, zip(*masks, strict=True), strict=True)
+        ]
+        if since and len(found) and found[0].event[1] <= max(time for time, _ in since):
+            found = [_seen(one, since) for one in found]
+        return found
+
+    def _key_of(self, stream: int, events: Columns) -> list[KeyValues]:
+        places = self._keys[stream]
+        if not places:
+            return [()] * len(events)
+        columns = []
+        for place in places:
+            column = events.values[place]
+            if column.dtype == np.int64:
+                columns.append([code if code >= 0 else None for code in column.tolist()])
+            else:
+                columns.append([number + 0.0 if number == number else None for number in column.tolist()])
+        if len(columns) == 1:
+            return [None if value is None else (value,) for value in columns[0]]
+        return [None if None in values else values for values in zip(*columns, strict=True)]
+
+
+def _seen(one: Arrival, since: Sequence[tuple[int, int]]) -> Arrival:
+    hidden = 0
+    for time, rows in since:
+        if one.event[1] <= time:
+            hidden |= rows
+    return one._replace(masks=tuple([mask & ~hidden for mask in one.masks]))
+
+
+def _clauses(conditions: Sequence[EventCondition]) -> list[tuple[Sequence[EventCondition], Clauses]]:
+    """Returns conditions in disjunctive normal form: all as one, if it has few clauses, else each."""
+    if not conditions:
+        return []
+    try:
+        return [(conditions, dnf_clauses(AllOf(tuple(conditions))))]
+    except TooManyClauses:
+        return [([one], dnf_clauses(one)) for one in conditions]
+
+
+_CodeOf = Callable[[Attribute], str]
+"""Where an attribute is, as Python: `E[3]` or `V[0]`."""
+
+
+class Writer:
+    """Writes expressions as Python and compiles them. Parameters are `P[0]`, `P[1]`, ..."""
+
+    def __init__(self, texts: Texts, functions: Mapping[str, Callable[..., Any]] = {}) -> None:
+        """`functions` are others that code may call."""
+        self._names: dict[str, Any] = {**_functions(texts), **functions}
+
+    def compiled(self, arguments: str, body: str) -> Callable[..., Any]:
+        """Returns a function of these arguments with this result."""
+        return eval(f"lambda {arguments}: {body}", self._names)  # type: ignore[no-any-return]  # a lambda
+
+    def condition(self, condition: EventCondition, place: _CodeOf) -> str:
+        """Returns a condition as Python."""
+        match condition:
+            case AllOf(args=args):
+                return f"({' and '.join(self.condition(arg, place) for arg in args)})" if args else "True"
+            case AnyOf(args=args):
+                return f"({' or '.join(self.condition(arg, place) for arg in args)})" if args else "False"
+            case Comparison(op=op, left=left, right=right):
+                if op in ("=", "!=") and value_kind(left) == value_kind(right) == "string":
+                    call = "same_text" if op == "=" else "other_text"
+                    return f"{call}({self.value(left, place)}, {self.value(right, place)})"
+                one, other = self.number(left, place), self.number(right, place)
+                if op == "!=":
+                    return f"other_number({one}, {other})"
+                return f"({one} {'==' if op == '=' else op} {other})"
+            case NullTest(value=value, negated=negated):
+                call = "null_text" if value_kind(value) == "string" else "null_number"
+                return f"{'not ' if negated else ''}{call}({self.value(value, place)})"
+            case TextTest(name=name, args=args, negated=negated):
+                texts = ", ".join(self.text(arg, place) for arg in args)
+                return f"tested({name!r}, {FALSE if negated else TRUE}, {texts})"
+        assert_never(condition)
+
+    def value(self, value: Value, place: _CodeOf) -> str:
+        """Returns a value as Python."""
+        return self.text(value, place) if value_kind(value) == "string" else self.number(value, place)
+
+    def text(self, value: Value, place: _CodeOf) -> str:
+        """Returns the code of the text of a value as Python."""
+        if value_kind(value) == "number":
+            return f"written({self.number(value, place)})"
+        match value:
+            case Constant(value=constant):
+                return f"code({self._named(str(constant))})"
+            case Function(name="coalesce", args=args):
+                return f"first_text({', '.join(self.text(arg, place) for arg in args)})"
+            case Function(name="concat", args=args):
+                return f"concatenated({', '.join(self.text(arg, place) for arg in args)})"
+            case Function(name=name, args=(arg,)) if name in DERIVED:
+                return f"derived({name!r}, {self.text(arg, place)})"
+        return self._taken(value, place)
+
+    def number(self, value: Value, place: _CodeOf) -> str:
+        """Returns the number of a value as Python."""
+        if value_kind(value) == "string":
+            return f"number_of('number', {self.text(value, place)})"
+        match value:
+            case Constant(value=constant):
+                number = float(constant)
+                return self._named(number if math.isfinite(number) else math.nan)
+            case Arithmetic(op=op, left=left, right=right):
+                one, other = self.number(left, place), self.number(right, place)
+                if op in "/%":
+                    return f"{'divided' if op == '/' else 'rest'}({one}, {other})"
+                return f"finite({one} {op} {other})"
+            case Function(name="coalesce", args=args):
+                return f"first_number({', '.join(self.number(arg, place) for arg in args)})"
+            case Function(name="abs", args=(arg,)):
+                return f"abs({self.number(arg, place)})"
+            case Function(name="number", args=(arg,)):
+                return self.number(arg, place)
+            case Function(name=name, args=(arg,)):
+                return f"number_of({name!r}, {self.text(arg, place)})"
+        return self._taken(value, place)
+
+    def _taken(self, value: Value, place: _CodeOf) -> str:
+        match value:
+            case Attribute():
+                return place(value)
+            case Parameter(index=index):
+                return f"P[{index}]"
+            case Duration() | Gap():
+                raise AssertionError("PATTERN has neither DUR nor GAP")
+        raise AssertionError(f"no value of events: {value!r}")
+
+    def _named(self, constant: object) -> str:
+        name = f"c{len(self._names)}"
+        self._names[name] = constant
+        return name
+
+
+def _functions(texts: Texts) -> Mapping[str, Callable[..., Any]]:
+    def one(code: int) -> Any:
+        return np.array([code], np.int64)
+
+    return {
+        "same_text": lambda left, right: left == right and left != NULL_TEXT,
+        "other_text": lambda left, right: left not in (right, NULL_TEXT) and right != NULL_TEXT,
+        "other_number": lambda left, right: left < right or left > right,
+        "null_text": lambda code: code == NULL_TEXT,
+        "null_number": lambda number: number != number,
+        "finite": finite_or_nan,
+        "divided": lambda left, right: finite_or_nan(left / right) if right else math.nan,
+        "rest": _rest,
+        "first_text": lambda *codes: next((code for code in codes if code != NULL_TEXT), NULL_TEXT),
+        "first_number": lambda *numbers: next((number for number in numbers if number == number), math.nan),
+        "code": texts.code,
+        "written": lambda number: int(texts.written(np.array([number]))[0]),
+        "number_of": lambda name, code: float(texts.derived_numbers(name, one(code))[0]),
+        "derived": lambda name, code: int(texts.derived(name, one(code))[0]),
+        "concatenated": lambda *codes: int(texts.concatenated(list(map(one, codes)))[0]),
+        "tested": lambda name, wanted, *codes: int(texts.tested(name, list(map(one, codes)))[0]) == wanted,
+    }
+
+
+def finite_or_nan(number: float) -> float:
+    """Returns a number, NaN in place of infinity."""
+    return number if -math.inf < number < math.inf else math.nan
+
+
+def _rest(left: float, right: float) -> float:
+    """XPath's mod: the sign is that of the left number."""
+    if not right or left != left or right != right:
+        return math.nan
+    return math.fmod(left, right)
+
+
+RegisterKind = Literal["first", "last", "count", "known", "sum", "min", "max", "argmax", "every", "each"]
+
+
+@dataclass(frozen=True, slots=True)
+class TupleField:
+    """A value that a set of tuples has of each event: of the event itself at `slot`, or read from a register before
+    the event."""
+
+    kind: Kind
+    slot: int = -1
+    read: RegisterRead | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """A register. `slots` are the event's values that it takes, `kinds` of what kind they are; a set (`every`, `each`)
+    has tuples of `parts` instead, of each event, or of each but the first."""
+
+    kind: RegisterKind
+    variable: int
+    slots: tuple[int, ...] = ()
+    kinds: tuple[Kind, ...] = ()
+    parts: tuple[TupleField, ...] = ()
+
+    def needs(self) -> Iterable[Register]:
+        """Returns the registers that its update reads."""
+        return [part.read.register for part in self.parts if part.read is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterRead:
+    """What is read from a register: its value, or of a sum the average."""
+
+    register: Register
+    average: bool = False
+
+    def code(self, place: Callable[[Register], str]) -> str:
+        """Returns Python for it; `place` says where a register is."""
+        at = place(self.register)
+        match self.register.kind:
+            case "sum":
+                return f"{'average' if self.average else 'total'}({at})"
+            case "argmax":
+                return f"{at}[1]"
+        return at
+
+
+def functions(texts: Texts) -> dict[str, Callable[..., Any]]:
+    """Returns what the code of registers calls."""
+    return {
+        "grown": add_to_sum,
+        "total": total,
+        "average": average,
+        "least": lambda one, other: other if one != one or other < one else one,
+        "most": lambda one, other: other if one != one or other > one else one,
+        "better": _better(texts),
+    }
+
+
+def begin_code(register: Register, place: Callable[[Register], str]) -> str:
+    """Returns Python for a register as its variable gets its first event."""
+    slots = [f"E[{slot}]" for slot in register.slots]
+    match register.kind:
+        case "first" | "last" | "min" | "max":
+            return slots[0]
+        case "count":
+            return "1.0"
+        case "known":
+            return f"({_known(slots[0], register.kinds[0])})"
+        case "sum":
+            return f"grown((0,), {slots[0]})"
+        case "argmax":
+            return f"better(None, {register.kinds[0] == 'string'}, {', '.join(slots)})"
+        case "every":
+            return f"frozenset(({_tuple(register, place)},))"
+        case "each":
+            return "frozenset()"
+
+
+def take_code(register: Register, place: Callable[[Register], str]) -> str:
+    """Returns Python for a register as its variable gets a further event."""
+    at, slots = place(register), [f"E[{slot}]" for slot in register.slots]
+    match register.kind:
+        case "first":
+            return at
+        case "last":
+            return slots[0]
+        case "count":
+            return f"{at} + 1.0"
+        case "known":
+            return f"{at} + ({_known(slots[0], register.kinds[0])})"
+        case "sum":
+            return f"grown({at}, {slots[0]})"
+        case "min":
+            return f"least({at}, {slots[0]})"
+        case "max":
+            return f"most({at}, {slots[0]})"
+        case "argmax":
+            return f"better({at}, {register.kinds[0] == 'string'}, {', '.join(slots)})"
+        case "every" | "each":
+            return f"{at} | {{{_tuple(register, place)}}}"
+
+
+def _known(slot: str, kind: Kind) -> str:
+    return f"1.0 if {slot} != {NULL_TEXT} else 0.0" if kind == "string" else f"1.0 if {slot} == {slot} else 0.0"
+
+
+def _tuple(register: Register, place: Callable[[Register], str]) -> str:
+    codes = [f"E[{part.slot}]" if part.read is None else part.read.code(place) for part in register.parts]
+    return f"({', '.join(codes)},)"
+
+
+# ---------------------------------------------------------------- sums
+
+
+def add_to_sum(sum_: tuple[float, ...], number: float) -> tuple[float, ...]:
+    """Returns a sum with one number more: how many numbers there are, and numbers whose exact sum is theirs, few of
+    them (Shewchuk's partials, as in `math.fsum`). NULL is passed over."""
+    if number != number:
+        return sum_
+    partials: list[float] = []
+    for partial in sum_[1:]:
+        if abs(number) < abs(partial):
+            number, partial = partial, number
+        high = number + partial
+        low = partial - (high - number)
+        if low:
+            partials.append(low)
+        number = high
+    return (sum_[0] + 1, *partials, number)
+
+
+def total(sum_: tuple[float, ...]) -> float:
+    """Returns what a sum is, NaN if it is of nothing."""
+    return _rounded(sum_) if sum_[0] else math.nan
+
+
+def average(sum_: tuple[float, ...]) -> float:
+    """Returns the average, NaN if it is of nothing."""
+    return finite_or_nan(_rounded(sum_) / sum_[0]) if sum_[0] else math.nan
+
+
+def _rounded(sum_: tuple[float, ...]) -> float:
+    if len(sum_) == 2:
+        return finite_or_nan(sum_[1])
+    try:
+        return finite_or_nan(math.fsum(sum_[1:]))
+    except (OverflowError, ValueError):
+        return math.nan
+
+
+def _better(texts: Texts) -> Callable[..., tuple[float, Any]]:
+    """The greatest y so far with its x: of several the least x. Without any, NaN and NULL."""
+
+    def better(best: tuple[float, Any] | None, is_text: bool, x: Any, y: float) -> tuple[float, Any]:
+        known = y == y and (x != NULL_TEXT if is_text else x == x)
+        if best is None:
+            return (y, x) if known else (math.nan, NULL_TEXT if is_text else math.nan)
+        if not known or y < best[0]:
+            return best
+        if best[0] != best[0] or y > best[0]:
+            return y, x
+        less = (texts.text(x) or "") < (texts.text(best[1]) or "") if is_text else x < best[1]
+        return (y, x) if less else best
+
+    return better
+
+
+_SCALAR_ROWS = 4
+"""So few rows are tested one by one."""
+
+
+class RowTest:
+    """A condition on values of a run and of an event, and on parameters. Rows with equal parameters are tested once."""
+
+    def __init__(
+        self,
+        texts: Texts,
+        condition: EventCondition,
+        values: Schema,
+        gathered: Callable[[Any, Any], Sequence[tuple[Any, ...]]],
+        scalar: Callable[[Any, Any], bool],
+    ) -> None:
+        """`gathered` returns, of registers and an event, the vectors of `values` that the condition must hold for."""
+        self._values, self._gathered, self._scalar = values, gathered, scalar
+        self._holds = compile_condition(condition, values, None, texts)
+        used = {
+            leaf.index
+            for value in condition_operands(condition)
+            for leaf in leaves(value)
+            if isinstance(leaf, Parameter)
+        }
+        self._columns = sorted(used)
+        self._rows: Ints = np.zeros(0, np.int64)
+        self._heads = self._class_of = self._rows
+        self._parameters: tuple[Column, ...] = ()
+
+    def follow(self, rows: RowVectors, numbers: Ints) -> None:
+        """Takes in which rows there are."""
+        self._rows, self._parameters = numbers, rows.parameters
+        size = int(numbers.max(initial=-1)) + 1
+        self._class_of = np.full(size, -1, np.int64)
+        if len(numbers):
+            heads, of = number_distinct([same(rows.parameters[place][numbers]) for place in self._columns])
+            self._heads = numbers[heads]
+            self._class_of[numbers] = of
+
+    def mask(self, registers: Any, event: Any, mask: int) -> int:
+        """Returns the rows among these that the condition holds for."""
+        for vector in self._gathered(registers, event):
+            if not mask:
+                break
+            mask &= self._few(vector, mask) if len(self._rows) <= _SCALAR_ROWS else self._many(vector)
+        return mask
+
+    def _few(self, vector: tuple[Any, ...], mask: int) -> int:
+        held = 0
+        for row in self._rows.tolist():
+            if mask >> row & 1:
+                parameters = [column[row].item() for column in self._parameters]
+                if self._scalar(vector, parameters):
+                    held |= 1 << row
+        return held
+
+    def _many(self, vector: tuple[Any, ...]) -> int:
+        columns = tuple(
+            column_of([value], are_texts=kind == "string")
+            for value, (_, kind) in zip(vector, self._values, strict=True)
+        )
+        none = np.zeros(1, np.int64)
+        one = Columns(none, none, columns, none.reshape(1, 1))
+        at = np.zeros(len(self._heads), np.int64)
+        held = self._holds(Pairs(one, at, None, None, None, self._heads, self._parameters))
+        return mask_of_flags(np.append(held, False)[self._class_of])

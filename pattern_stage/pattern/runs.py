@@ -1,0 +1,608 @@
+"""PATTERN without SET: the runs of all statements of one shape, each of them a row.
+
+The runs of the rows that share them: those of one pattern with one window, or with any where that makes no
+difference.
+
+At an epoch each event meets the cells of its key as they were before; then what has been consumed goes, and new runs
+enter. Time passes in between: runs that are too old go, and matches that had to wait are told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from common.arrays import Ints, distinct
+from pattern_stage.columns import Flow, each_once, joined_flow, no_flow
+from pattern_stage.definition import inputs as inputs_of
+from pattern_stage.definition import sees_before
+from pattern_stage.operators import Meter, OriginLookup, Renumber, RowVectors
+from pattern_stage.pattern.cells import Cell, CellTable
+from pattern_stage.pattern.found import (
+    Bundle,
+    BundleMatches,
+    Conditions,
+    Ending,
+    LateKills,
+    ResultBuilder,
+    batch_bundles,
+    expand_bundles,
+)
+from pattern_stage.pattern.masks import ALWAYS, EVERY, Draft, EventTuple, Trail, mask_to_rows, rows_to_mask, top_of
+from pattern_stage.pattern.match import Apart, KeyState, Roles, event_order
+from pattern_stage.pattern.program import CompiledEdge, EventSlots, PatternProgram
+from pattern_stage.pattern.rows import Arrival, EventRole, KeyValues, MakeIndex, RoleEvents
+from pattern_stage.pattern.state import PartReader, PartWriter, SavedPart, keyed_rows, keyed_table, register_codes
+from pattern_stage.pattern.trails import KeptRuns
+from pattern_stage.values import Texts, value_kind
+from xscl.algebra.events import Kind, Pattern
+
+_Drafts = dict[tuple[Any, ...], Draft]
+"""What an epoch makes of the runs of a key: by state, registers and event; without merging, each by a number more."""
+
+Consumed = tuple[CellTable, Cell, int, int]
+"""A cell, and where it is; runs that end before a time go, for some rows."""
+
+
+class RunStore(KeptRuns):
+    """The runs of some rows, and what an epoch of events does with them."""
+
+    def step(self, time: int, arrivals: Sequence[Arrival]) -> list[Bundle]:
+        """Takes the events of an epoch. Returns what has become known since the one before, and in it."""
+        told = self.pass_until(time)
+        if not (self._strict or self._remembered) and all(map(self._is_idle, arrivals)):
+            return told
+        if len(arrivals) == 1:
+            key = arrivals[0].key
+            if key is not None:
+                self._meet(key, arrivals)
+        else:
+            by_key: dict[KeyValues, list[Arrival]] = {}
+            for one in arrivals:
+                if one.key is not None:
+                    by_key.setdefault(one.key, []).append(one)
+            for key, some in by_key.items():
+                self._meet(key, some)
+        if self._strict:
+            begin = max(one.event[0] for one in arrivals)
+            for key in list(self.parts):
+                self._cut(key, begin)
+        return told + self.end_epoch(time)
+
+    def _is_idle(self, one: Arrival) -> bool:
+        """Returns whether an event changes nothing: it begins no run, and there is none that it may end or lead on."""
+        return one.key is None or not (one.key in self.parts or one.masks[self.roles.begins[0]] & self.rows)
+
+    def _meet(self, key: KeyValues, arrivals: Sequence[Arrival]) -> None:
+        part = self.parts.get(key)
+        drafts: _Drafts = {}
+        consumed: list[Consumed] = []
+        for arrival in arrivals:
+            ends: _Drafts = {} if self._ends_at_once else drafts
+            if part is not None:
+                self._meet_cells(part, arrival, drafts, ends, consumed)
+            if rows := arrival.masks[self.roles.begins[0]] & self.rows:
+                self._root(ends if self.program.last == 0 else drafts, arrival.event, rows, part)
+            if ends is not drafts:
+                for name, draft in ends.items():
+                    self._match(key, part, name[1], draft)
+            if self.made > self.most_made:
+                self.exceed(self.made_too_much(arrival.event[1], drafts.values()), arrival.event[1], "partial")
+        if part is not None:
+            if self.program.negations:
+                self._kill(part, arrivals)
+            for cells, cell, begin, ok in consumed:
+                if stop := cell.before(begin):
+                    cell.take(stop, ok if ok != self.rows else EVERY)
+                if not cell.entries and cell.name in cells:
+                    del cells[cell.name]
+        if self._contiguous and part is not None and not self._strict:
+            self._cut(key, max(one.event[0] for one in arrivals))
+        if drafts or self._remembered:
+            self._enter(key, drafts, arrivals)
+        elif part is not None and part.is_empty():
+            self.parts.pop(key, None)
+
+    def _meet_cells(
+        self, part: KeyState, arrival: Arrival, drafts: _Drafts, ends: _Drafts, consumed: list[Consumed]
+    ) -> None:
+        """Leads the runs of all cells to an event that they go on with. `ends` takes those of the last variable."""
+        program, roles, kleene, last = self.program, self.roles, self.program.kleene, self.program.last
+        event, masks = arrival.event, arrival.masks
+        for state, cells in enumerate(part.cells):
+            if not cells:
+                continue
+            take = masks[roles.takes[state]] & self.rows if kleene[state] else 0
+            begin = masks[roles.begins[state + 1]] & self.rows if state < last else 0
+            if not take and not begin:
+                continue
+            into = ends if state + 1 == last else drafts
+            for cell in self._asked(cells, state, event, take, begin) if program.hashed[state] else cells.values():
+                stop = cell.before(event[0])
+                if not stop or cell.entries[stop - 1].top < event[1] - self.window:
+                    continue
+                reach = cell.entries[stop - 1].reach
+                if take and (ok := self._held(program.takes[state], cell.registers, event, take & reach)):
+                    registers = program.take[state](cell.registers, event)
+                    self._link(drafts, state, registers, event, cell, [(0, 0)], stop, ok)
+                    if self._consuming:
+                        consumed.append((cells, cell, event[0], ok))
+                if begin and (ok := begin & reach & self._complete(cell, state)):
+                    ok = self._held(program.begins[state + 1], cell.registers, event, ok)
+                    if not ok:
+                        continue
+                    if self._consuming and not kleene[state]:
+                        consumed.append((cells, cell, event[0], ok))
+                    ranges = cell.killed(event[0], stop) if cell.kills else [(0, 0)]
+                    registers = program.begin[state + 1](cell.registers, event)
+                    self._link(into, state + 1, registers, event, cell, ranges, stop, ok)
+
+    def _asked(self, cells: CellTable, state: int, event: EventTuple, take: int, begin: int) -> Collection[Cell]:
+        edges = [self.program.takes[state].equal] if take else []
+        edges += [self.program.begins[state + 1].equal] if begin else []
+        return cells.asked(edges, event)
+
+    def _held(self, edge: CompiledEdge, registers: tuple[Any, ...], event: EventTuple, rows: int) -> int:
+        if rows and edge.holds is not None and not edge.holds(registers, event):
+            return 0
+        for test in edge.by_row:
+            if not rows:
+                break
+            rows = test.mask(registers, event, rows)
+        return rows
+
+    def _complete(self, cell: Cell, state: int) -> int:
+        """Returns for which rows the last variable of the runs of a cell may be complete."""
+        edge = self.program.completes[state]
+        if edge.holds is None and not edge.by_row:
+            return EVERY
+        return self._held(edge, cell.registers, (), self.rows)
+
+    def _link(
+        self,
+        drafts: _Drafts,
+        state: int,
+        registers: tuple[Any, ...],
+        event: EventTuple,
+        cell: Cell,
+        ranges: list[tuple[int, int]],
+        stop: int,
+        rows: int,
+    ) -> None:
+        shared = not (self._consuming or self._contiguous)
+        segments = cell.segments(ranges, stop, rows, shared=shared)
+        if not self._merged:
+            segments = [(entries, at, at + 1, of) for entries, begin, end, of in segments for at in range(begin, end)]
+        draft = None
+        for segment in segments:
+            top = top_of(segment)
+            if top < event[1] - self.window:
+                continue
+            if draft is None or not self._merged:
+                draft = self._draft(drafts, state, registers, event)
+            entries, begin, end, _ = segment
+            draft.before = max(draft.before, top)
+            draft.oldest = min(draft.oldest, entries[begin].oldest if end - begin == 1 else ALWAYS)
+            draft.segments.append(segment)
+            self.made += 1
+
+    def _draft(self, drafts: _Drafts, state: int, registers: tuple[Any, ...], event: EventTuple) -> Draft:
+        name = (state, registers, event[2])
+        if not self._merged:
+            self._next += 1
+            name = (state, registers, event[2], self._next)  # type: ignore[assignment]  # one more
+        draft = drafts.get(name)
+        if draft is None:
+            draft = drafts[name] = Draft(event, state)
+        return draft
+
+    def _root(self, drafts: _Drafts, event: EventTuple, rows: int, part: KeyState | None) -> None:
+        if event[1] - event[0] > self.window:
+            return
+        draft = self._draft(drafts, 0, self.program.begin[0]((), event), event)
+        draft.oldest = min(draft.oldest, event[0])
+        if not self._leading or part is None:
+            draft.roots = [(ALWAYS, rows)]
+            return
+        before = [
+            (negated[0] + self.window, of)
+            for at in self._leading
+            for negated, of in part.absent[at]
+            if negated[1] < event[0]
+        ]
+        for bound, of in sorted(before, reverse=True):
+            if of & rows:
+                draft.roots.append((bound, of & rows))
+                rows &= ~of
+        if rows:
+            draft.roots.append((ALWAYS, rows))
+
+    def _kill(self, part: KeyState, arrivals: Sequence[Arrival]) -> None:
+        """Tells cells of negated events that were there before this epoch's runs."""
+        for state, negations in enumerate(self._killing):
+            if not negations:
+                continue
+            is_last = state == self.program.last
+            cells = part.pending if is_last else part.cells[state]
+            for at, negation in negations:
+                for arrival in arrivals:
+                    rows = arrival.masks[self.roles.negations[at]] & self.rows
+                    if not rows:
+                        continue
+                    for cell in list(cells.asked([negation.edge.equal], arrival.event)):
+                        if held := self._held(negation.edge, cell.registers, arrival.event, rows):
+                            stop = cell.before(arrival.event[0])
+                            if stop and is_last:
+                                cell.take(stop, held if held != self.rows else EVERY)
+                                if not cell.entries:
+                                    del cells[cell.name]
+                            elif stop:
+                                cell.kill(arrival.event, held)
+                                self.add_weight(1)
+
+    # ------------------------------------------------------------ the end of an epoch
+
+    def _enter(self, key: KeyValues, drafts: _Drafts, arrivals: Sequence[Arrival]) -> None:
+        """Keeps what the events of an epoch have made, and finds matches."""
+        last = self.program.last
+        part = self.parts.get(key)
+        if part is None:
+            part = self.parts[key] = KeyState(self.program.hashed, len(self.program.negations))
+        for name, draft in drafts.items():
+            state, registers = name[0], name[1]
+            if state == last:
+                self._match(key, part, registers, draft)
+            elif rows := draft.rows & self.rows:
+                trail = self.trail_of(key, draft, rows)
+                self._keep(key, part.cells[state], registers, draft, trail, rows, state)
+        for at in self._remembered:
+            for arrival in arrivals:
+                if rows := arrival.masks[self.roles.negations[at]] & self.rows:
+                    part.absent[at].append((arrival.event, rows))
+                    self.watch(arrival.event[0] + self._longer(), key, "absent")
+                    self.add_weight(1)
+        if part.is_empty():
+            del self.parts[key]
+
+    def _match(self, key: KeyValues, part: KeyState | None, registers: tuple[Any, ...], draft: Draft) -> None:
+        """Finds the matches that end with a draft of the last variable, and keeps what goes on or has to wait."""
+        last, t1 = self.program.last, draft.event[1]
+        rows = draft.rows & self.rows
+        if not rows:
+            return
+        goes_on = self.program.kleene[last]
+        matched = rows & self._held(self.program.completes[last], registers, (), rows)
+        waits = matched and self.trailing
+        if goes_on or waits:
+            assert part is not None
+            trail = self.trail_of(key, draft, rows)
+            if goes_on:
+                self._keep(key, part.cells[last], registers, draft, trail, rows, last)
+            if waits:
+                self._keep(key, part.pending, registers, draft, trail, matched, -1)
+        else:
+            trail = draft.trail(rows)
+        if matched and not waits:
+            absent = part.absent if part is not None else self._nothing_absent
+            self.find(Ending(t1, t1 - self.window, t1, t1, key, absent), trail, trail.last, matched)
+
+    def _keep(
+        self,
+        key: KeyValues,
+        cells: dict[tuple[Any, ...], Cell],
+        registers: tuple[Any, ...],
+        draft: Draft,
+        trail: Trail,
+        rows: int,
+        state: int,
+    ) -> None:
+        name = registers
+        if not self._merged:
+            self._next += 1
+            name = (*registers, self._next)
+        self.keep(key, cells, name, registers, draft, trail, rows, state)
+        if self.trailing and draft.roots:
+            self.watch(draft.event[0], key, "pending")
+
+
+_NONE = np.zeros(0, np.int64)
+
+
+class RunMatching:
+    """A pattern without SET and EARLIEST MAXIMAL. It has one shape.
+
+    Rows that differ in their constants and windows alone share runs. A match does not depend on the window but by its
+    span, so runs go by the greatest; but where something is known at a window's end, or depends on what was there
+    before, each window has runs of its own.
+    """
+
+    def __init__(
+        self,
+        definitions: Sequence[Pattern],
+        rows: RowVectors,
+        texts: Texts,
+        lineage: OriginLookup,
+        index: MakeIndex,
+        meter: Meter,
+        *,
+        merged: bool = True,
+    ) -> None:
+        """Without `merged`, runs that remember the same go on apart: the paper's basic algorithm."""
+        self._pattern = pattern = definitions[0]
+        self._rows, self._texts, self._lineage, self._meter, self._merged = rows, texts, lineage, meter, merged
+        self._schemas = [schema for _, schema in sorted(inputs_of(pattern), key=lambda one: int(one[0]))]
+        slots = EventSlots()
+        self._program = PatternProgram(pattern, texts, slots)
+        self._roles, self._role_places = _roles(self._program, self._schemas, texts, index)
+        conditions = Conditions(pattern, texts, slots)
+        self._found = ResultBuilder(pattern, texts, slots, lineage)
+        self._late = LateKills(self._program, conditions)
+        self._arrivals = RoleEvents(
+            self._schemas,
+            pattern.keys,
+            self._roles,
+            texts,
+            all_events=pattern.strategy in ("strict", "partition"),
+        )
+        self._arrivals.compute(slots.values)
+        self._kinds = {stream: [value_kind(one) for one in some] for stream, some in slots.values.items()}
+        self._settles = bool(self._late) or pattern.apart
+        """Whether what is found in an epoch has to be known before the next one."""
+        trailing = any(one.group > self._program.last for one in self._program.negations)
+        self._by_window = sees_before(pattern) or trailing
+        self._stores: dict[int, RunStore] = {}
+        self._apart: dict[int, Apart] = {}
+        self._numbers: set[int] = set()
+        self._since: list[tuple[int, int]] = []
+
+    # ------------------------------------------------------------ rows
+
+    def add_rows(self, new: Ints) -> None:
+        """Takes in rows that were added."""
+        self._numbers.update(new.tolist())
+        for role in self._roles:
+            role.add_rows(new, self._rows)
+        windows = self._rows.within[new] if self._by_window else np.zeros(len(new), np.int64)
+        for window in distinct(windows).tolist():
+            mine = new[windows == window]
+            store = self._stores.get(window)
+            if store is None:
+                store = self._stores[window] = self._new_store()
+                if self._pattern.apart:
+                    self._apart[window] = Apart(self._order, whole=self._pattern.strategy == "strict")
+            store.rows |= rows_to_mask(mine)
+            store.window = max(store.window, int(self._rows.within[mine].max()))
+            store.windows.follow(mask_to_rows(store.rows))
+        if sees_before(self._pattern):
+            for time in distinct(self._rows.apart[new]).tolist():
+                self._since.append((time, rows_to_mask(new[self._rows.apart[new] == time])))
+        self._follow()
+
+    def _new_store(self) -> RunStore:
+        return RunStore(self._program, self._role_places, 0, self._meter, self._rows, merged=self._merged)
+
+    def remove_rows(self, gone: Ints) -> None:
+        """Forgets rows and what waits for them alone."""
+        self._numbers.difference_update(gone.tolist())
+        mask = rows_to_mask(gone)
+        for role in self._roles:
+            role.remove_rows(gone)
+        for window, store in list(self._stores.items()):
+            store.remove_rows(mask)
+            store.windows.follow(mask_to_rows(store.rows))
+            if window in self._apart:
+                self._apart[window].without(mask)
+            if not store.rows:
+                del self._stores[window]
+                self._apart.pop(window, None)
+        self._since = [(time, rows & ~mask) for time, rows in self._since if rows & ~mask]
+        self._follow()
+
+    def _follow(self) -> None:
+        numbers = np.array(sorted(self._numbers), np.int64)
+        for edge in self._edges():
+            for test in edge.by_row:
+                test.follow(self._rows, numbers)
+
+    def _edges(self) -> Iterator[CompiledEdge]:
+        program = self._program
+        yield from (*program.begins, *program.takes, *program.completes)
+        yield from (one.edge for one in program.negations)
+
+    # ------------------------------------------------------------ running
+
+    def run(self, inputs: Sequence[Flow], until: int) -> Flow:
+        """Returns the matches that become known before `until`."""
+        every = rows_to_mask(np.array(sorted(self._numbers), np.int64))
+        epochs = list(self._arrivals.epochs(inputs, every, self._since))
+        self._since = [(time, rows) for time, rows in self._since if time >= until]
+        found: list[BundleMatches] = []
+        for window, store in self._stores.items():
+            store.begin()
+            bundles: list[Bundle] = []
+            for time, arrivals in epochs:
+                bundles += store.step(time, arrivals)
+                if bundles and self._settles:
+                    found.append(self._settled(window, store, bundles))
+                    bundles = []
+            bundles += store.pass_until(until)
+            if self._settles:
+                found.append(self._settled(window, store, bundles))
+            else:
+                found += [expand_bundles(some, distinct=self._distinct) for some in batch_bundles(bundles)]
+        return self._results(found)
+
+    @property
+    def _distinct(self) -> bool:
+        return len(self._stores) > 1
+
+    def _settled(self, window: int, store: RunStore, bundles: list[Bundle]) -> BundleMatches:
+        """Returns what is left of matches, as far as that is to be known before the next epoch."""
+        found = self._late.left(store.window, expand_bundles(bundles, distinct=self._distinct), self._rows.parameters)
+        apart = self._apart.get(window)
+        if apart is None:
+            return found
+        found = self._with_having(found)
+        if not len(found.at):
+            return found
+        apart.forget_before(int(found.table.known.min()) - store.window)
+        candidates = found.candidates()
+        chosen = apart.chosen(candidates)
+        for one, rows in zip(candidates, chosen, strict=True):
+            if rows and not store.trailing:
+                store.drop_rows(one.key, rows)
+        return found.with_rows(chosen)
+
+    def _with_having(self, found: BundleMatches) -> BundleMatches:
+        if not self._found.has_having or not len(found.at):
+            return found
+        return found.only(self._found.having(found.table, found.at, found.rows, self._rows.parameters))
+
+    def _order(self, numbers: Iterable[int]) -> dict[int, Any]:
+        return event_order(self._lineage, numbers)
+
+    def _results(self, all_found: Sequence[BundleMatches]) -> Flow:
+        none = no_flow(self._pattern.schema, len(self._program.kleene))
+        flow = joined_flow([self._flow(found) for found in all_found if len(found.at)], none)
+        return each_once(flow) if self._distinct else flow
+
+    def _flow(self, found: BundleMatches) -> Flow:
+        if not self._by_window:
+            spans = found.table.t1 - found.table.t0
+            found = found.only(spans[found.at] <= self._rows.within[found.rows])
+        if not self._pattern.apart:
+            found = self._with_having(found)
+        return Flow(self._found.events(found.table, found.table.t0, found.table.known), found.at, found.rows)
+
+    # ------------------------------------------------------------ state
+
+    def due(self) -> int | None:
+        """Returns a time: nothing becomes known before without another event. None if nothing waits for time alone."""
+        times = (store.due() for store in self._stores.values())
+        return min((time for time in times if time is not None), default=None)
+
+    def waiting(self) -> Ints:
+        """Returns for each row how many ends of runs wait: those that remember the same and end with one event are
+        one."""
+        counts = np.zeros(max(self._numbers, default=-1) + 1, np.int64)
+        for store in self._stores.values():
+            for mask, count in store.waiting().items():
+                counts[mask_to_rows(mask)] += count
+        return counts
+
+    def codes(self) -> Iterable[Ints]:
+        """Returns the codes of all texts that it holds."""
+        for role in self._roles:
+            yield from role.codes()
+        found: set[int] = set()
+        texts = {
+            stream: [3 + place for place, kind in enumerate(kinds) if kind == "string"]
+            for stream, kinds in self._kinds.items()
+        }
+        for store in self._stores.values():
+            for trail in store.trails():
+                slots = texts.get(self._program.streams[trail.component], ())
+                found.update(event[slot] for slot in slots for event in trail.events)
+            for key, part in store.parts.items():
+                found.update(value for value in key if isinstance(value, int))
+                for negation, some in zip(self._program.negations, part.absent, strict=True):
+                    found.update(event[slot] for event, _ in some for slot in texts.get(negation.stream, ()))
+                for layout, cells in self._cells(part):
+                    for cell in cells.values():
+                        for register, value in zip(layout, cell.registers, strict=True):
+                            found.update(register_codes(register, value))
+        for apart in self._apart.values():
+            found.update(value for key in apart.ends for value in key if isinstance(value, int))
+        found.discard(-1)
+        yield np.array(sorted(found), np.int64)
+
+    def _cells(self, part: KeyState) -> Iterator[tuple[Any, Any]]:
+        yield from zip(self._program.layouts, part.cells, strict=True)
+        yield self._program.layouts[-1], part.pending
+
+    def parts(self) -> Iterable[Ints]:
+        """Returns the numbers of the events that what waits was made of."""
+        found: list[int] = []
+        for store in self._stores.values():
+            found += [event[2] for trail in store.trails() for event in trail.events]
+            found += [event[2] for part in store.parts.values() for some in part.absent for event, _ in some]
+        yield np.array(found, np.int64)
+
+    def state(self) -> pa.Table:
+        """Returns what waits: a row of the table for each key, and for ends of matches that were told."""
+        saved: list[tuple[KeyValues, SavedPart]] = []
+        for window, store in self._stores.items():
+            for key, part in store.parts.items():
+                writer = PartWriter(self._texts, self._kinds, self._program.streams)
+                cells = [writer.cells(some, layout) for layout, some in self._cells(part)]
+                absent = [
+                    [[writer.event(negation.stream, event), writer.mask(of)] for event, of in some]
+                    for negation, some in zip(self._program.negations, part.absent, strict=True)
+                ]
+                saved.append((key, writer.done(cells=cells, absent=absent, passed=store.passed)))
+            if window in self._apart:
+                for key, ends in self._apart[window].ends.items():
+                    writer = PartWriter(self._texts, self._kinds, self._program.streams)
+                    saved.append((key, writer.done(ends=[[end, writer.mask(of)] for end, of in ends])))
+        return keyed_table(saved, self._key_kinds(), self._texts)
+
+    def _key_kinds(self) -> list[Kind]:
+        return [dict(self._schemas[0])[name] for name in self._pattern.keys]
+
+    def restore(self, table: pa.Table, renumber: Renumber) -> None:
+        """Takes over a state that was saved."""
+        for one in keyed_rows(table, self._key_kinds(), self._texts, renumber):
+            self._restore_part(*one)
+
+    def _restore_part(self, key: KeyValues, data: str, numbers: list[int], rows: dict[int, int]) -> None:
+        window = int(self._rows.within[next(iter(rows.values()))]) if self._by_window else 0
+        reader = PartReader(
+            data,
+            numbers,
+            rows,
+            self._texts,
+            self._kinds,
+            self._program.streams,
+            [one.stream for one in self._program.negations],
+        )
+        if "ends" in reader.data:
+            ends = [(end, reader.mask(of)) for end, of in reader.data["ends"]]
+            self._apart[window].ends[() if self._pattern.strategy == "strict" else key] = [
+                (end, of) for end, of in ends if of
+            ]
+            return
+        store = self._stores[window]
+        part = KeyState(self._program.hashed, len(self._program.negations))
+        *cells, pending = reader.data["cells"]
+        tables = zip((*part.cells, part.pending), (*cells, pending), strict=True)
+        for layout, (table, some) in zip((*self._program.layouts, self._program.layouts[-1]), tables, strict=True):
+            for name, cell in reader.cells(some, layout).items():
+                table[name] = cell
+        part.absent = [
+            [(reader.event(event), mask) for event, of in some if (mask := reader.mask(of))]
+            for some in reader.data["absent"]
+        ]
+        store.adopt(key, part, reader.trails, reader.data["passed"])
+
+
+def _roles(
+    program: PatternProgram, schemas: Sequence[Any], texts: Texts, index: MakeIndex
+) -> tuple[list[EventRole], Roles]:
+    roles: list[EventRole] = []
+
+    def role(stream: int, edge: CompiledEdge) -> int:
+        roles.append(EventRole(stream, schemas[stream], edge.static, texts, index))
+        return len(roles) - 1
+
+    begins = tuple([role(stream, edge) for stream, edge in zip(program.streams, program.begins, strict=True)])
+    takes = tuple(
+        [
+            role(stream, edge) if kleene else -1
+            for stream, edge, kleene in zip(program.streams, program.takes, program.kleene, strict=True)
+        ]
+    )
+    negations = tuple([role(one.stream, one.edge) for one in program.negations])
+    return roles, Roles(begins, takes, negations)

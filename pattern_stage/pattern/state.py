@@ -1,0 +1,304 @@
+"""What waits as a table with a row for each key: the rows of the m-op in it, the numbers of its events, and a text.
+
+What waits for events of one key as text that any process can take over: events, trails, lists of entries, cells.
+
+What is shared is written once, and referred to by its number.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from pattern_stage.columns import column_of
+from pattern_stage.operators import Renumber
+from pattern_stage.pattern.cells import Cell
+from pattern_stage.pattern.masks import EVERY, EventTuple, Root, Trail, TrailEntry, mask_to_rows
+from pattern_stage.pattern.program import FIRST_SLOT
+from pattern_stage.pattern.rows import Register
+from pattern_stage.saved import flatten_lists, lists, loaded_values, saved_values
+from pattern_stage.values import Texts
+from xscl.algebra.events import Kind
+
+_KindsOf = Mapping[int, Sequence[Kind]]
+"""The kinds of the values of events, by input."""
+
+
+@dataclass(slots=True)
+class SavedPart:
+    """A part as text, with the rows and the numbers of events in it."""
+
+    data: str
+    rows: list[int]
+    numbers: list[int]
+
+
+class PartWriter:
+    """Writes one part."""
+
+    def __init__(self, texts: Texts, kinds: _KindsOf, streams: Sequence[int]) -> None:
+        """`streams` has the input of each variable."""
+        self._texts, self._kinds, self._streams = texts, kinds, streams
+        self._numbers: list[int] = []
+        self._events: dict[int, int] = {}
+        self._written: list[list[Any]] = []
+        self._trails: dict[int, int] = {}
+        self._trail_list: list[Trail] = []
+        self._lists: dict[int, int] = {}
+        self._list_list: list[list[TrailEntry]] = []
+        self._rows: set[int] = set()
+
+    def event(self, stream: int, event: EventTuple) -> int:
+        """Returns the number of an event."""
+        found = self._events.get(event[2])
+        if found is None:
+            found = self._events[event[2]] = len(self._written)
+            values = [
+                self._texts.text(value) if kind == "string" else value
+                for value, kind in zip(event[FIRST_SLOT:], self._kinds.get(stream, ()), strict=True)
+            ]
+            self._written.append([event[0], event[1], *values])
+            self._numbers.append(event[2])
+        return found
+
+    def mask(self, rows: int) -> list[int] | None:
+        if rows == EVERY:
+            return None
+        found: list[int] = mask_to_rows(rows).tolist()
+        self._rows.update(found)
+        return found
+
+    def trail(self, trail: Trail) -> int:
+        """Returns the number of a trail."""
+        found = self._trails.get(id(trail))
+        if found is None:
+            found = self._trails[id(trail)] = len(self._trail_list)
+            self._trail_list.append(trail)
+        return found
+
+    def entries(self, entries: list[TrailEntry]) -> int:
+        """Returns the number of a list of entries."""
+        found = self._lists.get(id(entries))
+        if found is None:
+            found = self._lists[id(entries)] = len(self._list_list)
+            self._list_list.append(entries)
+        return found
+
+    def registers(self, layout: Sequence[Register], values: Sequence[Any]) -> list[Any]:
+        return [
+            map_register_texts(register, value, self._texts.text)
+            for register, value in zip(layout, values, strict=True)
+        ]
+
+    def cells(self, cells: Mapping[Any, Cell], layout: Sequence[Register]) -> list[Any]:
+        """Returns the cells of a state."""
+        return [
+            [
+                self.registers(layout, cell.registers),
+                self.entries(cell.entries),
+                [[t1, t0, self.mask(rows)] for t1, t0, rows in cell.kills],
+            ]
+            for cell in cells.values()
+        ]
+
+    def done(self, **more: Any) -> SavedPart:
+        """Returns what was written, with what else there is."""
+        trails: list[Any] = []
+        lists: list[Any] = []
+        while len(trails) < len(self._trail_list) or len(lists) < len(self._list_list):
+            trails += [self._written_trail(trail) for trail in self._trail_list[len(trails) :]]
+            for entries in self._list_list[len(lists) :]:
+                lists.append(
+                    [
+                        [
+                            *(one.t1, self.trail(one.trail), one.place, self.mask(one.rows)),
+                            *(one.start, one.oldest, one.top, self.mask(one.reach)),
+                        ]
+                        for one in entries
+                    ]
+                )
+        data = json.dumps({"events": self._written, "trails": trails, "lists": lists, **more}, separators=(",", ":"))
+        return SavedPart(data, sorted(self._rows), self._numbers)
+
+    def _written_trail(self, trail: Trail) -> list[Any]:
+        stream = self._streams[trail.component]
+        return [
+            trail.component,
+            [self.event(stream, event) for event in trail.events],
+            self.mask(trail.rows),
+            trail.forgotten,
+            [[root.place, root.start, root.bound, self.mask(root.rows)] for root in trail.roots],
+            [[self.entries(entries), begin, end, self.mask(rows)] for entries, begin, end, rows in trail.segments],
+        ]
+
+
+class PartReader:
+    """Reads one part."""
+
+    def __init__(
+        self,
+        saved: str,
+        numbers: Sequence[int],
+        rows: Mapping[int, int],
+        texts: Texts,
+        kinds: _KindsOf,
+        streams: Sequence[int],
+        absent_streams: Sequence[int],
+    ) -> None:
+        self.data: dict[str, Any] = json.loads(saved)
+        self._rows, self._texts, self._kinds = rows, texts, kinds
+        self._numbers = numbers
+        self._events: dict[int, EventTuple] = {}
+        of = {event: streams[component] for component, events, *_ in self.data["trails"] for event in events}
+        for at, some in enumerate(self.data.get("absent", ())):
+            of.update({event: absent_streams[at] for event, _ in some})
+        self._stream_of = of
+        self.trails = [self._trail(*one[:5]) for one in self.data["trails"]]
+        """All trails."""
+        self.lists = [[self._entry(*one) for one in entries] for entries in self.data["lists"]]
+        for trail, (*_, segments) in zip(self.trails, self.data["trails"], strict=True):
+            trail.segments = [
+                (self.lists[entries], begin, end, self.mask(rows)) for entries, begin, end, rows in segments
+            ]
+
+    def _trail(self, component: int, events: list[int], rows: Any, forgotten: int, roots: list[Any]) -> Trail:
+        trail = Trail(component, [self.event(one) for one in events], self.mask(rows), forgotten)
+        trail.roots = [Root(place, start, bound, self.mask(of)) for place, start, bound, of in roots]
+        return trail
+
+    def _entry(
+        self, t1: int, trail: int, place: int, rows: Any, start: int, oldest: int, top: int, reach: Any
+    ) -> TrailEntry:
+        return TrailEntry(t1, self.trails[trail], place, self.mask(rows), start, oldest, top, self.mask(reach))
+
+    def event(self, number: int) -> EventTuple:
+        found = self._events.get(number)
+        if found is None:
+            t0, t1, *values = self.data["events"][number]
+            read = [
+                self._texts.code(value) if kind == "string" else value
+                for value, kind in zip(values, self._kinds.get(self._stream_of[number], ()), strict=True)
+            ]
+            found = self._events[number] = (t0, t1, self._numbers[number], *read)
+        return found
+
+    def event_of(self, number: int, stream: int) -> EventTuple:
+        """Returns an event of an input by its number."""
+        self._stream_of[number] = stream
+        return self.event(number)
+
+    def mask(self, rows: list[int] | None) -> int:
+        """Returns rows as they are numbered now."""
+        if rows is None:
+            return EVERY
+        found = 0
+        for row in rows:
+            if row in self._rows:
+                found |= 1 << self._rows[row]
+        return found
+
+    def registers(self, layout: Sequence[Register], values: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple(
+            [
+                map_register_texts(register, value, self._texts.code)
+                for register, value in zip(layout, values, strict=True)
+            ]
+        )
+
+    def cells(self, saved: Sequence[Any], layout: Sequence[Register]) -> dict[tuple[Any, ...], Cell]:
+        """Returns the cells of a state that have any rows left."""
+        found: dict[tuple[Any, ...], Cell] = {}
+        for values, entries, kills in saved:
+            registers = self.registers(layout, values)
+            cell = Cell(registers, registers)
+            cell.entries = self.lists[entries]
+            cell.without(0)
+            cell.kills = [(t1, t0, self.mask(rows)) for t1, t0, rows in kills]
+            if cell.entries:
+                found[registers] = cell
+        return found
+
+
+def map_register_texts(register: Register, value: Any, text: Callable[[Any], Any]) -> Any:
+    """Returns a register's value with its texts changed; tuples may have become lists."""
+    is_text = [kind == "string" for kind in register.kinds]
+    match register.kind:
+        case "first" | "last" | "min" | "max":
+            return text(value) if is_text[0] else value
+        case "sum":
+            return tuple(value)
+        case "argmax":
+            return value[0], text(value[1]) if is_text[0] else value[1]
+        case "every" | "each":
+            kinds = [part.kind == "string" for part in register.parts]
+            tuples = [
+                tuple(text(one) if is_one else one for one, is_one in zip(some, kinds, strict=True)) for some in value
+            ]
+            return tuples if isinstance(value, frozenset) else frozenset(tuples)
+    return value
+
+
+def register_codes(register: Register, value: Any) -> list[int]:
+    """Returns the codes of the texts in a register's value."""
+    found: list[int] = []
+    map_register_texts(register, value, found.append)
+    return found
+
+
+class Loaded(NamedTuple):
+    """A row of the table: `rows` says which row each of the saved ones is now."""
+
+    key: tuple[Any, ...]
+    data: str
+    numbers: list[int]
+    rows: dict[int, int]
+
+
+def keyed_table(saved: Sequence[tuple[tuple[Any, ...], SavedPart]], kinds: Sequence[Kind], texts: Texts) -> pa.Table:
+    """Returns parts with their keys as a table. Keys have values of these kinds; one without values stands for all."""
+    if not saved:
+        return pa.table({})
+    columns = {}
+    for place, kind in enumerate(kinds):
+        null: Any = -1 if kind == "string" else np.nan
+        values = column_of([key[place] if key else null for key, _ in saved], are_texts=kind == "string")
+        columns[f"key_{place}"] = saved_values(values, kind == "string", texts)
+    return pa.table(
+        {
+            "rows": _lists([part.rows for _, part in saved]),
+            "parts": _lists([part.numbers for _, part in saved]),
+            "data": pa.array([part.data for _, part in saved], pa.string()),
+            **columns,
+        }
+    )
+
+
+def keyed_rows(table: pa.Table, kinds: Sequence[Kind], texts: Texts, renumber: Renumber) -> Iterator[Loaded]:
+    """Yields the rows of a table that have any rows of the m-op left."""
+    if not len(table):
+        return
+    columns = [
+        loaded_values(table, f"key_{place}", kind == "string", texts).tolist() for place, kind in enumerate(kinds)
+    ]
+    keys = list(zip(*columns, strict=True)) if columns else [()] * len(table)
+    rows, row_sizes = flatten_lists(table, "rows")
+    numbers, sizes = flatten_lists(table, "parts")
+    now = renumber(rows)
+    row_end = end = 0
+    data = table["data"].to_pylist()
+    for key, text, row_size, size in zip(keys, data, row_sizes.tolist(), sizes.tolist(), strict=True):
+        here = slice(row_end, row_end + row_size)
+        known = {old: new for old, new in zip(rows[here].tolist(), now[here].tolist(), strict=True) if new >= 0}
+        if known:
+            yield Loaded(key, text, numbers[end : end + size].tolist(), known)
+        row_end, end = row_end + row_size, end + size
+
+
+def _lists(values: Sequence[Sequence[int]]) -> pa.Array:
+    sizes = np.array([len(one) for one in values], np.int64)
+    return lists(np.array([one for some in values for one in some], np.int64), sizes)

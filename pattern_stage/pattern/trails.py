@@ -1,0 +1,455 @@
+"""How much is kept for each row: events of trails and ways to them, as long as a run that began in the row's window
+leads there.
+
+The runs of some rows as they are kept: what is too old goes, matches that waited are told, rows come and go.
+
+What is kept for some rows: cells of runs, and the trails that lead there. What is too old goes, and what is left is
+counted.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from heapq import heappop, heappush
+from typing import Any, Literal
+
+import numpy as np
+
+from common.arrays import Ints
+from pattern_stage.operators import LimitName, Meter, RowVectors
+from pattern_stage.pattern.cells import Cell
+from pattern_stage.pattern.found import AtOnce, Bundle, Ending, RowWindows, Tally, bundles
+from pattern_stage.pattern.masks import ALWAYS, EVERY, Draft, EventTuple, Trail, mask_to_rows, rows_to_mask, top_of
+from pattern_stage.pattern.match import KeyState, Roles
+from pattern_stage.pattern.program import PatternProgram
+from pattern_stage.pattern.rows import KeyValues
+from pattern_stage.plan import NO_BOUND
+
+
+class Ages:
+    """What is kept for sets of rows, by when its latest run began."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, dict[int, int]] = {}
+
+    def add(self, rows: int, start: int, weight: int) -> None:
+        """Counts what is kept for all of these rows."""
+        ages = self._kept.setdefault(rows, {})
+        ages[start] = ages.get(start, 0) + weight
+
+    def counts(self, now: int, windows: RowWindows) -> Ints:
+        """Returns how much of it began in the window of each row, which ends now. Rows past the end have nothing."""
+        found = np.zeros(max((rows.bit_length() for rows in self._kept), default=0), np.int64)
+        for mask, ages in self._kept.items():
+            rows = mask_to_rows(mask)
+            starts = np.array(sorted(ages), np.int64)
+            younger = np.append(np.cumsum([ages[start] for start in starts[::-1].tolist()])[::-1], 0)
+            found[rows] += younger[np.searchsorted(starts, now - windows.of(rows))]
+        return found
+
+
+def weights(trail: Trail) -> Iterator[tuple[int, int]]:
+    """Yields what a trail takes, and when the latest run of it began: an event and the way to it each count one, as do
+    the ways to the first event."""
+    before = ALWAYS
+    for segment in trail.segments:
+        top = top_of(segment)
+        yield top, 1
+        before = max(before, top)
+    place = trail.forgotten
+    for root in trail.roots:
+        if root.place > place:
+            yield before, 2 * (root.place - place)
+            place = root.place
+        before = max(before, root.start)
+    yield before, 2 * (trail.last + 1 - place)
+
+
+_SWEEP = 1000
+"""Trails are looked through for those that nothing leads to when there are twice as many, and so many."""
+
+ExpiringRun = tuple[KeyValues, Trail | Cell | Literal["absent", "pending"], Any]
+"""Whose it is; what it is, or that something of the key is to be looked at; and of a cell where it is kept."""
+
+
+class KeptTrails(ABC):
+    """The runs of some rows. `window` is the greatest span of a match."""
+
+    def __init__(self, window: int, meter: Meter, rows: RowVectors) -> None:
+        self.window, self._meter = window, meter
+        self.rows = 0
+        self.windows = RowWindows(rows)
+        self.passed = ALWAYS
+        """Up to when time has passed."""
+        self._by_start: dict[int, list[ExpiringRun]] = defaultdict(list)
+        """For each time that runs begin at what has no later ones."""
+        self._starts: list[int] = []
+        self._watched, self._sweep_at = 0, _SWEEP
+        self._room = meter.limits.partial
+        """How much may be added before a row may exceed the limit."""
+        self._long: dict[int, Trail] = {}
+        """Trails to be trimmed."""
+        self._gone = 0
+        """The rows that have exceeded a limit in this epoch."""
+        self.made, self.most_made = 0, meter.limits.partial
+        """How much this epoch has made, and how much it may before a row may exceed the limit."""
+        self.found = AtOnce(meter.limits.matches, self.windows)
+
+    @abstractmethod
+    def kept_cells(self) -> Iterator[Cell]:
+        """Yields all cells."""
+
+    @abstractmethod
+    def remove_rows(self, gone: int) -> None:
+        """Forgets rows, and what is kept for them alone."""
+
+    @abstractmethod
+    def kept_beside(self, ages: Ages) -> None:
+        """Counts what there is beside cells."""
+
+    # ------------------------------------------------------------ time
+
+    @property
+    def low(self) -> int:
+        """When a run begins at least that can go on."""
+        return self.passed - self.window
+
+    def watch(
+        self, start: int, key: KeyValues, one: Trail | Cell | Literal["absent", "pending"], place: Any = 0
+    ) -> None:
+        """Has something looked at when all runs are too old that begin until a time."""
+        if start not in self._by_start:
+            heappush(self._starts, start)
+        self._by_start[start].append((key, one, place))
+        self._watched += 1
+
+    def expiring(self, time: int) -> Iterator[tuple[int, list[ExpiringRun]]]:
+        """Lets time pass, up to a moment: what can go on then stays. Yields what no longer can, by its time."""
+        self.passed = time
+        while self._starts and self._starts[0] + self.window < time:
+            start = self._starts[0]
+            yield start, self._by_start[start]
+            heappop(self._starts)
+            gone = self._by_start.pop(start)
+            self._watched -= len(gone)
+            for _, one, _ in gone:
+                if isinstance(one, Trail):
+                    one.segments = []
+
+    def begin(self) -> None:
+        """Begins an interval: nothing refers to what was found in the one before."""
+        for trail in self._long.values():
+            trail.trim(self.low)
+        self._long = {}
+
+    # ------------------------------------------------------------ keeping
+
+    def trail_of(self, key: KeyValues, draft: Draft, rows: int) -> Trail:
+        """Returns the trail that ends with a draft's event."""
+        trail = draft.trail(rows)
+        if trail.is_long:
+            self._long[id(trail)] = trail
+        if trail.segments and len(trail.events) == 1:
+            self.watch(draft.before, key, trail)
+        self.add_weight(2 + len(draft.segments))
+        return trail
+
+    def keep(
+        self,
+        key: KeyValues,
+        cells: dict[Any, Cell],
+        name: Any,
+        registers: Any,
+        draft: Draft,
+        trail: Trail,
+        rows: int,
+        place: Any,
+    ) -> None:
+        """Keeps the runs of a draft, which end a trail, in a cell, which is made if it is not there."""
+        cell = cells.get(name)
+        if cell is None:
+            cell = cells[name] = Cell(name, registers)
+        elif cell.crowded():
+            cell.drop_before(self.low)
+        top = cell.entries[-1].top if cell.entries else ALWAYS
+        if cell.append(trail, rows, draft.start, draft.oldest).top > top:
+            self.watch(draft.start, key, cell, place)
+
+    def adopt_trails(self, key: KeyValues, trails: Iterable[Trail], passed: int) -> None:
+        """Takes over trails that were saved when time had passed up to some moment."""
+        self.passed = max(self.passed, passed)
+        for trail in trails:
+            before = max((top_of(segment) for segment in trail.segments), default=ALWAYS)
+            if before >= self.low:
+                self.watch(before, key, trail)
+            self._room -= 2 * len(trail.events) + len(trail.segments)
+
+    def adopt_cell(self, key: KeyValues, cell: Cell, place: Any) -> None:
+        """Takes over a cell that was saved."""
+        for one in cell.entries:
+            if one.top >= self.low:
+                self.watch(one.top, key, cell, place)
+
+    def trails(self, *, low: int = ALWAYS) -> Iterator[Trail]:
+        """Yields all trails that anything leads to with runs that begin at a time or later, each once."""
+        seen: set[int] = set()
+        lists: dict[int, int] = {}
+        waiting = [one.trail for cell in self.kept_cells() for one in cell.entries if one.start >= low]
+        while waiting:
+            trail = waiting.pop()
+            if id(trail) in seen:
+                continue
+            seen.add(id(trail))
+            yield trail
+            for entries, begin, stop, _ in trail.segments:
+                known = lists.get(id(entries), 0)
+                waiting += [one.trail for one in entries[max(begin, known) : stop] if one.start >= low]
+                if begin <= known < stop:
+                    lists[id(entries)] = stop
+
+    def sweep(self) -> None:
+        """Lets go of trails that nothing leads to."""
+        used = {id(trail) for trail in self.trails()}
+        for start, some in self._by_start.items():
+            self._by_start[start] = [one for one in some if not isinstance(one[1], Trail) or id(one[1]) in used]
+        self._watched = sum(map(len, self._by_start.values()))
+        self._sweep_at = 2 * self._watched + _SWEEP
+
+    # ------------------------------------------------------------ counting
+
+    def add_weight(self, amount: int) -> None:
+        """Says that so much more is kept."""
+        self._room -= amount
+
+    def over(self) -> int:
+        """Returns the rows for which more is kept than the limit says."""
+        ages = Ages()
+        for trail in self.trails(low=self.low):
+            rows = trail.rows & self.rows
+            for start, weight in weights(trail):
+                if start >= self.low:
+                    ages.add(rows, start, weight)
+        for cell in self.kept_cells():
+            oldest = min((one.t1 for one in cell.entries if one.start >= self.low), default=NO_BOUND)
+            for _, t0, rows in cell.kills:
+                if t0 > oldest:
+                    ages.add(rows & self.rows, t0, 1)
+        self.kept_beside(ages)
+        counts = ages.counts(self.passed, self.windows)
+        most = self._meter.limits.partial
+        self._room = most - int(counts[counts <= most].max(initial=0))
+        return rows_to_mask(np.flatnonzero(counts > most))
+
+    def exceed(self, rows: int, time: int, bound: LimitName) -> None:
+        """Follows that rows exceed a limit: nothing more is made for them."""
+        if rows:
+            self._meter.tell(mask_to_rows(rows), time, bound)
+            self.rows &= ~rows
+            self._gone |= rows
+
+    def find(self, ending: Ending, trail: Trail, place: int, rows: int) -> None:
+        for bundle in bundles(ending, trail, place, rows, lambda: self.rows):
+            self.exceed(self.found.add(bundle), ending.known, "matches")
+
+    def end_epoch(self, time: int) -> list[Bundle]:
+        """Ends an epoch with events. Returns what was found in it."""
+        if self._room < 0:
+            self.exceed(self.over(), time, "partial")
+        self.made, self.most_made = 0, self._meter.limits.partial
+        if self._watched >= self._sweep_at:
+            self.sweep()
+        return self.end_found()
+
+    def end_found(self) -> list[Bundle]:
+        """Returns what was found in an epoch."""
+        if self._gone:
+            self.remove_rows(self._gone)
+            self._gone = 0
+        return self.found.end(self.rows)
+
+    def made_too_much(self, time: int, drafts: Iterable[Draft]) -> int:
+        """Returns the rows for which an epoch has made more than may be kept: these drafts, and what is kept already.
+        They would exceed the limit at the end of the epoch, too."""
+        tally = Tally(self._meter.limits.partial)
+        for draft in drafts:
+            tally.add(draft.rows & self.rows, 1 + len(draft.segments))
+        for cell in self.kept_cells():
+            for one in reversed(cell.entries):
+                if one.t1 < time:
+                    break
+                ways = len(one.trail.segments) if len(one.trail.events) == 1 else 1
+                tally.add(one.rows & self.rows, 1 + ways)
+        over = tally.over()
+        self.most_made = self.made + tally.room
+        return over
+
+
+class KeptRuns(KeptTrails):
+    """The runs of some rows."""
+
+    def __init__(
+        self, program: PatternProgram, roles: Roles, window: int, meter: Meter, rows: RowVectors, *, merged: bool = True
+    ) -> None:
+        """Without `merged`, each run is apart."""
+        super().__init__(window, meter, rows)
+        self.program, self.roles, self._merged = program, roles, merged
+        self.parts: dict[KeyValues, KeyState] = {}
+        self._next = 0
+        strategy = program.pattern.strategy
+        self._consuming, self._contiguous = strategy == "next", strategy in ("strict", "partition")
+        self._strict = strategy == "strict"
+        groups = program.last + 1
+        some = list(enumerate(program.negations))
+        self._killing = [[(at, one) for at, one in some if one.early and one.group == of + 1] for of in range(groups)]
+        self._leading = [at for at, one in some if one.early and one.group == 0]
+        self.trailing = bool(self._killing[-1])
+        self._remembered = {*self._leading, *(at for at, one in some if not one.early)}
+        self._nothing_absent: list[list[tuple[EventTuple, int]]] = [[] for _ in some]
+        self._ends_at_once = not program.kleene[program.last] and not self.trailing
+        """Whether nothing is kept of what ends with the last variable."""
+
+    def kept_cells(self) -> Iterator[Cell]:
+        """See KeptTrails."""
+        for part in self.parts.values():
+            for cells in (*part.cells, part.pending):
+                yield from cells.values()
+
+    def kept_beside(self, ages: Ages) -> None:
+        """Counts the negated events."""
+        for part in self.parts.values():
+            for some in part.absent:
+                for event, rows in some:
+                    ages.add(rows & self.rows, event[0] + self._longer(), 1)
+
+    # ------------------------------------------------------------ time
+
+    def pass_until(self, time: int) -> list[Bundle]:
+        """Lets time pass, up to a moment. Returns what becomes known before."""
+        told: list[Bundle] = []
+        for start, some in self.expiring(time):
+            if self.trailing:
+                for key in dict.fromkeys(key for key, one, _ in some if one == "pending"):
+                    self._find_pending(key, start)
+                told += self.end_found()
+            self._expire(start + 1, some)
+        return told
+
+    def _find_pending(self, key: KeyValues, start: int) -> None:
+        """Finds matches that begin at a time: nothing can kill them any more."""
+        part = self.parts.get(key)
+        if part is None:
+            return
+        for cell in part.pending.values():
+            for one in cell.entries:
+                if one.oldest <= start <= one.start:
+                    ending = Ending(start + self.window, start, start, one.t1, key, part.absent)
+                    self.find(ending, one.trail, one.place, one.rows)
+
+    def due(self) -> int | None:
+        """Returns a time: no match that waits becomes known before. None if none waits."""
+        if not self.trailing:
+            return None
+        waiting = {key for key, part in self.parts.items() if part.pending}
+        starts = (
+            start
+            for start in self._starts
+            if any(one == "pending" and key in waiting for key, one, _ in self._by_start[start])
+        )
+        first = min(starts, default=None)
+        return None if first is None else first + self.window
+
+    def _expire(self, low: int, some: list[ExpiringRun]) -> None:
+        for key, one, state in some:
+            if one == "absent":
+                self._expire_absent(key, low)
+            if not isinstance(one, Cell) or (one.entries and one.entries[-1].top >= low):
+                continue
+            part = self.parts.get(key)
+            if part is not None:
+                cells = part.pending if state < 0 else part.cells[state]
+                if cells.get(one.name) is one:
+                    del cells[one.name]
+                    one.entries = []
+                if part.is_empty():
+                    del self.parts[key]
+
+    def _expire_absent(self, key: KeyValues, low: int) -> None:
+        part = self.parts.get(key)
+        if part is not None:
+            low -= self._longer()
+            part.absent = [[one for one in some if one[0][0] >= low] for some in part.absent]
+            if part.is_empty():
+                del self.parts[key]
+
+    def _longer(self) -> int:
+        """How much longer than runs negated events are kept: as long as matches wait that they may kill."""
+        return self.window if self.trailing else 0
+
+    # ------------------------------------------------------------ upkeep
+
+    def _cut(self, key: KeyValues, begin: int) -> None:
+        """Ends the runs of a key that an event which begins then does not continue."""
+        part = self.parts[key]
+        for cells in part.cells:
+            for name, cell in list(cells.items()):
+                if stop := cell.before(begin):
+                    cell.take(stop, EVERY)
+                    if not cell.entries:
+                        del cells[name]
+        if part.is_empty():
+            del self.parts[key]
+
+    def remove_rows(self, gone: int) -> None:
+        """Forgets rows: what is left of a pattern that goes on."""
+        self.rows &= ~gone
+        for key, part in list(self.parts.items()):
+            for cells in [*part.cells, part.pending]:
+                for name, cell in list(cells.items()):
+                    cell.without(gone)
+                    if not cell.entries:
+                        del cells[name]
+            part.absent = [[(one, of & ~gone) for one, of in some if of & ~gone] for some in part.absent]
+            if part.is_empty():
+                del self.parts[key]
+
+    def drop_rows(self, key: KeyValues, rows: int) -> None:
+        """Ends all runs of rows with a key: with all keys, for strict contiguity."""
+        for one in list(self.parts) if self._strict else [key]:
+            part = self.parts.get(one)
+            if part is None:
+                continue
+            for cells in [*part.cells, part.pending]:
+                for name, cell in list(cells.items()):
+                    cell.take(len(cell.entries), rows if rows != self.rows else EVERY)
+                    if not cell.entries:
+                        del cells[name]
+            if part.is_empty():
+                del self.parts[one]
+
+    def adopt(self, key: KeyValues, part: KeyState, trails: Sequence[Trail], passed: int) -> None:
+        """Takes over a part that was saved when time had passed up to some moment, and the trails in it. What was too
+        old then is left."""
+        self.parts[key] = part
+        self.adopt_trails(key, trails, passed)
+        if self.trailing:
+            for root in (root for trail in trails for root in trail.roots if root.start >= self.low):
+                self.watch(root.start, key, "pending")
+        for state, cells in [*enumerate(part.cells), (-1, part.pending)]:
+            for cell in cells.values():
+                self.adopt_cell(key, cell, state)
+        for some in part.absent:
+            for event, _ in some:
+                self.watch(event[0] + self._longer(), key, "absent")
+        if part.is_empty():
+            del self.parts[key]
+
+    def waiting(self) -> dict[int, int]:
+        """Returns sets of rows, and how many entries each has."""
+        found: dict[int, int] = defaultdict(int)
+        for cell in self.kept_cells():
+            for one in cell.entries:
+                if one.start >= self.low:
+                    found[one.rows] += 1
+        return found

@@ -1,0 +1,132 @@
+"""Where the definition of an event stands in the catalog: the edges that bind its variables, and its values.
+
+K is the set of the variables of a definition, closed under least common ancestors. Each node of K has a leaf on the
+self axis, whose chain of functions ends with OF_EVENTS, and the edges lead from the nearest ancestor in K to that leaf.
+So a row of R_bin is an event's if its second node has such a chain, and a value if its node has one: what stage 1 finds
+for events can be told from what it finds for joins, and no join sees it. An attribute has an edge of its own, from the
+node of its variable to a leaf with its functions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from common.tools import quick
+from templates.catalog import Catalog, Change, StepEdge
+from templates.graph import Minor, definition_of, minor
+from xscl.algebra.events import ATTRIBUTE_END, EventPattern, Kind, Schema
+from xscl.algebra.joins import Term
+from xscl.algebra.trees import PatternNode, Test
+from xscl.algebra.values import OF_EVENTS
+
+_SELF = Test("element", "*", "*")
+
+_Definition = tuple[PatternNode, ...]
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class PlacedNode:
+    """A node of K: its edge, and the place of its nearest ancestor in K, -1 at the top, whose edge is (leaf, leaf)."""
+
+    parent: int
+    edge: StepEdge
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class PlacedAttribute:
+    """An attribute: of the node at place `node` of K, or, if there is an `edge`, of the first node that it leads to.
+    `chain` is the number of the chain of functions. A constant has the place -1."""
+
+    name: str
+    kind: Kind
+    node: int
+    edge: StepEdge | None = None
+    chain: int = 0
+    constant: str = ""
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class EventPlacement:
+    """A definition in the catalog. `key` has the places of the nodes that tell its events apart, the root first."""
+
+    stream: str
+    nodes: tuple[PlacedNode, ...]
+    key: tuple[int, ...]
+    attributes: tuple[PlacedAttribute, ...]
+    variables: tuple[int, ...]
+    edges: tuple[StepEdge, ...]
+    values: tuple[int, ...]
+
+    @property
+    def schema(self) -> Schema:
+        """The names and kinds of the attributes."""
+        return tuple([(attribute.name, attribute.kind) for attribute in self.attributes])
+
+
+def place_events(catalog: Catalog, pattern: EventPattern) -> tuple[EventPlacement, Change]:
+    """Registers a definition in the catalog. Returns where it stands, and what stage 1 must add. Raises
+    TooManyChains."""
+    reduced = minor(pattern.pattern, map(Term, pattern.variables))
+    # A variable above others has a leaf of its own in the minor. Here every node has one.
+    kept = [place for place, node in enumerate(reduced.nodes) if node.definition[-1].axis != "."]
+    place_of = {index: place for place, index in enumerate(kept)}
+    node_of = {var: place_of[_node(reduced, var)] for var in pattern.variables}
+    own = [reduced.nodes[index].definition for index in kept]
+    definitions = list(own)
+    pairs: list[tuple[int, int]] = []
+
+    def leaf(definition: _Definition, functions: tuple[str, ...]) -> int:
+        definitions.append((*definition, PatternNode(".", _SELF, functions=(*functions, OF_EVENTS))))
+        return len(definitions) - 1
+
+    parents = []
+    for index, definition in zip(kept, own, strict=True):
+        parent = reduced.nodes[index].parent
+        end = leaf(definition, ())
+        parents.append(-1 if parent is None else place_of[parent])
+        pairs.append((end if parent is None else place_of[parent], end))
+    values: list[int] = []
+    edge_of: list[int | None] = []
+    for attribute in pattern.attributes:
+        edge_of.append(None)
+        if attribute.var is None:
+            continue
+        node = node_of[attribute.var]
+        if attribute.path is None:
+            values.append(leaf(own[node], attribute.functions))
+        else:
+            values.append(leaf((*own[node], *definition_of(attribute.path, ATTRIBUTE_END)), attribute.functions))
+            edge_of[-1] = len(pairs)
+            pairs.append((node, values[-1]))
+    variables, change = catalog.hold(pattern.stream, definitions, pairs, values)
+    edges = [(variables[a], variables[b]) for a, b in pairs]
+    attributes = tuple(
+        [
+            PlacedAttribute(
+                attribute.name,
+                attribute.kind,
+                -1 if attribute.var is None else node_of[attribute.var],
+                None if edge is None else edges[edge],
+                catalog.chain((*attribute.functions, OF_EVENTS)),
+                attribute.constant,
+            )
+            for attribute, edge in zip(pattern.attributes, edge_of, strict=True)
+        ]
+    )
+    nodes = tuple([PlacedNode(parent, edge) for parent, edge in zip(parents, edges, strict=False)])
+    key = tuple([node_of[var] for var in pattern.variables])
+    valued = tuple([variables[value] for value in values])
+    return EventPlacement(pattern.stream, nodes, key, attributes, variables, tuple(edges), valued), change
+
+
+def _node(reduced: Minor, var: str) -> int:
+    """The index of the node of a variable, not of its leaf."""
+    index = reduced.node_of[Term(var)]
+    node = reduced.nodes[index]
+    if node.definition[-1].axis != ".":
+        return index
+    assert node.parent is not None, "a leaf has the node that it stands for above it"
+    return node.parent

@@ -1,0 +1,522 @@
+"""The conjunctive query CQ_T of a template (thesis 6.4.4), which prints as Datalog and as SQL.
+
+Enumerates all templates with a given number of value joins (thesis, Table 6.3).
+
+The minor of one side of a join graph (thesis 6.4.2): the value-join nodes and their least common ancestors.
+
+K is the set of nodes of the minor. The definition of a variable is the chain of pattern nodes from the document root to
+it, each with its filters and with the branches that have no node of K. Equal definitions over one stream are one
+variable, whatever queries call it.
+
+Query templates (thesis 6.4.1): the shape of the minor of a join graph, and its canonical labelling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain, product
+
+from common.tools import hidden, quick
+from xscl.algebra.joins import Term
+from xscl.algebra.trees import PatternNode, Test, node_texts, unnamed
+
+_SELF = Test("element", "*", "*")
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class MinorNode:
+    """A node of K. `parent` is the index of its nearest proper ancestor in K, None at the top. `path` leads to it in
+    the pattern of the side, child by child. A leaf on the self axis has the path of the node that it stands for."""
+
+    parent: int | None
+    definition: tuple[PatternNode, ...]
+    path: tuple[int, ...]
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class Minor:
+    """The nodes of the minor in pre-order, and the node of each value-join term, as an index."""
+
+    nodes: tuple[MinorNode, ...]
+    node_of: dict[Term, int]
+
+
+def minor(pattern: PatternNode, terms: Iterable[Term]) -> Minor:
+    """The minor of `pattern` for the value-join `terms`.
+
+    A term on an inner node of the minor, or with functions, gets a leaf on the self axis. So value joins are between
+    leaves only. Without terms (a filter) the minor is the top node of the pattern, with all the rest as branches.
+    """
+    terms = list(terms)
+    by_var: dict[str | None, list[Term]] = {}
+    for term in dict.fromkeys(terms):
+        by_var.setdefault(term.var, []).append(term)
+    if not by_var:
+        return Minor((MinorNode(None, (_canonical(pattern, pattern.children),), ()),), {})
+    if len(by_var) == 1 and not any(term.functions for term in terms):
+        (var,) = by_var
+        return Minor((_only_node(pattern, var),), dict.fromkeys(by_var[var], 0))
+    builder = _MinorBuilder(by_var)
+    tree = builder.mark(pattern, ())
+    assert tree is not None, "a term is on a variable of the pattern"
+    builder.collect(tree, None, ())
+    return Minor(tuple(builder.nodes), builder.node_of)
+
+
+def _only_node(pattern: PatternNode, var: str | None) -> MinorNode:
+    """The node of a minor that has no other: that of a variable."""
+    path = _way_to(pattern, var)
+    assert path is not None, "a term is on a variable of the pattern"
+    definition, node = [], pattern
+    for place in path:
+        branches = node.children[:place] + node.children[place + 1 :]
+        definition.append(_canonical(node, branches))
+        node = node.children[place]
+    return MinorNode(None, (*definition, _canonical(node, node.children)), path)
+
+
+def definition_of(pattern: PatternNode, var: str) -> tuple[PatternNode, ...]:
+    """The definition of a variable that is the only node of the minor."""
+    return _only_node(pattern, var).definition
+
+
+def _way_to(pattern: PatternNode, var: str | None) -> tuple[int, ...] | None:
+    """The path to the node of a variable; None if it is not there."""
+    if pattern.var == var:
+        return ()
+    for place, child in enumerate(pattern.children):
+        if child.children:
+            below = _way_to(child, var)
+            if below is not None:
+                return (place, *below)
+        elif child.var == var:
+            return (place,)
+    return None
+
+
+@dataclass(eq=False, slots=True)
+class _MarkedNode:
+    """A node that holds terms, itself or below it. `children` are None for those that hold none, and behind them come
+    the leaves that are made up."""
+
+    node: PatternNode
+    path: tuple[int, ...]
+    children: list[_MarkedNode | None]
+    leaves: list[Term]
+    kept: bool
+
+
+class _MinorBuilder:
+    def __init__(self, by_var: Mapping[str | None, list[Term]]) -> None:
+        self._by_var = by_var
+        self.nodes: list[MinorNode] = []
+        self.node_of: dict[Term, int] = {}
+
+    def mark(self, node: PatternNode, path: tuple[int, ...]) -> _MarkedNode | None:
+        children = [
+            self.mark(child, (*path, i)) if child.children or child.var in self._by_var else None
+            for i, child in enumerate(node.children)
+        ]
+        terms = self._by_var.get(node.var, []) if node.var else []
+        below = len(children) - children.count(None)
+        if not terms and not below:
+            return None
+        if terms and (below or any(term.functions for term in terms)):
+            made = ((PatternNode(".", _SELF, functions=term.functions), term) for term in terms)
+            children += [_MarkedNode(leaf, path, [], [term], True) for leaf, term in made]
+            terms, below = [], below + len(terms)
+        return _MarkedNode(node, path, children, terms, bool(terms) or below >= 2)
+
+    def collect(self, tree: _MarkedNode, parent: int | None, above: tuple[PatternNode, ...]) -> None:
+        pairs = zip(tree.node.children, tree.children, strict=False)
+        branches = tuple([node for node, child in pairs if child is None])
+        definition = (*above, _canonical(tree.node, branches))
+        if tree.kept:
+            index = len(self.nodes)
+            self.nodes.append(MinorNode(parent, definition, tree.path))
+            self.node_of.update(dict.fromkeys(tree.leaves, index))
+            parent = index
+        for child in tree.children:
+            if child is not None:
+                self.collect(child, parent, definition)
+
+
+def _canonical(node: PatternNode, branches: tuple[PatternNode, ...]) -> PatternNode:
+    """The node without variable names, with `branches` as children. These and its conditions are sorted and
+    distinct."""
+    conditions = node.conditions
+    if len(conditions) > 1:
+        conditions = tuple(sorted(set(conditions), key=str))
+    if branches:
+        branches = tuple([_canonical(branch, branch.children) if _is_rich(branch) else branch for branch in branches])
+    if len(branches) > 1:
+        by_text = dict(zip(node_texts(branches), branches, strict=True))
+        branches = tuple([by_text[text] for text in sorted(by_text)])
+    if conditions is node.conditions and branches == node.children:
+        return unnamed(node)  # which many patterns may share
+    # Written out, because `replace` takes several times as long.
+    return PatternNode(node.axis, node.test, conditions, branches, None, node.functions)
+
+
+def _is_rich(node: PatternNode) -> bool:
+    """Whether its canonical form may be another node."""
+    return node.var is not None or len(node.children) > 0 or len(node.conditions) > 1
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A reduced join graph with numbered nodes: the left side first, each side in pre-order.
+
+    `parents` has the parent of each node, None at the top of a side. `left` is the number of nodes of the left side.
+    `joins` are the value joins, as pairs (left leaf, right leaf).
+    """
+
+    left: int
+    parents: tuple[int | None, ...]
+    joins: tuple[tuple[int, int], ...]
+
+    def edges(self) -> list[tuple[int, int]]:
+        """All edges: structural ones (parent, child), then value joins."""
+        structural = [(parent, child) for child, parent in enumerate(self.parents) if parent is not None]
+        return [*structural, *self.joins]
+
+    def binary_rows(self) -> list[tuple[int, int]]:
+        """The rows of R_bin that bind the nodes: (parent, child), or (x, x) for a side of a single node."""
+        left, right = range(self.left), range(self.left, len(self.parents))
+        rows = [(parent, child) for child, parent in enumerate(self.parents) if parent is not None]
+        rows += [(side[0], side[0]) for side in (left, right) if len(side) == 1]
+        return sorted(rows, key=lambda row: row[1])
+
+
+@lru_cache(maxsize=65536)
+def bindings_of(shape: Shape) -> tuple[tuple[tuple[int, int], ...], tuple[int, ...]]:
+    """What a row of a template needs of stage 1: the rows of R_bin that bind its nodes, and the leaves whose values are
+    joined, one for each end of a join."""
+    return tuple(shape.binary_rows()), tuple(leaf for join in shape.joins for leaf in join)
+
+
+def join_shape(left: Minor, right: Minor | None, joins: Sequence[tuple[Term, Term]]) -> Shape:
+    """The shape of the join graph of a conjunctive query. Its nodes are those of the minors, in their order."""
+    count = len(left.nodes)
+    parents = [node.parent for node in left.nodes]
+    if right is None:
+        return Shape(count, tuple(parents), ())
+    parents += [None if node.parent is None else node.parent + count for node in right.nodes]
+    edges = {(left.node_of[a], right.node_of[b] + count) for a, b in joins}
+    return Shape(count, tuple(parents), tuple(sorted(edges)))
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class Canonical:
+    """A canonical form: `key` is equal for isomorphic graphs, and `position[i]` is the position of node i in the
+    canonical order."""
+
+    key: tuple[object, ...]
+    position: tuple[int, ...]
+
+
+@lru_cache(maxsize=65536)
+def canonical_shape(shape: Shape) -> Canonical:
+    """The canonical form of a shape. Isomorphic join graphs have one key; an isomorphism keeps the sides."""
+    return canonical_row(shape, (0,) * len(shape.parents))
+
+
+def canonical_row(shape: Shape, variables: Sequence[int]) -> Canonical:
+    """The canonical form of a shape with variables. Identical conjunctive queries have one key."""
+    if shape.parents == (None, None):  # one node on each side, as most have: there is no other order
+        return Canonical((1, _JOINED if shape.joins else (), *variables), _JOINED)
+    colours = [(node >= shape.left, parent is None, variables[node]) for node, parent in enumerate(shape.parents)]
+    ranks = {colour: rank for rank, colour in enumerate(sorted(set(colours)))}
+    order, position, numbered = _canonical_order(shape, tuple([ranks[colour] for colour in colours]))
+    # The order is that of the colours: of each side, first the nodes below its top, and then its top.
+    return Canonical((shape.left, numbered, *[variables[node] for node in order]), position)
+
+
+_JOINED = 0, 1
+"""The positions of two nodes, and the edge between them."""
+
+
+@lru_cache(maxsize=65536)
+def _canonical_order(shape: Shape, ranks: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """The canonical order of the nodes of a shape, whose colours have these ranks; the position of each node in it; and
+    the edges between positions, one after another."""
+    edges = shape.edges()
+    order = range(len(ranks)) if len(set(ranks)) == len(ranks) else _permuted(len(ranks), edges, ranks)
+    order = sorted(order, key=lambda node: ranks[node])
+    position = [0] * len(order)
+    for place, node in enumerate(order):
+        position[node] = place
+    numbered = sorted(tuple(sorted((position[a], position[b]))) for a, b in edges)
+    return tuple(order), tuple(position), tuple(chain.from_iterable(numbered))
+
+
+def _permuted(size: int, edges: list[tuple[int, int]], ranks: Sequence[int]) -> Sequence[int]:
+    """The nodes of a graph in a canonical order among those of one colour."""
+    with hidden("matplotlib"):  # which igraph imports to draw
+        import igraph  # it takes longer than all other imports of a Spark worker, which does not need it
+
+    graph = igraph.Graph(n=size, edges=edges, vertex_attrs={"node": range(size)})
+    # The direction of the permutation depends on the version of igraph, so igraph applies it.
+    nodes: list[int] = graph.permute_vertices(graph.canonical_permutation(color=ranks)).vs["node"]
+    return nodes
+
+
+R_DOC = ("docid", "node", "strval")
+R_BIN = ("docid", "var1", "var2", "node1", "node2")
+R_VJ = ("docid1", "node1", "docid2", "node2")
+"""The attributes of the witness relations. The W relations hold a batch, and so have docid too. R_vj is the join of
+R_doc and R_docW on strval, which all templates share."""
+
+R_L = (*R_BIN, "strval")
+R_LR = ("docid1", "var1", "var2", "node1", "node2", "docid2", "var3", "var4", "node3", "node4")
+"""The attributes of the views of section 6.5. R_L joins R_doc and R_bin on node = node2, and R_R does so for the batch.
+R_LR is the join of R_L and R_R on strval, which all templates share."""
+
+
+@dataclass(frozen=True, slots=True)
+class RelationAtom:
+    """A relation with a variable for each attribute. Equal variables join."""
+
+    relation: str
+    attributes: tuple[str, ...]
+    args: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.relation}({', '.join(self.args)})"
+
+
+@dataclass(frozen=True, slots=True)
+class ConjunctiveQuery:
+    """`head :- body`. The SQL joins the atoms of the body in their order."""
+
+    head: RelationAtom
+    body: tuple[RelationAtom, ...]
+
+    def datalog(self) -> str:
+        """The query in Datalog, one atom a line."""
+        return f"{self.head} :-\n  " + ",\n  ".join(map(str, self.body))
+
+    def sql(self, tables: Mapping[str, str], select: str | None = None, conditions: tuple[str, ...] = ()) -> str:
+        """The query in SQL. `tables` maps relations to tables; a relation that it lacks is a table of that name.
+
+        `select` replaces the head. It and the `conditions` have variables of the body in braces.
+        """
+        place: dict[str, str] = {}
+        lines, where = [], []
+        for i, atom in enumerate(self.body):
+            equal = []
+            for attribute, arg in zip(atom.attributes, atom.args, strict=True):
+                column = f"a{i}.{attribute}"
+                if arg in place:
+                    equal.append(f"{place[arg]} = {column}")
+                place.setdefault(arg, column)
+            table = f"{tables.get(atom.relation, atom.relation)} a{i}"
+            if i == 0:
+                lines.append(f"FROM {table}")
+                where += equal
+            else:
+                lines.append(f"JOIN {table} ON {' AND '.join(equal) or 'TRUE'}")
+        columns = zip(self.head.args, self.head.attributes, strict=True)
+        head = (select or ", ".join(f"{{{arg}}} AS {name}" for arg, name in columns)).format_map(place)
+        where += [condition.format_map(place) for condition in conditions]
+        if where:
+            lines.append(f"WHERE {' AND '.join(where)}")
+        return "\n".join([f"SELECT {head}", *lines])
+
+
+def conjunctive_query(shape: Shape, template: str) -> ConjunctiveQuery:
+    """CQ_T of the thesis: R_T, for each value join a copy of R_doc and of R_docW joined on strval, and for each
+    structural edge a copy of R_bin or R_binW. The template of a filter reads the batch only."""
+    if not shape.joins:
+        body = [_binary(shape, 0, "R_binW", "docid1")]
+    else:
+        body = []
+        bound: set[int] = set()
+        for i, (left, right) in enumerate(shape.joins, 1):
+            for leaf, docid, suffix in ((left, "docid1", ""), (right, "docid2", "W")):
+                body.append(RelationAtom(f"R_doc{suffix}", R_DOC, (docid, f"node{leaf + 1}", f"strval{i}")))
+                body += _path(shape, leaf, f"R_bin{suffix}", docid, bound)
+    return ConjunctiveQuery(_head(shape, template), (*body, _rows(shape, template)))
+
+
+def executable_query(shape: Shape, template: str) -> ConjunctiveQuery:
+    """CQ_T in the order of execution: R_vj instead of R_doc and R_docW, and R_T as soon as a left edge is known.
+
+    An optimizer without statistics chooses orders that are slower by orders of magnitude.
+    """
+    if not shape.joins:
+        return conjunctive_query(shape, template)
+    body: list[RelationAtom] = []
+    bound: set[int] = set()
+    for i, (left, right) in enumerate(shape.joins):
+        body.append(RelationAtom("R_vj", R_VJ, ("docid1", f"node{left + 1}", "docid2", f"node{right + 1}")))
+        body += _path(shape, left, "R_bin", "docid1", bound)
+        if i == 0:
+            body.append(_rows(shape, template))
+        body += _path(shape, right, "R_binW", "docid2", bound)
+    return ConjunctiveQuery(_head(shape, template), tuple(body))
+
+
+def views_query(shape: Shape, template: str) -> ConjunctiveQuery:
+    """CQ_T over the views (thesis 6.5): for each value join a copy of R_L and of R_R, and R_T.
+
+    R_L and R_R hold the edges of leaves: one between inner nodes still takes a copy of R_bin or R_binW.
+    """
+    if not shape.joins:
+        return conjunctive_query(shape, template)
+    body: list[RelationAtom] = []
+    bound: set[int] = set()
+    for i, (left, right) in enumerate(shape.joins, 1):
+        for leaf, docid, view, relation in ((left, "docid1", "R_L", "R_bin"), (right, "docid2", "R_R", "R_binW")):
+            body.append(RelationAtom(view, R_L, (*_binary(shape, leaf, relation, docid).args, f"strval{i}")))
+            body += _above(shape, leaf, relation, docid, bound)
+    return ConjunctiveQuery(_head(shape, template), (*body, _rows(shape, template)))
+
+
+def executable_views_query(shape: Shape, template: str) -> ConjunctiveQuery:
+    """CQ_T over the views in the order of execution: R_LR instead of R_L and R_R, and R_T after the first R_LR."""
+    if not shape.joins:
+        return conjunctive_query(shape, template)
+    body: list[RelationAtom] = []
+    bound: set[int] = set()
+    for i, (left, right) in enumerate(shape.joins):
+        edges = _binary(shape, left, "R_bin", "docid1"), _binary(shape, right, "R_binW", "docid2")
+        body.append(RelationAtom("R_LR", R_LR, edges[0].args + edges[1].args))
+        if i == 0:
+            body.append(_rows(shape, template))
+        body += _above(shape, left, "R_bin", "docid1", bound)
+        body += _above(shape, right, "R_binW", "docid2", bound)
+    return ConjunctiveQuery(_head(shape, template), tuple(body))
+
+
+def _above(shape: Shape, leaf: int, relation: str, docid: str, bound: set[int]) -> list[RelationAtom]:
+    """The atoms that bind the parent of a leaf and its ancestors, without nodes that are already bound."""
+    parent = shape.parents[leaf]
+    return [] if parent is None else _path(shape, parent, relation, docid, bound)
+
+
+def _path(shape: Shape, node: int, relation: str, docid: str, bound: set[int]) -> list[RelationAtom]:
+    """The atoms that bind a node and its ancestors, without nodes that are already bound."""
+    atoms = []
+    place: int | None = node
+    while place is not None and place not in bound:
+        bound.add(place)
+        # The rows of its children bind the top of a side; its self row binds a side of one node.
+        if shape.parents[place] is not None or place not in shape.parents:
+            atoms.append(_binary(shape, place, relation, docid))
+        place = shape.parents[place]
+    return atoms
+
+
+def _binary(shape: Shape, node: int, relation: str, docid: str) -> RelationAtom:
+    """The atom of R_bin for a node and its parent, or for the self row of a side with a single node."""
+    parent = shape.parents[node]
+    above = node if parent is None else parent
+    return RelationAtom(
+        relation, R_BIN, (docid, f"var{above + 1}", f"var{node + 1}", f"node{above + 1}", f"node{node + 1}")
+    )
+
+
+def _rows(shape: Shape, template: str) -> RelationAtom:
+    columns = ("qid", *(f"var{i + 1}" for i in range(len(shape.parents))), "wl")
+    return RelationAtom(f"R_{template}", columns, columns)
+
+
+def _head(shape: Shape, template: str) -> RelationAtom:
+    nodes = tuple(f"node{i + 1}" for i in range(len(shape.parents)))
+    columns = ("qid", "docid1", *(("docid2",) if shape.joins else ()), *nodes, "wl")
+    return RelationAtom(f"R_out{template}", columns, columns)
+
+
+ValueJoins = tuple[tuple[int, int], ...]
+_Tree = int | tuple["_Tree", ...]
+"""The number of a leaf, or the children of an inner node, which are at least two."""
+
+
+def count_templates(joins: int, *, flat: bool) -> int:
+    """The number of templates that queries with `joins` value joins can have. A template and its mirror image are two.
+
+    On a flat schema all leaves of a side are children of its root: 1, 3, 6, 16 for 1 to 4 joins. On a complex schema
+    they may be below any inner nodes: 1, 3, 16, 215, where the thesis bounds the last by 230.
+
+    >>> count_templates(3, flat=True), count_templates(3, flat=False)
+    (6, 16)
+    """
+    return len(templates(joins, flat=flat))
+
+
+def templates(joins: int, *, flat: bool) -> list[Shape]:
+    """One shape of each template with `joins` value joins."""
+    found: dict[object, Shape] = {}
+    for edges in _value_joins(joins):
+        left, right = (tuple(sorted(set(side))) for side in zip(*edges, strict=True))
+        for trees in product(_trees(left, flat), _trees(right, flat)):
+            shape = _shape(*trees, edges)
+            found.setdefault(canonical_shape(shape).key, shape)
+    return list(found.values())
+
+
+def _value_joins(count: int) -> list[ValueJoins]:
+    """The sets of `count` edges between left and right leaves, one of each isomorphism class, grown edge by edge."""
+    grown: list[ValueJoins] = [((0, 0),)]
+    for _ in range(count - 1):
+        found: dict[object, ValueJoins] = {}
+        for edges in grown:
+            lefts, rights = (len(set(side)) for side in zip(*edges, strict=True))
+            for edge in product(range(lefts + 1), range(rights + 1)):
+                if edge not in edges:
+                    more = (*edges, edge)
+                    left, right = (next(_trees(tuple(sorted(set(s))), flat=True)) for s in zip(*more, strict=True))
+                    found.setdefault(canonical_shape(_shape(left, right, more)).key, more)
+        grown = list(found.values())
+    return grown
+
+
+def _trees(leaves: tuple[int, ...], flat: bool) -> Iterator[_Tree]:
+    if len(leaves) == 1:
+        yield leaves[0]
+    elif flat:
+        yield leaves
+    else:
+        for parts in _partitions(leaves):
+            if len(parts) > 1:
+                yield from product(*(list(_trees(part, flat)) for part in parts))
+
+
+def _partitions(items: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], ...]]:
+    if not items:
+        yield ()
+        return
+    first, *rest = items
+    for parts in _partitions(tuple(rest)):
+        yield ((first,), *parts)
+        for i, part in enumerate(parts):
+            yield (*parts[:i], (first, *part), *parts[i + 1 :])
+
+
+def _shape(left: _Tree, right: _Tree, edges: ValueJoins) -> Shape:
+    parents: list[int | None] = []
+    places: list[dict[int, int]] = []
+
+    def number(tree: _Tree, parent: int | None) -> None:
+        place = len(parents)
+        parents.append(parent)
+        if isinstance(tree, int):
+            places[-1][tree] = place
+        else:
+            for child in tree:
+                number(child, place)
+
+    ends = []
+    for tree in (left, right):
+        places.append({})
+        number(tree, None)
+        ends.append(len(parents))
+    joins = tuple(sorted((places[0][a], places[1][b]) for a, b in edges))
+    return Shape(ends[0], tuple(parents), joins)

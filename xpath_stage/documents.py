@@ -1,0 +1,753 @@
+"""The elements of documents as columns, one document after the other: one pass reads all that stage 1 needs.
+
+Names, as far as the registered tests distinguish them: all tags that no query mentions are one.
+
+Outlines: documents with the same tags in the same order, whose texts one regular expression reads without a tree.
+
+Only documents with a `text` have one: the parser has read them, and wrote them down in the one way in which it writes a
+document. There, each `<` begins a tag, and each attribute is in double quotes.
+
+Parses a document safely: nothing outside of it is read, and what could exhaust memory is refused.
+
+Parses many documents. Small ones are parsed several at a time, as children of one root element.
+
+Up to a third of the time for a feed item goes by before the parser reads its first byte. The results are those of
+`parse_document` for each document: if the tree does not prove that, each document is parsed alone.
+
+The limits of the caches of stage 1, which bound its memory.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from itertools import chain, islice
+from operator import itemgetter
+from secrets import token_hex
+from typing import NamedTuple, TypeVar
+
+from lxml import etree
+
+from common.errors import InputError
+from common.tools import decrease, lazy
+from common.xml import Prolog, read_prolog, xml_parser
+from xpath_stage.masks import NODE_BYTES, excess
+from xscl.algebra.trees import Test
+
+MOST_TAGS = 128
+"""The largest number of tags, of starts and ends, of a document that has an outline."""
+
+RUN = 8
+"""An outline is made when so many documents of a stream have had it one after the other: making it takes as long as
+reading 100 documents."""
+
+MOST_OUTLINES, MOST_STREAMS = 1_000, 1_000
+"""The largest numbers of outlines and of streams that are known."""
+
+TRIAL, PAUSE = 128, 2_048
+"""When TRIAL documents of a stream had not the outline of the one before, the trees of its next PAUSE documents are
+read if fewer than twice as many had it since the last time: to find another outline takes as long as to read a tree."""
+
+_TEXT = re.compile(">[^<]+<")
+_VALUE = re.compile('( xmlns[^ =]*="[^"]*")|="[^"]*"')
+_TAG = re.compile("<([^>]*)>")
+_ANY = "=\0"
+"""Stands for the value of an attribute. No document has the character."""
+
+
+class DocumentOutline:
+    """What documents with the same tags in the same order have in common.
+
+    `tags` and `counts` have the name and the number of children of each element, and `key` both. `inner` are the names
+    of the elements with children, and `owners` those of the elements with attributes.
+    """
+
+    def __init__(self, skeleton: str, elements: Sequence[etree._Element]) -> None:
+        self.tags = [element.tag for element in elements]
+        self.counts = list(map(len, elements))
+        self.key = outline_key(self.tags, self.counts)
+        self.inner = {element.tag for element in elements if len(element)}
+        self.owners = {element.tag for element in elements if element.attrib}
+        self._match = re.compile(_pattern(skeleton)).fullmatch
+
+    def texts(self, text: str) -> list[str | None] | None:
+        """The text of each element up to its first child, for a document that has this outline; None for others."""
+        found = self._match(text)
+        if found is None:
+            return None
+        return [*map(_unescaped, found.groups())] if "&" in text else [*found.groups()]
+
+    @lazy
+    def parents(self) -> list[int | None]:
+        """For each element, the number of its parent; None for the root element."""
+        found: list[int | None] = []
+        waiting: list[int | None] = [None]
+        for number, children in enumerate(self.counts):
+            found.append(waiting.pop())
+            waiting += [number] * children
+        return found
+
+
+class _Stream:
+    """The last outline of a stream, or the last skeleton and how many documents in a row have had it; how many
+    documents had the outline of the one before (`hits`) or not, and how many will not be compared (`resting`)."""
+
+    __slots__ = ("hits", "last", "misses", "resting", "run", "skeleton")
+
+    def __init__(self) -> None:
+        self.last: DocumentOutline | None = None
+        self.skeleton = ""
+        self.run = self.hits = self.misses = self.resting = 0
+
+
+class Outlines:
+    """The outlines that documents have had. `forget` says that other tags matter."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, DocumentOutline] = {}
+        self._streams: dict[str, _Stream] = {}
+        self._suits: dict[DocumentOutline, bool] = {}
+
+    def forget(self) -> None:
+        """Decides again for which outlines texts are all that matters, because other patterns are registered."""
+        self._suits.clear()
+        self._streams.clear()
+
+    def hold(self, stream: str, document: ParsedDocument, columns: ElementColumns) -> bool:
+        """Replaces all columns by those of a document. False if its tree must be read instead."""
+        text = document.text
+        if text is None:
+            return False
+        state = self._streams.get(stream)
+        if state is None:
+            if len(self._streams) >= MOST_STREAMS:
+                self._streams.clear()
+            state = self._streams[stream] = _Stream()
+        if state.resting:
+            state.resting -= 1
+            return False
+        last = state.last
+        if last is not None and (texts := last.texts(text)) is not None:
+            state.hits += 1
+            columns.hold_texts(document, last, texts)
+            return True
+        state.misses += 1
+        if state.misses == TRIAL:
+            state.resting = PAUSE if state.hits < 2 * TRIAL else 0
+            state.hits = state.misses = 0
+        outline = self._found(state, text, document)
+        if outline is None or not self._is_enough(outline, columns) or (texts := outline.texts(text)) is None:
+            return False
+        state.last = outline
+        columns.hold_texts(document, outline, texts)
+        return True
+
+    def _found(self, state: _Stream, text: str, document: ParsedDocument) -> DocumentOutline | None:
+        """The outline of a document. It is made if the documents before had the same."""
+        skeleton = skeleton_of(text)
+        outline = self._known.get(skeleton)
+        if outline is not None:
+            return outline
+        state.run = state.run + 1 if skeleton == state.skeleton else 1
+        state.skeleton = skeleton
+        if state.run < RUN or skeleton.count("<") > MOST_TAGS or "='" in skeleton:
+            return None
+        if len(self._known) >= MOST_OUTLINES:
+            self._known.clear()
+            self._suits.clear()
+        outline = self._known[skeleton] = DocumentOutline(skeleton, list(document.top.iter()))
+        return outline
+
+    def _is_enough(self, outline: DocumentOutline, columns: ElementColumns) -> bool:
+        """Whether nothing matters of documents with an outline but the texts of elements without children."""
+        suits = self._suits.get(outline)
+        if suits is None:
+            suits = self._suits[outline] = columns.needs_only_texts(outline)
+        return suits
+
+
+def outline_key(tags: Sequence[str], counts: Sequence[int]) -> tuple[str, tuple[int, ...]]:
+    """The tree of tags, hashable."""
+    return " ".join(tags), tuple(counts)  # no name has a blank
+
+
+def skeleton_of(text: str) -> str:
+    """A document without its texts and the values of its attributes. Namespaces stay, because tags depend on them."""
+    skeleton = _TEXT.sub("><", text)
+    return _VALUE.sub(_without_value, skeleton) if '"' in skeleton else skeleton
+
+
+def _without_value(attribute: re.Match[str]) -> str:
+    return attribute[1] or _ANY
+
+
+def _pattern(skeleton: str) -> str:
+    """The pattern of documents with a skeleton. It has a group for the text of each element."""
+    parts = []
+    for tag in _TAG.findall(skeleton):
+        tag_itself = f"<{re.escape(tag)}>".replace(_ANY, '="[^"<]*+"')
+        text = "()[^<]*+" if tag.endswith("/") else "[^<]*+" if tag.startswith("/") else "([^<]*+)"
+        parts.append(tag_itself + text)
+    return "".join(parts)
+
+
+def _unescaped(text: str) -> str:
+    """A text as it was before the parser wrote it down."""
+    if "&" not in text:
+        return text
+    text = text.replace("&lt;", "<").replace("&gt;", ">").replace("&#13;", "\r")
+    return text.replace("&amp;", "&")
+
+
+MAX_BYTES = 16 << 20
+"""The largest document from outside, in bytes. Its tree takes up to 75 times as much memory."""
+
+MOST_NODES = MAX_BYTES // NODE_BYTES
+"""The largest number of elements and attributes. Entities must not make a document larger than it could be without."""
+
+MAX_ATTRIBUTES = 1_000
+"""The largest number of attributes of an element: listing them takes quadratic time."""
+
+ROOM_FOR_MANY_ATTRIBUTES = 5 * MAX_ATTRIBUTES
+"""The least size in bytes of a document with so many attributes at an element."""
+
+_HAS_MANY = etree.XPath(f"boolean(//@*[{MAX_ATTRIBUTES + 1}])")
+
+
+class DocumentError(InputError, ValueError):
+    """A document that cannot be read: the message tells the place and the cause."""
+
+
+class ParsedDocument:
+    """The tree of a document. Its elements are numbered in document order, from 0.
+
+    `size` is the length of its XML in bytes. `top` is its root element, perhaps in a larger tree with other documents
+    beside it, so it must only be used to look down from it. `text` is what `xml` returns, and `outline` what it
+    shares with other documents, if they are known.
+    """
+
+    __slots__ = ("__dict__", "outline", "size", "text", "top")
+
+    def __init__(self, top: etree._Element, size: int, text: str | None = None) -> None:
+        self.top, self.size, self.text = top, size, text
+        self.outline: DocumentOutline | None = None
+
+    @lazy
+    def root(self) -> etree._Element:
+        """The root element, in a tree of its own."""
+        return self.top if self.top.getparent() is None else deepcopy(self.top)
+
+    def xml(self) -> str:
+        """The document as it was read."""
+        if self.text is not None:
+            return self.text
+        return etree.tostring(self.top, encoding="unicode", with_tail=False)
+
+    @lazy
+    def elements(self) -> list[etree._Element]:
+        """The elements, by number."""
+        return list(self.root.iter())
+
+    @lazy
+    def number(self) -> dict[etree._Element, int]:
+        return {element: i for i, element in enumerate(self.elements)}
+
+    @lazy
+    def end(self) -> list[int]:
+        """For each element, the number after that of its last descendant."""
+        ends = list(range(1, len(self.elements) + 1))
+        for i in range(len(self.elements) - 1, 0, -1):
+            parent = self.parent[i]
+            assert parent is not None, "only the root element has no parent"
+            ends[parent] = max(ends[parent], ends[i])
+        return ends
+
+    @lazy
+    def parent(self) -> list[int | None]:
+        """For each element, the number of its parent; None for the root element."""
+        if self.outline is not None:
+            return self.outline.parents
+        elements = list(self.top.iter())
+        numbers: dict[etree._Element | None, int] = dict(zip(elements, range(len(elements)), strict=True))
+        parents = [numbers.get(element.getparent()) for element in elements]
+        parents[0] = None  # what is above the root element is not of this document
+        return parents
+
+    def attribute(self, element: int, place: int) -> tuple[str, str]:
+        """The name and the value of the attribute of an element at a position from 1."""
+        name, value = self.elements[element].attrib.items()[place - 1]
+        return str(name), str(value)
+
+    def string_value(self, element: int, attribute: int = 0) -> str:
+        """The string value of XPath: the value of an attribute, or all text in an element (`attribute` 0)."""
+        return self.attribute(element, attribute)[1] if attribute else element_text(self.elements[element])
+
+
+class StreamDocument(NamedTuple):
+    """A parsed document with its id, stream and interval. Times are in UTC microseconds."""
+
+    docid: int
+    stream: str
+    t0: int
+    t1: int
+    tree: ParsedDocument
+
+
+Arriving = tuple[int, str, int, int, ParsedDocument]
+"""The fields of a `StreamDocument`, as any tuple."""
+
+
+def element_text(element: etree._Element) -> str:
+    """The string value of an element."""
+    if len(element) == 0:
+        return element.text or ""
+    return etree.tostring(element, method="text", encoding="unicode", with_tail=False)
+
+
+def parse_document(xml: bytes, *, trusted: bool = False, max_nodes: int | None = None) -> ParsedDocument:
+    """Parses a document of at most `max_nodes` elements and attributes. Raises DocumentError.
+
+    `trusted` is for documents that we wrote. It lifts our limits and those of libxml2 (256 levels of elements, 10 MB in
+    a text node).
+    """
+    size = len(xml)
+    if size > MAX_BYTES and not trusted:
+        raise DocumentError(f"larger than {MAX_BYTES >> 20} MiB")
+    # A document that starts with its root element is in UTF-8 and has no DOCTYPE.
+    bare = size > 1 and xml[0] == _LESS_THAN and _FIRST_LETTER <= xml[1] <= _LAST_LETTER
+    prolog = _BARE if bare else read_prolog(xml)
+    if prolog.refused:
+        raise DocumentError(prolog.refused)
+    if not trusted and (cause := excess(xml, prolog, MOST_NODES if max_nodes is None else max_nodes)):
+        raise DocumentError(cause)
+    parser = PARSERS[trusted]
+    try:
+        root = etree.fromstring(xml, parser)
+    except etree.XMLSyntaxError as error:
+        line, column = error.position
+        raise DocumentError(f"line {line}, column {column}: {_cause(error.msg)}") from None
+    except ValueError as error:
+        raise DocumentError(str(error)) from None
+    # lxml ignores an error if a warning follows it.
+    if errors := parser.error_log:
+        _refuse_overlooked(errors)
+    if not prolog.understood and root.getroottree().docinfo.doctype:  # type: ignore[union-attr]  # one exists
+        raise DocumentError("the DOCTYPE cannot be read: write it in UTF-8")
+    roomy = size > ROOM_FOR_MANY_ATTRIBUTES and not trusted and not (bare and _has_short_tags(xml))
+    if roomy and _HAS_MANY(root):
+        raise DocumentError(f"an element has more than {MAX_ATTRIBUTES:,} attributes")
+    return ParsedDocument(root, size)
+
+
+def _has_short_tags(xml: bytes) -> bool:
+    """Whether every stretch of half the size of too many attributes has the start of a tag. Then no tag is that long.
+
+    For documents in UTF-8 without a DOCTYPE, which could add attributes.
+    """
+    step = ROOM_FOR_MANY_ATTRIBUTES // 2
+    return all(xml.find(b"<", place, place + step) >= 0 for place in range(0, len(xml) - step, step))
+
+
+def _cause(message: str | None) -> str:
+    return (message or "not well-formed").split(", line ")[0].strip()
+
+
+PARSERS = {trusted: xml_parser(elements_only=True, trusted=trusted) for trusted in (False, True)}
+"""All documents are parsed with these, by whether they are trusted."""
+
+_LESS_THAN, _FIRST_LETTER, _LAST_LETTER = b"<Az"
+_BARE = Prolog(understood=True)
+
+
+def _refuse_overlooked(errors: Iterable[etree._LogEntry]) -> None:
+    for entry in errors:
+        if entry.level >= etree.ErrorLevels.ERROR:
+            raise DocumentError(f"line {entry.line}, column {entry.column}: {_cause(entry.message)}")
+
+
+MOST_TEXT = 4
+"""The most text of the values of elements with children that is read eagerly, as a multiple of the size of the
+document: the value of an element is part of the values of all elements that contain it."""
+
+
+class ElementColumns:
+    """Columns over elements, which are numbered in document order across all documents.
+
+    `owned` says for each tag whether attributes of such elements matter; None if no attributes do. `valued` says
+    whether their string values do. `interned` returns one object for each name. `keeps_trees` says that `element` will
+    be called.
+
+    `tags`, `counts` and `texts` have an entry for each element. `owners`, `places`, `names` and `values` have one for
+    each attribute that may matter.
+    """
+
+    def __init__(
+        self,
+        owned: Mapping[str, bool] | None,
+        valued: Mapping[str, bool],
+        interned: Mapping[str, str],
+        *,
+        keeps_trees: bool,
+    ) -> None:
+        self._owned, self._valued, self._interned, self._keeps_trees = owned, valued, interned, keeps_trees
+        self.tags: list[str] = []
+        """The name of each element, `{uri}local` or `local`."""
+        self.counts: list[int] = []
+        """The number of child elements of each element."""
+        self.texts: list[str | None] = []
+        """The string value of each element without children, or whose value matters. None may stand for ''."""
+        self.owners: list[int] = []
+        """The number of the element of each attribute."""
+        self.places: list[int] = []
+        """The position of each attribute among those of its element, from 1."""
+        self.names: list[str] = []
+        """The name of each attribute."""
+        self.values: list[str] = []
+        """The value of each attribute."""
+        self.first: list[int] = [0]
+        """The number of the first element of each document, and at the end the number of all elements."""
+        self.outline: DocumentOutline | None = None
+        """The outline of the one document, if it was held by its texts."""
+        self._trees: list[ParsedDocument] = []
+        self.unread: dict[int, etree._Element] = {}
+        """The elements whose values are not in `texts` until they are asked for, by number."""
+
+    def add(self, document: ParsedDocument) -> None:
+        """Adds a document to be walked."""
+        if self._owned is None:
+            self._read_elements(document)
+        else:
+            self._read_attributes_too(document, self._owned)
+        if self._keeps_trees:
+            self._trees.append(document)
+        self.first.append(len(self.tags))
+
+    def hold(self, document: ParsedDocument) -> None:
+        """Replaces all columns by those of one document. `first` stays as it is."""
+        if self.unread:
+            self.unread = {}
+        self.outline = None
+        self.tags, self.counts, self.texts = tags, counts, texts = [], [], []
+        if self._owned is not None:
+            self.owners, self.places, self.names, self.values = [], [], [], []
+            self._read_attributes_too(document, self._owned)
+        else:
+            valued = self._valued
+            left = MOST_TEXT * document.size
+            for element in document.top.iter():
+                children = len(element)
+                if children and valued[element.tag]:
+                    left = self._add_value(element, left)
+                else:
+                    texts.append(element.text)
+                tags.append(element.tag)
+                counts.append(children)
+        if self._keeps_trees:
+            self._trees = [document]
+
+    def needs_only_texts(self, outline: DocumentOutline) -> bool:
+        """Whether nothing matters of documents with an outline but the texts of elements without children."""
+        owned = self._owned
+        return not any(self._valued[tag] for tag in outline.inner) and (
+            owned is None or not any(owned[tag] for tag in outline.owners)
+        )
+
+    def hold_texts(self, document: ParsedDocument, outline: DocumentOutline, texts: list[str | None]) -> None:
+        """Does what `hold` does, if only texts are needed: `texts` are those of the elements of the document."""
+        if self.unread:
+            self.unread = {}
+        self.outline, self.tags, self.counts, self.texts = outline, outline.tags, outline.counts, texts
+        if self.owners:
+            self.owners, self.places, self.names, self.values = [], [], [], []
+        if self._keeps_trees:
+            self._trees = [document]
+        document.outline = outline
+
+    def add_held(self, other: ElementColumns) -> None:
+        """Adds the document that other columns hold."""
+        before = len(self.tags)
+        if other.unread:
+            self.unread.update((before + number, element) for number, element in other.unread.items())
+        if other.owners:
+            self.owners += [before + owner for owner in other.owners]
+            self.places += other.places
+            self.names += other.names
+            self.values += other.values
+        self.tags += other.tags
+        self.counts += other.counts
+        self.texts += other.texts
+        self._trees += other._trees
+        self.first.append(len(self.tags))
+
+    # The same loop three times, because it is most of stage 1: asking for each element whether attributes matter takes
+    # 5 % of the time. Interning names saves 10 % in a large document, where names are looked up again and again, and
+    # costs 5 % where a document is only compared with the one before.
+
+    def _read_elements(self, document: ParsedDocument) -> None:
+        tags, counts, texts, valued, interned = self.tags, self.counts, self.texts, self._valued, self._interned
+        left = MOST_TEXT * document.size
+        for element in document.top.iter():
+            children, tag = len(element), interned[element.tag]
+            if children and valued[tag]:
+                left = self._add_value(element, left)
+            else:
+                texts.append(element.text)
+            tags.append(tag)
+            counts.append(children)
+
+    def _read_attributes_too(self, document: ParsedDocument, owned: Mapping[str, bool]) -> None:
+        tags, counts, texts, valued, interned = self.tags, self.counts, self.texts, self._valued, self._interned
+        owners, places, names, values = self.owners, self.places, self.names, self.values
+        left = MOST_TEXT * document.size
+        for element in document.top.iter():
+            tag = interned[element.tag]
+            if (attributes := element.items()) and owned[tag]:
+                place = 0
+                for name, value in attributes:
+                    place += 1  # noqa: SIM113  # most elements have none or one: `enumerate` takes longer
+                    owners.append(len(tags))
+                    places.append(place)
+                    names.append(name)  # type: ignore[arg-type]  # only names of our own making could be bytes
+                    values.append(value)  # type: ignore[arg-type]  # as above
+            children = len(element)
+            if children and valued[tag]:
+                left = self._add_value(element, left)
+            else:
+                texts.append(element.text)
+            tags.append(tag)
+            counts.append(children)
+
+    def _add_value(self, element: etree._Element, left: int) -> int:
+        """Adds the value of the next element, which has children, or defers it. Returns how much may still be read
+        eagerly."""
+        if left >= 0:
+            text = element_text(element)
+            self.texts.append(text)
+            return left - len(text)
+        self.unread[len(self.tags)] = element
+        self.texts.append(None)
+        return left
+
+    def element(self, number: int) -> etree._Element:
+        """The element with a number. Trees must be kept."""
+        place = bisect_right(self.first, number) - 1
+        return self._trees[place].elements[number - self.first[place]]
+
+    def string_values(self, numbers: Iterable[int]) -> list[str | None]:
+        """The string values of some elements, by number. None may stand for ''."""
+        if self.unread:
+            numbers = list(numbers)
+            for number in numbers:
+                element = self.unread.pop(number, None)
+                if element is not None:
+                    self.texts[number] = element_text(element)
+        return [self.texts[number] for number in numbers]
+
+
+K = TypeVar("K")
+T = TypeVar("T")
+
+OTHER = "\0"
+"""Stands for a local name or a namespace that no test mentions; no XML name has it."""
+
+
+class Memo(dict[K, T]):
+    """A cache of the results of a function, for at most `limit` keys."""
+
+    __slots__ = ("_function", "_limit")
+
+    def __init__(self, function: Callable[[K], T], limit: int) -> None:
+        super().__init__()
+        self._function, self._limit = function, limit
+
+    def __missing__(self, key: K) -> T:
+        value = self._function(key)
+        if len(self) < self._limit:
+            self[key] = value
+        return value
+
+
+class Vocabulary:
+    """The registered name tests, counted."""
+
+    def __init__(self) -> None:
+        self._locals: Counter[str] = Counter()
+        self._uris: Counter[str] = Counter()
+
+    def add(self, test: Test) -> None:
+        self._locals[test.local] += 1
+        self._uris[test.uri] += 1
+
+    def remove(self, test: Test) -> None:
+        decrease(self._locals, test.local)
+        decrease(self._uris, test.uri)
+
+    def canonical(self, name: str) -> str:
+        """The canonical name that passes the same tests. There are only as many as the tests distinguish."""
+        uri, local = split_name(name)
+        if local not in self._locals:
+            local = OTHER
+        if uri and uri not in self._uris:
+            uri = OTHER
+        return f"{{{uri}}}{local}" if uri else local
+
+
+class Tags:
+    """The set of tags that pass one of some tests, which are counted. All tags pass the test None."""
+
+    def __init__(self) -> None:
+        self._tests: Counter[Test | None] = Counter()
+
+    def add(self, test: Test | None) -> None:
+        self._tests[test] += 1
+
+    def remove(self, test: Test | None) -> None:
+        decrease(self._tests, test)
+
+    def __bool__(self) -> bool:
+        return bool(self._tests)
+
+    def __contains__(self, tag: str) -> bool:
+        return any(test is None or test.accepts(tag) for test in self._tests)
+
+
+def owner_test(parent: Test | None, axis: str) -> Test | None:
+    """The test that the owner of an attribute must pass, on this axis below a node that passes `parent`. None: no
+    test."""
+    return parent if axis == "/" else None
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """(namespace, local name) of lxml's `{uri}local`."""
+    if name.startswith("{"):
+        uri, local = name[1:].rsplit("}", 1)
+        return uri, local
+    return "", name
+
+
+MOST, MOST_BYTES = 32, 1 << 14
+"""The largest number of documents that are parsed together, and of their bytes. More exceed the caches of the
+processor: 256 documents take as long on a quiet machine, and up to 20 % longer on a busy one."""
+
+SMALL = ROOM_FOR_MANY_ATTRIBUTES
+"""The size in bytes up to which documents are parsed together. The larger one is, the less is gained."""
+
+_BREAK = "break" + token_hex(8)
+"""The name of an element that no document has, because it is random. There is one for the process, because libxml2
+never frees a name."""
+
+_OPEN, _BETWEEN, _CLOSE = f"<{_BREAK}>".encode(), f"<{_BREAK}/>".encode(), f"</{_BREAK}>".encode()
+_DECLARATION = re.compile(
+    rb"""<\?xml\s+version\s*=\s*(?:"1\.0"|'1\.0')(?:\s+encoding\s*=\s*(?:"utf-8"|'utf-8'))?\s*\?>[ \t\r\n]*""", re.I
+)
+_TAG_OPEN, _A, _Z, _GREATER_THAN = b"<Az>"
+_ENDS = itemgetter(0, 1, -2, -1)
+_NO_TAG_ENDS = b"-?]"
+"""The characters before the last `>` of a comment, a processing instruction or CDATA."""
+
+_AS_EXPECTED = etree.XPath(f"count({_BREAK}) = $breaks and count(*) = 2 * $breaks + 1 and not(text())")
+
+
+def parse_documents(
+    xmls: Iterable[bytes], *, trusted: bool = False, max_nodes: int | None = None
+) -> Iterator[ParsedDocument | DocumentError]:
+    """What `parse_document` returns or raises for each document, in the same order."""
+    bounds = _Bounds(trusted, max_nodes, SMALL if max_nodes is None else min(SMALL, NODE_BYTES * max_nodes))
+    waiting = iter(xmls)
+    batches = iter(lambda: list(islice(waiting, MOST)), [])
+    return chain.from_iterable(_parsed(batch, bounds) for batch in batches)
+
+
+class _Bounds(NamedTuple):
+    """The options for all documents. Those of up to `small` bytes are parsed together."""
+
+    trusted: bool
+    max_nodes: int | None
+    small: int
+
+
+def _parsed(xmls: list[bytes], bounds: _Bounds) -> Iterable[ParsedDocument | DocumentError]:
+    sizes = list(map(len, xmls))
+    small = xmls if max(sizes) <= bounds.small else [xml for xml in xmls if len(xml) <= bounds.small]
+    if sum(sizes if small is xmls else map(len, small)) > MOST_BYTES:
+        half = len(xmls) // 2
+        return chain.from_iterable(_parsed(part, bounds) for part in (xmls[:half], xmls[half:]))
+    together = _together(small, bounds.trusted) if len(small) > 1 else None
+    if together is None:
+        return (_alone(xml, bounds) for xml in xmls)
+    if small is xmls:
+        return together
+    some = iter(together)
+    return (next(some) if len(xml) <= bounds.small else _alone(xml, bounds) for xml in xmls)
+
+
+def _alone(xml: bytes, bounds: _Bounds) -> ParsedDocument | DocumentError:
+    try:
+        return parse_document(xml, trusted=bounds.trusted, max_nodes=bounds.max_nodes)
+    except DocumentError as error:
+        return error
+
+
+def _together(xmls: list[bytes], trusted: bool) -> list[ParsedDocument] | None:
+    """The documents; None if it is not certain that each of them is exactly one element.
+
+    If all breaks are children of the root element, the parser was at that level wherever a document began or ended.
+    Then a document begins with an element. Its last `>` ends an element, or is text at that level, of which there is
+    none. There are as many other children as documents, so each document has one, which begins and ends with it.
+    """
+    sizes = map(len, xmls)
+    if not _all_elements(xmls):
+        xmls = [_trimmed(xml) for xml in xmls]
+        if not _all_elements(xmls):
+            return None
+    parser = PARSERS[trusted]
+    try:
+        # In one pass, because the joined bytes do not fit into the caches of the processor twice.
+        root = etree.fromstring(_BETWEEN.join((_OPEN + xmls[0], *xmls[1:-1], xmls[-1] + _CLOSE)), parser)
+    except (etree.XMLSyntaxError, ValueError):
+        return None
+    # Documents with warnings, or errors that lxml ignores, are parsed one by one.
+    if parser.error_log or not _AS_EXPECTED(root, breaks=len(xmls) - 1):
+        return None
+    # Serializing all of them together takes half the time.
+    text = etree.tostring(root, encoding="unicode")
+    texts = text[len(_OPEN) : -len(_CLOSE)].split(_BETWEEN.decode())
+    return list(map(ParsedDocument, root[::2], sizes, texts))  # type: ignore[index]  # the stubs know no slices
+
+
+def _all_elements(xmls: Sequence[bytes]) -> bool:
+    """Whether each document begins with a start tag, and none ends with a comment, a processing instruction or
+    CDATA."""
+    if min(map(len, xmls)) < len(b"<a/>"):
+        return False
+    return all(
+        first == _TAG_OPEN and (_A <= second <= _Z) and last == _GREATER_THAN and last_but_one not in _NO_TAG_ENDS
+        for first, second, last_but_one, last in set(map(_ENDS, xmls))
+    )
+
+
+def _trimmed(xml: bytes) -> bytes:
+    """A document without its XML declaration and surrounding white space."""
+    declaration = _DECLARATION.match(xml)
+    return (xml[declaration.end() :] if declaration else xml).strip(b" \t\r\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The largest number of cached `states` of the automaton, `classes` of nodes and names, `emissions` of nodes, and
+    `shapes` of documents (0 for no shape cache). Past a limit a cache is cleared, which `flushes` counts.
+
+    A state takes about 3 KB, with its classes and its emission.
+    """
+
+    states: int = 100_000
+    classes: int = 200_000
+    emissions: int = 200_000
+    shapes: int = 10_000
+
+
+DEFAULT = Limits()

@@ -1,0 +1,304 @@
+"""JOIN UNORDERED: which matches of a join have a mirror, a match of the same two documents the other way round.
+
+Value-join normal form (thesis 6.2): conjunctive queries of tree patterns, value joins and residual predicates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import Literal
+
+from common.tools import quick
+from xscl.algebra.trees import PatternNode, Test, hidden_stream, naming, rename_variables
+from xscl.algebra.values import (
+    And,
+    Call,
+    Compare,
+    CompareOp,
+    ElementConstructor,
+    Expr,
+    Hole,
+    Not,
+    Number,
+    Or,
+    String,
+    VarPath,
+    derivation,
+    derive,
+    many_valued,
+    number_string,
+)
+
+JoinOp = Literal["FOLLOWED BY", "JOIN", "JOIN UNORDERED", "NOT FOLLOWED BY", "NOT JOIN", "NOT PRECEDED BY"]
+
+NEGATED: Mapping[JoinOp | None, JoinOp] = {
+    "NOT FOLLOWED BY": "FOLLOWED BY",
+    "NOT JOIN": "JOIN",
+    "NOT PRECEDED BY": "FOLLOWED BY",
+}
+"""The operators of absences: each takes what has no partner. Partners are what the other operator would join; of NOT
+PRECEDED BY with the right input before the left one."""
+
+TUPLE_TEST = Test("element", "", "tuple")
+"""The root of a hidden stream's documents. Its children are v0, v1, ..., one for each variable."""
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A variable's string value, with functions applied to it, the innermost first."""
+
+    var: str
+    functions: tuple[str, ...] = ()
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One input of a conjunctive query: a tree pattern over a stream.
+
+    Only variables that are needed have names. The pattern over a hidden stream is that of its tuples.
+    """
+
+    stream: str
+    pattern: PatternNode
+    hidden: Hidden | None = None
+
+    def variables(self) -> tuple[str, ...]:
+        """The variables of the pattern, in pre-order."""
+        return tuple(self.pattern.variables())
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class Conjunct:
+    """A conjunctive query. A filter has no `right`. Each of `joins` pairs a term of the left with one of the right."""
+
+    left: Side
+    right: Side | None
+    joins: tuple[tuple[Term, Term], ...] = ()
+    residual: tuple[Expr, ...] = ()
+
+    def sides(self) -> tuple[Side, ...]:
+        """Its one or two inputs, the left one first."""
+        return (self.left,) if self.right is None else (self.left, self.right)
+
+    def equalities(self) -> tuple[tuple[Term, Term], ...]:
+        """The joins whose terms are equal. Texts that are joined by their words are not: they are near, as one of
+        `residual` says."""
+        return tuple(pair for pair in self.joins if many_valued(pair[0].functions) is None)
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A path of a predicate on a variable of an absence's left input: the pattern below the variable's node. It is part
+    of what must not be, and asks nothing of the left input itself."""
+
+    var: str
+    path: PatternNode
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """One disjunct of what must not be: a match of `right` that has all `joins`, pairs of a term of the left input and
+    one of the right, and satisfies `residual`. `branches` are the paths that these have on the left input."""
+
+    right: Side
+    joins: tuple[tuple[Term, Term], ...]
+    residual: tuple[Expr, ...] = ()
+    branches: tuple[Branch, ...] = ()
+
+    def variables(self) -> set[str]:
+        """The variables of both inputs that it needs, those with a path on them included, without the paths' ends."""
+        joined = {term.var for pair in self.joins for term in pair}
+        used = joined.union(*map(variables_of, self.residual), (branch.var for branch in self.branches))
+        return used.difference(*(branch.path.variables() for branch in self.branches))
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class Hidden:
+    """An inner join, as a stream of tuples: one for each set of documents and each joint binding of `variables`.
+
+    `side` is the input of the outer join that it is. Two equal inputs have different documents as tuples. `alone` has
+    the conjunctive queries of a JOIN UNORDERED without what the outer query asks of its inputs. `absent` is that of
+    `NormalQuery`.
+    """
+
+    op: JoinOp
+    window: int | None
+    conjuncts: tuple[Conjunct, ...]
+    variables: tuple[str, ...]
+    side: Literal["left", "right"]
+    alone: tuple[Conjunct, ...] = field(default=(), repr=False)
+    absent: tuple[Absent, ...] = field(default=(), repr=False)
+
+    @property
+    def stream(self) -> str:
+        """A name that equal inner joins share, whatever their variables were called.
+
+        Stores keep it, and it is made of `repr`: no class or field that a Hidden is made of can be renamed.
+        """
+        beside = "".join(repr(part) for part in (self.alone, self.absent) if part)
+        return hidden_stream(repr(self) + beside)
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class SelectEntry:
+    """One SELECT item: its key in `nodes`, which is also its element's name, and its value, or a constant's text."""
+
+    key: str
+    value: Term | str
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class OncePer:
+    """What is told once: each tuple of the values of `keys`, operands over variables, within so many microseconds, or
+    for ever (None)."""
+
+    keys: tuple[Expr, ...]
+    window: int | None
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class NormalQuery:
+    """A query in normal form.
+
+    `op` is None for a filter. `window` is in microseconds, None for INF. With `star` the output is that of `SELECT *`,
+    in which roots keep their own names. `holes` has what stands in the holes of `constructor`, in their order.
+
+    An absence (see NEGATED) has `absent`, and its `conjuncts` are filters: the first one finds its left input, the
+    others the right one, one for each disjunct of `absent`.
+    """
+
+    op: JoinOp | None
+    window: int | None
+    conjuncts: tuple[Conjunct, ...]
+    entries: tuple[SelectEntry, ...]
+    star: bool
+    constructor: ElementConstructor | None = None
+    holes: tuple[Term | str, ...] = ()
+    namespaces: tuple[tuple[str, str], ...] = ()
+    once: OncePer | None = field(default=None, repr=False)  # stores keep what was made of `repr` before there was one
+    absent: tuple[Absent, ...] = field(default=(), repr=False)
+
+
+shared_term = lru_cache(maxsize=10_000)(Term)
+"""The term of a variable and functions. Very many queries have the same ones."""
+
+
+def as_term(expr: Expr) -> Term | None:
+    """An expression as a term, if it is a variable with functions applied to it; else None."""
+    if isinstance(expr, VarPath):
+        return None if expr.steps else shared_term(expr.var)
+    match expr:
+        case Call(args=(arg, *_)) if name := derivation(expr):
+            term = as_term(arg)
+            return term and shared_term(term.var, (*term.functions, name))
+    return None
+
+
+def constant_operand_text(expr: Expr) -> str | None:
+    """The text of an operand that is constant; None for one with a variable."""
+    match expr:
+        case String(value=value):
+            return value
+        case Call(args=(arg, *_)) if name := derivation(expr):
+            inner = constant_operand_text(arg)
+            return None if inner is None else derive(name, inner)
+        case Number(text=text):
+            return number_string(text)
+    return None
+
+
+def variables_of(expr: Expr) -> Iterator[str]:
+    """The variables of a residual predicate or an operand, with repetitions."""
+    match expr:
+        case VarPath(var=var):
+            yield var
+        case Call(args=args) | And(args=args) | Or(args=args):
+            for arg in args:
+                yield from variables_of(arg)
+        case Compare(left=left, right=right):
+            yield from variables_of(left)
+            yield from variables_of(right)
+        case Not(arg=arg):
+            yield from variables_of(arg)
+
+
+def hole_key(hole: Hole) -> str:
+    """The key of a constructor's hole in `nodes`: the name of a variable, else the text between the braces."""
+    return hole.operand.var if isinstance(hole.operand, VarPath) and not hole.operand.steps else hole.text
+
+
+UNORDERED: JoinOp = "JOIN UNORDERED"
+
+_TURNED: dict[CompareOp, CompareOp] = {"=": "=", "!=": "!=", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
+
+
+@dataclass(frozen=True, eq=False)
+class Mirror:
+    """What decides whether a match of a join has a mirror: one whose documents satisfy one of `conjuncts` the other way
+    round does."""
+
+    conjuncts: tuple[Conjunct, ...]
+
+    @cached_property
+    def always(self) -> bool:
+        """Whether each match has a mirror."""
+        return {_shape(c) for c in self.conjuncts} == {_shape(_exchanged(c)) for c in self.conjuncts}
+
+
+def mirror_of(conjuncts: tuple[Conjunct, ...]) -> Mirror | None:
+    """What decides whether the matches of a join have mirrors; None if none has one: its inputs have no document in
+    common."""
+    left, right = conjuncts[0].left, conjuncts[0].right
+    if right is None or left.stream != right.stream or left.hidden or right.hidden:
+        return None
+    return Mirror(conjuncts)
+
+
+def needed(conjunct: Conjunct) -> frozenset[str]:
+    """The variables that decide whether two documents satisfy a conjunctive query."""
+    joined = {term.var for pair in conjunct.joins for term in pair}
+    return frozenset(joined.union(*map(variables_of, conjunct.residual)))
+
+
+def _exchanged(conjunct: Conjunct) -> Conjunct:
+    assert conjunct.right is not None, "a join has two inputs"
+    joins = tuple((right, left) for left, right in conjunct.joins)
+    return Conjunct(conjunct.right, conjunct.left, joins, conjunct.residual)
+
+
+def _shape(conjunct: Conjunct) -> object:
+    """What equal conjunctive queries have in common, whatever their variables are called. Others may be told apart
+    although they mean the same."""
+    used, names, patterns = needed(conjunct), dict[str, str](), []
+    for place, side in enumerate(conjunct.sides()):
+        pattern = naming(side.pattern, used)
+        names |= {var: f"{place} {number}" for number, var in enumerate(pattern.variables())}
+        patterns.append(rename_variables(pattern, names))
+    joins = [tuple(Term(names[term.var], term.functions) for term in pair) for pair in conjunct.joins]
+    return *patterns, frozenset(joins), frozenset(repr(_named(expr, names)) for expr in conjunct.residual)
+
+
+def _named(expr: Expr, names: dict[str, str]) -> Expr:
+    match expr:
+        case VarPath(var=var):
+            return VarPath(names[var])
+        case Call(name="near", args=(one, other, threshold)):
+            pair = sorted((_named(one, names), _named(other, names)), key=repr)
+            return Call("near", (*pair, threshold))
+        case Call(name=name, args=args):
+            return Call(name, tuple(_named(arg, names) for arg in args))
+        case Compare(op=op, left=left, right=right):
+            one, other = _named(left, names), _named(right, names)
+            return Compare(op, one, other) if repr(one) <= repr(other) else Compare(_TURNED[op], other, one)
+    return expr

@@ -1,0 +1,568 @@
+r"""Sets of characters, as sorted ranges of code points, and the sets that XML Schema's regular expressions name.
+
+Python's Unicode database (`unicodedata.unidata_version`) says which characters a category has. A character that it does
+not assign is in `Cn`.
+
+The flags of XPath's matches(): `i` ignores case, with `s` a `.` is a line end, too, `x` ignores white space.
+
+Parses regular expressions of XPath 2.0, and refuses any other.
+
+The grammar is that of XML Schema, part 2, appendix F, with the additions of XPath's Functions and Operators (7.6.1):
+`^` and `$`, reluctant quantifiers, capturing groups, back-references and `\$`; and `(?:...)` of its later version.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from itertools import groupby
+
+from common.errors import InputError
+
+LAST = 0x10FFFF
+
+Range = tuple[int, int]
+"""The first and last code point of a range."""
+
+CharSet = tuple[Range, ...]
+"""Ranges in order, with gaps between them."""
+
+NONE: CharSet = ()
+ALL: CharSet = ((0, LAST),)
+
+_SUBCATEGORIES = {"L": "ultmo", "M": "nce", "N": "dlo", "P": "cdseifo", "Z": "slp", "S": "mcko", "C": "cfon"}
+"""The categories of the grammar. There is no `Cs`, because surrogates are no characters."""
+
+_NAME_START: CharSet = (
+    (0x3A, 0x3A),
+    (0x41, 0x5A),
+    (0x5F, 0x5F),
+    (0x61, 0x7A),
+    (0xC0, 0xD6),
+    (0xD8, 0xF6),
+    (0xF8, 0x2FF),
+    (0x370, 0x37D),
+    (0x37F, 0x1FFF),
+    (0x200C, 0x200D),
+    (0x2070, 0x218F),
+    (0x2C00, 0x2FEF),
+    (0x3001, 0xD7FF),
+    (0xF900, 0xFDCF),
+    (0xFDF0, 0xFFFD),
+    (0x10000, 0xEFFFF),
+)
+"""NameStartChar of XML 1.0, fifth edition, as for names in documents."""
+
+_NAME_MORE: CharSet = ((0x2D, 0x2E), (0x30, 0x39), (0xB7, 0xB7), (0x300, 0x36F), (0x203F, 0x2040))
+
+
+def single(char: str) -> CharSet:
+    """The set of one character."""
+    return ((ord(char), ord(char)),)
+
+
+def union(sets: Iterable[CharSet]) -> CharSet:
+    """The characters that are in any of the sets.
+
+    >>> union([((1, 3), (9, 9)), ((4, 5),)])
+    ((1, 5), (9, 9))
+    """
+    made: list[Range] = []
+    for first, last in sorted(one for chars in sets for one in chars):
+        if made and first <= made[-1][1] + 1:
+            made[-1] = made[-1][0], max(last, made[-1][1])
+        else:
+            made.append((first, last))
+    return tuple(made)
+
+
+def complement(chars: CharSet) -> CharSet:
+    """The characters that are not in the set.
+
+    >>> complement(((0, 3),))
+    ((4, 1114111),)
+    """
+    made: list[Range] = []
+    start = 0
+    for first, last in chars:
+        if first > start:
+            made.append((start, first - 1))
+        start = last + 1
+    if start <= LAST:
+        made.append((start, LAST))
+    return tuple(made)
+
+
+def difference(chars: CharSet, without: CharSet) -> CharSet:
+    """The characters of `chars` that are not in `without`."""
+    return complement(union((complement(chars), without)))
+
+
+def has(chars: CharSet, code: int) -> bool:
+    """Whether a code point is in the set."""
+    place = bisect_right(chars, (code, LAST)) - 1
+    return place >= 0 and code <= chars[place][1]
+
+
+@lru_cache(maxsize=64)
+def escape_charset(letter: str) -> CharSet | None:
+    r"""The set that a letter after a backslash stands for, such as `d` in `\d`; None for other letters."""
+    match letter:
+        case "s":
+            return (0x9, 0xA), (0xD, 0xD), (0x20, 0x20)
+        case "d":
+            return property_charset("Nd")
+        case "w":
+            return complement(union(property_charset(kind) or NONE for kind in "PZC"))
+        case "i":
+            return _NAME_START
+        case "c":
+            return union((_NAME_START, _NAME_MORE))
+        case "S" | "D" | "W" | "I" | "C":
+            return complement(escape_charset(letter.lower()) or NONE)
+    return None
+
+
+@cache
+def _categories() -> dict[str, CharSet]:
+    """All categories, of one letter and of two. To make them takes a tenth of a second, when a pattern needs one."""
+    ranges: dict[str, list[Range]] = {}
+    first = 0
+    for category, codes in groupby(map(unicodedata.category, map(chr, range(LAST + 1)))):
+        last = first + sum(1 for _ in codes) - 1
+        ranges.setdefault(category, []).append((first, last))
+        first = last + 1
+    made = {category: tuple(of_one) for category, of_one in ranges.items()}
+    for kind in _SUBCATEGORIES:
+        made[kind] = union(of_one for category, of_one in made.items() if category[0] == kind)
+    return made
+
+
+def property_charset(name: str) -> CharSet | None:
+    r"""The set that `\p{name}` stands for: a category or, after `Is`, a block; None for other names."""
+    if name[:1] in _SUBCATEGORIES and (len(name) == 1 or (len(name) == 2 and name[1] in _SUBCATEGORIES[name[0]])):
+        return _categories()[name]
+    return _block(name[2:]) if name.startswith("Is") else None
+
+
+def _block(name: str) -> CharSet | None:
+    # Imported here because patterns rarely name a block, and elementpath is slow to import.
+    from elementpath.regex import unicode_block
+
+    if name == "NoBlock":
+        return None
+    try:
+        found = unicode_block(name).codepoints
+    except KeyError:
+        return None
+    return union(((one, one),) if isinstance(one, int) else ((one[0], one[1] - 1),) for one in found)
+
+
+KNOWN = "isx"
+"""The flags that there are. XPath's `m` is missing: what it makes of `^` and `$` cannot be searched for by RE2."""
+
+_LAST_CASED = 0x1FFFF
+"""All letters with case are in the first two planes of Unicode."""
+
+
+def with_case_variants(chars: CharSet) -> CharSet:
+    """The characters and those that XPath calls their case-variants: of which the lower case is the same, or the upper
+    case.
+
+    >>> with_case_variants(charsets.single("k")) == charsets.union(map(charsets.single, "kK\\u212a"))
+    True
+    """
+    variants = _variants()
+    found = [variants[code] for first, last in chars for code in _cased_between(first, last)]
+    return union([chars, *found]) if found else chars
+
+
+def without_space(pattern: str) -> str:
+    """The pattern without white space, but for that inside brackets.
+
+    >>> without_space(r"a b [c d] \\[ e")
+    'ab[c d]\\\\[e'
+    """
+    kept: list[str] = []
+    depth, escaped = 0, False
+    for char in pattern:
+        if char in " \t\r\n" and not depth:
+            continue
+        kept.append(char)
+        if escaped:
+            escaped = False
+        elif char == "\\":
+            escaped = True
+        elif char == "[":
+            depth += 1
+        elif char == "]" and depth:
+            depth -= 1
+    return "".join(kept)
+
+
+@cache
+def _variants() -> dict[int, CharSet]:
+    """The case-variants of each character that has others than itself. To make them takes some hundredths of a
+    second, when a pattern needs them."""
+    alike: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
+    cased = [char for char in map(chr, range(_LAST_CASED + 1)) if char.lower() != char or char.upper() != char]
+    # A letter is among them, too, if it is only the lower or the upper case of others.
+    cases = [case for char in cased for case in (char.lower(), char.upper()) if len(case) == 1]
+    for char in {*cased, *cases}:
+        alike["lower", char.lower()].add(ord(char))
+        alike["upper", char.upper()].add(ord(char))
+    found: defaultdict[int, set[int]] = defaultdict(set)
+    for codes in alike.values():
+        for code in codes:
+            found[code] |= codes
+    return {code: tuple((one, one) for one in sorted(codes)) for code, codes in found.items() if len(codes) > 1}
+
+
+@cache
+def _cased() -> list[int]:
+    return sorted(_variants())
+
+
+def _cased_between(first: int, last: int) -> list[int]:
+    return _cased()[bisect_left(_cased(), first) : bisect_right(_cased(), last)]
+
+
+MAX_PATTERN = 500
+"""How many characters a regular expression may have."""
+
+MAX_DEPTH = 50
+"""How deep groups and subtractions may be nested."""
+
+MAX_SIZE = 1000
+"""How many characters, sets, anchors and references a regular expression may have when its counted repetitions are
+written out."""
+
+_QUANTITY = re.compile(r"\{([0-9]+)(,([0-9]*))?\}")
+_SINGLE_ESCAPES = {"n": "\n", "r": "\r", "t": "\t", **{char: char for char in r"\|.?*+(){}$-[]^"}}
+_QUANTIFIERS: dict[str, tuple[int, int | None]] = {"?": (0, 1), "*": (0, None), "+": (1, None)}
+_DOT = complement(union(map(single, "\n\r")))
+_META = ".\\?*+{}()|^$[]"
+
+
+class PatternError(InputError, ValueError):
+    """A text is not a regular expression of XPath 2.0, or is too large."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chars:
+    """One character of a set."""
+
+    chars: CharSet
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """`^`, or with `end` `$`: the start or the end of the whole text."""
+
+    end: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Concatenation:
+    """One part after the other."""
+
+    parts: tuple[Regex, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Alternation:
+    """One of the arms."""
+
+    arms: tuple[Regex, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """An item `least` to `most` times, without limit if `most` is None. Reluctant or not, it matches the same texts."""
+
+    item: Regex
+    least: int
+    most: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureGroup:
+    """A capturing group. The first has number 1."""
+
+    item: Regex
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Backreference:
+    """The text that a group captured last; the empty text if it captured none."""
+
+    number: int
+
+
+Regex = Chars | Anchor | Concatenation | Alternation | Repeat | CaptureGroup | Backreference
+
+
+def parse(pattern: str, given: str = "") -> Regex:
+    """The tree of a regular expression with the given flags.
+
+    Raises:
+        PatternError: if `pattern` is no regular expression, is longer than MAX_PATTERN or larger than MAX_SIZE, or
+            nests deeper than MAX_DEPTH; or if `given` has other flags than `i`, `s` and `x`.
+    """
+    if len(pattern) > MAX_PATTERN:
+        raise PatternError(f"it is longer than {MAX_PATTERN} characters")
+    if not set(given) <= set(KNOWN):
+        raise PatternError(f'the flags here are i, s and x, not "{given}"')
+    tree = _Parser(pattern, given).regex()
+    if expanded_size(tree) > MAX_SIZE:
+        raise PatternError(f"it is larger than {MAX_SIZE} characters when its repetitions are written out")
+    return tree
+
+
+def expanded_size(tree: Regex) -> int:
+    """How many characters, sets, anchors and references a tree has with counted repetitions written out; at least 1."""
+    match tree:
+        case Concatenation(parts=parts) | Alternation(arms=parts):
+            return max(1, sum(map(expanded_size, parts)))
+        case Repeat(item=item, least=least, most=most):
+            return max(1, least, most or 0) * expanded_size(item)
+        case CaptureGroup(item=item):
+            return expanded_size(item)
+    return 1
+
+
+def references(tree: Regex) -> frozenset[int]:
+    """The numbers of the groups that a tree refers back to."""
+    match tree:
+        case Concatenation(parts=parts) | Alternation(arms=parts):
+            return frozenset().union(*map(references, parts))
+        case Repeat(item=item) | CaptureGroup(item=item):
+            return references(item)
+        case Backreference(number=number):
+            return frozenset((number,))
+    return frozenset()
+
+
+def _count(digits: str) -> int:
+    # Python converts no number of thousands of digits. Ten digits are past the limit already.
+    return int(digits.lstrip("0")[:10] or "0")
+
+
+class _Parser:
+    """Reads a pattern from left to right. `_at` is the place of the next character."""
+
+    def __init__(self, pattern: str, given: str) -> None:
+        self._text = without_space(pattern) if "x" in given else pattern
+        self._ignores_case = "i" in given
+        self._dot = ALL if "s" in given else _DOT
+        self._at = 0
+        self._depth = 0
+        self._opened = 0
+        self._closed: set[int] = set()
+
+    def regex(self) -> Regex:
+        tree = self._choice()
+        if self._at < len(self._text):
+            raise self._error(f"{self._next()} closes nothing: write \\{self._next()}")
+        return tree
+
+    def _next(self, ahead: int = 0) -> str:
+        return self._text[self._at + ahead : self._at + ahead + 1]
+
+    def _took(self, expected: str) -> bool:
+        if not self._text.startswith(expected, self._at):
+            return False
+        self._at += len(expected)
+        return True
+
+    def _error(self, message: str, at: int | None = None) -> PatternError:
+        return PatternError(f"{message} (at character {(self._at if at is None else at) + 1})")
+
+    def _deeper(self, by: int) -> None:
+        self._depth += by
+        if self._depth > MAX_DEPTH:
+            raise self._error(f"it nests more than {MAX_DEPTH} deep")
+
+    # ------------------------------------------------------------ pieces
+
+    def _choice(self) -> Regex:
+        arms = [self._branch()]
+        while self._took("|"):
+            arms.append(self._branch())
+        return arms[0] if len(arms) == 1 else Alternation(tuple(arms))
+
+    def _branch(self) -> Regex:
+        parts: list[Regex] = []
+        while self._next() not in ("", "|", ")"):
+            parts.append(self._quantified(self._atom()))
+        return parts[0] if len(parts) == 1 else Concatenation(tuple(parts))
+
+    def _quantified(self, item: Regex) -> Regex:
+        if self._next() == "{":
+            return self._counted(item)
+        if self._next() not in _QUANTIFIERS:
+            return item
+        least, most = _QUANTIFIERS[self._next()]
+        self._at += 1
+        self._took("?")
+        return Repeat(item, least, most)
+
+    def _counted(self, item: Regex) -> Regex:
+        found = _QUANTITY.match(self._text, self._at)
+        if not found:
+            raise self._error("a repetition is written {2}, {2,} or {2,5}, and a brace \\{")
+        least = _count(found[1])
+        most = least if found[2] is None else _count(found[3]) if found[3] else None
+        if most is not None and most < least:
+            raise self._error("the second number of a repetition is less than the first")
+        self._at = found.end()
+        self._took("?")
+        return Repeat(item, least, most)
+
+    def _atom(self) -> Regex:
+        char = self._next()
+        if char == "(":
+            return self._group()
+        if char == "[":
+            return Chars(self._brackets())
+        if char == "\\":
+            return self._escape()
+        self._at += 1
+        if char in "^$":
+            return Anchor(char == "$")
+        if char == ".":
+            return Chars(self._dot)
+        if char in "?*+":
+            raise self._error(f"{char} repeats nothing: write \\{char} for the character", self._at - 1)
+        if char in _META:
+            raise self._error(f"write \\{char} for the character {char}", self._at - 1)
+        return Chars(self._cased(single(char)))
+
+    def _cased(self, chars: CharSet) -> CharSet:
+        return with_case_variants(chars) if self._ignores_case else chars
+
+    def _group(self) -> Regex:
+        opened = self._at
+        self._at += 1
+        self._deeper(1)
+        number = 0
+        if not self._took("?:"):
+            if self._next() == "?":
+                raise self._error("a group begins with ( or (?: in XPath", opened)
+            self._opened += 1
+            number = self._opened
+        item = self._choice()
+        if not self._took(")"):
+            raise self._error("this parenthesis is not closed", opened)
+        self._deeper(-1)
+        if not number:
+            return item
+        self._closed.add(number)
+        return CaptureGroup(item, number)
+
+    def _escape(self) -> Regex:
+        if self._next(1) in tuple("123456789"):
+            return self._reference()
+        return Chars(self._escaped_set() or single(self._escaped_char()))
+
+    def _reference(self) -> Backreference:
+        """A back-reference. It takes as many digits as give the number of a group that was opened before."""
+        at = self._at
+        number = int(self._next(1))
+        self._at += 2
+        while self._next() in tuple("0123456789") and number * 10 + int(self._next()) <= self._opened:
+            number = number * 10 + int(self._next())
+            self._at += 1
+        if number not in self._closed:
+            raise self._error(f"\\{number} refers to a group that is not closed before it", at)
+        if self._ignores_case:
+            raise self._error(f"\\{number} cannot be compared without regard to case: leave out the flag i", at)
+        return Backreference(number)
+
+    # ------------------------------------------------------------ characters and sets
+
+    def _escaped_set(self) -> CharSet | None:
+        r"""A set such as `\d` or `\p{L}`, if that is next; else None."""
+        letter = self._next(1)
+        if letter not in ("p", "P"):
+            found = escape_charset(letter)
+            self._at += 2 if found is not None else 0
+            return found
+        end = self._text.find("}", self._at)
+        if self._next(2) != "{" or end < 0:
+            raise self._error(f"\\{letter} is followed by a category or block in braces: \\{letter}{{L}}")
+        name = self._text[self._at + 3 : end]
+        found = property_charset(name)
+        if found is None:
+            raise self._error(f"there is no category or block {name}")
+        self._at = end + 1
+        return found if letter == "p" else complement(found)
+
+    def _escaped_char(self) -> str:
+        """One character after a backslash."""
+        letter = self._next(1)
+        if letter not in _SINGLE_ESCAPES:
+            raise self._error(f"there is no escape \\{letter} in XPath" if letter else "nothing follows the backslash")
+        self._at += 2
+        return _SINGLE_ESCAPES[letter]
+
+    def _brackets(self) -> CharSet:
+        opened = self._at
+        self._at += 1
+        self._deeper(1)
+        negative = self._took("^")
+        start = self._at
+        sets, without = list[CharSet](), NONE
+        while not self._took("]"):
+            if not self._next():
+                raise self._error("this bracket is not closed", opened)
+            if sets and self._text.startswith("-[", self._at):
+                self._at += 1
+                without = self._brackets()
+                if self._next() != "]":
+                    raise self._error("a subtraction ends its brackets: write ] after it")
+            else:
+                sets.append(self._part(start))
+        if not sets:
+            raise self._error("these brackets are empty", opened)
+        self._deeper(-1)
+        found = union(sets)
+        return difference(complement(found) if negative else found, without)
+
+    def _part(self, start: int) -> CharSet:
+        """A character, a range or a set, inside brackets whose parts begin at `start`."""
+        at = self._at
+        if self._next() == "\\":
+            found = self._escaped_set()
+            if found is not None:
+                return found
+        elif self._next() == "-" and at > start and self._next(1) != "]" and not self._text.startswith("-[", at + 1):
+            raise self._error("in the middle of brackets write \\- for the character -")
+        first = self._bracket_char()
+        # A hyphen makes no range at the end of brackets, nor before a subtraction.
+        if self._next() != "-" or self._next(1) in ("]", "[") or self._text.startswith("--[", self._at):
+            if self._text.startswith("--]", at):
+                raise self._error("two hyphens at the end of brackets: write one")
+            return self._cased(single(first))
+        self._at += 1
+        if self._text[at] == "-" or self._next() == "-":
+            raise self._error("a range that begins or ends with a hyphen is written with \\-")
+        last = self._bracket_char()
+        if last < first:
+            raise self._error(f"the range {first}-{last} is empty", at)
+        return self._cased(((ord(first), ord(last)),))
+
+    def _bracket_char(self) -> str:
+        char = self._next()
+        if char == "\\":
+            return self._escaped_char()
+        if char in ("[", "]", ""):
+            raise self._error(f"inside brackets write \\{char} for the character {char}" if char else "it ends early")
+        self._at += 1
+        return char

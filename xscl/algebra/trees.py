@@ -1,0 +1,328 @@
+"""Tree patterns: what a query block looks for in a document, with names resolved and filters lowered.
+
+Tree patterns as JSON, for stores: a node is `[axis, kind, uri, name, conditions, children, functions]`.
+
+A condition is `["=", literal]` or `["?", xpath]`. Variables are left out: what queries share has none.
+
+Names that the system gives to hidden streams, block roots and ends of paths. They begin with #; no other name does.
+
+Stores keep them, so their spelling cannot change.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from json.encoder import encode_basestring as _quoted
+from operator import is_
+from typing import Any
+
+from common.errors import InvalidValue
+from common.tools import Remembered, quick
+from xscl.algebra.values import NodeKind, chained
+
+EXTENSION_PREFIX = "mmqjp"
+"""The prefix of our own functions in a condition's XPath text: those that XPath 1.0 lacks, such as `lower-case`, and
+`compare-times`; and `number`, `string` and `compare` (of numbers), which libxml2 gets wrong: it reads 1e3 as a number,
+and writes 1e+12."""
+
+
+@quick
+@dataclass(frozen=True, slots=True, order=True)
+class Test:
+    """A name test. `uri` is the namespace, "" for none and "*" for any; `local` is "*" for any name."""
+
+    kind: NodeKind
+    uri: str
+    local: str
+
+    def accepts(self, name: str) -> bool:
+        """Whether a node of this kind passes that is named `local` or `{uri}local`."""
+        uri, local = name[1:].rsplit("}", 1) if name.startswith("{") else ("", name)
+        return self.uri in ("*", uri) and self.local in ("*", local)
+
+    def __str__(self) -> str:
+        name = self.local if self.uri == "" or self.uri == self.local == "*" else f"{{{self.uri}}}{self.local}"
+        return f"@{name}" if self.kind == "attribute" else name
+
+
+@quick
+@dataclass(frozen=True, slots=True, order=True)
+class Condition:
+    """A condition on a node: its string value is `literal`, or the XPath 1.0 expression `xpath` is true for it."""
+
+    literal: str | None = None
+    xpath: str | None = None
+
+    def __str__(self) -> str:
+        return f". = {xpath_literal(self.literal)}" if self.literal is not None else str(self.xpath)
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class PatternNode:
+    """A node of a tree pattern, to which `axis` leads from its parent. On the self axis, ".", it may have `functions`
+    that are applied to the string value, the innermost first."""
+
+    axis: str
+    test: Test
+    conditions: tuple[Condition, ...] = ()
+    children: tuple[PatternNode, ...] = ()
+    var: str | None = None
+    functions: tuple[str, ...] = ()
+    _text: str | None = field(default=None, init=False, repr=False, compare=False)
+
+    def __repr__(self) -> str:
+        return _shown(self) if self.children else _shown_leaf(self)
+
+    def variables(self) -> list[str]:
+        """The variables of this node and of all below it, in pre-order."""
+        found = [self.var] if self.var else []
+        for child in self.children:
+            if child.children:
+                found += child.variables()
+            elif child.var:
+                found.append(child.var)
+        return found
+
+    def walk(self) -> Iterator[PatternNode]:
+        """This node and all below it, in pre-order."""
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
+    def __str__(self) -> str:
+        if self._text is None:  # asked for again and again, of nodes that many patterns share
+            functions = "".join([f"[{name}]" for name in self.functions])
+            head = f".{functions}" if self.axis == "." else f"{self.axis}{self.test}"
+            arrow = f"->{self.var}" if self.var else ""
+            conditions = "".join([f"[{condition}]" for condition in self.conditions])
+            children = "".join([f"[.{text}]" for text in node_texts(self.children)])
+            object.__setattr__(self, "_text", head + arrow + conditions + children)
+        return self._text  # type: ignore[return-value]  # it has just been set
+
+
+def _shown(node: PatternNode) -> str:
+    """What `repr` says of a dataclass: stores have digests of it."""
+    return (
+        f"PatternNode(axis={node.axis!r}, test={node.test!r}, conditions={node.conditions!r}, "
+        f"children={node.children!r}, var={node.var!r}, functions={node.functions!r})"
+    )
+
+
+_shown_leaf = Remembered(_shown)  # many patterns share them
+
+
+def node_texts(nodes: Iterable[PatternNode]) -> list[str]:
+    """The texts of nodes, as `str` gives them: quickly, if they have been asked for before."""
+    return [node._text or str(node) for node in nodes]
+
+
+def transform(node: PatternNode, change: Callable[[PatternNode], PatternNode]) -> PatternNode:
+    """The pattern with `change` applied to every node, children first. What it leaves as it is stays the same
+    object."""
+    if node.children:
+        node = _with_children(node, tuple([transform(child, change) for child in node.children]))
+    return change(node)
+
+
+def naming(node: PatternNode, variables: Collection[str]) -> PatternNode:
+    """The pattern without the names of other variables than these."""
+    if not node.children:
+        return node if node.var in variables else unnamed(node)
+    children = tuple(
+        [
+            child if child.var in variables and not child.children else naming(child, variables)
+            for child in node.children
+        ]
+    )
+    if node.var is None or node.var in variables:
+        return _with_children(node, children)
+    return PatternNode(node.axis, node.test, node.conditions, children, None, node.functions)
+
+
+def unnamed(node: PatternNode) -> PatternNode:
+    """The node without the name of its own variable."""
+    if node.var is None:
+        return node
+    return _unnamed(node) if node.children else _unnamed_leaf(node)
+
+
+def _with_children(node: PatternNode, children: tuple[PatternNode, ...]) -> PatternNode:
+    if len(children) == len(node.children) and all(map(is_, children, node.children)):
+        return node
+    # Written out, because `replace` takes several times as long.
+    return PatternNode(node.axis, node.test, node.conditions, children, node.var, node.functions)
+
+
+def _unnamed(node: PatternNode) -> PatternNode:
+    return PatternNode(node.axis, node.test, node.conditions, node.children, None, node.functions)
+
+
+_unnamed_leaf = Remembered(_unnamed)
+
+
+def attach_branch(pattern: PatternNode, var: str, branch: PatternNode) -> PatternNode:
+    """The pattern, in which the node bound to `var` has one more child."""
+    children = pattern.children
+    if children:
+        children = tuple(
+            [attach_branch(child, var, branch) if child.children or child.var == var else child for child in children]
+        )
+    return _with_children(pattern, (*children, branch) if pattern.var == var else children)
+
+
+def rename_variables(pattern: PatternNode, names: Mapping[str, str]) -> PatternNode:
+    """The pattern, in which each variable has the name that `names` gives it."""
+    children = tuple([rename_variables(child, names) for child in pattern.children])
+    var = pattern.var and names[pattern.var]
+    if var == pattern.var:
+        return _with_children(pattern, children)
+    return PatternNode(pattern.axis, pattern.test, pattern.conditions, children, var, pattern.functions)
+
+
+def xpath_literal(text: str) -> str:
+    """An XPath 1.0 expression whose value is `text`: a literal, or concat() if the text has both kinds of quotes."""
+    if '"' not in text:
+        return f'"{text}"'
+    if "'" not in text:
+        return f"'{text}'"
+    parts = [f'"{part}"' for part in text.split('"')]
+    return "concat(" + ", '\"', ".join(parts) + ")"
+
+
+_AXES = ("/", "//", ".")
+_KINDS = ("element", "attribute")
+
+# Many patterns test for few names, and tests that are the same object are compared fast.
+_test = lru_cache(maxsize=10_000)(Test)
+
+
+def pattern_to_json(node: PatternNode) -> str:
+    """A pattern as JSON, without its variables."""
+    return _json(node) if node.children else _leaf_json(node)
+
+
+def pattern_from_json(text: str) -> PatternNode:
+    """The pattern that `pattern_to_json` wrote. Raises InvalidValue for any other text."""
+    try:
+        return _node(json.loads(text))
+    except (TypeError, RecursionError) as error:
+        raise InvalidValue(f"{text[:80]!r} is no tree pattern") from error
+
+
+def _json(node: PatternNode) -> str:
+    test = ",".join(map(_quoted, (node.axis, node.test.kind, node.test.uri, node.test.local)))
+    conditions = ",".join(map(_condition_json, node.conditions))
+    children = ",".join(map(pattern_to_json, node.children))
+    functions = ",".join(map(_quoted, node.functions))
+    return f"[{test},[{conditions}],[{children}],[{functions}]]"
+
+
+_leaf_json = Remembered(_json)  # very many patterns share their leaves
+
+
+def _condition_json(condition: Condition) -> str:
+    if condition.literal is None:
+        return f'["?",{_quoted(condition.xpath or "")}]'
+    return f'["=",{_quoted(condition.literal)}]'
+
+
+def _node(plain: Any) -> PatternNode:
+    axis, kind, uri, local, conditions, children, functions = plain
+    known = axis in _AXES and kind in _KINDS and isinstance(uri, str) and isinstance(local, str)
+    if not known or not all(map(_is_function, functions)):
+        raise InvalidValue(f"{str(plain)[:80]!r} is no tree pattern")
+    return PatternNode(
+        axis,
+        _test(kind, uri, local),
+        tuple(map(_condition, conditions)),
+        tuple(map(_node, children)),
+        functions=tuple(functions),
+    )
+
+
+def _is_function(name: str) -> bool:
+    try:
+        chained(name)
+    except KeyError:
+        return False
+    return True
+
+
+def _condition(plain: Any) -> Condition:
+    sort, text = plain
+    if not isinstance(text, str) or sort not in ("=", "?"):
+        raise InvalidValue(f"{str(plain)[:80]!r} is no condition")
+    return Condition(literal=text) if sort == "=" else Condition(xpath=text)
+
+
+_MARK = "#"
+_ROOT = "#b"
+_END = "#p"
+
+
+def hidden_stream(definition: str) -> str:
+    """The name of the hidden stream that an inner join makes. Joins with the same definition share it.
+
+    >>> hidden_stream("a join")
+    '#f6a765cd4b30211473c21765'
+    """
+    return _MARK + hashlib.sha256(definition.encode()).hexdigest()[:24]
+
+
+def is_hidden(stream: str) -> bool:
+    """Whether a stream is hidden, by its name.
+
+    >>> is_hidden("#f6a765cd4b30211473c21765"), is_hidden("news")
+    (True, False)
+    """
+    return stream.startswith(_MARK)
+
+
+def short_name(stream: str) -> str:
+    """A stream's name for people: of a hidden stream's digest six digits, which tell it from others.
+
+    >>> short_name("#f6a765cd4b30211473c21765"), short_name("news")
+    ('#f6a765', 'news')
+    """
+    return stream[:7] if is_hidden(stream) else stream
+
+
+def block_root(block: int) -> str:
+    """The variable of a block's root where the query names none. Blocks are numbered from 0.
+
+    >>> block_root(2)
+    '#b2'
+    """
+    return f"{_ROOT}{block}"
+
+
+def root_block_number(root: str) -> int:
+    """The number of the block whose root has a variable that `block_root` made.
+
+    >>> root_block_number("#b2")
+    2
+    """
+    return int(root.removeprefix(_ROOT))
+
+
+def path_end(number: int) -> str:
+    """The variable at the end of a path on a variable. The paths of a query are numbered from 1.
+
+    >>> path_end(1)
+    '#p1'
+    """
+    return f"{_END}{number}"
+
+
+def is_system_variable(variable: str) -> bool:
+    """Whether a variable is one that the query does not name.
+
+    >>> is_system_variable("#p1"), is_system_variable("p1")
+    (True, False)
+    """
+    return variable.startswith(_MARK)

@@ -1,0 +1,587 @@
+"""What a comparison compares: texts, numbers or times. It depends on how its operands are written, on no document.
+
+- Times, if a side is `date(...)`, or if the operator is an order and a side is a literal that is a time.
+- Texts, if the operator is `=` or `!=` and neither side is a number.
+- Numbers otherwise, as in XPath 1.0.
+
+Expressions: paths, operands, conditions and element constructors, as immutable nodes.
+
+Expressions are equal if they say the same, wherever they stand in a text (`span`).
+
+The one implementation of numbers, comparisons, derived values and string functions.
+
+All engines compute values here, because SQL's casts and case mappings are not XPath's, and differ between engines.
+
+The six comparisons of two values of one kind.
+
+The times that texts say: ISO 8601, RFC 3339 and RFC 822, as microseconds of UTC since 1970.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from functools import lru_cache
+from typing import Any, Literal
+
+from common.tools import quick
+from common.urls import canonical_url, url_domain, url_host
+from xscl.algebra.regex import compile_pattern
+from xscl.algebra.words import MANY_WORDS, encode_words, near, words_text
+
+Axis = Literal["/", "//"]
+NodeKind = Literal["element", "attribute"]
+CompareOp = Literal["=", "!=", "<", "<=", ">", ">="]
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A half-open range of character offsets in a script."""
+
+    start: int
+    end: int
+
+
+NOWHERE = Span(0, 0)
+
+
+def nowhere() -> Span:
+    """The field of a node that says where it stands: nowhere, unless it is given."""
+    return field(default=NOWHERE, compare=False, repr=False)
+
+
+# ---------------------------------------------------------------- paths
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class NameTest:
+    """Which nodes a step takes: `name`, `p:name`, `*:name`, `p:*`, `*`, `@name`, `@p:name` or `@*`.
+
+    `prefix` is None if there is none, and "*" for any namespace. `local` is "*" for any name.
+    """
+
+    kind: NodeKind
+    local: str
+    prefix: str | None = None
+    span: Span = nowhere()
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of a path: its axis and test, filters that must all hold, and the variable that it binds, if any."""
+
+    axis: Axis
+    test: NameTest
+    filters: tuple[Expr, ...] = ()
+    var: str | None = None
+    span: Span = nowhere()
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class Rel:
+    """A path from the filtered node. Without steps it is `.`, the node itself."""
+
+    steps: tuple[Step, ...] = ()
+    span: Span = nowhere()
+
+
+# ---------------------------------------------------------------- operands and conditions
+# The same classes serve filters, whose leaves are Rel, and predicates and SELECT, whose leaves are VarPath.
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class VarPath:
+    """A variable or, with steps, a path on it: `x1`, `x1/title`."""
+
+    var: str
+    steps: tuple[Step, ...] = ()
+    span: Span = nowhere()
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class String:
+    """A string literal; `value` is the text that it stands for."""
+
+    value: str
+    span: Span = nowhere()
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number literal, as it is written."""
+
+    text: str
+    span: Span = nowhere()
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A function call: a condition such as `contains(...)`, or a value such as `host(...)`."""
+
+    name: str
+    args: tuple[Expr, ...]
+    span: Span = nowhere()
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class Compare:
+    """A comparison of two operands."""
+
+    op: CompareOp
+    left: Expr
+    right: Expr
+    span: Span = nowhere()
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class And:
+    """A condition that holds if all of `args` do."""
+
+    args: tuple[Expr, ...]
+    span: Span = nowhere()
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class Or:
+    """A condition that holds if any of `args` does."""
+
+    args: tuple[Expr, ...]
+    span: Span = nowhere()
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class Not:
+    """A condition that holds if `arg` does not."""
+
+    arg: Expr
+    span: Span = nowhere()
+
+
+Expr = Rel | VarPath | String | Number | Call | Compare | And | Or | Not
+ValueExpr = VarPath | String | Number | Call
+
+# ---------------------------------------------------------------- constructors
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class Hole:
+    """`{operand}` in an element constructor. `text` is what stands between the braces, stripped."""
+
+    operand: Expr
+    text: str = field(default="", compare=False)
+    span: Span = nowhere()
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class ElementConstructor:
+    """`<name attr="text {hole}">text {hole} <child/></name>`. Names may have a prefix."""
+
+    name: str
+    attributes: tuple[tuple[str, tuple[str | Hole, ...]], ...] = ()
+    children: tuple[str | Hole | ElementConstructor, ...] = ()
+    span: Span = nowhere()
+
+
+def holes_of(element: ElementConstructor) -> Iterator[Hole]:
+    """The holes of a constructor and of the elements in it, in their order."""
+    for _, parts in element.attributes:
+        yield from (part for part in parts if isinstance(part, Hole))
+    for child in element.children:
+        if isinstance(child, Hole):
+            yield child
+        elif isinstance(child, ElementConstructor):
+            yield from holes_of(child)
+
+
+ORDER: dict[CompareOp, Callable[[Any, Any], bool]] = {
+    "=": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+"""Whether a comparison holds, by its operator."""
+
+
+MOST_CHARACTERS = 80
+"""How long a text can be that says a time, without white space around it."""
+
+_ISO = re.compile(
+    r"([0-9]{4})-([0-9]{2})-([0-9]{2})"
+    r"(?:[Tt ]([0-9]{2}):([0-9]{2})(?::([0-9]{2})(?:[.,]([0-9]+))?)?[ ]?([Zz]|[+-][0-9]{2}(?::?[0-9]{2})?)?)?"
+)
+_RFC_822 = re.compile(
+    r"(?:[A-Za-z]{3,9},?[ \t\r\n]+)?"
+    r"([0-9]{1,2})(?:-|[ \t\r\n]+)([A-Za-z]{3,9})(?:-|[ \t\r\n]+)([0-9]{2}|[0-9]{4})[ \t\r\n]+"
+    r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?(?:[ \t\r\n]*([+-][0-9]{4}|[A-Za-z]{1,5}))?(?:[ \t\r\n]*\([^()]*\))?"
+)
+_DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+_MONTHS: tuple[str, ...] = ("january", "february", "march", "april", "may", "june", "july", "august", "september")
+_MONTHS += ("october", "november", "december")
+_ZONES = {"EST": -5, "EDT": -4, "CST": -6, "CDT": -5, "MST": -7, "MDT": -6, "PST": -8, "PDT": -7}
+"""The zones of RFC 822 that are not UTC, in hours. RFC 5322 says to take any other for UTC."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def parse_timestamp(text: str) -> int | None:
+    """The time of a text; None if it says none, or one outside of the years 1 to 9999 of UTC.
+
+    A date alone is its midnight. Without a zone it is UTC. A leap second is the first second of the next minute. Of a
+    fraction the first six digits count.
+
+    >>> parse_timestamp("2026-07-16") == parse_timestamp("Thu, 16 Jul 2026 02:00:00 +0200") == 1784160000000000
+    True
+    """
+    text = text.strip(" \t\r\n")
+    return _parsed(text) if len(text) <= MOST_CHARACTERS else None
+
+
+def time_text(text: str) -> str:
+    """The time of a text, written as ISO 8601 in UTC; "" if it says none. Texts of one time have the same one.
+
+    >>> time_text("Thu, 16 Jul 2026 10:30:00 +0200"), time_text("2026-07-16T08:30:00.5")
+    ('2026-07-16T08:30:00Z', '2026-07-16T08:30:00.500000Z')
+    """
+    time = parse_timestamp(text)
+    if time is None:
+        return ""
+    return (_EPOCH + time * _MICROSECOND).isoformat().removesuffix("+00:00") + "Z"
+
+
+def month_text(text: str) -> str:
+    """The year and the month, in UTC, of the time of a text; "" if it says none.
+
+    >>> month_text("Sat, 1 Aug 2026 01:00:00 +0200")
+    '2026-07'
+    """
+    return time_text(text)[:7]
+
+
+def compare_times(op: CompareOp, left: str, right: str) -> bool:
+    """Whether a comparison of the times of two texts holds. With a text that says no time only `!=` does.
+
+    >>> compare_times("<", "2026-07-16", "2026-07-16T00:00+02:00"), compare_times("!=", "soon", "soon")
+    (False, True)
+    """
+    one, other = parse_timestamp(left), parse_timestamp(right)
+    if one is None or other is None:
+        return op == "!="
+    return ORDER[op](one, other)
+
+
+@lru_cache(maxsize=4096)
+def _parsed(text: str) -> int | None:
+    found = _ISO.fullmatch(text)
+    if found:
+        year, month, day, hour, minute, second, fraction, zone = found.groups()
+        return _time(year, int(month), day, hour or "0", minute or "0", second or "0", fraction or "", zone or "Z")
+    found = _RFC_822.fullmatch(text)
+    if found is None:
+        return None
+    day, name, year, hour, minute, second, zone = found.groups()
+    month_number = _number_of(name, _MONTHS)
+    day_name = re.match("[A-Za-z]+", text)
+    if month_number is None or (day_name and _number_of(day_name[0], _DAYS) is None):
+        return None
+    if len(year) == 2:
+        year = f"{'20' if year < '50' else '19'}{year}"  # as RFC 5322 says
+    return _time(year, month_number, day, hour, minute, second or "0", "", zone or "Z")
+
+
+def _number_of(name: str, names: tuple[str, ...]) -> int | None:
+    """The number of a day or month, from 1, that is written out or as its first three letters."""
+    short = name.lower()
+    return next((number for number, full in enumerate(names, 1) if short in (full, full[:3])), None)
+
+
+def _time(year: str, month: int, day: str, hour: str, minute: str, second: str, fraction: str, zone: str) -> int | None:
+    offset = _offset(zone)
+    h, m, s = int(hour), int(minute), int(second)
+    microseconds = int(fraction[:6].ljust(6, "0"))
+    last_midnight = h == 24 and m == s == microseconds == 0
+    if offset is None or m > 59 or s > 60 or (h > 23 and not last_midnight):
+        return None
+    try:
+        date = datetime(int(year), month, int(day), tzinfo=UTC)
+        time = date + timedelta(hours=h, minutes=m - offset, seconds=s, microseconds=microseconds)
+    except (ValueError, OverflowError):
+        return None
+    return (time - _EPOCH) // _MICROSECOND
+
+
+def _offset(zone: str) -> int | None:
+    """The minutes by which a zone is ahead of UTC; None if there is no such zone. AM and PM are of a clock of 12 hours,
+    which no format of times has."""
+    if zone[0] not in "+-":
+        if zone.upper() in ("AM", "PM"):
+            return None
+        return 60 * _ZONES.get(zone.upper(), 0)
+    hours, minutes = int(zone[1:3]), int(zone[-2:]) if len(zone) > 3 else 0
+    if hours > 23 or minutes > 59:
+        return None
+    return (60 * hours + minutes) * (-1 if zone[0] == "-" else 1)
+
+
+ORDERS = ("<", "<=", ">", ">=")
+NUMBERS = frozenset({"count", "number", "string-length"})
+"""The functions whose value is a number."""
+
+
+def is_time(expr: Expr) -> bool:
+    """Whether the value of an operand is a time."""
+    return isinstance(expr, Call) and expr.name == "date"
+
+
+def is_number(expr: Expr) -> bool:
+    """Whether the value of an operand is a number."""
+    return isinstance(expr, Number) or (isinstance(expr, Call) and expr.name in NUMBERS)
+
+
+def is_of_times(compare: Compare) -> bool:
+    """Whether a comparison compares times."""
+    sides = (compare.left, compare.right)
+    if any(map(is_time, sides)):
+        return True
+    return compare.op in ORDERS and not any(map(is_number, sides)) and any(map(_says_time, sides))
+
+
+def _says_time(expr: Expr) -> bool:
+    return isinstance(expr, String) and parse_timestamp(expr.value) is not None
+
+
+def canonical(expr: Compare) -> Compare:
+    """The comparison of two single values, with what it compares written out.
+
+    Each side of a comparison of times becomes `date(...)` or a literal in UTC. What is equal to a function whose value
+    is a number becomes `number(...)`. So equal values have equal texts.
+    """
+    left, right = expr.left, expr.right
+    if is_of_times(expr):
+        return Compare(expr.op, _as_time(left), _as_time(right), expr.span)
+    literal = isinstance(left, String | Number) or isinstance(right, String | Number)
+    if expr.op == "=" and not literal and is_number(left) != is_number(right):
+        return Compare(expr.op, _as_number(left), _as_number(right), expr.span)
+    return expr
+
+
+def _as_time(expr: Expr) -> Expr:
+    if isinstance(expr, String):
+        return String(time_text(expr.value) or expr.value, expr.span)
+    return expr if is_time(expr) else Call("date", (expr,), expr.span)
+
+
+def _as_number(expr: Expr) -> Expr:
+    return expr if is_number(expr) else Call("number", (expr,), expr.span)
+
+
+_NUMBER = re.compile(r"[ \t\r\n]*(-?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))[ \t\r\n]*")
+_SPACE = " \t\r\n"
+
+MOST_TEXT = 1_000_000
+"""How many characters concat() makes at most. A run of FOLD could double a text with each step; NULL has no length."""
+
+_SPACES = re.compile(r"[ \t\r\n]+")
+
+
+def xpath_number(text: str) -> float:
+    """XPath 1.0's number(): of digits with an optional minus and point, and white space around them; else NaN.
+
+    >>> xpath_number(" -1.50 "), xpath_number("1e3")
+    (-1.5, nan)
+    """
+    found = _NUMBER.fullmatch(text)
+    return float(found[1]) if found else float("nan")
+
+
+def number_string(text: str) -> str:
+    """XPath 1.0's string() of a number literal: no exponent, no trailing zeros, no minus before zero.
+
+    >>> number_string("5.0"), number_string("-.50"), number_string("-0")
+    ('5', '-0.5', '0')
+    """
+    return number_text(float(text))
+
+
+def number_text(value: float) -> str:
+    """XPath 1.0's string() of a number: NaN, Infinity, or digits without an exponent and trailing zeros."""
+    if math.isfinite(value):
+        return str(int(value)) if value == int(value) else format(Decimal(repr(value)), "f")
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def compare(op: CompareOp, left: str | float, right: str | float) -> bool:
+    """Whether a comparison holds: `=` and `!=` between two strings compare strings, all others XPath numbers.
+
+    Strings are equal if their code points are. A comparison with NaN is false, but for `!=`.
+
+    >>> compare("=", "1.0", "1"), compare("=", "1.0", 1.0), compare("<", "9", "10"), compare("!=", "a", 1.0)
+    (False, True, True, True)
+    """
+    if op in ("=", "!=") and isinstance(left, str) and isinstance(right, str):
+        return (left == right) is (op == "=")
+    a = xpath_number(left) if isinstance(left, str) else left
+    b = xpath_number(right) if isinstance(right, str) else right
+    return ORDER[op](a, b)
+
+
+def normalize_space(text: str) -> str:
+    """The text without white space at its ends, and with one space for each run of white space inside.
+
+    White space is XML's, which has no no-break space.
+    """
+    return _SPACES.sub(" ", text.strip(_SPACE))
+
+
+NUMERIC: dict[str, Callable[[str], float]] = {"number": xpath_number, "string-length": lambda text: float(len(text))}
+"""The functions that derive a number from a string value. They never fail."""
+
+DERIVED: dict[str, Callable[[str], str]] = {
+    "lower-case": str.lower,
+    "upper-case": str.upper,
+    "normalize-space": normalize_space,
+    "canonical-url": canonical_url,
+    "host": url_host,
+    "domain": url_domain,
+    "words": words_text,
+    "date": time_text,
+    "year-month": month_text,
+    "number": lambda text: number_text(xpath_number(text)),
+    "string-length": lambda text: str(len(text)),
+}
+"""The functions that derive a value from a node's string value, as a text. They never fail.
+
+`lower-case` and `upper-case` are Unicode's full case mappings, the same in any language, as XPath's Functions and
+Operators (5.4.7, 5.4.8) demand: ß becomes SS, and a sigma at a word's end a final one. (Saxon maps each character by
+itself, and makes no final sigma.)
+"""
+
+
+def substring_before(text: str, part: str) -> str:
+    """The text in front of the first occurrence of `part`; "" if there is none."""
+    return text.partition(part)[0] if part and part in text else ""
+
+
+def substring_after(text: str, part: str) -> str:
+    """The text behind the first occurrence of `part`; "" if there is none. Behind nothing, it is all of the text."""
+    return text.partition(part)[2] if part else text
+
+
+WITH_LITERAL: dict[str, Callable[[str, str], str]] = {
+    "substring-before": substring_before,
+    "substring-after": substring_after,
+}
+"""The functions that derive a text from a string value and a literal. They never fail."""
+
+
+def with_literal(name: str, literal: str) -> str:
+    """How a chain of functions names one of WITH_LITERAL together with its literal.
+
+    >>> with_literal("substring-before", ' "x" ')
+    'substring-before " ""x"" "'
+    """
+    quoted = literal.replace('"', '""')
+    return f'{name} "{quoted}"'
+
+
+def split_function(function: str) -> tuple[str, str | None]:
+    """The name of a function in a chain, and its literal, None if it has none."""
+    name, _, literal = function.partition(" ")
+    return name, literal[1:-1].replace('""', '"') if literal else None
+
+
+OF_EVENTS = "of-events"
+"""Ends the chain of functions of a value that an event's attribute needs. It leaves the value as it is, but tells the
+nodes of events from those of joins by their ids. No query can name it."""
+
+_CHAINED: dict[str, Callable[[str], str]] = {**DERIVED, OF_EVENTS: str}
+
+
+@lru_cache(maxsize=10_000)
+def chained(function: str) -> Callable[[str], str]:
+    """The function of one value that a chain of functions names: one of DERIVED, OF_EVENTS, or one `with_literal`.
+    Raises KeyError for others."""
+    if function in _CHAINED:
+        return _CHAINED[function]
+    name, literal = split_function(function)
+    if literal is None or with_literal(name, literal) != function:
+        raise KeyError(function)
+    apply = encode_words if name == MANY_WORDS else WITH_LITERAL[name]
+    return lambda text: apply(text, literal)
+
+
+def many_valued(functions: tuple[str, ...]) -> str | None:
+    """The threshold if a text is joined by its words, as the end of a chain of functions says; None if it is not."""
+    name, literal = split_function(functions[-1]) if functions else ("", None)
+    return literal if name == MANY_WORDS else None
+
+
+def derive(name: str, text: str) -> str:
+    """The derived value `name(text)`: a string, "" if there is none. `name` is one that chains of functions have."""
+    return chained(name)(text)
+
+
+def derivation(expr: Call) -> str | None:
+    """How a chain names the function that a call is of its first argument; None if it is no derived value."""
+    match expr:
+        case Call(name=name, args=(_,)) if name in DERIVED:
+            return name
+        case Call(name=name, args=(_, String(value=literal))) if name in WITH_LITERAL:
+            return with_literal(name, literal)
+    return None
+
+
+def contains(text: str, part: str) -> bool:
+    """Whether `part` occurs in `text`. The empty string occurs in any."""
+    return part in text
+
+
+def starts_with(text: str, prefix: str) -> bool:
+    """Whether `text` starts with `prefix`."""
+    return text.startswith(prefix)
+
+
+def ends_with(text: str, suffix: str) -> bool:
+    """Whether `text` ends with `suffix`."""
+    return text.endswith(suffix)
+
+
+def matches_regex(text: str, pattern: str, flags: str = "") -> bool:
+    """Whether a part of `text` matches the XPath 2.0 regular expression `pattern`. `^` and `$` anchor it.
+
+    Raises:
+        PatternError: if `pattern` is no regular expression, or `flags` has others than `i`, `s` and `x`.
+        PatternLimit: if the search would take too long.
+    """
+    return compile_pattern(pattern, flags).found_in(text)
+
+
+TESTS: dict[str, Callable[..., bool]] = {
+    "contains": contains,
+    "starts-with": starts_with,
+    "ends-with": ends_with,
+    "matches": matches_regex,
+    "near": near,
+}
+"""The functions that are conditions. `matches_regex` may fail."""

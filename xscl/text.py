@@ -1,0 +1,711 @@
+"""Finds what is wrong with brackets where the parser stopped.
+
+Escapes in the text of an element constructor: entities, and braces that are written twice.
+
+Recognizes what belongs to SQL, XQuery or JSONPath where the parser stopped, and says what to write here.
+
+Says of which kind each statement of a script is, before a grammar sees it: a query of XSCL or an event statement.
+
+A statement is a definition, or a pattern, by its first two words. It is an event query if it has FILTER, FOLD,
+AGGREGATE or NEXT with a brace, or NEXT or UNION between two sources; or if what it reads is the bare name of an event
+stream. All else is XSCL, so the scripts of before have the meaning of before.
+
+Splits a script into statements at its semicolons, and blanks its comments.
+
+The lengths of windows, and of other durations that are written like them, in microseconds.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from fractions import Fraction
+from functools import partial
+from typing import Literal, NamedTuple
+
+from common.errors import InvalidValue
+from common.tools import quick
+from xscl.algebra.values import Span
+from xscl.problems import Lines, Problem
+
+_BRACKETS = re.compile(r"\"(?:[^\"\n]|\"\")*\"|(?<![\w.\-'])'(?:[^'\n]|'')*'|[()\[\]{}]")
+_CLOSER = {"(": ")", "[": "]", "{": "}"}
+
+
+def bracket_problem(text: str, at: int, ended: bool, expected: set[str], start: int, lines: Lines) -> Problem | None:
+    """The problem of a bracket that closes nothing or another one, or that is open at the end; else None."""
+    if not ended and (text[at] not in ")]}" or expected & {"TEXT", "DQUOTED", "SQUOTED"}):
+        return None
+    stack: list[int] = []
+    for found in _BRACKETS.finditer(text, 0, at):
+        if found[0] in "([{":
+            stack.append(found.start())
+        elif found[0] in ")]}" and stack:
+            stack.pop()
+    opener = text[stack[-1]] if stack else ""
+    if ended:
+        hint = f"write the {_CLOSER.get(opener)} that belongs to it"
+        return Problem(f"this {opener} is not closed", Span(stack[-1], stack[-1] + 1), hint) if stack else None
+    here = Span(at, at + 1)
+    if not stack:
+        return Problem(f"this {text[at]} closes nothing", here, "remove it, or write what it should close")
+    if _CLOSER[opener] == text[at]:
+        return None
+    line, column = lines.place(start + stack[-1])
+    message = f"this {text[at]} comes before the {opener} at {line}:{column} is closed"
+    return Problem(message, here, f"write {_CLOSER[opener]} first")
+
+
+_ENTITIES = {"amp": "&", "lt": "<", "gt": ">", "quot": '"', "apos": "'"}
+_ESCAPE = re.compile(r"\{\{|\}\}|&(#x[0-9A-Fa-f]{1,6}|#[0-9]{1,7}|\w+)?;?")
+_XML_CHAR = re.compile("[\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def unescaped(text: str, start: int) -> str:
+    """The text that a text of a constructor stands for, which begins at `start`. Raises Problem."""
+    return _ESCAPE.sub(partial(_unescape, start), text)
+
+
+def _unescape(start: int, found: re.Match[str]) -> str:
+    whole, reference = found[0], found[1]
+    if whole in ("{{", "}}"):
+        return whole[0]
+    span = Span(start + found.start(), start + found.end())
+    if reference and whole.endswith(";"):
+        if reference in _ENTITIES:
+            return _ENTITIES[reference]
+        if reference.startswith("#"):
+            digits = reference[1:]
+            code = int(digits[1:], 16) if digits.startswith("x") else int(digits)
+            if code <= 0x10FFFF and _XML_CHAR.fullmatch(chr(code)):
+                return chr(code)
+            raise Problem(f"{whole} is not a character of XML", span, "remove it")
+    hint = "write &amp; for &; only &amp; &lt; &gt; &quot; &apos; and &#...; are known"
+    raise Problem(f"unknown escape {whole} in constructor text", span, hint)
+
+
+FAR = 200
+"""How many characters in front of the place are looked at."""
+
+_JOIN = "JOIN {x = y, 1 h}"
+_FILTER = 'S//item[./title = "x"]'
+_ONE = "each document is answered by itself"
+
+_CLAUSES = {
+    "inner": ("every JOIN is an inner one", f"write {_JOIN}"),
+    "left": ("there is no LEFT JOIN: outputs have both sides", f"write {_JOIN}"),
+    "right": ("there is no RIGHT JOIN: outputs have both sides", f"write {_JOIN}"),
+    "full": ("there is no FULL JOIN: outputs have both sides", f"write {_JOIN}"),
+    "outer": ("there is no OUTER JOIN: outputs have both sides", f"write {_JOIN}"),
+    "cross": ("there is no CROSS JOIN", f"write {_JOIN}"),
+    "natural": ("there is no NATURAL JOIN", f"write {_JOIN}"),
+    "on": ("there is no ON", f"write the condition and a window in braces behind JOIN: {_JOIN}"),
+    "using": ("there is no USING", f"write the condition and a window in braces behind JOIN: {_JOIN}"),
+    "then": ("there is no THEN", "write FOLLOWED BY {x = y, 1 h}"),
+    "within": ("there is no WITHIN here", f"write the window behind the condition of a join: {_JOIN}"),
+    "group": ("there is no GROUP BY", _ONE),
+    "having": ("there is no HAVING", _ONE),
+    "order": ("there is no ORDER BY", "outputs come in the order of time"),
+    "limit": ("there is no LIMIT", "a query stands, and is answered for every document"),
+    "union": ("there is no UNION", "PUBLISH two queries under one name"),
+    "into": ("there is no INTO", "write PUBLISH and a name"),
+    "return": ("there is no RETURN", "write SELECT in front of FROM"),
+    "emit": ("there is no EMIT", "write PUBLISH and a name"),
+}
+"""Words of other languages behind an input of a query: the message, and what to write."""
+
+_OPERATORS = {
+    "in": ("there is no IN", './lang = "en" or ./lang = "de" says the same'),
+    "is": ("there is no IS", "write ./title for one that is there, and not(./title) for one that is not"),
+    "between": ("there is no BETWEEN", "write ./price >= 1 and ./price <= 2"),
+    "eq": ("there is no operator eq", "write ="),
+    "ne": ("there is no operator ne", "write !="),
+    "lt": ("there is no operator lt", "write <"),
+    "le": ("there is no operator le", "write <="),
+    "gt": ("there is no operator gt", "write >"),
+    "ge": ("there is no operator ge", "write >="),
+    "within": ("there is no WITHIN", "write a comma in front of the window"),
+}
+"""Words between two operands of a condition: the message, and what to write."""
+
+_STARTS = {
+    "for": ("there is no FOR", "write FROM S//item->x"),
+    "let": ("there is no LET", "bind a variable where it is found: S//item[./title->t]"),
+    "create": ("there is no CREATE", "write the query, and PUBLISH and a name behind it"),
+    "insert": ("there is no INSERT", "write the query, and PUBLISH and a name behind it"),
+    "with": ("there is no WITH", "PUBLISH a query, and read its name as a stream"),
+    "pattern": (
+        "a PATTERN begins with SEQ",
+        "write PATTERN SEQ(A a, B b) WITHIN 7 d; in any order: SEQ(SET(A a, B b))",
+    ),
+    "seq": ("SEQ belongs to a PATTERN", "write PATTERN SEQ(A a, B b) WITHIN 7 d"),
+    "set": ("SET belongs to a PATTERN", "write PATTERN SEQ(SET(A a, B b)) WITHIN 7 d"),
+    "subscribe": ("there is no SUBSCRIBE in a query", "write FROM S//item"),
+}
+"""Words at the beginning of a query, which the parser takes for a stream: the message, and what to write."""
+
+
+class _Habit(NamedTuple):
+    """A spelling with other signs. `before` and `behind` are regular expressions for the text on both sides."""
+
+    message: str
+    hint: str
+    behind: str = ""
+    before: str = ""
+    expects: str = ""
+
+
+_HABITS = (
+    _Habit("this is JSONPath", f"write {_FILTER}", r"\$(?:\.|\[|$)", r"^\s*"),
+    _Habit("conditions of a join are not separated by commas", "write AND; the window alone stands behind a comma",
+           r"[^,{}]*?(?:[=<>]|\b(?:contains|starts-with|ends-with|matches)\s*\()", r",", "INF"),
+    _Habit("conditions are not separated by commas", "write and between two conditions", ",", "", "RSQB"),
+    _Habit("inputs are not separated by commas", f"write {_JOIN} between two inputs", ",", "", "FOLLOWED"),
+    _Habit("a window does not stand behind a semicolon", "write a comma in front of the window", ";", "", "COMMA"),
+    _Habit("a filter stands in brackets", f"write {_FILTER}", r"\{", r"[\w*]\s*", "LSQB"),
+    _Habit("there is no operator ~", 'write matches(./title, "x")', r"~"),
+    _Habit("there is no operator :=", "write =", "=", ":"),
+    _Habit("names are written without backquotes", "remove them", "`"),
+    _Habit("comments are written otherwise", "write -- for the rest of the line, or (: and :)",
+           r"(?s)[^*]*\*/", r"/\*"),
+    _Habit("not is a function", "write not(./title)", r"[./@\w]", r"(?i:\bnot)\s*", "RSQB"),
+    _Habit("a path begins with ./", "write ./{0}", r"([\w\-]+)", r"(?<![.\w])\."),
+    _Habit("a function stands in front of what it is applied to", "write {0}(./title, ...)", r"\(",
+           r"\.(contains|matches|starts-with|ends-with|lower-case|upper-case)\s*"),
+    _Habit("a function stands in front of what it is applied to", "write lower-case(x) or upper-case(x)", r"\(",
+           r"\.(?:lower|upper|toLowerCase|toUpperCase)\s*"),
+    _Habit("the condition of a join stands in braces", f"write {_JOIN} in front of the second input, in place of ON",
+           r"[^{;]*\b(?i:on)\b", r"(?i:\bjoin)", "LBRACE"),
+    _Habit("there are no aggregates", "each match is an output of its own",
+           r"\*", r"(?i:\b(?:count|sum|max|min|avg))\s*\("),
+    _Habit("a quote ends the string", "write it twice, or use the other kind of quotes",
+           r"\w", r"""(?:'[^'\n\\]*'|"[^"\n\\]*")"""),
+    _Habit("all of a document is selected by its variable", "write {0}", r"\*", r"\b([\w\-]+)\."),
+    _Habit("DISTINCT is not needed", "remove it: an output is made once", r"\w", r"(?i:\bselect\s+distinct)\s+"),
+    _Habit("PUBLISH takes a name alone", "write PUBLISH {0}", r"(?i:as)\s+([\w\-]+)", r"(?i:\bpublish)\s+"),
+)  # fmt: skip
+
+
+def foreign_mistake(before: str, behind: str, at: int, expected: set[str]) -> Problem | None:
+    """The problem with words or signs of another language at a place, with the text `before` and `behind` it."""
+    before = before[-FAR:]
+    word = _word(behind)
+    told = _CLAUSES if "FOLLOWED" in expected else _OPERATORS if "AND" in expected else {}
+    if known := told.get(word.lower()):
+        return Problem(known[0], Span(at, at + len(word)), known[1])
+    start = re.search(r"(?:^|;)\s*([A-Za-z]+)\s+[\w$(*]*$", before) if "FOLLOWED" in expected or not expected else None
+    start = start or re.search(r"(?:^|;)\s*([A-Za-z]+)\s*$", before)
+    cut = at - len(before)
+    if start and (not cut or start.start()) and (known := _STARTS.get(start[1].lower())):
+        return Problem(known[0], Span(cut + start.start(1), cut + start.end(1)), known[1])
+    for habit in _HABITS:
+        if habit.expects and habit.expects not in expected:
+            continue
+        after, ahead = re.match(habit.behind, behind), re.search(rf"(?:{habit.before})\s*$", before)
+        if after and ahead:
+            groups = [group for one in (ahead, after) for group in one.groups("")]
+            group = next(iter(groups), "")
+            return Problem(habit.message, Span(at, at + 1), habit.hint.replace("{0}", group))
+    possible = [name for name in ("FROM", "FOLLOWED", "JOIN", "PUBLISH", "BY") if name in expected]
+    close = get_close_matches(word.upper(), possible, n=1, cutoff=0.7)
+    if close and word.upper() != close[0]:
+        return Problem(f"there is no {word}", Span(at, at + len(word)), f"did you mean {close[0]}?")
+    return None
+
+
+def _word(behind: str) -> str:
+    found = re.match(r"([A-Za-z]+)(?![\w.\-])", behind)
+    return found[1] if found else ""
+
+
+def misplaced_word(before: str, behind: str, at: int, expected: set[str]) -> Problem | None:
+    """The problem with a keyword that is spelt wrong in front of the place, where it passed for a stream, or with a
+    variable without an arrow."""
+    word = _word(behind)
+    first = re.search(r"(?:^|;)\s*([A-Za-z]+)\s*$", before)
+    close = get_close_matches(first[1].upper(), ("SELECT", "FROM", "DECLARE"), n=1, cutoff=0.7) if first else []
+    if first and close and first[1].upper() not in ("SELECT", "FROM", "DECLARE"):
+        return Problem(f"there is no {first[1]}", Span(first.start(1), first.end(1)), f"did you mean {close[0]}?")
+    if word and "ARROW" in expected and "FOLLOWED" in expected:
+        return Problem(
+            f"unexpected {word}", Span(at, at + len(word)), f"to bind a variable, write ->{word} or AS {word}"
+        )
+    return None
+
+
+def dotted_hint(var: str, bound: Container[str]) -> str:
+    """What to write for a variable with dots in its name, if its first part is one of those that are `bound`; else
+    nothing."""
+    first, dot, rest = var.partition(".")
+    if not dot or first not in bound:
+        return ""
+    if rest in ("text", "value", "string"):
+        return f"write {first}: a variable stands for its text"
+    path = rest.replace(".", "/").rstrip("/")
+    return f"write {first}/{path}, or bind a variable: {first}[./{path}->t]"
+
+
+MAX_DEPTH = 50
+"""How deep brackets, and elements in a constructor, may be nested. Deeper nesting would exhaust the stack later."""
+
+_NAME_CHAR = r"[\w.\-]"
+# A possessive group has an empty alternative: before 3.11.5, Python loses its place when one fails.
+_WHOLE_STRING = r'"(?:[^"\n]++|""|)*+"'
+# What has no mark in it: other characters, words and strings.
+_UNMARKED = rf"""
+    [^\w.\-'"()\[\]{{}}<;\#]++
+  | (?! -- | (?i: (?:and|or|select)' | select (?!{_NAME_CHAR}) ) ) {_NAME_CHAR}++
+  | {_WHOLE_STRING}
+"""
+_PLAIN = rf""" (?: [^\[\](){{}}"'<;\-\#]++ | -(?!-) | {_WHOLE_STRING} | )*+ """
+_MARKS = rf"""
+    (?P<comment> \(: )
+  | (?P<line> (?<!{_NAME_CHAR}) --[^\n]* )
+  | (?P<hash> \#[^\n]* )
+  | (?P<word> (?<!{_NAME_CHAR}) (?i:and|or|select) (?=') )   # and'a' is a keyword and a string, not a name with primes
+  | (?P<primes> (?<={_NAME_CHAR}) '+ )
+  | (?P<string> "(?:[^"\n]|"")*"? | '(?:[^'\n]|'')*'? )
+  | (?P<select> (?<!{_NAME_CHAR}) (?i:select) (?!{_NAME_CHAR}) )
+  | (?P<tag> < (?=[^\W\d]) )
+  | (?P<open> [(\[{{] )
+  | (?P<close> [)\]}}] )
+  | (?P<end> ; )
+  | (?P<other> (?s:.) )
+"""
+_MARK = re.compile(f"(?: {_UNMARKED} | )*+ (?: {_MARKS} )", re.VERBOSE)
+_PAST_BRACKETS = re.compile(rf"(?: {_UNMARKED} | \[ {_PLAIN} \] | \{{ {_PLAIN} \}} | )*+ (?: {_MARKS} )", re.VERBOSE)
+"""Finds the next mark, as the other one does, but skips whole brackets without marks in them."""
+_STRING = re.compile(r""" "(?:[^"\n]|"")*("?) | '(?:[^'\n]|'')*('?) """, re.VERBOSE)
+_COMMENT_MARK = re.compile(r"\(:|:\)")
+_CONTENT_MARK = re.compile(
+    r"</\s*(?P<closed>[^\s<>/{}]*)\s*>|<(?P<opened>[^\W\d][^\s<>/{}\"'=]*)|\{\{|\}\}|(?P<hole>\{)"
+)
+_TAG_MARK = re.compile(r"[\"'<]|/?>")
+_OPENER = {")": "(", "]": "[", "}": "{"}
+_ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class StatementSpan:
+    """Where a statement stands, without its `;` and the white space and comments around it, and its first problem."""
+
+    span: Span
+    problem: Problem | None = None
+
+
+def split_script(text: str) -> tuple[str, list[StatementSpan]]:
+    """The script with blanks in the place of its comments, so that offsets stay, and its statements, empty ones too.
+
+    A `;` ends a statement unless it stands in a string, in a comment, in constructor text, or in brackets that are
+    closed on the line that opens them. A string or comment without an end reaches to the end of its line, or to a `;`
+    there.
+    """
+    return _Splitter(text).split()
+
+
+class _Splitter:
+    """Goes over a script's text once."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.blanks: list[tuple[int, int]] = [(0, 1)] if text.startswith("\ufeff") else []
+        self.problems: list[Problem] = [_illegal(found) for found in _ILLEGAL.finditer(text, len(self.blanks))]
+        self.ends: list[int] = []
+        # Open brackets: which, where, and the semicolons inside, which end statements unless it is closed on its line.
+        self.open: list[tuple[str, int, list[int]]] = []
+
+    def split(self) -> tuple[str, list[StatementSpan]]:
+        text = self.text
+        pos, after_select = 0, -1
+        while found := (_PAST_BRACKETS if len(self.open) < MAX_DEPTH else _MARK).match(text, pos):
+            kind = found.lastgroup
+            begin, pos = found.span(found.lastindex or 0)
+            match kind:
+                case "comment" | "line" | "hash":
+                    pos = self._comment(begin) if kind == "comment" else self._blank(begin, pos)
+                    if kind == "hash":
+                        self.problems.append(_hash(begin))
+                    if after_select >= 0 and not text[after_select:begin].strip():
+                        after_select = pos
+                case "word" | "string":
+                    pos = self._string(pos if kind == "word" else begin)
+                case "select":
+                    after_select = pos
+                case "tag":
+                    if after_select >= 0 and not text[after_select:begin].strip():
+                        pos = self._constructor(begin)
+                case "open":
+                    self.open.append((text[begin], begin, []))
+                    if len(self.open) == MAX_DEPTH + 1:
+                        self.problems.append(_too_deep(begin))
+                case "close":
+                    self._close(_OPENER[text[begin]], begin)
+                case "end":
+                    (self.open[-1][2] if self.open else self.ends).append(begin)
+        for _, _, ends in self.open:
+            self.ends.extend(ends)
+        return self._statements()
+
+    def _close(self, opener: str, at: int) -> None:
+        for depth in range(len(self.open) - 1, -1, -1):
+            if self.open[depth][0] == opener:
+                if "\n" in self.text[self.open[depth][1] : at]:
+                    for _, _, ends in self.open[depth:]:
+                        self.ends.extend(ends)
+                del self.open[depth:]
+                return
+
+    def _line_end(self, pos: int) -> int:
+        """Where a string or comment without an end is taken to end: with its line, or at a semicolon there."""
+        end = self.text.find("\n", pos)
+        line = self.text[pos : end if end >= 0 else None].rstrip()
+        return pos + len(line.removesuffix(";"))
+
+    def _blank(self, begin: int, end: int) -> int:
+        self.blanks.append((begin, end))
+        return end
+
+    def _comment(self, begin: int) -> int:
+        """Blanks a comment, with the comments inside it, and returns its end."""
+        depth, pos = 1, begin + 2
+        while depth and (found := _COMMENT_MARK.search(self.text, pos)):
+            depth += 1 if found[0] == "(:" else -1
+            pos = found.end()
+        if depth:
+            pos = self._line_end(begin)
+            hint = "end the comment with :) (comments nest: each (: needs a :) of its own)"
+            self.problems.append(Problem("this comment is not terminated", Span(begin, begin + 2), hint))
+        return self._blank(begin, pos)
+
+    def _string(self, begin: int) -> int:
+        """The end of the string literal that begins here."""
+        found = _STRING.match(self.text, begin)
+        assert found is not None
+        if not (found[1] or found[2]):
+            quote = self.text[begin]
+            hint = f"end it with {quote} on its line (a {quote} inside it is written twice: {quote * 2})"
+            end = self._line_end(begin)
+            self.problems.append(Problem("this string is not terminated", Span(begin, end), hint))
+            return end
+        return found.end()
+
+    def _constructor(self, begin: int) -> int:
+        """The end of the element constructor that begins here."""
+        text, pos = self.text, begin
+        names: list[str] = []
+        while found := _CONTENT_MARK.search(text, pos):
+            pos = found.end()
+            if found["hole"]:
+                pos = self._hole(pos)
+            elif found["opened"]:
+                pos = self._tag(pos)
+                if text[pos - 2 : pos] == "/>":
+                    if not names:
+                        return pos
+                    continue
+                names.append(found["opened"])
+                if len(names) == MAX_DEPTH + 1:
+                    self.problems.append(_too_deep(found.start()))
+            elif found["closed"] is not None:
+                # The builder reports end tags of other names. Here they must only not swallow the rest of the script.
+                while names.pop() != found["closed"] and found["closed"] in names:
+                    pass
+                if not names:
+                    return pos
+        name = names[0] if names else text[begin + 1 :].split()[0]
+        hint = f"end it with </{name}>, or write <{name}/>"
+        self.problems.append(Problem(f"the element <{name}> is not closed", Span(begin, begin + 1 + len(name)), hint))
+        end = text.find(";", begin)
+        return end if end >= 0 else len(text)
+
+    def _tag(self, pos: int) -> int:
+        """The end of a start tag, from behind its name."""
+        text = self.text
+        while found := _TAG_MARK.search(text, pos):
+            pos = found.end()
+            if found[0].endswith(">"):
+                return pos
+            if found[0] == "<":
+                return pos - 1
+            pos = self._attribute(pos, found[0])
+        return len(text)
+
+    def _attribute(self, pos: int, quote: str) -> int:
+        """The end of an attribute's value, from behind its opening quote."""
+        text = self.text
+        while pos < len(text):
+            if text.startswith(("{{", "}}"), pos):
+                pos += 2
+            elif text[pos] == quote:
+                return pos + 1
+            else:
+                pos = self._hole(pos + 1) if text[pos] == "{" else pos + 1
+        return pos
+
+    def _hole(self, pos: int) -> int:
+        """The end of an operand in braces, from behind its opening brace."""
+        depth = 1
+        while depth and (found := _MARK.match(self.text, pos)):
+            begin, pos = found.span(found.lastindex or 0)
+            match found.lastgroup:
+                case "comment":
+                    pos = self._comment(begin)
+                case "line" | "hash" as kind:
+                    self._blank(begin, pos)
+                    if kind == "hash":
+                        self.problems.append(_hash(begin))
+                case "word":
+                    pos = self._string(pos)
+                case "open":
+                    depth += 1
+                    if depth == MAX_DEPTH + 1:
+                        self.problems.append(_too_deep(begin))
+                case "close":
+                    depth -= 1
+        return len(self.text) if depth else pos
+
+    def _statements(self) -> tuple[str, list[StatementSpan]]:
+        text, at = self.text, 0
+        parts: list[str] = []
+        for begin, end in self.blanks:
+            parts += text[at:begin], " " * (end - begin)
+            at = end
+        clean = "".join(parts) + text[at:]
+        self.problems.sort(key=lambda problem: problem.span.start)
+        places = [problem.span.start for problem in self.problems]
+        statements: list[StatementSpan] = []
+        at = 0
+        for end in [*sorted(self.ends), len(text)]:
+            body = clean[at:end].strip()
+            begin = clean.find(body, at) if body else end
+            first = bisect_left(places, at)
+            problem = self.problems[first] if first < len(places) and places[first] <= end else None
+            statements.append(StatementSpan(Span(begin, begin + len(body)), problem))
+            at = end + 1
+        last = statements[-1]
+        if last.problem is None and last.span.start == last.span.end:
+            statements.pop()
+        return clean, statements
+
+
+def _illegal(found: re.Match[str]) -> Problem:
+    message = f"the character U+{ord(found[0]):04X} is not allowed in XML"
+    return Problem(message, Span(*found.span()), "remove it")
+
+
+def _hash(at: int) -> Problem:
+    hint = "write -- for the rest of the line, or (: and :)"
+    return Problem("comments are written otherwise", Span(at, at + 1), hint)
+
+
+def _too_deep(at: int) -> Problem:
+    return Problem(f"nested more than {MAX_DEPTH} levels deep", Span(at, at + 1), "write a simpler query")
+
+
+SyntaxKind = Literal["xscl", "definition", "event query", "pattern"]
+
+_HINTS = ("define", "pattern", "filter", "fold", "aggregate", "next", "union")
+"""Every event statement that is one by its words has one of these."""
+
+_FIRST = re.compile(r"(define\s+event|pattern\s+seq)(?![\w.\-])", re.IGNORECASE)
+_TOKEN = re.compile(r"""("(?:[^"\n]|"")*"|(?<![\w.\-])'(?:[^'\n]|'')*')|([^\W\d](?:[\w.']|-(?!>))*)|(\S)""")
+_CONSTRUCTOR = re.compile(r"[\s(]*select\s*<(?=[^\W\d])", re.IGNORECASE)
+_CONSTRUCTOR_END = re.compile(r">\s*from(?![\w.\-])", re.IGNORECASE)
+_OPERATOR_START = re.compile(r"[^\"'/@:<>\-\[{]*(?<!\S)(?:filter|fold|aggregate|next)\s*\{", re.IGNORECASE)
+"""What begins like an event query, without a string, a path, a binding or a constructor in front of an operator."""
+_BARE = re.compile(
+    r"(?:^|\(|\bfrom\b)\s*[A-Za-z_][A-Za-z0-9_]*[\s)]*(?:within[\s\w.∞)]{0,200})?(?:publish\s+\S+\s*)?$",
+    re.IGNORECASE,
+)
+"""What every statement matches that reads a bare name."""
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_BEFORE_A_SOURCE = frozenset({"", "(", "}", "from", "next", "union"})
+_NO_SOURCE = frozenset(
+    {"select", "from", "publish", "as", "and", "or", "not", "followed", "by", "join", "within", "once", "next", "union"}
+)
+_BRACED = frozenset({"filter", "fold", "aggregate", "next"})
+
+
+def kinds_of(text: str, statements: Sequence[StatementSpan], known: Container[str] = ()) -> list[SyntaxKind] | None:
+    """The kind of each statement of a script; None if all are XSCL. `text` is the script without its comments, and
+    `known` are the event streams that it can read without defining them.
+
+    Takes time linear in the text.
+    """
+    lower = text.lower()
+    if not known and not any(word in lower for word in _HINTS):
+        return None
+    kinds: list[SyntaxKind] = ["xscl"] * len(statements)
+    streams: set[str] = set()
+    readers: dict[str, list[tuple[int, str]]] = {}  # what may be event queries, by the name that they read
+    for number, statement in enumerate(statements):
+        part = text[statement.span.start : statement.span.end]
+        if first := _FIRST.match(part):
+            if first[1][0] in "dD":
+                kinds[number] = "definition"
+                if name := _NAME.match(part[first.end() :].lstrip()):
+                    streams.add(name[0])
+            else:
+                kinds[number] = "pattern"
+                streams.add(_published(part))
+            continue
+        if _OPERATOR_START.match(part):
+            kinds[number] = "event query"
+            streams.add(_published(part))
+            continue
+        tokens = _tokens(part) if _may_tell(part) else []
+        bare = _bare_name(tokens)
+        publishes = tokens[-1][0] if len(tokens) > 1 and tokens[-2][1] == "publish" else ""
+        if _has_operator(tokens) or bare in known:
+            kinds[number] = "event query"
+            streams.add(publishes)
+        elif bare:
+            readers.setdefault(bare, []).append((number, publishes))
+    waiting = list(streams)
+    while waiting:
+        for number, publishes in readers.pop(waiting.pop(), ()):
+            kinds[number] = "event query"
+            waiting.append(publishes)
+    return kinds if any(kind != "xscl" for kind in kinds) else None
+
+
+def _published(text: str) -> str:
+    """What a statement publishes that ends as it is written, or nothing."""
+    ending = text.rsplit(None, 2)
+    return ending[2] if len(ending) == 3 and ending[1].lower() == "publish" else ""
+
+
+def _may_tell(text: str) -> bool:
+    """Whether a statement may be an event query. Most queries are not: they read a path, and have no hint."""
+    if _BARE.search(text):
+        return True
+    lower = text.lower()
+    return any(word in lower for word in _HINTS)
+
+
+def _tokens(text: str) -> list[tuple[str, str]]:
+    """The words and signs of a statement, each as it is written and in lower case. Strings are signs; an element
+    constructor is left out."""
+    start = 0
+    if _CONSTRUCTOR.match(text):
+        for found in _CONSTRUCTOR_END.finditer(text):
+            start = found.start() + 1
+    return [(found[0], found[0].lower()) if found[2] else ('"' if found[1] else found[3],) * 2
+            for found in _TOKEN.finditer(text, start)]  # fmt: skip
+
+
+def _has_operator(tokens: Sequence[tuple[str, str]]) -> bool:
+    """Whether there is an operator of events."""
+    words = ["", "", *(lower for _, lower in tokens), "", ""]
+    for at in range(2, len(words) - 2):
+        word = words[at]
+        if word not in _BRACED and word != "union":
+            continue
+        before, behind = words[at - 1], words[at + 1]
+        if before in ("/", "@", ":", ">", "$", "."):
+            continue
+        if word in _BRACED and behind == "{":
+            return True
+        if word in ("next", "union") and _is_source(before, words[at - 2]) and (behind == "(" or _is_word(behind)):
+            return True
+    return False
+
+
+def _is_source(word: str, before: str) -> bool:
+    """Whether a source may end with a word."""
+    return word == ")" or (_is_word(word) and before in _BEFORE_A_SOURCE)
+
+
+def _is_word(word: str) -> bool:
+    return word[:1].isidentifier() and word not in _NO_SOURCE
+
+
+def _bare_name(tokens: Sequence[tuple[str, str]]) -> str:
+    """The bare name that a statement reads, parentheses aside, or nothing."""
+    places = _sources(tokens)
+    at = next(places, -1)
+    if at < 0 or not _is_word(tokens[at][1]) or not _NAME.fullmatch(tokens[at][0]):
+        return ""
+    name = tokens[at][0]
+    windowed = False
+    for _, word in tokens[at + 1 :]:
+        if word == "publish":
+            break
+        windowed = windowed or word == "within"
+        if word != ")" and not (windowed and (word in ".∞" or word.isalnum())):
+            return ""
+    return name
+
+
+def _sources(tokens: Sequence[tuple[str, str]]) -> Iterator[int]:
+    """Where the first source of a statement begins."""
+    at = 0
+    while at < len(tokens):
+        word = tokens[at][1]
+        if word in ("(", "from"):
+            at += 1
+        elif word == "select":
+            depth, at = 0, at + 1
+            while at < len(tokens) and not (depth == 0 and tokens[at][1] == "from"):
+                depth += {"(": 1, ")": -1}.get(tokens[at][0], 0)
+                at += 1
+        else:
+            yield at
+            return
+
+
+UNITS = {
+    "us": 1,
+    "ms": 1_000,
+    "s": 1_000_000,
+    "min": 60_000_000,
+    "h": 3_600_000_000,
+    "d": 86_400_000_000,
+    "w": 604_800_000_000,
+}
+"""Microseconds in each unit of a window."""
+
+LONGEST_WINDOW = 2**63 - 1
+"""Longest window, in microseconds: the greatest integer of the engines."""
+
+
+def window_us(number: str, unit: str, span: Span) -> int:
+    """The length of a window in microseconds. Raises Problem, at `span`, if it is negative or too long."""
+    if number.startswith("-"):
+        raise Problem("a window cannot be negative", span, "swap the two inputs, or use JOIN, which looks both ways")
+    if len(number) < 5 and number.isdecimal():  # as most are
+        return int(number) * UNITS[unit]
+    # Any window can be written in thirty characters, to the microsecond. More would keep Fraction busy.
+    us = int(Fraction(number.rstrip(".")) * UNITS[unit]) if len(number) <= 30 else LONGEST_WINDOW + 1
+    if us > LONGEST_WINDOW:
+        raise Problem("this window is too long", span, "write INF for a window without end")
+    return us
+
+
+def window_text(us: int | None) -> str:
+    """A window as text, in its largest unit that is whole; INF for None."""
+    if us is None:
+        return "INF"
+    unit = next((unit for unit, length in reversed(UNITS.items()) if us and us % length == 0), "s")
+    return f"{us // UNITS[unit]} {unit}"
+
+
+def duration_us(text: str) -> int | None:
+    """The microseconds of a duration, written like the window of a query; None for INF. Raises InvalidValue."""
+    text = text.strip()
+    if text.upper() in ("INF", "INFINITY"):
+        return None
+    number = text.rstrip("abcdefghijklmnopqrstuvwxyz").rstrip()
+    unit = text[len(number) :].strip() or "s"
+    digits = number.replace(".", "", 1)
+    if unit not in UNITS or not (digits.isascii() and digits.isdecimal()) or len(number) > 30:
+        known = ", ".join(UNITS)
+        raise InvalidValue(f"{text!r} is not a duration; write a number and a unit ({known}), like 1h, or INF")
+    microseconds = int(Fraction(number.rstrip(".")) * UNITS[unit])
+    if microseconds > LONGEST_WINDOW:
+        raise InvalidValue(f"{text!r} is too long; write INF for no limit")
+    return microseconds
