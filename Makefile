@@ -11,7 +11,7 @@ PYTEST := $(BIN)/python -m pytest -n 3 --dist loadgroup
 # Tests start many programs: each would compile its modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo serve test lint docs bench bench-stage1 feedparser-tests soak clean
+.PHONY: demo serve test lint house docs bench bench-stage1 feedparser-tests soak clean
 
 demo: $(READY)
 	$(BIN)/mmqjp demo $(if $(ENGINE),--engine $(ENGINE),--both)
@@ -20,14 +20,22 @@ demo: $(READY)
 serve: $(READY)
 	$(BIN)/mmqjp demo --serve --engine $(or $(ENGINE),duckdb)
 
-test: lint
-	$(PYTEST)
+# Lint runs beside the tests, whose processes often wait for each other, and says afterwards what it found.
+test: $(READY)
+	@$(MAKE) --no-print-directory lint > .lint.log 2>&1 & lint=$$!; \
+	status=0; $(PYTEST) || status=$$?; \
+	wait $$lint || { cat .lint.log >&2; status=1; }; \
+	exit $$status
 
 lint: $(READY)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# Figures of the structure: modules, lines, names that stand twice, chains of imports, files that take part.
+house: $(READY)
+	$(BIN)/python -W ignore -m tests.support.house
 
 # The documentation as a site, in site/. A link that leads nowhere fails.
 docs: $(READY)
@@ -85,7 +93,7 @@ soak: $(READY)
 	$(BIN)/mmqjp bench flat-state --documents 1000000 --json bench-results/flat-state.json --plot bench-results/flat-state
 
 clean:
-	rm -rf .venv .feedparser .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis bench-results build dist site .cache
+	rm -rf .venv .lint.log .feedparser .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis bench-results build dist site .cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(READY): pyproject.toml

@@ -1,4 +1,4 @@
-"""Lowers a checked query to its value-join normal form (thesis 6.2), which `xscl.algebra.normal` defines.
+"""Lowers a checked query to its value-join normal form (thesis 6.2), which `xscl.algebra.joins` defines.
 
 `normalize` resolves names, splits a chain into joins of two inputs, and brings each predicate into disjunctive normal
 form. In each disjunct a path on a variable becomes a branch of the variable's pattern, and a comparison becomes a value
