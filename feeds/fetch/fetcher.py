@@ -21,8 +21,8 @@ from typing import Any
 
 import httpx
 
+from feeds.confined import ConfinedError, confined_aside
 from feeds.documents import SourceError
-from feeds.feed import ConfinedError, confined_aside
 from feeds.fetch.archive import Archive, Capture, DropArchive, WarcArchive
 from feeds.fetch.http import (
     DAY,

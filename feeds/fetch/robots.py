@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import httpx
 from protego import Protego
 
-from feeds.feed import ConfinedError, confined_aside
+from feeds.confined import ConfinedError, confined_aside
 from feeds.fetch.http import DAY, HOUR, MINUTE, SECOND, Clock, FetchError, HostPaused, Reply
 from feeds.fetch.state import FetchStore, HostState
 

@@ -14,7 +14,8 @@ from time import perf_counter
 import click
 from rich.console import Console
 
-from feeds.feed import prepare, read_feed
+from feeds.confined import prepare
+from feeds.feed import read_feed
 from feeds.tail import read_documents
 from mmqjp.answers.output import Output
 from mmqjp.commands.console import Failure, console, debug_option

@@ -776,5 +776,3 @@ def _roles(
     )
     negations = tuple([role(one.stream, one.edge) for one in program.negations])
     return roles, Roles(begins, takes, negations)
-
-

@@ -443,5 +443,3 @@ class SetMatching(SetFinder):
                     store.keep(key, (made, here, stream))
                     if self._is_late and self._begins(here) and made[0] + window >= passed:
                         store.await_window(made[0], key)
-
-

@@ -10,8 +10,9 @@ import time
 import pytest
 
 from feeds import feed as module
+from feeds.confined import ANSWER, ConfinedError, confined, confined_aside, prepare, seconds_for
 from feeds.documents import Reject
-from feeds.feed import ANSWER, ConfinedError, confined, confined_aside, prepare, read_entries, seconds_for
+from feeds.feed import read_entries
 from feeds.fetch.lists import read_opml
 from feeds.fetch.robots import crawl_delay
 from feeds.history import History

@@ -144,7 +144,7 @@ def _keys(tally: QueryTally, order: QuerySort) -> Ints:
     return np.zeros(len(tally.names), np.int64)
 
 
-LINKS = (Link("/", "Queries", 10),)
+LINKS = (Link("/", "Queries", 10), Link("/sharing", "Sharing", 60))
 
 LONGEST = 200
 """The most characters that are searched for."""
@@ -457,9 +457,6 @@ def query_router(site: Site) -> APIRouter:
         return OutputPage([match.to_dict() for match in found.matches], found.next)
 
     return routes
-
-
-SHARING_LINKS = (Link("/sharing", "Sharing", 60),)
 
 
 def sharing_router(site: Site) -> APIRouter:
