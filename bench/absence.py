@@ -8,22 +8,20 @@ must be those that the times of each channel give. Each case runs in a process o
 
 from __future__ import annotations
 
-import time
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 
-from bench.command import with_progress
-from bench.fresh import in_fresh_process
-from bench.stage2_report import Column, Line, keep, parsed, parser, show
+from bench.fanout import count_outputs, open_unlimited
+from bench.harness import Line, beside, columns, engine_parser, in_fresh_process, parse_options, report, with_progress
+from bench.plots import COLOURS, Panel, PlotSeries, draw_panels
+from bench.workload import SECOND, START
 from feeds.documents import Document
 from join_stage.protocol import DEFAULT_PLAN
-from mmqjp.engine import Session
-from mmqjp.process import gc_frozen
 
-START, SECOND = 1_780_000_000_000_000, 1_000_000
 COUNT, QUICK_COUNT, BATCH = 100_000, 10_000, 1_000
 WINDOW = 10_000
 """In seconds."""
@@ -31,8 +29,8 @@ OPERATORS = {"silent": "NOT FOLLOWED BY", "first": "NOT PRECEDED BY", "alone": "
 
 
 @dataclass(frozen=True)
-class Case:
-    """How much is measured: so many documents of so many channels, or queries whose windows differ."""
+class AbsenceCase:
+    """`count` documents of some channels, and queries whose windows differ."""
 
     kind: str
     channels: int
@@ -41,59 +39,46 @@ class Case:
     engine: str = "duckdb"
     plan: str = DEFAULT_PLAN
 
+    def script(self) -> str:
+        """The queries as a script: the window of query n is n seconds shorter than that of the first one."""
+        return "".join(
+            f"SELECT x FROM S//item->x[./channel->c1] {OPERATORS[self.kind]} {{c1 = c2, {WINDOW - n} s}}"
+            f" S//item->y[./channel->c2] PUBLISH n{n};\n"
+            for n in range(self.queries)
+        )
 
-def script(case: Case) -> str:
-    """The queries as a script: the window of query n is n seconds shorter than that of the first one."""
-    return "".join(
-        f"SELECT x FROM S//item->x[./channel->c1] {OPERATORS[case.kind]} {{c1 = c2, {WINDOW - n} s}}"
-        f" S//item->y[./channel->c2] PUBLISH n{n};\n"
-        for n in range(case.queries)
-    )
-
-
-def channels(case: Case) -> list[int]:
-    """The channel of each document. With as many channels as documents, each has one of its own."""
-    rng = Random(3)
-    if case.channels >= case.count:
-        return rng.sample(range(case.channels), case.count)
-    return [rng.randrange(case.channels) for _ in range(case.count)]
+    def channel_of(self) -> list[int]:
+        """The channel of each document. With as many channels as documents, each has one of its own."""
+        rng = Random(3)
+        if self.channels >= self.count:
+            return rng.sample(range(self.channels), self.count)
+        return [rng.randrange(self.channels) for _ in range(self.count)]
 
 
-def documents(case: Case) -> list[Document]:
-    """The documents, a second apart."""
-    return [
-        Document(f"d{number}", f"<item><channel>c{channel}</channel></item>", time=START + number * SECOND)
-        for number, channel in enumerate(channels(case))
-    ]
-
-
-def measure(case: Case) -> Line:
+def measure_absence(case: AbsenceCase) -> Line:
     """Runs one case. Raises AssertionError if the outputs of the first query are not those that the times give."""
-    given = documents(case)
-    unlimited = {"max_matches": None, "max_outputs": None, "max_work": None}
-    with Session(case.engine, plan=case.plan, lateness=0, **unlimited) as engine:  # type: ignore[arg-type]
-        engine.subscribe(script(case))
-        with gc_frozen():
-            engine.process([])  # what registration leaves to the first batch
-            begin = time.process_time()
-            count = sum(len(engine.process(given[at : at + BATCH])) for at in range(0, len(given), BATCH))
-            seconds = time.process_time() - begin
+    documents = [
+        Document(f"d{number}", f"<item><channel>c{channel}</channel></item>", time=START + number * SECOND)
+        for number, channel in enumerate(case.channel_of())
+    ]
+    with open_unlimited(case.engine, case.plan, lateness=0) as engine:
+        seconds, count = count_outputs(engine, case.script(), documents, BATCH)
         rows = engine.sql("SELECT documents FROM outputs WHERE query = 'n0'", trusted=True)["documents"].to_pylist()
     found = sorted(int(only[1:]) for (only,) in rows)
-    assert found == expected(case), f"{case}: other outputs than the times of each channel give"
-    details = {"documents_a_second": len(given) / seconds, "absences": len(found)}
-    about = {"kind": case.kind, "channels": case.channels, "queries": case.queries, "documents": len(given)}
-    return Line("absence", about, case.engine, case.plan, seconds, count, None, None, details=details)
+    assert found == expected_absences(case), f"{case}: other outputs than the times of each channel give"
+    details = {"documents_a_second": case.count / seconds, "absences": len(found)}
+    about = {"kind": case.kind, "channels": case.channels, "queries": case.queries, "documents": case.count}
+    return Line("absence", about, case.engine, case.plan, seconds, count, details=details)
 
 
-def expected(case: Case) -> list[int]:
+def expected_absences(case: AbsenceCase) -> list[int]:
     """The documents without a partner, of those for which the last document decides it."""
     by_channel = defaultdict(list)
-    places = channels(case)
-    for number, channel in enumerate(places):
+    channels = case.channel_of()
+    for number, channel in enumerate(channels):
         by_channel[channel].append(number)
     found = []
-    for number, channel in enumerate(places):
+    for number, channel in enumerate(channels):
         times = by_channel[channel]
         before = bisect_left(times, number) - bisect_left(times, number - WINDOW)
         after = bisect_right(times, number + WINDOW) - bisect_right(times, number)
@@ -104,60 +89,46 @@ def expected(case: Case) -> list[int]:
     return found
 
 
-def beside_own_channels(lines: Sequence[Line]) -> Iterator[Line]:
-    """Yields the lines, with the time of the case in which each document has a channel of its own as baseline."""
-    own = {
-        (line.case["kind"], line.case["queries"]): line.seconds
-        for line in lines
-        if line.case["channels"] == line.case["documents"]
-    }
-    for line in lines:
-        base = own.get((line.case["kind"], line.case["queries"]))
-        if base is None or line.case["channels"] == line.case["documents"]:
-            yield line
-        else:
-            details = {**line.details, "over_own_channels": line.seconds / base}
-            yield Line(
-                line.bench, line.case, line.engine, line.plan, line.seconds, line.rows, "own channels",
-                base / line.seconds, details=details,
-            )  # fmt: skip
+def beside_own_channels(lines: Sequence[Line]) -> list[Line]:
+    """The lines, with the time of the case in which each document has a channel of its own as baseline."""
+
+    def is_own(line: Line) -> bool:
+        return line.case["channels"] == line.case["documents"]
+
+    def group(line: Line) -> tuple[object, object]:
+        return line.case["kind"], line.case["queries"]
+
+    return beside(lines, group, is_own, "own channels", "over_own_channels")
 
 
-COLUMNS: tuple[Column, ...] = (
-    ("kind", lambda line: line.case["kind"]),
-    ("channels", lambda line: line.case["channels"]),
-    ("queries", lambda line: line.case["queries"]),
-    ("documents", lambda line: line.case["documents"]),
-    ("absences", lambda line: line.details["absences"]),
-    ("outputs", lambda line: line.rows),
-    ("seconds", lambda line: line.seconds),
-    ("documents/s", lambda line: line.details["documents_a_second"]),
-    ("over own channels", lambda line: line.details.get("over_own_channels")),
+ABSENCE_COLUMNS = columns(
+    "kind | channels | queries | documents | absences | outputs = rows | seconds | "
+    "documents/s = documents_a_second | over own channels = over_own_channels"
 )
 
 
-def main() -> None:
-    made = parser("absence", "absences over documents of one channel, and of many")
-    made.add_argument("--count", type=int, metavar="N", help=f"so many documents; default: {COUNT:,}")
-    options = parsed(made)
+def draw_absence(lines: Sequence[Line], prefix: Path) -> None:
+    series = []
+    for colour, kind in zip(COLOURS, dict.fromkeys(str(line.case["kind"]) for line in lines), strict=False):
+        for queries in dict.fromkeys(line.case["queries"] for line in lines):
+            of = [line for line in lines if (line.case["kind"], line.case["queries"]) == (kind, queries)]
+            style, label = ("D-", kind) if queries == 1 else ("s:", f"{kind}, {queries:,} queries")
+            series.append(PlotSeries(label, "documents_a_second", style, colour, of))
+    draw_panels(lines, prefix, [Panel("channels", "channels", "documents a second of CPU", series)], (6.5, 3.6))
+
+
+def bench_absence() -> None:
+    parser = engine_parser("absence", "absences over documents of one channel, and of many")
+    parser.add_argument("--count", type=int, metavar="N", help=f"number of documents; default: {COUNT:,}")
+    options = parse_options(parser)
     count = options.count or (QUICK_COUNT if options.quick else COUNT)
-    numbers = options.queries or ([1] if options.quick else [1, 10])
     plan = options.plan or DEFAULT_PLAN
-    some = [1, count] if options.quick else sorted({1, min(100, count), min(10_000, count), count})
+    channels = [1, count] if options.quick else sorted({1, min(100, count), min(10_000, count), count})
     cases = [
-        Case(kind, number_of_channels, number, count, options.engine, plan)
+        AbsenceCase(kind, number_of_channels, number, count, options.engine, plan)
         for kind in OPERATORS
-        for number in numbers
-        for number_of_channels in some
+        for number in options.queries or ([1] if options.quick else [1, 10])
+        for number_of_channels in channels
     ]
-    lines = list(beside_own_channels([in_fresh_process(measure, case) for case in with_progress(cases, str)]))
-    show(lines, f"absences, {options.engine}", COLUMNS)
-    keep(lines, options)
-    if options.plot:
-        from bench.stage2_plot import draw_absence
-
-        draw_absence(lines, options.plot)
-
-
-if __name__ == "__main__":
-    main()
+    lines = beside_own_channels([in_fresh_process(measure_absence, case) for case in with_progress(cases)])
+    report(lines, f"absences, {options.engine}", ABSENCE_COLUMNS, options, draw_absence)

@@ -9,179 +9,520 @@ the output lines are compared with those that follow from the values. Needs Java
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import replace
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
 from statistics import median
-from typing import TypeVar
+from typing import Any
 
-from bench.cluster_driver import Case, Driven, drive
-from bench.cluster_feeder import Feeder
-from bench.cluster_workload import CHUNK, Ints, Row, expected, kept, measured, rows_in, script
-from bench.command import with_progress
-from bench.fresh import in_fresh_process
-from bench.latency_service import Place
-from bench.spark_cluster import running_cluster
-from bench.stage2_report import Column, Line, keep, numbers, parsed, plain_parser, show
+import numpy as np
+import numpy.typing as npt
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from bench.harness import (
+    Line,
+    benchmark_parser,
+    columns,
+    in_fresh_process,
+    integers,
+    parse_options,
+    report,
+    with_progress,
+)
+from bench.peer_protocol import processor_seconds
+from bench.plots import Panel, PlotSeries, draw_panels
+from bench.services import ServiceFailed, ServiceFiles
+from bench.spark_cluster import SETTINGS, environment, kill, processes_below, running_cluster, wait_until
+from bench.workload import SECOND
 from common.files import make_inside
+from mmqjp.commands.serve import stream
+from mmqjp.documents.admission import Admission
+from mmqjp.engine import Session
+from mmqjp.service.drops import StreamingService
 from mmqjp.state.choice import directory_bytes
 
-T = TypeVar("T")
+_Ints = npt.NDArray[np.int64]
+
+# ---------------------------------------------------------------- documents, queries and expected outputs
+
+LEAVES, ALIKE = 4, 20
+START = 1_700_000_000 * SECOND
+CHUNK = 25_000
+"""The number of kept documents that are generated at a time."""
+
+PADDING = "what it says besides, which nobody asks for, takes about as many characters as a short item of a feed. " * 3
+
+SETS = [leaves for count in range(2, LEAVES + 1) for leaves in combinations(range(LEAVES), count)]
+"""The leaves that each query joins."""
+
+ClusterRow = tuple[str, str, str]
+"""A query, and the earlier and the later document."""
+
+
+def query_name(leaves: tuple[int, ...]) -> str:
+    return "q" + "".join(map(str, leaves)) + "x"
+
+
+def cluster_script() -> str:
+    """The queries: for each set of at least two leaves, that all of them are equal."""
+    queries = []
+    for leaves in SETS:
+        one, other = ("".join(f"[./leaf{leaf}->{side}{leaf}]" for leaf in leaves) for side in "ab")
+        equal = " AND ".join(f"a{leaf} = b{leaf}" for leaf in leaves)
+        queries.append(f"FROM S//item{one} FOLLOWED BY {{{equal}, INF}} S//item{other} PUBLISH {query_name(leaves)}")
+    return ";\n".join(queries)
+
+
+def kept_values(count: int, first: int, end: int) -> _Ints:
+    """The values of documents from `first` to `end`, of `count` that are kept, of shape (documents, LEAVES).
+
+    A value is that of about ALIKE documents. `first` is a multiple of CHUNK.
+    """
+    chunks = [np.zeros((0, LEAVES), np.int64)]
+    for start in range(first, end, CHUNK):
+        rng = np.random.default_rng((count, start))
+        chunks.append(rng.integers(0, max(count // ALIKE, 1), (min(CHUNK, end - start), LEAVES)))
+    return np.concatenate(chunks)
+
+
+def batch_values(count: int, number: int, size: int, share: float) -> _Ints:
+    """The values of the documents of a measured batch. A `share` of them have all values of a document that is kept;
+    the others have none. So a document has an output for each query or none, and a few by chance."""
+    rng = np.random.default_rng((count, 1, number))
+    fresh = count + np.arange(size * LEAVES).reshape(size, LEAVES) + number * size * LEAVES
+    chunk = rng.integers(0, -(-count // CHUNK), 1)[0] * CHUNK
+    originals = kept_values(count, int(chunk), min(int(chunk) + CHUNK, count))
+    chosen = originals[rng.integers(0, len(originals), size)]
+    again = rng.random(size) < share
+    return np.where(again[:, None], chosen, fresh)
+
+
+def write_drop(path: Path, first: int, values: _Ints) -> None:
+    """Writes documents as a file that appears whole. They are numbered from `first` on, a second apart."""
+    lines = []
+    for number, row in enumerate(values.tolist(), first):
+        leaves = "".join(f"<leaf{leaf}>leaf {leaf} says {value}</leaf{leaf}>" for leaf, value in enumerate(row))
+        xml = f"<item>{leaves}<text>{PADDING}</text></item>"
+        lines.append(json.dumps({"id": f"d{number}", "time": START + number * SECOND, "xml": xml}) + "\n")
+    draft = path.with_suffix(".draft")
+    draft.write_text("".join(lines), "utf-8")
+    draft.rename(path)
+
+
+def expected_rows(count: int, batches: list[_Ints]) -> set[ClusterRow]:
+    """The outputs of measured batches, from the values alone. Their documents are numbered from `count` on."""
+    later = np.concatenate(batches)
+    shared: dict[tuple[int, int], int] = defaultdict(int)
+    for leaf in range(LEAVES):
+        wanted = set(later[:, leaf].tolist())
+        having: dict[int, list[int]] = defaultdict(list)
+        for number, value in _leaf_values(count, later, leaf):
+            if value in wanted:
+                for other in having[value] if number >= count else ():
+                    shared[other, number] |= 1 << leaf
+                having[value].append(number)
+    masks = [(query_name(leaves), sum(1 << leaf for leaf in leaves)) for leaves in SETS]
+    return {
+        (name, f"d{one}", f"d{other}")
+        for (one, other), found in shared.items()
+        for name, mask in masks
+        if found & mask == mask
+    }
+
+
+def _leaf_values(count: int, later: _Ints, leaf: int) -> Iterator[tuple[int, int]]:
+    for start in range(0, count, CHUNK):
+        column = kept_values(count, start, min(start + CHUNK, count))[:, leaf]
+        yield from enumerate(column.tolist(), start)
+    yield from enumerate(later[:, leaf].tolist(), count)
+
+
+# ---------------------------------------------------------------- the driver
+
+
+@dataclass(frozen=True)
+class DriverCase:
+    """A service on the cluster at `url`, whose workers are the processes `workers`, over the files in a directory, in
+    batches of at most `batch_size`. `name` distinguishes it from other ones of the directory."""
+
+    url: str
+    workers: tuple[int, ...]
+    directory: Path
+    batch_size: int
+    name: str
+
+    @property
+    def pid(self) -> Path:
+        """The file with the process id of the driver."""
+        return self.directory / f"{self.name}.pid"
+
+
+@dataclass
+class DriverRun:
+    """Of each batch, its documents, and processor seconds of the executors and of the driver for stage 2 and delivery;
+    the seconds of the last micro-batches, and of triggers without documents; the peaks of the memory of the driver's
+    two processes, in bytes."""
+
+    batches: list[dict[str, float]]
+    seconds: list[float]
+    empty: list[float]
+    python: int
+    jvm: int
+
+
+def run_driver(case: DriverCase) -> DriverRun:
+    """Runs the service, observed from inside, until this process gets SIGTERM."""
+    with (case.directory / "driver.log").open("ab") as log:
+        os.dup2(log.fileno(), 2)  # what its JVM says is not for the terminal
+    os.environ.update(environment())
+    builder = SparkSession.builder.master(case.url)
+    settings = {
+        **SETTINGS,
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+    }
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    place = ServiceFiles(case.directory)
+    observer = _Observer(case.workers)
+    case.pid.write_text(str(os.getpid()))
+    with observer.observing(), place.log.open("a", buffering=1) as events:
+        sys.stderr = events
+        stream.main(
+            [
+                *("--engine", "spark", "--master", case.url, "--source", str(place.drops), "--log", "json"),
+                *("--queries", str(place.queries), "--state", str(case.directory / "state")),
+                *("--output", str(place.lines), "--trigger", "100ms", "--lateness", "INF", "--max-ahead", "INF"),
+                *("--batch-size", str(case.batch_size), "--batch-bytes", str(64 << 20)),
+            ],
+            standalone_mode=False,
+        )
+        sys.stderr = sys.__stderr__
+    driven = observer.driven()
+    session.stop()
+    return driven
+
+
+class _Observer:
+    """Measures processor time from the end of stage 1 to the end of a batch, without admission."""
+
+    def __init__(self, workers: tuple[int, ...]) -> None:
+        self._workers = workers
+        self._batches: list[dict[str, float]] = []
+        self._query: StreamingQuery | None = None
+        self._since: tuple[float, float] | None = None
+        self._admission = 0.0
+
+    def _now(self) -> tuple[float, float]:
+        return sum(map(processor_seconds, self._workers)), processor_seconds(os.getpid())
+
+    @contextmanager
+    def observing(self) -> Iterator[None]:
+        """Wraps the methods that a service calls."""
+        observer = self
+
+        def after_stage1(method: Any, *arguments: Any) -> Any:
+            found = method(*arguments)
+            observer._since = observer._now()
+            return found
+
+        def to_the_end(method: Any, service: StreamingService, read: Any) -> Any:
+            before = observer._since or observer._now()  # one data frame may be several batches
+            observer._since, observer._admission = None, 0.0
+            found = method(service, read)
+            executors, driver = (now - then for now, then in zip(observer._now(), before, strict=True))
+            driver -= observer._admission
+            observer._batches.append({"documents": len(read.items), "executors": executors, "driver": driver})
+            return found
+
+        def admission(method: Any, *arguments: Any) -> Any:
+            begin = time.thread_time()
+            try:
+                return method(*arguments)
+            finally:
+                observer._admission += time.thread_time() - begin
+
+        def start(method: Any, *arguments: Any) -> Any:
+            observer._query = method(*arguments)
+            return observer._query
+
+        wrappers: list[tuple[type, str, Callable[..., Any]]] = [
+            (Session, "evaluate", after_stage1),
+            (StreamingService, "_process", to_the_end),
+            (Admission, "admit", admission),
+            (StreamingService, "_start", start),
+        ]
+        before = [(owner, name, owner.__dict__.get(name)) for owner, name, _ in wrappers]
+        for owner, name, wrapper in wrappers:
+            setattr(owner, name, _wrapped(wrapper, getattr(owner, name)))
+        try:
+            yield
+        finally:
+            for owner, name, method in before:
+                setattr(owner, name, method) if method is not None else delattr(owner, name)
+
+    def driven(self) -> DriverRun:
+        assert self._query is not None, "the service has started"
+        events = [json.loads(progress.json) for progress in self._query.recentProgress]
+        progress = [(event["numInputRows"], event["durationMs"]["triggerExecution"] / 1e3) for event in events]
+        jvms = [child for child in _children(os.getpid()) if Path(f"/proc/{child}/exe").resolve().name == "java"]
+        return DriverRun(
+            self._batches,
+            [seconds for rows, seconds in progress if rows],
+            [seconds for rows, seconds in progress if not rows],
+            _peak(os.getpid()),
+            max(map(_peak, jvms)),
+        )
+
+
+def _wrapped(wrapper: Callable[..., Any], method: Any) -> Callable[..., Any]:
+    # A function, so that it is bound to its instance as the method was.
+    return lambda *arguments: wrapper(method, *arguments)
+
+
+def _peak(pid: int) -> int:
+    """The peak memory of a process, in bytes."""
+    for line in Path(f"/proc/{pid}/status").read_text("ascii").splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) << 10
+    return 0
+
+
+def _children(pid: int) -> Iterator[int]:
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        yield from map(int, (task / "children").read_text().split())
+
+
+# ---------------------------------------------------------------- the feeder
+
+QUIET = 12.0
+"""Seconds without documents: Spark reports triggers without any every ten seconds."""
+AMID = 1.2
+"""Seconds after which a file is being processed."""
+FILE_SECONDS = 600.0
+"""The most seconds that a file may take."""
+
+
+@dataclass(frozen=True)
+class Feeder:
+    """Puts documents into the directory of a service, a file each time, as soon as all earlier ones were processed.
+    They are numbered from `first` on."""
+
+    place: ServiceFiles
+    files: Sequence[_Ints] | Iterator[_Ints]
+    first: int
+    after_a_kill: bool = False
+
+    def feed(self, pid: Path) -> float:
+        """Returns how many documents a second were processed. At its end, the driver, whose process id will be in the
+        file `pid`, is asked to end. Raises ServiceFailed."""
+        wait_until(pid.exists, "the driver")
+        try:
+            self._wait_for_start()
+            self._wait_for_the_rest()
+            begin, first = time.perf_counter(), self.first
+            done = self._documents()
+            for values in self.files:
+                first = self._put(first, values)
+                self._wait(done + first - self.first)
+            rate = (first - self.first) / (time.perf_counter() - begin)
+            time.sleep(QUIET)
+            return rate
+        finally:
+            os.kill(int(pid.read_text()), signal.SIGTERM)
+
+    def feed_and_kill(self, pid: Path, executors: Callable[[], Sequence[int]]) -> None:
+        """Puts two files: amid the first, an executor is killed, and amid the second the driver, with its JVM."""
+        wait_until(pid.exists, "the driver")
+        self._wait_for_start()
+        one, other = self.files
+        done, first = self._documents(), self._put(self.first, one)
+        time.sleep(AMID)
+        kill(executors()[0])
+        self._wait(done + len(one))
+        self._put(first, other)
+        time.sleep(AMID)
+        driver = int(pid.read_text())
+        for process in [*processes_below(driver), driver]:
+            kill(process)
+
+    def _put(self, first: int, values: _Ints) -> int:
+        write_drop(self.place.drops / f"{first:012}.jsonl", first, values)
+        return first + len(values)
+
+    def _documents(self) -> int:
+        return self._events("batch", "documents")
+
+    def _wait_for_start(self) -> None:
+        started = self._events("started")
+        wait_until(lambda: self._events("started") > started, "the service")
+
+    def _wait(self, documents: int) -> None:
+        until = time.monotonic() + FILE_SECONDS
+        while (now := self._documents()) < documents:
+            if time.monotonic() > until or self._events("batch", "dead_letters"):
+                end = self.place.log.read_text("utf-8")[-2_000:]
+                raise ServiceFailed(f"the service has processed {now:,} of {documents:,} documents: {end}")
+            time.sleep(0.05)
+
+    def _wait_for_the_rest(self) -> None:
+        """Waits until a service that was killed has processed the files that were there."""
+        if self.after_a_kill:
+            size = -1
+            while size != (size := self.place.log.stat().st_size):
+                time.sleep(QUIET)
+
+    def _events(self, name: str, field: str | None = None) -> int:
+        """The number of events of a name, or the sum of a field of theirs."""
+        if not self.place.log.exists():
+            return 0
+        lines = self.place.log.read_text("utf-8").splitlines()
+        events = [json.loads(line) for line in lines if line.endswith("}")]
+        return sum(event[field] if field else 1 for event in events if event["event"] == name)
+
+
+# ---------------------------------------------------------------- measuring
 
 NUMBERS, QUICK_NUMBERS = [100_000, 2_000_000], [20_000]
 WORKERS = (2, 1)
 LARGE, SMALL = 5_000, 100
 SIZES = (LARGE,) * 8 + (SMALL,) * 4
 """The files that a cluster gets. Of each size, the first half is not counted: the JVMs are compiling."""
-
 SHARE = 0.5
 """The share of the documents of measured batches that repeat values."""
 
 
-def measure(
+def measure_cluster(
     documents: int, workers: Sequence[int] = WORKERS, sizes: Sequence[int] = SIZES, *, kills: bool = True
 ) -> list[Line]:
     """The lines for a number of documents: for each number of workers, one after the other, over the same store. With
     `kills`, processes are killed after that. Raises AssertionError if an output is wrong."""
     lines: list[Line] = []
     with tempfile.TemporaryDirectory(prefix="mmqjp-bench-") as name:
-        place = Place(Path(name))
+        place = ServiceFiles(Path(name))
         make_inside(place.directory, "drops")
-        place.queries.write_text(script())
-        chunks = (kept(documents, start, min(start + CHUNK, documents)) for start in range(0, documents, CHUNK))
-        _, rate = _driven(Feeder(place, chunks, 0), workers[0], CHUNK, "filling")
-        every: list[Ints] = []
+        place.queries.write_text(cluster_script())
+        chunks = (kept_values(documents, start, min(start + CHUNK, documents)) for start in range(0, documents, CHUNK))
+        _, rate = _drive(Feeder(place, chunks, 0), workers[0], CHUNK, "filling")
+        every: list[_Ints] = []
         for count in workers:
-            batches = [measured(documents, len(every) + n, size, SHARE) for n, size in enumerate(sizes)]
+            batches = [batch_values(documents, len(every) + n, size, SHARE) for n, size in enumerate(sizes)]
             feeder = Feeder(place, batches, documents + sum(map(len, every)))
-            driven, _ = _driven(feeder, count, max(sizes), f"workers{count}")
+            driven, _ = _drive(feeder, count, max(sizes), f"workers{count}")
             lines.append(_line(documents, count, sizes, driven, rate, place.directory / "state"))
             every += batches
         if kills:
-            every += _killed(place, documents, every, workers[0], max(sizes))
-        outputs = _check(documents, every, place.lines)
-    of_a_file = outputs * max(sizes) // sum(map(len, every))
-    return [replace(line, rows=of_a_file) for line in lines]
+            every += _kill_amid(place, documents, every, workers[0], max(sizes))
+        outputs = check_lines(documents, every, place.lines)
+    per_file = outputs * max(sizes) // sum(map(len, every))
+    return [replace(line, rows=per_file) for line in lines]
 
 
-def _killed(place: Place, documents: int, before: Sequence[Ints], workers: int, size: int) -> list[Ints]:
+def _kill_amid(place: ServiceFiles, documents: int, before: Sequence[_Ints], workers: int, size: int) -> list[_Ints]:
     """The batches amid which an executor, and the driver, were killed, and one after that."""
-    batches = [measured(documents, len(before) + n, size, SHARE) for n in range(3)]
+    batches = [batch_values(documents, len(before) + n, size, SHARE) for n in range(3)]
     first = documents + sum(map(len, before))
     with (
         running_cluster(place.directory / "cluster-killed", workers) as cluster,
         ThreadPoolExecutor(1) as beside,
         suppress(RuntimeError),  # the driver's process ends without an answer
     ):
-        case = Case(cluster.url, tuple(one.pid for one in cluster.workers), place.directory, size, "killed")
+        case = DriverCase(cluster.url, tuple(one.pid for one in cluster.workers), place.directory, size, "killed")
         fed = beside.submit(Feeder(place, batches[:2], first).feed_and_kill, case.pid, cluster.executors)
-        in_fresh_process(drive, case)
+        in_fresh_process(run_driver, case)
     fed.result()
-    _driven(Feeder(place, batches[2:], first + 2 * size, after_a_kill=True), workers, size, "restarted")
+    _drive(Feeder(place, batches[2:], first + 2 * size, after_a_kill=True), workers, size, "restarted")
     return batches
 
 
-def _driven(feeder: Feeder, workers: int, batch_size: int, name: str) -> tuple[Driven, float]:
-    """What a driver measured on a cluster of its own, and how many documents a second it processed."""
+def _drive(feeder: Feeder, workers: int, batch_size: int, name: str) -> tuple[DriverRun, float]:
+    """The measurements of a driver on a cluster of its own, and how many documents a second it processed."""
     directory = feeder.place.directory
     with running_cluster(directory / f"cluster-{name}", workers) as cluster, ThreadPoolExecutor(1) as beside:
-        case = Case(cluster.url, tuple(worker.pid for worker in cluster.workers), directory, batch_size, name)
+        case = DriverCase(cluster.url, tuple(worker.pid for worker in cluster.workers), directory, batch_size, name)
         rate = beside.submit(feeder.feed, case.pid)
-        driven = in_fresh_process(drive, case)
+        driven = in_fresh_process(run_driver, case)
         return driven, rate.result()
 
 
-def _check(documents: int, batches: list[Ints], lines: Path) -> int:
+def check_lines(documents: int, batches: list[_Ints], lines: Path) -> int:
     """Returns the number of outputs of measured batches. Raises AssertionError if the lines are not those that follow
     from the values."""
-    wanted = expected(documents, batches)
-    found: set[Row] = set()
+    wanted = expected_rows(documents, batches)
+    found: set[ClusterRow] = set()
     later = 0
-    for row in rows_in(lines):
-        if int(row[2][1:]) >= documents:
-            later += 1
-            found.add(row)
+    with lines.open("rb") as file:
+        for told in map(json.loads, file):
+            row: ClusterRow = (told["query"], *told["documents"])
+            if int(row[2][1:]) >= documents:
+                later += 1
+                found.add(row)
     assert found == wanted and later == len(wanted), f"{later:,} outputs instead of {len(wanted):,}"
     return later
 
 
-def _line(documents: int, workers: int, sizes: Sequence[int], driven: Driven, rate: float, state: Path) -> Line:
+def _line(documents: int, workers: int, sizes: Sequence[int], driven: DriverRun, rate: float, state: Path) -> Line:
     of_batches = list(zip(sizes, driven.batches[-len(sizes) :], driven.seconds[-len(sizes) :], strict=True))
-    large, small = (_counted([one for one in of_batches if one[0] == size]) for size in (max(sizes), min(sizes)))
+    by_size = ([one for one in of_batches if one[0] == size] for size in (max(sizes), min(sizes)))
+    large, small = (some[len(some) // 2 :] for some in by_size)
     executors, driver = (sum(one[name] for _, one, _ in large) for name in ("executors", "driver"))
-    return Line(
-        bench="cluster",
-        case={"documents": documents, "workers": workers, "batch": max(sizes)},
-        engine="spark",
-        plan="signature",
-        seconds=median(seconds for *_, seconds in large),
-        rows=0,
-        baseline=None,
-        speedup=None,
-        details={
-            "share": executors / (executors + driver),
-            "executors": executors / len(large),
-            "driver": driver / len(large),
-            "small": median(seconds for *_, seconds in small),
-            "empty": median(driven.empty) if driven.empty else None,
-            "python": driven.python,
-            "jvm": driven.jvm,
-            "filled_a_second": rate,
-            "disk": directory_bytes(state),
-        },
-    )
+    details = {
+        "share": executors / (executors + driver),
+        "executors": executors / len(large),
+        "driver": driver / len(large),
+        "small": median(seconds for *_, seconds in small),
+        "empty": median(driven.empty) if driven.empty else None,
+        "python": driven.python,
+        "jvm": driven.jvm,
+        "filled_a_second": rate,
+        "disk": directory_bytes(state),
+    }
+    about = {"documents": documents, "workers": workers, "batch": max(sizes)}
+    return Line("cluster", about, "spark", "signature", median(seconds for *_, seconds in large), 0, details=details)
 
 
-def _counted(batches: Sequence[T]) -> Sequence[T]:
-    """Those that are counted."""
-    return batches[len(batches) // 2 :]
-
-
-def _detail(name: str, factor: float = 1.0) -> Column:
-    def cell(line: Line) -> float | None:
-        value = line.details[name]
-        return None if value is None else float(str(value)) * factor
-
-    return name, cell
-
-
-COLUMNS: tuple[Column, ...] = (
-    ("documents", lambda line: line.case["documents"]),
-    ("workers", lambda line: line.case["workers"]),
-    ("outputs of a file", lambda line: line.rows),
-    ("s", lambda line: line.seconds),
-    ("s of 100", _detail("small")[1]),
-    ("s of none", _detail("empty")[1]),
-    ("executors, s", _detail("executors")[1]),
-    ("driver, s", _detail("driver")[1]),
-    ("share, %", _detail("share", 100)[1]),
-    ("Python, MB", _detail("python", 1e-6)[1]),
-    ("JVM, MB", _detail("jvm", 1e-6)[1]),
-    ("disk, MB", _detail("disk", 1e-6)[1]),
-    ("filled, documents/s", _detail("filled_a_second")[1]),
+CLUSTER_COLUMNS = columns(
+    "documents | workers | outputs of a file = rows | s = seconds | s of 100 = small | s of none = empty | "
+    "executors, s = executors | driver, s = driver | share, % = share * 100 | Python, MB = python * 1e-6 | "
+    "JVM, MB = jvm * 1e-6 | disk, MB = disk * 1e-6 | filled, documents/s = filled_a_second"
 )
 
 
-def lines_of(cases: Sequence[int]) -> list[Line]:
-    """The lines for numbers of documents."""
-    return [line for documents in with_progress(cases, "{:,} documents".format) for line in measure(documents)]
+def draw_cluster(lines: Sequence[Line], prefix: Path) -> None:
+    """Draws the time of a micro-batch by workers, and the driver's memory, by documents that are kept."""
+    times, sizes = list[PlotSeries](), list[PlotSeries]()
+    for workers in sorted({int(line.number("workers")) for line in lines}):
+        of = [line for line in lines if line.case["workers"] == workers]
+        label = "one worker" if workers == 1 else f"{workers} workers"
+        times.append(PlotSeries(label, "seconds", "D-", lines=of))
+        sizes.append(PlotSeries(f"Python, {label}", "python * 1e-6", lines=of))
+        sizes.append(PlotSeries(f"JVM, {label}", "jvm * 1e-6", lines=of))
+    panels = [
+        Panel("documents", "documents", "seconds", times),
+        Panel("documents", "documents", "MB of the driver at its peak", sizes, legend=True),
+    ]
+    draw_panels(lines, prefix, panels)
 
 
-def main() -> None:
-    made = plain_parser("cluster", "joins on a Spark cluster")
-    made.add_argument("--documents", type=numbers, metavar="N,N", help="numbers of documents that are kept")
-    options = parsed(made)
-    lines = lines_of(options.documents or (QUICK_NUMBERS if options.quick else NUMBERS))
-    show(lines, f"micro-batches of {LARGE:,} documents beside those that are kept, spark", COLUMNS)
-    keep(lines, options)
-    if options.plot:
-        from bench.stage2_plot import draw_cluster
-
-        draw_cluster(lines, options.plot)
-
-
-if __name__ == "__main__":
-    main()
+def bench_cluster() -> None:
+    parser = benchmark_parser("cluster", "joins on a Spark cluster")
+    parser.add_argument("--documents", type=integers, metavar="N,N", help="numbers of documents that are kept")
+    options = parse_options(parser)
+    cases = options.documents or (QUICK_NUMBERS if options.quick else NUMBERS)
+    lines = [line for one in with_progress(cases, "{:,} documents".format) for line in measure_cluster(one)]
+    title = f"micro-batches of {LARGE:,} documents beside those that are kept, spark"
+    report(lines, title, CLUSTER_COLUMNS, options, draw_cluster)

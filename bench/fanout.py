@@ -10,16 +10,28 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from random import Random
 from resource import RUSAGE_SELF, getrusage
 
-from bench.command import with_progress
-from bench.fresh import in_fresh_process
-from bench.stage2_report import Column, Line, keep, parsed, parser, show
+from bench.harness import (
+    Line,
+    beside,
+    columns,
+    engine_parser,
+    in_fresh_process,
+    parse_options,
+    report,
+    seconds_of,
+    timed,
+    with_progress,
+)
+from bench.plots import Panel, PlotSeries, draw_panels
+from bench.workload import SECOND, START
 from feeds.documents import Document
 from join_stage.protocol import DEFAULT_PLAN
 from mmqjp.answers.fan_out import Chunk, OutputStream
@@ -28,49 +40,30 @@ from mmqjp.engine import Session
 from mmqjp.process import gc_frozen
 from mmqjp.sinks.files import GrowingFile
 
-START, SECOND = 1_780_000_000_000_000, 1_000_000
 PAIRS, NUMBERS, QUICK_NUMBERS = 1_000, [1, 100, 10_000, 100_000], [1, 100]
 SAMPLE = 3
 """The number of queries that are run alone."""
 WORDS, SELECTS = 1_000, 100
 READ_ROWS = WRITTEN_LINES = 1_000_000
-"""At most so many outputs are read, and written."""
-
-_LEFT, _RIGHT = "S//a->x[./t->t][./w->w]", "S//b->y[./t->u]"
+"""The most outputs that are read, and written."""
 
 
-def _same(n: int) -> str:
-    return f"FROM {_LEFT} FOLLOWED BY {{t = u, 60 min}} {_RIGHT}"
+def _join(predicate: str = "t = u", window: str = "60 min") -> str:
+    return f"FROM S//a->x[./t->t][./w->w] FOLLOWED BY {{{predicate}, {window}}} S//b->y[./t->u]"
 
 
-def _windows(n: int) -> str:
-    return f"FROM {_LEFT} FOLLOWED BY {{t = u, {3_600 + n} s}} {_RIGHT}"
-
-
-def _selects(n: int) -> str:
-    return f"SELECT t AS k{n % SELECTS}, y {_same(n)}"
-
-
-def _keywords(n: int) -> str:
-    return f'FROM {_LEFT} FOLLOWED BY {{t = u AND contains(w, "word{n % WORDS:03}."), 60 min}} {_RIGHT}'
-
-
-def _chains(n: int) -> str:
-    return f"{_same(n)} FOLLOWED BY {{u = v, 60 min}} S//c[./t->v]"
-
-
-KINDS: dict[str, Callable[[int], str]] = {
-    "same": _same,
-    "windows": _windows,
-    "selects": _selects,
-    "keywords": _keywords,
-    "chains": _chains,
+FANOUT_KINDS: dict[str, Callable[[int], str]] = {
+    "same": lambda n: _join(),
+    "windows": lambda n: _join(window=f"{3_600 + n} s"),
+    "selects": lambda n: f"SELECT t AS k{n % SELECTS}, y {_join()}",
+    "keywords": lambda n: _join(f't = u AND contains(w, "word{n % WORDS:03}.")'),
+    "chains": lambda n: f"{_join()} FOLLOWED BY {{u = v, 60 min}} S//c[./t->v]",
 }
 
 
 @dataclass(frozen=True)
-class Case:
-    """How much is measured: `queries` of a kind over `pairs` of documents."""
+class FanoutCase:
+    """`queries` of a kind over `pairs` of documents."""
 
     kind: str
     queries: int
@@ -78,53 +71,50 @@ class Case:
     engine: str = "duckdb"
     plan: str = DEFAULT_PLAN
 
+    def script(self, numbers: Iterable[int]) -> str:
+        """The queries with these numbers as a script. Query number 7 is called n7."""
+        return "".join(f"{FANOUT_KINDS[self.kind](n)} PUBLISH n{n};\n" for n in numbers)
 
-def script(case: Case, numbers: range | list[int]) -> str:
-    """The queries with these numbers as a script. Query number 7 is called n7."""
-    return "".join(f"{KINDS[case.kind](n)} PUBLISH n{n};\n" for n in numbers)
-
-
-def documents(case: Case) -> list[Document]:
-    """Documents that match by twos, or by threes for chains. Each has one of the words that `keywords` ask for."""
-    rng = Random(7)
-    found = []
-    for place, name in enumerate("abc" if case.kind == "chains" else "ab"):
-        for n in range(case.pairs):
-            text = f"<w>word{rng.randrange(WORDS):03}. {'some more words ' * 5}</w>"
-            xml = f"<{name}><t>value {n}</t>{text}</{name}>"
-            found.append(Document(f"{name}{n}", xml, time=START + place * 60 * SECOND + n))
-    return found
+    def documents(self) -> list[Document]:
+        """Documents that match by twos, or by threes for chains. Each has one of the words that `keywords` ask for."""
+        rng = Random(7)
+        found = []
+        for place, name in enumerate("abc" if self.kind == "chains" else "ab"):
+            for n in range(self.pairs):
+                text = f"<w>word{rng.randrange(WORDS):03}. {'some more words ' * 5}</w>"
+                xml = f"<{name}><t>value {n}</t>{text}</{name}>"
+                found.append(Document(f"{name}{n}", xml, time=START + place * 60 * SECOND + n))
+        return found
 
 
-def measure(case: Case) -> Line:
+def measure_fanout(case: FanoutCase) -> Line:
     """Runs one case. Raises AssertionError if a query of the sample gets something else alone."""
     with tempfile.TemporaryDirectory(prefix="mmqjp-fanout-") as directory:
         return _measure(case, Path(directory))
 
 
-def _measure(case: Case, directory: Path) -> Line:
-    given = documents(case)
+def _measure(case: FanoutCase, directory: Path) -> Line:
+    documents = case.documents()
     sample = sorted({*Random(case.queries).sample(range(case.queries), min(SAMPLE, case.queries))})
-    with _opened(case, directory / "state") as engine:
-        registering = _clocked(lambda: engine.subscribe(script(case, range(case.queries))))
+    cpu = partial(seconds_of, clock=time.process_time)
+    with open_unlimited(case.engine, case.plan, directory / "state") as engine:
+        registering = cpu(lambda: engine.subscribe(case.script(range(case.queries))))
         with gc_frozen():
             engine.process([])  # what registration leaves to the first batch
             before = _state_bytes(case, engine)
-            begin = time.process_time()
-            outputs = engine.process(given)
-            seconds = time.process_time() - begin
+            seconds, outputs = timed(partial(engine.process, documents), time.process_time)
         memory = getrusage(RUSAGE_SELF).ru_maxrss >> 10
         for n in sample:
-            assert _rows(engine, n) == _alone(case, n, given), f"{case.kind}: n{n} gets something else alone"
-        reading = _clocked(lambda: sum(1 for _ in islice(engine.outputs(), READ_ROWS)))
+            assert _rows(engine, n) == _alone(case, n, documents), f"{case.kind}: n{n} gets something else alone"
+        reading = cpu(lambda: sum(1 for _ in islice(engine.outputs(), READ_ROWS)))
         sink = GrowingFile(directory / "lines", Position())
         sink.prepare(list)
-        writing = _clocked(lambda: sink.write(_first(outputs, WRITTEN_LINES)))
+        writing = cpu(lambda: sink.write(_first(outputs, WRITTEN_LINES)))
         sink.close()
         written = getrusage(RUSAGE_SELF).ru_maxrss >> 10
         size = _state_bytes(case, engine) - before
     lines = (directory / "lines").read_bytes().splitlines(keepends=True)
-    floor = _clocked(lambda: _write(lines, directory / "floor"))
+    floor = cpu(lambda: _write(lines, directory / "floor"))
     count = len(outputs)
     details = {
         "registering": registering,
@@ -137,30 +127,40 @@ def _measure(case: Case, directory: Path) -> Line:
         "rss_written_mib": written,
     }
     about = {"kind": case.kind, "queries": case.queries, "pairs": case.pairs}
-    return Line("fanout", about, case.engine, case.plan, seconds, count, None, None, details=details)
+    return Line("fanout", about, case.engine, case.plan, seconds, count, details=details)
 
 
-def _opened(case: Case, state: Path | None) -> Session:
-    return Session(case.engine, state=state, plan=case.plan, max_matches=None, max_outputs=None, max_work=None)
+def open_unlimited(engine: str, plan: str, state: Path | None = None, lateness: int | None = None) -> Session:
+    """An engine without limits of matches, outputs and work."""
+    return Session(engine, state=state, plan=plan, lateness=lateness, max_matches=None, max_outputs=None, max_work=None)
 
 
-def _state_bytes(case: Case, engine: Session) -> int:
+def count_outputs(engine: Session, script: str, documents: Sequence[Document], batch: int) -> tuple[float, int]:
+    """Registers queries and processes documents in batches. Returns the seconds of CPU, and the number of outputs."""
+    engine.subscribe(script)
+    with gc_frozen():
+        engine.process([])  # what registration leaves to the first batch
+        parts = [documents[at : at + batch] for at in range(0, len(documents), batch)]
+        return timed(lambda: sum(len(engine.process(part)) for part in parts), time.process_time)
+
+
+def _state_bytes(case: FanoutCase, engine: Session) -> int:
     """The size of the state. What DuckDB has only logged so far would count with all that the log has beside."""
     if case.engine == "duckdb":
         engine.sql("CHECKPOINT", trusted=True)
     return engine.state_bytes() or 0
 
 
-def _alone(case: Case, number: int, given: list[Document]) -> list[dict[str, object]]:
-    with _opened(case, None) as engine:
-        engine.subscribe(script(case, [number]))
-        engine.process(given)
+def _alone(case: FanoutCase, number: int, documents: list[Document]) -> list[dict[str, object]]:
+    with open_unlimited(case.engine, case.plan) as engine:
+        engine.subscribe(case.script([number]))
+        engine.process(documents)
         return _rows(engine, number)
 
 
 def _rows(engine: Session, number: int) -> list[dict[str, object]]:
-    columns = "query, t0, t1, documents, streams, nodes, xml, id"
-    sql = f"SELECT {columns} FROM outputs WHERE query = 'n{number}' ORDER BY t1, t0, id"
+    names = "query, t0, t1, documents, streams, nodes, xml, id"
+    sql = f"SELECT {names} FROM outputs WHERE query = 'n{number}' ORDER BY t1, t0, id"
     rows: list[dict[str, object]] = engine.sql(sql, trusted=True).to_pylist()
     return rows
 
@@ -179,70 +179,50 @@ def _first(outputs: OutputStream, count: int) -> OutputStream:
     return OutputStream(chunks)
 
 
-def _clocked(work: Callable[[], object]) -> float:
-    begin = time.process_time()
-    work()
-    return time.process_time() - begin
-
-
 def _write(lines: list[bytes], path: Path) -> None:
     """The floor: writes lines that are ready, as many at a time as the sink does."""
     with path.open("wb", buffering=1 << 20) as out:
         out.writelines(lines)
 
 
-def beside_one(lines: list[Line]) -> Iterator[Line]:
-    """Yields the lines, those for many queries with the time of one query of their kind as baseline."""
-    alone = {line.case["kind"]: line.seconds for line in lines if line.case["queries"] == 1}
-    for line in lines:
-        one = alone.get(line.case["kind"])
-        if one is None or line.case["queries"] == 1:
-            yield line
-        else:
-            details = {**line.details, "over_one_query": line.seconds / one}
-            yield Line(
-                line.bench, line.case, line.engine, line.plan, line.seconds, line.rows, "one query",
-                one / line.seconds, details=details,
-            )  # fmt: skip
+def beside_one(lines: Sequence[Line]) -> list[Line]:
+    """The lines for many queries, with the time of one query of their kind as baseline."""
+
+    def is_one(line: Line) -> bool:
+        return line.case["queries"] == 1
+
+    return beside(lines, lambda line: line.case["kind"], is_one, "one query", "over_one_query")
 
 
-COLUMNS: tuple[Column, ...] = (
-    ("kind", lambda line: line.case["kind"]),
-    ("queries", lambda line: line.case["queries"]),
-    ("outputs", lambda line: line.rows),
-    ("registering, s", lambda line: line.details["registering"]),
-    ("commit, s", lambda line: line.seconds),
-    ("over one query", lambda line: line.details.get("over_one_query")),
-    ("outputs/s", lambda line: line.details["outputs_a_second"]),
-    ("rows read/s", lambda line: line.details["rows_read_a_second"]),
-    ("lines/s", lambda line: line.details["lines_a_second"]),
-    ("floor, lines/s", lambda line: line.details["floor_lines_a_second"]),
-    ("state, bytes", lambda line: line.details["state_bytes"]),
-    ("memory, MiB", lambda line: line.details["rss_mib"]),
-    ("... written", lambda line: line.details["rss_written_mib"]),
+FANOUT_COLUMNS = columns(
+    "kind | queries | outputs = rows | registering, s = registering | commit, s = seconds | "
+    "over one query = over_one_query | outputs/s = outputs_a_second | rows read/s = rows_read_a_second | "
+    "lines/s = lines_a_second | floor, lines/s = floor_lines_a_second | state, bytes = state_bytes | "
+    "memory, MiB = rss_mib | ... written = rss_written_mib"
 )
 
 
-def main() -> None:
-    made = parser("fanout", "many queries over the same matches")
-    made.add_argument("--kind", choices=list(KINDS), help="measure one kind; default: all")
-    made.add_argument("--pairs", type=int, default=PAIRS, metavar="N", help="pairs of documents that match")
-    options = parsed(made)
-    numbers = options.queries or (QUICK_NUMBERS if options.quick else NUMBERS)
-    kinds = [options.kind] if options.kind else list(KINDS)
-    cases = [
-        Case(kind, number, options.pairs, options.engine, options.plan or DEFAULT_PLAN)
-        for kind in kinds
-        for number in numbers
+def draw_fanout(lines: Sequence[Line], prefix: Path) -> None:
+    kinds = {str(line.case["kind"]): [one for one in lines if one.case["kind"] == line.case["kind"]] for line in lines}
+    panels = [
+        Panel("queries", "queries", label, [PlotSeries(kind, key, lines=of) for kind, of in kinds.items()], log)
+        for label, key, log in (
+            ("seconds of CPU to commit", "seconds", "xy"),
+            ("lines a second of CPU", "lines_a_second", "x"),
+        )
     ]
-    lines = list(beside_one([in_fresh_process(measure, case) for case in with_progress(cases, str)]))
-    show(lines, f"many queries over the same matches, {options.engine}", COLUMNS)
-    keep(lines, options)
-    if options.plot:
-        from bench.stage2_plot import draw_fanout
-
-        draw_fanout(lines, options.plot)
+    draw_panels(lines, prefix, panels)
 
 
-if __name__ == "__main__":
-    main()
+def bench_fanout() -> None:
+    parser = engine_parser("fanout", "many queries over the same matches")
+    parser.add_argument("--kind", choices=list(FANOUT_KINDS), help="measure one kind; default: all")
+    parser.add_argument("--pairs", type=int, default=PAIRS, metavar="N", help="pairs of documents that match")
+    options = parse_options(parser)
+    cases = [
+        FanoutCase(kind, number, options.pairs, options.engine, options.plan or DEFAULT_PLAN)
+        for kind in ([options.kind] if options.kind else FANOUT_KINDS)
+        for number in options.queries or (QUICK_NUMBERS if options.quick else NUMBERS)
+    ]
+    lines = beside_one([in_fresh_process(measure_fanout, case) for case in with_progress(cases)])
+    report(lines, f"many queries over the same matches, {options.engine}", FANOUT_COLUMNS, options, draw_fanout)

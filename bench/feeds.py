@@ -12,40 +12,163 @@ process.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
-import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
+from datetime import timedelta
+from email.utils import format_datetime
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
+from xml.sax.saxutils import escape
 
 import feedparser
 import nh3
 from lxml import etree
-from rich import box
-from rich.table import Table
 
 import feeds.feed
-from bench.command import file, shown, with_progress
-from bench.feeds_measurement import Measurement
-from bench.feeds_workload import FORMATS, feed_files
-from bench.timing import clocked
-from feeds.documents import SourceError
+from bench.harness import ENGINES, Line, columns, output_file, print_table, ratio, seconds_of, with_progress, write_json
+from bench.workload import START, WORDS, items
+from feeds.documents import EPOCH, Document, SourceError, iso_utc
 from feeds.feed import read_entries
-from feeds.files import SIDECAR_SUFFIX, files_below, is_named_as_feed
+from feeds.files import FEED_SUFFIX, SIDECAR_SUFFIX, files_below, is_named_as_feed
 from feeds.history import History
 from feeds.items import Origin
-from mmqjp.commands.console import console
+from feeds.readers import drop_stem
+from feeds.tail import read_documents
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+# ---------------------------------------------------------------- feeds of each format
+
+ENTRIES_PER_FEED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """The content of an entry of any format."""
+
+    title: str
+    url: str
+    guid: str
+    author: str
+    category: str
+    time: int
+    content: str
+
+
+def stories(count: int, content: int) -> Iterator[Story]:
+    """Entries with about `content` characters of HTML each."""
+    for number, document in enumerate(items(count)):
+        item = etree.fromstring(document.xml_bytes())
+        text = {name: item.findtext(name, "") for name in ("title", "item_url", "guid", "author", "category")}
+        url = text["item_url"] or f"https://feed.example/{number}"
+        paragraphs = html_paragraphs(number, content)
+        title, guid = f"{text['title']} ({number})", f"urn:{number}"
+        yield Story(title, url, guid, text["author"], text["category"], document.t0, paragraphs)
+
+
+def html_paragraphs(number: int, size: int) -> str:
+    """Paragraphs with a link, an image and some emphasis in each."""
+    paragraphs: list[str] = []
+    length = 0
+    while length < size:
+        words = [WORDS[(number * 7 + length + place * place) % len(WORDS)] for place in range(40)]
+        words[5:8] = [f'<a href="https://x.example/{number}?a=1&amp;b=2">', *words[6:8], "</a>"]
+        words[20:21] = [f"<em>{words[20]}</em>", f'<img src="https://x.example/{length}.png" alt="{words[21]}">']
+        paragraphs.append(f"<p>{' '.join(words)}</p>")
+        length += len(paragraphs[-1])
+    return "".join(paragraphs)
+
+
+def _rss(feed: Sequence[Story]) -> bytes:
+    def entry(story: Story) -> str:
+        date = format_datetime(EPOCH + timedelta(microseconds=story.time), usegmt=True)
+        return (
+            f"<item><title>{escape(story.title)}</title><link>{escape(story.url)}</link>"
+            f'<guid isPermaLink="false">{story.guid}</guid><dc:creator>{escape(story.author)}</dc:creator>'
+            f"<category>{escape(story.category)}</category><pubDate>{date}</pubDate>"
+            f"<content:encoded><![CDATA[{story.content}]]></content:encoded></item>"
+        )
+
+    return (
+        '<?xml version="1.0" encoding="utf-8"?><rss version="2.0" xmlns:dc="http://purl.org/dc/elements/1.1/" '
+        'xmlns:content="http://purl.org/rss/1.0/modules/content/"><channel><title>Feed</title>'
+        f"<link>https://feed.example/</link>{''.join(map(entry, feed))}</channel></rss>"
+    ).encode()
+
+
+def _atom(feed: Sequence[Story]) -> bytes:
+    def entry(story: Story) -> str:
+        return (
+            f"<entry><title>{escape(story.title)}</title><link href='{escape(story.url)}'/><id>{story.guid}</id>"
+            f"<author><name>{escape(story.author)}</name></author><category term='{escape(story.category)}'/>"
+            f"<published>{iso_utc(story.time)}</published><updated>{iso_utc(story.time)}</updated>"
+            f"<content type='html'>{escape(story.content)}</content></entry>"
+        )
+
+    return (
+        '<?xml version="1.0" encoding="utf-8"?><feed xmlns="http://www.w3.org/2005/Atom"><title>Feed</title>'
+        f"<link href='https://feed.example/'/>{''.join(map(entry, feed))}</feed>"
+    ).encode()
+
+
+def _json(feed: Sequence[Story]) -> bytes:
+    entries = [
+        {
+            "id": story.guid,
+            "url": story.url,
+            "title": story.title,
+            "date_published": iso_utc(story.time),
+            "authors": [{"name": story.author}],
+            "tags": [story.category],
+            "content_html": story.content,
+        }
+        for story in feed
+    ]
+    whole = {"version": "https://jsonfeed.org/version/1.1", "title": "Feed", "items": entries}
+    return json.dumps(whole | {"home_page_url": "https://feed.example/"}).encode()
+
+
+_WRITERS: dict[str, Callable[[Sequence[Story]], bytes]] = {"rss": _rss, "atom": _atom, "json": _json}
+FORMATS = tuple(_WRITERS)
+
+
+def feed_files(format: str, entries: int, content: int) -> list[bytes]:
+    """Feeds of a format (one of FORMATS), with `entries` in all."""
+    left = stories(entries, content)
+    return [_WRITERS[format](feed) for feed in iter(lambda: list(islice(left, ENTRIES_PER_FEED)), [])]
+
+
+def crawl_files(paths: Sequence[Path]) -> list[bytes]:
+    """The feeds in files and directories. Raises SourceError if there are none."""
+
+    def is_wanted(name: str) -> bool:
+        return is_named_as_feed(name) and not name.lower().endswith(SIDECAR_SUFFIX)
+
+    found: list[Path] = []
+    for path in paths:
+        found += [file for file, _ in files_below(path, is_wanted)] if path.is_dir() else [path]
+    if not found:
+        raise SourceError(", ".join(map(str, paths)), "there are no feeds", "name a directory of them")
+    return [path.read_bytes() for path in found]
+
+
+# ---------------------------------------------------------------- in this process
 
 ENTRIES, ROUNDS = 2_000, 5
 CONTENT = (0, 500, 5_000)
 """Characters of HTML in each entry."""
 
-OTHERS: dict[str, list[tuple[Any, str]]] = {
+LIBRARIES: dict[str, list[tuple[Any, str]]] = {
     "feedparser": [(feedparser, "parse"), (feeds.feed, "resolve_relative_uris")],
     "nh3": [(nh3, "clean")],
     "lxml": [(feeds.feed, "item_xml"), (feeds.feed, "json_feed_to_atom")],
@@ -54,7 +177,7 @@ OTHERS: dict[str, list[tuple[Any, str]]] = {
 
 
 @dataclass(frozen=True)
-class Case:
+class FeedCase:
     """Feeds of a format: the number of entries in all, and the characters of content in each."""
 
     format: str
@@ -62,26 +185,26 @@ class Case:
     content: int
 
 
-def measure(case: dict[str, str | int], files: Sequence[bytes], rounds: int) -> Measurement:
-    """Measures how long the feeds of some files take to become documents."""
-    rows = len(read_all(files))  # warms up: what a process does once is not measured
+def measure_feeds(case: dict[str, str | int], files: Sequence[bytes], rounds: int) -> Line:
+    """Measures how long the feeds of some files take to become documents. `shares` are the parts of that time."""
+    rows = len(read_feeds(files))  # warms up: what a process does once is not measured
     whole, floors, apart = [], [], []
-    spent: dict[str, list[float]] = {name: [] for name in OTHERS}
+    spent: dict[str, list[float]] = {name: [] for name in LIBRARIES}
     for _ in range(rounds):
-        floors.append(clocked(lambda: floor(files)))
-        whole.append(clocked(lambda: read_all(files)))
+        floors.append(seconds_of(lambda: feed_floor(files)))
+        whole.append(seconds_of(lambda: read_feeds(files)))
         with accounted() as account:
-            apart.append(clocked(lambda: read_all(files)))
+            apart.append(seconds_of(lambda: read_feeds(files)))
         for name, seconds in account.items():
             spent[name].append(seconds)
-    seconds = statistics.median(whole)
-    shares = {name: statistics.median(a / b for a, b in zip(spent[name], apart, strict=True)) for name in OTHERS}
+    shares = {name: ratio(spent[name], apart) for name in LIBRARIES}
     shares["ours"] = 1 - sum(shares.values())
-    least = statistics.median(floors)
-    return Measurement("feeds", case, seconds, rows, rows / seconds, shares, least, seconds / least)
+    seconds = median(whole)
+    details = {"rows_a_second": rows / seconds, "shares": shares}
+    return Line("feeds", case, None, None, seconds, rows, floor=median(floors), details=details)
 
 
-def read_all(files: Sequence[bytes]) -> list[bytes | str]:
+def read_feeds(files: Sequence[bytes]) -> list[bytes | str]:
     """The documents of all feeds. Raises AssertionError for an entry that does not become one."""
     history = History()
     documents: list[bytes | str] = []
@@ -91,7 +214,7 @@ def read_all(files: Sequence[bytes]) -> list[bytes | str]:
     return documents
 
 
-def floor(files: Sequence[bytes]) -> None:
+def feed_floor(files: Sequence[bytes]) -> None:
     """Parses every file with the parser of its kind, which repairs what it must."""
     parser = etree.XMLParser(recover=True, no_network=True, resolve_entities=False)
     for data in files:
@@ -103,9 +226,9 @@ def floor(files: Sequence[bytes]) -> None:
 
 @contextmanager
 def accounted() -> Iterator[dict[str, float]]:
-    """Adds up, while in the block, the seconds in which the functions of OTHERS run. Feeds are parsed in this
+    """Adds up, while in the block, the seconds in which the functions of LIBRARIES run. Feeds are parsed in this
     process, not in a separate one, so that the time can be measured."""
-    account: dict[str, float] = dict.fromkeys(OTHERS, 0.0)
+    account: dict[str, float] = dict.fromkeys(LIBRARIES, 0.0)
 
     def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **options: Any) -> Any:
@@ -122,79 +245,108 @@ def accounted() -> Iterator[dict[str, float]]:
 
     with ExitStack() as patches:
         patches.enter_context(patch.object(feeds.feed, "confined", here))
-        for name, functions in OTHERS.items():
+        for name, functions in LIBRARIES.items():
             for owner, attribute in functions:
                 patches.enter_context(patch.object(owner, attribute, timed(name, getattr(owner, attribute))))
         yield account
 
 
-def check(entries: int, content: int) -> None:
+def check_formats(entries: int, content: int) -> None:
     """Raises AssertionError if the formats do not give the same entries."""
     titles = {}
     for format in FORMATS:
-        documents = read_all(feed_files(format, entries, content))
+        documents = read_feeds(feed_files(format, entries, content))
         titles[format] = Counter(etree.fromstring(xml).findtext("title") for xml in documents)
     first = titles[FORMATS[0]]
     assert first.total() == entries, f"{entries} entries gave {first.total()} documents"
     assert all(found == first for found in titles.values()), "the formats do not give the same entries"
 
 
-def show(found: Sequence[Measurement]) -> None:
-    """Prints a table with a row for each case."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    rest = ("over one core",) if found[0].engine else (*OTHERS, "ours", "over floor")
-    for name in ("feeds", "entries", "content", "entries a second", *rest):
-        table.add_column(name, justify="left" if name == "feeds" else "right", no_wrap=True)
-    for one in found:
-        shares = [f"{share:.0%}" for share in one.shares.values()]
-        content = str(one.case.get("content", ""))
-        last = shown(one.speedup if one.engine else one.over_floor)
-        cells = (f"{one.rows:,}", content, shown(one.rows_a_second), *shares, last)
-        table.add_row(str(one.case["format"]), *cells)
-    console().print(table)
+# ---------------------------------------------------------------- on Spark
+
+SPARK_ENTRIES, SPARK_ROUNDS = 5_000, 3
 
 
-def main() -> None:
-    """Measures and prints what the command line asks for."""
-    parser = argparse.ArgumentParser(prog="mmqjp bench feeds", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument(
-        "--engine", choices=["duckdb", "spark"], default="duckdb", help="spark: Spark's executors parse the feeds"
+def measure_feeds_on_spark(case: dict[str, str | int], files: Sequence[bytes], rounds: int) -> Line:
+    """Measures how long the feeds of some files, each a feed of its own, take to become rows that go nowhere, on all
+    cores of this machine, beside one core here. Raises AssertionError if they are not the documents that this process
+    reads."""
+    from feeds.spark.sources import FILES, entries
+    from join_stage.store.spark.java import spark_session
+
+    with TemporaryDirectory() as name:
+        directory = Path(name).resolve()
+        for number, data in enumerate(files):  # as a crawl would have left them, each the first version of a feed
+            path = directory / f"feed-{number}" / drop_stem(START, hashlib.sha256(data).hexdigest())
+            path.parent.mkdir()
+            path.with_name(path.name + SIDECAR_SUFFIX).write_text(json.dumps({"url": f"https://{number}.example/"}))
+            path.with_name(path.name + FEED_SUFFIX).write_bytes(data)
+        read = spark_session().read.format("binaryFile").options(**FILES).load(str(directory))
+        found = entries(read, directory, "item")
+        rows = compare_documents(found, directory)
+        there, here = [], []
+        for _ in range(rounds):
+            there.append(seconds_of(lambda: found.write.format("noop").mode("overwrite").save()))
+            here.append(seconds_of(lambda: list(read_documents([directory], feeds="item"))))
+    seconds = median(there)
+    details = {"rows_a_second": rows / seconds, "shares": dict[str, float]()}
+    return Line("feeds", case, "spark", None, seconds, rows, "one core", median(here) / seconds, details=details)
+
+
+def compare_documents(found: DataFrame, directory: Path) -> int:
+    """The number of documents. Raises AssertionError if Spark's are not those of this process."""
+    ours = sorted(
+        (item.id, item.t0, item.xml_bytes().decode())
+        for item in read_documents([directory], feeds="item")
+        if isinstance(item, Document)
     )
+    theirs = sorted(tuple(row) for row in found.where("reason IS NULL").select("id", "t0", "xml").collect())
+    assert theirs == ours, "Spark and this process do not give the same documents"
+    return len(ours)
+
+
+# ---------------------------------------------------------------- the command
+
+
+def _share(name: str) -> Callable[[Line], object]:
+    def cell(line: Line) -> str:
+        shares = line.details["shares"]
+        assert isinstance(shares, dict)
+        return f"{shares[name]:.0%}"
+
+    return cell
+
+
+_COMMON = "feeds = format | entries = rows | content | entries a second = rows_a_second | "
+FEED_COLUMNS = columns(
+    f"{_COMMON}{' | '.join(LIBRARIES)} | ours | over floor = over_floor",
+    **{name: _share(name) for name in (*LIBRARIES, "ours")},
+)
+SPARK_COLUMNS = columns(f"{_COMMON}over one core = speedup")
+
+
+def bench_feeds() -> None:
+    parser = argparse.ArgumentParser(prog="mmqjp bench feeds", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--engine", choices=ENGINES, default="duckdb", help="spark: Spark's executors parse the feeds")
     parser.add_argument("--quick", action="store_true", help="fewer cases")
     parser.add_argument("--documents", type=Path, action="append", metavar="PATH", help="measure these feeds instead")
-    parser.add_argument("--json", type=file, metavar="FILE", help="write JSON lines, one for each measurement")
+    parser.add_argument("--json", type=output_file, metavar="FILE", help="write JSON lines, one for each measurement")
     options = parser.parse_args()
-    measured, entries, rounds = measure, ENTRIES, ROUNDS
-    if options.engine == "spark":
-        from bench.feeds_spark import SPARK_ENTRIES, SPARK_ROUNDS, measure_spark
-
-        measured, entries, rounds = measure_spark, SPARK_ENTRIES, SPARK_ROUNDS
-    found = []
+    on_spark = options.engine == "spark"
+    measure, entries, rounds = (
+        (measure_feeds_on_spark, SPARK_ENTRIES, SPARK_ROUNDS) if on_spark else (measure_feeds, ENTRIES, ROUNDS)
+    )
+    lines = []
     if options.documents:
         files = crawl_files(options.documents)
         case: dict[str, str | int] = {"format": "crawl", "files": len(files), "bytes": sum(map(len, files))}
-        found.append(measured(case, files, rounds))
+        lines.append(measure(case, files, rounds))
     else:
         contents = CONTENT[1:2] if options.quick else CONTENT
-        check(200, contents[0])
-        cases = [Case(format, entries, content) for content in contents for format in FORMATS]
+        check_formats(200, contents[0])
+        cases = [FeedCase(format, entries, content) for content in contents for format in FORMATS]
         for one in with_progress(cases, lambda one: f"{one.format}, content of {one.content}"):
-            found.append(measured(asdict(one), feed_files(one.format, one.entries, one.content), rounds))
-    show(found)
+            lines.append(measure(asdict(one), feed_files(one.format, one.entries, one.content), rounds))
+    print_table(lines, "feeds to documents", SPARK_COLUMNS if on_spark else FEED_COLUMNS)
     if options.json:
-        options.json.write_text("".join(json.dumps(asdict(one)) + "\n" for one in found), "utf-8")
-
-
-def crawl_files(paths: Sequence[Path]) -> list[bytes]:
-    """The feeds in files and directories. Raises SourceError if there are none."""
-
-    def is_wanted(name: str) -> bool:
-        return is_named_as_feed(name) and not name.lower().endswith(SIDECAR_SUFFIX)
-
-    def below(path: Path) -> list[Path]:
-        return [file for file, _ in files_below(path, is_wanted)]
-
-    found = [file for path in paths for file in (below(path) if path.is_dir() else [path])]
-    if not found:
-        raise SourceError(", ".join(map(str, paths)), "there are no feeds", "name a directory of them")
-    return [path.read_bytes() for path in found]
+        write_json(lines, options.json)

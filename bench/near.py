@@ -1,7 +1,7 @@
 """Near-equal headlines: queries with near() beside the same queries with equality.
 
 Query n joins headlines that come up to 48 hours and n seconds one after the other. The headlines are those of a file,
-or made ones. More of them are near than equal, and to tell them takes time, too. So near() also stands beside equality
+or generated. More of them are near than equal, and to tell them takes time, too. So near() also stands beside equality
 over headlines of which those that are near were made equal. Before a time is reported, the pairs of the first query
 must be those that sets of words give, compared each with each. Each case runs in a process of its own. Times are
 seconds of CPU.
@@ -9,24 +9,26 @@ seconds of CPU.
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import islice
 from pathlib import Path
+from random import Random
+from typing import NamedTuple
+from xml.sax.saxutils import escape
 
 import numpy as np
 import pyarrow as pa
 
-from bench.command import with_progress
-from bench.fresh import in_fresh_process
-from bench.headlines import SECOND, Headline, items, made_headlines, read_headlines
-from bench.stage2_report import Column, Line, keep, parsed, parser, show
+from bench.fanout import count_outputs, open_unlimited
+from bench.harness import Line, beside, columns, engine_parser, in_fresh_process, parse_options, report, with_progress
+from bench.plots import COLOURS, Panel, PlotSeries, draw_panels
+from bench.workload import HOUR, SECOND, START
+from feeds.documents import Document
 from join_stage.near import LONGEST_FIRST, NumberedTexts, OneOfEach, WordOrder, WordSets, first_words, numbered_texts
 from join_stage.protocol import DEFAULT_PLAN
-from mmqjp.engine import Session
-from mmqjp.process import gc_frozen
 from templates.witness import MANY, R_DOC
 from xscl.algebra.words import encode_words, join_threshold, words
 
@@ -35,15 +37,84 @@ NUMBERS, QUICK_NUMBERS = [1, 1_000], [1]
 EQUALITY, THRESHOLDS = "equality", ("0.6", "0.7", "0.8")
 MEASURED = [(EQUALITY, None), *((one, None) for one in THRESHOLDS), *((EQUALITY, one) for one in THRESHOLDS)]
 """The conditions, each with the threshold by which headlines are made equal before."""
-WINDOW = 48 * 3600 * SECOND
+WINDOW = 48 * HOUR
 
-Pairs = set[tuple[int, int]]
+# ---------------------------------------------------------------- headlines
+
+PER_DAY = 1_000
+"""Generated headlines per day."""
+_VOCABULARY, _ZIPF, _SHIFT = 30_000, 1.05, 2.7
+"""The number of generated words, and how often each comes: as 1 / (rank + _SHIFT) ** _ZIPF."""
+_RETITLED = 0.05
+"""The share of headlines that are one of the day before, in which up to two words have changed."""
+_ABOUT = "What is known so far, who has said what about it, and what may happen next, as our reporters found it today."
+
+
+class Headline(NamedTuple):
+    """A headline, and its time in microseconds."""
+
+    text: str
+    time: int
+
+
+def read_headlines(path: Path, most: int) -> list[Headline]:
+    """The first headlines of a file with lines of seconds since 1970, a tab, and a headline, in the order of time."""
+    found = []
+    with path.open(encoding="utf-8") as lines:
+        for line in islice(lines, most):
+            seconds, _, text = line.rstrip("\n").partition("\t")
+            found.append(Headline(text, int(seconds) * SECOND))
+    return found
+
+
+def made_headlines(count: int, seed: int = 1) -> list[Headline]:
+    """Headlines of 4 to 14 words, evenly spread over days, of which some nearly repeat others."""
+    rng, numbers = Random(seed), np.random.default_rng(seed)
+    vocabulary = _words(rng)
+    weights = 1 / (np.arange(1, len(vocabulary) + 1) + _SHIFT) ** _ZIPF
+    drawn = iter(numbers.choice(len(vocabulary), size=16 * count, p=weights / weights.sum()).tolist())
+    found: list[Headline] = []
+    for number in range(count):
+        if found and rng.random() < _RETITLED:
+            text = found[-rng.randrange(1, min(number, PER_DAY) + 1)].text.split()
+            for _ in range(rng.choice((0, 1, 1, 2))):
+                text[rng.randrange(len(text))] = vocabulary[next(drawn)]
+        else:
+            length = max(4, min(14, round(rng.gauss(10, 2))))
+            text = [vocabulary[word] for word in islice(drawn, length)]
+        found.append(Headline(" ".join(text), START + number * 24 * HOUR // PER_DAY))
+    return found
+
+
+def _words(rng: Random) -> list[str]:
+    """Different words of one to four syllables, the short ones mostly first."""
+    syllables = [start + vowel + end for start in "bcdfghklmnprstvw" for vowel in "aeiou" for end in ("", *"nrst")]
+    found: dict[str, None] = {}
+    while len(found) < _VOCABULARY:
+        found["".join(rng.choices(syllables, k=rng.choice((1, 2, 2, 3, 3, 4))))] = None
+    return sorted(found, key=lambda word: len(word) + rng.gauss(0, 2))
+
+
+def headline_items(headlines: Sequence[Headline]) -> Iterator[Document]:
+    """The items of a feed with these headlines."""
+    for number, (text, time) in enumerate(headlines):
+        link = f"https://news.example/stories/{number}"
+        xml = (
+            f"<item><channel_url>https://news.example/</channel_url><title>{escape(text)}</title><link>{link}</link>"
+            f"<guid>{link}</guid><description>{_ABOUT}</description></item>"
+        )
+        yield Document(f"d{number}", xml, time=time)
+
+
+# ---------------------------------------------------------------- measuring
+
+HeadlinePairs = set[tuple[int, int]]
 
 
 @dataclass(frozen=True)
-class Case:
-    """How much is measured: so many queries with a threshold, or EQUALITY, over so many headlines, of a file if one is
-    given. Those that are near by the threshold `alike` are made equal before."""
+class NearCase:
+    """Queries with a threshold, or EQUALITY, over `count` headlines, of a file if one is given. Those that are near by
+    the threshold `alike` are made equal before."""
 
     condition: str
     queries: int
@@ -53,84 +124,71 @@ class Case:
     plan: str = DEFAULT_PLAN
     alike: str | None = None
 
-
-def script(case: Case) -> str:
-    """The queries as a script."""
-    equal = case.condition == EQUALITY
-    holds = "lower-case(t1) = lower-case(t2)" if equal else f"near(t1, t2, {case.condition})"
-    return "".join(
-        f"SELECT t1, t2 FROM S//item->a[./title->t1] FOLLOWED BY {{{holds}, {WINDOW // SECOND + n} s}}"
-        f" S//item->b[./title->t2] PUBLISH n{n};\n"
-        for n in range(case.queries)
-    )
+    def script(self) -> str:
+        equal = self.condition == EQUALITY
+        holds = "lower-case(t1) = lower-case(t2)" if equal else f"near(t1, t2, {self.condition})"
+        return "".join(
+            f"SELECT t1, t2 FROM S//item->a[./title->t1] FOLLOWED BY {{{holds}, {WINDOW // SECOND + n} s}}"
+            f" S//item->b[./title->t2] PUBLISH n{n};\n"
+            for n in range(self.queries)
+        )
 
 
-def measure(case: Case) -> Line:
+def measure_near(case: NearCase) -> Line:
     """Runs one case. Raises AssertionError if the pairs of the first query are not those of sets."""
-    given = made_headlines(case.count) if case.file is None else read_headlines(case.file, case.count)
-    given = given if case.alike is None else made_equal(given, case.alike)
-    documents = list(items(given))
-    unlimited = {"max_matches": None, "max_outputs": None, "max_work": None}
-    with Session(case.engine, plan=case.plan, **unlimited) as engine:  # type: ignore[arg-type]
-        engine.subscribe(script(case))
-        with gc_frozen():
-            engine.process([])  # what registration leaves to the first batch
-            begin = time.process_time()
-            count = sum(len(engine.process(documents[at : at + BATCH])) for at in range(0, len(documents), BATCH))
-            seconds = time.process_time() - begin
-        found = _pairs(engine)
-        assert found == expected(given, case.condition), f"{case.condition}: other pairs than sets give"
+    headlines = made_headlines(case.count) if case.file is None else read_headlines(case.file, case.count)
+    headlines = headlines if case.alike is None else equalised_headlines(headlines, case.alike)
+    with open_unlimited(case.engine, case.plan) as engine:
+        seconds, count = count_outputs(engine, case.script(), list(headline_items(headlines)), BATCH)
+        rows = engine.sql("SELECT documents FROM outputs WHERE query = 'n0'", trusted=True)["documents"].to_pylist()
+        found = {(int(one[1:]), int(other[1:])) for one, other in rows}
+        assert found == expected_pairs(headlines, case.condition), f"{case.condition}: other pairs than sets give"
         frequent = engine.sql("SELECT frequent FROM word_order ORDER BY version DESC LIMIT 1", trusted=True)
-    details: dict[str, object] = {"headlines_a_second": len(given) / seconds, "pairs": len(found)}
+    details: dict[str, object] = {"headlines_a_second": len(headlines) / seconds, "pairs": len(found)}
     if case.condition != EQUALITY:
-        details["sharing_longest"], _, details["keys"] = candidates(given, case.condition, LONGEST_FIRST)
+        details["sharing_longest"], _, details["keys"] = candidates(headlines, case.condition, LONGEST_FIRST)
         if frequent.num_rows:
             order = WordOrder(np.array(frequent["frequent"][0].as_py(), np.int64))
-            details["sharing"], details["compared"], details["keys"] = candidates(given, case.condition, order)
-    about: dict[str, str | int] = {"condition": case.condition, "queries": case.queries, "headlines": len(given)}
+            details["sharing"], details["compared"], details["keys"] = candidates(headlines, case.condition, order)
+    about: dict[str, str | int] = {"condition": case.condition, "queries": case.queries, "headlines": len(headlines)}
     about |= {} if case.alike is None else {"alike": case.alike}
     about |= {"source": "made" if case.file is None else case.file.name}
-    return Line("near", about, case.engine, case.plan, seconds, count, None, None, details=details)
+    return Line("near", about, case.engine, case.plan, seconds, count, details=details)
 
 
-def _pairs(engine: Session) -> Pairs:
-    rows = engine.sql("SELECT documents FROM outputs WHERE query = 'n0'", trusted=True)["documents"].to_pylist()
-    return {(int(one[1:]), int(other[1:])) for one, other in rows}
-
-
-def expected(given: Sequence[Headline], condition: str) -> Pairs:
+def expected_pairs(headlines: Sequence[Headline], condition: str) -> HeadlinePairs:
     """The pairs of headlines that come within the window and are near, or equal but for case: each compared with all
     before it that are not too old."""
-    found: Pairs = set()
+    found: HeadlinePairs = set()
     equal = condition == EQUALITY
     threshold = Fraction(1 if equal else condition)
     top, bottom = threshold.numerator, threshold.denominator
-    sets = [frozenset([text.lower()]) if equal else words(text) for text, _ in given]
+    sets = [frozenset([text.lower()]) if equal else words(text) for text, _ in headlines]
     first = 0
-    for number, (one, (_, at)) in enumerate(zip(sets, given, strict=True)):
-        while given[first].time < at - WINDOW:
+    for number, (one, (_, at)) in enumerate(zip(sets, headlines, strict=True)):
+        while headlines[first].time < at - WINDOW:
             first += 1
         for earlier in range(first, number):
             other = sets[earlier]
             common = len(one & other)
             near = common and common * bottom >= top * (len(one) + len(other) - common)
-            if near and given[earlier].time < at:
+            if near and headlines[earlier].time < at:
                 found.add((earlier, number))
     return found
 
 
-def made_equal(given: Sequence[Headline], threshold: str) -> list[Headline]:
+def equalised_headlines(headlines: Sequence[Headline], threshold: str) -> list[Headline]:
     """Headlines, of which those that are near an earlier one have its text. So equality finds about as many pairs."""
-    first = list(range(len(given)))
-    for one, other in sorted(expected(given, threshold)):
+    first = list(range(len(headlines)))
+    for one, other in sorted(expected_pairs(headlines, threshold)):
         first[other] = min(first[one], first[other])
-    return [Headline(given[first[number]].text, headline.time) for number, headline in enumerate(given)]
+    return [headline._replace(text=headlines[first[number]].text) for number, headline in enumerate(headlines)]
 
 
-def candidates(given: Sequence[Headline], threshold: str, order: WordOrder) -> tuple[float, float, float]:
+def candidates(headlines: Sequence[Headline], threshold: str, order: WordOrder) -> tuple[float, float, float]:
     """How many headlines within the window have a key in common with one; with how many of these its words are
     compared, because the numbers of words and the bits of both leave it open; and how many keys it has, on average."""
-    texts = [encode_words(text, join_threshold(threshold)) for text, _ in given]
+    texts = [encode_words(text, join_threshold(threshold)) for text, _ in headlines]
     some = [number for number, text in enumerate(texts) if text]
     read = numbered_texts([texts[number] for number in some])
     place, word = first_words(read, order)
@@ -139,18 +197,19 @@ def candidates(given: Sequence[Headline], threshold: str, order: WordOrder) -> t
         keys[some[at]].append(key)
     with_key, pairs = defaultdict[int, list[int]](list), list[tuple[int, int]]()
     for number in some:
-        since = given[number].time - WINDOW
+        since = headlines[number].time - WINDOW
         met: set[int] = set()
         for key in keys[number]:
-            others = with_key[key] = [other for other in with_key[key] if given[other].time >= since]
+            others = with_key[key] = [other for other in with_key[key] if headlines[other].time >= since]
             met.update(others)
             others.append(number)
         pairs += ((number, other) for other in met)
-    return len(pairs) / len(given), _compared(read, some, pairs) / len(given), len(place) / len(given)
+    count = len(headlines)
+    return len(pairs) / count, _compared(read, some, pairs) / count, len(place) / count
 
 
 def _compared(texts: NumberedTexts, numbers: Sequence[int], pairs: Sequence[tuple[int, int]]) -> int:
-    """Of how many pairs of texts, given by their numbers, the words are compared."""
+    """The number of pairs of texts, given by their numbers, whose words are compared."""
     sets, nodes = WordSets(), [MANY] * len(numbers)
     columns = {"docid": numbers, "node": nodes, "strval": [""] * len(numbers), "stream": ["S"] * len(numbers)}
     sets.add(pa.table(columns, R_DOC), texts)
@@ -161,71 +220,77 @@ def _compared(texts: NumberedTexts, numbers: Sequence[int], pairs: Sequence[tupl
     return sets.pairs
 
 
-def beside_equality(lines: Sequence[Line]) -> Iterator[Line]:
-    """Yields the lines, those with near() beside as many queries with equality, and beside those where what is near was
-    made equal."""
-    equal = {
-        (line.case["queries"], line.case.get("alike")): line.seconds
-        for line in lines
-        if line.case["condition"] == EQUALITY
-    }
-    for line in lines:
-        queries, threshold = line.case["queries"], line.case["condition"]
-        base, alike = equal.get((queries, None)), equal.get((queries, threshold))
-        if base is None or threshold == EQUALITY:
-            yield line
-        else:
-            details = line.details if alike is None else {**line.details, "of_alike": alike / line.seconds}
-            yield Line(
-                line.bench, line.case, line.engine, line.plan, line.seconds, line.rows, EQUALITY, base / line.seconds,
-                details=details,
-            )  # fmt: skip
+def beside_equality(lines: Sequence[Line]) -> list[Line]:
+    """The lines, those with near() beside as many queries with equality, and beside those where what is near was made
+    equal."""
+    alike = {(line.case["queries"], line.case["alike"]): line.seconds for line in lines if "alike" in line.case}
+
+    def is_equality(line: Line) -> bool:
+        return line.case["condition"] == EQUALITY
+
+    def group(line: Line) -> tuple[object, object]:
+        return line.case["queries"], line.case.get("alike")
+
+    compared = []
+    for line in beside(lines, group, is_equality, EQUALITY):
+        seconds = alike.get((line.case["queries"], line.case["condition"]))
+        if line.baseline and seconds is not None:
+            line = replace(line, details={**line.details, "of_alike": seconds / line.seconds})
+        compared.append(line)
+    return compared
 
 
-def condition(line: Line) -> str:
-    """The condition of the queries of a line."""
+def _condition(line: Line) -> str:
     alike = line.case.get("alike")
     return str(line.case["condition"]) + ("" if alike is None else f", {alike} made equal")
 
 
-COLUMNS: tuple[Column, ...] = (
-    ("condition", condition),
-    ("queries", lambda line: line.case["queries"]),
-    ("headlines", lambda line: line.case["headlines"]),
-    ("pairs", lambda line: line.details["pairs"]),
-    ("outputs", lambda line: line.rows),
-    ("keys", lambda line: line.details.get("keys")),
-    ("sharing keys, longest first", lambda line: line.details.get("sharing_longest")),
-    ("sharing keys", lambda line: line.details.get("sharing")),
-    ("compared", lambda line: line.details.get("compared")),
-    ("headlines/s", lambda line: line.details["headlines_a_second"]),
-    ("of equality", lambda line: line.speedup),
-    ("of as many", lambda line: line.details.get("of_alike")),
+NEAR_COLUMNS = columns(
+    "condition | queries | headlines | pairs | outputs = rows | keys | sharing keys, longest first = sharing_longest | "
+    "sharing keys = sharing | compared | headlines/s = headlines_a_second | of equality = speedup | "
+    "of as many = of_alike",
+    condition=_condition,
 )
 
 
-def main() -> None:
-    made = parser("near", "near-equal headlines beside equal ones")
-    made.add_argument("--headlines", type=Path, metavar="FILE", help="lines of seconds, a tab and a headline")
-    made.add_argument("--count", type=int, metavar="N", help=f"so many headlines; default: {COUNT:,}")
-    options = parsed(made)
+def draw_near(lines: Sequence[Line], prefix: Path) -> None:
+    rates = []
+    named = [replace(line, case={**line.case, "x": line.case.get("alike", line.case["condition"])}) for line in lines]
+    for colour, queries in zip(COLOURS, dict.fromkeys(line.case["queries"] for line in lines), strict=False):
+        label = "one query" if queries == 1 else f"{queries:,} queries"
+        for alike, style, more in ((False, "D-", ""), (True, "s:", ", near ones made equal")):
+            of = [line for line in named if line.case["queries"] == queries and ("alike" in line.case) == alike]
+            rates.append(PlotSeries(label + more, "headlines_a_second", style, colour, of))
+    first = [line for line in lines if line.case["queries"] == lines[0].case["queries"] and "keys" in line.details]
+    found = []
+    for name, label in (
+        ("sharing_longest", "with a key in common, longest words first"),
+        ("sharing", "rarest words first"),
+        ("compared", "words compared"),
+    ):
+        if of := [line for line in first if name in line.details]:
+            found.append(PlotSeries(label, name, lines=of))
+    most = max((line.number("sharing_longest") for line in first), default=1.0)
+    limits = {"ylim": (0, 1.5 * most)}
+    panels = [
+        Panel("x", "condition", "headlines a second of CPU", rates, ""),
+        Panel("condition", "threshold", "earlier headlines for each", found, "", legend=True, axes=limits),
+    ]
+    draw_panels(lines, prefix, panels)
+
+
+def bench_near() -> None:
+    parser = engine_parser("near", "near-equal headlines beside equal ones")
+    parser.add_argument("--headlines", type=Path, metavar="FILE", help="lines of seconds, a tab and a headline")
+    parser.add_argument("--count", type=int, metavar="N", help=f"number of headlines; default: {COUNT:,}")
+    options = parse_options(parser)
     if options.headlines is not None and not options.headlines.is_file():
-        made.error(f"there is no file {str(options.headlines)!r}")
-    numbers = options.queries or (QUICK_NUMBERS if options.quick else NUMBERS)
+        parser.error(f"there is no file {str(options.headlines)!r}")
     count = options.count or (QUICK_COUNT if options.quick else COUNT)
     cases = [
-        Case(holds, number, count, options.headlines, options.engine, options.plan or DEFAULT_PLAN, alike)
-        for number in numbers
+        NearCase(holds, number, count, options.headlines, options.engine, options.plan or DEFAULT_PLAN, alike)
+        for number in options.queries or (QUICK_NUMBERS if options.quick else NUMBERS)
         for holds, alike in MEASURED
     ]
-    lines = list(beside_equality([in_fresh_process(measure, case) for case in with_progress(cases, str)]))
-    show(lines, f"near-equal headlines, {options.engine}", COLUMNS)
-    keep(lines, options)
-    if options.plot:
-        from bench.stage2_plot import draw_near
-
-        draw_near(lines, options.plot)
-
-
-if __name__ == "__main__":
-    main()
+    lines = beside_equality([in_fresh_process(measure_near, case) for case in with_progress(cases)])
+    report(lines, f"near-equal headlines, {options.engine}", NEAR_COLUMNS, options, draw_near)

@@ -1,46 +1,197 @@
-"""Event patterns beside what else one would take: Flink's MATCH_RECOGNIZE, and an expert's SQL on DuckDB.
+"""Event patterns beside what else one would take, and where they are answered.
 
-All have the same 100,000 events of 200 keys, a second apart, and 1 to 100 statements that differ in a range.
+`peers` compares with Flink's MATCH_RECOGNIZE, one for each statement, and with an expert's SQL on DuckDB, one query
+over a table of parameters. All have the same events of 200 keys, a second apart. Beside Flink, both are processes of
+their own, from a CSV file to a file of rows, the start included. Beside the expert, both are in this process and get
+all events in memory at once.
 
-Beside Flink, which has a statement for each, both are processes of their own, from a CSV file to a file of rows, the
-start included. Beside the expert, who has one query with a table of parameters, both are in this process and have the
-events in memory, and get them at once. Times are processor times. The rows are compared before a time is reported.
+`places` compares the places that answer event queries: the driver, executors of Spark, and SQL on DuckDB and Spark, for
+events that come at once, as in a finite run, or in intervals, as in a service.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Literal, get_args
 
+import duckdb
 import numpy as np
 import pyarrow as pa
+from pyarrow import compute
+from pyarrow import csv as arrow_csv
 
-from bench import patterns_peer_ours, patterns_peer_sql
-from bench.patterns_peer_task import COLUMNS, TEMPLATES, Task, ranges, read_rows
-from bench.patterns_thesis import lowered
-from bench.peer_runs import System, reported
-from bench.stage2_report import Column, Line
+from bench.harness import Line, columns, compared_turns, ratio, timed, with_progress
+from bench.patterns_kernel import (
+    SECOND,
+    NumberedLineage,
+    PatternOptions,
+    StreamEvents,
+    TrackedLineage,
+    add_all,
+    feed,
+    intervals,
+    lower_texts,
+)
+from bench.peer_protocol import (
+    EVENT_COLUMNS,
+    TASK_TEMPLATES,
+    PatternTask,
+    finish_task,
+    read_task,
+    read_task_rows,
+    task_ranges,
+)
+from bench.peers import PeerSystem, run_program
 from common.arrays import Ints
+from mmqjp.answers.events_run import DRIVER, EXECUTORS, SQL, kernels
+from mmqjp.answers.kernels import MakeKernel
+from mmqjp.answers.kernels import PatternResults as PlacedResults
+from pattern_stage.columns import Columns
+from pattern_stage.kernel import Kernel, Results
+from pattern_stage.values import Texts
+from xscl.algebra.events import Schema, Statement
 
-FLINK = System("flink", "patterns_peer_flink", "pyflink", java=True)
-OURS = System("mmqjp", "patterns_peer_ours", "mmqjp", uses_ours=True)
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_STREAMS: dict[str, Schema] = {"A": (("k", "string"), ("x", "number")), "B": (("b", "string"), ("y", "number"))}
+
+# ---------------------------------------------------------------- the tasks in our language
+
+TASK_INTERVAL = 5_000
+"""Seconds of an interval."""
+
+
+def task_statements(task: PatternTask) -> list[str]:
+    """The texts of the statements."""
+    texts = []
+    for low, high in task.ranges:
+        first = f"FILTER {{x >= {low!r} AND x < {high!r}}} A"
+        if task.template == "first after":
+            texts.append(f"{first} NEXT {{k = b AND y > x}} B WITHIN 1 d")
+        else:
+            rising = f"{first} FOLD {{$2.k = $.k, $2.x > $.x, }} A NEXT {{$2.k = $1.k}} A WITHIN 1 d"
+            texts.append(f"FILTER {{x <= x_1}} ({rising})")
+    return texts
+
+
+def task_streams(events: pa.Table) -> dict[str, StreamEvents]:
+    streams = {}
+    for name, schema in _STREAMS.items():
+        rows = events.filter(compute.equal(events["kind"], name))
+        keys = np.array([int(key[1:]) for key in rows["k"].to_pylist()], np.int64)
+        times = (rows["t"].to_numpy() + 1) * SECOND
+        streams[name] = StreamEvents(schema, times, rows["id"].to_numpy(), (keys, rows["x"].to_numpy()))
+    return streams
+
+
+ReadyKernel = tuple[Kernel, dict[str, Columns]]
+"""A kernel that has statements, and the events for it."""
+
+
+def ready_kernel(statements: Sequence[Statement], streams: Mapping[str, StreamEvents]) -> ReadyKernel:
+    kernel = add_all(Kernel(Texts(), NumberedLineage()), statements)
+    return kernel, {name: events.encoded(kernel.texts) for name, events in streams.items()}
+
+
+def kernel_rows(ready: ReadyKernel, interval: int) -> Ints:
+    """The rows, from a kernel that gets the events of `interval` seconds at once."""
+    kernel, events = ready
+    found = [np.zeros((0, 4), np.int64)]
+
+    def take(results: Results) -> None:
+        rows = np.zeros((len(results), 4), np.int64)
+        parts = results.events.parts
+        rows[:, 0], rows[:, 1 : 1 + parts.shape[1]] = results.statements, parts[results.at]
+        found.append(rows)
+
+    feed(kernel, events, interval * SECOND, take)
+    return np.concatenate(found)
+
+
+def run_mmqjp_task(directory: Path) -> None:
+    """The program that answers a task in a process of its own."""
+    options = arrow_csv.ReadOptions(column_names=list(EVENT_COLUMNS))
+    streams = task_streams(arrow_csv.read_csv(directory / "events.csv", options))
+    statements = lower_texts(task_statements(read_task(directory)), _STREAMS)
+    finish_task(directory, kernel_rows(ready_kernel(statements, streams), TASK_INTERVAL).tolist())
+
+
+# ---------------------------------------------------------------- the tasks in SQL
+
+_STARTS = """
+    WITH starts AS (
+        SELECT * FROM events e
+        WHERE kind = 'A' AND EXISTS (SELECT 1 FROM parameters WHERE e.x >= low AND e.x < high)
+    ), pairs AS (
+        SELECT l.id, l.x, r.id AS b, r.t FROM starts l JOIN events r
+        ON r.kind = 'B' AND r.k = l.k AND r.x > l.x AND r.t > l.t AND r.t <= l.t + 86400
+    )"""
+_PARAMETERS = "JOIN parameters ON x >= low AND x < high"
+
+SQL_FORMS: dict[str, dict[str, str]] = {
+    "first after": {
+        "rank": f"""{_STARTS}, ranked AS (
+            SELECT id, x, b, rank() OVER (PARTITION BY id ORDER BY t) AS place FROM pairs
+        ) SELECT n, id, b, 0 FROM ranked {_PARAMETERS} WHERE place = 1""",
+        "arg_min": f"""{_STARTS}, firsts AS (
+            SELECT id, any_value(x) AS x, arg_min(b, t) AS b FROM pairs GROUP BY id
+        ) SELECT n, id, b, 0 FROM firsts {_PARAMETERS}""",
+    },
+    "rising runs": {
+        "lead": f"""
+        WITH steps AS (
+            SELECT *, lead(x) OVER later > x AS rises, lead(id) OVER later AS following, lead(t) OVER later AS end_t
+            FROM events WHERE kind = 'A' WINDOW later AS (PARTITION BY k ORDER BY t)
+        ), runs AS (
+            SELECT id, x, t, rises, min(CASE WHEN NOT rises THEN id END) OVER rest AS latest,
+                min(CASE WHEN NOT rises THEN following END) OVER rest AS following,
+                min(CASE WHEN NOT rises THEN end_t END) OVER rest AS end_t
+            FROM steps
+            WINDOW rest AS (PARTITION BY k ORDER BY t ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING)
+        ) SELECT n, id, latest, following FROM runs {_PARAMETERS}
+        WHERE rises AND following IS NOT NULL AND end_t - t <= 86400""",
+    },
+}
+"""The forms of a template that we could think of, by name. Numbers of events ascend as their times do."""
+
+
+def task_database(events: pa.Table, task: PatternTask) -> duckdb.DuckDBPyConnection:
+    """A database in memory with the events and the parameters, on one processor."""
+    connection = duckdb.connect(config={"threads": 1})
+    low, high = zip(*task.ranges, strict=True)
+    parameters = pa.table({"n": np.arange(len(low)), "low": low, "high": high})
+    for name, table in (("events", events), ("parameters", parameters)):
+        connection.register("given", table)
+        connection.execute(f"CREATE TABLE {name} AS SELECT * FROM given")
+        connection.unregister("given")
+    return connection
+
+
+def sql_rows(connection: duckdb.DuckDBPyConnection, template: str, form: str) -> Ints:
+    found = connection.execute(SQL_FORMS[template][form]).fetchnumpy()
+    return np.column_stack([column.astype(np.int64) for column in found.values()])
+
+
+# ---------------------------------------------------------------- peers
+
+OURS = PeerSystem("mmqjp", "mmqjp-patterns", "mmqjp", uses_ours=True)
+FLINK = PeerSystem("flink", "flink-patterns", "pyflink", java=True)
 KEYS = 200
-TURNS, QUICK_TURNS = 5, 1
-PEER_TURNS = 1
-"""A process of Flink takes half a minute and more."""
-LONG = 3600.0
-"""Seconds after which a process is ended."""
+PROCESS_SECONDS = 3600.0
+"""Seconds after which a process is killed."""
 
 
 @dataclass(frozen=True)
-class Case:
-    """A template with its parameters, and whom it is measured beside."""
+class PatternPeersCase:
+    """`beside` is "expert" or "flink"."""
 
     template: str
     queries: int
@@ -48,118 +199,214 @@ class Case:
     beside: str
 
 
-def cases(queries: Sequence[int] | None, events: int | None, *, flink: bool, quick: bool) -> list[Case]:
-    """What is measured. With `quick` there are fewer statements and events."""
-    numbers = queries or ([1, 10] if quick else [1, 10, 100])
-    count = events or (10_000 if quick else 100_000)
-    others = ["expert", "flink"] if flink else ["expert"]
-    return [Case(template, number, count, beside) for beside in others for template in TEMPLATES for number in numbers]
+def pattern_peer_cases(options: PatternOptions) -> list[PatternPeersCase]:
+    """Says on the standard error if Flink is left out, and why."""
+    peers = ["expert", "flink"]
+    if lacking := FLINK.lacking(options.flink_python or sys.executable):
+        print(f"Flink is left out: {lacking}", file=sys.stderr)
+        peers.remove("flink")
+    numbers = options.queries or ([1, 10] if options.quick else [1, 10, 100])
+    count = options.events or (10_000 if options.quick else 100_000)
+    return [
+        PatternPeersCase(template, number, count, beside)
+        for beside in peers
+        for template in TASK_TEMPLATES
+        for number in numbers
+    ]
 
 
-def events(case: Case) -> pa.Table:
-    """The events, which are of A and B by turns."""
+def peer_events(case: PatternPeersCase) -> pa.Table:
+    """The events, of A and B in turn."""
     chance = np.random.default_rng(4)
     numbers = np.arange(1, case.events + 1)
     kinds = np.where(numbers % 2, "A", "B")
     keys = [f"v{key}" for key in chance.integers(0, KEYS, case.events).tolist()]
-    return pa.table(dict(zip(COLUMNS, (numbers, numbers, kinds, keys, chance.random(case.events) * 100), strict=True)))
+    values = chance.random(case.events) * 100
+    return pa.table(dict(zip(EVENT_COLUMNS, (numbers, numbers, kinds, keys, values), strict=True)))
 
 
-def measure(case: Case, python: str, turns: int) -> Iterator[Line]:
+_RowsWay = Callable[[], tuple[float, set[tuple[int, ...]]]]
+"""Returns CPU seconds and rows."""
+
+
+def measure_pattern_peers(case: PatternPeersCase, python: str, turns: int) -> Iterator[Line]:
     """Lines of a case: medians of turns. `python` is the interpreter that has Flink.
 
     Raises AssertionError if another way has other rows.
     """
-    task, given = Task(case.template, ranges(case.queries)), events(case)
-    if case.beside == "flink":
-        with TemporaryDirectory(prefix="mmqjp-patterns-") as made:
-            systems = ((OURS, sys.executable), (FLINK, python))
-            processes = {one.name: _process(one, path, task, given, Path(made)) for one, path in systems}
-            yield from _in_turns(case, processes, PEER_TURNS)
-        return
-    streams = patterns_peer_ours.streams(given)
-    asked = lowered(patterns_peer_ours.statements(task), streams)
-    database = patterns_peer_sql.connected(given, task)
-
-    def ours() -> Callable[[], Ints]:
-        ready = patterns_peer_ours.ready(asked, streams)
-        return lambda: patterns_peer_ours.answered(ready, case.events + 2)
-
-    ways = {"mmqjp": _clocked(ours)}
-    for form in patterns_peer_sql.FORMS[case.template]:
-        sql = partial(patterns_peer_sql.answered, database, case.template, form)
-        ways[f"SQL, {form}"] = _clocked(partial(_same, sql))
-    yield from _in_turns(case, ways, turns)
-
-
-Way = Callable[[], tuple[float, set[tuple[int, ...]]]]
-"""Returns processor seconds and rows."""
-
-
-def _in_turns(case: Case, ways: dict[str, Way], turns: int) -> Iterator[Line]:
-    taken: dict[str, list[float]] = {name: [] for name in ways}
-    expected: set[tuple[int, ...]] = set()
-    for _ in range(turns):
-        for name, way in ways.items():
-            seconds, rows = way()
-            expected = expected or rows
-            assert rows == expected, f"{name} has other rows in {case}: {len(rows)}, not {len(expected)}"
-            taken[name].append(seconds)
+    task, events = PatternTask(case.template, task_ranges(case.queries)), peer_events(case)
+    with TemporaryDirectory(prefix="mmqjp-patterns-") as directory:
+        if case.beside == "flink":
+            turns = 1  # a process of Flink takes half a minute and more
+            programs = ((OURS, sys.executable), (FLINK, python))
+            ways: dict[str, _RowsWay] = {
+                system.name: partial(_run_task, system, path, task, events, Path(directory))
+                for system, path in programs
+            }
+        else:
+            ways = _in_this_process(case, task, events)
+        taken, rows = compared_turns(ways, turns, case, "rows")
     for name, times in taken.items():
-        # The ratio of the turns' times to ours, whose line has none.
-        over = median(one / ours for one, ours in zip(times, taken["mmqjp"], strict=True))
         baseline = None if name == "mmqjp" else "mmqjp"
+        over = ratio(times, taken["mmqjp"])
         details = {"events_a_second": case.events / median(times)} | ({"over_ours": over} if baseline else {})
-        yield Line(
-            "patterns", {**asdict(case), "figure": case.beside}, None, name, median(times), len(expected), baseline,
-            1 / over if baseline else None, details=details,
-        )  # fmt: skip
+        named = {**asdict(case), "figure": case.beside}
+        faster = 1 / over if baseline else None
+        yield Line("patterns", named, None, name, median(times), len(rows), baseline, faster, details=details)
 
 
-def _process(system: System, python: str, task: Task, given: pa.Table, directory: Path) -> Way:
-    """A way that is a process."""
+def _in_this_process(case: PatternPeersCase, task: PatternTask, events: pa.Table) -> dict[str, _RowsWay]:
+    streams = task_streams(events)
+    statements = lower_texts(task_statements(task), _STREAMS)
+    database = task_database(events, task)
 
-    def run() -> tuple[float, set[tuple[int, ...]]]:
-        with TemporaryDirectory(dir=directory) as made:
-            place = Path(made)
-            task.write(place)
-            _write_events(place / "events.csv", given)
-            report, _ = reported(system, place, python, LONG)
-            return report["processor"], set(read_rows(place))
-
-    return run
-
-
-def _write_events(path: Path, given: pa.Table) -> None:
-    """Without a header, which Flink would take for an event."""
-    with path.open("w", encoding="utf-8") as out:
-        for row in zip(*(column.to_pylist() for column in given.columns), strict=True):
-            out.write(",".join(map(str, row)) + "\n")
-
-
-def _same(work: Callable[[], Ints]) -> Callable[[], Ints]:
-    return work
-
-
-def _clocked(prepare: Callable[[], Callable[[], Ints]]) -> Way:
-    """A way in this process. What prepares it is not measured."""
-
-    def run() -> tuple[float, set[tuple[int, ...]]]:
-        work = prepare()
-        begin = time.process_time()
-        rows = work()
-        seconds = time.process_time() - begin
+    def clocked(work: Callable[[], Ints]) -> tuple[float, set[tuple[int, ...]]]:
+        seconds, rows = timed(work, time.process_time)
         return seconds, set(map(tuple, rows.tolist()))
 
-    return run
+    def ours() -> tuple[float, set[tuple[int, ...]]]:
+        return clocked(partial(kernel_rows, ready_kernel(statements, streams), case.events + 2))
+
+    forms = {f"SQL, {form}": partial(sql_rows, database, case.template, form) for form in SQL_FORMS[case.template]}
+    return {"mmqjp": ours, **{name: partial(clocked, work) for name, work in forms.items()}}
 
 
-COLUMNS_SHOWN: tuple[Column, ...] = (
-    ("template", lambda line: line.case["template"]),
-    ("", lambda line: line.plan),
-    ("statements", lambda line: line.case["queries"]),
-    ("beside", lambda line: line.case["beside"]),
-    ("rows", lambda line: line.rows),
-    ("CPU s", lambda line: line.seconds),
-    ("times our time", lambda line: line.details.get("over_ours")),
+def _run_task(
+    system: PeerSystem, python: str, task: PatternTask, events: pa.Table, directory: Path
+) -> tuple[float, set[tuple[int, ...]]]:
+    """Runs a program over a directory with the task. The events have no header, which Flink would take for one."""
+    with TemporaryDirectory(dir=directory) as name:
+        place = Path(name)
+        task.write(place)
+        with (place / "events.csv").open("w", encoding="utf-8") as out:
+            for row in zip(*(column.to_pylist() for column in events.columns), strict=True):
+                out.write(",".join(map(str, row)) + "\n")
+        report, _ = run_program(system, place, python, PROCESS_SECONDS)
+        return report["processor"], set(read_task_rows(place))
+
+
+def measure_all_peers(cases: Sequence[PatternPeersCase], options: PatternOptions) -> Iterator[Line]:
+    for case in with_progress(cases):
+        yield from measure_pattern_peers(case, options.flink_python or sys.executable, 1 if options.quick else 5)
+
+
+PEER_COLUMNS = columns(
+    "template | = plan | statements = queries | beside | rows | CPU s = seconds | times our time = over_ours"
+)
+
+
+# ---------------------------------------------------------------- places
+
+PlacesTemplate = Literal["first after", "rare partners", "rising runs", "rising averages"]
+SQL_ON_SPARK = "sql on spark"
+
+
+@dataclass(frozen=True)
+class PlacesCase:
+    """Statements that have an equality of all inputs and differ in a constant, over events of two streams."""
+
+    template: PlacesTemplate
+    queries: int
+    events: int = 100_000
+    keys: int = 200
+    intervals: int = 1
+
+    def streams(self) -> dict[str, StreamEvents]:
+        """The events, a second apart; every second one is of the other stream."""
+        chance = np.random.default_rng(4)
+        streams = {}
+        for first, (name, schema) in enumerate(_STREAMS.items()):
+            numbers = np.arange(first, self.events, 2)
+            values = chance.random(len(numbers)) * 100
+            attributes = (chance.integers(0, self.keys, len(numbers)), values)
+            streams[name] = StreamEvents(schema, (numbers + 1) * SECOND, numbers, attributes)
+        return streams
+
+    def texts(self) -> Iterator[str]:
+        """The statements, each of which takes a share of the events of its own as first ones."""
+        for place in range(self.queries):
+            first = f"FILTER {{(x * 1000 + {100 * place / self.queries}) % 100 < 10}}"
+            match self.template:
+                case "first after":
+                    yield f"{first} A NEXT {{k = b AND y > x}} B WITHIN 1 d"
+                case "rare partners":
+                    yield f"{first} A NEXT {{k = b AND y - x > 99}} B WITHIN 1 d"
+                case "rising runs":
+                    yield f"{first} A FOLD {{$2.k = $.k, $2.x > $.x, }} A WITHIN 1 d"
+                case "rising averages":
+                    mean = "(AGGREGATE {avg(x) AS x BY k OVER 1 h} A)"
+                    yield f"{first} {mean} FOLD {{$2.k = $.k, $2.x > $.x, }} {mean} WITHIN 1 d"
+
+
+def places_cases(options: PatternOptions) -> list[PlacesCase]:
+    templates: tuple[PlacesTemplate, ...] = get_args(PlacesTemplate)
+    numbers = options.queries or ([10] if options.quick else [1, 10, 100])
+    base = PlacesCase("rare partners", 10, options.events or (10_000 if options.quick else 100_000))
+    cases = [replace(base, template=template, queries=number) for template in templates for number in numbers]
+    if not options.quick:
+        cases += [replace(base, queries=number, keys=10) for number in numbers if number <= 10]
+        cases += [replace(base, template=template, intervals=20) for template in templates]
+    return cases
+
+
+def places_ways(case: PlacesCase, session: SparkSession) -> dict[str, MakeKernel]:
+    """What builds the kernel of each place that can answer a case."""
+    ways = {DRIVER: kernels(DRIVER, None), EXECUTORS: kernels(EXECUTORS, session)}
+    if case.template in ("first after", "rare partners") and case.intervals == 1:
+        ways |= {SQL: kernels(SQL, None), SQL_ON_SPARK: kernels(SQL, session)}
+    return ways
+
+
+def run_place(make: MakeKernel, case: PlacesCase, statements: Sequence[Statement]) -> tuple[float, list[list[int]]]:
+    """The seconds of all intervals, and the results: a row of numbers for each, sorted."""
+    texts, tracked = Texts(), TrackedLineage()
+    kernel = make(texts, tracked.lineage)
+    events = tracked.register({name: some.encoded(texts) for name, some in case.streams().items()})
+    add_statements = kernel.add
+    for place, statement in enumerate(statements):
+        add_statements(place, statement, -1)
+    found: list[PlacedResults] = []
+    begin = time.perf_counter()
+    for part, until in intervals(events, -(-(case.events + 2) // case.intervals) * SECOND):
+        tracked.lineage.begin()
+        kernel.begin(until)
+        found += kernel.feed(part)
+        found += kernel.end()
+    seconds = time.perf_counter() - begin
+    rows = [
+        np.column_stack([one.statements, one.events.t0[one.at], one.events.t1[one.at], one.events.parts[one.at]])
+        for one in found
+    ]
+    return seconds, sorted(np.concatenate(rows).tolist()) if rows else []
+
+
+def measure_places(case: PlacesCase, session: SparkSession, turns: int) -> Iterator[Line]:
+    """Lines of a case: medians of turns, after one that is not counted.
+
+    Raises AssertionError if a place has other results than the driver.
+    """
+    statements = lower_texts(list(case.texts()), _STREAMS)
+    ways = {name: partial(run_place, make, case, statements) for name, make in places_ways(case, session).items()}
+    every, rows = compared_turns(ways, turns + 1, case, "results")
+    taken = {name: times[1:] for name, times in every.items()}
+    for name, times in taken.items():
+        details = {"events_a_second": case.events / median(times)}
+        faster = None if name == DRIVER else median(taken[DRIVER]) / median(times)
+        yield Line("patterns", asdict(case), None, name, median(times), len(rows), DRIVER, faster, details=details)
+
+
+def measure_all_places(cases: Sequence[PlacesCase], options: PatternOptions) -> Iterator[Line]:
+    from join_stage.store.spark.java import spark_session
+
+    session = spark_session(app_name="places")
+    try:
+        for case in with_progress(cases):
+            yield from measure_places(case, session, 1 if options.quick else 3)
+    finally:
+        session.stop()
+
+
+PLACES_COLUMNS = columns(
+    "template | = plan | statements = queries | keys | intervals | s = seconds | events/s = events_a_second | "
+    "results = rows | times the driver's speed = speedup"
 )

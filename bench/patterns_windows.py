@@ -1,175 +1,479 @@
-"""Match windows (section 6): what it saves to make windows small, or to pass them over, before anything is matched.
+"""Match windows (section 6): what it saves to make windows small, or to skip them, before anything is matched.
 
-The paper's matcher runs window by window: without pruning, on filtered windows (f), on those parted by patient (fp),
-and where, besides, the necessary conditions hold (fpc); trades are not parted (f, fc). Beside it stand this project's
-replay, which finds windows by SQL and matches in them in the kernel, and the kernel alone, which prunes as it goes. All
-matches are compared event by event with those found without pruning.
+The paper's matcher runs window by window: without pruning, on filtered windows (f), on windows partitioned by patient
+(fp), and where, besides, the necessary conditions hold (fpc); trades are not partitioned (f, fc). Beside it stand this
+project's replay, which finds windows by SQL and matches in them in the kernel, and the kernel alone, which prunes as it
+goes. All matches are compared event by event with those found without pruning.
 
-`Pseq` and `Pset` are about patterns of more and more variables, some of each size by chance (ten in the paper); `Ponco`
-and `Pnyse` about longer windows; `Pnyse, events` about more events.
+`Pseq` and `Pset` are patterns of more and more variables, two of each size drawn at random (ten in the paper); `Ponco`
+and `Pnyse` have longer windows; `Pnyse, events` more events.
 """
 
 from __future__ import annotations
 
 import time
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import pairwise
 from statistics import median
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from bench.patterns_stocks import lowered
-from bench.patterns_windows_data import SCHEMA, STREAM, Data, Given, Question, given, pnyse, ponco, random_question
-from bench.patterns_windows_matcher import Match, events, matches
-from bench.stage2_report import Column, Line, marked
+from bench.harness import Line, columns, compared_turns, ratio, timed
+from bench.patterns_kernel import SECOND, PatternOptions, StreamEvents, TrackedLineage, lower_texts, zipf_weights
 from pattern_stage.in_sql.kernel import DuckDBDatabase, ReplayKernel
-from pattern_stage.kernel import Kernel, Results
-from pattern_stage.lineage import Lineage
+from pattern_stage.kernel import Kernel
 from pattern_stage.values import Texts
-from xscl.algebra.events import Statement
+from xscl.algebra.events import Schema, Statement
 
-Shape = Literal["Pseq", "Pset", "Ponco", "Pnyse"]
+WindowData = Literal["onco", "nyse"]
+PatternShape = Literal["Pseq", "Pset", "Ponco", "Pnyse"]
+
+WINDOW_STREAM = "Event"
+WINDOW_SCHEMA: Schema = (("of", "string"), ("kind", "string"), ("value", "number"))
+"""The patient; a drug, a blood count or a symbol; and a dose, a count or a price."""
+
+DAY = 86_400 * SECOND
+MILLISECOND = SECOND // 1000
+
+DRUGS = ("c", "d", "p", "r", "b", "h")
+ONCO_KINDS = (*DRUGS, *(f"x{number}" for number in range(34)))
+PROTOCOL = (
+    *(("c", 0), ("d", 0), ("p", 1), ("p", 2), ("p", 3)),
+    *(("r", 1), ("r", 3), ("b", 8), ("h", 8), ("b", 15)),
+)
+"""The events of a cycle, with their days."""
+CYCLES, CYCLE_DAYS, PATIENTS_PER_YEAR, OTHERS_PER_CYCLE = 6, 21, 160, 25
+TRADED = 500
+"""The number of symbols."""
+
+
+# ---------------------------------------------------------------- events
+
+
+def window_events(data: WindowData, count: int, seed: int = 1) -> StreamEvents:
+    """Events like those of chemotherapies, or like trades of shares.
+
+    The paper's data are not public. It says that treatments follow a protocol and are shifted in time: here each
+    patient has six cycles of three weeks, in which the events of the protocol come in their order, among events of
+    other kinds. Of its trades it says nothing: here one comes every millisecond, symbols follow Zipf's law, and prices
+    are random walks.
+    """
+    chance = np.random.default_rng(seed)
+    return _chemotherapies(count, chance) if data == "onco" else _trades(count, chance)
+
+
+def _chemotherapies(count: int, chance: np.random.Generator) -> StreamEvents:
+    patients = count // (CYCLES * (len(PROTOCOL) + OTHERS_PER_CYCLE)) + 200
+    begins = np.cumsum(chance.exponential(365 / PATIENTS_PER_YEAR, patients)) * DAY
+    drugs = [ONCO_KINDS.index(name) for name, _ in PROTOCOL]
+    times, kinds, owners = [], [], []
+    for patient in range(patients):
+        for cycle in range(CYCLES):
+            others = chance.integers(len(DRUGS), len(ONCO_KINDS), OTHERS_PER_CYCLE)
+            days = np.concatenate([[day for _, day in PROTOCOL], chance.integers(0, CYCLE_DAYS, OTHERS_PER_CYCLE)])
+            # Within a day, the events of the protocol come in its order.
+            within = np.concatenate([np.linspace(0, 0.4, len(PROTOCOL)), chance.uniform(0, 1, OTHERS_PER_CYCLE)])
+            times.append(begins[patient] + (cycle * CYCLE_DAYS + days + within) * DAY)
+            kinds.append(np.concatenate([drugs, others]))
+            owners.append(np.full(len(kinds[-1]), patient))
+    at = np.concatenate(times)
+    order = np.argsort(at, kind="stable")
+    # The first patients come one by one: events count from where as many are treated as later on.
+    settled = order[np.searchsorted(at[order], CYCLES * CYCLE_DAYS * DAY) :][:count]
+    assert len(settled) == count, "too few patients"
+    places = np.arange(count)
+    distinct = np.maximum.accumulate(np.round(at[settled]).astype(np.int64) - places) + places
+    values = chance.integers(1, 1000, count).astype(np.float64)
+    names = np.array(ONCO_KINDS)[np.concatenate(kinds)[settled]]
+    return StreamEvents(WINDOW_SCHEMA, distinct, places, (np.concatenate(owners)[settled], names, values))
+
+
+def _trades(count: int, chance: np.random.Generator) -> StreamEvents:
+    kinds = chance.choice(TRADED, count, p=zipf_weights(TRADED, 1.0))
+    prices = np.zeros(count)
+    for symbol in range(TRADED):
+        own = np.flatnonzero(kinds == symbol)
+        prices[own] = 100 + np.cumsum(chance.choice((-1.0, 1.0), len(own)))
+    names = np.array([f"s{symbol}" for symbol in range(TRADED)])[kinds]
+    numbers = np.arange(count)
+    return StreamEvents(WINDOW_SCHEMA, (numbers + 1) * MILLISECOND, numbers, (np.zeros(count, np.int64), names, prices))
+
+
+# ---------------------------------------------------------------- patterns
+
+
+@dataclass(frozen=True)
+class PatternVariable:
+    """A variable for events of a kind. The values of a Kleene variable may have to rise or to fall."""
+
+    name: str
+    kind: str
+    kleene: bool = False
+    rises: bool = False
+    falls: bool = False
+
+
+@dataclass(frozen=True)
+class WindowPattern:
+    """Sets of variables one after the other, of one patient if `together`, within a window in microseconds."""
+
+    sets: tuple[tuple[PatternVariable, ...], ...]
+    window: int
+    together: bool
+
+    def text(self) -> str:
+        written = []
+        for some in self.sets:
+            members = [f"{WINDOW_STREAM}{'+' * one.kleene} {one.name}{'[]' * one.kleene}" for one in some]
+            written.append(f"SET({', '.join(members)})" if len(members) > 1 else members[0])
+        tests = ["[of]"] if self.together else []
+        for one in (one for some in self.sets for one in some):
+            tests.append(f'{one.name}{"[]" * one.kleene}.kind = "{one.kind}"')
+            if one.rises or one.falls:
+                tests.append(f"{one.name}[i].value {'>' if one.rises else '<'} {one.name}[i-1].value")
+        return (
+            f"PATTERN SEQ({', '.join(written)}) WHERE {{{' AND '.join(tests)}}} "
+            f"WITHIN {self.window / SECOND:.10g} s EARLIEST MAXIMAL"
+        )
+
+
+def ponco(days: int) -> WindowPattern:
+    """Drugs of a cycle in any order, then several doses of two others, then two blood counts."""
+    sets = (
+        (PatternVariable("c", "c"), PatternVariable("d", "d")),
+        (PatternVariable("p", "p", True), PatternVariable("r", "r", True)),
+        (PatternVariable("b", "b"), PatternVariable("h", "h")),
+    )
+    return WindowPattern(sets, days * DAY, True)
+
+
+def pnyse(milliseconds: int) -> WindowPattern:
+    """Two shares that rise, then one that falls."""
+    sets = (
+        (PatternVariable("a", "s5", True, rises=True), PatternVariable("g", "s8", True, rises=True)),
+        (PatternVariable("i", "s12", True, falls=True),),
+    )
+    return WindowPattern(sets, milliseconds * MILLISECOND, False)
+
+
+def random_pattern(data: WindowData, shape: PatternShape, size: int, chance: np.random.Generator) -> WindowPattern:
+    """Variables of random kinds, one after the other or in any order."""
+    names = ONCO_KINDS if data == "onco" else tuple(f"s{symbol}" for symbol in range(40))
+    kinds = chance.choice(len(names), size, replace=False).tolist()
+    some = tuple(PatternVariable(f"v{place}", names[kind]) for place, kind in enumerate(kinds, 1))
+    window = 10 * DAY if data == "onco" else 20 * MILLISECOND
+    return WindowPattern((some,) if shape == "Pset" else tuple((one,) for one in some), window, data == "onco")
+
+
+# ---------------------------------------------------------------- the paper's matcher
+
+
+class WindowEvent(NamedTuple):
+    number: int
+    time: int
+    of: int
+    kind: str
+    value: float
+
+
+Bindings = tuple[tuple[WindowEvent, ...], ...]
+"""The events of each variable."""
+
+WindowMatch = tuple[tuple[int, ...], ...]
+"""Their numbers."""
+
+
+class AutomatonInstance(NamedTuple):
+    """The progress of an instance: its set, its bindings, and whether it has passed over what would have closed its set
+    since it took an event last."""
+
+    place: int
+    bound: Bindings
+    passed: bool
+
+
+def single_events(events: StreamEvents) -> list[WindowEvent]:
+    rows = zip(events.times.tolist(), *(column.tolist() for column in events.columns), strict=True)
+    return [WindowEvent(number, *row) for number, row in enumerate(rows)]
+
+
+class SetAutomaton:
+    """The paper's automaton, whose states are the sets of variables that have events.
+
+    It runs for each window, from its first event on, and each further event meets all its instances. Where an instance
+    goes on in several ways, it becomes several. Where conditions are about single events only, an instance takes all
+    that it can: what it left out would make it neither earliest nor maximal. Only an event that closes a set with `+`
+    may be passed over, if that set goes on later. Otherwise an instance may also leave out what it could take; matches
+    that could be earlier or longer are dropped at the end.
+    """
+
+    def __init__(self, pattern: WindowPattern, *, partitioned: bool) -> None:
+        self._variables = [one for some in pattern.sets for one in some]
+        self._set_of = [place for place, some in enumerate(pattern.sets) for _ in some]
+        self._of_set = [[at for at, of in enumerate(self._set_of) if of == place] for place in range(len(pattern.sets))]
+        self._together = pattern.together and not partitioned
+        self._is_free = not any(one.rises or one.falls for one in self._variables)
+        self._goes_on = [any(one.kleene for one in some) for some in pattern.sets]
+
+    def matches(self, window: Sequence[WindowEvent]) -> Iterator[WindowMatch]:
+        """Yields the matches that begin with the first event of a window."""
+        first = window[0]
+        nothing: Bindings = ((),) * len(self._variables)
+        live = [
+            AutomatonInstance(0, _bind(nothing, at, first), False)
+            for at in self._of_set[0]
+            if self._variables[at].kind == first.kind
+        ]
+        complete = [one for one in live if self._is_complete(one)]
+        live = [one for one in live if not self._is_over(one)]
+        for event in window:
+            if event is first:
+                continue
+            if not live:
+                break
+            steps = [(one, step) for one in live for step in self._steps(one, event, first)]
+            complete += [step for one, step in steps if step is not one and self._is_complete(step)]
+            live = [step for _, step in steps if not self._is_over(step)]
+        for bound in self._chosen([one.bound for one in complete], window):
+            yield tuple(tuple(event.number for event in some) for some in bound)
+
+    def _is_complete(self, one: AutomatonInstance) -> bool:
+        return one.place == len(self._of_set) - 1 and self._is_full(one)
+
+    def _is_over(self, one: AutomatonInstance) -> bool:
+        return self._is_complete(one) and not self._goes_on[one.place]
+
+    def _is_full(self, one: AutomatonInstance) -> bool:
+        return all(one.bound[at] for at in self._of_set[one.place])
+
+    def _steps(self, one: AutomatonInstance, event: WindowEvent, first: WindowEvent) -> list[AutomatonInstance]:
+        """What an instance becomes at an event."""
+        if self._together and event.of != first.of:
+            return [one]
+        found = []
+        for at in self._of_set[one.place]:
+            variable = self._variables[at]
+            if event.kind == variable.kind and _takes(variable, one.bound[at], event):
+                found.append(AutomatonInstance(one.place, _bind(one.bound, at, event), False))
+        if found:
+            return found if self._is_free else [*found, one]
+        if one.place + 1 < len(self._of_set) and self._is_full(one):
+            for at in self._of_set[one.place + 1]:
+                if event.kind == self._variables[at].kind:
+                    if not one.passed:
+                        found.append(AutomatonInstance(one.place + 1, _bind(one.bound, at, event), False))
+                    if self._goes_on[one.place] or not self._is_free:
+                        found.append(one._replace(passed=self._is_free))
+                    return found
+        return [one]
+
+    def _chosen(self, complete: list[Bindings], window: Sequence[WindowEvent]) -> list[Bindings]:
+        """Those that are earliest and maximal."""
+        if self._is_free:
+            if not self._goes_on[-1]:
+                return complete
+            return [one for one in complete if not any(_is_part(one, other) for other in complete)]
+        return [one for one in complete if not any(map(self._is_valid, self._changed(one, window)))]
+
+    def _changed(self, bound: Bindings, window: Sequence[WindowEvent]) -> Iterator[Bindings]:
+        """Bindings with an earlier first event of a variable, or with one event more."""
+        used = {event.number for some in bound for event in some}
+        for at, some in enumerate(bound):
+            for event in window:
+                if event.number in used or event.kind != self._variables[at].kind or event is window[0]:
+                    continue
+                if event.time < some[0].time:
+                    yield (*bound[:at], (event, *some[1:]), *bound[at + 1 :])
+                if self._variables[at].kleene:
+                    more = tuple(sorted((*some, event), key=lambda one: one.time))
+                    yield (*bound[:at], more, *bound[at + 1 :])
+
+    def _is_valid(self, bound: Bindings) -> bool:
+        for variable, some in zip(self._variables, bound, strict=True):
+            if any(not _takes(variable, (one,), other) for one, other in pairwise(some)):
+                return False
+        if self._together and len({event.of for some in bound for event in some}) > 1:
+            return False
+        return all(
+            bound[at][-1].time < bound[other][0].time
+            for at, place in enumerate(self._set_of)
+            for other, behind in enumerate(self._set_of)
+            if behind == place + 1
+        )
+
+
+def _bind(bound: Bindings, at: int, event: WindowEvent) -> Bindings:
+    return (*bound[:at], (*bound[at], event), *bound[at + 1 :])
+
+
+def _takes(variable: PatternVariable, before: tuple[WindowEvent, ...], event: WindowEvent) -> bool:
+    """Whether a variable that has some events may have another one."""
+    if not before:
+        return True
+    if not variable.kleene or event.time <= before[-1].time:
+        return False
+    if variable.rises:
+        return event.value > before[-1].value
+    return not variable.falls or event.value < before[-1].value
+
+
+def _is_part(one: Bindings, other: Bindings) -> bool:
+    return one != other and all(set(some) <= set(more) for some, more in zip(one, other, strict=True))
+
+
+def window_matches(pattern: WindowPattern, events: Sequence[WindowEvent], pruned: str) -> set[WindowMatch]:
+    """The matches of a pattern, found window by window: the paper's Algorithm 1, with its two faults mended.
+
+    At the end, windows that cannot have a match are skipped, instead of ending all; and whether variables have
+    candidates, in order, is asked of the window as it is. `pruned` has `f` for filtered windows, `p` for partitioned
+    ones, and `c` if the necessary conditions are checked before a window is matched.
+    """
+    filtered, partitioned, checked = "f" in pruned, "p" in pruned and pattern.together, "c" in pruned
+    automaton = SetAutomaton(pattern, partitioned=partitioned)
+    sets = [[one.kind for one in some] for some in pattern.sets]
+    kinds = {kind for some in sets for kind in some}
+    found: set[WindowMatch] = set()
+
+    def match(window: deque[WindowEvent]) -> None:
+        if not checked or _may_match(window, sets, len(kinds)):
+            found.update(automaton.matches(window))
+
+    windows: dict[int, deque[WindowEvent]] = defaultdict(deque)
+    for event in events:
+        if filtered and event.kind not in kinds:
+            continue
+        window = windows[event.of if partitioned else 0]
+        while window and event.time - window[0].time > pattern.window:
+            match(window)
+            window.popleft()
+        window.append(event)
+    for window in windows.values():
+        while window:
+            match(window)
+            window.popleft()
+    return found
+
+
+def _may_match(window: deque[WindowEvent], sets: Sequence[Sequence[str]], count: int) -> bool:
+    if len(window) < count or window[0].kind not in sets[0]:
+        return False
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    for event in window:
+        first.setdefault(event.kind, event.time)
+        last[event.kind] = event.time
+    if any(kind not in first for some in sets for kind in some):
+        return False
+    return all(first[one] < last[other] for some, behind in pairwise(sets) for one in some for other in behind)
+
+
+# ---------------------------------------------------------------- the measurement
 
 UNPRUNED = "no pruning"
 
 
 @dataclass(frozen=True)
-class Case:
-    """Questions of a shape: so many, of so many variables, or one, with a window of so many days or milliseconds."""
+class WindowsCase:
+    """Patterns of a shape: several, of `size` variables, or one, with a window of as many days or milliseconds."""
 
     figure: str
-    shape: Shape
-    data: Data
+    shape: PatternShape
+    data: WindowData
     events: int
     size: int = 0
     window: int = 0
     questions: int = 1
 
-    def asked(self) -> list[Question]:
-        """The questions."""
-        match self.shape:
-            case "Ponco":
-                return [ponco(self.window)]
-            case "Pnyse":
-                return [pnyse(self.window)]
-            case shape:
-                chance = np.random.default_rng((self.size, 7))
-                return [random_question(self.data, shape, self.size, chance) for _ in range(self.questions)]
+    def patterns(self) -> list[WindowPattern]:
+        if self.shape == "Ponco":
+            return [ponco(self.window)]
+        if self.shape == "Pnyse":
+            return [pnyse(self.window)]
+        chance = np.random.default_rng((self.size, 7))
+        return [random_pattern(self.data, self.shape, self.size, chance) for _ in range(self.questions)]
 
 
-@dataclass
-class Run:
-    """CPU time, and the matches of each question."""
-
-    seconds: float
-    found: list[set[Match]]
+WindowRun = tuple[float, list[set[WindowMatch]]]
+"""CPU seconds, and the matches of each pattern."""
 
 
-def one_by_one(asked: Sequence[Question], some: Given, pruned: str) -> Run:
-    """Runs questions by the paper's matcher, each for itself."""
-    singles = events(some)
-    start = time.process_time()
-    found = [matches(question, singles, pruned) for question in asked]
-    return Run(time.process_time() - start, found)
+def run_matcher(patterns: Sequence[WindowPattern], events: StreamEvents, pruned: str) -> WindowRun:
+    """Runs patterns by the paper's matcher, each for itself."""
+    singles = single_events(events)
+    return timed(lambda: [window_matches(one, singles, pruned) for one in patterns], time.process_time)
 
 
-def by_kernel(asked: Sequence[Question], some: Given, *, replayed: bool) -> Run:
-    """Runs questions in the kernel, each for itself: with `replayed`, in the windows that DuckDB has found, on one
-    core."""
-    run = Run(0.0, [])
-    for statement in lowered([question.text() for question in asked], {STREAM: SCHEMA}):
-        seconds, found = _by_kernel(statement, some, replayed=replayed)
-        run.seconds += seconds
-        run.found.append(found)
-    return run
+def run_window_kernel(patterns: Sequence[WindowPattern], events: StreamEvents, replayed: bool) -> WindowRun:
+    """Runs patterns in the kernel, each for itself: if `replayed`, in the windows that DuckDB finds, on one core."""
+    statements = lower_texts([one.text() for one in patterns], {WINDOW_STREAM: WINDOW_SCHEMA})
+    runs = [_run_statement(statement, events, replayed) for statement in statements]
+    return sum(seconds for seconds, _ in runs), [found for _, found in runs]
 
 
-def _by_kernel(statement: Statement, some: Given, *, replayed: bool) -> tuple[float, set[Match]]:
-    texts, lineage = Texts(), Lineage()
-    columns = some.columns(texts, lineage)
-    numbers = dict(zip(columns.parts[:, 0].tolist(), range(len(some)), strict=True))
-    one: Kernel | ReplayKernel = Kernel(texts, lineage)
+def _run_statement(statement: Statement, events: StreamEvents, replayed: bool) -> tuple[float, set[WindowMatch]]:
+    texts, tracked = Texts(), TrackedLineage()
+    lineage = tracked.lineage
+    registered = tracked.register({WINDOW_STREAM: events.encoded(texts)})
+    kernel: Kernel | ReplayKernel = Kernel(texts, lineage)
     if replayed:
         database = DuckDBDatabase(lambda connection: connection.execute("SET threads = 1"))
-        one = ReplayKernel(texts, database, Kernel(texts, lineage), lambda: Kernel(texts, lineage))
+        kernel = ReplayKernel(texts, database, Kernel(texts, lineage), lambda: Kernel(texts, lineage))
     start = time.process_time()
-    one.add(0, statement, -1)
+    kernel.add(0, statement, -1)
     lineage.begin()
-    one.begin(1 << 61)
-    results = one.feed({STREAM: columns}) + one.end()
+    kernel.begin(1 << 61)
+    results = kernel.feed(registered) + kernel.end()
     seconds = time.process_time() - start
-    return seconds, {match for result in results for match in _taken(result, lineage, numbers)}
+    return seconds, {match for one in results for _, match in tracked.matches(one)}
 
 
-def _taken(results: Results, lineage: Lineage, numbers: dict[int, int]) -> Iterator[Match]:
-    origins = lineage.origins(np.unique(results.events.parts))
-    bound = {
-        number: tuple(sorted(numbers[part] for part in origin.parts or (number,))) for number, origin in origins.items()
-    }
-    for row in results.events.parts[results.at].tolist():
-        yield tuple(bound[number] for number in row)
-
-
-def measure(case: Case, turns: int) -> Iterator[Line]:
+def measure_windows(case: WindowsCase, quick: bool = False, turns: int = 1) -> Iterator[Line]:
     """Lines of a case: medians of turns, in each of which all ways run over all events.
 
     Raises AssertionError if a way has other matches than there are without pruning.
     """
-    asked, some = case.asked(), given(case.data, case.events)
-    ways: dict[str, Callable[[], Run]] = {UNPRUNED: lambda: one_by_one(asked, some, "")}
+    patterns, events = case.patterns(), window_events(case.data, case.events)
+    ways: dict[str, Callable[[], WindowRun]] = {UNPRUNED: partial(run_matcher, patterns, events, "")}
     for pruned in ("f", "fp", "fpc") if case.data == "onco" else ("f", "fc"):
-        ways[pruned] = lambda pruned=pruned: one_by_one(asked, some, pruned)  # type: ignore[misc]  # a default
-    ways["SQL, then kernel"] = lambda: by_kernel(asked, some, replayed=True)
-    ways["kernel"] = lambda: by_kernel(asked, some, replayed=False)
-    runs: dict[str, list[Run]] = {plan: [] for plan in ways}
-    for _ in range(turns):
-        for plan, way in ways.items():
-            runs[plan].append(way())
-            assert runs[plan][-1].found == runs[UNPRUNED][-1].found, f"{case}: {plan} has other matches"
-    for plan, taken in runs.items():
-        seconds = median(one.seconds for one in taken)
-        times = median(base.seconds / one.seconds for base, one in zip(runs[UNPRUNED], taken, strict=True))
-        is_base = plan == UNPRUNED
-        yield Line(
-            "patterns",
-            asdict(case),
-            None,
-            plan,
-            seconds,
-            sum(map(len, taken[0].found)),
-            None if is_base else UNPRUNED,
-            None if is_base else times,
-            details={"events_a_second": case.events * case.questions / seconds},
+        ways[pruned] = partial(run_matcher, patterns, events, pruned)
+    ways["SQL, then kernel"] = partial(run_window_kernel, patterns, events, True)
+    ways["kernel"] = partial(run_window_kernel, patterns, events, False)
+    taken, found = compared_turns(ways, turns, case, "matches")
+    for plan, times in taken.items():
+        baseline = None if plan == UNPRUNED else UNPRUNED
+        faster = ratio(taken[UNPRUNED], times) if baseline else None
+        details = {"events_a_second": case.events * case.questions / median(times)}
+        rows = sum(map(len, found))
+        yield Line("patterns", asdict(case), None, plan, median(times), rows, baseline, faster, details=details)
+
+
+def windows_cases(options: PatternOptions) -> list[WindowsCase]:
+    """Figures 6 and 8; with --quick fewer sizes, windows and events."""
+    quick = options.quick
+    onco, nyse = (options.events or (6_000 if quick else full) for full in (20_000, 50_000))
+    cases = [
+        WindowsCase(
+            f"{shape}, {data}", shape, data, onco if data == "onco" else nyse, size, questions=1 if quick else 2
         )
-
-
-def cases(count: int | None, *, quick: bool) -> list[Case]:
-    """Figures 6 and 8. With `quick`, fewer sizes and windows, and fewer events."""
-    onco, nyse = count or (6_000 if quick else 20_000), count or (6_000 if quick else 50_000)
-    sizes = (1, 4, 10) if quick else tuple(range(1, 11))
-    several = 1 if quick else 2
-    made = [
-        Case(f"{shape}, {data}", shape, data, onco if data == "onco" else nyse, size, questions=several)
         for data in ("onco", "nyse")
         for shape in ("Pseq", "Pset")
-        for size in sizes
+        for size in ((1, 4, 10) if quick else range(1, 11))
     ]
-    base = Case("Ponco", "Ponco", "onco", onco)
-    made += [replace(base, window=days) for days in ((10, 30) if quick else (5, 10, 20, 30, 40, 50))]
-    base = Case("Pnyse", "Pnyse", "nyse", nyse)
-    made += [replace(base, window=window) for window in ((20, 60) if quick else (10, 20, 40, 60, 80, 100))]
+    base = WindowsCase("Ponco", "Ponco", "onco", onco)
+    cases += [replace(base, window=days) for days in ((10, 30) if quick else (5, 10, 20, 30, 40, 50))]
+    base = WindowsCase("Pnyse", "Pnyse", "nyse", nyse)
+    cases += [replace(base, window=window) for window in ((20, 60) if quick else (10, 20, 40, 60, 80, 100))]
     counts = (1_000, 10_000) if quick else (100, 1_000, 10_000, 100_000, 1_000_000)
-    return made + [replace(base, figure="Pnyse, events", window=50, events=number) for number in counts]
+    return cases + [replace(base, figure="Pnyse, events", window=50, events=number) for number in counts]
 
 
-COLUMNS: tuple[Column, ...] = (
-    ("figure", lambda line: line.case["figure"]),
-    ("", lambda line: line.plan),
-    ("variables", lambda line: line.case["size"] or None),
-    ("window", lambda line: line.case["window"] or None),
-    ("events", lambda line: line.case["events"]),
-    ("events/s", lambda line: line.details["events_a_second"]),
-    ("matches", lambda line: line.rows),
-    ("times as fast as without", marked),
+WINDOWS_COLUMNS = columns(
+    "figure | = plan | variables = size | window | events | events/s = events_a_second | matches = rows | "
+    "times as fast as without = marked",
+    size=lambda line: line.case["size"] or None,
+    window=lambda line: line.case["window"] or None,
 )

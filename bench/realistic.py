@@ -12,98 +12,363 @@ for each of a few; a dictionary in Python for one. Before a time is reported, th
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, wraps
+from pathlib import Path
 from random import Random
 from statistics import median
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.parquet as pq
+from lxml import etree
 
-from bench.command import with_progress
-from bench.realistic_naive import Pairs, SameTitle, by_statements, by_stream_join
-from bench.realistic_split import PARTS, Call, PartTimes, recorded, replayed
-from bench.realistic_workload import POPULAR, RealisticQuery, script, subscriptions
-from bench.stage2_engines import medians, opened, plans_of, session
-from bench.stage2_floor import LEAF_BITS, Floor
-from bench.stage2_report import Column, Line, keep, marked, parsed, parser, show, speedup
-from bench.stage2_rows import check_equal, rows_digest
-from bench.timing import clocked, floor
-from bench.workload import HOUR, channel, items
+from bench.harness import (
+    Line,
+    columns,
+    engine_parser,
+    medians,
+    parse_floor,
+    parse_options,
+    print_table,
+    save,
+    seconds_of,
+    speedup,
+    timed,
+    with_progress,
+)
+from bench.joins import (
+    LEAF_BITS,
+    Postings,
+    check_equal,
+    floor_seconds,
+    opened_engine,
+    plans_of,
+    rows_digest,
+    spark_of_process,
+    timed_join,
+)
+from bench.plots import new_figure, save_figure
+from bench.workload import (
+    HOUR,
+    LONGEST_HOURS,
+    POPULAR,
+    FieldDatabase,
+    RealisticQuery,
+    channel,
+    field_tables,
+    items,
+    script_of,
+    subscriptions,
+)
 from feeds.documents import Document
+from join_stage.protocol import JoinEngine
 from mmqjp.answers.output import Output
 from mmqjp.engine import Session
 from mmqjp.process import gc_frozen
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 NUMBERS = [1000, 10_000, 100_000]
 ITEMS, QUICK_ITEMS, BATCH = 20_000, 10_000, 5_000
 ROUNDS = 3
 SAMPLE = 100
 
+ItemBatches = Sequence[Sequence[Document]]
+ItemPairs = set[tuple[int, int]]
+"""Numbers of items, the earlier first."""
+
 
 @dataclass(frozen=True)
-class Case:
+class RealisticCase:
     queries: int
     items: int
     batch: int = BATCH
 
 
-Batches = list[list[Document]]
-
-
-def workload(case: Case) -> tuple[Batches, list[RealisticQuery]]:
+def realistic_workload(case: RealisticCase) -> tuple[ItemBatches, list[RealisticQuery]]:
     """The documents as bytes, batch by batch, and the subscriptions."""
     documents = [Document(d.id, d.xml_bytes(), stream=d.stream, time=(d.t0, d.t1)) for d in items(case.items)]
     batches = [documents[first : first + case.batch] for first in range(0, case.items, case.batch)]
     return batches, subscriptions(case.queries)
 
 
-# ------------------------------------------------------------ the whole path
+# ---------------------------------------------------------------- programs without mmqjp
+
+
+def by_statements(batches: ItemBatches, queries: Sequence[RealisticQuery]) -> tuple[float, float, list[ItemPairs]]:
+    """On DuckDB, for each batch a statement for each subscription: seconds to insert the items, seconds of all
+    statements, and the pairs of each subscription. Items past all windows are dropped."""
+    found: list[ItemPairs] = [set() for _ in queries]
+    inserting = joining = 0.0
+    database = FieldDatabase()
+    connection = database.connection
+    try:
+        for batch in batches:
+            begin = time.perf_counter()
+            first = database.insert(batch)
+            old = f"SELECT doc FROM items WHERE t < {batch[0].t0 - LONGEST_HOURS * HOUR}"
+            for name in ("links", "authors", "categories", "items"):
+                connection.execute(f"DELETE FROM {name} WHERE doc IN ({old})")
+            between = time.perf_counter()
+            for one, pairs in zip(queries, found, strict=True):
+                pairs.update(connection.execute(one.sql.replace("$new", str(first))).fetchall())
+            joining += time.perf_counter() - between
+            inserting += between - begin
+    finally:
+        connection.close()
+    return inserting, joining, found
+
+
+class SameTitle:
+    """One subscription as a program of its own: the same headline in one channel and then in another one."""
+
+    def __init__(self, first: str, second: str, hours: int) -> None:
+        self._first, self._second, self._window = first, second, hours * HOUR
+        self._seen: dict[str, list[tuple[int, int]]] = {}
+
+    def run(self, batches: ItemBatches) -> ItemPairs:
+        found: ItemPairs = set()
+        number = 0
+        for batch in batches:
+            for document in batch:
+                self._arrived(number, document, found)
+                number += 1
+            self._forget(batch[-1].t0 - self._window)
+        return found
+
+    def _arrived(self, number: int, document: Document, found: ItemPairs) -> None:
+        root = etree.fromstring(document.xml_bytes())
+        channel, title = root.findtext("channel_url"), (root.findtext("title") or "").lower()
+        if channel == self._second:
+            for earlier, when in self._seen.get(title, ()):
+                if when < document.t0 <= when + self._window:
+                    found.add((earlier, number))
+        if channel == self._first:
+            self._seen.setdefault(title, []).append((number, document.t0))
+
+    def _forget(self, before: int) -> None:
+        self._seen = {title: live for title, of in self._seen.items() if (live := [x for x in of if x[1] >= before])}
+
+
+def by_stream_join(
+    session: SparkSession, batches: ItemBatches, wanted: Sequence[tuple[str, str, int]]
+) -> tuple[list[float], list[ItemPairs]]:
+    """On Spark, a stream-stream join for each (channel, channel, hours): its seconds and its pairs. The items come as
+    Parquet files, a batch a file, their XML already parsed."""
+    seconds, found = [], []
+    with TemporaryDirectory(prefix="mmqjp-naive-") as directory:
+        arriving, first = Path(directory) / "items", 0
+        arriving.mkdir()
+        for number, batch in enumerate(batches):
+            rows = field_tables(batch, first)["items"]
+            stamped = rows.append_column("at", rows["t"].cast(pa.timestamp("us", "UTC")))
+            pq.write_table(stamped, arriving / f"{number:04}.parquet")
+            first += len(batch)
+        for number, one in enumerate(wanted):
+            pairs: ItemPairs = set()
+            checkpoint = Path(directory) / f"checkpoint{number}"
+            seconds.append(seconds_of(partial(_run_stream_join, session, arriving, checkpoint, *one, pairs)))
+            found.append(pairs)
+    return seconds, found
+
+
+def _run_stream_join(
+    session: SparkSession, arriving: Path, checkpoint: Path, one: str, other: str, hours: int, pairs: ItemPairs
+) -> None:
+    """Runs the streaming query over all files, one a trigger, and collects its rows."""
+    from pyspark.sql.functions import expr
+
+    def side(channel: str, name: str) -> DataFrame:
+        schema = "doc long, t long, channel string, url string, title string, guid string, at timestamp"
+        stream = session.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(arriving))
+        return stream.where(f"channel = '{channel}'").withWatermark("at", "1 hour").alias(name)
+
+    condition = f"lower(l.title) = lower(r.title) AND r.at > l.at AND r.at <= l.at + INTERVAL {hours} HOURS"
+    joined = side(one, "l").join(side(other, "r"), expr(condition)).selectExpr("l.doc AS doc1", "r.doc AS doc2")
+
+    def collect(rows: DataFrame, _: int) -> None:
+        pairs.update((row.doc1, row.doc2) for row in rows.collect())
+
+    writer = joined.writeStream.foreachBatch(collect).option("checkpointLocation", str(checkpoint))
+    query = writer.trigger(availableNow=True).start()
+    try:
+        query.awaitTermination()
+    finally:
+        query.stop()
+
+
+# ---------------------------------------------------------------- the parts of an engine
+
+PARTS = ("admission and parse", "stage 1", "stage 2", "expansion", "store", "rest")
+_JOIN = "stage 2"
+
+
+class PartTimes:
+    """The seconds of each part of an engine, without those of the parts inside it; observed by wrapping its methods."""
+
+    def __init__(self, engine: Session) -> None:
+        self.seconds = dict.fromkeys(PARTS, 0.0)
+        self._inside = ["rest"]
+        self._since = time.perf_counter()
+        # The engine's parts are its own business; only a benchmark looks behind them.
+        components, store = engine._components, engine._store
+        self._wrap(components.admission, "admission and parse", "admit")
+        self._wrap(components.stage1, "stage 1", "evaluate", "finish_batch")
+        self._wrap_readers(components.pipeline)
+        self._wrap(components.records, "store", "load", "flush")
+        self._wrap(components.outbox, "store", "save_matches", "save_answers")
+        self._wrap(store, "store", "append", "select", "find", "evict", "begin", "commit")
+        self._wrap_join(store)
+
+    def reset(self) -> None:
+        self.seconds = dict.fromkeys(PARTS, 0.0)
+        self._since = time.perf_counter()
+
+    def charge(self) -> None:
+        """Charges the time since the last part to the current one; call it at the end."""
+        now = time.perf_counter()
+        self.seconds[self._inside[-1]] += now - self._since
+        self._since = now
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Charges the block to a part. What a join does with its own store is the join's."""
+        self.charge()
+        self._inside.append(_JOIN if self._inside[-1] == _JOIN else name)
+        try:
+            yield
+        finally:
+            self.charge()
+            self._inside.pop()
+
+    def _wrap(self, owner: object, part: str, *names: str) -> None:
+        for name in names:
+            setattr(owner, name, self._timed(getattr(owner, name), part))
+
+    def _wrap_readers(self, pipeline: Any) -> None:
+        make_reader = pipeline._reader
+
+        def made(*arguments: Any) -> Any:
+            reader = make_reader(*arguments)
+            self._wrap(reader, "expansion", "read_chunk")
+            return reader
+
+        pipeline._reader = made
+
+    def _timed(self, method: Callable[..., Any], part: str) -> Callable[..., Any]:
+        @wraps(method)
+        def timed(*arguments: Any, **keywords: Any) -> Any:
+            with self.part(part):
+                return method(*arguments, **keywords)
+
+        return timed
+
+    def _wrap_join(self, store: Any) -> None:
+        join = self._timed(store.join, _JOIN)
+        store.join = lambda *arguments: _Listed(self, join(*arguments))
+
+
+class _Listed:
+    """The matches of a join. Listing them counts as time of the join."""
+
+    def __init__(self, split: PartTimes, matches: Any) -> None:
+        self._split, self._matches = split, matches
+        self.num_rows = matches.num_rows
+
+    def to_batches(self, max_chunksize: int) -> Iterator[pa.RecordBatch]:
+        with self._split.part(_JOIN):
+            batches = iter(self._matches.to_batches(max_chunksize=max_chunksize))
+        while True:
+            with self._split.part(_JOIN):
+                batch = next(batches, None)
+            if batch is None:
+                return
+            yield batch
+
+
+StoreCall = tuple[str, tuple[Any, ...]]
+"""A method of a store, and its arguments."""
+
+
+def record_calls(store: JoinEngine) -> list[StoreCall]:
+    """The calls that an engine makes of its store from now on, as far as joins depend on them: a list that grows."""
+    calls: list[StoreCall] = []
+
+    def record(name: str, wanted: Callable[[tuple[Any, ...]], bool]) -> None:
+        method = getattr(store, name)
+
+        @wraps(method)
+        def recording(*arguments: Any) -> Any:
+            if wanted(arguments):
+                calls.append((name, arguments))
+            return method(*arguments)
+
+        setattr(store, name, recording)
+
+    for name in ("put_rows", "drop_rows", "begin", "commit", "join", "evict"):
+        record(name, lambda arguments: True)
+    record("append", lambda arguments: arguments[0] == "documents")
+    return calls
+
+
+def replay_calls(store: JoinEngine, calls: Iterable[StoreCall], keep: bool) -> tuple[float, pa.Table]:
+    """Makes recorded calls of another store: the seconds of all joins, and their rows if they are kept."""
+    seconds, tables = 0.0, []
+    for name, arguments in calls:
+        if name == "join":
+            batch, first, scope = arguments
+            joined = timed_join(store, batch, first, scope, keep)
+            seconds += joined.seconds
+            tables.append(joined.table)
+        else:
+            getattr(store, name)(*arguments)
+    return seconds, pa.concat_tables(tables)
+
+
+# ---------------------------------------------------------------- the whole path
 
 
 @dataclass(frozen=True)
-class Run:
-    """A run of the whole path: the seconds of registration and of all batches, the latter also by stage, the outputs,
-    and the calls of stage 2."""
+class PathRun:
+    """The seconds of registration and of all batches, the latter also by stage, the outputs, and the calls of stage
+    2."""
 
     registering: float
     seconds: float
     parts: Mapping[str, float]
     outputs: list[Output]
-    calls: list[Call]
+    calls: list[StoreCall]
 
 
-def run(engine: str, plan: str, batches: Batches, asked: Sequence[RealisticQuery]) -> Run:
+def run_path(engine: str, plan: str, batches: ItemBatches, queries: Sequence[RealisticQuery]) -> PathRun:
     """Runs all batches through a new engine. Work left to the first batch is done before the timing."""
-    with Session(engine, lateness=HOUR, plan=plan) as opened_engine:
-        calls = recorded(opened_engine._store)
-        begin = time.perf_counter()
-        opened_engine.subscribe(script(asked))
-        opened_engine.registry.flush()
-        registering = time.perf_counter() - begin
-        outputs: list[Output] = []
-        split = PartTimes(opened_engine)
+    with Session(engine, lateness=HOUR, plan=plan) as opened:
+        calls = record_calls(opened._store)
+
+        def register() -> None:
+            opened.subscribe(script_of(queries))
+            opened.registry.flush()
+
+        registering = seconds_of(register)
+        split = PartTimes(opened)
         split.reset()
         with gc_frozen():  # as `mmqjp run` does: registered queries need no collection
-            begin = time.perf_counter()
-            for batch in batches:
-                outputs += opened_engine.process(batch)
-            seconds = time.perf_counter() - begin
-        split.stop()
-    return Run(registering, seconds, split.seconds, outputs, calls)
+            seconds, outputs = timed(lambda: [output for batch in batches for output in opened.process(batch)])
+        split.charge()
+    return PathRun(registering, seconds, split.seconds, outputs, calls)
 
 
-def lxml_floor(batches: Batches) -> float:
-    """Seconds to parse the documents and to read every tag."""
-    return clocked(partial(floor, [document.xml_bytes() for batch in batches for document in batch]))
-
-
-def pairs_of(outputs: Sequence[Output], batches: Batches, places: Sequence[int]) -> list[Pairs]:
+def output_pairs(outputs: Sequence[Output], batches: ItemBatches, places: Sequence[int]) -> list[ItemPairs]:
     """The results of the subscriptions with these numbers, as pairs of item numbers."""
     number = {document.id: place for place, document in enumerate(d for batch in batches for d in batch)}
-    found: dict[str, Pairs] = {f"q{place + 1}": set() for place in places}
+    found: dict[str, ItemPairs] = {f"q{place + 1}": set() for place in places}
     for output in outputs:
         if output.query in found:
             one, other = output.documents
@@ -111,26 +376,25 @@ def pairs_of(outputs: Sequence[Output], batches: Batches, places: Sequence[int])
     return list(found.values())
 
 
-def check_pairs(name: str, found: Sequence[Pairs], expected: Sequence[Pairs]) -> None:
+def check_pairs(name: str, found: Sequence[ItemPairs], expected: Sequence[ItemPairs]) -> None:
     """Raises AssertionError unless a program without mmqjp finds what the engine finds."""
     for place, (one, other) in enumerate(zip(found, expected, strict=True)):
         assert one == other, f"{name} tells subscription {place} of the sample of other items"
 
 
-# ------------------------------------------------------------ stage 2 alone
+# ---------------------------------------------------------------- stage 2 alone
 
 
 @dataclass(frozen=True)
 class FloorInput:
-    """The input of the floor for each join: the values that it keeps and those that it joins, as interned values."""
+    """The postings that the floor keeps and those that it joins, and how many documents are kept."""
 
-    kept: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
-    joined: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
+    kept: Postings
+    joined: Postings
     documents: int
-    """How many documents are kept."""
 
 
-def floor_inputs(calls: Sequence[Call]) -> Iterator[FloorInput]:
+def floor_inputs(calls: Sequence[StoreCall]) -> Iterator[FloorInput]:
     """The values of each recorded join and of the documents kept until then."""
     known: dict[str, int] = {}
     values, arrived, docids = (np.zeros(0, np.int64) for _ in range(3))
@@ -146,17 +410,17 @@ def floor_inputs(calls: Sequence[Call]) -> Iterator[FloorInput]:
                 still = ~np.isin(docids, np.fromiter(gone, np.int64, len(gone)))
                 values, arrived, docids = values[still], arrived[still], docids[still]
             batch = arguments[0]
-            new = _postings(batch.r_doc, known)
+            new = _interned(batch.r_doc, known)
             yield FloorInput((values, arrived), new, len(starts))
             starts.update(zip(batch.r_docts["docid"].to_pylist(), batch.r_docts["t0"].to_pylist(), strict=True))
             values, arrived = np.concatenate([values, new[0]]), np.concatenate([arrived, new[1]])
             docids = arrived >> LEAF_BITS
 
 
-def _postings(r_doc: pa.Table, known: dict[str, int]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def _interned(r_doc: pa.Table, known: dict[str, int]) -> Postings:
     """The interned values of a batch, and for each the document and its place among the document's values."""
     texts = r_doc["strval"].to_pylist()
-    values = np.array([known.setdefault(text, len(known)) for text in texts], np.int64)
+    values: npt.NDArray[np.int64] = np.array([known.setdefault(text, len(known)) for text in texts], np.int64)
     docids = r_doc["docid"].to_numpy()
     order = np.argsort(docids, kind="stable")
     values, docids = values[order], docids[order]
@@ -166,33 +430,29 @@ def _postings(r_doc: pa.Table, known: dict[str, int]) -> tuple[npt.NDArray[np.in
 
 
 def _floor(inputs: Sequence[FloorInput]) -> float:
-    seconds = 0.0
-    for one in inputs:
-        with Floor() as floor:
-            floor.keep(*one.kept)
-            begin = time.perf_counter()
-            floor.join(*one.joined)
-            seconds += time.perf_counter() - begin
+    return sum(floor_seconds([one.kept], None, one.joined)[0] for one in inputs)
+
+
+def _replay(engine: str, plan: str, calls: Sequence[StoreCall], tables: dict[str, pa.Table]) -> float:
+    with opened_engine(engine, plan) as store:
+        seconds, rows = replay_calls(store, calls, plan not in tables)
+    tables.setdefault(plan, rows)
     return seconds
 
 
-def _replay(engine: str, plan: str, calls: Sequence[Call], tables: dict[str, pa.Table]) -> float:
-    with opened(engine, plan) as store:
-        seconds, rows = replayed(store, calls, plan not in tables)
-    tables.setdefault(plan, rows)
-    return sum(seconds)
+# ---------------------------------------------------------------- measuring
 
 
-# ------------------------------------------------------------ measuring
-
-
-def measure(case: Case, engine: str, plans: Sequence[str], rounds: int, sample: int = SAMPLE) -> list[Line]:
+def measure_realistic(
+    case: RealisticCase, engine: str, plans: Sequence[str], rounds: int, sample: int = SAMPLE
+) -> list[Line]:
     """Lines for stage 2 alone, the whole path and the programs without mmqjp. Raises AssertionError if any two ways
     differ."""
-    batches, asked = workload(case)
-    runs: dict[str, list[Run]] = {plan: [] for plan in plans}
-    ways: dict[str, Callable[[], float]] = {"floor": partial(lxml_floor, batches)}
-    ways |= {plan: partial(_path, engine, plan, batches, asked, runs[plan]) for plan in plans}
+    batches, queries = realistic_workload(case)
+    texts = [document.xml_bytes() for batch in batches for document in batch]
+    runs: dict[str, list[PathRun]] = {plan: [] for plan in plans}
+    ways: dict[str, Callable[[], float]] = {"floor": partial(seconds_of, partial(parse_floor, texts))}
+    ways |= {plan: partial(_path, engine, plan, batches, queries, runs[plan]) for plan in plans}
     path = medians(ways, rounds)
     first = runs[plans[0]][0]
     for plan in plans:
@@ -205,124 +465,113 @@ def measure(case: Case, engine: str, plans: Sequence[str], rounds: int, sample: 
     stage2 = medians(joins, rounds)
     check_equal({plan: rows_digest(table) for plan, table in tables.items()})
 
-    without = list(_without_us(case, engine, batches, asked, first, sample))
-    baseline = without[0] if without else None
+    without = list(_without_us(case, engine, batches, queries, first, sample))
+    baseline = without[0]
     basic = stage2.get("basic")
     about = {"state": inputs[-1].documents, "batch": case.batch, "queries": case.queries, "items": case.items}
-    lines = [
-        Line(
-            bench="realistic",
-            case=about,
-            engine=engine,
-            plan=plan,
-            seconds=stage2[plan],
-            rows=tables[plan].num_rows,
-            baseline=None if basic is None or plan == "basic" else "basic",
-            speedup=None if plan == "basic" else speedup(basic, stage2[plan]),
-            floor=stage2["floor"],
-        )
-        for plan in plans
-    ]
+    lines = []
     for plan in plans:
-        parts = {part: median(one.parts[part] for one in runs[plan]) for part in PARTS}
+        base = None if plan == "basic" else basic
+        name, faster, rows = None if base is None else "basic", speedup(base, stage2[plan]), tables[plan].num_rows
+        lines.append(Line("realistic", about, engine, plan, stage2[plan], rows, name, faster, stage2["floor"]))
+    for plan in plans:
+        details = {
+            "outputs_a_document": len(first.outputs) / case.items,
+            "registering": median(one.registering for one in runs[plan]),
+            **{part: median(one.parts[part] for one in runs[plan]) for part in PARTS},
+        }
+        outputs, compared = len(first.outputs), (baseline.plan, speedup(baseline.seconds, path[plan]))
+        scaled = baseline.extrapolated
         lines.append(
-            Line(
-                bench="realistic-path",
-                case=about,
-                engine=engine,
-                plan=plan,
-                seconds=path[plan],
-                rows=len(first.outputs),
-                baseline=baseline.plan if baseline else None,
-                speedup=speedup(baseline.seconds if baseline else None, path[plan]),
-                floor=path["floor"],
-                extrapolated=baseline is not None and baseline.extrapolated,
-                details={
-                    "outputs_a_document": len(first.outputs) / case.items,
-                    "registering": median(one.registering for one in runs[plan]),
-                    **parts,
-                },
-            )
+            Line("realistic-path", about, engine, plan, path[plan], outputs, *compared, path["floor"], scaled, details)
         )
     return lines + without
 
 
-def _path(engine: str, plan: str, batches: Batches, asked: Sequence[RealisticQuery], runs: list[Run]) -> float:
-    runs.append(run(engine, plan, batches, asked))
+def _path(
+    engine: str, plan: str, batches: ItemBatches, queries: Sequence[RealisticQuery], runs: list[PathRun]
+) -> float:
+    runs.append(run_path(engine, plan, batches, queries))
     return runs[-1].seconds
 
 
 def _without_us(
-    case: Case, engine: str, batches: Batches, asked: Sequence[RealisticQuery], ours: Run, sample: int
+    case: RealisticCase,
+    engine: str,
+    batches: ItemBatches,
+    queries: Sequence[RealisticQuery],
+    ours: PathRun,
+    sample: int,
 ) -> Iterator[Line]:
     """Lines for the programs without mmqjp, the baseline of the whole path first. Each result is checked."""
 
-    def line(plan: str, of: str, seconds: float, rows: int, queries: int, extrapolated: bool) -> Line:
+    def line(plan: str, of: str, seconds: float, found: Sequence[ItemPairs], queries: int, extrapolated: bool) -> Line:
         about = {"state": None, "batch": case.batch, "queries": queries, "items": case.items}
-        return Line("realistic-without", about, of, plan, seconds, rows, None, None, extrapolated=extrapolated)
+        return Line("realistic-without", about, of, plan, seconds, sum(map(len, found)), extrapolated=extrapolated)
 
     popular = range(min(len(POPULAR), case.queries))
-    expected = pairs_of(ours.outputs, batches, popular)
+    expected = output_pairs(ours.outputs, batches, popular)
+    wanted = [(channel(one), channel(other), hours) for one, other, hours in POPULAR]
     if engine == "spark":
-        wanted = [(channel(one), channel(other), hours) for one, other, hours in POPULAR]
-        seconds, found = by_stream_join(session(), batches, [wanted[place] for place in popular])
+        seconds, found = by_stream_join(spark_of_process(), batches, [wanted[place] for place in popular])
         check_pairs("a streaming join on Spark", found, expected)
-        rows = sum(map(len, found))
         scaled = sum(seconds) / len(seconds) * case.queries
-        yield line("streaming joins", "spark", scaled, rows, case.queries, case.queries > len(popular))
+        yield line("streaming joins", "spark", scaled, found, case.queries, case.queries > len(popular))
     places = sorted({*popular, *Random(5).sample(range(case.queries), min(sample, case.queries))})
-    taken_in, joined, found = by_statements(batches, [asked[place] for place in places])
-    check_pairs("a statement on DuckDB", found, pairs_of(ours.outputs, batches, places))
-    scaled = taken_in + joined / len(places) * case.queries
-    yield line("statements", "duckdb", scaled, sum(map(len, found)), case.queries, len(places) < case.queries)
-    one, other, hours = POPULAR[0]
-    alone, pairs = SameTitle(channel(one), channel(other), hours).run(batches)
+    inserting, joining, found = by_statements(batches, [queries[place] for place in places])
+    check_pairs("a statement on DuckDB", found, output_pairs(ours.outputs, batches, places))
+    scaled = inserting + joining / len(places) * case.queries
+    yield line("statements", "duckdb", scaled, found, case.queries, len(places) < case.queries)
+    alone, pairs = timed(partial(SameTitle(*wanted[0]).run, batches))
     check_pairs("the program in Python", [pairs], expected[:1])
-    yield line("Python, one query", "python", alone, len(pairs), 1, False)
+    yield line("Python, one query", "python", alone, [pairs], 1, False)
 
 
-# ------------------------------------------------------------ the report
+# ---------------------------------------------------------------- the report
 
 _NAMES = {"realistic": "stage 2", "realistic-path": "whole path", "realistic-without": "without us"}
-COLUMNS: tuple[Column, ...] = (
-    ("", lambda line: _NAMES[line.bench]),
-    ("plan", lambda line: line.plan),
-    ("queries", lambda line: line.case["queries"]),
-    ("items", lambda line: line.case["items"]),
-    ("state", lambda line: line.case["state"]),
-    ("seconds", lambda line: line.seconds),
-    ("items/s", lambda line: float(str(line.case["items"])) / line.seconds),
-    ("rows", lambda line: line.rows),
-    ("floor, s", lambda line: line.floor),
-    ("over floor", lambda line: line.over_floor),
-    ("times faster", marked),
-    ("than", lambda line: line.baseline),
+REALISTIC_COLUMNS = columns(
+    "= name | plan | queries | items | state | seconds | items/s = rate | rows | floor, s = floor | "
+    "over floor = over_floor | "
+    "times faster = marked | than = baseline",
+    name=lambda line: _NAMES[line.bench],
+    rate=lambda line: line.number("items") / line.seconds,
 )
-
-PART_COLUMNS: tuple[Column, ...] = (
-    ("plan", lambda line: line.plan),
-    ("queries", lambda line: line.case["queries"]),
-    ("outputs a document", lambda line: line.details["outputs_a_document"]),
-    ("registering, s", lambda line: line.details["registering"]),
-    *((f"{part}, s", lambda line, part=part: line.details[part]) for part in PARTS),
+PART_COLUMNS = columns(
+    "plan | queries | outputs a document = outputs_a_document | registering, s = registering | "
+    + " | ".join(f"{part}, s = {part}" for part in PARTS)
 )
 
 
-def main() -> None:
-    options = parsed(parser("realistic", "lifelike subscriptions with windows: stage 2, and the whole path"))
-    numbers = options.queries or ([10_000] if options.quick else NUMBERS)
+def draw_parts(lines: Sequence[Line], prefix: Path) -> None:
+    """Draws where the time of the whole path goes, beside that of its floor."""
+    figure = new_figure(8, 1.6 + 0.6 * len(lines))
+    axes = figure.subplots()
+    names = [f"{line.plan}, {line.case['queries']:,} queries" for line in lines]
+    before = [0.0] * len(lines)
+    for part in PARTS:
+        widths = [line.number(part) for line in lines]
+        axes.barh(names, widths, left=before, height=0.6, label=part)
+        before = [a + b for a, b in zip(before, widths, strict=True)]
+    for place, line in enumerate(lines):
+        axes.plot([line.floor] * 2, [place - 0.4, place + 0.4], color="black")
+    axes.set(xlabel="seconds; the black line is lxml alone")
+    axes.invert_yaxis()
+    save_figure(figure, prefix)
+
+
+def bench_realistic() -> None:
+    parser = engine_parser("realistic", "lifelike subscriptions with windows: stage 2, and the whole path")
+    options = parse_options(parser)
     plans = plans_of(options.engine, options.plan, quick=options.quick)
-    cases = [Case(number, QUICK_ITEMS if options.quick else ITEMS) for number in numbers]
-    lines = [line for case in with_progress(cases, str) for line in measure(case, options.engine, plans, ROUNDS)]
-    show(lines, f"lifelike subscriptions, {options.engine}", COLUMNS)
+    cases = [
+        RealisticCase(number, QUICK_ITEMS if options.quick else ITEMS)
+        for number in options.queries or ([10_000] if options.quick else NUMBERS)
+    ]
+    lines = [line for case in with_progress(cases) for line in measure_realistic(case, options.engine, plans, ROUNDS)]
+    print_table(lines, f"lifelike subscriptions, {options.engine}", REALISTIC_COLUMNS)
     paths = [line for line in lines if line.bench == "realistic-path"]
-    show(paths, "the whole path by stage", PART_COLUMNS)
-    keep(lines, options)
+    print_table(paths, "the whole path by stage", PART_COLUMNS)
+    save(lines, options)
     if options.plot:
-        from bench.stage2_plot import draw_parts
-
-        draw_parts(paths, PARTS, options.plot)
-
-
-if __name__ == "__main__":
-    main()
+        draw_parts(paths, options.plot)

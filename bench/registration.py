@@ -1,206 +1,405 @@
-"""How long it takes to register queries: their patterns in stage 1, their texts in an engine, and a store reopened.
+"""How long it takes to register queries: as scripts of many kinds, as files of commands, and their patterns in stage 1.
 
     mmqjp bench registration
     mmqjp bench registration --quick --csv registration.csv --json registration.json
 
-First come the rates of several kinds of queries, and the commands `check` and `run` over a file of them (see
-`bench.registration_rates` and `bench.registration_commands`).
-Patterns are given to the catalog and to stage 1 as the engine does. Texts are given to an engine on DuckDB that has
-seen no similar ones. A store with very many different texts is closed and opened again.
+For each kind of queries, a script is registered in an engine on DuckDB in memory, in a process of its own, and `check`
+and `run` read it as a file. Before a time is reported, some of the queries are registered one by one in a second
+engine, which must give the same outputs for a few documents. Without --quick, patterns are also given to the catalog
+and to stage 1 as the engine does; texts to an engine that has seen no similar ones; and a store with very many
+different texts is closed and opened again.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import subprocess
+import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from math import isqrt
+from pathlib import Path
 from random import Random
+from resource import RUSAGE_SELF, getrusage
 from statistics import median
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-
-from bench.command import file, with_progress
-from bench.fresh import in_fresh_process
-from bench.registration_commands import measure_commands
-from bench.registration_rates import COLUMNS, RATES, Rate, measure_rate
-from bench.registration_scripts import KINDS
-from bench.stage1_workload import VOCABULARIES, documents, patterns
-from bench.stage2_report import Line, keep
-from bench.stage2_report import show as show_lines
-from bench.timing import ROUNDS, clocked, evaluate, floor, in_turns, ratio
-from bench.workload import channel, items, queries
+from bench.harness import (
+    Line,
+    columns,
+    in_fresh_process,
+    in_turns,
+    output_file,
+    parse_floor,
+    print_rows,
+    print_table,
+    ratio,
+    save,
+    seconds_of,
+    timed,
+    with_progress,
+)
+from bench.stage1_workload import VOCABULARIES, evaluate, patterns, stage1_documents
+from bench.workload import HOUR, SECOND, START, channel, items, parameters, queries, write_documents
+from feeds.documents import Document
+from join_stage.protocol import DEFAULT_PLAN
 from mmqjp.engine import Session
 from templates.catalog import Catalog
 from xpath_stage.evaluator import XPathStage
 from xscl.algebra.joins import Conjunct
 
+# ---------------------------------------------------------------- scripts
+
+_TAGS = [f"{kind}{n}" for kind in ("title", "author", "link", "date", "place", "topic", "text", "id") for n in range(9)]
+_FUNCTIONS = ("lower-case", "upper-case", "normalize-space", "canonical-url", "host")
+_MISTAKE_EVERY = 100
+"""In `mistakes`, one of as many queries has a mistake."""
+
+
+def _join(predicate: str, window: str) -> str:
+    return f"FROM S//a->x[./t->t][./w->w] FOLLOWED BY {{{predicate}, {window}}} S//b->y[./t->u]"
+
+
+def _different(number: int) -> Iterator[str]:
+    """Texts of which no two are equal. Hardly any two differ in constants only."""
+    rng, seen = Random(8), set[str]()
+    while len(seen) < number:
+        text = _RandomQuery(rng).text()
+        if text not in seen:
+            seen.add(text)
+            yield text
+
+
+SCRIPT_KINDS: dict[str, Callable[[int], Iterator[str]]] = {
+    "names": lambda number: (_join("t = u", "60 min") for _ in range(number)),
+    "windows": lambda number: (_join("t = u", f"{3_600 + n} s") for n in range(number)),
+    "keywords": lambda number: (
+        _join(f't = u AND contains(w, "word{n % 1_000:03}.")', f"{3_600 + n} s") for n in range(number)
+    ),
+    "expert": lambda number: (one.xscl for one in parameters(number)),
+    "different": _different,
+    "mistakes": lambda number: (
+        text if n % _MISTAKE_EVERY else _wrong(text, n // _MISTAKE_EVERY) for n, text in enumerate(_different(number))
+    ),
+    "all-wrong": lambda number: (_wrong(_join("t = u", f"{3_600 + n} s"), n) for n in range(number)),
+}
+"""Texts of queries: equal ones, ones that differ in constants, quite different ones, and mistakes."""
+
+INVALID = ("mistakes", "all-wrong")
+"""The kinds that cannot be registered."""
+
+
+def named_queries(kind: str, number: int) -> Iterator[str]:
+    """The queries of a kind, each with a name of its own: number 7 is called n7."""
+    for n, text in enumerate(SCRIPT_KINDS[kind](number)):
+        yield f"{text} PUBLISH n{n}"
+
+
+def named_script(kind: str, number: int) -> str:
+    """The queries of a kind as a script, one on each line."""
+    return "".join(f"{text};\n" for text in named_queries(kind, number))
+
+
+def matching_pairs(number: int) -> list[Document]:
+    """Pairs of documents that match for `names`, `windows` and some of `keywords`, and that a few of `different`
+    match."""
+    rng, pairs = Random(9), []
+    for n in range(number):
+        text = f"<w>word{n * 3 % 1_000:03}. and more</w>"
+        fields = "".join(f"<{tag}>value {n % 3}</{tag}>" for tag in rng.sample(_TAGS, 20))
+        for place, name in enumerate("ab"):
+            xml = f"<{name}><t>value {n}</t>{text}{fields}</{name}>"
+            pairs.append(Document(f"{name}{n}", xml, time=START + (place * 60 + n) * SECOND))
+    return pairs
+
+
+def _wrong(text: str, n: int) -> str:
+    """A query with a mistake: in its syntax, in a name, or in a window."""
+    match n % 3:
+        case 0:
+            return text.replace("[", "[[", 1)
+        case 1:
+            return text.replace(" = ", " = nothing.", 1) if " = " in text else f"{text} extra"
+    return text.replace("FROM ", "FORM ", 1)
+
+
+class _RandomQuery:
+    """Writes one query at random: a filter, or a join of two or three blocks, each over paths of its own."""
+
+    def __init__(self, rng: Random) -> None:
+        self._rng, self._numbers = rng, count()
+
+    def text(self) -> str:
+        rng = self._rng
+        roots, leaves = [], []
+        for _ in range(rng.choice((1, 2, 2, 2, 3))):
+            block, root, bound = self._block()
+            roots.append((block, root))
+            leaves.append(bound)
+        source = roots[0][0]
+        for place, (block, _) in enumerate(roots[1:], 1):
+            left, right, number = leaves[place - 1], leaves[place], rng.choice((1, 1, 2))
+            joins = dict.fromkeys(self._equality(left, right) for _ in range(number))
+            operator = rng.choice(("FOLLOWED BY", "JOIN"))
+            source += f" {operator} {{{' AND '.join(joins)}, {rng.randint(1, 200)} h}} {block}"
+        return f"{self._select([root for _, root in roots], [leaf for one in leaves for leaf in one])}FROM {source}"
+
+    def _block(self) -> tuple[str, str, list[str]]:
+        rng, root = self._rng, f"v{next(self._numbers)}"
+        bound = [f"v{next(self._numbers)}" for _ in range(rng.randint(1, 3))]
+        paths = [f"[.{rng.choice(('/', '//'))}{rng.choice(_TAGS)}->{name}]" for name in bound]
+        if rng.random() < 0.4:
+            paths.append(f"[.{rng.choice(('/', '//'))}{rng.choice(_TAGS)}]")
+        if rng.random() < 0.3:
+            paths.append(f'[./{rng.choice(_TAGS)} = "value {rng.randrange(100)}"]')
+        step = rng.choice(("//a", "//b", "/a", "//item", "//*"))
+        return f"S{step}->{root}{''.join(paths)}", root, bound
+
+    def _equality(self, left: list[str], right: list[str]) -> str:
+        rng = self._rng
+        one, other = rng.choice(left), rng.choice(right)
+        if rng.random() < 0.2:
+            function = rng.choice(_FUNCTIONS)
+            return f"{function}({one}) = {function}({other})"
+        return f"{one} = {other}"
+
+    def _select(self, roots: list[str], leaves: list[str]) -> str:
+        rng = self._rng
+        match rng.randrange(3):
+            case 0:
+                return ""
+            case 1:
+                some = rng.sample(leaves, rng.randint(1, len(leaves)))
+                return f"SELECT {', '.join([*some, f'{rng.choice(roots)}/{rng.choice(_TAGS)} AS p'])} "
+        return f'SELECT <found by="{{{rng.choice(leaves)}}}"><about>{{{rng.choice(roots)}}}</about></found> '
+
+
+# ---------------------------------------------------------------- rates
+
+RATES = tuple(kind for kind in SCRIPT_KINDS if kind not in INVALID)
+COMPARED, PAIRS = 40, 6
+"""The number of queries that are also registered one by one, and of pairs of documents for them."""
+
+
+@dataclass(frozen=True)
+class Rate:
+    """`number` queries of a kind are registered."""
+
+    kind: str
+    number: int
+
+
+def measure_rate(case: Rate) -> Line:
+    """Registers a script. Raises AssertionError if queries are missing, or get something else one by one."""
+    outputs = compare_registrations(case.kind)
+    text = named_script(case.kind, case.number)
+    with Session("duckdb") as engine:
+        seconds = seconds_of(lambda: engine.subscribe(text), time.process_time)
+        registered = len(engine.registry.subscriptions)
+    assert registered == case.number, f"{case.kind}: {registered} queries are registered, not {case.number}"
+    rss = getrusage(RUSAGE_SELF).ru_maxrss >> 10
+    details = {"queries_a_second": registered / seconds, "rss_mib": rss, "compared_outputs": outputs}
+    about = {"what": "subscribe", "kind": case.kind, "queries": case.number}
+    return Line("registration", about, "duckdb", DEFAULT_PLAN, seconds, registered, details=details)
+
+
+def compare_registrations(kind: str) -> int:
+    """Compares a script with its queries one by one, and returns how many outputs they have."""
+    found = []
+    for texts in ([named_script(kind, COMPARED)], list(named_queries(kind, COMPARED))):
+        with Session("duckdb") as engine:
+            for text in texts:
+                engine.subscribe(text)
+            outputs = engine.process(matching_pairs(PAIRS))
+            found.append(sorted((o.query, o.documents, sorted(o.nodes.items()), o.xml, o.id) for o in outputs))
+    assert found[0] == found[1], f"{kind}: queries get something else if they are registered one by one"
+    return len(found[0])
+
+
+# ---------------------------------------------------------------- commands
+
+
+@dataclass(frozen=True)
+class CommandCost:
+    """The exit status of a command, its seconds of CPU and of the clock, its peak memory, and its output."""
+
+    status: int
+    cpu: float
+    wall: float
+    rss_mib: int
+    output: str
+    errors: str
+
+
+def measure_commands(kind: str, number: int) -> Iterator[Line]:
+    """Runs `check` and `run` over a file of queries, the latter for one pair of documents, on DuckDB: without a state,
+    with a new one, and again with that state. Raises AssertionError if one does something else than it should."""
+    with tempfile.TemporaryDirectory(prefix="mmqjp-registration-") as name:
+        directory = Path(name)
+        (directory / "queries.xscl").write_text(named_script(kind, number), encoding="utf-8")
+        write_documents(matching_pairs(1), directory / "documents.jsonl")
+        checked = run_command(directory, "check", "queries.xscl")
+        yield _command_line("check", kind, number, checked)
+        if kind in INVALID:
+            assert checked.status == 1 and "error: " in checked.errors, f"{kind}: the mistakes are not found"
+            return
+        assert f": {number:,} quer" in checked.output, f"{kind}: check says {checked.output[:200]!r}"
+        outputs = []
+        for what, *options in (
+            ("run", "--output", "plain"),
+            ("run, new state", "--output", "kept", "--state", "state"),
+            ("run, that state", "--output", "kept", "--state", "state"),
+        ):
+            command = ["run", "--engine", "duckdb", "--queries", "queries.xscl", "--documents", "documents.jsonl"]
+            run = run_command(directory, *command, *options)
+            assert run.status == 0, f"{kind}: {run.errors[-500:]}"
+            outputs.append(sorted(json.loads(line)["id"] for line in (directory / options[1]).open("rb")))
+            yield _command_line(what, kind, number, run)
+        assert outputs[0] == outputs[1] == outputs[2], f"{kind}: a run with a state writes other outputs"
+
+
+def run_command(directory: Path, *arguments: str) -> CommandCost:
+    """Runs a command of ours in a directory, with the modules that this process imports."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    with (directory / "stdout").open("w+b") as out, (directory / "stderr").open("w+b") as err:
+        begin = time.monotonic()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "mmqjp", *arguments], cwd=directory, env=environment, stdout=out, stderr=err
+        )
+        _, status, used = os.wait4(process.pid, 0)
+        wall = time.monotonic() - begin
+        process.returncode = os.waitstatus_to_exitcode(status)
+        output, errors = ((directory / stream).read_text("utf-8") for stream in ("stdout", "stderr"))
+    return CommandCost(process.returncode, used.ru_utime + used.ru_stime, wall, used.ru_maxrss >> 10, output, errors)
+
+
+def _command_line(what: str, kind: str, number: int, command: CommandCost) -> Line:
+    about = {"what": what, "kind": kind, "queries": number}
+    details = {"queries_a_second": number / command.cpu, "wall_seconds": command.wall, "rss_mib": command.rss_mib}
+    return Line("registration", about, "duckdb", DEFAULT_PLAN, command.cpu, number, details=details)
+
+
+RATE_COLUMNS = columns(
+    "what | kind | queries | seconds | queries/s = queries_a_second | wall, s = wall_seconds | memory, MiB = rss_mib"
+)
+
+
+# ---------------------------------------------------------------- patterns, texts and a store
+
 DISTINCT, SUBSCRIPTIONS, QUICK = 5_000, 100_000, 10_000
+ROUNDS = 41
 _MORE = 20
-_HOUR = 3_600_000_000
 
 
-@dataclass(frozen=True)
-class OfPatterns:
-    """Seconds to register all subscriptions; milliseconds, then, for one more pattern and for the document after it;
-    and the time of many documents as a ratio to the floor."""
-
-    seconds: float
-    one_more_ms: float
-    next_document_ms: float
-    cached: float
-
-
-@dataclass(frozen=True)
-class OfTexts:
-    """Seconds to subscribe to the distinct texts, and to subscribe to them again till there are all subscriptions; then
-    the milliseconds of each further new text, of the document after it, and of the one after that."""
-
-    distinct: float
-    again: float
-    one_more_ms: list[float]
-    next_document_ms: list[float]
-    usual_document_ms: list[float]
-
-    @property
-    def paid_ms(self) -> float:
-        """What a document pays for the new text before it."""
-        pairs = zip(self.next_document_ms, self.usual_document_ms, strict=True)
-        return median(after - usual for after, usual in pairs)
-
-
-@dataclass(frozen=True)
-class OfReopening:
-    """Seconds to open a store of many queries, and milliseconds of the document after that."""
-
-    seconds: float
-    next_document_ms: float
-
-
-def measure_patterns(distinct: int = DISTINCT, subscriptions: int = SUBSCRIPTIONS) -> OfPatterns:
-    """Registers subscriptions, each with a window of its own, to patterns over feed items."""
+def measure_pattern_registration(distinct: int = DISTINCT, subscriptions: int = SUBSCRIPTIONS) -> dict[str, str]:
+    """Registers subscriptions, each with a window of its own, to patterns over feed items; then one more pattern at a
+    time, each with a document after it. Returns rows of a table."""
     conjuncts = patterns(VOCABULARIES["items"], distinct + _MORE, 0.4, 0.1)
     rng = Random(5)
-    drawn = [(rng.choice(conjuncts[:distinct]), rng.randint(1, 500) * _HOUR) for _ in range(subscriptions)]
+    drawn = [(rng.choice(conjuncts[:distinct]), rng.randint(1, 500) * HOUR) for _ in range(subscriptions)]
     catalog, stage = Catalog(), XPathStage()
 
     def add(subscriptions: Iterable[tuple[Conjunct, int]]) -> None:
         for conjunct, window in subscriptions:
-            _, change = catalog.add(conjunct, window, True)
-            stage.add(change)
+            stage.add(catalog.add(conjunct, window, True)[1])
 
-    seconds = clocked(partial(add, drawn))
-    texts = list(documents("items", 1000))
+    seconds = seconds_of(partial(add, drawn))
+    texts = list(stage1_documents("items", 1000))
     evaluate(stage, texts)
     one_more, following = [], []
     for conjunct in conjuncts[distinct:]:
-        one_more.append(clocked(partial(add, [(conjunct, _HOUR)])))
-        following.append(clocked(partial(evaluate, stage, texts[:1])))
-    taken = in_turns({"floor": partial(floor, texts), "cached": partial(evaluate, stage, texts)}, ROUNDS)
-    over_floor = ratio(taken["cached"], taken["floor"])
-    return OfPatterns(seconds, median(one_more) * 1e3, median(following) * 1e3, over_floor)
+        one_more.append(seconds_of(partial(add, [(conjunct, HOUR)])))
+        following.append(seconds_of(partial(evaluate, stage, texts[:1])))
+    taken = in_turns({"floor": partial(parse_floor, texts), "cached": partial(evaluate, stage, texts)}, ROUNDS)
+    return {
+        f"{subscriptions:,} subscriptions to {distinct:,} distinct patterns": f"{seconds:.2f} s",
+        "one more new pattern": f"{median(one_more) * 1e3:.2f} ms",
+        "the document after it": f"{median(following) * 1e3:.2f} ms",
+        "1,000 documents, then, with the shape cache": f"{ratio(taken['cached'], taken['floor']):.2f} times the floor",
+    }
 
 
-def measure_texts(distinct: int = DISTINCT, subscriptions: int = SUBSCRIPTIONS) -> OfTexts:
-    """Subscribes to distinct texts, to the same ones again and again, and to more, each with a document after it."""
+def measure_text_registration(distinct: int = DISTINCT, subscriptions: int = SUBSCRIPTIONS) -> dict[str, str]:
+    """Subscribes to distinct texts, to the same ones again and again, and to more, each with two documents after it:
+    only the first pays for the new text. Returns rows of a table."""
     written = queries(distinct + distinct // 10 + 2 * _MORE).rstrip("\n").split(";\n")
     texts = list(dict.fromkeys(written))
     script = ";\n".join(texts[:distinct])
     first_item, *further = items(1 + 2 * _MORE)
     one_more, following, usual = [], [], []
     with Session("duckdb") as engine:
-        first = clocked(partial(engine.subscribe, script))
-        again = clocked(lambda: [engine.subscribe(script) for _ in range(subscriptions // distinct - 1)])
+        first = seconds_of(partial(engine.subscribe, script))
+        again = seconds_of(lambda: [engine.subscribe(script) for _ in range(subscriptions // distinct - 1)])
         engine.process([first_item])
         for text, item, other in zip(texts[distinct : distinct + _MORE], further[::2], further[1::2], strict=True):
-            one_more.append(clocked(partial(engine.subscribe, text)) * 1e3)
-            following.append(clocked(partial(engine.process, [item])) * 1e3)
-            usual.append(clocked(partial(engine.process, [other])) * 1e3)
-    return OfTexts(first, again, one_more, following, usual)
+            one_more.append(seconds_of(partial(engine.subscribe, text)) * 1e3)
+            following.append(seconds_of(partial(engine.process, [item])) * 1e3)
+            usual.append(seconds_of(partial(engine.process, [other])) * 1e3)
+    paid = median(after - other for after, other in zip(following, usual, strict=True))
+    return {
+        f"{distinct:,} distinct texts": f"{first:.2f} s, {distinct / first:,.0f} texts/s",
+        f"{subscriptions:,} subscriptions to these texts": f"{first + again:.2f} s",
+        "one more new text, through the engine": f"{median(one_more):.2f} ms, at worst {max(one_more):.2f} ms",
+        "the document after it, through the engine": f"{median(following):.2f} ms, at worst {max(following):.2f} ms",
+        "what that is more than for a document else": f"{paid:.2f} ms",
+    }
 
 
-def measure_reopening(texts: Iterable[str]) -> OfReopening:
-    """Opens a store again that has these queries."""
+def measure_reopening(what: str, texts: Sequence[str]) -> dict[str, str]:
+    """Opens a store again that has these queries. Returns a row of a table."""
     with tempfile.TemporaryDirectory(prefix="mmqjp-") as directory:
         with Session("duckdb", state=directory) as engine:
             engine.subscribe(";\n".join(texts))
-        again: list[Session] = []
-        opened = clocked(lambda: again.append(Session("duckdb", state=directory)))
-        with again[0] as engine:
-            return OfReopening(opened, clocked(partial(engine.process, list(items(1)))) * 1e3)
+        seconds, again = timed(lambda: Session("duckdb", state=directory))
+        with again as engine:
+            next_ms = seconds_of(partial(engine.process, list(items(1)))) * 1e3
+    label = f"a store of {len(texts):,} texts that differ in {what}, opened"
+    return {label: f"{seconds:.2f} s, the document after that {next_ms:,.0f} ms"}
 
 
-def of_constants(number: int = SUBSCRIPTIONS) -> Iterator[str]:
+def texts_by_constant(number: int) -> Iterator[str]:
     """Texts that differ in a constant."""
     for n in range(number):
         here = f'S//item->a[./channel_url = "{channel(n)}"][./title->t]'
         yield f"FROM {here} FOLLOWED BY {{t = u, 2 d}} S//item->b[./title->u]"
 
 
-def of_tags(number: int = SUBSCRIPTIONS) -> Iterator[str]:
+def texts_by_tag(number: int) -> Iterator[str]:
     """Texts that differ in the names of tags."""
     side = isqrt(number) + 1
     for n in range(number):
         yield f"FROM S//item->a[./left{n // side}->t] FOLLOWED BY {{t = u, 2 d}} S//item->b[./right{n % side}->u]"
 
 
-def show(of_patterns: OfPatterns, of_texts: OfTexts, reopening: Mapping[str, OfReopening]) -> None:
-    """Prints a table. `reopening` has what the texts of a store differ in."""
-    table = Table("what", "time", title="registration", box=box.SIMPLE_HEAD)
-    lines = {
-        f"{SUBSCRIPTIONS:,} subscriptions to {DISTINCT:,} distinct patterns": f"{of_patterns.seconds:.2f} s",
-        "one more new pattern": f"{of_patterns.one_more_ms:.2f} ms",
-        "the document after it": f"{of_patterns.next_document_ms:.2f} ms",
-        "1,000 documents, then, with the shape cache": f"{of_patterns.cached:.2f} times the floor",
-        f"{DISTINCT:,} distinct texts": f"{of_texts.distinct:.2f} s, {DISTINCT / of_texts.distinct:,.0f} texts/s",
-        f"{SUBSCRIPTIONS:,} subscriptions to these texts": f"{of_texts.distinct + of_texts.again:.2f} s",
-        "one more new text, through the engine": _median_and_worst(of_texts.one_more_ms),
-        "the document after it, through the engine": _median_and_worst(of_texts.next_document_ms),
-        "what that is more than for a document else": f"{of_texts.paid_ms:.2f} ms",
-    }
-    for what, found in reopening.items():
-        taken = f"{found.seconds:.2f} s, the document after that {found.next_document_ms:,.0f} ms"
-        lines[f"a store of {SUBSCRIPTIONS:,} texts that differ in {what}, opened"] = taken
-    for line in lines.items():
-        table.add_row(*line)
-    Console(width=100).print(table)
+def report_registration(distinct: int = DISTINCT, subscriptions: int = SUBSCRIPTIONS) -> None:
+    """Measures patterns, texts and stores, and prints a table."""
+    rows = measure_pattern_registration(distinct, subscriptions) | measure_text_registration(distinct, subscriptions)
+    rows |= measure_reopening("a constant", list(texts_by_constant(subscriptions)))
+    rows |= measure_reopening("tags", list(texts_by_tag(subscriptions)))
+    print_rows("registration", ("what", "time"), rows.items(), width=120)
 
 
-def _median_and_worst(times: Sequence[float]) -> str:
-    return f"{median(times):.2f} ms, at worst {max(times):.2f} ms"
-
-
-def main() -> None:
-    made = argparse.ArgumentParser(
+def bench_registration() -> None:
+    parser = argparse.ArgumentParser(
         prog="mmqjp bench registration", description="measures how long it takes to register queries"
     )
-    made.add_argument("--quick", action="store_true", help=f"{QUICK:,} queries of each kind, and nothing else")
-    made.add_argument("--kind", choices=list(KINDS), help="measure one kind of queries, and nothing else")
-    made.add_argument("--csv", type=file, metavar="FILE", help="write the table of the kinds")
-    made.add_argument("--json", type=file, metavar="FILE", help="write JSON lines, one for each measurement of them")
-    options = made.parse_args()
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK:,} queries of each kind, and nothing else")
+    parser.add_argument("--kind", choices=list(SCRIPT_KINDS), help="measure one kind of queries, and nothing else")
+    parser.add_argument("--csv", type=output_file, metavar="FILE", help="write the table of the kinds")
+    parser.add_argument("--json", type=output_file, metavar="FILE", help="write JSON lines, one for each measurement")
+    options = parser.parse_args()
     number = QUICK if options.quick else SUBSCRIPTIONS
-    kinds = [options.kind] if options.kind else list(KINDS)
     lines: list[Line] = []
-    for kind in with_progress(kinds, str):
+    for kind in with_progress([options.kind] if options.kind else list(SCRIPT_KINDS)):
         if kind in RATES:
             lines.append(in_fresh_process(measure_rate, Rate(kind, number)))
         lines += measure_commands(kind, number)
-    show_lines(lines, "registration by kind of query, DuckDB", COLUMNS)
-    keep(lines, options)
+    print_table(lines, "registration by kind of query, DuckDB", RATE_COLUMNS)
+    save(lines, options)
     if not (options.quick or options.kind):
-        report()
-
-
-def report() -> None:
-    """Measures, and prints a table."""
-    texts = {"a constant": of_constants(), "tags": of_tags()}
-    show(measure_patterns(), measure_texts(), {what: measure_reopening(of) for what, of in texts.items()})
-
-
-if __name__ == "__main__":
-    main()
+        report_registration()

@@ -11,33 +11,135 @@ the rows of all plans are compared, and the results of the sample's queries with
 
 from __future__ import annotations
 
-import time
+import gc
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 from random import Random
 from statistics import median
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
-from bench.command import with_progress
-from bench.stage2_engines import Joined, become_state, medians, opened, plans_of, put_rows, scope, timed_join
-from bench.stage2_feed import FEED, ITEMS, columns, feed, strings
-from bench.stage2_floor import Floor, postings
-from bench.stage2_memory import state_bytes
-from bench.stage2_queries import Pairs, Registered, draw, register
-from bench.stage2_report import Column, Line, keep, marked, parsed, parser, show, speedup
-from bench.stage2_rows import check_equal, check_sample, expanded_count, of_queries, rows_digest
-from bench.stage2_sequential import Sequential
-from bench.stage2_sequential import measure as measure_sequential
-from bench.stage2_witnesses import witnesses
+from bench.harness import (
+    Line,
+    columns,
+    engine_parser,
+    medians,
+    parse_options,
+    print_table,
+    save,
+    seconds_of,
+    speedup,
+    with_progress,
+)
+from bench.joins import (
+    DocumentSchema,
+    Joined,
+    LeafPairs,
+    RegisteredQueries,
+    Sequential,
+    become_state,
+    check_equal,
+    check_sample,
+    draw_queries,
+    expanded_count,
+    floor_seconds,
+    measure_sequential,
+    opened_engine,
+    plans_of,
+    postings,
+    query_digests,
+    register_queries,
+    rows_digest,
+    schema_witnesses,
+    timed_join,
+)
+from bench.plots import Panel, PlotSeries, by_plan, draw_panels
+from bench.technical import STYLES
 from templates.witness import Witnesses
 
-STREAMS = ("S", "S")
+# ---------------------------------------------------------------- the feed
+
+LEAVES = ("item_url", "channel_url", "title", "timestamp", "description")
+FEED = DocumentSchema(tuple((leaf,) for leaf in LEAVES))
+FEED_ITEMS, FEED_CHANNELS = 225_000, 418
+
+_URL, _CHANNEL, _TITLE, _TIME, _DESCRIPTION = range(len(LEAVES))
+_UNTITLED = -1
+_KIND = 32
+_TEXT = "stream join event query template witness node value path feed book author title data window time graph "
+
+
+def feed_values(count: int, seed: int = 7) -> npt.NDArray[np.int64]:
+    """The interned values of `count` items like those of the thesis (section 6.6.3), a row for each, in order of time.
+
+    Channels are Zipf distributed. Now and then an item repeats the url, the title or the description of the one before
+    it in its channel, is described by its title, has its channel's url, or is called Untitled, as items of real feeds
+    do.
+    """
+    rng = np.random.default_rng(seed)
+    weights = 1 / np.arange(1, FEED_CHANNELS + 1) ** 0.8
+    channels = rng.choice(FEED_CHANNELS, count, p=weights / weights.sum())
+    fresh = np.arange(count)
+    numbers = np.stack([fresh, channels, fresh, rng.integers(0, 5 * count + 10, count), fresh], axis=1)
+    values: npt.NDArray[np.int64] = numbers + (np.arange(len(LEAVES), dtype=np.int64) << _KIND)
+    chance = rng.random((count, 6))
+    last: dict[int, int] = {}
+    for i, channel in enumerate(channels.tolist()):
+        before = last.get(channel)
+        if before is not None:
+            for leaf, share in ((_URL, 0.03), (_TITLE, 0.08), (_DESCRIPTION, 0.02)):
+                if chance[i, leaf] < share:
+                    values[i, leaf] = values[before, leaf]
+        if chance[i, 3] < 0.05:
+            values[i, _DESCRIPTION] = values[i, _TITLE]
+        if chance[i, 5] < 0.005:
+            values[i, _TITLE] = _UNTITLED
+        if chance[i, 1] < 0.01:
+            values[i, _URL] = values[i, _CHANNEL]
+        last[channel] = i
+    return values
+
+
+def feed_strings(values: npt.NDArray[np.int64]) -> list[pa.Array]:
+    """The items' string values, leaf by leaf."""
+    return [pa.array([_string(value) for value in column.tolist()]) for column in values.T]
+
+
+def _string(value: int) -> str:
+    kind, number = value >> _KIND, value & (1 << _KIND) - 1
+    if value == _UNTITLED:
+        return "Untitled"
+    if kind == _CHANNEL:
+        return f"https://channel{number}.example.org/feed.xml"
+    if kind == _URL:
+        return f"https://news.example.org/2006/10/story-{number}.html"
+    if kind == _TITLE:
+        return f"{_TEXT[: 20 + number % 30]} {number}"
+    return f"2006-10-01T00:00:00Z+{number}" if kind == _TIME else f"{number} {_TEXT * 2}"
+
+
+def register_feed_queries(count: int) -> RegisteredQueries:
+    return register_queries(FEED, draw_queries(FEED, count, len(FEED.paths), 0.8), ("S", "S"))
+
+
+def feed_batch(registered: RegisteredQueries, values: npt.NDArray[np.int64], first: int, end: int) -> Witnesses:
+    """The witnesses of items from `first` to `end`."""
+    return schema_witnesses(registered, "S", feed_strings(values[first:end]), first, groups=first == 0)
+
+
+# ---------------------------------------------------------------- measuring
+
 STATE, BATCH, QUERIES = 20_000, 5_000, 10_000
 NUMBERS, QUICK_NUMBERS = [10, 100, 1000, 10_000, 100_000], [10, 1000, 100_000]
-STATES, STATE_BATCH = [5_000, 20_000, 50_000, 100_000, ITEMS - 1_000], 1_000
+STATES, STATE_BATCH = [5_000, 20_000, 50_000, 100_000, FEED_ITEMS - 1_000], 1_000
 BATCHES = [200, 1_000, 5_000]
 ROUNDS = 3
 SAMPLE = 100
@@ -45,23 +147,23 @@ _CHUNK = 25_000
 
 
 @dataclass(frozen=True)
-class Case:
+class RssCase:
     state: int
     batch: int
     queries: int
 
     @property
     def warm(self) -> int:
-        """How many documents of the state are joined, so that the measured batch is not an engine's first."""
+        """The documents of the state that are joined, so that the measured batch is not an engine's first."""
         return min(self.batch, self.state // 2)
 
 
-def cases(numbers: Sequence[int], *, sweeps: bool) -> list[Case]:
+def rss_cases(numbers: Sequence[int], *, sweeps: bool) -> list[RssCase]:
     """Figure 6.16, and with `sweeps` how it changes with the state and the batch."""
-    chosen = [Case(STATE, BATCH, number) for number in numbers]
+    chosen = [RssCase(STATE, BATCH, number) for number in numbers]
     if sweeps:
-        chosen += [Case(state, STATE_BATCH, QUERIES) for state in STATES]
-        chosen += [Case(STATE, batch, QUERIES) for batch in BATCHES]
+        chosen += [RssCase(state, STATE_BATCH, QUERIES) for state in STATES]
+        chosen += [RssCase(STATE, batch, QUERIES) for batch in BATCHES]
     return list(dict.fromkeys(chosen))
 
 
@@ -70,29 +172,28 @@ class FeedWorkload:
     """The queries and the items, as interned values and as witnesses: those that are only kept, in batches, those
     joined to warm up, and those measured, each with the id of their first document."""
 
-    registered: Registered
+    registered: RegisteredQueries
     items: npt.NDArray[np.int64]
     kept: list[tuple[int, Witnesses]]
     warm: tuple[int, Witnesses]
     measured: tuple[int, Witnesses]
 
 
-def workload(case: Case) -> FeedWorkload:
-    registered = register(FEED, draw(FEED, case.queries, len(FEED.paths), 0.8), STREAMS)
-    items = feed(case.state + case.batch)
-
-    def of(first: int, end: int) -> tuple[int, Witnesses]:
-        return first, witnesses(registered, "S", strings(items[first:end]), first, groups=first == 0)
-
+def rss_workload(case: RssCase) -> FeedWorkload:
+    registered = register_feed_queries(case.queries)
+    items = feed_values(case.state + case.batch)
     warm = case.state - case.warm
-    kept = [of(first, min(first + _CHUNK, warm)) for first in range(0, warm, _CHUNK)]
-    return FeedWorkload(registered, items, kept, of(warm, case.state), of(case.state, len(items)))
+    parts = [*((first, min(first + _CHUNK, warm)) for first in range(0, warm, _CHUNK)), (warm, case.state)]
+    *kept, warming, measured = (
+        (first, feed_batch(registered, items, first, end)) for first, end in [*parts, (case.state, len(items))]
+    )
+    return FeedWorkload(registered, items, kept, warming, measured)
 
 
-def measure(case: Case, engine: str, plans: Sequence[str], rounds: int, sample: int = SAMPLE) -> list[Line]:
+def measure_rss(case: RssCase, engine: str, plans: Sequence[str], rounds: int, sample: int = SAMPLE) -> list[Line]:
     """A line for each plan, and one for Sequential if there is a `sample`. Raises AssertionError if any two ways differ
     in a row."""
-    work = workload(case)
+    work = rss_workload(case)
     registered = work.registered
     joined: dict[str, list[Joined]] = {plan: [] for plan in plans}
     pairs: list[int] = []
@@ -107,7 +208,7 @@ def measure(case: Case, engine: str, plans: Sequence[str], rounds: int, sample: 
     if sample:
         chosen = Random(3).sample(registered.queries, min(sample, len(registered.queries)))
         sequential = _sequential(engine, case, work, chosen)
-        check_sample(of_queries(first, registered, chosen), sequential.rows)
+        check_sample(query_digests(first, registered, chosen), sequential.rows)
     over = {"sequential": sequential.best} if sequential else {"basic": seconds["basic"]} if "basic" in plans else {}
     baseline, baseline_seconds = next(iter(over.items()), (None, None))
     shared: dict[str, object] = {
@@ -136,99 +237,144 @@ def measure(case: Case, engine: str, plans: Sequence[str], rounds: int, sample: 
 
     lines = [line(plan, seconds[plan], of[0].rows, {"call": median(j.call for j in of)}) for plan, of in joined.items()]
     if sequential:
-        forms: dict[str, object] = {f"sequential {form}": taken for form, taken in sequential.seconds.items()}
-        lines.append(line("sequential", sequential.best, expanded, forms))
+        lines.append(line("sequential", sequential.best, expanded, sequential.by_form()))
     return lines
 
 
 def _plan(engine: str, plan: str, work: FeedWorkload, joined: list[Joined]) -> float:
     """Joins the batch in a new engine; the rows of the first time are kept."""
-    with opened(engine, plan) as store:
-        put_rows(store, work.registered)
+    scope = work.registered.scope
+    with opened_engine(engine, plan, work.registered) as store:
         become_state(store, work.kept)
         for first, batch in (work.warm, work.measured):
             store.begin()
-            one = timed_join(store, batch, first, scope(work.registered), keep=not joined and batch is work.measured[1])
+            keep = not joined and batch is work.measured[1]
+            one = timed_join(store, batch, first, scope, keep=keep)
             store.commit()
     joined.append(one)
     return one.seconds
 
 
-def _floor(case: Case, work: FeedWorkload, pairs: list[int]) -> float:
-    with Floor() as floor:
-        warm = case.state - case.warm
-        floor.keep(*postings(0, work.items[:warm]))
-        floor.join(*postings(warm, work.items[warm : case.state]))
-        measured = postings(case.state, work.items[case.state :])
-        begin = time.perf_counter()
-        pairs.append(floor.join(*measured))
-        return time.perf_counter() - begin
+def _floor(case: RssCase, work: FeedWorkload, pairs: list[int]) -> float:
+    warm = case.state - case.warm
+    parts = [
+        postings(first, work.items[first:end]) for first, end in ((0, warm), (warm, case.state), (case.state, None))
+    ]
+    seconds, count = floor_seconds(parts[:1], parts[1], parts[2])
+    pairs.append(count)
+    return seconds
 
 
-def _sequential(engine: str, case: Case, work: FeedWorkload, chosen: Sequence[Pairs]) -> Sequential:
-    left, right = (
-        (witnesses(work.registered, "S", leaves, first), columns(first, leaves))
-        for first, leaves in ((0, strings(work.items)), (case.state, strings(work.items[case.state :])))
-    )
-    return measure_sequential(engine, work.registered, chosen, left, right)
+def _sequential(engine: str, case: RssCase, work: FeedWorkload, chosen: Sequence[LeafPairs]) -> Sequential:
+    def side(first: int) -> tuple[Witnesses, pa.Table]:
+        leaves = feed_strings(work.items[first:])
+        docids = pa.array(range(first, len(work.items)), pa.int64())
+        table = pa.table([docids, *leaves], names=["docid", *LEAVES])
+        return schema_witnesses(work.registered, "S", leaves, first), table
+
+    return measure_sequential(engine, work.registered, chosen, side(0), side(case.state))
 
 
-# ------------------------------------------------------------ the report
+# ---------------------------------------------------------------- memory
 
-COLUMNS: tuple[Column, ...] = (
-    ("plan", lambda line: line.plan),
-    ("state", lambda line: line.case["state"]),
-    ("batch", lambda line: line.case["batch"]),
-    ("queries", lambda line: line.case["queries"]),
-    ("rows of R_T", lambda line: line.details["distinct"]),
-    ("pairs of values", lambda line: line.details["value_pairs"]),
-    ("rows", lambda line: line.rows),
-    ("for queries", lambda line: line.details["expanded"]),
-    ("ms", lambda line: line.seconds * 1e3),
-    ("call, ms", lambda line: None if (call := line.details.get("call")) is None else float(str(call)) * 1e3),
-    ("items/s", lambda line: line.details["items_a_second"]),
-    ("floor, ms", lambda line: None if line.floor is None else line.floor * 1e3),
-    ("over floor", lambda line: line.over_floor),
-    ("times faster", marked),
-    ("sequential", lambda line: line.details["baseline_form"]),
-)
-
-MEMORY_COLUMNS: tuple[Column, ...] = (
-    ("plan", lambda line: line.plan),
-    ("documents", lambda line: line.case["items"]),
-    ("bytes a document", lambda line: line.details["state_bytes"]),
-)
+MEMORY_QUERIES, MEMORY_STEP = 1000, 5_000
+_STATM = Path("/proc/self/statm")
 
 
-def memory(plans: Sequence[str], few: int, many: int) -> Iterator[Line]:
-    """What each document that is kept takes in memory, on DuckDB: a line for each plan."""
+def memory_lines(plans: Sequence[str], few: int, many: int) -> Iterator[Line]:
+    """The memory of each document that is kept, on DuckDB, in a process for each plan: documents `few` to `many`."""
     for plan in plans:
-        seconds, size = state_bytes(plan, few, many)
-        case = {"state": few, "batch": BATCH, "queries": 1000, "items": many}
-        yield Line("rss-memory", case, "duckdb", plan, seconds, 0, None, None, details={"state_bytes": size})
+        command = [sys.executable, "-m", "bench.rss", plan, str(few), str(many)]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        seconds, size = json.loads(done.stdout)
+        case = {"state": few, "batch": BATCH, "queries": MEMORY_QUERIES, "items": many}
+        yield Line("rss-memory", case, "duckdb", plan, seconds, 0, details={"state_bytes": size})
 
 
-def main() -> None:
-    options = parsed(parser("rss", "joins the items of a synthetic feed, as section 6.6.3 of the thesis"))
+def _resident() -> int | None:
+    """Bytes of this process that are in memory; None if the system does not say."""
+    if not _STATM.exists():
+        return None
+    gc.collect()
+    return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _measure_memory(plan: str, few: int, many: int) -> tuple[float, float | None]:
+    """Seconds to keep the documents after the first `few` up to `many`, and bytes of each."""
+    registered = register_feed_queries(MEMORY_QUERIES)
+    items = feed_values(many)
+    with opened_engine("duckdb", plan, registered) as store:
+
+        def extend(first: int, end: int) -> None:
+            for start in range(first, end, MEMORY_STEP):
+                batch = feed_batch(registered, items, start, min(start + MEMORY_STEP, end))
+                become_state(store, [(start, batch)])
+
+        extend(0, few)
+        before = _resident()
+        seconds = seconds_of(partial(extend, few, many))
+        after = _resident()
+    return seconds, None if before is None or after is None else (after - before) / (many - few)
+
+
+# ---------------------------------------------------------------- the report
+
+RSS_COLUMNS = columns(
+    "plan | state | batch | queries | rows of R_T = distinct | pairs of values = value_pairs | rows | "
+    "for queries = expanded | ms = seconds * 1e3 | call, ms = call * 1e3 | items/s = items_a_second | "
+    "floor, ms = floor * 1e3 | over floor = over_floor | times faster = marked | sequential = baseline_form"
+)
+RSS_MEMORY_COLUMNS = columns("plan | documents = items | bytes a document = state_bytes")
+
+
+def draw_rates(lines: Sequence[Line], prefix: Path) -> None:
+    """Draws items a second (Figure 6.16) against queries, state and batch, as far as they vary, and the floor's."""
+    panels = []
+    for key, label in (("queries", "queries"), ("state", "items in the state"), ("batch", "items a batch")):
+        groups: dict[tuple[object, ...], list[Line]] = {}
+        for line in lines:
+            rest = tuple(value for name, value in line.case.items() if name not in (key, "items"))
+            groups.setdefault(rest, []).append(line)
+        widest = max(groups.values(), key=lambda of: len({line.case[key] for line in of}))
+        panel = Panel(key, label, "items a second", _rate_series(widest), "xy", ticks=True)
+        panels.append((len({line.case[key] for line in widest}), panel))
+    drawn = [panel for values, panel in panels if values > 1] or [panels[0][1]]
+    draw_panels(lines, prefix, drawn, (5 * max(len(drawn), 1.3), 4))
+
+
+def _rate_series(lines: Sequence[Line]) -> list[PlotSeries]:
+    series = [PlotSeries(plan, _rate, STYLES[plan][1], STYLES[plan][0], of) for plan, of in by_plan(lines).items()]
+    colour, style = STYLES["floor"]
+    first = [line for line in lines if line.plan == lines[0].plan]  # the floor is the same for all plans
+    return [*series, PlotSeries("floor", _floor_rate, style, colour, first)]
+
+
+def _rate(line: Line) -> float:
+    return line.number("batch") / line.seconds
+
+
+def _floor_rate(line: Line) -> float:
+    return line.number("batch") / line.number("floor")
+
+
+def bench_rss() -> None:
+    options = parse_options(engine_parser("rss", "joins the items of a synthetic feed, as section 6.6.3 of the thesis"))
     numbers = options.queries or (QUICK_NUMBERS if options.quick else NUMBERS)
     every = not options.quick and not options.queries
     plans = plans_of(options.engine, options.plan, quick=options.quick)
     lines = [
         line
-        for case in with_progress(cases(numbers, sweeps=every), str)
-        for line in measure(case, options.engine, plans, ROUNDS, SAMPLE if case.batch == BATCH else 0)
+        for case in with_progress(rss_cases(numbers, sweeps=every))
+        for line in measure_rss(case, options.engine, plans, ROUNDS, SAMPLE if case.batch == BATCH else 0)
     ]
-    show(lines, f"a feed, each batch joined with all before it, {options.engine}", COLUMNS)
-    kept = list(memory(plans, STATE, 5 * STATE)) if every and options.engine == "duckdb" else []
+    print_table(lines, f"a feed, each batch joined with all before it, {options.engine}", RSS_COLUMNS)
+    kept = list(memory_lines(plans, STATE, 5 * STATE)) if every and options.engine == "duckdb" else []
     if kept:
-        show(kept, "state in memory, duckdb", MEMORY_COLUMNS)
-    keep([*lines, *kept], options)
+        print_table(kept, "state in memory, duckdb", RSS_MEMORY_COLUMNS)
+    save([*lines, *kept], options)
     if options.plot:
-        from bench.stage2_plot import draw_rates
-
-        keys = (("queries", "queries"), ("state", "items in the state"), ("batch", "items a batch"))
-        draw_rates(lines, options.plot, keys)
+        draw_rates(lines, options.plot)
 
 
 if __name__ == "__main__":
-    main()
+    print(json.dumps(_measure_memory(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))))

@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 """Where our packages are."""
 SPARK = Path(pyspark.__file__).parent
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Options of JVMs that end before what is compiled with more care pays."""
+"""Options of JVMs that end before better compiled code pays."""
 
 SETTINGS = {
     "spark.driver.host": HOST,
@@ -41,15 +41,15 @@ SETTINGS = {
 """The settings of an application."""
 
 PATIENCE = 300.0
-"""Seconds after which what has not come is taken for lost."""
+"""Seconds of waiting until an error."""
 
 
 class NotInTime(RuntimeError):
-    """What was waited for did not happen."""
+    """A deadline was missed."""
 
 
 def wait_until(happened: Callable[[], bool], what: str, alive: Callable[[], bool] = lambda: True) -> None:
-    """Looks again and again. Raises NotInTime if it takes too long, or if what must be `alive` for it is not."""
+    """Polls. Raises NotInTime after PATIENCE, or if `alive` says that it cannot happen any more."""
     deadline = time.monotonic() + PATIENCE
     while not happened():
         if not alive():
@@ -87,7 +87,7 @@ def processes_below(pid: int) -> dict[int, str]:
 
 
 def environment() -> dict[str, str]:
-    """What every process of Spark is told: the Java, the Python and the packages are ours, whatever is on the path."""
+    """The environment of every process of Spark: our Java, Python and packages, whatever is on the path."""
     return {
         "JAVA_HOME": str(java_home()),
         "SPARK_HOME": str(SPARK),

@@ -1,24 +1,39 @@
-"""Documents and tree patterns, also as XPaths, for the benchmark of stage 1. The same seed gives the same ones."""
+"""Documents and tree patterns for the benchmarks of stage 1, and exact matching as the reference for it."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import count, repeat
 from random import Random
+from typing import cast
 
+from templates.catalog import Catalog, Placement, StepEdge
+from templates.witness import Witnesses, node_id, plain_node
+from xpath_stage.binder import bindings
+from xpath_stage.documents import ParsedDocument, StreamDocument, parse_documents
+from xpath_stage.evaluator import XPathStage
 from xscl.algebra.joins import Conjunct, Side, Term
 from xscl.algebra.trees import Condition, PatternNode, Test
+from xscl.algebra.values import derive
 
+STREAM = "S"
 _TEXT = (
     "stream join event query template witness node value path atom feed book author title data system window time "
     "graph edge engine model scale cache view index plan cost blog news item link"
 )
 _WORDS = _TEXT.split()
 _DC, _CONTENT = "http://purl.org/dc/elements/1.1/", "http://purl.org/rss/1.0/modules/content/"
-_YEARS = range(1990, 2008)
 
-STREAM = "S"
+
+def evaluate(stage: XPathStage, texts: Iterable[bytes]) -> Witnesses:
+    """Parses documents and evaluates them."""
+    trees = cast(Iterable[ParsedDocument], parse_documents(texts))  # all of them can be read
+    return stage.evaluate(zip(count(), repeat(STREAM), repeat(0), repeat(0), trees))
+
+
+# ---------------------------------------------------------------- documents
 
 
 def flat_item(rng: Random) -> bytes:
@@ -61,7 +76,7 @@ def dblp(rng: Random, size: int) -> bytes:
         kind = rng.choice(["article", "inproceedings", "book", "phdthesis"])
         fields = [f"<author>{_words(rng, 2)}</author>" for _ in range(rng.randint(1, 5))]
         fields.append(f"<title>{_words(rng, 8)}</title><pages>1-{rng.randrange(99)}</pages>")
-        fields.append(f"<year>{rng.choice(_YEARS)}</year>")
+        fields.append(f"<year>{rng.choice(range(1990, 2008))}</year>")
         if kind == "article":
             fields.append("<volume>3</volume><journal>TODS</journal>")
         else:
@@ -80,10 +95,10 @@ def dblp(rng: Random, size: int) -> bytes:
 def xmark(rng: Random, size: int) -> bytes:
     """An auction site like that of XMark: deep, with mixed content and a list within a list."""
     parts, length = ["<site>"], 0
-    for section in ("regions", "people", "open_auctions"):
+    for place, (section, record_of) in enumerate(_RECORDS.items(), 1):
         parts.append(f"<{section}>")
-        while length < size * (1 + ("regions", "people", "open_auctions").index(section)) / 3:
-            record = _RECORDS[section](rng)
+        while length < size * place / 3:
+            record = record_of(rng)
             length += len(record)
             parts.append(record)
         parts.append(f"</{section}>")
@@ -121,8 +136,7 @@ def _auction(rng: Random) -> str:
     bidder = '<bidder><date>1</date><personref person="p1"/><increase>6.00</increase></bidder>'
     return (
         f'<open_auction id="o{rng.randrange(10**6)}"><initial>1</initial>{bidder * rng.randint(0, 5)}'
-        "<current>9</current>"
-        '<itemref item="i1"/><seller person="p2"/><annotation><author person="p3"/><description>'
+        '<current>9</current><itemref item="i1"/><seller person="p2"/><annotation><author person="p3"/><description>'
         f"{_parlist(rng, 2)}</description></annotation><quantity>1</quantity><type>Regular</type></open_auction>"
     )
 
@@ -138,12 +152,23 @@ def _words(rng: Random, number: int) -> str:
     return " ".join(rng.choice(_WORDS) for _ in range(number))
 
 
-# ------------------------------------------------------------ patterns
+_SMALL: dict[str, Callable[[Random], bytes]] = {"flat": flat_item, "items": feed_item, "new-shapes": new_shape_item}
+_LARGE: dict[str, Callable[[Random, int], bytes]] = {"xml-1mb": xmark, "dblp-1mb": dblp}
+LARGE = tuple(_LARGE)
+
+
+def stage1_documents(kind: str, number: int, seed: int = 3, size: int = 1_000_000) -> Iterator[bytes]:
+    """`number` documents of one of `DOCUMENT_KINDS`; those of a kind in `LARGE` have about `size` bytes."""
+    rng = Random(seed)
+    return (_SMALL[kind](rng) if kind in _SMALL else _LARGE[kind](rng, size) for _ in range(number))
+
+
+# ---------------------------------------------------------------- patterns
 
 
 @dataclass(frozen=True)
 class TagNames:
-    """What patterns are made of: `roots` with weight by repetition, `leaves`, and those of them that lie deeper."""
+    """The names in patterns: `roots` with weight by repetition, `leaves`, and those of them that lie deeper."""
 
     roots: tuple[str, ...]
     leaves: tuple[str, ...]
@@ -151,34 +176,33 @@ class TagNames:
     attributes: tuple[str, ...]
 
 
-_FIELDS = (
-    f"title link {{{_DC}}}creator category description {{{_CONTENT}}}encoded "
-    "pubDate guid source enclosure channel_url name"
-)
-ITEMS = TagNames(
-    ("item", "item", "item", "*", "entry", "post"),
-    tuple(_FIELDS.split()),
-    frozenset({"channel_url", "name"}),
-    ("url", "isPermaLink", "type"),
+def _tag_names(roots: str, leaves: str, deep: str, attributes: str) -> TagNames:
+    return TagNames(tuple(roots.split()), tuple(leaves.split()), frozenset(deep.split()), tuple(attributes.split()))
+
+
+ITEMS = _tag_names(
+    "item item item * entry post",
+    f"title link {{{_DC}}}creator category description {{{_CONTENT}}}encoded pubDate guid source enclosure "
+    "channel_url name",
+    "channel_url name",
+    "url isPermaLink type",
 )
 FLAT = replace(ITEMS, leaves=("item_url", "channel_url", "title", "timestamp", "description"), deep=frozenset())
-_DBLP_FIELDS = "author title pages year volume journal booktitle crossref ee url cite label ref"
-DBLP = TagNames(
-    ("article", "inproceedings", "book", "*", "phdthesis", "dblp"),
-    tuple(_DBLP_FIELDS.split()),
-    frozenset({"label", "ref"}),
-    ("key", "mdate"),
+DBLP = _tag_names(
+    "article inproceedings book * phdthesis dblp",
+    "author title pages year volume journal booktitle crossref ee url cite label ref",
+    "label ref",
+    "key mdate",
 )
-_XMARK_FIELDS = (
-    "name location text keyword listitem parlist from date city "
-    "age bidder increase quantity description annotation incategory"
+XMARK = _tag_names(
+    "item person open_auction * description site",
+    "name location text keyword listitem parlist from date city age bidder increase quantity description annotation "
+    "incategory",
+    "text keyword listitem from date city age increase",
+    "id category person",
 )
-XMARK = TagNames(
-    ("item", "person", "open_auction", "*", "description", "site"),
-    tuple(_XMARK_FIELDS.split()),
-    frozenset({"text", "keyword", "listitem", "from", "date", "city", "age", "increase"}),
-    ("id", "category", "person"),
-)
+VOCABULARIES = {"flat": FLAT, "items": ITEMS, "new-shapes": ITEMS, "xml-1mb": XMARK, "dblp-1mb": DBLP}
+DOCUMENT_KINDS = tuple(VOCABULARIES)
 
 
 def patterns(vocabulary: TagNames, number: int, filtered: float, valued: float = 0.0, seed: int = 7) -> list[Conjunct]:
@@ -206,21 +230,21 @@ def _pattern(rng: Random, vocabulary: TagNames, leaves: list[str], filtered: flo
     children = []
     for i, leaf in enumerate(rng.sample(leaves, size), 1):
         axis = "//" if leaf in vocabulary.deep or rng.random() < 0.3 else "/"
-        children.append(PatternNode(axis, _test(leaf), var=f"x{i}"))
+        children.append(PatternNode(axis, _element(leaf), var=f"x{i}"))
     if rng.random() < valued:
         if rng.random() < 0.5:
             word = Condition(literal=rng.choice(_WORDS))
-            children.append(PatternNode("/", _test(rng.choice(leaves)), (word,)))
+            children.append(PatternNode("/", _element(rng.choice(leaves)), (word,)))
         else:
             axis = rng.choice(["/", "//"])
             children.append(PatternNode(axis, Test("attribute", "", rng.choice(vocabulary.attributes)), var="x0"))
     if rng.random() < filtered:
-        below = (PatternNode("/", _test(rng.choice(leaves))),) if rng.random() < 0.3 else ()
-        children.append(PatternNode(rng.choice(["/", "//"]), _test(rng.choice(leaves)), children=below))
-    return PatternNode("//", _test(rng.choice(vocabulary.roots)), children=tuple(children), var="x")
+        below = (PatternNode("/", _element(rng.choice(leaves))),) if rng.random() < 0.3 else ()
+        children.append(PatternNode(rng.choice(["/", "//"]), _element(rng.choice(leaves)), children=below))
+    return PatternNode("//", _element(rng.choice(vocabulary.roots)), children=tuple(children), var="x")
 
 
-def _test(name: str) -> Test:
+def _element(name: str) -> Test:
     if name == "*":
         return Test("element", "*", "*")
     uri, _, local = name[1:].rpartition("}") if name.startswith("{") else ("", "", name)
@@ -262,17 +286,89 @@ def _step(node: PatternNode, prefixes: dict[str, str]) -> str:
     return f"{node.axis}{at}{name}{''.join(f'[{condition}]' for condition in node.conditions)}"
 
 
-def documents(kind: str, number: int, seed: int = 3, size: int = 1_000_000) -> Iterator[bytes]:
-    """`number` documents of one of `KINDS`; those of a kind in `LARGE` have about `size` bytes."""
-    rng = Random(seed)
-    return (_MAKERS[kind](rng) if kind in _MAKERS else _LARGE[kind](rng, size) for _ in range(number))
+# ---------------------------------------------------------------- exact matching
+
+WitnessCounts = tuple[Counter[tuple[object, ...]], Counter[tuple[object, ...]]]
 
 
-_MAKERS: dict[str, Callable[[Random], bytes]] = {
-    "flat": flat_item,
-    "items": feed_item,
-    "new-shapes": new_shape_item,
-}
-_LARGE: dict[str, Callable[[Random, int], bytes]] = {"xml-1mb": xmark, "dblp-1mb": dblp}
-VOCABULARIES = {"flat": FLAT, "items": ITEMS, "new-shapes": ITEMS, "xml-1mb": XMARK, "dblp-1mb": DBLP}
-KINDS, LARGE = tuple(VOCABULARIES), tuple(_LARGE)
+class WitnessSets:
+    """A batch's witnesses as sets: W by edge and document, string values by document and node."""
+
+    def __init__(self, batch: Witnesses, groups: dict[int, list[StepEdge]]) -> None:
+        for group, var1, var2 in zip(*batch.r_group.to_pydict().values(), strict=True):
+            groups.setdefault(group, []).append((var1, var2))
+        self.edges: dict[tuple[int, StepEdge], set[tuple[int, int]]] = {}
+        for docid, group, node1, node2 in zip(*batch.r_bin.to_pydict().values(), strict=True):
+            for edge in groups[group]:
+                rows = self.edges.setdefault((docid, edge), set())
+                assert (node1, node2) not in rows, "a witness is given once"
+                rows.add((node1, node2))
+        self.values: dict[tuple[int, int], str] = {}
+        for docid, node, value, _ in zip(*batch.r_doc.to_pydict().values(), strict=True):
+            assert (docid, node) not in self.values, "a value is given once"
+            self.values[docid, node] = value
+
+
+def rows_of(batch: Witnesses, groups: dict[int, frozenset[StepEdge]]) -> WitnessCounts:
+    """The rows of R_bin, with edges for a group's number, and of R_doc; the batch's new groups are put in `groups`."""
+    edges: dict[int, set[StepEdge]] = {}
+    for group, var1, var2 in zip(*batch.r_group.to_pydict().values(), strict=True):
+        edges.setdefault(group, set()).add((var1, var2))
+    groups.update((group, frozenset(pairs)) for group, pairs in edges.items())
+    r_bin = zip(*batch.r_bin.to_pydict().values(), strict=True)
+    return (
+        Counter((docid, groups[group], node1, node2) for docid, group, node1, node2 in r_bin),
+        Counter(zip(*batch.r_doc.to_pydict().values(), strict=True)),
+    )
+
+
+def check_side(
+    catalog: Catalog, conjunct: Conjunct, placement: Placement, side: int, document: StreamDocument, found: WitnessSets
+) -> int:
+    """Checks one pattern in one document: the join of the witnesses is the projection of the matches on the minor.
+
+    Returns the number of matches.
+    """
+    minor, stream = placement.minors[side], conjunct.sides()[side].stream
+    if stream != document.stream:
+        return 0
+    row = catalog.variables_of(placement.row)
+    variables = [row[slot] for slot in placement.slots[side]]
+    parents = [node.parent for node in minor.nodes]
+    marked = _mark(conjunct.sides()[side].pattern, (), {node.path for node in minor.nodes})
+    functions = [node.definition[-1].functions for node in minor.nodes]
+    chains = [catalog.chains[names] if names else 0 for names in functions]
+    expected = {
+        tuple(node_id(*bound[str(node.path)], chain) for node, chain in zip(minor.nodes, chains, strict=True))
+        for bound in map(dict, bindings(marked, document.tree))
+    }
+    assert _joined(found, document.docid, parents, variables) == expected
+    for nodes in expected:
+        for leaf in minor.node_of.values():
+            text = document.tree.string_value(*plain_node(nodes[leaf]))
+            for name in functions[leaf]:
+                text = derive(name, text)
+            assert found.values[document.docid, nodes[leaf]] == text
+    return len(expected)
+
+
+def _mark(pattern: PatternNode, path: tuple[int, ...], paths: set[tuple[int, ...]]) -> PatternNode:
+    """The pattern with variables at the nodes of these paths, and no others."""
+    children = tuple(_mark(child, (*path, i), paths) for i, child in enumerate(pattern.children))
+    return replace(pattern, var=str(path) if path in paths else None, children=children)
+
+
+def _joined(found: WitnessSets, docid: int, parents: list[int | None], variables: list[int]) -> set[tuple[int, ...]]:
+    """The join of the witnesses over a minor's edges, as a tuple of nodes for each result."""
+    if len(variables) == 1:
+        rows = found.edges.get((docid, (variables[0], variables[0])), set())
+        assert all(node1 == node2 for node1, node2 in rows)
+        return {(node1,) for node1, _ in rows}
+    so_far: set[tuple[int, ...]] = set()
+    for node, parent in enumerate(parents):
+        if parent is not None:
+            rows = found.edges.get((docid, (variables[parent], variables[node])), set())
+            # Nodes stand in pre-order, so the first edge leads from the top to its first child.
+            above = {(top,) for top, _ in rows} if node == 1 else so_far
+            so_far = {(*nodes, low) for nodes in above for top, low in rows if nodes[parent] == top}
+    return so_far

@@ -1,31 +1,166 @@
-"""The benchmark of a large join state on DuckDB: what a batch costs beside more and more documents that are kept.
+"""What a large join state costs on DuckDB, and whether a long run stays small.
 
     mmqjp bench state [--documents N,N] [--quick] [--json FILE] [--csv FILE] [--plot PREFIX]
+    mmqjp bench flat-state [--documents N] [--json FILE] [--plot PREFIX]
 
-Documents have four joined values each, Zipf distributed, and the window is infinite. One process fills a store, and
-waits until nothing is left to merge; another one opens it, answers batches of 5,000 documents, and evicts a thirtieth
-of all. Before a time is reported, the rows of each batch are compared with those that follow from the values.
+`state`: documents have four joined values each, Zipf distributed, and the window is infinite. One process fills a
+store, and waits until nothing is left to merge; another one opens it, answers batches of 5,000 documents, and evicts a
+thirtieth of all. Before a time is reported, the rows of each batch are compared with those that follow from the values.
+
+`flat-state`: feed items, one per second of their own time, are joined in windows of ten minutes and kept for an hour,
+with a state directory. At regular intervals a line shows the sizes. The last tenth of the run must not be larger than
+the third tenth by half or more.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
+import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import combinations
 from pathlib import Path
+from random import Random
 from statistics import median
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from bench.command import with_progress
-from bench.fresh import in_fresh_process
-from bench.stage2_engines import become_state, open_engine, put_rows, scope, timed_join
-from bench.stage2_report import Column, Line, keep, numbers, parsed, plain_parser, show
-from bench.stage2_rows import RowsDigest, check_equal, of_columns
-from bench.stage2_witnesses import SECOND, witnesses
-from bench.state_workload import LEAVES, chunks, expected, kept, measured, registered, strings
+from bench.harness import (
+    Line,
+    benchmark_parser,
+    columns,
+    in_fresh_process,
+    integers,
+    parse_options,
+    report,
+    seconds_of,
+    with_progress,
+)
+from bench.joins import (
+    DocumentSchema,
+    LeafPairs,
+    RegisteredQueries,
+    RowsDigest,
+    become_state,
+    check_equal,
+    columns_digest,
+    open_engine,
+    put_rows,
+    register_queries,
+    schema_witnesses,
+    timed_join,
+)
+from bench.plots import Panel, PlotSeries, draw_panels, new_figure, save_figure
+from bench.workload import HOUR, SECOND
+from feeds.documents import Document
+from mmqjp.engine import Session
 from mmqjp.state.choice import directory_bytes
+
+_Ints = npt.NDArray[np.int64]
+
+# ---------------------------------------------------------------- documents
+
+LEAVES = 4
+STATE_SCHEMA = DocumentSchema(tuple((f"leaf{i}",) for i in range(LEAVES)))
+CHUNK = 25_000
+"""The number of documents that are generated at a time."""
+
+SHARED = 20
+"""At most about as many documents have a value that a measured batch repeats."""
+
+MANY, REPEATED = 2, 1_000
+"""A document of which a batch repeats values has at least MANY that are as rare. REPEATED documents, and as many ranks
+of each leaf, are repeated, whatever the number of documents that are kept."""
+
+QUERIES: list[LeafPairs] = [
+    tuple((leaf, leaf) for leaf in leaves)
+    for count in range(1, LEAVES + 1)
+    for leaves in combinations(range(LEAVES), count)
+]
+"""A query for each set of leaves: the values of all of them are equal."""
+
+
+def state_queries() -> RegisteredQueries:
+    return register_queries(STATE_SCHEMA, QUERIES, ("S", "S"))
+
+
+def kept_ranks(count: int, first: int, end: int) -> _Ints:
+    """The ranks of the values of documents from `first` to `end`, of `count` that are kept: a row for each document.
+
+    Rank r is drawn with a probability of about 1 / (r ln count). `first` is a multiple of CHUNK.
+    """
+    chunks = [np.zeros((0, LEAVES), np.int64)]
+    for start in range(first, end, CHUNK):
+        rng = np.random.default_rng((count, start))
+        chunks.append((count ** rng.random((min(CHUNK, end - start), LEAVES))).astype(np.int64))
+    return np.concatenate(chunks)
+
+
+def batch_ranks(count: int, number: int, size: int) -> _Ints:
+    """The ranks of the values of the documents of a measured batch.
+
+    They repeat values that as many documents have, however many are kept, so that batches have about as many pairs: a
+    fifth of the documents repeat two or more values of one of REPEATED documents that are kept. Of all other values, a
+    quarter are of REPEATED ranks, and the rest are new.
+    """
+    rng = np.random.default_rng((count, 1, number))
+    commonest = count / (SHARED * np.log(count))
+    ranks = (commonest * SHARED ** (rng.integers(0, REPEATED, (size, LEAVES)) / REPEATED)).astype(np.int64)
+    fresh = 2 * count + np.arange(size * LEAVES).reshape(size, LEAVES) + number * size * LEAVES
+    ranks = np.where(rng.random((size, LEAVES)) < 0.25, ranks, fresh)
+    originals = kept_ranks(count, 0, min(CHUNK, count))
+    rare = originals >= commonest
+    chosen = np.flatnonzero(rare.sum(axis=1) >= MANY)[:REPEATED]
+    of = chosen[rng.integers(0, len(chosen), size)]
+    again = rare[of] & (rng.random(size) < 0.2)[:, None]
+    return np.where(again, originals[of], ranks)
+
+
+def rank_strings(ranks: _Ints) -> list[pa.Array]:
+    """The values, leaf by leaf."""
+    return [
+        pc.binary_join_element_wise(f"what leaf {leaf} says, number", pa.array(ranks[:, leaf]).cast(pa.string()), " ")
+        for leaf in range(LEAVES)
+    ]
+
+
+def kept_chunks(count: int) -> Iterator[tuple[int, int]]:
+    """The documents that are kept, in parts: first and end."""
+    for start in range(0, count, CHUNK):
+        yield start, min(start + CHUNK, count)
+
+
+def expected_digests(work: RegisteredQueries, count: int, batches: int, size: int) -> list[RowsDigest]:
+    """The rows (row of R_T, earlier document, later document) that each measured batch must find, from the values
+    alone."""
+    pairs: dict[tuple[int, int], int] = {}
+    later = np.concatenate([batch_ranks(count, number, size) for number in range(batches)])
+    for leaf in range(LEAVES):
+        parts = [kept_ranks(count, first, end)[:, leaf] for first, end in kept_chunks(count)]
+        column = np.concatenate([*parts, later[:, leaf]])
+        wanted = np.zeros(int(column.max()) + 1, np.bool_)
+        wanted[later[:, leaf]] = True
+        docids = np.flatnonzero(wanted[column])
+        order = docids[np.argsort(column[docids], kind="stable")]
+        for group in np.split(order, np.flatnonzero(np.diff(column[order])) + 1):
+            for document in group[group >= count].tolist():
+                for other in group[group < document].tolist():
+                    pairs[other, document] = pairs.get((other, document), 0) | 1 << leaf
+    rows: list[list[tuple[int, int, int]]] = [[] for _ in range(batches)]
+    masks = [(work.placements[query].row, sum(1 << leaf for leaf, _ in query)) for query in QUERIES]
+    for (one, other), mask in pairs.items():
+        found = [(row, one, other) for row, needed in masks if mask & needed == needed]
+        rows[(other - count) // size] += found
+    return [columns_digest(list(np.array(of, np.int64).reshape(-1, 3).T.copy())) for of in rows]
+
+
+# ---------------------------------------------------------------- state
 
 NUMBERS, QUICK_NUMBERS = [100_000, 1_000_000, 10_000_000], [20_000, 100_000]
 SIZE, BATCHES, WARM = 5_000, 7, 2
@@ -33,7 +168,7 @@ DAYS = 30
 
 
 @dataclass(frozen=True)
-class Case:
+class StateCase:
     """A store with `documents` in a directory."""
 
     documents: int
@@ -41,7 +176,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Filled:
+class FilledState:
     """Seconds to fill a store, bytes on disk, and the resident memory of the process at its end."""
 
     seconds: float
@@ -50,9 +185,9 @@ class Filled:
 
 
 @dataclass(frozen=True)
-class Measured:
+class UsedState:
     """What the process that opened a store measured: seconds to open it, of each batch and of an eviction; the rows of
-    each batch; the resident memory at the end, the most that it was, and how much of it is mapped files."""
+    each batch; the resident memory at the end, its peak, and how much of it is mapped files."""
 
     opened: float
     batches: list[float]
@@ -63,15 +198,14 @@ class Measured:
     files: int
 
 
-def fill(case: Case) -> Filled:
-    """Fills a store."""
-    work = registered()
+def fill_state(case: StateCase) -> FilledState:
+    work = state_queries()
     store = open_engine("duckdb", "signature", case.directory)
     put_rows(store, work)
     begin = time.perf_counter()
-    for first, end in chunks(case.documents):
-        leaves = strings(kept(case.documents, first, end))
-        become_state(store, [(first, witnesses(work, "S", leaves, first, groups=first == 0))])
+    for first, end in kept_chunks(case.documents):
+        leaves = rank_strings(kept_ranks(case.documents, first, end))
+        become_state(store, [(first, schema_witnesses(work, "S", leaves, first, groups=first == 0))])
     seconds = time.perf_counter() - begin
     while store.counters()["merges"]:  # documents come as fast as this only here
         time.sleep(0.05)  # the merge runs in a thread; a commit takes it over
@@ -79,44 +213,41 @@ def fill(case: Case) -> Filled:
         store.commit()
     resident = _memory()["VmRSS"]
     store.close()
-    return Filled(seconds, directory_bytes(case.directory), resident)
+    return FilledState(seconds, directory_bytes(case.directory), resident)
 
 
-def use(case: Case) -> Measured:
-    """Opens a store and uses it."""
-    work, count = registered(), case.documents
-    batches = [
-        witnesses(work, "S", strings(measured(count, number, SIZE)), count + number * SIZE, groups=False)
-        for number in range(BATCHES)
-    ]
+def use_state(case: StateCase) -> UsedState:
+    work, count = state_queries(), case.documents
+    batches = []
+    for number in range(BATCHES):
+        values = rank_strings(batch_ranks(count, number, SIZE))
+        batches.append(schema_witnesses(work, "S", values, count + number * SIZE, groups=False))
     begin = time.perf_counter()
     store = open_engine("duckdb", "signature", case.directory)
     put_rows(store, work)
-    store.begin()
-    store.evict(0)  # nothing goes, but the postings are there from now on
-    store.commit()
+
+    def evict(before: int) -> None:
+        store.begin()
+        store.evict(before)
+        store.commit()
+
+    evict(0)  # nothing goes, but the postings are there from now on
     opened = time.perf_counter() - begin
     seconds: list[float] = []
     found: list[RowsDigest] = []
     for number, batch in enumerate(batches):
         store.begin()
-        joined = timed_join(store, batch, count + number * SIZE, scope(work), keep=True)
-        begin = time.perf_counter()
-        store.commit()
-        seconds.append(joined.seconds + time.perf_counter() - begin)
-        found.append(of_columns([joined.table[name].to_numpy() for name in ("qid", "docid1", "docid2")]))
+        joined = timed_join(store, batch, count + number * SIZE, work.scope, keep=True)
+        seconds.append(joined.seconds + seconds_of(store.commit))
+        found.append(columns_digest([joined.table[name].to_numpy() for name in ("qid", "docid1", "docid2")]))
     memory = _memory()
-    begin = time.perf_counter()
-    store.begin()
-    store.evict(count // DAYS * SECOND)
-    store.commit()
-    evicted = time.perf_counter() - begin
+    evicted = seconds_of(lambda: evict(count // DAYS * SECOND))
     store.close()
-    return Measured(opened, seconds, found, evicted, memory["VmRSS"], memory["VmHWM"], memory["RssFile"])
+    return UsedState(opened, seconds, found, evicted, memory["VmRSS"], memory["VmHWM"], memory["RssFile"])
 
 
 def _memory() -> dict[str, int]:
-    """What the system says of this process's memory, in bytes."""
+    """The memory of this process in bytes, by the names of the system."""
     pa.default_memory_pool().release_unused()
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     return {
@@ -124,84 +255,170 @@ def _memory() -> dict[str, int]:
     }
 
 
-def measure(documents: int) -> Line:
+def measure_state(documents: int) -> Line:
     """A line for a number of documents. Raises AssertionError if a row is wrong."""
-    wanted = expected(registered(), documents, BATCHES, SIZE)
+    wanted = expected_digests(state_queries(), documents, BATCHES, SIZE)
     with tempfile.TemporaryDirectory(prefix="mmqjp-bench-") as directory:
-        case = Case(documents, Path(directory))
-        filled = in_fresh_process(fill, case)
-        used = in_fresh_process(use, case)
+        case = StateCase(documents, Path(directory))
+        filled = in_fresh_process(fill_state, case)
+        used = in_fresh_process(use_state, case)
     for ours, theirs in zip(used.found, wanted, strict=True):
         check_equal({"signature": ours, "values": theirs})
-    seconds = median(used.batches[WARM:])
-    rows = int(median(of.rows for of in used.found[WARM:]))
-    return Line(
-        bench="state",
-        case={"documents": documents, "batch": SIZE},
-        engine="duckdb",
-        plan="signature",
-        seconds=seconds,
-        rows=rows,
-        baseline=None,
-        speedup=None,
-        details={
-            "slowest": max(used.batches[WARM:]),
-            "opened": used.opened,
-            "evicted": used.evicted,
-            "resident": used.resident,
-            "peak": used.peak,
-            "resident_files": used.files,
-            "resident_filled": filled.resident,
-            "filled": filled.seconds,
-            "disk": filled.disk,
-            "posting_bytes": filled.disk / (documents * LEAVES),
-        },
-    )
+    details = {
+        "slowest": max(used.batches[WARM:]),
+        "opened": used.opened,
+        "evicted": used.evicted,
+        "resident": used.resident,
+        "peak": used.peak,
+        "resident_files": used.files,
+        "resident_filled": filled.resident,
+        "filled": filled.seconds,
+        "disk": filled.disk,
+        "posting_bytes": filled.disk / (documents * LEAVES),
+    }
+    named, rows = {"documents": documents, "batch": SIZE}, int(median(of.rows for of in used.found[WARM:]))
+    return Line("state", named, "duckdb", "signature", median(used.batches[WARM:]), rows, details=details)
 
 
-def _mb(name: str) -> Column:
-    return f"{name.replace('_', ' ')}, MB", lambda line: int(str(line.details[name])) / 1e6
-
-
-COLUMNS: tuple[Column, ...] = (
-    ("documents", lambda line: line.case["documents"]),
-    ("rows", lambda line: line.rows),
-    ("ms", lambda line: line.seconds * 1e3),
-    ("slowest, ms", lambda line: float(str(line.details["slowest"])) * 1e3),
-    ("of the first", lambda line: line.details["ratio"]),
-    ("open, s", lambda line: line.details["opened"]),
-    ("evict, s", lambda line: line.details["evicted"]),
-    _mb("resident"),
-    _mb("peak"),
-    _mb("resident_files"),
-    _mb("resident_filled"),
-    _mb("disk"),
-    ("bytes a posting", lambda line: line.details["posting_bytes"]),
-    ("filled, s", lambda line: line.details["filled"]),
+STATE_COLUMNS = columns(
+    "documents | rows | ms = seconds * 1e3 | slowest, ms = slowest * 1e3 | of the first = ratio | open, s = opened | "
+    "evict, s = evicted | resident, MB = resident * 1e-6 | peak, MB = peak * 1e-6 | "
+    "resident files, MB = resident_files * 1e-6 | resident filled, MB = resident_filled * 1e-6 | "
+    "disk, MB = disk * 1e-6 | bytes a posting = posting_bytes | filled, s = filled"
 )
 
 
 def with_ratios(lines: Sequence[Line]) -> list[Line]:
     """The lines with the time of a batch over that of the first line, for as many rows."""
     first = lines[0].seconds / lines[0].rows
+    return [replace(line, details={**line.details, "ratio": line.seconds / line.rows / first}) for line in lines]
+
+
+def draw_state(lines: Sequence[Line], prefix: Path) -> None:
+    times = [
+        PlotSeries("a batch", "seconds * 1e3", "D-"),
+        PlotSeries("evicting a thirtieth", "evicted * 1e3", "s:"),
+        PlotSeries("opening the store", "opened * 1e3", "^:"),
+    ]
+    labels = (("resident", "memory"), ("peak", "peak of memory"), ("disk", "disk"))
+    sizes = [PlotSeries(label, f"{name} * 1e-6") for name, label in labels]
+    panels = [
+        Panel("documents", "documents", "ms", times),
+        Panel("documents", "documents", "MB", sizes, "xy", legend=True),
+    ]
+    draw_panels(lines, prefix, panels)
+
+
+def bench_state() -> None:
+    parser = benchmark_parser("state", "batches beside a large join state")
+    parser.add_argument("--documents", type=integers, metavar="N,N", help="numbers of documents that are kept")
+    options = parse_options(parser)
+    cases = options.documents or (QUICK_NUMBERS if options.quick else NUMBERS)
+    lines = with_ratios([measure_state(documents) for documents in with_progress(cases, "{:,} documents".format)])
+    title = f"batches of {SIZE:,} documents beside those that are kept, duckdb"
+    report(lines, title, STATE_COLUMNS, options, draw_state)
+
+
+# ---------------------------------------------------------------- flat-state
+
+FLAT_BATCH, PRUNE_EVERY, SAMPLES = 1_000, 10, 40
+FLAT_START = 1_767_225_600 * SECOND
+TITLES = 300
+SLACK = 1.5
+FLAT_QUERIES = """
+S//item->a[./title->t] FOLLOWED BY {t = u, 10 min} S//item->b[./title->u] PUBLISH same_title;
+S//item->a[./author->t] JOIN {t = u, 1 min} S//item->b[./author->u] PUBLISH same_author;
+same_title/match->m[.//title->t] FOLLOWED BY {t = u, 5 min} S//item->c[./title->u] PUBLISH thrice
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class StateSample:
+    """The sizes after a number of documents: seconds per batch, resident bytes, bytes of the state directory, documents
+    kept, documents in the join state, outputs kept."""
+
+    documents: int
+    seconds: float
+    memory: int
+    state: int
+    kept: int
+    joined: int
+    outputs: int
+
+
+def small_items(count: int, seed: int = 1) -> Iterator[Document]:
+    """Small feed items, one a second, slightly out of order."""
+    rng = Random(seed)
+    for n in range(count):
+        title, author = rng.randrange(TITLES), rng.randrange(TITLES)
+        xml = f"<item><title>title {title}</title><author>author {author}</author><guid>{n}</guid></item>"
+        yield Document(f"item {n}", xml, "S", FLAT_START + n * SECOND - rng.randrange(30) * SECOND)
+
+
+def measure_flat_state(documents: int) -> Iterator[StateSample]:
+    """Runs, and yields about SAMPLES samples."""
+    each = max(documents // FLAT_BATCH // SAMPLES, 1)
+    with tempfile.TemporaryDirectory(prefix="mmqjp-") as directory:
+        state = Path(directory) / "state"
+        with Session("duckdb", state=state, lateness=60 * SECOND) as engine:
+            engine.subscribe(FLAT_QUERIES)
+            waiting, seconds = small_items(documents), 0.0
+            for number in range(1, documents // FLAT_BATCH + 1):
+                batch = [next(waiting) for _ in range(FLAT_BATCH)]
+                started = time.perf_counter()
+                engine.process(batch)
+                if number % PRUNE_EVERY == 0:
+                    engine.prune(HOUR, HOUR)
+                seconds += time.perf_counter() - started
+                if number % each == 0:
+                    yield _sample(engine, state, number * FLAT_BATCH, seconds / each)
+                    seconds = 0.0
+            assert engine.counters().dead_letters == 0
+
+
+def _sample(engine: Session, state: Path, documents: int, seconds: float) -> StateSample:
+    tables = ("documents", "r_docts", "outputs")
+    kept, joined, outputs = (engine.sql(f"SELECT count(*) AS n FROM {name}")["n"][0].as_py() for name in tables)
+    return StateSample(documents, seconds, _memory()["VmRSS"], directory_bytes(state), kept, joined, outputs)
+
+
+def grown_figures(samples: Sequence[StateSample]) -> list[str]:
+    """The figures that have grown between the early part of the run and its end."""
+    tenth = max(len(samples) // 10, 1)
+    early, late = samples[2 * tenth : 3 * tenth], samples[-tenth:]
     return [
-        Line(**{**vars(line), "details": {**line.details, "ratio": line.seconds / line.rows / first}}) for line in lines
+        name
+        for name in ("seconds", "memory", "state", "kept", "joined", "outputs")
+        if max(getattr(s, name) for s in late) > SLACK * max(getattr(s, name) for s in early)
     ]
 
 
-def main() -> None:
-    made = plain_parser("state", "batches beside a large join state")
-    made.add_argument("--documents", type=numbers, metavar="N,N", help="numbers of documents that are kept")
-    options = parsed(made)
-    cases = options.documents or (QUICK_NUMBERS if options.quick else NUMBERS)
-    lines = with_ratios([measure(documents) for documents in with_progress(cases, "{:,} documents".format)])
-    show(lines, f"batches of {SIZE:,} documents beside those that are kept, duckdb", COLUMNS)
-    keep(lines, options)
-    if options.plot:
-        from bench.stage2_plot import draw_state
-
-        draw_state(lines, options.plot)
+def draw_flat_state(samples: Sequence[StateSample], prefix: Path) -> None:
+    figure = new_figure(10, 6)
+    parts = {"seconds": "s a batch", "memory": "MiB resident", "state": "MiB of state", "kept": "documents kept"}
+    for axes, (name, title) in zip(figure.subplots(2, 2, sharex=True).flat, parts.items(), strict=True):
+        scale = 1 << 20 if name in ("memory", "state") else 1
+        axes.plot([s.documents for s in samples], [getattr(s, name) / scale for s in samples])
+        axes.set(title=title, ylim=(0, None))
+    save_figure(figure, prefix)
 
 
-if __name__ == "__main__":
-    main()
+def bench_flat_state() -> None:
+    description = "measures whether a long run stays small"
+    parser = argparse.ArgumentParser(prog="mmqjp bench flat-state", description=description)
+    parser.add_argument("--documents", type=int, default=100_000, metavar="N")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--plot", type=Path, metavar="PREFIX")
+    options = parser.parse_args()
+    samples = []
+    print(f"{'documents':>10} {'s/batch':>8} {'MiB':>6} {'state MiB':>9} {'kept':>7} {'joined':>7} {'outputs':>8}")
+    for s in measure_flat_state(options.documents):
+        samples.append(s)
+        sizes = f"{s.memory >> 20:>6,} {s.state / (1 << 20):>9,.1f} {s.kept:>7,} {s.joined:>7,} {s.outputs:>8,}"
+        print(f"{s.documents:>10,} {s.seconds:>8.3f} {sizes}", flush=True)
+    if options.json is not None:
+        options.json.write_text("".join(json.dumps(asdict(sample)) + "\n" for sample in samples))
+    if options.plot is not None:
+        draw_flat_state(samples, options.plot)
+    if names := grown_figures(samples):
+        sys.exit(f"not flat: {', '.join(names)}")

@@ -1,39 +1,67 @@
-"""The whole path, from bytes to output documents: all queries at once, compared with one query at a time.
+"""From bytes to outputs: all queries at once beside one query at a time, and beside a program written by hand.
 
-Items and queries are those of `bench.workload`. The floor is to parse the same documents with lxml and read
+`whole-path` has the items and queries of `bench.workload`. The floor is to parse the same documents with lxml and read
 every tag. Sequential runs each of a sample of the queries alone over the same documents, scaled up to all of them.
-Before a time is reported, the sample's outputs of both ways are compared row by row.
+
+`expert` has subscriptions to one channel each. The engine and the program that an expert would write by hand for these
+kinds of subscription take the same batches in the same process, in turns, and write a line with an XML body for each
+match. Times are seconds of CPU, of all threads. Both compare the outputs before a time is reported.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import statistics
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from hashlib import blake2b
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 
+import pyarrow as pa
 from lxml import etree
-from rich.console import Console
-from rich.table import Table
 
-from bench.workload import items, queries
+from bench.harness import (
+    ENGINES,
+    Line,
+    columns,
+    engine_parser,
+    integers,
+    output_file,
+    parse_floor,
+    parse_options,
+    print_table,
+    report,
+    seconds_of,
+    timed,
+    with_progress,
+    write_json,
+)
+from bench.plots import Panel, PlotSeries, draw_panels
+from bench.workload import HOUR, FieldDatabase, Parameters, items, parameters, queries, script_of
 from feeds.documents import Document
 from join_stage.protocol import DEFAULT_PLAN
+from mmqjp.answers.outbox import Position
 from mmqjp.answers.output import Output
 from mmqjp.engine import Session
+from mmqjp.process import gc_frozen
+from mmqjp.sinks.files import GrowingFile
 from xscl.parser import parse_script
 from xscl.printer import to_xscl
 from xscl.syntax import Script
+
+# ---------------------------------------------------------------- whole-path
 
 BATCH = 500
 
 
 @dataclass(frozen=True)
-class Case:
-    """How much is measured: `sample` queries run alone, `rounds` times all together."""
+class WholePathCase:
+    """`sample` queries run alone, and `rounds` times all together."""
 
     queries: int
     items: int
@@ -41,108 +69,44 @@ class Case:
     rounds: int = 3
 
 
-@dataclass(frozen=True)
-class Measurement:
-    """One line of `--json`. Seconds are medians; `speedup` is the baseline's time over this one's."""
-
-    bench: str
-    case: dict[str, int]
-    engine: str
-    plan: str
-    seconds: float
-    rows: int
-    baseline: str
-    speedup: float
-    floor: float
-    over_floor: float
-    extrapolated: bool
-
-
-def measure(case: Case, engine: str) -> Measurement:
+def measure_whole_path(case: WholePathCase, engine: str) -> Line:
     """Measures one case. Raises AssertionError if the two ways differ in any output of the sample."""
     documents = list(items(case.items))
+    texts = [document.xml_bytes() for document in documents]
     script = parse_script(queries(case.queries))
     names = script.names()
     # A reader of a PUBLISHed stream means nothing alone.
     alone = [place for place, query in enumerate(script.queries) if "same_story/" not in to_xscl(query)]
     sample = sorted(Random(3).sample(alone, min(case.sample, len(alone))))
-
     together, floors = [], []
     outputs: list[Output] = []
     for _ in range(case.rounds):
-        floors.append(_floor(documents))
+        floors.append(seconds_of(partial(parse_floor, texts)))
         with Session(engine) as opened:
             opened.ensure(script)
-            elapsed, outputs = _run(opened, documents)
-        together.append(elapsed)
+            seconds, outputs = timed(partial(_process, opened, documents))
+        together.append(seconds)
     by_query: dict[str, list[Output]] = {}
     for output in outputs:
         by_query.setdefault(output.query, []).append(output)
-
     sequential = 0.0
     for place in sample:
         with Session(engine) as opened:
             name = opened.ensure(Script((script.queries[place],), script.namespaces))[0]
-            elapsed, found = _run(opened, documents)
-        sequential += elapsed
-        assert _rows(found, name) == _rows(by_query.get(names[place], []), names[place]), f"{names[place]} differs"
-
-    seconds, floor = statistics.median(together), statistics.median(floors)
-    scaled = sequential * case.queries / len(sample)
-    return Measurement(
-        "whole-path",
-        {"queries": case.queries, "items": case.items},
-        engine,
-        DEFAULT_PLAN,
-        seconds,
-        len(outputs),
-        "sequential",
-        scaled / seconds,
-        floor,
-        seconds / floor,
-        len(sample) < case.queries,
-    )
+            seconds, found = timed(partial(_process, opened, documents))
+        sequential += seconds
+        expected = _rows(by_query.get(names[place], []), names[place])
+        assert _rows(found, name) == expected, f"{names[place]} differs"
+    seconds, scaled = statistics.median(together), sequential * case.queries / len(sample)
+    about = {"queries": case.queries, "items": case.items}
+    return Line(
+        "whole-path", about, engine, DEFAULT_PLAN, seconds, len(outputs), "sequential", scaled / seconds,
+        statistics.median(floors), len(sample) < case.queries,
+    )  # fmt: skip
 
 
-def report(measurements: Iterable[Measurement], json_file: Path | None) -> None:
-    """Prints a table, and writes one JSON line for each measurement."""
-    measured = list(measurements)
-    table = Table(
-        "queries", "items", "outputs", "seconds", "items/s", "over lxml floor", "times faster than sequential"
-    )
-    for m in measured:
-        mark = "~" if m.extrapolated else ""
-        rate = m.case["items"] / m.seconds
-        table.add_row(
-            f"{m.case['queries']:,}",
-            f"{m.case['items']:,}",
-            f"{m.rows:,}",
-            f"{m.seconds:.2f}",
-            f"{rate:,.0f}",
-            f"{m.over_floor:.1f}",
-            f"{mark}{m.speedup:,.0f}",
-        )
-    Console().print(table)
-    if json_file is not None:
-        json_file.write_text("".join(json.dumps(asdict(m)) + "\n" for m in measured), encoding="utf-8")
-
-
-def _floor(documents: Sequence[Document]) -> float:
-    """Seconds to parse the documents and to read every tag."""
-    begin = time.perf_counter()
-    for document in documents:
-        for element in etree.fromstring(document.xml_bytes()).iter():
-            element.tag  # noqa: B018  # reading it is the work
-    return time.perf_counter() - begin
-
-
-def _run(engine: Session, documents: Sequence[Document]) -> tuple[float, list[Output]]:
-    """Seconds to process the documents, and their outputs."""
-    outputs: list[Output] = []
-    begin = time.perf_counter()
-    for start in range(0, len(documents), BATCH):
-        outputs += engine.process(documents[start : start + BATCH])
-    return time.perf_counter() - begin, outputs
+def _process(engine: Session, documents: Sequence[Document]) -> list[Output]:
+    return [o for start in range(0, len(documents), BATCH) for o in engine.process(documents[start : start + BATCH])]
 
 
 def _rows(outputs: Iterable[Output], name: str) -> list[tuple[object, ...]]:
@@ -150,3 +114,231 @@ def _rows(outputs: Iterable[Output], name: str) -> list[tuple[object, ...]]:
     return sorted(
         (o.t0, o.t1, o.documents, tuple(o.nodes.items()), o.xml.replace(f'query="{name}"', "")) for o in outputs
     )
+
+
+WHOLE_PATH_COLUMNS = columns(
+    "queries | items | outputs = rows | seconds | items/s | over lxml floor = over_floor | "
+    "times faster than sequential = marked",
+    **{"items/s": lambda line: line.number("items") / line.seconds},
+)
+
+
+def bench_whole_path() -> None:
+    parser = argparse.ArgumentParser(prog="mmqjp bench whole-path", description="measures the whole path")
+    parser.add_argument("--engine", choices=ENGINES, default="duckdb")
+    parser.add_argument(
+        "--queries", type=integers, default=[10, 100, 1000, 5000], metavar="N,N", help="numbers of queries"
+    )
+    parser.add_argument("--items", type=int, default=500)
+    parser.add_argument("--sample", type=int, default=100, help="number of queries that are run alone")
+    parser.add_argument("--json", type=output_file)
+    options = parser.parse_args()
+    cases = [WholePathCase(count, options.items, options.sample) for count in options.queries]
+    lines = [measure_whole_path(case, options.engine) for case in with_progress(cases)]
+    print_table(lines, f"the whole path, {options.engine}", WHOLE_PATH_COLUMNS)
+    if options.json:
+        write_json(lines, options.json)
+
+
+# ---------------------------------------------------------------- expert
+
+NUMBERS, QUICK_NUMBERS = [1, 100, 1_000, 10_000], [1, 1_000]
+ITEMS, QUICK_ITEMS = 20_000, 5_000
+ROUNDS = 3
+
+
+@dataclass(frozen=True)
+class ExpertCase:
+    """`singles` documents come one at a time after the batches."""
+
+    queries: int
+    items: int = ITEMS
+    batch: int = 5_000
+    singles: int = 200
+
+
+@dataclass(frozen=True)
+class ExpertRun:
+    """Seconds of CPU of all batches, of each document that came alone after them, and of registration."""
+
+    seconds: float
+    singles: list[float]
+    registering: float = 0.0
+
+
+_JOINS = {
+    "title": "items l ON l.channel = p.channel JOIN items r ON r.title = l.title",
+    "author": "items l ON l.channel = p.channel JOIN authors a ON a.doc = l.doc JOIN authors b ON b.author = a.author "
+    "JOIN items r ON r.doc = b.doc",
+    "mention": "items l ON l.channel = p.channel JOIN links k ON k.href = l.url JOIN items r ON r.doc = k.doc",
+}
+
+
+class Expert:
+    """The program that an expert would write by hand: lxml, three joins in DuckDB, a line for each match.
+
+    Subscriptions are rows of a table of parameters. Close it when done.
+    """
+
+    def __init__(self, subscriptions: Sequence[Parameters], lines: Path) -> None:
+        self._database = FieldDatabase()
+        rows = [
+            {"name": one.name, "kind": one.kind, "channel": one.channel, "width": one.hours * HOUR}
+            for one in subscriptions
+        ]
+        self._database.connection.register("given", pa.Table.from_pylist(rows))
+        self._database.connection.execute("CREATE TABLE parameters AS SELECT * FROM given")
+        self._documents: list[Document] = []
+        self._bodies: list[str] = []
+        self._lines = lines.open("wb")
+
+    def process(self, batch: Sequence[Document]) -> None:
+        """Inserts documents, and writes a line for each match that one of them completes."""
+        self._documents += batch
+        self._bodies += [etree.tostring(etree.fromstring(one.xml_bytes()), encoding="unicode") for one in batch]
+        first = self._database.insert(batch)
+        for kind, join in _JOINS.items():
+            found = self._database.connection.execute(
+                f"SELECT DISTINCT p.name, l.doc, r.doc FROM parameters p JOIN {join} "
+                f"WHERE p.kind = '{kind}' AND r.doc >= {first} AND l.t < r.t AND r.t - l.t <= p.width"
+            )
+            while rows := found.fetchmany(10_000):
+                self._lines.write("".join(self._line(*row) for row in rows).encode())
+
+    def close(self) -> None:
+        """Flushes the lines and closes the database."""
+        self._lines.close()
+        self._database.connection.close()
+
+    def _line(self, name: str, left: int, right: int) -> str:
+        one, other = self._documents[left], self._documents[right]
+        xml = f'<match query="{name}" t0="{one.t0}" t1="{other.t1}">{self._bodies[left]}{self._bodies[right]}</match>'
+        line = {
+            "query": name,
+            "t0": one.t0,
+            "t1": other.t1,
+            "documents": [one.id, other.id],
+            "streams": [one.stream, other.stream],
+            "xml": xml,
+        }
+        return json.dumps(line, ensure_ascii=False) + "\n"
+
+
+def run_engine(
+    engine: str,
+    plan: str,
+    batches: Sequence[Sequence[Document]],
+    singles: Sequence[Document],
+    subscriptions: Sequence[Parameters],
+    lines: Path,
+) -> ExpertRun:
+    with Session(engine, plan=plan) as opened:
+
+        def register() -> None:
+            opened.subscribe(script_of(subscriptions))
+            opened.registry.flush()
+
+        registering = seconds_of(register, time.process_time)
+        sink = GrowingFile(lines, Position())
+        sink.prepare(list)
+        with gc_frozen():
+            run = ExpertRun(*_clocked(lambda batch: sink.write(opened.process(batch)), batches, singles), registering)
+        sink.close()
+        return run
+
+
+def run_expert(
+    batches: Sequence[Sequence[Document]], singles: Sequence[Document], subscriptions: Sequence[Parameters], lines: Path
+) -> ExpertRun:
+    expert = Expert(subscriptions, lines)
+    try:
+        return ExpertRun(*_clocked(expert.process, batches, singles))
+    finally:
+        expert.close()
+
+
+def _clocked(
+    process: Callable[[Sequence[Document]], object],
+    batches: Sequence[Sequence[Document]],
+    singles: Sequence[Document],
+) -> tuple[float, list[float]]:
+    def seconds(batch: Sequence[Document]) -> float:
+        return seconds_of(partial(process, batch), time.process_time)
+
+    return sum(map(seconds, batches)), [seconds([document]) for document in singles]
+
+
+def compared_lines(path: Path) -> Iterator[tuple[object, ...]]:
+    """The lines of a file without the keys that the expert does not write: id, number, nodes."""
+    with path.open("rb") as lines:
+        for o in map(json.loads, lines):
+            yield o["query"], o["t0"], o["t1"], *o["documents"], *o["streams"], o["xml"]
+
+
+def line_digests(path: Path) -> list[bytes]:
+    """The digests of a file's lines, sorted: the lines themselves may be too many for the memory."""
+    return sorted(blake2b(repr(line).encode(), digest_size=16).digest() for line in compared_lines(path))
+
+
+def measure_expert(
+    case: ExpertCase, engine: str = "duckdb", plan: str = DEFAULT_PLAN, rounds: int = ROUNDS
+) -> list[Line]:
+    """The line of a case. Raises AssertionError if the two ways differ in a line."""
+    documents = list(items(case.items + case.singles))
+    batches = [documents[start : min(start + case.batch, case.items)] for start in range(0, case.items, case.batch)]
+    singles, subscriptions = documents[case.items :], parameters(case.queries)
+    ours: list[ExpertRun] = []
+    experts: list[ExpertRun] = []
+    rows = 0
+    with TemporaryDirectory(prefix="mmqjp-expert-") as directory:
+        for number in range(rounds):
+            mine, other = Path(directory) / f"ours{number}", Path(directory) / f"expert{number}"
+            ours.append(run_engine(engine, plan, batches, singles, subscriptions, mine))
+            experts.append(run_expert(batches, singles, subscriptions, other))
+            if number == 0:
+                expected, found = line_digests(other), line_digests(mine)
+                assert found == expected, "the engine and the expert write different lines"
+                rows = len(found)
+            mine.unlink()
+            other.unlink()
+    seconds, baseline = (statistics.median(run.seconds for run in runs) for runs in (ours, experts))
+    one, theirs = (statistics.median(second for run in runs for second in run.singles) for runs in (ours, experts))
+    about = {"queries": case.queries, "items": case.items, "batch": case.batch}
+    details = {
+        "items_a_second": case.items / seconds,
+        "expert": baseline,
+        "over_expert": seconds / baseline,
+        "document_ms": one * 1000,
+        "expert_document_ms": theirs * 1000,
+        "registering": statistics.median(run.registering for run in ours),
+    }
+    return [Line("expert", about, engine, plan, seconds, rows, "expert", baseline / seconds, details=details)]
+
+
+EXPERT_COLUMNS = columns(
+    "queries | items | lines = rows | seconds of CPU = seconds | items/s = items_a_second | expert, s = expert | "
+    "over expert = over_expert | one document, ms = document_ms | expert, ms = expert_document_ms | "
+    "registering, s = registering"
+)
+
+
+def draw_expert(lines: Sequence[Line], prefix: Path) -> None:
+    rates = [
+        PlotSeries("mmqjp", "items_a_second", "D-"),
+        PlotSeries("by hand", lambda line: line.number("items") / line.number("expert"), "s:"),
+    ]
+    times = [PlotSeries("mmqjp", "document_ms", "D-"), PlotSeries("by hand", "expert_document_ms", "s:")]
+    panels = [
+        Panel("queries", "queries", "items a second of CPU", rates, "xy"),
+        Panel("queries", "queries", "ms of CPU for one document", times),
+    ]
+    draw_panels(lines, prefix, panels)
+
+
+def bench_expert() -> None:
+    options = parse_options(engine_parser("expert", "from bytes to lines, beside a program written by hand"))
+    numbers = options.queries or (QUICK_NUMBERS if options.quick else NUMBERS)
+    plan = options.plan or DEFAULT_PLAN
+    cases = [ExpertCase(number, QUICK_ITEMS if options.quick else ITEMS) for number in numbers]
+    lines = [line for case in with_progress(cases) for line in measure_expert(case, options.engine, plan)]
+    report(lines, f"beside a program written by hand, {options.engine}", EXPERT_COLUMNS, options, draw_expert)

@@ -1,23 +1,29 @@
-"""A lifelike feed workload of any size: items of many channels, and queries of ten kinds that readers would ask.
+"""Lifelike items of many channels, and queries and subscriptions that readers would ask, of any number.
 
     python -m bench.workload --items 10000 --queries 10000 --out DIR
 
-writes `items.jsonl` and `queries.xscl`. The same `--seed` gives the same files.
+writes `items.jsonl` and `queries.xscl`. The same seed gives the same ones.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from xml.sax.saxutils import escape, quoteattr
 
+import duckdb
+import pyarrow as pa
+from lxml import etree
+
 from feeds.documents import Document
 
-START = 1_780_000_000_000_000
-HOUR = 3_600_000_000
+SECOND = 1_000_000
+START, HOUR = 1_780_000_000 * SECOND, 3600 * SECOND
 CHANNELS, CATEGORIES = 200, 80
 _TEXT = (
     "open model data storm court budget release study energy market city train vote health science record "
@@ -44,7 +50,7 @@ def items(count: int, seed: int = 1) -> Iterator[Document]:
     told: list[tuple[str, str, str, int]] = []
     time = START
     for number in range(count):
-        time += rng.randint(0, 600_000_000)
+        time += rng.randint(0, 600 * SECOND)
         source = int(CHANNELS * rng.random() ** 2)
         title = " ".join(rng.choice(WORDS) for _ in range(7)).capitalize() + f" {number}"
         url, guid = f"{channel(source)}story/{number}", f"urn:story:{number}"
@@ -66,10 +72,9 @@ def items(count: int, seed: int = 1) -> Iterator[Document]:
 def _item(
     rng: Random, number: int, time: int, source: int, title: str, url: str, guid: str, links: list[str]
 ) -> Document:
-    stamp = f"{time // 1_000_000}"
     text = " ".join(rng.choice(WORDS) for _ in range(rng.randint(10, 40)))
     parts = [f"<item_url>{escape(url)}</item_url>", f"<channel_url>{channel(source)}</channel_url>"]
-    parts += [f"<title>{escape(title)}</title>", f"<timestamp>{stamp}</timestamp>"]
+    parts += [f"<title>{escape(title)}</title>", f"<timestamp>{time // SECOND}</timestamp>"]
     parts += [f"<description>{text}</description>"] if rng.random() < 0.9 else []
     parts += [f"<author>{author(source, rng.randint(0, 4))}</author>" for _ in range(rng.choice([0, 1, 1, 1, 2]))]
     chosen = {int(CATEGORIES * rng.random() ** 2) for _ in range(rng.choice([0, 1, 2, 2, 3]))}
@@ -81,135 +86,304 @@ def _item(
     return Document(f"item-{number}", f"<item>{''.join(parts)}</item>", time=time)
 
 
+def write_documents(documents: Iterable[Document], path: Path) -> None:
+    """Writes documents as lines of JSON, as `mmqjp run` reads them."""
+    with path.open("w", encoding="utf-8") as out:
+        for one in documents:
+            out.write(json.dumps({"id": one.id, "stream": one.stream, "time": one.t0, "xml": one.xml}) + "\n")
+
+
+def read_documents(path: Path) -> Iterator[Document]:
+    """Yields the documents that `write_documents` wrote."""
+    with path.open(encoding="utf-8") as lines:
+        for line in map(json.loads, lines):
+            yield Document(line["id"], line["xml"], stream=line["stream"], time=line["time"])
+
+
+# ---------------------------------------------------------------- queries of ten kinds
+
+_SAME_STORY = (
+    "FROM S//item->a[./title->t][./channel_url->c] FOLLOWED BY {t = t' AND c != c', 48 h} "
+    "S//item->b[./title->t'][./channel_url->c'] PUBLISH same_story"
+)
+
+_QUERY_KINDS = (
+    "FROM S//item->a<channel>[./title->t][./channel_url->c] FOLLOWED BY "
+    "{lower-case(t) = lower-case(t') AND c != c', <96 h>} S//item->b[./title->t'][./channel_url->c']",
+    "FROM S//item->a<channel>[./item_url->u][./guid->g] JOIN "
+    "{canonical-url(u) = canonical-url(u') AND g != g', <200 h>} S//item->b[./item_url->u'][./guid->g']",
+    "SELECT a/title AS earlier, b/title AS later FROM S//item->a<channel>[./item_url->u] "
+    "FOLLOWED BY {u = h, <200 h>} S//item->b[./link/@href->h]",
+    "FROM S//item->a[./author->w[. = \"<author>\"]][./category->k] FOLLOWED BY {w = w' AND k = k', <48 h>} "
+    "S//item->b[./author->w'][./category->k']",
+    "FROM S//item->a<channel>[./guid->g][./title->t] JOIN {g = g' AND t != t', <500 h>} "
+    "S//item->b[./guid->g'][./title->t']",
+    "SELECT i/title AS title FROM S//item->i<category><channel>"
+    '[contains(./title, "<word>") or contains(./description, "<word>")]',
+    'FROM S//item->a<category>[./link[@rel = "enclosure"]/@href->e][./guid->g] FOLLOWED BY '
+    "{e = e' AND g != g', <72 h>} S//item->b[./link[@rel = \"enclosure\"]/@href->e'][./guid->g']",
+    'SELECT <mention of="{u}" by="{c\'}">{t}</mention> FROM '
+    "S//item->a<channel><category>[./item_url->u][./title->t][./channel_url->c] JOIN "
+    "{host(u) = host(h) AND c != c', <24 h>} S//item->b[./link/@href->h][./channel_url->c']",
+    "FROM same_story/match->m[./item/title->t] FOLLOWED BY {t = t', <168 h>} S//item->c<channel>[./title->t']",
+    "FROM S//item->a<channel><category>[./author->w] FOLLOWED BY {w = w', <24 h>} "
+    "S//item->b<category>[./author->w'] FOLLOWED BY {w' = w'', <24 h>} S//item->c<category>[./author->w'']",
+)
+"""Queries with blanks: a channel, a category, an author, a word, and a window of at most as many hours."""
+
+_BLANK = re.compile(r"<(channel|category|author|word|(\d+) h)>")
+
+
 def queries(count: int, seed: int = 2) -> str:
     """A script of `count` queries, the ten kinds in turn, each with constants and a window of its own."""
     rng = Random(seed)
-    texts = [
-        "FROM S//item->a[./title->t][./channel_url->c] FOLLOWED BY {t = t' AND c != c', 48 h} "
-        "S//item->b[./title->t'][./channel_url->c'] PUBLISH same_story"
-    ]
-    while len(texts) < count:
-        texts.append(_KINDS[len(texts) % len(_KINDS)](rng, len(texts)))
+
+    def fill(blank: re.Match[str]) -> str:
+        match blank[1]:
+            case "channel":
+                return f'[./channel_url = "{channel(rng.randrange(CHANNELS))}"]'
+            case "category":
+                return f'[./category = "{category(rng.randrange(CATEGORIES))}"]'
+            case "author":
+                return author(rng.randrange(CHANNELS), rng.randint(0, 4))
+            case "word":
+                return rng.choice(WORDS)
+        return f"{rng.randint(1, int(blank[2]))} h"
+
+    numbers = range(1, count)
+    texts = [_SAME_STORY, *(_BLANK.sub(fill, _QUERY_KINDS[number % len(_QUERY_KINDS)]) for number in numbers)]
     return ";\n".join(texts[:count]) + "\n"
 
 
-def _channel(rng: Random) -> str:
-    return f'[./channel_url = "{channel(rng.randrange(CHANNELS))}"]'
+# ---------------------------------------------------------------- subscriptions, as XSCL and as SQL
+
+LONGEST_HOURS = 168
+"""Hours in the longest window."""
+
+POPULAR = ((1, 0, 96), (0, 22, 96), (0, 1, 96))
+"""Two channels with many items each, and hours: what programs for one subscription are compared on."""
 
 
-def _category(rng: Random) -> str:
-    return f'[./category = "{category(rng.randrange(CATEGORIES))}"]'
+@dataclass(frozen=True)
+class RealisticQuery:
+    """One subscription: as `xscl`, and as `sql` over `field_tables`. `$new` is the first item of a batch.
+
+    It joins two items within hours or days and names the channels, the author or the category that it is about, so
+    that few items complete a match.
+    """
+
+    kind: str
+    xscl: str
+    sql: str
 
 
-def _window(rng: Random, most: int) -> str:
-    return f"{rng.randint(1, most)} h"
+def subscriptions(count: int, seed: int = 4) -> list[RealisticQuery]:
+    """`count` subscriptions: headlines of `POPULAR` channels, then the kinds in turn."""
+    rng = Random(seed)
+    made = [_title(channel(first), channel(second), hours) for first, second, hours in POPULAR[:count]]
+    return made + [_SUBSCRIPTION_KINDS[i % len(_SUBSCRIPTION_KINDS)](rng) for i in range(count - len(made))]
 
 
-def _same_story(rng: Random, n: int) -> str:
-    return (
-        f"FROM S//item->a{_channel(rng)}[./title->t][./channel_url->c] FOLLOWED BY "
-        f"{{lower-case(t) = lower-case(t') AND c != c', {_window(rng, 96)}}} "
-        f"S//item->b[./title->t'][./channel_url->c']"
+def script_of(queries: Iterable[RealisticQuery | Parameters]) -> str:
+    """All of them as one XSCL script."""
+    return "".join(f"{one.xscl};\n" for one in queries)
+
+
+def _subscription(
+    kind: str, left: str, condition: str, hours: int, right: str, tables: str, where: str
+) -> RealisticQuery:
+    window = f"l.t < r.t AND r.t - l.t <= {hours * HOUR}"
+    return RealisticQuery(
+        kind,
+        f"FROM S//item->a{left} FOLLOWED BY {{{condition}, {hours} h}} S//item->b{right}",
+        f"SELECT DISTINCT l.doc AS doc1, r.doc AS doc2 FROM items l JOIN {tables} "
+        f"WHERE {where} AND {window} AND r.doc >= $new",
     )
 
 
-def _same_page(rng: Random, n: int) -> str:
-    return (
-        f"FROM S//item->a{_channel(rng)}[./item_url->u][./guid->g] JOIN "
-        f"{{canonical-url(u) = canonical-url(u') AND g != g', {_window(rng, 200)}}} "
-        "S//item->b[./item_url->u'][./guid->g']"
+def _title(first: str, second: str | None, hours: int) -> RealisticQuery:
+    """The same headline in a channel and then in another one, or in any other."""
+    there = f'[./channel_url = "{second}"]' if second else "[./channel_url->c']"
+    here, differ = ("", "") if second else ("[./channel_url->c]", " AND c != c'")
+    left = f'[./channel_url = "{first}"]{here}[./title->t]'
+    where = f"l.channel = '{first}' AND r.channel {'=' if second else '<>'} '{second or first}'"
+    condition = f"lower-case(t) = lower-case(t'){differ}"
+    tables = "items r ON lower(r.title) = lower(l.title)"
+    return _subscription("title", left, condition, hours, f"{there}[./title->t']", tables, where)
+
+
+def _random_title(rng: Random) -> RealisticQuery:
+    """One in ten is about any other channel."""
+    first, second, hours = _random_channel(rng), _random_channel(rng), rng.randint(6, 96)
+    return _title(first, None if rng.random() < 0.1 else second, hours)
+
+
+def _link(rng: Random) -> RealisticQuery:
+    """An item of a channel is linked from another one."""
+    first, second, hours = _random_channel(rng), _random_channel(rng), rng.randint(6, LONGEST_HOURS)
+    left, right = f'[./channel_url = "{first}"][./item_url->u]', f'[./channel_url = "{second}"][./link/@href->h]'
+    tables = "links k ON k.href = l.url JOIN items r ON r.doc = k.doc"
+    where = f"l.channel = '{first}' AND r.channel = '{second}'"
+    return _subscription("link", left, "u = h", hours, right, tables, where)
+
+
+def _author(rng: Random) -> RealisticQuery:
+    """An author stays with a subject, after an item in a category."""
+    who, about = author(rng.randrange(CHANNELS), rng.randint(0, 4)), category(rng.randrange(CATEGORIES))
+    left = f'[./category = "{about}"][./author->w[. = "{who}"]][./category->k]'
+    tables = (
+        "authors al ON al.doc = l.doc JOIN authors ar ON ar.author = al.author "
+        "JOIN categories cl ON cl.doc = l.doc JOIN categories cr ON cr.doc = ar.doc AND cr.category = cl.category "
+        "JOIN items r ON r.doc = ar.doc"
     )
+    where = f"al.author = '{who}' AND {_in_category(about)}"
+    right = "[./author->w'][./category->k']"
+    return _subscription("author", left, "w = w' AND k = k'", rng.randint(6, 72), right, tables, where)
 
 
-def _follow_up(rng: Random, n: int) -> str:
-    return (
-        f"SELECT a/title AS earlier, b/title AS later FROM S//item->a{_channel(rng)}[./item_url->u] "
-        f"FOLLOWED BY {{u = h, {_window(rng, 200)}}} S//item->b[./link/@href->h]"
+def _retitled(rng: Random) -> RealisticQuery:
+    """An item of a channel and a category gets another headline."""
+    here, about, hours = _random_channel(rng), category(rng.randrange(CATEGORIES)), rng.randint(6, LONGEST_HOURS)
+    left = f'[./channel_url = "{here}"][./category = "{about}"][./guid->g][./title->t]'
+    tables, where = (
+        "items r ON r.guid = l.guid AND r.title <> l.title",
+        f"l.channel = '{here}' AND {_in_category(about)}",
     )
+    return _subscription("retitled", left, "g = g' AND t != t'", hours, "[./guid->g'][./title->t']", tables, where)
 
 
-def _prolific(rng: Random, n: int) -> str:
-    name = author(rng.randrange(CHANNELS), rng.randint(0, 4))
-    return (
-        f'FROM S//item->a[./author->w[. = "{name}"]][./category->k] '
-        f"FOLLOWED BY {{w = w' AND k = k', {_window(rng, 48)}}} "
-        "S//item->b[./author->w'][./category->k']"
+def _recording(rng: Random) -> RealisticQuery:
+    """A recording of a channel is also another one's."""
+    first, second, hours = _random_channel(rng), _random_channel(rng), rng.randint(6, 72)
+    left, right = (
+        f'[./channel_url = "{one}"][./link[@rel = "enclosure"]/@href->{name}]'
+        for one, name in ((first, "e"), (second, "e'"))
     )
-
-
-def _retitled(rng: Random, n: int) -> str:
-    return (
-        f"FROM S//item->a{_channel(rng)}[./guid->g][./title->t] JOIN {{g = g' AND t != t', {_window(rng, 500)}}} "
-        "S//item->b[./guid->g'][./title->t']"
+    tables = (
+        "links kl ON kl.doc = l.doc AND kl.rel = 'enclosure' "
+        "JOIN links kr ON kr.href = kl.href AND kr.rel = 'enclosure' JOIN items r ON r.doc = kr.doc"
     )
+    where = f"l.channel = '{first}' AND r.channel = '{second}'"
+    return _subscription("recording", left, "e = e'", hours, right, tables, where)
 
 
-def _keyword(rng: Random, n: int) -> str:
-    word, other = rng.choice(WORDS), rng.choice(WORDS)
-    return (
-        f"SELECT i/title AS title FROM S//item->i{_category(rng)}{_channel(rng)}"
-        f'[contains(./title, "{word}") or contains(./description, "{other}")]'
-    )
-
-
-def _same_recording(rng: Random, n: int) -> str:
-    return (
-        f'FROM S//item->a{_category(rng)}[./link[@rel = "enclosure"]/@href->e][./guid->g] FOLLOWED BY '
-        f"{{e = e' AND g != g', {_window(rng, 72)}}} S//item->b[./link[@rel = \"enclosure\"]/@href->e'][./guid->g']"
-    )
-
-
-def _mention(rng: Random, n: int) -> str:
-    return (
-        f'SELECT <mention of="{{u}}" by="{{c\'}}">{{t}}</mention> FROM '
-        f"S//item->a{_channel(rng)}{_category(rng)}[./item_url->u][./title->t][./channel_url->c] JOIN "
-        f"{{host(u) = host(h) AND c != c', {_window(rng, 24)}}} S//item->b[./link/@href->h][./channel_url->c']"
-    )
-
-
-def _spreading(rng: Random, n: int) -> str:
-    return (
-        f"FROM same_story/match->m[./item/title->t] FOLLOWED BY {{t = t', {_window(rng, 168)}}} "
-        f"S//item->c{_channel(rng)}[./title->t']"
-    )
-
-
-def _product(rng: Random, n: int) -> str:
-    place, window = _channel(rng), _window(rng, 24)
-    return (
-        f"FROM S//item->a{place}{_category(rng)}[./author->w] FOLLOWED BY {{w = w', {window}}} "
-        f"S//item->b{_category(rng)}[./author->w'] FOLLOWED BY {{w' = w'', {window}}} "
-        f"S//item->c{_category(rng)}[./author->w'']"
-    )
-
-
-_KINDS = (
-    _same_story,
-    _same_page,
-    _follow_up,
-    _prolific,
-    _retitled,
-    _keyword,
-    _same_recording,
-    _mention,
-    _spreading,
-    _product,
+_SUBSCRIPTION_KINDS: tuple[Callable[[Random], RealisticQuery], ...] = (
+    *(_random_title, _link, _author, _retitled, _recording),
 )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+def _random_channel(rng: Random) -> str:
+    return channel(rng.randrange(CHANNELS))
+
+
+def _in_category(name: str) -> str:
+    return f"l.doc IN (SELECT doc FROM categories WHERE category = '{name}')"
+
+
+# ---------------------------------------------------------------- the items as tables
+
+_STRING, _INTEGER = pa.string(), pa.int64()
+FIELD_SCHEMAS = {
+    "items": pa.schema(
+        {"doc": _INTEGER, "t": _INTEGER, "channel": _STRING, "url": _STRING, "title": _STRING, "guid": _STRING}
+    ),
+    "links": pa.schema({"doc": _INTEGER, "rel": _STRING, "href": _STRING}),
+    "authors": pa.schema({"doc": _INTEGER, "author": _STRING}),
+    "categories": pa.schema({"doc": _INTEGER, "category": _STRING}),
+}
+
+
+def field_tables(documents: Iterable[Document], first: int) -> dict[str, pa.Table]:
+    """The fields that subscriptions read, as tables: the items are numbered from `first`."""
+    rows: dict[str, list[tuple[object, ...]]] = {name: [] for name in FIELD_SCHEMAS}
+    for number, document in enumerate(documents, first):
+        root = etree.fromstring(document.xml_bytes())
+        texts = (root.findtext(tag) for tag in ("channel_url", "item_url", "title", "guid"))
+        rows["items"].append((number, document.t0, *texts))
+        rows["links"] += [(number, link.get("rel"), link.get("href")) for link in root.findall("link")]
+        rows["authors"] += [(number, node.text) for node in root.findall("author")]
+        rows["categories"] += [(number, node.text) for node in root.findall("category")]
+    return {
+        name: pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows[name]], schema=schema)
+        for name, schema in FIELD_SCHEMAS.items()
+    }
+
+
+class FieldDatabase:
+    """A DuckDB database in memory with the tables of the items so far."""
+
+    def __init__(self) -> None:
+        self.connection = duckdb.connect()
+        self.documents = 0
+        for name, schema in FIELD_SCHEMAS.items():
+            self.connection.register("empty", schema.empty_table())
+            self.connection.execute(f"CREATE TABLE {name} AS SELECT * FROM empty")
+
+    def insert(self, batch: Sequence[Document]) -> int:
+        """Adds items, and returns the number of the first."""
+        first = self.documents
+        for name, table in field_tables(batch, first).items():
+            self.connection.register("arrived", table)
+            self.connection.execute(f"INSERT INTO {name} SELECT * FROM arrived")
+        self.documents += len(batch)
+        return first
+
+
+# ---------------------------------------------------------------- subscriptions to one channel each
+
+LONGEST_WINDOWS = {"title": 96, "author": 6, "mention": 168}
+"""The kinds of subscription to a channel, and the hours of their longest windows."""
+
+_XSCL = {
+    "title": ("[./title->t]", "t = t'", "[./title->t']"),
+    "author": ("[./author->p]", "p = p'", "[./author->p']"),
+    "mention": ("[./item_url->u]", "u = h", "[./link/@href->h]"),
+}
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """A subscription: an item of `channel`, and then one that has the same title or author, or links to it, within a
+    window in hours."""
+
+    name: str
+    kind: str
+    channel: str
+    hours: int
+
+    @property
+    def xscl(self) -> str:
+        left, equal, right = _XSCL[self.kind]
+        here = f'[./channel_url = "{self.channel}"]'
+        return f"FROM S//item->a{here}{left} FOLLOWED BY {{{equal}, {self.hours} h}} S//item->b{right}"
+
+
+def parameters(count: int, seed: int = 6) -> list[Parameters]:
+    """`count` subscriptions, the kinds in turn. Their names are those that unnamed queries get."""
+    rng = Random(seed)
+    kinds = list(LONGEST_WINDOWS)
+    made = []
+    for number in range(count):
+        kind = kinds[number % len(kinds)]
+        about = int(CHANNELS * rng.random() ** 2)
+        made.append(Parameters(f"q{number + 1}", kind, channel(about), rng.randint(1, LONGEST_WINDOWS[kind])))
+    return made
+
+
+# ---------------------------------------------------------------- the command
+
+
+def write_workload() -> None:
+    parser = argparse.ArgumentParser(description="writes lifelike items and queries")
     parser.add_argument("--items", type=int, default=10_000)
     parser.add_argument("--queries", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    with (options.out / "items.jsonl").open("w", encoding="utf-8") as lines:
-        for item in items(options.items, options.seed):
-            lines.write(json.dumps({"id": item.id, "stream": item.stream, "time": item.t0, "xml": item.xml}) + "\n")
+    write_documents(items(options.items, options.seed), options.out / "items.jsonl")
     (options.out / "queries.xscl").write_text(queries(options.queries, options.seed + 1), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    write_workload()

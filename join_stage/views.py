@@ -1,6 +1,6 @@
 """What both engines share of the `views` plan (thesis 6.5): the SQL of slices and their joins, and the cache bound.
 
-A slice is R_L,s of section 6.5: the rows of R_doc with one string value, joined with R_bin on node = node2. Its rows
+A slice is the thesis' R_L,s: the rows of R_doc with one string value, joined with R_bin on node = node2. Its rows
 also have the stream and the times of their document, which decide what joins with what. The view cache keeps complete
 slices: a slice has all rows that R_doc and R_bin hold for its value.
 """

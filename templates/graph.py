@@ -275,7 +275,7 @@ R_doc and R_docW on strval, which all templates share."""
 
 R_L = (*R_BIN, "strval")
 R_LR = ("docid1", "var1", "var2", "node1", "node2", "docid2", "var3", "var4", "node3", "node4")
-"""The attributes of the views of section 6.5. R_L joins R_doc and R_bin on node = node2, and R_R does so for the batch.
+"""The attributes of the thesis' views (6.5). R_L joins R_doc and R_bin on node = node2, and R_R does so for the batch.
 R_LR is the join of R_L and R_R on strval, which all templates share."""
 
 

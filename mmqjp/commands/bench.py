@@ -10,27 +10,27 @@ import click
 from mmqjp.commands.console import debug_option
 
 MODULES = {
-    "stage1": "bench.stage1",
-    "adversarial": "bench.adversarial",
-    "registration": "bench.registration",
-    "whole-path": "bench.__main__",
-    "technical": "bench.technical",
-    "rss": "bench.rss",
-    "state": "bench.state",
-    "cluster": "bench.cluster",
-    "realistic": "bench.realistic",
-    "expert": "bench.expert",
-    "peers": "bench.peers",
-    "fanout": "bench.fanout",
-    "near": "bench.near",
-    "absence": "bench.absence",
-    "latency": "bench.latency",
-    "serve": "bench.serve",
-    "feeds": "bench.feeds",
-    "patterns": "bench.patterns",
-    "flat-state": "bench.flat_state",
+    "stage1": "stage1",
+    "adversarial": "stage1",
+    "registration": "registration",
+    "whole-path": "whole_path",
+    "technical": "technical",
+    "rss": "rss",
+    "state": "state",
+    "cluster": "cluster",
+    "realistic": "realistic",
+    "expert": "whole_path",
+    "peers": "peers",
+    "fanout": "fanout",
+    "near": "near",
+    "absence": "absence",
+    "latency": "services",
+    "serve": "services",
+    "feeds": "feeds",
+    "patterns": "patterns",
+    "flat-state": "state",
 }
-"""The modules of the benchmarks. Only the one that is run is imported; it has a `main`."""
+"""The modules of the benchmarks in `bench`. Only the one that is run is imported; its function is called bench_NAME."""
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -72,4 +72,5 @@ def bench(name: str, arguments: tuple[str, ...]) -> None:
       mmqjp bench rss --csv rss.csv --json rss.json --plot rss
     """
     sys.argv = [f"mmqjp bench {name}", *arguments]
-    import_module(MODULES[name]).main()
+    module = import_module(f"bench.{MODULES[name]}")
+    getattr(module, f"bench_{name.replace('-', '_')}")()

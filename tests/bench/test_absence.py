@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bench import absence
-from bench.absence import OPERATORS, Case, beside_own_channels, channels, expected, measure
+from bench.absence import OPERATORS, AbsenceCase, beside_own_channels, draw_absence, expected_absences, measure_absence
 
 
 @pytest.fixture(autouse=True)
@@ -14,27 +14,30 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("kind", OPERATORS)
-def test_each_kind_is_measured_beside_own_channels(kind: str):
-    lines = list(beside_own_channels([measure(Case(kind, number, 2, 200)) for number in (1, 10, 200)]))
+def test_each_kind_is_measured_beside_own_channels(kind: str, tmp_path):
+    lines = beside_own_channels([measure_absence(AbsenceCase(kind, number, 2, 200)) for number in (1, 10, 200)])
     assert lines[0].details["over_own_channels"] == lines[0].seconds / lines[2].seconds
     assert lines[2].baseline is None and lines[1].baseline == "own channels"
     assert lines[0].details["absences"] == (kind == "first")
     assert lines[2].details["absences"] == (200 if kind == "first" else 179)
+    if kind == "first":
+        draw_absence(lines, tmp_path / "it")
+        assert "documents a second of CPU" in (tmp_path / "it.svg").read_text()
 
 
 @pytest.mark.parametrize("kind", OPERATORS)
 def test_what_is_expected_is_the_definition(kind: str):
-    case = Case(kind, 8, 1, 120)
-    of, found = channels(case), []
+    case = AbsenceCase(kind, 8, 1, 120)
+    of, found = case.channel_of(), []
     for number in range(120):
         others = [other for other in range(120) if of[other] == of[number] and 0 < abs(other - number) <= 20]
         partners = {"silent": any(other > number for other in others), "first": any(o < number for o in others)}
         if not partners.get(kind, bool(others)) and (kind == "first" or number + 20 < 119):
             found.append(number)
-    assert found and expected(case) == found
+    assert found and expected_absences(case) == found
 
 
 def test_a_difference_is_an_error(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(absence, "expected", lambda case: [])
+    monkeypatch.setattr(absence, "expected_absences", lambda case: [])
     with pytest.raises(AssertionError, match="other outputs"):
-        measure(Case("first", 3, 1, 50))
+        measure_absence(AbsenceCase("first", 3, 1, 50))

@@ -8,50 +8,55 @@ from pathlib import Path
 
 import pytest
 
-from bench.cluster import _check, measure
-from bench.cluster_feeder import QUIET
-from bench.cluster_workload import LEAVES, SETS, expected, kept, measured, name_of
+from bench.cluster import (
+    LEAVES,
+    QUIET,
+    SETS,
+    batch_values,
+    check_lines,
+    expected_rows,
+    kept_values,
+    measure_cluster,
+    query_name,
+)
 from bench.spark_cluster import SETTINGS
 
 COUNT = 300
 
 
 def test_what_is_expected_is_what_each_pair_of_documents_gives():
-    batches = [measured(COUNT, number, 40, 0.5) for number in range(2)]
-    rows = [*kept(COUNT, 0, COUNT).tolist(), *(row for batch in batches for row in batch.tolist())]
+    batches = [batch_values(COUNT, number, 40, 0.5) for number in range(2)]
+    rows = [*kept_values(COUNT, 0, COUNT).tolist(), *(row for batch in batches for row in batch.tolist())]
     wanted = {
-        (name_of(leaves), f"d{one}", f"d{other}")
+        (query_name(leaves), f"d{one}", f"d{other}")
         for one, other in combinations(range(len(rows)), 2)
         if other >= COUNT
         for leaves in SETS
         if all(rows[one][leaf] == rows[other][leaf] for leaf in leaves)
     }
-    assert expected(COUNT, batches) == wanted and len(wanted) > 300
+    assert expected_rows(COUNT, batches) == wanted and len(wanted) > 300
     assert len(SETS) == 2**LEAVES - LEAVES - 1
 
 
-def test_a_missing_line_is_an_error(tmp_path: Path):
-    batches = [measured(COUNT, 0, 40, 0.5)]
-    lines = [{"query": query, "documents": [one, other]} for query, one, other in expected(COUNT, batches)]
+def test_a_missing_line_or_one_too_many_is_an_error(tmp_path: Path):
+    batches = [batch_values(COUNT, 0, 40, 0.5)]
+    lines = [{"query": query, "documents": [one, other]} for query, one, other in expected_rows(COUNT, batches)]
     path = tmp_path / "lines.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert _check(COUNT, batches, path) == len(lines)
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines[1:]))
-    with pytest.raises(AssertionError, match="instead of"):
-        _check(COUNT, batches, path)
-    path.write_text("".join(json.dumps(line) + "\n" for line in [*lines, lines[0]]))
-    with pytest.raises(AssertionError, match="instead of"):
-        _check(COUNT, batches, path)
+    assert check_lines(COUNT, batches, path) == len(lines)
+    for wrong in (lines[1:], [*lines, lines[0]]):
+        path.write_text("".join(json.dumps(line) + "\n" for line in wrong))
+        with pytest.raises(AssertionError, match="instead of"):
+            check_lines(COUNT, batches, path)
 
 
 @pytest.mark.spark
 @pytest.mark.soak  # it starts two clusters, one after the other
 def test_a_small_case_is_measured(monkeypatch: pytest.MonkeyPatch):
     """Two workers join a batch of a state, and the driver another one; the lines of both are those of the values."""
-    monkeypatch.setattr("bench.cluster_feeder.QUIET", QUIET / 4)
-    (line,) = measure(1_000, workers=(2,), sizes=(2_200, 60), kills=False)
+    monkeypatch.setattr("bench.cluster.QUIET", QUIET / 4)
+    (line,) = measure_cluster(1_000, workers=(2,), sizes=(2_200, 60), kills=False)
     assert line.rows > 5_000
-    assert 0 < float(str(line.details["share"])) < 1
-    assert float(str(line.details["executors"])) > 0 and float(str(line.details["driver"])) > 0
+    assert 0 < line.number("share") < 1 and line.number("executors") > 0 and line.number("driver") > 0
     heap = int(SETTINGS["spark.driver.memory"].removesuffix("m")) << 20
-    assert 0 < int(str(line.details["jvm"])) < 2 * heap
+    assert 0 < line.number("jvm") < 2 * heap

@@ -1,40 +1,59 @@
-"""The benchmarks of event patterns beside Flink and SQL, and of double tops, with tiny cases."""
+"""The benchmarks of event patterns beside Flink and SQL, and of the places that answer them, with tiny cases."""
 
 from __future__ import annotations
 
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 import numpy as np
 import pytest
 
-from bench import patterns, patterns_double_top, patterns_peer_ours, patterns_peers
-from bench.patterns_double_top import closes
-from bench.patterns_peer_task import TEMPLATES, Task, ranges, read_rows, read_task
-from bench.patterns_peers import FLINK, OURS, Case, cases, events, measure
-from bench.patterns_thesis import lowered
+from bench import patterns, patterns_peers
+from bench.patterns_kernel import lower_texts
+from bench.patterns_peers import (
+    FLINK,
+    OURS,
+    PatternPeersCase,
+    PlacesCase,
+    PlacesTemplate,
+    kernel_rows,
+    measure_pattern_peers,
+    measure_places,
+    peer_events,
+    ready_kernel,
+    task_statements,
+    task_streams,
+)
+from bench.peer_protocol import TASK_TEMPLATES, PatternTask, read_task, read_task_rows, task_ranges
+from mmqjp.answers.events_run import kernels
+from pattern_stage.partition.kernel import SparkRunner
 
-SMALL = Case("first after", 4, 600, "expert")
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SMALL = PatternPeersCase("first after", 4, 600, "expert")
 
 
-@pytest.mark.parametrize("template", TEMPLATES)
+@pytest.mark.parametrize("template", TASK_TEMPLATES)
 def test_an_expert_has_our_rows(template, monkeypatch):
     monkeypatch.setattr(patterns_peers, "KEYS", 3)
-    ours, *theirs = measure(replace(SMALL, template=template), sys.executable, 1)
+    ours, *theirs = measure_pattern_peers(replace(SMALL, template=template), sys.executable, 1)
     assert ours.rows > 20 and ours.baseline is None
     assert theirs and all(line.details["over_ours"] for line in theirs)
 
 
-@pytest.mark.parametrize("template", TEMPLATES)
+@pytest.mark.parametrize("template", TASK_TEMPLATES)
 def test_rows_are_those_of_a_loop(template, monkeypatch):
     monkeypatch.setattr(patterns_peers, "KEYS", 2)
     case = replace(SMALL, template=template, events=200)
-    task, given = Task(template, ranges(case.queries)), events(case)
-    streams = patterns_peer_ours.streams(given)
-    ready = patterns_peer_ours.ready(lowered(patterns_peer_ours.statements(task), streams), streams)
-    found = set(map(tuple, patterns_peer_ours.answered(ready, 30).tolist()))
-    assert found == set(_by_loop(task, given.to_pylist())) != set()
+    task, events = PatternTask(template, task_ranges(case.queries)), peer_events(case)
+    streams = task_streams(events)
+    schemas = {name: some.schema for name, some in streams.items()}
+    ready = ready_kernel(lower_texts(task_statements(task), schemas), streams)
+    found = set(map(tuple, kernel_rows(ready, 30).tolist()))
+    assert found == set(_by_loop(task, events.to_pylist())) != set()
 
 
 def _by_loop(task, rows):
@@ -49,9 +68,7 @@ def _by_loop(task, rows):
                     yield number, first["id"], after[0]["id"], 0
                 continue
             latest = first
-            for row in later:
-                if row["kind"] == "B":
-                    continue
+            for row in (row for row in later if row["kind"] == "A"):
                 if row["x"] <= latest["x"]:
                     if latest is not first:
                         yield number, first["id"], latest["id"], row["id"]
@@ -64,55 +81,64 @@ def test_flink_is_a_program_beside_ours(monkeypatch):
     # Where Flink is not installed, ours stands for it: what is tested is how programs are run and compared.
     if FLINK.lacking(sys.executable):
         monkeypatch.setattr(patterns_peers, "FLINK", replace(OURS, name="flink"))
-    ours, flink = measure(replace(SMALL, beside="flink"), sys.executable, 1)
+    ours, flink = measure_pattern_peers(replace(SMALL, beside="flink"), sys.executable, 1)
     assert flink.rows == ours.rows > 0 and ours.seconds > 0 and flink.details["over_ours"]
 
 
 def test_other_rows_are_an_error(monkeypatch):
-    monkeypatch.setattr("bench.patterns_peer_sql.answered", lambda *rest: np.zeros((1, 4), np.int64))
+    monkeypatch.setattr(patterns_peers, "sql_rows", lambda *rest: np.zeros((1, 4), np.int64))
     with pytest.raises(AssertionError, match="SQL, rank has other rows"):
-        list(measure(SMALL, sys.executable, 1))
+        list(measure_pattern_peers(SMALL, sys.executable, 1))
 
 
 def test_without_flink_it_is_left_out(monkeypatch, capsys):
     monkeypatch.setattr(patterns_peers, "FLINK", replace(FLINK, needs="no_such_package"))
     monkeypatch.setattr(sys, "argv", ["bench", "peers", "--quick", "--queries", "2", "--events", "200"])
-    patterns.main()
+    patterns.bench_patterns()
     printed = capsys.readouterr()
     assert "Flink is left out" in printed.err and "SQL, arg_min" in printed.out
-    assert {one.beside for one in cases(None, None, flink=True, quick=False)} == {"expert", "flink"}
 
 
 def test_a_task_is_read_as_it_was_written(tmp_path: Path):
-    task = Task("rising runs", ranges(3))
+    task = PatternTask("rising runs", task_ranges(3))
     task.write(tmp_path)
     assert read_task(tmp_path) == task
     (tmp_path / "rows.csv").write_text("0,1,2,3\n")
-    assert read_rows(tmp_path) == {(0, 1, 2, 3)}
+    assert read_task_rows(tmp_path) == {(0, 1, 2, 3)}
 
 
-@pytest.mark.parametrize("smoothing", [1, 2])
-def test_all_forms_of_double_tops_are_those_of_a_loop(smoothing, monkeypatch):
-    monkeypatch.setattr(patterns_double_top, "VOLATILITY", 0.2)
-    case = patterns_double_top.Case(smoothing, 3_000)
-    lines = list(patterns_double_top.measure(case, 1))
-    assert len({line.plan for line in lines}) == 8 and {line.rows for line in lines} == {_double_tops(case)} != {0}
+@pytest.mark.soak
+@pytest.mark.parametrize("template", get_args(PlacesTemplate))
+def test_all_places_have_the_same_results(template, spark: SparkSession, monkeypatch):
+    monkeypatch.setitem(SparkRunner.__init__.__kwdefaults__, "least", 0)
+    case = PlacesCase(template, 3, events=300, keys=2, intervals=1 if template == "first after" else 2)
+    lines = {line.plan: line for line in measure_places(case, spark, 1)}
+    assert list(lines) == ["driver", "executors"] + ["sql", "sql on spark"] * (template == "first after")
+    assert len({line.rows for line in lines.values()}) == 1
+    assert lines["driver"].rows > 0 or template == "rare partners"
+    assert lines["driver"].speedup is None and lines["executors"].speedup
 
 
-def _double_tops(case):
-    days, companies, prices = closes(case)
-    found = 0
-    for company in range(patterns_double_top.COMPANIES):
-        price = prices[companies == company]
-        assert np.all(np.diff(days[companies == company]) == 1)
-        at = [i for i in range(1, len(price) - 1) if (price[i] - price[i - 1]) * (price[i + 1] - price[i]) < 0]
-        for a, b, c, d, e in zip(*(price[at[k : len(at) - 4 + k]] for k in range(5)), strict=True):
-            low = b > a and b >= 1.2 * a and 0.9 * a <= c <= 1.1 * a
-            found += bool(low and 0.9 * b <= d <= 1.1 * b and e <= a)
-    return found
+class Silent:
+    """A kernel that has no events."""
+
+    def __init__(self, kernel):
+        self.add, self.begin, self.feed = kernel.add, kernel.begin, lambda events: kernel.feed({})
+        self.end = list
 
 
-def test_the_command_prints_double_tops(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["bench", "double-top", "--quick", "--events", "500"])
-    patterns.main()
-    assert "SQL, self-joins" in capsys.readouterr().out
+@pytest.mark.parametrize("silent", [False, True])
+def test_places_are_compared(silent, monkeypatch):
+    driver = kernels("driver", None)
+    ways: dict[str, Any] = {"driver": driver}
+    if silent:
+        ways["executors"] = lambda texts, lineage: Silent(driver(texts, lineage))
+    monkeypatch.setattr(patterns_peers, "places_ways", lambda case, session: ways)
+    session = cast("SparkSession", None)  # nothing asks for it
+    case = PlacesCase("rising runs", 1, events=300, keys=2)
+    if silent:
+        with pytest.raises(AssertionError, match="executors has other results"):
+            list(measure_places(case, session, 1))
+    else:
+        (line,) = measure_places(case, session, 1)
+        assert line.rows > 0 and line.plan == "driver"

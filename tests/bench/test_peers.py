@@ -13,16 +13,42 @@ import pytest
 from lxml import etree
 
 from bench import peers
-from bench.peer_files import MARK, Directories, Growing, mark_wishes
-from bench.peer_runs import SYSTEMS, PeerFailed, Ran, System, run
-from bench.peer_worker import Report, Row, Wish, Work, read_work, write_work
-from bench.peers import ADDED, Case, NothingToAdd, OtherRows, compare, contenders, measure, prepare, present, shred
-from bench.process_tree import processor_seconds, resident_bytes
+from bench.peer_protocol import (
+    MARK,
+    GrowingRows,
+    PeerReport,
+    PeerWork,
+    WatchedDirectories,
+    Wish,
+    WishRow,
+    mark_wishes,
+    processor_seconds,
+    read_work,
+    resident_bytes,
+    write_work,
+)
+from bench.peers import (
+    ADDED,
+    SYSTEMS,
+    NothingToAdd,
+    OtherRows,
+    PeerFailed,
+    PeerRun,
+    PeersCase,
+    PeerSystem,
+    compare_rows,
+    contenders,
+    installed_peers,
+    measure_peers,
+    prepare_peers,
+    run_peer,
+    shred_items,
+)
 from bench.workload import HOUR, items
 from feeds.documents import Document
 
-SMALL = Case(3, items=600, batch=300, last=100, rounds=1)
-ROWS: set[Row] = {("q1", 3, 8), ("q2", 3, 9), (ADDED, 2, 7), (ADDED, 3, 9)}
+SMALL = PeersCase(3, items=600, batch=300, last=100, rounds=1)
+ROWS: set[WishRow] = {("q1", 3, 8), ("q2", 3, 9), (ADDED, 2, 7), (ADDED, 3, 9)}
 
 
 def installed() -> list[object]:
@@ -40,7 +66,7 @@ def installed() -> list[object]:
 def test_a_peer_finds_our_rows(name: str, queries: int, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(peers, "EACH", 0)
     case = replace(SMALL, queries=queries)
-    ours, theirs = measure(case, dict.fromkeys(("mmqjp", name), sys.executable))
+    ours, theirs = measure_peers(case, dict.fromkeys(("mmqjp", name), sys.executable))
     assert ours.rows > 0 and ours.engine == "mmqjp" and theirs.engine == name
     for line in (ours, theirs):
         assert {"start", "items_a_second", "resident_mib", "added"} <= line.details.keys()
@@ -48,15 +74,15 @@ def test_a_peer_finds_our_rows(name: str, queries: int, monkeypatch: pytest.Monk
 
 @pytest.mark.soak
 def test_our_rows_are_those_of_a_program_without_joins(tmp_path: Path):
-    work = prepare(replace(SMALL, queries=30), tmp_path)
-    found = run(SYSTEMS["mmqjp"], work, tmp_path).rows
+    work = prepare_peers(replace(SMALL, queries=30), tmp_path)
+    found = run_peer(SYSTEMS["mmqjp"], work, tmp_path).rows
     assert work.added is not None
     asked = [*work.wishes, work.added]
     assert found == set(by_hand(list(items(SMALL.items + SMALL.last)), asked))
     assert any(row[0] == ADDED and row[2] >= SMALL.items for row in found)
 
 
-def by_hand(documents: list[Document], asked: list[Wish]) -> list[Row]:
+def by_hand(documents: list[Document], asked: list[Wish]) -> list[WishRow]:
     fields = [described(document) for document in documents]
     pairs = [
         (left, right, kind)
@@ -96,23 +122,23 @@ def meet(kind: str, left: dict[str, set[str | None]], right: dict[str, set[str |
         (ROWS - {(ADDED, 3, 9)}, "1 of 3 are missing"),
     ],
 )
-def test_a_wrong_row_is_an_error(found: set[Row], message: str):
+def test_a_wrong_row_is_an_error(found: set[WishRow], message: str):
     with pytest.raises(OtherRows, match=message):
-        compare(ROWS, found, "spark", 8)
+        compare_rows(ROWS, found, "spark", 8)
 
 
 def test_rows_of_an_added_query_over_earlier_items_are_not_compared():
-    compare(ROWS, ROWS - {(ADDED, 2, 7)}, "spark", 8)
+    compare_rows(ROWS, ROWS - {(ADDED, 2, 7)}, "spark", 8)
 
 
 def test_a_peer_with_other_rows_fails_the_benchmark(monkeypatch: pytest.MonkeyPatch):
-    def lying(system: System, work: Work, batches: Path, python: str) -> Ran:
+    def lying(system: PeerSystem, work: PeerWork, batches: Path, python: str) -> PeerRun:
         rows = ROWS if system.name == "mmqjp" else ROWS - {("q1", 3, 8)}
-        return Ran(frozenset(rows), Report(), 0)
+        return PeerRun(frozenset(rows), PeerReport(), 0)
 
-    monkeypatch.setattr(peers, "run", lying)
+    monkeypatch.setattr(peers, "run_peer", lying)
     with pytest.raises(OtherRows, match="pathway and mmqjp find different rows: 1 of"):
-        measure(SMALL, dict.fromkeys(("mmqjp", "pathway"), sys.executable))
+        measure_peers(SMALL, dict.fromkeys(("mmqjp", "pathway"), sys.executable))
 
 
 def test_what_is_not_installed_is_left_out_and_said(
@@ -120,18 +146,18 @@ def test_what_is_not_installed_is_left_out_and_said(
 ):
     monkeypatch.setitem(SYSTEMS, "pathway", replace(SYSTEMS["pathway"], needs="no_such_package"))
     given = {"mmqjp": sys.executable, "pathway": sys.executable, "flink": "/nowhere/python"}
-    assert present(given) == {"mmqjp": sys.executable}
+    assert installed_peers(given) == {"mmqjp": sys.executable}
     said = capsys.readouterr().err
     assert f"pathway is left out: no_such_package is not installed for {sys.executable}\n" in said
     assert "flink is left out: /nowhere/python cannot be run: No such file" in said
 
 
 def test_a_peer_that_fails_or_takes_too_long_is_an_error(tmp_path: Path):
-    work = prepare(SMALL, tmp_path)
-    with pytest.raises(PeerFailed, match=r"broken ended with status 1: .*No module named bench.no_such_peer"):
-        run(System("broken", "no_such_peer", "sys", uses_ours=True), work, tmp_path)
+    work = prepare_peers(SMALL, tmp_path)
+    with pytest.raises(PeerFailed, match=r"(?s)broken ended with status 1: .*no_such_peer"):
+        run_peer(PeerSystem("broken", "no_such_peer", "sys", uses_ours=True), work, tmp_path)
     with pytest.raises(PeerFailed, match="mmqjp ended with more than 0 s"):
-        run(SYSTEMS["mmqjp"], work, tmp_path, long=0.0)
+        run_peer(SYSTEMS["mmqjp"], work, tmp_path, seconds=0.0)
 
 
 def test_few_queries_are_also_tried_with_a_join_each():
@@ -150,22 +176,22 @@ def test_a_query_that_gets_rows_must_be_found():
 
 def test_work_is_read_as_it_was_written(tmp_path: Path):
     wish = Wish("q1", "title", "https://a.example/", HOUR)
-    work = Work([wish, replace(wish, kind="mention")], {"title": 96}, 7, ["b0"], "each", wish, 1.5)
+    work = PeerWork([wish, replace(wish, kind="mention")], {"title": 96}, 7, ["b0"], "each", wish, 1.5)
     write_work(work, tmp_path)
     assert read_work(tmp_path) == work and work.kinds == ["title", "mention"]
 
 
 def test_shredded_rows_do_not_repeat(tmp_path: Path):
     xml = "<item><channel_url>c</channel_url><author>x</author><author>x</author><link href='u'/></item>"
-    shred([Document("item-4", xml, time=9)], 4, tmp_path)
+    shred_items([Document("item-4", xml, time=9)], 4, tmp_path)
     assert (tmp_path / "authors.csv").read_text("utf-8") == "doc,t,channel,author\n4,9,c,x\n"
     assert (tmp_path / "links.csv").read_text("utf-8") == "doc,t,href\n4,9,u\n"
 
 
 @pytest.mark.parametrize("header", [True, False])
 def test_marks_come_after_the_rows_of_a_batch(tmp_path: Path, header: bool):
-    prepare(SMALL, tmp_path)
-    watched = Directories(tmp_path / "in", header=header)
+    prepare_peers(SMALL, tmp_path)
+    watched = WatchedDirectories(tmp_path / "in", header=header)
     watched.prepare(tmp_path / "batch0000", ["title", "mention"], 0)
     assert watched.publish() == [str(MARK), str(MARK + 2)]
     watched.put_wishes("first", mark_wishes(["title"]))
@@ -178,7 +204,7 @@ def test_marks_come_after_the_rows_of_a_batch(tmp_path: Path, header: bool):
 
 def test_rows_are_out_when_the_marks_are(tmp_path: Path):
     out = tmp_path / "rows"
-    growing = Growing(out)
+    growing = GrowingRows(out)
     out.write_bytes(b"q1,3,8\nmark,9000000000,9000000001\n")
     before = growing.wait("9000000000")
     out.open("ab").write(b"q1,4,8\n")
@@ -202,7 +228,7 @@ def test_memory_and_time_are_those_of_all_descendants():
 
 def test_a_peer_ends_when_the_benchmark_does():
     text = (
-        "from bench.peer_worker import end_with_parent; import threading; end_with_parent(); threading.Event().wait()"
+        "from bench.peer_protocol import end_with_parent; import threading; end_with_parent(); threading.Event().wait()"
     )
     with subprocess.Popen([sys.executable, "-c", text], stdin=subprocess.PIPE, start_new_session=True) as process:
         assert process.stdin is not None

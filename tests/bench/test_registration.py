@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from bench import registration_rates
-from bench.registration_commands import measure_commands
-from bench.registration_rates import RATES, Rate, compare, measure_rate
-from bench.registration_scripts import KINDS, WRONG, queries, script
+from bench import registration
+from bench.registration import (
+    INVALID,
+    RATES,
+    SCRIPT_KINDS,
+    Rate,
+    compare_registrations,
+    measure_commands,
+    measure_rate,
+    named_queries,
+    named_script,
+)
 from xscl.parser import parse_script
 from xscl.problems import XsclErrors
 
@@ -21,29 +29,36 @@ def test_a_script_gives_what_its_queries_give_one_by_one(kind: str):
 
 
 def test_a_difference_is_an_error(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(registration_rates, "queries", lambda kind, number: list(queries(kind, number))[1:])
+    monkeypatch.setattr(registration, "named_queries", lambda kind, number: list(named_queries(kind, number))[1:])
+    monkeypatch.setattr(
+        registration, "named_script", lambda kind, number: "".join(f"{q};\n" for q in named_queries(kind, number))
+    )
     with pytest.raises(AssertionError, match="something else if they are registered one by one"):
-        compare("names")
+        compare_registrations("names")
 
 
-@pytest.mark.parametrize("kind", WRONG)
+@pytest.mark.parametrize("kind", INVALID)
 def test_the_mistakes_are_mistakes(kind: str):
     with pytest.raises(XsclErrors) as caught:
-        parse_script(script(kind, 300))
+        parse_script(named_script(kind, 300))
     assert len(caught.value.errors) == (300 if kind == "all-wrong" else 3)
 
 
-def test_no_two_queries_are_equal():
-    for kind in KINDS:
-        assert len(set(queries(kind, 300))) == 300
+@pytest.mark.parametrize("kind", SCRIPT_KINDS)
+def test_no_two_queries_are_equal(kind: str):
+    assert len(set(named_queries(kind, 300))) == 300
 
 
 @pytest.mark.soak
 def test_the_commands_do_what_is_measured():
-    assert [line.case["what"] for line in measure_commands("windows", 20)] == [
-        "check",
-        "run",
-        "run, new state",
-        "run, that state",
-    ]
+    whats = [line.case["what"] for line in measure_commands("windows", 20)]
+    assert whats == ["check", "run", "run, new state", "run, that state"]
     assert [line.rows for line in measure_commands("all-wrong", 5)] == [5]
+
+
+@pytest.mark.soak
+def test_patterns_texts_and_stores(capsys):
+    registration.report_registration(20, 60)
+    printed = capsys.readouterr().out
+    assert "60 subscriptions to 20 distinct patterns" in printed
+    assert "the document after it, through the engine" in printed and "texts that differ in tags, opened" in printed

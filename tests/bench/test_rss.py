@@ -1,134 +1,71 @@
-"""The benchmark of the feed, with a tiny one: its floor, its values, and what it writes."""
+"""The benchmark of the feed, with a tiny one: its values, and what it writes."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from bench import rss, stage2_engines
-from bench.stage2_feed import FEED, feed, strings
-from bench.stage2_floor import LEAF_BITS, Floor, postings
-from tests.bench.test_stage2 import CONTRACT
+from bench import rss
+from bench.joins import plans_of
+from bench.rss import FEED, RssCase, draw_rates, feed_strings, feed_values, measure_rss, memory_lines, rss_cases
+from tests.bench.test_technical import losing_rows
 
-
-@pytest.mark.parametrize("sizes", [[30, 10], [5, 5, 5, 40, 1], [1], [0, 12]])
-def test_the_floor_writes_the_pairs_that_brute_force_finds(sizes):
-    matrix = np.random.default_rng(len(sizes)).integers(0, 20, (sum(sizes), 3))
-    first = 0
-    with Floor() as floor:
-        for place, size in enumerate(sizes):
-            end = first + size
-            arrived = postings(first, matrix[first:end])
-            if place == 0:
-                floor.keep(*arrived)
-            else:
-                count = floor.join(*arrived)
-                left, right = (np.fromfile(file, np.int64) for file in floor.files)
-                expected = {
-                    (a << LEAF_BITS | i, b << LEAF_BITS | j)
-                    for b in range(first, end)
-                    for a in range(b)
-                    for i, value in enumerate(matrix[a])
-                    for j, other in enumerate(matrix[b])
-                    if value == other
-                }
-                assert set(zip(left.tolist(), right.tolist(), strict=True)) == expected
-                assert count == len(left) == len(right) == len(expected)
-            first = end
+TINY = RssCase(60, 20, 40)
+PLANS = plans_of("duckdb", None, quick=False)
 
 
 def test_values_of_the_feed_are_equal_where_their_numbers_are():
-    values = feed(400)
-    texts = [column.to_pylist() for column in strings(values)]
-    flat_texts = [text for row in zip(*texts, strict=True) for text in row]
-    flat_values = values.ravel().tolist()
-    assert len(set(flat_texts)) == len(set(flat_values)) == len(set(zip(flat_values, flat_texts, strict=True)))
-    assert len(set(flat_values)) < len(flat_values) - 200  # some channels are met again
+    values = feed_values(400)
+    texts = [text for row in zip(*(c.to_pylist() for c in feed_strings(values)), strict=True) for text in row]
+    numbers = values.ravel().tolist()
+    assert len(set(texts)) == len(set(numbers)) == len(set(zip(numbers, texts, strict=True)))
+    assert len(set(numbers)) < len(numbers) - 200  # some channels are met again
 
 
 def test_a_feed_repeats_urls_titles_and_descriptions_within_a_channel_and_titles_as_descriptions():
-    url, channel, title, _, description = feed(5000).T
+    url, channel, title, _, description = feed_values(5000).T
     for leaf in (url, title, description):
         assert len(np.unique(leaf)) < len(leaf)
     assert (url == channel).any() and (title == description).any()
     assert 350 < len(np.unique(channel)) <= 418
 
 
-TINY_RSS = rss.Case(60, 20, 40)
-
-
-@pytest.fixture(scope="module")
-def streamed():
-    return rss.measure(TINY_RSS, "duckdb", stage2_engines.plans_of("duckdb", None, quick=False), 2, 12)
-
-
-@pytest.mark.soak
-def test_pairs_of_values_are_those_of_the_engine(streamed):
-    values = feed(80)
-    expected = sum(int((values[a][:, None] == values[b][None, :]).sum()) for b in range(60, 80) for a in range(b))
-    assert streamed[0].details["value_pairs"] == expected > 0
-
-
-@pytest.mark.soak
-def test_rss_lines_are_those_of_the_contract(streamed):
-    first, *_, sequential = [line.flat() for line in streamed]
-    assert list(first)[: len(CONTRACT)] == CONTRACT
-    assert first["case"] == {"state": 60, "batch": 20, "queries": 40, "items": 80}
-    assert first["over_floor"] == pytest.approx(first["seconds"] / first["floor"])
-    assert first["speedup"] == pytest.approx(sequential["seconds"] / first["seconds"])
-    assert (first["baseline"], sequential["baseline"], first["extrapolated"]) == ("sequential", None, True)
-    assert first["items_a_second"] == pytest.approx(20 / first["seconds"])
-    assert sequential["rows"] == first["expanded"] > 0
-
-
-@pytest.mark.soak
-def test_without_sequential_the_baseline_is_basic():
-    plans = stage2_engines.plans_of("duckdb", None, quick=False)
-    lines = rss.measure(TINY_RSS, "duckdb", plans, 1, 0)
-    assert [(line.plan, line.baseline) for line in lines] == [
-        (plan, None if plan == "basic" else "basic") for plan in plans
-    ]
-
-
-@pytest.mark.soak
-def test_rss_stops_at_rows_that_differ(monkeypatch):
-    real = stage2_engines.timed_join
-
-    def loses_a_row(*arguments, **keywords):
-        joined = real(*arguments, **keywords)
-        return replace(joined, table=joined.table.slice(1))
-
-    monkeypatch.setattr(rss, "timed_join", loses_a_row)
-    with pytest.raises(AssertionError, match="gets other rows than it does alone"):
-        rss.measure(TINY_RSS, "duckdb", ["basic"], 1, TINY_RSS.queries)
-
-
-def test_rss_cases():
-    assert rss.cases([10], sweeps=False) == [rss.Case(20_000, 5_000, 10)]
-    swept = rss.cases(rss.NUMBERS, sweeps=True)
+def test_cases_and_witnesses():
+    assert rss_cases([10], sweeps=False) == [RssCase(20_000, 5_000, 10)]
+    swept = rss_cases(rss.NUMBERS, sweeps=True)
     assert len(swept) == len(set(swept)) and max(case.state + case.batch for case in swept) == 225_000
-
-
-@pytest.mark.soak
-def test_memory_of_a_kept_document():
-    (line,) = rss.memory(["basic"], 200, 400)
-    size = line.details["state_bytes"]
-    assert size is None or isinstance(size, float)
-
-
-def test_witnesses_of_the_feed_come_in_batches():
-    work = rss.workload(TINY_RSS)
+    work = rss.rss_workload(TINY)
     assert [first for first, _ in (*work.kept, work.warm, work.measured)] == [0, 40, 60]
     assert work.registered.schema == FEED
     assert work.kept[0][1].r_group.num_rows and not work.measured[1].r_group.num_rows
 
 
 @pytest.mark.soak
-def test_plot_of_rates(streamed, tmp_path):
-    from bench.stage2_plot import draw_rates
+def test_lines_and_plots(tmp_path):
+    lines = measure_rss(TINY, "duckdb", PLANS, 2, 12)
+    first, *_, sequential = lines
+    values = feed_values(80)
+    pairs = sum(int((values[a][:, None] == values[b][None, :]).sum()) for b in range(60, 80) for a in range(b))
+    assert first.details["value_pairs"] == pairs > 0
+    assert first.case == {"state": 60, "batch": 20, "queries": 40, "items": 80}
+    assert first.speedup == pytest.approx(sequential.seconds / first.seconds)
+    assert (first.baseline, sequential.baseline, first.extrapolated) == ("sequential", None, True)
+    assert sequential.rows == first.number("expanded") > 0
+    draw_rates(lines, tmp_path / "one")
+    draw_rates([*lines, *(replace(line, case={**line.case, "state": 100}) for line in lines)], tmp_path / "two")
+    assert (tmp_path / "one.png").exists() and "items in the state" in (tmp_path / "two.svg").read_text()
+    without = measure_rss(TINY, "duckdb", PLANS, 1, 0)
+    assert [(line.plan, line.baseline) for line in without] == [(p, None if p == "basic" else "basic") for p in PLANS]
 
-    keys = (("queries", "queries"), ("state", "items in the state"))
-    draw_rates(streamed, tmp_path / "one", keys)
-    more = [replace(line, case={**line.case, "state": 100}) for line in streamed]
-    draw_rates([*streamed, *more], tmp_path / "two", keys)
-    assert (tmp_path / "one.png").exists() and (tmp_path / "two.svg").exists()
+
+@pytest.mark.soak
+def test_measuring_stops_at_rows_that_differ(monkeypatch):
+    monkeypatch.setattr(rss, "timed_join", losing_rows(lambda number: 1))
+    with pytest.raises(AssertionError, match="gets other rows than it does alone"):
+        measure_rss(TINY, "duckdb", ["basic"], 1, TINY.queries)
+
+
+@pytest.mark.soak
+def test_memory_of_a_kept_document():
+    (line,) = memory_lines(["basic"], 200, 400)
+    assert line.details["state_bytes"] is None or isinstance(line.details["state_bytes"], float)

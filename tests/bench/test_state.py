@@ -8,25 +8,33 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench import state, state_workload
-from bench.state import main, with_ratios
-from bench.state_workload import LEAVES, QUERIES, expected, kept, measured, registered
+from bench import state
+from bench.state import (
+    LEAVES,
+    QUERIES,
+    StateSample,
+    batch_ranks,
+    bench_state,
+    expected_digests,
+    grown_figures,
+    kept_ranks,
+    state_queries,
+)
 from join_stage.signature import join
 
 
 def test_documents_are_made_again_from_their_numbers():
-    whole = kept(60_000, 0, 60_000)
-    assert (kept(60_000, 25_000, 30_000) == whole[25_000:30_000]).all()
+    whole = kept_ranks(60_000, 0, 60_000)
+    assert (kept_ranks(60_000, 25_000, 30_000) == whole[25_000:30_000]).all()
     assert (whole >= 1).all()
-    assert (measured(1_000, 3, 50) == measured(1_000, 3, 50)).all()
+    assert (batch_ranks(1_000, 3, 50) == batch_ranks(1_000, 3, 50)).all()
 
 
 def test_expected_rows_are_those_of_all_pairs(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(state_workload, "REPEATED", 20)
+    monkeypatch.setattr(state, "REPEATED", 20)
     count, batches, size = 300, 3, 25
-    ranks = np.concatenate([kept(count, 0, count), *(measured(count, number, size) for number in range(batches))])
-    work = registered()
-    for number, digest in enumerate(expected(work, count, batches, size)):
+    ranks = np.concatenate([kept_ranks(count, 0, count), *(batch_ranks(count, n, size) for n in range(batches))])
+    for number, digest in enumerate(expected_digests(state_queries(), count, batches, size)):
         end = count + (number + 1) * size
         equal = [(ranks[:later] == ranks[later]).astype(int) for later in range(end - size, end)]
         rows = sum(int(same[:, [leaf for leaf, _ in query]].all(axis=1).sum()) for same in equal for query in QUERIES)
@@ -37,13 +45,13 @@ def test_expected_rows_are_those_of_all_pairs(monkeypatch: pytest.MonkeyPatch):
 def test_a_small_one_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     """Rows of a store with several runs are compared; the processes are replaced by calls."""
     monkeypatch.setattr(join, "MOST_IN_MEMORY", 2_000)
-    monkeypatch.setattr(state_workload, "CHUNK", 500)
+    monkeypatch.setattr(state, "CHUNK", 500)
     monkeypatch.setattr(state, "SIZE", 200)
     monkeypatch.setattr(state, "in_fresh_process", lambda work, item: work(item))
     out = tmp_path / "state.json"
     arguments = ["mmqjp bench state", "--documents", "1000,3000", "--json", str(out), "--plot", str(tmp_path / "state")]
     monkeypatch.setattr("sys.argv", arguments)
-    main()
+    bench_state()
     lines = [json.loads(line) for line in out.read_text().splitlines()]
     assert [line["case"]["documents"] for line in lines] == [1000, 3000]
     assert all(line["rows"] > 0 and line["disk"] > 3_000 * LEAVES for line in lines)
@@ -55,6 +63,11 @@ def test_a_small_one_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ca
 def test_a_wrong_row_is_told(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(state, "SIZE", 100)
     monkeypatch.setattr(state, "in_fresh_process", lambda work, item: work(item))
-    monkeypatch.setattr(state, "expected", lambda *arguments: expected(arguments[0], arguments[1] + 1, *arguments[2:]))
+    monkeypatch.setattr(state, "expected_digests", lambda work, count, *rest: expected_digests(work, count + 1, *rest))
     with pytest.raises(AssertionError, match="other rows"):
-        with_ratios([state.measure(500)])
+        state.measure_state(500)
+
+
+def test_a_run_that_grows_is_told():
+    samples = [StateSample(n, 1.0, 100, 100, n, 100, 100) for n in range(1, 41)]
+    assert grown_figures(samples) == ["kept"]

@@ -20,13 +20,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Sends all tests of pages to the same worker, whose browser serves them all."""
     for item in items:
         if "browser" in getattr(item, "fixturenames", ()):
+            item.add_marker("browser")
             item.add_marker(pytest.mark.xdist_group("browser"))
 
 
 # Of the package and not of the session: while it runs, asyncio.run() refuses to work in this thread.
 @pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
-    """The browser of this test worker."""
     with running_browser() as browser:
         yield browser
 

@@ -21,7 +21,7 @@ OPTIONS = ("--engine", "duckdb", "--feeds", "--lateness", "INF", "--idle-after",
 
 @dataclass(frozen=True)
 class Site:
-    """A site, and what a browser that is logged in keeps of it."""
+    """A site and the storage of a browser that is logged in."""
 
     served: Served
     storage: Any

@@ -19,7 +19,6 @@ QUERY = "FROM S//item->a[./title->t][contains(./title, 'Seagrass')] PUBLISH seag
 
 @pytest.fixture(scope="module")
 def own_site(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """A site that tests change."""
     directory = tmp_path_factory.mktemp("forms")
     options = write_story_state(directory)
     with served_site(browser, directory / "state", *options) as site:
@@ -55,13 +54,16 @@ def test_queries_are_searched_and_sorted(page):
     assert totals == sorted(totals, key=int, reverse=True)
 
 
-def test_a_query_is_written_checked_subscribed_and_removed(page):
+def test_a_query_is_written_checked_tried_subscribed_and_removed(page):
     page.get_by_role("link", name="New query").first.click()
     text = page.get_by_label("Text in XSCL")
     text.fill("FROM S//item->a[./title->t] FOLLOWED BY {t = tt, 1 d} S//item->b[./title->u] PUBLISH wrong")
     page.get_by_role("button", name="Check").click()
     expect(page.get_by_text("variable tt is not bound")).to_be_visible()
     text.fill(QUERY)
+    page.get_by_role("button", name="Try it on what is kept").click()
+    expect(page.locator(".match").first).to_be_visible(timeout=60_000)
+    expect(text).to_have_value(QUERY)
     page.get_by_label("Answer it over the documents that are kept, too").check()
     page.get_by_role("button", name="Subscribe").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("seagrass")
@@ -74,6 +76,12 @@ def test_a_query_is_written_checked_subscribed_and_removed(page):
 
 def test_feeds_are_added_and_removed(page, tmp_path: Path):
     page.get_by_role("link", name="Feeds").click()
+    wrong = tmp_path / "picture.png"
+    wrong.write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(1000))
+    page.get_by_label("Add the feeds of a list").set_input_files(wrong)
+    page.get_by_role("button", name="Upload").click()
+    expect(page.locator("#opml-error")).to_be_visible()
+    expect(page.locator("#opml")).to_have_attribute("aria-invalid", "true")
     page.get_by_label("Add a feed").fill("http://127.0.0.1:9/feed.xml")
     page.get_by_role("button", name="Add", exact=True).click()
     expect(page.get_by_role("rowheader", name="127.0.0.1:9/feed.xml")).to_be_visible()
@@ -85,26 +93,6 @@ def test_feeds_are_added_and_removed(page, tmp_path: Path):
     for remaining in (2, 1, 0):
         page.get_by_role("button", name="Remove").first.click()
         expect(page.get_by_role("rowheader")).to_have_count(remaining)
-
-
-def test_what_is_no_list_of_feeds_is_refused(page, tmp_path: Path):
-    wrong = tmp_path / "picture.png"
-    wrong.write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(1000))
-    page.get_by_role("link", name="Feeds").click()
-    page.get_by_label("Add the feeds of a list").set_input_files(wrong)
-    page.get_by_role("button", name="Upload").click()
-    expect(page.locator("#opml-error")).to_be_visible()
-    expect(page.locator("#opml")).to_have_attribute("aria-invalid", "true")
-
-
-def test_queries_are_tried_on_what_is_kept_before_they_are_subscribed(page):
-    page.get_by_role("link", name="New query").first.click()
-    page.get_by_label("Text in XSCL").fill(QUERY)
-    page.get_by_role("button", name="Try it on what is kept").click()
-    expect(page.locator(".match").first).to_be_visible(timeout=60_000)
-    expect(page.get_by_label("Text in XSCL")).to_have_value(QUERY)
-    page.get_by_role("link", name="Queries", exact=True).click()
-    expect(page.get_by_role("link", name="seagrass", exact=True)).to_have_count(0)
 
 
 def test_a_sink_is_added_paused_tested_and_removed(page):
@@ -158,16 +146,13 @@ def test_forms_are_taken_over_plain_http_where_browsers_tell_less(visit, browser
         expect(page).to_have_url(f"{site.url}/")
 
 
-def test_a_sink_and_its_list_serve_everybody(visit, own_site: Site):
+def test_sinks_and_errors_serve_everybody(visit, own_site: Site):
     table = {"kind": "webhook", "url": f"https://hooks.invalid/{'long' * 60}", "queries": ["same_*", "x" * 100]}
     with own_site.served.client() as client:
         client.post("/api/v1/sinks", json={"name": "chat", "table": table}).raise_for_status()
         for path in ("/sinks", "/sinks/chat"):
             serves_everybody(own_site.enter(visit, path))
         client.delete("/api/v1/sinks/chat").raise_for_status()
-
-
-def test_errors_serve_everybody(visit, own_site: Site):
     page = own_site.enter(visit, "/new", allowed=("400",))
     page.get_by_label("Text in XSCL").fill("FROM")
     page.get_by_role("button", name="Subscribe").click()

@@ -48,7 +48,6 @@ def test_from_nothing_to_a_match_in_a_feed_reader(
 
 
 def channel(name: str, *titles: str) -> str:
-    """A feed of a site of its own, with entries of this minute."""
     text = rss(*titles, guid=f"{name}/").replace("https://site.example/", f"https://{name}.example/")
     return text.replace("Wed, 06 May 2026 10:00:00 GMT", format_datetime(datetime.now(UTC), usegmt=True))
 
@@ -69,7 +68,6 @@ def add_feeds(page: Page, server: FeedServer, directory: Path) -> None:
 
 
 def subscribe(page: Page) -> None:
-    """Subscribes to one of the queries that the page offers."""
     page.get_by_role("link", name="New query").click()
     page.get_by_role("link", name="same_story").click()
     page.get_by_role("button", name="Try it").click()

@@ -17,14 +17,12 @@ from tests.support.places import ROOT
 
 @pytest.fixture(scope="module")
 def stories(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The page of the example feeds."""
     directory = tmp_path_factory.mktemp("stories")
     return written_page(directory, ROOT / "examples" / "stories.xscl", ROOT / "examples" / "feeds")
 
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The page of feeds that try to break it."""
     directory = tmp_path_factory.mktemp("hostile")
     write_hostile_feeds(directory / "feeds")
     queries = directory / "queries.xscl"

@@ -30,7 +30,6 @@ def living(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 def drop(drops: Path, name: str) -> None:
-    """Lets a book come."""
     document = {"id": name, "time": "2026-01-01T00:00:00Z", "xml": f"<book><author>{name}</author></book>"}
     write_documents(drops / f"{name}.tmp", [document]).rename(drops / f"{name}.jsonl")
 
@@ -119,7 +118,7 @@ def test_everything_is_reached_by_keyboard(visit, living):
 
 
 def focused(page: Page) -> str:
-    """The place of what has the focus."""
+    """The position of the focused element in the document."""
     script = "[...document.querySelectorAll('*')].indexOf(document.activeElement)"
     return str(page.evaluate(script))
 

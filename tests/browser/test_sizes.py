@@ -17,7 +17,6 @@ MANY = 10_000 if at_length() else 3_000
 
 @pytest.fixture(scope="module")
 def empty(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """A site of a new state."""
     with served_site(browser, tmp_path_factory.mktemp("empty") / "state") as site:
         yield site
 

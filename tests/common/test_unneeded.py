@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 import sys
 sys.argv = ["mmqjp", "demo", "--engine", "duckdb"]
@@ -19,18 +21,23 @@ def test_the_program_does_without_what_only_takes_time():
     assert done.stdout.splitlines()[-1] in ("['igraph', 'pyarrow']", "['pyarrow']"), done.stderr
 
 
-def test_nothing_is_hidden_in_the_process_of_others():
-    code = "from mmqjp.process import without_pandas; without_pandas(); import sys; print('pandas' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "True\n"
+HEAVY = "import sys, xscl; print({'elementpath', 'lxml', 'pyarrow', 'pyspark'} & set(sys.modules))"
+SPARK = "import sys, feeds.tail, feeds.tail, feeds.fetch.fetcher, mmqjp.cli; print('pyspark' in sys.modules)"
+HIDDEN = """
+from common.tools import in_own_process, hidden; from mmqjp.process import without_pandas
+in_own_process(); without_pandas()
+import pandas, pyarrow
+print(len(pyarrow.table({'a': [1]}).to_pandas()))
+"""
+NOT_HIDDEN = "from mmqjp.process import without_pandas; without_pandas(); import sys; print('pandas' in sys.modules)"
 
 
-def test_what_was_hidden_can_be_imported_later():
-    code = (
-        "from common.tools import in_own_process, hidden; from mmqjp.process import without_pandas\n"
-        "in_own_process(); without_pandas()\n"
-        "import pandas, pyarrow\n"
-        "print(len(pyarrow.table({'a': [1]}).to_pandas()))"
-    )
+@pytest.mark.parametrize(
+    ("code", "printed"),
+    [(HEAVY, "set()\n"), (SPARK, "False\n"), (HIDDEN, "1\n"), (NOT_HIDDEN, "True\n")],
+    ids=["the language loads nothing heavy", "feeds alone do not load Spark", "what was hidden can be imported later",
+         "nothing is hidden in the process of others"],
+)  # fmt: skip
+def test_what_a_process_loads(code: str, printed: str):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "1\n"
+    assert done.stdout == printed

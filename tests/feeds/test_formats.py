@@ -1,11 +1,17 @@
-"""Entries of every feed format as item documents, or raw."""
+"""Entries of every feed format as item documents, or raw; their dates, their identity, and feeds that have none."""
+
+import json
 
 import pytest
 from lxml import etree
 
 from feeds.documents import Document, Reject
 from feeds.items import Origin, html_to_text, one_line
-from tests.support.feed_texts import atom, json_feed, leaves, only, read, rss, values
+from tests.support.feed_texts import HERE, MTIME, atom, json_feed, leaves, only, read, rss, values
+
+
+def shown(feed):
+    return " | ".join(f"{name} {text}" for name, text in only(feed))
 
 
 def test_rss_2_in_full():
@@ -18,38 +24,22 @@ def test_rss_2_in_full():
         '<enclosure url="https://c.example/1.mp3" type="audio/mpeg" length="1"/>'
         "<content:encoded><![CDATA[<p onclick='x()'>Full <script>alert(1)</script>text</p>]]></content:encoded></item>"
     )
-    assert only(feed) == [
-        ("item_url", "https://c.example/1"),
-        ("channel_url", "https://c.example/"),
-        ("title", "One & two"),
-        ("timestamp", "2026-05-06T12:00:00Z"),
-        ("description", "A caf\u00e9 B"),
-        ("feed_url", "dir/feed.xml"),
-        ("feed_title", "C"),
-        ("author", "Ann"),
-        ("author", "Bob"),
-        ("category", "news"),
-        ("category", "sport"),
-        ("link", "alternate https://c.example/1"),
-        ("link", "enclosure https://c.example/1.mp3"),
-        ("enclosure", "https://c.example/1.mp3 audio/mpeg 1"),
-        ("guid", "g-1"),
-        ("content", "<p>Full text</p>"),
-    ]
+    assert shown(feed) == (
+        "item_url https://c.example/1 | channel_url https://c.example/ | title One & two | "
+        "timestamp 2026-05-06T12:00:00Z | description A café B | feed_url dir/feed.xml | feed_title C | author Ann | "
+        "author Bob | category news | category sport | link alternate https://c.example/1 | "
+        "link enclosure https://c.example/1.mp3 | enclosure https://c.example/1.mp3 audio/mpeg 1 | guid g-1 | "
+        "content <p>Full text</p>"
+    )
 
 
 @pytest.mark.parametrize("version", ["0.91", "0.92"])
 def test_old_rss(version):
     item = "<item><title>T</title><link>https://c.example/1</link><description>D</description></item>"
-    assert only(rss(item, attributes=f'version="{version}"')) == [
-        ("item_url", "https://c.example/1"),
-        ("channel_url", "https://c.example/"),
-        ("title", "T"),
-        ("description", "D"),
-        ("feed_url", "dir/feed.xml"),
-        ("feed_title", "C"),
-        ("link", "alternate https://c.example/1"),
-    ]
+    assert shown(rss(item, attributes=f'version="{version}"')) == (
+        "item_url https://c.example/1 | channel_url https://c.example/ | title T | description D | "
+        "feed_url dir/feed.xml | feed_title C | link alternate https://c.example/1"
+    )
 
 
 def test_rss_1_with_dublin_core():
@@ -58,19 +48,12 @@ def test_rss_1_with_dublin_core():
       <channel rdf:about="https://c.example/rdf"><title>C</title><link>https://c.example/</link></channel>
       <item rdf:about="https://c.example/1#it"><title>T</title><link>https://c.example/1</link>
       <dc:creator>Ann</dc:creator><dc:subject>s</dc:subject><dc:date>2026-05-06T14:00:00.5+02:00</dc:date></item></rdf:RDF>"""
-    assert only(feed) == [
-        ("item_url", "https://c.example/1"),
-        ("channel_url", "https://c.example/"),
-        ("title", "T"),
-        ("timestamp", "2026-05-06T12:00:00.500000Z"),
-        ("feed_url", "dir/feed.xml"),
-        ("feed_title", "C"),
-        ("updated", "2026-05-06T12:00:00.500000Z"),
-        ("author", "Ann"),
-        ("category", "s"),
-        ("link", "alternate https://c.example/1"),
-        ("guid", "https://c.example/1#it"),
-    ]
+    assert shown(feed) == (
+        "item_url https://c.example/1 | channel_url https://c.example/ | title T | "
+        "timestamp 2026-05-06T12:00:00.500000Z | feed_url dir/feed.xml | feed_title C | "
+        "updated 2026-05-06T12:00:00.500000Z | author Ann | category s | link alternate https://c.example/1 | "
+        "guid https://c.example/1#it"
+    )
 
 
 def test_atom_1_with_xhtml_content_and_plain_text_that_looks_like_markup():
@@ -82,22 +65,12 @@ def test_atom_1_with_xhtml_content_and_plain_text_that_looks_like_markup():
         '<summary type="html">&lt;b&gt;S&lt;/b&gt;um</summary>'
         '<content type="xhtml"><div xmlns="http://www.w3.org/1999/xhtml"><p>x <em>y</em></p></div></content>'
     )
-    assert only(atom(entry, '<link href="https://f.example/"/><link rel="self" href="https://f.example/a"/>')) == [
-        ("item_url", "https://f.example/1"),
-        ("channel_url", "https://f.example/"),
-        ("title", "a <b> c"),
-        ("timestamp", "2026-05-06T12:00:00Z"),
-        ("description", "Sum"),
-        ("feed_url", "https://f.example/a"),
-        ("feed_title", "F"),
-        ("updated", "2026-05-08T12:00:00Z"),
-        ("author", "Ann"),
-        ("category", "t"),
-        ("link", "alternate https://f.example/1"),
-        ("link", "related https://g.example/2"),
-        ("guid", "tag:e,1"),
-        ("content", "<p>x <em>y</em></p>"),
-    ]
+    assert shown(atom(entry, '<link href="https://f.example/"/><link rel="self" href="https://f.example/a"/>')) == (
+        "item_url https://f.example/1 | channel_url https://f.example/ | title a <b> c | "
+        "timestamp 2026-05-06T12:00:00Z | description Sum | feed_url https://f.example/a | feed_title F | "
+        "updated 2026-05-08T12:00:00Z | author Ann | category t | link alternate https://f.example/1 | "
+        "link related https://g.example/2 | guid tag:e,1 | content <p>x <em>y</em></p>"
+    )
 
 
 def test_atom_03():
@@ -106,18 +79,11 @@ def test_atom_03():
       <entry><title>T</title><link rel="alternate" type="text/html" href="https://f.example/1"/><id>i</id>
       <issued>2004-05-06T12:00:00Z</issued><modified>2004-05-07T12:00:00Z</modified>
       <content type="text/html" mode="escaped">&lt;p&gt;c&lt;/p&gt;</content></entry></feed>"""
-    assert only(feed) == [
-        ("item_url", "https://f.example/1"),
-        ("channel_url", "https://f.example/"),
-        ("title", "T"),
-        ("timestamp", "2004-05-06T12:00:00Z"),
-        ("feed_url", "dir/feed.xml"),
-        ("feed_title", "F"),
-        ("updated", "2004-05-07T12:00:00Z"),
-        ("link", "alternate https://f.example/1"),
-        ("guid", "i"),
-        ("content", "<p>c</p>"),
-    ]
+    assert shown(feed) == (
+        "item_url https://f.example/1 | channel_url https://f.example/ | title T | timestamp 2004-05-06T12:00:00Z | "
+        "feed_url dir/feed.xml | feed_title F | updated 2004-05-07T12:00:00Z | link alternate https://f.example/1 | "
+        "guid i | content <p>c</p>"
+    )
 
 
 def test_json_feed_11():
@@ -141,38 +107,21 @@ def test_json_feed_11():
     )
     (document,) = read(feed)
     assert document.id.startswith("https://j.example/feed.json j-1 ")
-    assert leaves(document) == [
-        ("item_url", "https://j.example/1"),
-        ("channel_url", "https://j.example/"),
-        ("title", "a <b> & c"),
-        ("timestamp", "2026-05-06T12:00:00Z"),
-        ("description", "S"),
-        ("feed_url", "https://j.example/feed.json"),
-        ("feed_title", "J"),
-        ("lang", "en-us"),
-        ("author", "Ann"),
-        ("author", "https://bob.example/"),
-        ("category", "t"),
-        ("category", "3"),
-        ("link", "alternate https://j.example/1"),
-        ("link", "related https://g.example/2"),
-        ("link", "enclosure https://j.example/1.mp3"),
-        ("enclosure", "https://j.example/1.mp3 audio/mpeg 12"),
-        ("guid", "j-1"),
-        ("content", "<p>h</p>"),
-    ]
+    assert shown(feed) == (
+        "item_url https://j.example/1 | channel_url https://j.example/ | title a <b> & c | "
+        "timestamp 2026-05-06T12:00:00Z | description S | feed_url https://j.example/feed.json | feed_title J | "
+        "lang en-us | author Ann | author https://bob.example/ | category t | category 3 | "
+        "link alternate https://j.example/1 | link related https://g.example/2 | "
+        "link enclosure https://j.example/1.mp3 | enclosure https://j.example/1.mp3 audio/mpeg 12 | guid j-1 | "
+        "content <p>h</p>"
+    )
 
 
 def test_json_feed_10_has_one_author_numbers_for_ids_and_plain_content():
     feed = json_feed({"id": 7, "content_text": "1 < 2"}, version="https://jsonfeed.org/version/1", author={"name": "Z"})
-    assert only(feed) == [
-        ("channel_url", "dir/feed.xml"),
-        ("feed_url", "dir/feed.xml"),
-        ("feed_title", "J"),
-        ("author", "Z"),
-        ("guid", "7"),
-        ("content", "1 &lt; 2"),
-    ]
+    assert shown(feed) == (
+        "channel_url dir/feed.xml | feed_url dir/feed.xml | feed_title J | author Z | guid 7 | content 1 &lt; 2"
+    )
 
 
 def test_itunes():
@@ -180,73 +129,65 @@ def test_itunes():
         "<item><title>T</title><itunes:author>Ann</itunes:author><itunes:summary>S</itunes:summary>"
         "<itunes:keywords>a, b ,a</itunes:keywords><guid>https://c.example/1.mp3</guid></item>"
     )
-    assert only(feed) == [
-        ("item_url", "https://c.example/1.mp3"),
-        ("channel_url", "https://c.example/"),
-        ("title", "T"),
-        ("description", "S"),
-        ("feed_url", "dir/feed.xml"),
-        ("feed_title", "C"),
-        ("author", "Ann"),
-        ("category", "a"),
-        ("category", "b"),
-        ("guid", "https://c.example/1.mp3"),
-    ]
-
-
-def test_a_feed_without_a_site_is_named_by_itself_then_by_its_source():
-    item = "<item><title>T</title></item>"
-    with_self = rss(item, '<title>C</title><atom:link rel="self" href="https://c.example/rss"/>')
-    assert values(with_self, "channel_url") == ["https://c.example/rss"]
-    assert ("channel_url", "https://u.example/") in only(
-        rss(item, "<title>C</title>"), Origin("n", 1, "https://u.example/")
+    assert shown(feed) == (
+        "item_url https://c.example/1.mp3 | channel_url https://c.example/ | title T | description S | "
+        "feed_url dir/feed.xml | feed_title C | author Ann | category a | category b | guid https://c.example/1.mp3"
     )
-    assert values(rss(item, "<title>C</title>"), "channel_url") == ["dir/feed.xml"]
 
 
-def test_an_atom_feeds_author_is_its_entries_author_an_rss_editor_is_not():
-    assert values(atom("<title>T</title>", "<author><name>Ann</name></author>"), "author") == ["Ann"]
-    head = "<title>C</title><managingEditor>ed@c.example (Ed)</managingEditor>"
-    assert values(rss("<item><title>T</title></item>", head), "author") == []
+SITE = "<title>C</title>"
+CONTENT = "<content:encoded>&lt;a href='2'>l&lt;/a></content:encoded>"
+SVG = '<content type="image/svg+xml"><svg xmlns="http://www.w3.org/2000/svg" onload="x()"/></content>'
 
 
-def test_mail_addresses_are_authors_only_without_a_name():
-    item = "<item><title>T</title><author>{}</author></item>"
-    assert values(rss(item.format("a@c.example (Ann &lt;b&gt;Lee&lt;/b&gt;)")), "author") == ["Ann Lee"]
-    assert values(rss(item.format("a@c.example")), "author") == ["a@c.example"]
-    assert values(rss(item.format("Ann Lee &lt;a@c.example&gt;")), "author") == ["Ann Lee"]
-    two = rss("<item><title>T</title><author>a@c.example (Ann)</author><dc:creator>Bob</dc:creator></item>")
-    assert values(two, "author")[-1] == "Bob"
+def item(fields="", channel="<title>C</title><link>https://c.example/</link>"):
+    return rss(f"<item><title>T</title>{fields}</item>", channel)
 
 
-def test_a_guid_is_an_item_url_only_where_it_is_an_address():
-    assert values(rss("<item><title>T</title><guid>123</guid></item>"), "item_url") == []
-    assert values(atom("<title>T</title><id>https://f.example/1</id>"), "item_url") == ["https://f.example/1"]
+def titled(title):
+    return rss(f"<item><title>{title}</title></item>")
+
+
+@pytest.mark.parametrize(
+    ("feed", "name", "expected"),
+    [
+        # A feed without a site is named by itself, then by its source.
+        (
+            item("", SITE + '<atom:link rel="self" href="https://c.example/rss"/>'),
+            "channel_url",
+            "https://c.example/rss",
+        ),
+        (item("", SITE), "channel_url", "dir/feed.xml"),
+        # The author of an Atom feed is that of its entries, the editor of an RSS feed is not.
+        (atom("<title>T</title>", "<author><name>Ann</name></author>"), "author", "Ann"),
+        (item("", SITE + "<managingEditor>ed@c.example (Ed)</managingEditor>"), "author", None),
+        # Mail addresses are authors only where there is no name.
+        (item("<author>a@c.example (Ann &lt;b&gt;Lee&lt;/b&gt;)</author>"), "author", "Ann Lee"),
+        (item("<author>a@c.example</author>"), "author", "a@c.example"),
+        (item("<author>Ann Lee &lt;a@c.example&gt;</author>"), "author", "Ann Lee"),
+        (item("<author>a@c.example (Ann)</author><dc:creator>Bob</dc:creator>"), "author", "Bob"),
+        # A guid is an item_url where it is an address.
+        (item("<guid>123</guid>"), "item_url", None),
+        (atom("<title>T</title><id>https://f.example/1</id>"), "item_url", "https://f.example/1"),
+        # A description is never a copy of the content.
+        (item(CONTENT), "description", None),
+        (atom("<title>T</title>" + SVG), "content", None),
+        # Stray tags and controls go, and comparisons stay.
+        (titled("Big&lt;br&gt;news"), "title", "Big news"),
+        (titled("1 &lt; 2 and 3 &gt; 2"), "title", "1 < 2 and 3 > 2"),
+        (titled("AT&amp;amp;T &amp;mdash; up"), "title", "AT&T \u2014 up"),
+        (titled("<![CDATA[A <em>b</em>\n\n c]]>"), "title", "A b c"),
+    ],
+)
+def test_values(feed, name, expected):
+    assert (values(feed, name) or [None])[-1] == expected
 
 
 def test_relative_addresses_are_resolved_against_the_feeds_own():
-    feed = rss("<item><title>T</title><link>/1</link><content:encoded>&lt;a href='2'>l&lt;/a></content:encoded></item>")
-    found = dict(only(feed, Origin("n", 1, "https://u.example/x/rss")))
+    found = dict(only(item(f"<link>/1</link>{CONTENT}"), Origin("n", 1, "https://u.example/x/rss")))
     assert found["item_url"] == "https://u.example/1"
     assert found["content"] == '<a href="https://u.example/x/2">l</a>'
-
-
-def test_a_description_is_never_a_copy_of_the_content():
-    feed = rss("<item><title>T</title><content:encoded>&lt;p>c&lt;/p></content:encoded></item>")
-    assert [name for name, _ in only(feed)] == ["channel_url", "title", "feed_url", "feed_title", "content"]
-
-
-def test_stray_tags_and_controls_go_and_comparisons_stay():
-    title = "<item><title>{}</title></item>"
-    assert values(rss(title.format("Big&lt;br&gt;news")), "title") == ["Big news"]
-    assert values(rss(title.format("1 &lt; 2 and 3 &gt; 2")), "title") == ["1 < 2 and 3 > 2"]
-    assert values(rss(title.format("AT&amp;amp;T &amp;mdash; up")), "title") == ["AT&T \u2014 up"]
-    assert values(rss(title.format("<![CDATA[A <em>b</em>\n\n c]]>")), "title") == ["A b c"]
-
-
-def test_content_that_is_no_text_is_left_out():
-    svg = '<content type="image/svg+xml"><svg xmlns="http://www.w3.org/2000/svg" onload="x()"/></content>'
-    assert values(atom("<title>T</title>" + svg), "content") == []
+    assert dict(only(item("", SITE), Origin("n", 1, "https://u.example/")))["channel_url"] == "https://u.example/"
 
 
 def test_bytes_that_name_a_file_are_not_opened(tmp_path):
@@ -272,13 +213,8 @@ def test_raw_entries_keep_their_elements_and_namespaces():
     feed = rss("<item><title>T</title><dc:creator>Ann</dc:creator><x:y xmlns:x='u:x' x:z='1'/></item>")
     (document,) = read("\n" + feed, form="raw")
     root = etree.fromstring(document.xml)
-    assert [child.tag for child in root] == [
-        "title",
-        "{http://purl.org/dc/elements/1.1/}creator",
-        "{u:x}y",
-        "channel_title",
-        "channel_url",
-    ]
+    creator = "{http://purl.org/dc/elements/1.1/}creator"
+    assert [child.tag for child in root] == ["title", creator, "{u:x}y", "channel_title", "channel_url"]
     assert root[2].get("{u:x}z") == "1"
     assert (root.findtext("channel_title"), root.findtext("channel_url")) == ("C", "https://c.example/")
     assert document.id == read(feed)[0].id
@@ -294,10 +230,8 @@ def test_raw_atom_entries_get_children_in_no_namespace():
 def test_raw_refuses_what_it_would_have_to_repair():
     (ill,) = read(rss("<item><title>One</title></item>")[:-8], form="raw")
     (as_json,) = read(json_feed({"id": "1"}), form="raw")
-    assert isinstance(ill, Reject)
-    assert "well-formed" in ill.reason
-    assert isinstance(as_json, Reject)
-    assert "JSON" in as_json.reason
+    assert isinstance(ill, Reject) and "well-formed" in ill.reason
+    assert isinstance(as_json, Reject) and "JSON" in as_json.reason
 
 
 @pytest.mark.parametrize(
@@ -319,3 +253,94 @@ def test_html_to_text(markup, text):
 
 def test_one_line_keeps_what_xml_can_hold():
     assert one_line("\U0001f600\ud800\x1f\x85 \t x") == "\U0001f600 x"
+
+
+# ---------------------------------------------------------------- dates and identity
+
+NOON = 1_778_068_800_000_000
+DAY = "Wed, 06 May 2026 12:00:00 GMT"
+
+
+@pytest.mark.parametrize(
+    ("date", "seconds"),
+    [
+        *(("Wed, 06 May 2026 08:00:00 EDT", 0), (DAY, 0), ("Wed, 6 May 26 05:00:00 PDT", 0)),
+        *(("06 May 2026 17:30:00 +0530", 0), ("2026-05-06T12:00:00", 0), ("2026-05-06 12:00:30", 30)),
+    ],
+)
+def test_time_zones(date, seconds):
+    (document,) = read(item(f"<pubDate>{date}</pubDate>"))
+    assert document.t0 == document.t1 == NOON + seconds * 1_000_000
+
+
+def test_broken_dates_fall_back_published_updated_fetch_file():
+    both = atom("<title>T</title><published>never</published><updated>2026-05-06T12:00:00Z</updated>")
+    assert read(both)[0].t0 == NOON
+    none = item("<pubDate>32 Foo 2026</pubDate>")
+    assert read(none)[0].t0 == MTIME
+    assert read(none, Origin("n", MTIME, fetched=5))[0].t0 == 5
+    assert values(none, "timestamp") == []
+
+
+def test_a_date_after_the_fetch_is_the_fetch():
+    feed = item(f"<pubDate>{DAY}</pubDate>")
+    (document,) = read(feed, Origin("n", MTIME, "https://u.example/", 1_700_000_000_000_000))
+    assert document.t0 == 1_700_000_000_000_000
+    assert ("timestamp", "2026-05-06T12:00:00Z") in leaves(document)
+    assert read(feed, Origin("n", 1))[0].t0 == NOON  # a file's time proves nothing
+
+
+def test_ids_stay_while_nothing_changes_and_the_guid_stays_in_them():
+    same = {"title": "T", "link": "https://c.example/", "description": "d", "pubDate": DAY, "guid": "g"}
+    changes = [
+        {},
+        {"title": "U"},
+        {"link": "https://c.example/x"},
+        {"description": "e"},
+        {"pubDate": DAY.replace("6", "7")},
+    ]
+    feeds = [rss("<item>" + "".join(f"<{k}>{v}</{k}>" for k, v in (same | one).items()) + "</item>") for one in changes]
+    assert read(feeds[0])[0].id == read(feeds[0], Origin(HERE.name, 1))[0].id
+    ids = {read(feed)[0].id for feed in feeds}
+    assert len(ids) == 5 and {id.rsplit(" ", 1)[0] for id in ids} == {"dir/feed.xml g"}
+
+
+def test_identity_is_guid_then_link_then_a_hash_of_title_and_date():
+    assert read(item("<link>https://c.example/1</link>"))[0].id.startswith("dir/feed.xml https://c.example/1 ")
+    bare = [read(titled(title))[0].id.split(" ") for title in "TTU"]
+    assert bare[0] == bare[1] != bare[2] and [len(part) for part in bare[0][1:]] == [12, 12]
+
+
+def test_a_guid_repeated_in_a_feed_is_one_document_for_each_content():
+    documents = read(rss("".join(f"<item><title>{title}</title><guid>g</guid></item>" for title in "aba")))
+    assert len(documents) == 3 and len({document.id for document in documents}) == 2
+
+
+@pytest.mark.parametrize(
+    "feed",
+    [rss(""), '<feed xmlns="http://www.w3.org/2005/Atom"><title>F</title></feed>',
+     json.dumps({"version": "https://jsonfeed.org/version/1", "items": []})],
+)  # fmt: skip
+def test_an_empty_feed_gives_nothing(feed):
+    assert read(feed) == []
+
+
+@pytest.mark.parametrize(
+    ("feed", "cause"),
+    [
+        *(("<html><body>404</body></html>", "neither RSS nor Atom"), ("<rss><channel>", "not a feed")),
+        *(("", "neither RSS nor Atom"), ("\n", "not a feed"), ("{", "not JSON"), ('{"version": 1}', "not a JSON Feed")),
+        *(('{"version": "https://jsonfeed.org/version/1"}', "without a list of items"), ('{"a":' * 100_000, "nested")),
+    ],
+    ids=range(8),
+)
+def test_what_is_no_feed_is_a_reject(feed, cause):
+    (reject,) = read(feed)
+    assert isinstance(reject, Reject)
+    assert (reject.id, reject.stream, reject.time) == ("dir/feed.xml", "S", MTIME)
+    assert reject.reason.startswith("dir/feed.xml: ") and cause in reject.reason
+
+
+def test_an_ill_formed_feed_gives_what_can_be_read():
+    feed = rss("<item><title>One</title></item><item><title>Tw & o</title>")[:-16]
+    assert [dict(leaves(document))["title"] for document in read(feed)] == ["One", "Tw & o"]

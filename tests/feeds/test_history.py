@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from lxml import etree
 
 from feeds.documents import Document, Reject
-from feeds.feed import read_entries
 from feeds.fetch.archive import DropArchive, WarcArchive
 from feeds.fetch.http import HOUR
 from feeds.fetch.state import FetchStore, source_name
@@ -24,6 +23,7 @@ from tests.generate.seeds import examples
 from tests.support.cli import mmqjp, write_queries
 from tests.support.faults import Killed, armed, killed
 from tests.support.feed_server import START, Fetching, rss, running_server
+from tests.support.files import RSS, write
 
 SOURCE = "https://s.example/feed"
 
@@ -57,7 +57,7 @@ ENTRY = Entry(guid="g", title="T", date=START - HOUR)
 def test_the_first_version_has_the_entrys_time_and_one_met_again_is_no_document():
     history = History()
     assert met(history, 0, ENTRY) == [(0, -1)]
-    assert met(history, 5, ENTRY) == []
+    assert met(history, 5, ENTRY) == met(history, 5, replace(ENTRY, updated=START + HOUR)) == []
     assert met(again(history), 6, ENTRY) == []
 
 
@@ -79,19 +79,10 @@ def test_a_version_has_the_time_of_its_change_as_far_as_it_is_told(changed, hour
     assert met(history, 5, changed) == [(0, hour)]
 
 
-def test_an_update_that_changes_nothing_is_no_version():
-    history = History()
-    met(history, 0, ENTRY)
-    assert met(history, 5, replace(ENTRY, updated=START + HOUR)) == []
-
-
-def test_versions_can_be_ignored():
+def test_versions_can_be_ignored_and_a_repeated_guid_is_told_apart_by_link_and_then_by_place():
     history = History("ignore")
     assert met(history, 0, ENTRY) == [(0, -1)]
     assert met(history, 5, replace(ENTRY, title="U"), replace(ENTRY, guid="h")) == [(1, -1)]
-
-
-def test_a_repeated_guid_is_told_apart_by_link_and_then_by_place():
     one, two = replace(ENTRY, item_url="https://s.example/1"), replace(ENTRY, item_url="https://s.example/2")
     third = replace(two, title="U")
     history = History("ignore")
@@ -101,35 +92,27 @@ def test_a_repeated_guid_is_told_apart_by_link_and_then_by_place():
     assert met(history, 1, newest, one, two, third) == [(0, 0)]
 
 
-def test_an_entry_that_changes_for_ever_is_stopped_and_told():
-    history = History()
-    taken = [met(history, hour, replace(ENTRY, title=f"{hour}")) for hour in range(MOST_VERSIONS + 5)]
-    assert [len(places) for places in taken] == [1] * MOST_VERSIONS + [0] * 5
-    assert met(again(history), 90, replace(ENTRY, title="90")) == []
+@pytest.mark.parametrize("name", ["title", "guid"])
+def test_an_entry_that_changes_for_ever_is_stopped(name):
+    def version(number: int) -> Entry:
+        return replace(ENTRY, guid=f"{number}") if name == "guid" else replace(ENTRY, title=f"{number}")
 
-
-def test_guids_that_change_for_ever_are_stopped_and_told():
     history = History()
-    taken = [met(history, hour, replace(ENTRY, guid=f"{hour}")) for hour in range(MOST_VERSIONS + 5)]
+    taken = [met(history, hour, version(hour)) for hour in range(MOST_VERSIONS + 5)]
     assert [len(places) for places in taken] == [1] * MOST_VERSIONS + [0] * 5
-    assert met(again(history), 98, replace(ENTRY, guid="98")) == []
+    assert met(again(history), 98, version(98)) == []
     assert met(again(history), 99, replace(ENTRY, guid="x", title="really new")) == [(0, -1)]
 
 
 @pytest.mark.parametrize(
-    ("entries", "cause"),
+    ("entries", "named", "what"),
     [
-        (
-            [replace(ENTRY, title=f"{n}") for n in range(9)],
-            "the entry g of https://s.example/feed is left out, because it",
-        ),
-        (
-            [replace(ENTRY, guid=f"g{n}") for n in range(9)],
-            "the entry g3 of https://s.example/feed is left out, because its guid",
-        ),
+        ([replace(ENTRY, title=f"{n}") for n in range(9)], "g", "it"),
+        ([replace(ENTRY, guid=f"g{n}") for n in range(9)], "g3", "its guid"),
     ],
 )
-def test_an_entry_without_end_is_a_reject_with_its_name_and_its_document_and_told_once(entries, cause):
+def test_an_entry_without_end_is_a_reject_with_its_name_and_its_document_and_told_once(entries, named, what):
+    cause = f"the entry {named} of https://s.example/feed is left out, because {what}"
     history = History(most=3)
     rejects = []
     for hour, entry in enumerate(entries):
@@ -149,14 +132,6 @@ def test_what_was_told_of_entries_without_end_does_not_grow():
         met(history, hour, replace(ENTRY, guid=f"{hour}"))
         sizes.append(len(next(iter(history.changed().values()))))
     assert max(sizes[5:]) - min(sizes[5:]) < 10
-
-
-def test_entries_from_the_future_are_counted_once_a_version():
-    history = History()
-    late = replace(ENTRY, date=START + 9 * HOUR)
-    assert met(history, 0, late) == [(0, 0)]
-    assert met(history, 1, late) == []
-    assert history.future == {SOURCE: 1}
 
 
 def test_what_a_feed_has_long_been_without_is_forgotten_and_what_it_lists_is_not():
@@ -179,8 +154,9 @@ def test_a_fetch_that_was_found_late_makes_nothing_missing():
 
 
 def test_what_has_not_changed_need_not_be_kept_again():
-    history = History()
-    met(history, 0, ENTRY)
+    history, late = History(), replace(ENTRY, date=START + 9 * HOUR)
+    assert met(history, 0, late) == [(0, 0)] and met(history, 1, late) == []
+    assert history.future == {SOURCE: 1}, "counted once a version"
     assert list(history.changed()) == [SOURCE] and history.changed() == {}
     # What is called by its file's name is read once, and not remembered.
     origin = replace(fetched(0), source="")
@@ -201,18 +177,14 @@ def test_the_entries_of_a_feed_met_first_are_an_archive_until_it_is_read_to_its_
 
 def test_run_tells_of_the_future_and_can_ignore_versions(tmp_path):
     for hour, title in enumerate(("a", "b")):
-        stem = f"20260505T0{hour}0000Z-{'a' * 12}"
-        (tmp_path / "crawl" / "s").mkdir(parents=True, exist_ok=True)
-        feed = rss("x").replace("<title>x", f"<title>{title}")
-        (tmp_path / "crawl" / "s" / f"{stem}.xml").write_text(feed)
-        (tmp_path / "crawl" / "s" / f"{stem}.json").write_text(f'{{"url": "{SOURCE}"}}')
+        drop = write(tmp_path / "crawl" / "s" / f"20260505T0{hour}0000Z-{'a' * 12}.xml", RSS.format(title))
+        drop.with_suffix(".json").write_text(f'{{"url": "{SOURCE}"}}')
     queries = write_queries(tmp_path, "FROM S//item->a PUBLISH all")
     arguments = ["run", "--engine", "duckdb", "--queries", queries, "--feeds", "--documents", tmp_path / "crawl"]
     result = mmqjp(*arguments)
     assert len(result.stdout.splitlines()) == 2
-    assert (
-        result.stderr == f"mmqjp: 2 feed entries dated after the fetch, given the time of the fetch; 2 from {SOURCE}\n"
-    )
+    assert result.stderr.startswith("mmqjp: 2 feed entries dated after the fetch, given the time of the fetch; 2 from ")
+    assert result.stderr.endswith(f" {SOURCE}\n")
     assert len(mmqjp(*arguments, "--versions", "ignore").stdout.splitlines()) == 1
 
 
@@ -232,7 +204,7 @@ STEPS = st.lists(
 
 @pytest.mark.parametrize("layout", ["drop", "warc"])
 @given(steps=STEPS)
-@examples(4, 20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(3, 20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_fetches_with_crashes_give_each_entry_version_exactly_once(steps, layout, tmp_path_factory):
     directory = tmp_path_factory.mktemp("fetches")
     archives = {"drop": DropArchive, "warc": WarcArchive}
@@ -276,9 +248,3 @@ def _version(id: str, engine: Engine) -> tuple[str, str]:
     (row,) = engine.sql(f"SELECT xml FROM documents WHERE id = '{id}'").to_pylist()
     item = etree.fromstring(row["xml"])
     return item.findtext("title", ""), item.findtext("timestamp", "")[11:13]
-
-
-def test_a_document_is_as_it_was_without_a_history():
-    (document,) = History().settle(read_entries(rss("a").encode(), fetched(0)))
-    assert isinstance(document, Document)
-    assert document.id.startswith(f"{SOURCE} a ")

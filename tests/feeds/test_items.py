@@ -63,17 +63,14 @@ def test_the_fields_are_all_children_that_an_item_may_have_in_their_order():
     assert etree.tostring(etree.fromstring(item_xml(empty))) == b"<item/>"
 
 
-def test_the_example_of_the_documentation_is_what_comes_out():
-    feed, item = re.findall(r"```xml\n(.*?)```", (ROOT / "docs" / "items.md").read_text("utf-8"), re.S)
+def test_the_documentation_describes_all_fields_in_their_order_and_its_example_is_what_comes_out():
+    page = (ROOT / "docs" / "items.md").read_text("utf-8")
+    assert tuple(re.findall(r"^\| `(\w+)`\*? \|", page, re.M)) == FIELDS
+    feed, item = re.findall(r"```xml\n(.*?)```", page, re.S)
     address = "https://coast.example/science.rss"
     (document,) = read(feed, Origin("n", 1, address, title="Coast: science", folders=("News/Science",)))
     shown = etree.fromstring(item, etree.XMLParser(remove_blank_text=True))
     assert document.xml.decode() == etree.tostring(shown, encoding="unicode")
-
-
-def test_the_documentation_describes_all_fields_in_their_order():
-    rows = re.findall(r"^\| `(\w+)`\*? \|", (ROOT / "docs" / "items.md").read_text("utf-8"), re.M)
-    assert tuple(rows) == FIELDS
 
 
 # ---------------------------------------------------------------- where it is from
@@ -96,12 +93,13 @@ def test_the_reader_s_title_goes_before_the_feed_s():
 
 
 def test_folders_are_paths_and_outer_ones_come_first():
-    feed = rss("<item><title>T</title></item>")
-    found = only(feed, Origin("n", 1, folders=("News/World", "Daily", "News/Sport")))
-    assert [text for tag, text in found if tag == "folder"] == ["News", "News/World", "Daily", "News/Sport"]
-    deep = only(feed, Origin("n", 1, folders=("/".join("abcdefghijklmnopqrstuvwxyz"), "Z", "")))
-    folders = [text for tag, text in deep if tag == "folder"]
-    assert len(folders) == MOST_FOLDERS and folders[:2] == ["a", "a/b"]
+    def folders(*given):
+        found = only(rss("<item><title>T</title></item>"), Origin("n", 1, folders=given))
+        return [text for tag, text in found if tag == "folder"]
+
+    assert folders("News/World", "Daily", "News/Sport") == ["News", "News/World", "Daily", "News/Sport"]
+    deep = folders("/".join("abcdefghijklmnopqrstuvwxyz"), "Z", "")
+    assert len(deep) == MOST_FOLDERS and deep[:2] == ["a", "a/b"]
 
 
 def test_a_new_title_or_folder_of_the_feed_is_no_new_version():
@@ -124,9 +122,8 @@ def test_identities_are_those_of_stores_that_were_written_before_there_were_such
     )
     assert read(rss(item))[0].id == "dir/feed.xml g 538a5f824b04"
     assert read(feed)[0].id == "dir/feed.xml tag:e,1 33068182d94b"
-    assert (
-        entry_version(Entry(guid="g", title="T", date=0, content="c", description="d", item_url="u")) == "46866c44460c"
-    )
+    entry = Entry(guid="g", title="T", date=0, content="c", description="d", item_url="u")
+    assert entry_version(entry) == "46866c44460c"
     (seen,) = [one for one in read_entries(feed.encode(), HERE) if isinstance(one, Sighting)]
     assert (seen.key, seen.version) == ("0b77044dcaf865e5", "de6436d5f6f00c54")
 
@@ -134,39 +131,38 @@ def test_identities_are_those_of_stores_that_were_written_before_there_were_such
 # ---------------------------------------------------------------- language, changes, files
 
 ENTRY = "<title>T</title><id>1</id>"
-DC = 'xmlns:dc="http://purl.org/dc/elements/1.1/"'
+
+
+T, EN = "<item><title>T</title></item>", "<language>en</language>"
+SV = atom(ENTRY).replace("<feed", "<feed xml:lang='sv'")
+ATOM_03 = (
+    f'<feed version="0.3" xmlns="http://purl.org/atom/ns#" xml:lang="ja"><title>F</title><entry>{ENTRY}</entry></feed>'
+)
+RSS_1 = (
+    '<rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#" xmlns="http://purl.org/rss/1.0/" '
+    'xmlns:dc="http://purl.org/dc/elements/1.1/"><channel><title>C</title><dc:language>ko</dc:language></channel>'
+    f"{T}</rdf:RDF>"
+)
 
 
 @pytest.mark.parametrize(
     ("feed", "expected"),
     [
-        (rss("<item><title>T</title></item>", "<language>en-US</language>"), ["en-us"]),
-        (rss("<item><title>T</title></item>", "<dc:language>fr</dc:language>"), ["fr"]),
-        (rss("<item><title>T</title></item>", attributes='version="2.0" xml:lang="de"'), ["de"]),
-        (rss("<item><title>T</title><dc:language>pt_BR</dc:language></item>", "<language>en</language>"), ["pt-br"]),
-        (rss("<item><title xml:lang='it'>T</title></item>", "<language>en</language>"), ["it"]),
-        (rss("<item xml:lang='es'><title>T</title></item>", "<language>en</language>"), ["es"]),
-        (rss("<item><title>T</title></item>"), []),
-        (rss("<item><title>T</title></item>", "<language>English, mostly</language>"), []),
-        (rss("<item><title>T</title></item>", f"<language>{'x' * 1_000}</language>"), []),
-        (atom(ENTRY).replace("<feed", "<feed xml:lang='sv'"), ["sv"]),
-        (atom(ENTRY).replace("<feed", "<feed xml:lang='sv'").replace("<entry", "<entry xml:lang='nb-NO'"), ["nb-no"]),
-        (
-            '<feed version="0.3" xmlns="http://purl.org/atom/ns#" xml:lang="ja"><title>F</title>'
-            f"<entry>{ENTRY}</entry></feed>",
-            ["ja"],
-        ),
-        (
-            '<rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#" xmlns="http://purl.org/rss/1.0/" '
-            f"{DC}><channel><title>C</title><dc:language>ko</dc:language></channel>"
-            "<item><title>T</title></item></rdf:RDF>",
-            ["ko"],
-        ),
+        (rss(T, "<language>en-US</language>"), ["en-us"]),
+        (rss(T, "<dc:language>fr</dc:language>"), ["fr"]),
+        (rss(T, attributes='version="2.0" xml:lang="de"'), ["de"]),
+        (rss(T.replace("</item>", "<dc:language>pt_BR</dc:language></item>"), EN), ["pt-br"]),
+        (rss(T.replace("<title>", "<title xml:lang='it'>"), EN), ["it"]),
+        (rss(T.replace("<item>", "<item xml:lang='es'>"), EN), ["es"]),
+        *((rss(T), []), (rss(T, "<language>English, mostly</language>"), [])),
+        (rss(T, f"<language>{'x' * 1_000}</language>"), []),
+        *((SV, ["sv"]), (SV.replace("<entry", "<entry xml:lang='nb-NO'"), ["nb-no"])),
+        *((ATOM_03, ["ja"]), (RSS_1, ["ko"])),
         (json_feed({"id": "1", "title": "T"}, language="ru"), ["ru"]),
         (json_feed({"id": "1", "title": "T", "language": "uk"}, language="ru"), ["uk"]),
         (json_feed({"id": "1", "title": "T", "language": ["uk"]}, language=7), []),
     ],
-)  # fmt: skip
+)
 def test_the_language_of_the_entry_else_of_the_feed(feed, expected):
     assert values(feed, "lang") == expected
 
@@ -175,10 +171,8 @@ def test_updated_is_what_the_feed_tells():
     date = "<published>2026-05-06T12:00:00Z</published>"
     assert values(atom(f"{ENTRY}{date}"), "updated") == []
     later = f"{ENTRY}{date}<updated>2026-05-07T14:00:00+02:00</updated>"
-    assert (values(atom(later), "timestamp"), values(atom(later), "updated")) == (
-        ["2026-05-06T12:00:00Z"],
-        ["2026-05-07T12:00:00Z"],
-    )
+    assert values(atom(later), "timestamp") == ["2026-05-06T12:00:00Z"]
+    assert values(atom(later), "updated") == ["2026-05-07T12:00:00Z"]
     item = {"id": "1", "date_published": "2026-05-06T12:00:00Z", "date_modified": "2026-05-07T12:00:00Z"}
     assert values(json_feed(item), "updated") == ["2026-05-07T12:00:00Z"]
     assert values(atom(f"{ENTRY}{date}<updated>soon</updated>"), "updated") == []
@@ -216,11 +210,14 @@ def test_links_of_the_text_are_mentions_in_any_format():
     assert mentioned(json_feed({"id": "1", "content_html": link})) == expected
     xhtml = '<div xmlns="http://www.w3.org/1999/xhtml"><a href="https://other.example/a">l</a></div>'
     assert mentioned(atom(f'{ENTRY}<content type="xhtml">{xhtml}</content>')) == ["https://other.example/a"]
-
-
-def test_the_base_of_an_entry_goes_before_that_of_the_feed():
-    entry = '<content type="html" xml:base="https://deep.example/x/">&lt;a href="y">l&lt;/a></content>'
-    assert mentioned(atom(ENTRY + entry)) == ["https://deep.example/x/y"]
+    # The base of an entry goes before that of the feed.
+    based = '<content type="html" xml:base="https://deep.example/x/">&lt;a href="y">l&lt;/a></content>'
+    assert mentioned(atom(ENTRY + based)) == ["https://deep.example/x/y"]
+    # Plain text mentions nothing.
+    assert mentioned(json_feed({"id": "1", "content_text": link})) == []
+    assert mentioned(atom(f"{ENTRY}<summary>&lt;a href='https://o.example/'>l&lt;/a></summary>")) == []
+    many = "".join(f"<a href='https://o.example/{n}'>l</a>" for n in range(MOST_MENTIONS + 50))
+    assert mentioned(with_content(many)) == [f"https://o.example/{n}" for n in range(MOST_MENTIONS)]
 
 
 def test_the_item_s_own_links_are_no_mentions_and_those_to_others_are():
@@ -248,16 +245,6 @@ def test_what_is_no_page_is_no_mention(href):
     assert mentioned(json_feed({"id": "1", "content_html": f'<a href="{href}">l</a>'})) == []
 
 
-def test_plain_text_mentions_nothing():
-    assert mentioned(json_feed({"id": "1", "content_text": "<a href='https://o.example/'>l</a>"})) == []
-    assert mentioned(atom(f"{ENTRY}<summary>&lt;a href='https://o.example/'>l&lt;/a></summary>")) == []
-
-
-def test_the_number_of_mentions_is_bounded():
-    many = "".join(f"<a href='https://o.example/{n}'>l</a>" for n in range(20_000))
-    assert mentioned(with_content(many)) == [f"https://o.example/{n}" for n in range(MOST_MENTIONS)]
-
-
 @pytest.mark.parametrize("seed", seeds(4, 200))
 def test_mentions_are_what_another_parser_and_the_oracle_s_addresses_give(seed):
     rng = Random(seed)
@@ -279,7 +266,7 @@ def test_mentions_are_what_another_parser_and_the_oracle_s_addresses_give(seed):
 
 
 def test_a_long_title_of_a_feed_is_cut_because_all_entries_repeat_it():
-    title = "x" * 10_000_000
+    title = "x" * 2_000_000
     feed = rss("<item><title>T</title></item>" * 50, f"<title>{title}</title>")
     found = read(feed)
     assert len(found) == 20 + 30  # as many as are alike are documents, and the others dead letters

@@ -16,8 +16,10 @@ from mmqjp.engine import Session
 from mmqjp.tables.schema import CommitMetadata
 from tests.feeds.test_tail import Reader
 from tests.generate.seeds import seeds
-from tests.mmqjp.service.test_service_kill import program
+from tests.mmqjp.service.test_killed import Commands, serve
 from tests.mmqjp.spark.test_streaming_plans import Driver
+from tests.processes import nursery
+from tests.support.in_turn import in_turn
 from tests.support.rotating import Rotating
 from tests.support.service import Directory, Events, StopAfter
 from tests.support.unreadable import shut
@@ -38,8 +40,7 @@ def written(program: Rotating) -> Counter[str]:
     return Counter(f"d{number}" for number in range(len(program.lines)))
 
 
-@pytest.mark.parametrize("single", [False, True])
-@pytest.mark.parametrize("seed", seeds(2, 200))
+@pytest.mark.parametrize(("seed", "single"), in_turn(seeds(2, 200), [False, True]))
 def test_each_line_is_read_once_whatever_becomes_of_its_file(
     seed: int, single: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -130,16 +131,16 @@ def test_a_service_that_is_killed_takes_each_line_in_once(seed: int, tmp_path: P
     place = Directory(tmp_path)
 
     def look() -> None:
-        done = program(place, 0)
+        done = nursery.run(serve, place.path)
         assert done.returncode == 0, done.stderr
 
     with Session("duckdb", state=place.state) as engine:
         engine.subscribe("S/a PUBLISH all")
     writer = Rotating(place.drops, rng, look, long=bool(seed % 2))
-    for _ in range(3):
+    for _ in range(2):
         for _ in range(2):
             writer.act()
-        program(place, rng.randint(1, 120))
+        nursery.run(serve, place.path, kill=(f"before {rng.choice(Commands.seams)}", rng.randint(1, 3)))
     look()
     with Session("duckdb", state=place.state) as engine:
         kept = [row["id"] for row in engine.sql("SELECT id FROM documents WHERE kind = 'external'").to_pylist()]

@@ -10,6 +10,7 @@ from lxml import etree
 from feeds.documents import Document, Reject, SourceError
 from feeds.tail import read_documents
 from tests.support.files import DOCUMENTS, LINES, NOON, RSS, read, warc, write
+from tests.support.unreadable import shut
 
 # ---------------------------------------------------------------- XML
 
@@ -20,15 +21,12 @@ def test_a_file_and_a_directory_of_xml(tmp_path):
     write(tmp_path / "a.xml", "<a/>", 1)
     write(tmp_path / "a.txt", "no")
     a = Document("a.xml", b"<a/>", "S", 1_000_000)
-    assert read(tmp_path) == [
-        a,
-        Document("b.xml", b"<b/>", "S", 2_000_000),
-        Document("blog/x/c.XML", b"<c/>", "blog", 3_000_000),
-    ]
+    b, c = Document("b.xml", b"<b/>", "S", 2_000_000), Document("blog/x/c.XML", b"<c/>", "blog", 3_000_000)
+    assert read(tmp_path) == [a, b, c]
     assert read(tmp_path / "a.xml", str(tmp_path / "a.xml")) == [a, a]
 
 
-def test_links_that_leave_the_directory_are_not_followed(tmp_path):
+def test_links_that_leave_the_directory_are_not_followed_and_names_that_are_not_utf8_are_shown(tmp_path):
     write(tmp_path / "secret" / "s.xml", "<s/>")
     inside = write(tmp_path / "d" / "a.xml", "<a/>")
     (tmp_path / "d" / "b.xml").symlink_to(inside)
@@ -38,30 +36,17 @@ def test_links_that_leave_the_directory_are_not_followed(tmp_path):
     (tmp_path / "d" / "e.xml").symlink_to(tmp_path / "d" / "e.xml")
     (tmp_path / "d" / "f.xml").mkdir()
     os.mkfifo(tmp_path / "d" / "pipe.xml")
-    assert [document.id for document in read(tmp_path / "d")] == ["a.xml", "b.xml"]
+    write(Path(os.fsdecode(bytes(tmp_path) + b"/d/z\xff.xml")), "<a/>")
+    first, second, odd = (document.id for document in read(tmp_path / "d"))
+    assert (first, second) == ("a.xml", "b.xml") and odd.endswith(".xml") and "\ufffd" in odd
 
 
-def test_a_name_that_is_not_utf8_is_shown_in_replacement(tmp_path):
-    write(Path(os.fsdecode(bytes(tmp_path) + b"/\xff.xml")), "<a/>")
-    (document,) = read(tmp_path)
-    assert document.id.endswith(".xml")
-    assert "\ufffd" in document.id
-
-
-def test_what_cannot_be_listed_is_a_reject(tmp_path, monkeypatch):
+def test_what_cannot_be_listed_is_a_reject(tmp_path):
     write(tmp_path / "d" / "shut" / "a.xml", "<a/>")
     write(tmp_path / "d" / "z.xml", "<z/>")
-    scan = os.scandir
-
-    def guarded(path):
-        if Path(path).name == "shut":
-            raise PermissionError(13, "Permission denied")
-        return scan(path)
-
-    monkeypatch.setattr("feeds.files.os.scandir", guarded)
-    reject, document = read(tmp_path / "d")
-    assert isinstance(reject, Reject)
-    assert reject.reason.startswith("shut: cannot be read")
+    with shut(tmp_path / "d" / "shut"):
+        reject, document = read(tmp_path / "d")
+    assert isinstance(reject, Reject) and reject.reason.startswith("shut: cannot be read")
     assert document.id == "z.xml"
 
 
@@ -74,11 +59,8 @@ def test_the_time_is_where_the_xpath_says(tmp_path, xpath):
 @pytest.mark.parametrize(
     ("xml", "cause"),
     [
-        ("<a><when/></a>", "no date"),
-        ("<a><when>soon</when></a>", "'soon', which is no date"),
-        ("<a/>", "//when finds nothing"),
-        ("<a>", "not well-formed"),
-        ("", "not well-formed"),
+        *(("<a><when/></a>", "no date"), ("<a><when>soon</when></a>", "'soon', which is no date")),
+        *(("<a/>", "//when finds nothing"), ("<a>", "not well-formed"), ("", "not well-formed")),
     ],
 )
 def test_a_document_without_its_time_is_a_reject(tmp_path, xml, cause):
@@ -97,11 +79,10 @@ def test_the_times_parser_reads_no_other_file(tmp_path):
     assert isinstance(reject, Reject)
 
 
-def test_a_file_too_large_is_a_reject(tmp_path, monkeypatch):
+@pytest.mark.parametrize("feeds", [None, "item"])
+def test_a_file_too_large_is_a_reject(tmp_path, monkeypatch, feeds):
     monkeypatch.setattr("feeds.files.MAX_BYTES", 10)
-    (reject,) = read(write(tmp_path / "a.xml", "<a>0123456789</a>"))
-    assert "larger than" in reject.reason
-    (reject,) = read(tmp_path / "a.xml", feeds="item")
+    (reject,) = read(write(tmp_path / "a.xml", "<a>0123456789</a>"), feeds=feeds)
     assert "larger than" in reject.reason
 
 
@@ -109,11 +90,8 @@ def test_a_file_too_large_is_a_reject(tmp_path, monkeypatch):
 
 
 def test_a_crawl_names_its_feeds_and_dates_them(tmp_path):
-    for version, title, fetched in (
-        ("1", "old", "2026-05-07T00:00:00+00:00"),
-        ("2", "old", "2026-05-08"),
-        ("3", "new", 5),
-    ):
+    versions = (("1", "old", "2026-05-07T00:00:00+00:00"), ("2", "old", "2026-05-08"), ("3", "new", 5))
+    for version, title, fetched in versions:
         write(tmp_path / "src" / f"{version}.xml", RSS.format(title))
         write(tmp_path / "src" / f"{version}.json", json.dumps({"source": "src", "fetched_at": fetched}))
     documents = read(tmp_path, feeds="item")
@@ -123,11 +101,9 @@ def test_a_crawl_names_its_feeds_and_dates_them(tmp_path):
 
 
 def test_a_crawl_is_read_in_order_of_its_fetches(tmp_path):
-    for source, stem in (
-        ("b", "20260506T120000Z-aaaaaaaaaaaa"),
-        ("a", "20260506T120000000001Z-bbbbbbbbbbbb"),
-        ("c", "20260505T120000Z-cccccccccccc"),
-    ):
+    times = {"b": "20260506T120000Z", "a": "20260506T120000000001Z", "c": "20260505T120000Z"}
+    for source, time in times.items():
+        stem = f"{time}-{source * 12}"
         write(tmp_path / source / f"{stem}.xml", RSS.format(source))
         write(tmp_path / source / f"{stem}.json", json.dumps({"url": f"https://{source}.example/"}))
     write(tmp_path / "a" / "20260507T120000Z-dddddddddddd.json", '{"url": "its feed is not renamed yet"}')
@@ -138,19 +114,13 @@ def test_a_crawl_is_read_in_order_of_its_fetches(tmp_path):
     assert documents[0].t0 == NOON - 24 * 3_600_000_000
 
 
-def test_links_are_resolved_against_the_address_that_answered(tmp_path):
-    write(tmp_path / "1.xml", RSS.format("t").replace("https://c.example/", "/home"))
-    write(tmp_path / "1.json", '{"url": "https://old.example/rss", "final_url": "https://new.example/rss"}')
-    (document,) = read(tmp_path / "1.xml", feeds="item")
+def test_a_sidecars_url_wins_links_are_resolved_against_the_final_one_and_the_fetch_bounds_the_dates(tmp_path):
+    notes = {"url": "https://old.example/rss", "final_url": "https://new.example/rss", "source": "s"}
+    write(tmp_path / "1.rss", RSS.format("t").replace("https://c.example/", "/home"))
+    write(tmp_path / "1.json", json.dumps(notes | {"fetched_at": "2026-05-01T00:00:00Z"}))
+    (document,) = read(tmp_path / "1.rss", feeds="item")
     assert document.id.startswith("https://old.example/rss g ")
     assert etree.fromstring(document.xml).findtext("channel_url") == "https://new.example/home"
-
-
-def test_a_sidecars_url_wins_and_its_fetch_bounds_the_dates(tmp_path):
-    write(tmp_path / "1.rss", RSS.format("t"))
-    write(tmp_path / "1.json", '{"url": "https://u.example/rss", "source": "s", "fetched_at": "2026-05-01T00:00:00Z"}')
-    (document,) = read(tmp_path / "1.rss", feeds="item")
-    assert document.id.startswith("https://u.example/rss g ")
     assert document.t0 == 1_777_593_600_000_000
 
 
@@ -171,19 +141,14 @@ def test_a_broken_sidecar_is_told_and_the_feed_still_read(tmp_path, sidecar):
     assert document.id.startswith("1.xml g ")
 
 
-def test_every_feed_suffix_and_raw(tmp_path):
+def test_every_feed_suffix_and_raw_and_other_kinds_beside_feeds(tmp_path):
     names = ["a.xml", "b.rss", "c.atom", "d.rdf", "e.feed", "f.JSON"]
-    for name in names:
+    for name in (*names, "g.html"):
         write(tmp_path / name, RSS.format("x"))
-    write(tmp_path / "g.html", RSS.format("x"))
-    assert [document.id.split(" ")[0] for document in read(tmp_path, feeds="item")] == names
+    lines = write(tmp_path / "more" / "x.jsonl", json.dumps(LINES[0]))
+    assert [document.id.split(" ")[0] for document in read(tmp_path, feeds="item")] == [*names, "d1"]
+    lines.unlink()
     assert all(etree.fromstring(d.xml).findtext("channel_title") == "C" for d in read(tmp_path, feeds="raw"))
-
-
-def test_other_kinds_are_read_as_ever_beside_feeds(tmp_path):
-    lines = write(tmp_path / "x.jsonl", json.dumps(LINES[0]))
-    feed = write(tmp_path / "x.xml", RSS.format("x"))
-    assert [document.id.split(" ")[0] for document in read(lines, feed, feeds="item")] == ["d1", "x.xml"]
 
 
 # ---------------------------------------------------------------- what cannot be read at all
@@ -192,13 +157,9 @@ def test_other_kinds_are_read_as_ever_beside_feeds(tmp_path):
 @pytest.mark.parametrize(
     ("name", "options", "words"),
     [
-        ("missing.jsonl", {}, "no such file"),
-        ("missing", {}, "no such file"),
-        ("a.txt", {}, "not known from its name (.txt)"),
-        ("README", {}, "not known from its name (no suffix)"),
-        ("a.rss", {}, "add --feeds"),
-        ("a.json", {}, "add --feeds"),
-        ("a.txt", {"feeds": "item"}, "not known"),
+        *(("missing.jsonl", {}, "no such file"), ("missing", {}, "no such file")),
+        *(("a.txt", {}, "not known from its name (.txt)"), ("README", {}, "not known from its name (no suffix)")),
+        *(("a.rss", {}, "add --feeds"), ("a.json", {}, "add --feeds"), ("a.txt", {"feeds": "item"}, "not known")),
         ("empty", {}, "holds no *.xml file"),
         ("empty", {"feeds": "item"}, "holds no *.atom"),
         ("a.xml", {"time_xpath": "//["}, "not an XPath expression"),

@@ -1,21 +1,23 @@
-"""Crawls, drops and live feeds as sources of Spark: the documents that reading them here gives, and each once."""
+"""Crawls, drops and live feeds as sources of Spark: the documents that reading them here gives, and each once.
+
+Most tests call the sources in this process, as Spark would.
+"""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from lxml import etree
 
 from feeds.documents import Document, Reject, SourceError
 from feeds.fetch.archive import WarcArchive
 from feeds.fetch.state import STATE_FILE, FetchStore
-from feeds.spark.sources import drops, local_path, row_batches
+from feeds.spark.sources import FeedSource, WarcSource, _entries, drops, local_path, row_batches
 from feeds.tail import read_documents
 from mmqjp.engine import Session
 from mmqjp.spark.attachment import register
@@ -27,15 +29,8 @@ if TYPE_CHECKING:
 
     from tests.support.feed_server import FeedServer
 
-Row = tuple[Any, ...]
-
-
-@pytest.fixture
-def session(spark: SparkSession) -> SparkSession:
-    """A session that knows the sources."""
-    found = spark.newSession()
-    register(found)
-    return found
+Row = dict[str, Any]
+COLUMNS = ("id", "stream", "t0", "t1", "xml")
 
 
 def here(*paths: Path) -> list[Row]:
@@ -43,46 +38,57 @@ def here(*paths: Path) -> list[Row]:
     found = []
     for item in read_documents(paths, feeds="item"):
         assert isinstance(item, Document)
-        found.append((item.id, item.stream, item.t0, item.t1, item.xml_bytes().decode()))
+        values = (item.id, item.stream, item.t0, item.t1, item.xml_bytes().decode())
+        found.append(dict(zip(COLUMNS, values, strict=True)))
     return found
 
 
-def rows(frame: DataFrame) -> list[Row]:
-    return [tuple(row) for row in frame.where("reason IS NULL").select("id", "stream", "t0", "t1", "xml").collect()]
+def ids(rows: Iterable[Row]) -> list[str]:
+    """The ids that the feeds of the tests give their entries."""
+    return [row["id"].split()[1] for row in rows]
+
+
+def documents(rows: Iterable[Row]) -> list[Row]:
+    return [{name: row[name] for name in COLUMNS} for row in rows if row["reason"] is None]
+
+
+def rows_of(reader: Any, partitions: Iterable[Any]) -> list[Row]:
+    batches = [batch for partition in partitions for batch in reader.read(partition)]
+    return pa.Table.from_batches(batches).to_pylist() if batches else []
+
+
+def read(source: WarcSource | FeedSource) -> list[Row]:
+    """What `spark.read` gives."""
+    reader = source.reader(None)
+    return rows_of(reader, reader.partitions())
 
 
 class Query:
-    """A stream that writes what it finds; each run is a query of its own on the same checkpoint."""
+    """A stream: each run goes on where the last ended, and repeats a batch that was planned and not committed."""
 
-    def __init__(self, session: SparkSession, directory: Path) -> None:
-        self.session, self.directory = session, directory
-        self.failing = False
+    def __init__(self, source: WarcSource | FeedSource) -> None:
+        self.source, self.batches = source, list[list[Row]]()
+        self.start: Any = None
+        self.planned: Any = None
 
-    def run(self, frame: DataFrame) -> None:
-        """Processes what is there, or, `failing`, fails with the batch processed and not committed."""
-        found, checkpoint = str(self.directory / "found"), str(self.directory / "checkpoint")
+    def run(self, *, failing: bool = False) -> None:
+        """Processes what is there, or fails with a batch processed and not committed."""
+        reader = self.source.streamReader(None)
+        reader.prepareForTriggerAvailableNow()
+        start = reader.initialOffset() if self.start is None else self.start
+        while (end := self.planned or reader.latestOffset(start, reader.getDefaultReadLimit())) != start:
+            found = rows_of(reader, reader.partitions(start, end))
+            assert not self.planned or found == self.batches.pop()
+            self.batches.append(found)
+            if failing:
+                self.planned = end
+                return
+            reader.commit(end)
+            self.start = start = end
+            self.planned = None
 
-        def write(batch: DataFrame, number: int) -> None:
-            batch.coalesce(1).write.mode("overwrite").json(f"{found}/{number}")
-            if self.failing:
-                raise ZeroDivisionError
-
-        query = frame.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint)
-        query.trigger(availableNow=True).start().awaitTermination()
-
-    def batches(self) -> list[list[str]]:
-        """The ids of each batch, in order."""
-        folders = sorted((self.directory / "found").iterdir(), key=lambda path: int(path.name))
-        texts = ["".join(path.read_text() for path in sorted(folder.glob("part*"))) for folder in folders]
-        return [[json.loads(line)["id"] for line in text.splitlines()] for text in texts]
-
-    def ids(self) -> list[str]:
-        return [id for batch in self.batches() for id in batch]
-
-
-@pytest.fixture
-def query(session: SparkSession, tmp_path: Path) -> Query:
-    return Query(session, tmp_path)
+    def rows(self) -> list[Row]:
+        return [row for batch in self.batches for row in batch]
 
 
 # ---------------------------------------------------------------- WARC
@@ -96,107 +102,77 @@ def archives(server: FeedServer, tmp_path: Path) -> Fetching:
     return fetching
 
 
-def publish(server: FeedServer, fetching: Fetching, *titles: str) -> None:
-    """Fetches a version of the feed, two hours after the last."""
-    server.serve("/feed", rss(*titles), Content_Type="application/rss+xml")
+def publish(server: FeedServer, fetching: Fetching, *titles: str, path: str = "/feed") -> None:
+    """Fetches a version of a feed, two hours after the last."""
+    server.serve(path, rss(*titles), Content_Type="application/rss+xml")
     fetching.later(2 * 3600)
-    fetching.run(server.url("/feed"))
+    fetching.run(server.url(path))
 
 
-def test_warc_files_are_read_as_here(session, server, archives, tmp_path):
+def test_warc_files_are_read_as_here(server, archives):
     publish(server, archives, "a", "b")
     publish(server, archives, "c")
-    server.serve("/other", rss("d"), Content_Type="application/rss+xml")
-    archives.run(server.url("/other"))
+    publish(server, archives, "d", path="/other")
+    where = str(archives.directory)
     for form in ("item", "raw"):
-        frame = session.read.format("mmqjp_warc").option("feeds", form).load(str(archives.directory))
-        assert frame.rdd.getNumPartitions() == 3
-        assert len(rows(frame)) == 4
-    frame = session.read.format("mmqjp_warc").option("feeds", "item").load(f"file://{archives.directory}")
-    assert rows(frame) == here(archives.directory)  # in the order of the fetches
-    whole = session.read.format("mmqjp_warc").load(str(archives.directory))
-    assert [row["id"].split()[0] for row in whole.collect()] == [server.url("/feed")] * 2 + [server.url("/other")]
+        reader = WarcSource({"path": where, "feeds": form}).reader(None)
+        assert [len(rows_of(reader, [one])) for one in reader.partitions()] == [2, 1, 1, 0]  # a revisit
+    assert documents(read(WarcSource({"path": f"file://{where}", "feeds": "item"}))) == here(archives.directory)
+    whole = read(WarcSource({"path": where}))
+    assert [row["id"].split()[0] for row in whole] == [server.url("/feed")] * 2 + [server.url("/other")]
 
 
-def test_what_cannot_be_read_is_a_row_with_the_reason(session, server, archives):
+def test_what_cannot_be_read_is_a_row_with_the_reason(server, archives):
     publish(server, archives, "a")
     (path,) = archives.directory.glob("*.warc.gz")
     (archives.directory / "broken.warc.gz").write_bytes(path.read_bytes()[:-20])
     (archives.directory / ".draft.warc").write_bytes(b"")
-    frame = session.read.format("mmqjp_warc").option("feeds", "item").load(str(archives.directory))
-    (reject,) = frame.where("reason IS NOT NULL").collect()
+    rows = read(WarcSource({"path": str(archives.directory), "feeds": "item"}))
+    (reject,) = (row for row in rows if row["reason"] is not None)
     assert "broken.warc.gz" in reject["reason"] and reject["xml"] is None
-    assert len(rows(frame)) == 1
+    assert len(documents(rows)) == 1
 
 
-@pytest.mark.soak
-def test_a_stream_of_warc_files_reads_each_once(session, query, server, archives):
-    def stream() -> DataFrame:
-        source = session.readStream.format("mmqjp_warc").option("feeds", "item").option("maxFilesPerTrigger", 1)
-        found: DataFrame = source.load(str(archives.directory))
-        return found
-
+def test_a_stream_of_warc_files_reads_each_once(server, archives):
     archives.directory.mkdir()
+    query = Query(WarcSource({"path": str(archives.directory), "feeds": "item", "maxFilesPerTrigger": "1"}))
     publish(server, archives, "a")
     publish(server, archives, "b")
-    query.run(stream())
-    assert [[id.split()[1] for id in batch] for batch in query.batches()] == [["a"], ["b"]]
+    query.run()
+    assert [ids(batch) for batch in query.batches] == [["a"], ["b"]]
     publish(server, archives, "c")
-    query.failing = True
-    with pytest.raises(Exception, match="ZeroDivisionError"):
-        query.run(stream())
-    query.failing = False
+    query.run(failing=True)
     publish(server, archives, "d")
-    query.run(stream())
-    query.run(stream())
-    assert [[id.split()[1] for id in batch] for batch in query.batches()] == [["a"], ["b"], ["c"], ["d"]]
+    for _ in range(2):
+        query.run()
+    assert [ids(batch) for batch in query.batches] == [["a"], ["b"], ["c"], ["d"]]
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({}, "no path"),
-        ({"path": "/nowhere"}, "no such file or directory"),
-        ({"path": "s3://bucket/x"}, "what is at s3: cannot be read"),
-        ({"path": "/", "feeds": "atom"}, "no form of entries"),
+        *(({}, "no path"), ({"path": "/nowhere"}, "no such file or directory")),
+        *(({"path": "s3://bucket/x"}, "what is at s3: cannot be read"), ({"path": "/", "feeds": "atom"}, "no form of")),
+        ({"path": "/", "maxFilesPerTrigger": "0"}, "no number of files"),
     ],
 )
-def test_what_is_no_crawl_is_said(session, options, words):
-    with pytest.raises(Exception, match=words):
-        session.read.format("mmqjp_warc").options(**options).load().collect()
+def test_what_is_no_crawl_is_said(options, words):
+    with pytest.raises(SourceError, match=words):
+        WarcSource(options).streamReader(None)
 
 
 # ---------------------------------------------------------------- drops
 
 
-@pytest.mark.soak
-def test_a_stream_of_drops_reads_each_file_once(session, query, server, tmp_path):
-    fetching = Fetching(tmp_path / "drops")
-    publish(server, fetching, "a", "b")
-    query.run(drops(session, fetching.directory))
-    fetching.later(2 * 3600)
-    server.serve("/other", rss("c"))
-    fetching.run(server.url("/other"))
-    query.failing = True
-    with pytest.raises(Exception, match="ZeroDivisionError"):
-        query.run(drops(session, fetching.directory))
-    query.failing = False
-    query.run(drops(session, fetching.directory))
-    query.run(drops(session, fetching.directory))
-    assert sorted(query.ids()) == sorted(id for id, *_ in here(fetching.directory))
-    assert query.ids()[0].startswith(server.url("/feed"))
-
-
-def test_documents_of_drops_are_those_that_are_read_here(session, server, tmp_path):
+def test_documents_of_drops_are_those_that_are_read_here(server, tmp_path):
     fetching = Fetching(tmp_path / "100% & drops")
     publish(server, fetching, "a", "b")
     (fetching.directory / "x.xml").write_text("no feed")
-    frame = drops(session, fetching.directory, most_files=1)
-    frame.writeStream.format("memory").queryName("found").trigger(availableNow=True).start().awaitTermination()
-    found = session.table("found")
+    paths = pa.record_batch({"path": [f"file:{path}" for path in sorted(fetching.directory.rglob("*.xml"))]})
+    rows = pa.Table.from_batches(_entries(iter([paths]), str(fetching.directory), "item")).to_pylist()
     (fetching.directory / "x.xml").unlink()
-    assert sorted(rows(found)) == sorted(here(fetching.directory))
-    assert [row["reason"][:6] for row in found.where("xml IS NULL").collect()] == ["x.xml:"]
+    assert documents(rows) == here(fetching.directory)
+    assert [row["reason"][:6] for row in rows if row["xml"] is None] == ["x.xml:"]
 
 
 # ---------------------------------------------------------------- live feeds
@@ -212,82 +188,93 @@ def live(server: FeedServer, tmp_path: Path) -> dict[str, str]:
     return {"lists": lists, "state": str(tmp_path / "live"), "allowPrivate": "true", "spacing": "0"}
 
 
-def due(state: Path) -> None:
+def due(live: dict[str, str]) -> None:
     """Makes all feeds due again."""
-    with FetchStore(state / "drops" / STATE_FILE, write=True) as store:
+    with FetchStore(Path(live["state"]) / "drops" / STATE_FILE, write=True) as store:
         for feed in store.feeds():
             store.commit(replace(feed, next_check=0))
 
 
-@pytest.mark.soak
-def test_live_feeds_are_fetched_and_read(session, server, live, tmp_path):
-    frame = session.read.format("mmqjp_feeds").options(**live).load()
-    assert sorted(id.split()[1] for id, *_ in rows(frame)) == ["aone", "atwo", "bthree", "btwo"]
-    items = [etree.fromstring(xml) for *_, xml in rows(frame)]
-    assert sorted({(item.findtext("feed_title"), item.findtext("folder")) for item in items}) == [
-        ("My A", "News"),
-        ("Site", None),
-    ]
-    assert sorted(server.paths()) == ["/a", "/b"]  # once: they are not due again
-    due(tmp_path / "live")
+def by_id(rows: Iterable[Row]) -> list[Row]:
+    return sorted(rows, key=lambda row: str(row["id"]))
+
+
+def test_live_feeds_are_fetched_and_read(server, live, tmp_path):
+    rows = read(FeedSource(live))
+    assert sorted(ids(rows)) == ["aone", "atwo", "bthree", "btwo"]
+    items = [etree.fromstring(row["xml"]) for row in rows]
+    named = {(item.findtext("feed_title"), item.findtext("folder")) for item in items}
+    assert named == {("My A", "News"), ("Site", None)}
+    assert len(read(FeedSource(live))) == 4 and sorted(server.paths()) == ["/a", "/b"], "they are not due again"
+    due(live)
     server.serve("/b", rss("two", "three", guid="b").replace("<title>two", "<title>2"))
-    frame = session.read.format("mmqjp_feeds").options(**live).load()
-    assert sorted(rows(frame)) == sorted(here(tmp_path / "live" / "drops")) and len(rows(frame)) == 5
+    rows = documents(read(FeedSource(live)))
+    assert by_id(rows) == by_id(here(tmp_path / "live" / "drops")) and len(rows) == 5
     assert [request.headers.get("If-None-Match") for request in server.log if request.path == "/a"] == [None, '"1"']
 
 
-def test_a_stream_of_live_feeds_has_each_version_of_each_entry_once(session, query, server, live, tmp_path):
-    def stream() -> DataFrame:
-        found: DataFrame = session.readStream.format("mmqjp_feeds").options(**live).load()
-        return found
-
-    query.run(stream())
-    assert sorted(id.split()[1] for id in query.ids()) == ["aone", "atwo", "bthree", "btwo"]
+def test_a_stream_of_live_feeds_has_each_version_of_each_entry_once(server, live, tmp_path):
+    query = Query(FeedSource(live))
+    query.run()
+    assert sorted(ids(query.rows())) == ["aone", "atwo", "bthree", "btwo"]
     for title, failing in (("2", True), ("II", False), ("zwei", True), ("2", False)):
         server.serve("/b", rss("two", "three", guid="b").replace("<title>two", f"<title>{title}"))
-        due(tmp_path / "live")
-        query.failing = failing
-        if failing:
-            with pytest.raises(Exception, match="ZeroDivisionError"):
-                query.run(stream())
-        else:
-            query.run(stream())
-    query.run(stream())
-    assert len(query.ids()) == len(set(query.ids())) == 4 + 3  # "2" was met before
-    assert sorted(query.ids()) == sorted(id for id, *_ in here(tmp_path / "live" / "drops"))
+        due(live)
+        query.run(failing=failing)
+    query.run()
+    assert len(query.rows()) == 4 + 3  # "2" was met before
+    assert by_id(documents(query.rows())) == by_id(here(tmp_path / "live" / "drops"))
 
 
-@pytest.mark.soak
-def test_a_state_goes_with_one_query(session, query, server, live, tmp_path):
-    def stream() -> DataFrame:
-        found: DataFrame = session.readStream.format("mmqjp_feeds").options(**live).load()
-        return found
-
-    query.run(stream())
+def test_a_state_goes_with_one_query(server, live):
+    query = Query(FeedSource(live))
+    query.run()
     server.serve("/b", rss("four", guid="b"))
-    due(tmp_path / "live")
-    query.run(stream())
-    assert len(query.ids()) == 5
-    with pytest.raises(Exception, match="a state goes with one query and its checkpoint"):
-        Query(session, tmp_path / "other").run(stream())
+    due(live)
+    query.run()
+    assert len(query.rows()) == 5
+    with pytest.raises(SourceError, match="a state goes with one query and its checkpoint"):
+        Query(FeedSource(live)).run()
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"lists": ""}, "no feeds"),
-        ({"state": ""}, "no state"),
-        ({"lists": "nowhere.opml"}, "no such file"),
-        ({"lists": "ftp://x.example/"}, "is not an http or https address"),
-        ({"feeds": "nowhere.opml"}, "lists names lists of feeds"),
-        ({"interval": "soon"}, "no number of seconds"),
+        *(({"lists": ""}, "no feeds"), ({"state": ""}, "no state"), ({"lists": "nowhere.opml"}, "no such file")),
+        *(
+            ({"lists": "ftp://x.example/"}, "is not an http or https address"),
+            ({"feeds": "atom"}, "no form of entries"),
+        ),
+        *(({"feeds": "nowhere.opml"}, "lists names lists of feeds"), ({"interval": "soon"}, "no number of seconds")),
         ({"robots": "perhaps"}, "neither true nor false"),
-        ({"feeds": "atom"}, "no form of entries"),
     ],
 )
-def test_what_cannot_be_fetched_is_said(session, live, options, words):
-    with pytest.raises(Exception, match=words):
-        session.read.format("mmqjp_feeds").options(**live).options(**options).load().collect()
+def test_what_cannot_be_fetched_is_said(live, options, words):
+    with pytest.raises(SourceError, match=words):
+        FeedSource(live | options).reader(None)
+
+
+# ---------------------------------------------------------------- in Spark
+
+
+def test_spark_reads_what_is_read_here(spark: SparkSession, server, archives, live, tmp_path):
+    session = spark.newSession()
+    register(session)
+    publish(server, archives, "a", "b")
+    fetching = Fetching(tmp_path / "100% & drops")
+    publish(server, fetching, "a", "b")
+    with pytest.raises(Exception, match="no form of entries"):
+        session.read.format("mmqjp_warc").options(path=str(archives.directory), feeds="atom").load().collect()
+
+    def rows(frame: DataFrame) -> list[Row]:
+        return by_id(documents(row.asDict() for row in frame.collect()))
+
+    crawl = session.read.format("mmqjp_warc").option("feeds", "item").load(str(archives.directory))
+    assert rows(crawl) == by_id(here(archives.directory))
+    assert rows(session.read.format("mmqjp_feeds").options(**live).load()) == by_id(here(tmp_path / "live" / "drops"))
+    stream = drops(session, fetching.directory, most_files=1)
+    stream.writeStream.format("memory").queryName("found").trigger(availableNow=True).start().awaitTermination()
+    assert rows(session.table("found")) == by_id(here(fetching.directory))
 
 
 # ---------------------------------------------------------------- rows, and a use of them
@@ -316,11 +303,6 @@ def test_only_what_is_local_is_a_path():
     assert local_path("file:///a%20b") == Path("/a b")
     with pytest.raises(SourceError):
         local_path("hdfs://x/y")
-
-
-def test_feeds_alone_do_not_import_spark():
-    program = "import sys, feeds.tail, feeds.tail, feeds.fetch.fetcher, mmqjp.cli; sys.exit('pyspark' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
 def programs() -> list[str]:

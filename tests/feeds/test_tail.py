@@ -1,19 +1,22 @@
-"""Sources that grow: what is new, where reading goes on, and in which order files are read."""
+"""Sources that grow: what is new, where reading goes on, in which order files are read, and what is left out unread."""
 
 import gzip
 import json
 import os
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from warcio.statusandheaders import StatusAndHeaders
 from warcio.warcwriter import WARCWriter
 
+from feeds import readers
 from feeds.documents import Document, Reject, SourceError
+from feeds.files import files_below
 from feeds.history import History
 from feeds.readers import ALL_READ, Offset
-from feeds.tail import Tail, judged, read_waiting, waiting_files
+from feeds.tail import Listing, Tail, judged, read_waiting, waiting_files
 from tests.support.unreadable import failing, shut
 
 FEED = "<rss><channel><title>t</title><item><title>{0}</title><guid>{0}</guid></item></channel></rss>"
@@ -62,7 +65,7 @@ class Reader:
         return [item.id for item in self.read(most)]
 
 
-def test_lines_are_read_as_they_come(tmp_path: Path):
+def test_lines_are_read_as_they_come_and_anew_when_they_are_written_anew(tmp_path: Path):
     path = tmp_path / "x.jsonl"
     reader = Reader(Tail(tmp_path))
     path.write_text(f"{line('a')}\n\n{line('b')}\n{line('c')[:10]}")
@@ -73,15 +76,8 @@ def test_lines_are_read_as_they_come(tmp_path: Path):
         file.write(f"\n{line('d')}\nno json\n")
     assert [type(item) for item in reader.read()] == [Document, Reject]
     assert reader.ids() == []
-
-
-def test_a_file_of_lines_that_was_written_anew_is_read_anew(tmp_path: Path):
-    path = tmp_path / "x.jsonl"
-    path.write_text(f"{line('a')}\n{line('b')}\n")
-    reader = Reader(Tail(path))
-    assert reader.ids() == ["a", "b"]
-    path.write_text(f"{line('c')}\n")
-    assert reader.ids() == ["c"] and reader.ids() == []
+    path.write_text(f"{line('e')}\n")
+    assert reader.ids() == ["e"] and reader.ids() == []
 
 
 def test_reading_goes_on_in_the_middle_of_any_file(tmp_path: Path):
@@ -93,7 +89,7 @@ def test_reading_goes_on_in_the_middle_of_any_file(tmp_path: Path):
     assert reader.positions[str(tmp_path), "x.jsonl.gz"].position == ALL_READ
 
 
-def test_other_files_are_read_once_and_drafts_not_at_all(tmp_path: Path):
+def test_other_files_are_read_once_and_drafts_only_where_they_are_named(tmp_path: Path):
     (tmp_path / "T").mkdir()
     (tmp_path / "T" / "x.xml").write_text("<a/>")
     for name in (".y.xml", "y.xml.tmp", "y.xml.part", "y.txt"):
@@ -101,17 +97,9 @@ def test_other_files_are_read_once_and_drafts_not_at_all(tmp_path: Path):
     reader = Reader(Tail(tmp_path))
     (document,) = reader.read()
     assert isinstance(document, Document) and (document.id, document.stream) == ("T/x.xml", "T")
-    assert reader.ids() == []
+    assert reader.ids() == [] and Reader(Tail(tmp_path / ".y.xml")).ids() == [".y.xml"]
     (tmp_path / ".y.xml").rename(tmp_path / "y.xml")
     assert reader.ids() == ["y.xml"]
-
-
-def test_a_file_that_is_named_is_read_also_where_its_directory_passes_it_over(tmp_path: Path):
-    (tmp_path / ".x.xml").write_text("<a/>")
-    assert Reader(Tail(tmp_path)).ids() == [] and Reader(Tail(tmp_path / ".x.xml")).ids() == [".x.xml"]
-    (tmp_path / "x.json").write_text(json.dumps({"url": "http://x/"}))
-    (tmp_path / "x.xml").write_text(FEED.format("e"))
-    assert Reader(Tail(tmp_path / "x.json", feeds="item")).read() == [], "a sidecar has no documents"
 
 
 def test_files_are_read_in_order_of_the_fetch(tmp_path: Path):
@@ -148,17 +136,15 @@ def test_a_sidecar_is_no_document_whether_its_feed_is_there_or_not(tmp_path: Pat
     reader = Reader(Tail(tmp_path, feeds="item"))
     assert reader.read() == []
     (tmp_path / "x.xml").write_text(FEED.format("e"))
+    assert Reader(Tail(tmp_path / "x.json", feeds="item")).read() == []
     assert [id.split()[0] for id in reader.ids()] == ["http://x/"]
     (tmp_path / "y.json").write_text("neither")
     assert [type(item) for item in reader.read()] == [Reject]
 
 
-KINDS = {
-    "x.jsonl": line("x.jsonl").encode(),
-    "x.jsonl.gz": gzip.compress(line("x.jsonl.gz").encode()),
-    "x.xml": b"<a/>",
-    "x.warc": b"WARC/1.0\r\nWARC-Type: warcinfo\r\nContent-Length: 0\r\n\r\n\r\n\r\n",
-}
+WARC = b"WARC/1.0\r\nWARC-Type: warcinfo\r\nContent-Length: 0\r\n\r\n\r\n\r\n"
+KINDS = {"x.jsonl": line("x.jsonl").encode(), "x.xml": b"<a/>", "x.warc": WARC}
+KINDS |= {"x.jsonl.gz": gzip.compress(line("x.jsonl.gz").encode())}
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -200,12 +186,17 @@ def test_a_directory_that_cannot_be_listed_is_told_and_nothing_of_it_forgotten(t
     assert reader.ids() == ["shut/x.xml"] and tail.names() == {"shut/x.xml", "open/x.xml"}
 
 
-def test_what_vanishes_is_told_and_no_dead_letter(tmp_path: Path):
+def test_what_is_malformed_is_a_dead_letter_once_and_what_vanishes_is_told(tmp_path: Path):
+    (tmp_path / "u.jsonl.gz").write_bytes(b"no gzip")
+    (tmp_path / "v.warc.gz").write_bytes(b"no archive")
+    reader = Reader(Tail(tmp_path))
+    assert [type(item) for item in reader.read()] == [Reject, Reject] and not reader.failed
+    assert reader.read() == []
     (tmp_path / "x.xml").write_text("<a/>")
     (tmp_path / "y.jsonl").write_text(line("a"))
     (tmp_path / "z.jsonl").write_text(line("z"))
     told: list[str] = []
-    files = waiting_files([Tail(tmp_path)], {})
+    files = waiting_files([Tail(tmp_path)], reader.positions)
     for name in ("x.xml", "y.jsonl"):
         (tmp_path / name).unlink()
     items = list(judged(read_waiting(files, lambda waiting, cause: told.append(waiting.file)), History()))
@@ -234,19 +225,57 @@ def test_a_later_version_of_a_feed_waits_for_one_that_cannot_be_read(tmp_path: P
     assert times(first.with_suffix(".json")) == times(), "its address is known from its sidecar alone"
 
 
-def test_a_file_that_is_malformed_is_a_dead_letter_once(tmp_path: Path):
-    (tmp_path / "x.jsonl.gz").write_bytes(b"no gzip")
-    (tmp_path / "y.warc.gz").write_bytes(b"no archive")
-    reader = Reader(Tail(tmp_path))
-    assert [type(item) for item in reader.read()] == [Reject, Reject] and not reader.failed
-    assert reader.read() == []
-
-
-def test_what_is_no_source_is_refused(tmp_path: Path):
-    with pytest.raises(SourceError, match="no such file or directory"):
-        Tail(tmp_path / "none")
+@pytest.mark.parametrize(
+    ("name", "options", "cause"),
+    [
+        *(("none", {}, "no such file or directory"), ("x.csv", {}, "kind of file")),
+        (".", {"time_xpath": "]["}, "not an XPath"),
+    ],
+)
+def test_what_is_no_source_is_refused(tmp_path: Path, name: str, options: dict[str, Any], cause: str):
     (tmp_path / "x.csv").touch()
-    with pytest.raises(SourceError, match="kind of file"):
-        Tail(tmp_path / "x.csv")
-    with pytest.raises(SourceError, match="not an XPath"):
-        Tail(tmp_path, time_xpath="][")
+    with pytest.raises(SourceError, match=cause):
+        Tail(tmp_path / name, **options)
+
+
+# ---------------------------------------------------------------- listings
+
+
+def names(listed: Listing, *known: str) -> list[str]:
+    return [file.name for file in listed.files(known.__contains__)]
+
+
+def test_known_files_are_left_out_wherever_they_are(tmp_path: Path):
+    (tmp_path / "sub").mkdir()
+    for name in ("a.xml", "sub/a.xml", "sub/b.xml", "c.txt"):
+        (tmp_path / name).write_text("<a/>")
+    listed = Listing(tmp_path, feeds=False)
+    assert names(listed) == ["a.xml", "sub/a.xml", "sub/b.xml"]
+    assert names(listed, "a.xml", "sub", "sub/b.xml") == ["sub/a.xml"]
+
+
+def test_files_have_their_names_below_the_directory(tmp_path: Path):
+    (tmp_path / "ä").mkdir()
+    (tmp_path / "ä" / "x.xml").touch()
+    (tmp_path / "gone.xml").symlink_to(tmp_path / "none")
+    assert list(files_below(tmp_path, lambda name: name.endswith("xml"))) == [(tmp_path / "ä" / "x.xml", "ä/x.xml")]
+    assert list(files_below(tmp_path / "none", lambda name: True)) == [(tmp_path / "none", "none")]
+
+
+def test_a_sidecar_is_read_once_as_long_as_it_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    read: list[str] = []
+    real = readers.read_sidecar
+
+    def reading(path: Path) -> object:
+        read.append(path.name)
+        return real(path)
+
+    monkeypatch.setattr("feeds.tail.read_sidecar", reading)
+    (tmp_path / "a.json").write_text('{"url": "http://a/"}')
+    (tmp_path / "a.rss").write_text("<rss/>")
+    listed = Listing(tmp_path, feeds=True)
+    assert names(listed) == names(listed) == ["a.rss"] and read == ["a.json"]
+    (tmp_path / "a.json").unlink()
+    assert names(listed) == ["a.rss"]
+    (tmp_path / "a.json").write_text('{"version": "https://jsonfeed.org/version/1.1", "items": []}')
+    assert names(listed) == ["a.json", "a.rss"], "it is a feed now"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import replace
 from random import Random
 
 from tests.generate.documents import SECOND, chance
+from tests.oracle.evaluation import mentioned
 from xscl.algebra.joins import NEGATED, JoinOp
-from xscl.algebra.values import ElementConstructor, VarPath
+from xscl.algebra.values import ElementConstructor
 from xscl.check_expressions import visible_names
 from xscl.syntax import Input, Join, Query, Script, SelectItems, SelectStar, SubQuery, Window
 
@@ -16,8 +16,8 @@ ABSENCES: tuple[JoinOp, ...] = ("NOT FOLLOWED BY", "NOT JOIN", "NOT PRECEDED BY"
 
 
 def with_absences(rng: Random, script: Script, percent: int = 60, *, inner: bool = True) -> Script:
-    """The script, in which so many joins are absences, where what follows does not need their right input. Without
-    `inner` only whole queries are absences."""
+    """The script, where `percent` of the joins are absences, unless something needs their right input. Without `inner`
+    only whole queries are absences."""
     return replace(script, queries=tuple(_query(rng, query, percent, inner) for query in script.queries))
 
 
@@ -46,11 +46,11 @@ def _query(rng: Random, query: Query, percent: int, inner: bool) -> Query:
     query = replace(query, source=_source(rng, query.source, percent, frozenset(), inner))
     names = visible_names(query.source).keys()
     if isinstance(query.select, SelectItems):
-        items = tuple(item for item in query.select.items if set(_mentioned(item)) <= names)
+        items = tuple(item for item in query.select.items if set(mentioned(item)) <= names)
         query = replace(query, select=SelectItems(items) if items else None)
-    elif isinstance(query.select, ElementConstructor) and not set(_mentioned(query.select)) <= names:
+    elif isinstance(query.select, ElementConstructor) and not set(mentioned(query.select)) <= names:
         query = replace(query, select=None)
-    if query.once is not None and not set(_mentioned(query.once)) <= names:
+    if query.once is not None and not set(mentioned(query.once)) <= names:
         query = replace(query, once=None)
     return query
 
@@ -59,7 +59,7 @@ def _source(rng: Random, source: Input, percent: int, needed: frozenset[str], in
     """An input, of which these names are needed outside."""
     match source:
         case Join():
-            used = needed | set(_mentioned(source.pred))
+            used = needed | set(mentioned(source.pred))
             if inner:
                 left, right = (_source(rng, one, percent, used, inner) for one in (source.left, source.right))
                 source = replace(source, left=left, right=right)
@@ -74,18 +74,6 @@ def _source(rng: Random, source: Input, percent: int, needed: frozenset[str], in
             if not inner or isinstance(source.select, SelectStar):
                 return source
             return replace(
-                source, source=_source(rng, source.source, percent, frozenset(_mentioned(source.select)), inner)
+                source, source=_source(rng, source.source, percent, frozenset(mentioned(source.select)), inner)
             )
     return source
-
-
-def _mentioned(part: object) -> Iterator[str]:
-    """The variables that a part of a query mentions."""
-    if isinstance(part, VarPath):
-        yield part.var
-    if isinstance(part, tuple):
-        for item in part:
-            yield from _mentioned(item)
-    elif is_dataclass(part):
-        for field in fields(part):
-            yield from _mentioned(getattr(part, field.name))

@@ -161,5 +161,5 @@ def _rebuilt(rng: Random, node: Any, percent: int) -> Any:
 
 
 def variants(rng: Random, nodes: Sequence[_T], count: int) -> list[_T]:
-    """So many statements of few templates, some of them equal."""
+    """`count` statements of a few templates, some of them equal."""
     return [*nodes, *(variant(rng, rng.choice(nodes), rng.choice((0, 30, 60, 90))) for _ in range(count - len(nodes)))]

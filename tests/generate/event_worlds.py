@@ -10,7 +10,7 @@ from tests.oracle.events import World
 
 
 def world(seed: int, *, templates: int = 4, statements: int = 10, most: int = 16, depth: int = 3) -> World:
-    """A world with three streams of at most so many events, and so many statements.
+    """A world with three streams of at most `most` events each.
 
     The first two statements are published as P1 and P2, and the second may read the first.
     """

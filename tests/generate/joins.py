@@ -64,7 +64,7 @@ def random_join_case(
 
 
 def random_shape(rng: Random, joins: int) -> Shape:
-    """A template with at most so many value joins, each of its leaves in one of them; 0: a filter."""
+    """A template with at most `joins` value joins, each of its leaves in one of them; 0: a filter."""
     left = _side(rng, joins)
     if not joins:
         return Shape(len(left), tuple(left), ())

@@ -12,7 +12,7 @@ from tests.oracle.pattern_world import PatternWorld, pattern_schema
 
 
 def pattern_world(seed: int, *, templates: int = 5, statements: int = 10, most: int = 8) -> PatternWorld:
-    """A world with three streams of at most so many events, and so many statements, most of them patterns.
+    """A world with three streams of at most `most` events each. Most of its statements are patterns.
 
     P1 is published by CEL, P2 by a pattern that may read it. All others may read both.
     """

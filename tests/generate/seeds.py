@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import settings
 
 AT_LENGTH = 1_000
-"""So many examples hypothesis tries in the long run, where a test does not say how many."""
+"""The number of examples of hypothesis in the long run, unless a test names one."""
 
 
 def seeds(few: int, many: int, first: int = 0) -> range:

@@ -1,4 +1,4 @@
-"""What both engines promise: batches that become visible whole, and the same joins from the same witnesses."""
+"""What both engines promise: batches that become visible whole, rows that come and go, and the same joins."""
 
 from __future__ import annotations
 
@@ -11,68 +11,38 @@ import pytest
 
 from join_stage import duckdb
 from join_stage.duckdb import DuckDBEngine
-from join_stage.protocol import DEFAULT_PLAN, PLANS, JoinEngine
+from join_stage.protocol import PLANS, JoinEngine
 from join_stage.store import duckdb as duckdb_module
 from join_stage.store.protocol import StoreError
 from join_stage.tables import STATE
 from mmqjp.tables.schema import SCHEMA
 from tests.generate.joins import JoinCase, as_table, random_join_case, run_case, sorted_rows
-from tests.generate.seeds import at_length, seeds
+from tests.generate.seeds import seeds
+from tests.join_stage.test_lives import documents
 from tests.support.stores import TABLES
 
 Opener = Callable[..., JoinEngine]
 
 
-ENGINES = ["duckdb", pytest.param("spark", marks=pytest.mark.spark)]
-
-
-@pytest.fixture(params=PLANS)
-def plan(request: pytest.FixtureRequest) -> str:
-    """A plan's name, each that there is."""
-    return str(request.param)
-
-
-@pytest.fixture(params=ENGINES)
-def engine_name(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def open_engine(request: pytest.FixtureRequest, engine_name: str, plan: str) -> Opener:
-    """Opens an engine, on a directory or without, with each plan."""
-    if engine_name == "duckdb":
-        return partial(DuckDBEngine, plan=plan, schema=SCHEMA)
-    if plan != DEFAULT_PLAN and not at_length():
-        pytest.skip("other plans on Spark: in the long run; by default in tests/mmqjp/test_agreement_spark.py")
-    from join_stage.spark.engine import SparkEngine
-
-    return partial(SparkEngine, request.getfixturevalue("spark"), plan=plan, schema=SCHEMA)
-
-
-@pytest.fixture
-def open_store(request: pytest.FixtureRequest, engine_name: str) -> Opener:
-    """The same for what does not depend on the plan, with one of them."""
-    if engine_name == "duckdb":
+@pytest.fixture(params=["duckdb", pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.soak])])
+def open_store(request: pytest.FixtureRequest) -> Opener:
+    """Opens an engine, on a directory or without one: on DuckDB, and in the long run on Spark."""
+    if request.param == "duckdb":
         return partial(DuckDBEngine, schema=SCHEMA)
     from join_stage.spark.engine import SparkEngine
 
     return partial(SparkEngine, request.getfixturevalue("spark"), schema=SCHEMA)
 
 
+@pytest.fixture(params=PLANS)
+def open_engine(request: pytest.FixtureRequest) -> Opener:
+    return partial(DuckDBEngine, plan=request.param, schema=SCHEMA)
+
+
 def table(name: str, *rows: tuple[object, ...]) -> pa.Table:
     schema = TABLES[name]
     # Columns that a row does not reach are null.
     return pa.Table.from_pylist([dict(zip(schema.names, row, strict=False)) for row in rows], schema=schema)
-
-
-def documents(case: JoinCase) -> pa.Table:
-    """Rows of `documents` for all documents of a case."""
-    times = [row for _, witnesses in case.batches for row in witnesses.r_docts.to_pylist()]
-    filled: tuple[list[object], ...] = ([], [], [], [], [], [])
-    return table(
-        "documents",
-        *((t["docid"], str(t["docid"]), "S", t["t0"], t["t1"], "<a/>", "external", *filled) for t in times),
-    )
 
 
 def settings(engine: JoinEngine) -> list[str]:
@@ -200,25 +170,6 @@ def test_views_for_readers(open_store: Opener):
     engine.close()
 
 
-def test_a_join_that_is_rolled_back_leaves_no_state(open_engine: Opener):
-    case = random_join_case(3, templates=2)
-    engine, undisturbed = open_engine(), open_engine()
-    expected = run_case(undisturbed, case)
-    assert any(expected)
-    for template, rows in case.templates:
-        engine.put_rows(template, rows)
-    for (first, witnesses), wanted in zip(case.batches, expected, strict=True):
-        engine.begin()
-        assert sorted_rows(engine.join(witnesses, first, case.scope)) == wanted
-        engine.rollback()
-        engine.begin()
-        assert sorted_rows(engine.join(witnesses, first, case.scope)) == wanted
-        engine.commit()
-    assert engine.select("SELECT count(*) AS n FROM r_docts")["n"].to_pylist() == [12]
-    engine.close()
-    undisturbed.close()
-
-
 def test_state_is_joined_after_reopening_and_by_a_later_level_of_a_batch(open_engine: Opener, tmp_path: Path):
     case = random_join_case(5, templates=2)
     undisturbed = open_engine()
@@ -299,7 +250,8 @@ def test_eviction_changes_no_pair_within_the_window(open_engine: Opener):
     for template, rows in case.templates:
         evicting.put_rows(template, rows)
     evicting.begin()
-    evicting.append("documents", documents(case))
+    for _, witnesses in case.batches:
+        evicting.append("documents", documents(witnesses))
     evicting.commit()
     for (first, witnesses), wanted in zip(case.batches, expected, strict=True):
         evicting.begin()
@@ -327,8 +279,8 @@ def test_many_templates_do_not_exhaust_duckdb_s_memory(monkeypatch: pytest.Monke
     apart.close()
 
 
-def test_a_store_of_the_other_engine_is_refused(open_store: Opener, engine_name: str, tmp_path: Path):
-    other = tmp_path / ("manifests" if engine_name == "duckdb" else "mmqjp.duckdb")
-    other.mkdir()
+def test_a_store_of_the_other_engine_is_refused(open_store: Opener, tmp_path: Path, request: pytest.FixtureRequest):
+    of_duckdb = request.node.callspec.params["open_store"] == "duckdb"
+    (tmp_path / ("manifests" if of_duckdb else "mmqjp.duckdb")).mkdir()
     with pytest.raises(StoreError, match="use that engine"):
         open_store(tmp_path)

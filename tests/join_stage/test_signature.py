@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -13,14 +11,11 @@ from join_stage.duckdb import DuckDBEngine
 from join_stage.protocol import JoinEngine, JoinScope, TemplateTable
 from join_stage.signature import join
 from join_stage.signature.join import SignatureJoin
-from mmqjp.engine import Session
 from templates.catalog import INFINITE, TemplateRow
 from templates.graph import Shape
 from templates.witness import R_BIN, R_DOC, R_DOCTS, R_GROUP, Witnesses
 from tests.generate.joins import SECOND, JoinCase, Result, random_join_case, run_case, sorted_rows
-from tests.generate.seeds import examples, seeds
-from tests.generate.strategies import random_case
-from tests.support.agreement import Delivery, assert_agrees
+from tests.generate.seeds import examples
 
 S = JoinScope(INFINITE, frozenset({("S", "S")}))
 
@@ -32,28 +27,10 @@ def by_plan(case: JoinCase, plan: str) -> list[Result]:
     return results
 
 
-# ---------------------------------------------------------------- against the basic plan
-
-
-@pytest.mark.parametrize("seed", seeds(3, 300))
-def test_random_witnesses(seed: int):
-    case = random_join_case(seed, templates=6, in_order=seed % 2 == 0)
-    assert by_plan(case, "signature") == by_plan(case, "basic")
-
-
-@pytest.mark.soak
-def test_random_witnesses_match_enough():
-    found = [
-        row for seed in range(12) for result in by_plan(random_join_case(seed, templates=6), "basic") for row in result
-    ]
-    assert len(found) > 4_000
-    assert len({len(row[3]) for row in found}) > 6, "few templates matched"
-
-
 @given(st.integers(0, 10**6), st.integers(1, 8), st.integers(1, 5))
-@examples(15, 1_000)
-def test_any_random_witnesses(seed: int, templates: int, batches: int):
-    case = random_join_case(seed, templates=templates, batches=batches)
+@examples(8, 1_000)
+def test_random_witnesses(seed: int, templates: int, batches: int):
+    case = random_join_case(seed, templates=templates, batches=batches, in_order=seed % 2 == 0)
     assert by_plan(case, "signature") == by_plan(case, "basic")
 
 
@@ -85,23 +62,6 @@ def test_matches_are_written_out_in_small_parts(monkeypatch: pytest.MonkeyPatch)
     assert by_plan(case, "signature") == expected
 
 
-def test_a_restart_between_batches(tmp_path: Path):
-    for seed in range(3):
-        case = random_join_case(seed, templates=5)
-        expected = by_plan(case, "basic")
-        for number, (batch, wanted) in enumerate(zip(case.batches, expected, strict=True)):
-            engine = DuckDBEngine(tmp_path / str(seed), plan="signature" if number % 2 else "basic")
-            assert run_case(engine, JoinCase(case.templates, [batch], case.window)) == [wanted]
-            engine.close()
-
-
-@pytest.mark.parametrize("seed", seeds(2, 200))
-def test_the_oracle_s_outputs(seed: int):
-    script, documents = random_case(seed, 20, 12)
-    with Session("duckdb", plan="signature") as engine:
-        assert_agrees(engine, script, documents, Delivery(seed if seed % 3 else None, 1 + seed % 7))
-
-
 # ---------------------------------------------------------------- values that very many documents share
 
 
@@ -113,21 +73,12 @@ def crowd(count: int, first: int, titles: int) -> Witnesses:
     docids = range(first, first + count)
     nodes = (1, 2, 3)
     values = {1: lambda _: "channel", 2: lambda d: f"title {d % titles}", 3: lambda _: ""}
+    rows = [(d, n) for d in docids for n in nodes]
+    texts = [values[n](d) for d, n in rows]
     return Witnesses(
-        pa.table(
-            [[d for d in docids for _ in nodes], [n for _ in docids for n in nodes], [0] * 3 * count, [*nodes] * count],
-            R_BIN,
-        ),
+        pa.table([[d for d, _ in rows], [n for _, n in rows], [0] * len(rows), [n for _, n in rows]], R_BIN),
         pa.table([[1, 2, 3], [0, 0, 0], [1, 2, 3]], R_GROUP),
-        pa.table(
-            [
-                [d for d in docids for _ in nodes],
-                [*nodes] * count,
-                [values[n](d) for d in docids for n in nodes],
-                ["S"] * 3 * count,
-            ],
-            R_DOC,
-        ),
+        pa.table([[d for d, _ in rows], [n for _, n in rows], texts, ["S"] * len(rows)], R_DOC),
         pa.table([list(docids), [d * SECOND for d in docids], [d * SECOND for d in docids]], R_DOCTS),
     )
 

@@ -40,13 +40,17 @@ def runs_of(tmp_path: Path, context: Context, count: int) -> StoredRuns:
     return runs
 
 
+def wait(runs: StoredRuns) -> None:
+    for merge in [*runs._merges]:
+        merge.wait()
+
+
 def test_runs_are_merged_by_a_task(tmp_path: Path, context: Context):
     runs = runs_of(tmp_path, context, 2)
     postings = sum(len(run) for run in runs.now.runs)
     for _ in range(2):
         runs.merge(1 << 60, lambda one: 1)
-        for merge in runs._merges:
-            merge.wait()
+        wait(runs)
     runs.committed()
     assert [len(run) for run in runs.now.runs] == [postings]
     assert len(list(tmp_path.iterdir())) == 1 and context.jobs == 1
@@ -60,16 +64,14 @@ def test_a_merge_that_a_task_does_not_finish_is_tried_after_the_next_run(
         patch.setattr(context, "attempted", fail)
         for _ in range(3):  # and no batch fails
             runs.merge(1 << 60, lambda one: 1)
-            for merge in [*runs._merges]:
-                merge.wait()
+            wait(runs)
             runs.committed()
     assert len(runs.now.runs) == 2 and len(list(tmp_path.iterdir())) == 2
     run, values, classes = random_run(np.random.default_rng(6), 300, 80, 30)
     runs.add(run, values, classes, 379)
     for _ in range(6):
         runs.merge(1 << 60, lambda one: 1)
-        for merge in [*runs._merges]:
-            merge.wait()
+        wait(runs)
         runs.committed()
     assert len(runs.now.runs) == 1 and len(list(tmp_path.iterdir())) == 1
 
@@ -86,8 +88,7 @@ def test_a_task_that_is_killed_leaves_nothing_for_good(
     with monkeypatch.context() as patch:
         patch.setattr(RunWriter, "put_groups", half)
         runs.merge(1 << 60, lambda one: 1)
-        for merge in [*runs._merges]:
-            merge.wait()
+        wait(runs)
         runs.merge(1 << 60, lambda one: 1)
     assert len(list(tmp_path.iterdir())) == 2
     (tmp_path / "9-x.77").write_text("of a killed process")

@@ -1,6 +1,6 @@
 """A model of live use: what an engine must answer to each operation, computed by brute force over what each query sees.
 
-It follows section 7 of the language's definition and knows nothing of how an engine works. At each step, the oracle
+It follows docs/semantics.md, sections 16 and 17, and knows nothing of how an engine works. At each step, the oracle
 evaluates all that each query sees again, and earlier outputs are left out. The model evicts nothing. It remembers what
 was dropped for good: a document that could have matched it must be late.
 """

@@ -47,24 +47,22 @@ class Subscribe:
 
 
 @dataclass(frozen=True, slots=True)
-class Unsubscribe:
-    """Removes the queries of a name."""
+class _OfAName:
+    """Concerns the queries of a name."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Pause:
-    """Pauses the queries of a name."""
-
-    name: str
+class Unsubscribe(_OfAName):
+    pass
 
 
-@dataclass(frozen=True, slots=True)
-class Resume:
-    """Resumes the queries of a name."""
+class Pause(_OfAName):
+    pass
 
-    name: str
+
+class Resume(_OfAName):
+    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +75,7 @@ class Prune:
 
 @dataclass(frozen=True, slots=True)
 class PassTime:
-    """Advances the clock by so many microseconds, and silent streams with it."""
+    """Advances the clock by some microseconds, and silent streams with it."""
 
     by: int
 

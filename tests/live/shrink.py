@@ -15,7 +15,7 @@ from xscl.syntax import Script
 def shrunk(
     operations: Sequence[Operation], fails: Callable[[Sequence[Operation]], bool], most: int = 150
 ) -> list[Operation]:
-    """Fewer and shorter operations that still fail, found in at most so many trials. The first, which opens the store,
+    """Fewer and shorter operations that still fail, found in at most `most` trials. The first, which opens the store,
     stays."""
     best, trials = list(operations), 0
     better = True

@@ -9,9 +9,9 @@ from functools import cached_property
 
 from tests.oracle.bindings import Answer, Stored
 from tests.oracle.once import Telling
-from tests.oracle.query_answers import QueryAnswers
-from xscl.algebra.joins import NEGATED
-from xscl.syntax import Block, Input, Join, Query, Script, SubQuery
+from tests.oracle.query_answers import QueryAnswers, absences_in, without_brackets
+from xscl.check_expressions import blocks
+from xscl.syntax import Input, Join, Query, Script, SubQuery
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,13 +84,7 @@ def parts_of(answer: Answer, by_stored: Mapping[Stored, Kept]) -> tuple[object, 
 
 def streams_of(source: Input) -> set[str]:
     """The streams of an input's blocks."""
-    match source:
-        case Block():
-            return {source.stream}
-        case Join():
-            return streams_of(source.left) | streams_of(source.right)
-        case SubQuery():
-            return streams_of(source.source)
+    return {block.stream for block in blocks(source)}
 
 
 def windows_of(source: Input) -> Iterator[int | None]:
@@ -107,20 +101,12 @@ def windows_of(source: Input) -> Iterator[int | None]:
 
 
 def has_absence(source: Input) -> bool:
-    """Whether an input has an absence."""
-    match source:
-        case Join():
-            return source.op in NEGATED or has_absence(source.left) or has_absence(source.right)
-        case SubQuery():
-            return has_absence(source.source)
-    return False
+    return any(True for _ in absences_in(source))
 
 
 def has_inner_absence(source: Input) -> bool:
     """Whether an input has an absence that more is made of."""
-    while isinstance(source, SubQuery):
-        source = source.source
-    return isinstance(source, Join) and (has_absence(source.left) or has_absence(source.right))
+    return any(join is not without_brackets(source) for join in absences_in(source))
 
 
 def in_order(queries: list[Standing]) -> list[Standing]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from join_stage.protocol import PLANS
+from join_stage.protocol import DEFAULT_PLAN
 from mmqjp.engine import Session
 from tests.generate.once import with_once
 from tests.generate.seeds import seeds
@@ -16,12 +16,11 @@ from tests.generate.strategies import random_case
 from tests.oracle.evaluation import comparable
 from tests.support.agreement import Delivery, as_row, assert_agrees
 from tests.support.delivery import mark_delivered, undelivered
+from tests.support.in_turn import in_turn
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SETS = 6
-VIEWS = 2
 QUERIES, FEW = 20, 8
 DOCUMENTS = 12
 
@@ -31,10 +30,10 @@ def _delivery(seed: int) -> Delivery:
     return Delivery(rng.choice([None, seed]), rng.choice([5, 7, 100]))
 
 
-@pytest.mark.parametrize("seed", seeds(1, SETS, 5000))
-def test_spark_agrees_with_the_oracle(seed: int, spark: SparkSession):
+@pytest.mark.parametrize(("seed", "plan"), in_turn(seeds(1, 110, 5000), (DEFAULT_PLAN, "basic", "views")))
+def test_spark_agrees_with_the_oracle(seed: int, plan: str, spark: SparkSession):
     script, documents = random_case(seed, QUERIES, DOCUMENTS)
-    with Session(spark) as engine:
+    with Session(spark, plan=plan) as engine:
         assert_agrees(engine, script, documents, _delivery(seed))
 
 
@@ -43,23 +42,6 @@ def test_what_is_told_once_on_spark_agrees_with_the_oracle(seed: int, spark: Spa
     script, documents = random_case(seed, FEW, DOCUMENTS)
     with Session(spark) as engine:
         assert_agrees(engine, with_once(random.Random(seed), script), documents, Delivery(seed, 5))
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("seed", range(6000, 6000 + VIEWS))
-def test_spark_with_views_agrees_with_the_oracle(seed: int, spark: SparkSession):
-    script, documents = random_case(seed, FEW, DOCUMENTS)
-    with Session(spark, plan="views") as engine:
-        assert_agrees(engine, script, documents, _delivery(seed))
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("plan", PLANS)
-@pytest.mark.parametrize("seed", range(5000 + SETS, 5110))
-def test_spark_agrees_with_the_oracle_at_length(seed: int, plan: str, spark: SparkSession):
-    script, documents = random_case(seed, QUERIES, DOCUMENTS)
-    with Session(spark, plan=plan) as engine:
-        assert_agrees(engine, script, documents, _delivery(seed))
 
 
 def test_half_and_half_with_state_on_spark_is_one_run_on_duckdb(spark: SparkSession, tmp_path: Path):

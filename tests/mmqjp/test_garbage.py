@@ -2,7 +2,8 @@
 
 import gc
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 
 import pytest
 
@@ -19,9 +20,18 @@ class Circle:
 
 @pytest.fixture(autouse=True)
 def _small_heap(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(process, "LEAST_GROWTH", 1_000)
     monkeypatch.setattr(process, "_HEAP", process._Heap())
     yield
     gc.unfreeze()
+
+
+@pytest.fixture
+def scans(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Has a number for each scan that would be."""
+    found: list[int] = []
+    monkeypatch.setattr(gc, "collect", lambda: found.append(1))
+    return found
 
 
 def test_collection_is_paused_and_goes_on():
@@ -40,26 +50,16 @@ def test_collection_is_paused_and_goes_on():
         gc.enable()
 
 
-@pytest.mark.parametrize("frozen", [pytest.param(False, marks=pytest.mark.soak), True])
-def test_garbage_of_many_batches_goes(monkeypatch: pytest.MonkeyPatch, frozen: bool):
-    monkeypatch.setattr(process, "LEAST_GROWTH", 1_000)
-    monkeypatch.setattr(process, "_HEAP", process._Heap())
+@pytest.mark.parametrize("frozen", [pytest.param(nullcontext, marks=pytest.mark.soak), gc_frozen])
+def test_garbage_of_many_batches_goes(frozen: Callable[[], AbstractContextManager[None]]):
     alive: weakref.WeakSet[Circle] = weakref.WeakSet()
-
-    def batches() -> int:
-        most = 0
-        for _ in range(400):
+    most = 0
+    with frozen():
+        for _ in range(300):
             with gc_paused():
                 for _ in range(1_000):
                     alive.add(Circle())
             most = max(most, len(alive))
-        return most
-
-    if frozen:
-        with gc_frozen():
-            most = batches()
-    else:
-        most = batches()
     gc.collect()
     known = len(gc.get_objects())
     assert most <= known // 4 + 2_000, "a quarter of what there is, and a batch, is all that may wait"
@@ -78,11 +78,7 @@ def test_what_was_frozen_is_not_frozen_any_more_afterwards():
     assert gone() is None
 
 
-def test_what_is_made_to_last_is_not_scanned(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(process, "LEAST_GROWTH", 1_000)
-    monkeypatch.setattr(process, "_HEAP", process._Heap())
-    scans: list[int] = []
-    monkeypatch.setattr(gc, "collect", lambda: scans.append(1))
+def test_what_is_made_to_last_is_not_scanned(scans: list[int]):
     kept: list[Circle] = []
     for lasting in (True, False):
         with gc_paused(lasting=lasting):
@@ -90,11 +86,9 @@ def test_what_is_made_to_last_is_not_scanned(monkeypatch: pytest.MonkeyPatch):
         assert bool(scans) is not lasting
 
 
-def test_nothing_is_scanned_while_as_much_goes_as_comes(monkeypatch: pytest.MonkeyPatch):
+def test_nothing_is_scanned_while_as_much_goes_as_comes(scans: list[int], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(process, "LEAST_GROWTH", 5_000)
     monkeypatch.setattr(process, "_HEAP", process._Heap())
-    scans: list[int] = []
-    monkeypatch.setattr(gc, "collect", lambda: scans.append(1))
     kept: list[list[object]] = []
     with gc_frozen():
         for _ in range(100):

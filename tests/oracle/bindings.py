@@ -13,7 +13,7 @@ from tests.oracle.values import Typed, text_of
 
 @dataclass(frozen=True, slots=True)
 class OutputRow:
-    """One output document, with the fields of an output line (interface.md)."""
+    """One output document, with the fields of an output line (docs/semantics.md, section 10)."""
 
     query: str
     t0: int

@@ -1,4 +1,4 @@
-"""What a BUDGET leaves, step by step as docs/patterns.md says: the history, and which partial matches are kept.
+"""What a BUDGET leaves, step by step: the history, and which nodes are kept (docs/semantics.md, section 27).
 
 Of words of plain letters only. A node is all chains that end with one event and stand at the same places of the word,
 with as many letters left out. Decided where the page leaves it open: the order of what is learnt at one time, which is

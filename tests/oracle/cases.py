@@ -4,11 +4,25 @@ from __future__ import annotations
 
 import re
 
+import pytest
+from _pytest.mark import ParameterSet
+
 from feeds.documents import Document
 from tests.generate.documents import SECOND
 from tests.oracle.bindings import OutputRow
 from tests.oracle.evaluation import evaluate
+from tests.support.places import DATA
 from xscl.parser import parse_script
+
+
+def cases(name: str) -> list[ParameterSet]:
+    """The cases of a file in tests/data/oracle: a script, documents, and a line for each result, `-` if empty."""
+    blocks = (DATA / "oracle" / f"{name}.txt").read_text("utf-8").strip().split("\n\n")
+    found = []
+    for block in blocks:
+        script, documents, *expected = (line for line in block.split("\n") if not line.startswith("# "))
+        found.append(pytest.param(script, documents, ["" if line == "-" else line for line in expected], id=script))
+    return found
 
 
 def docs(text: str) -> list[Document]:

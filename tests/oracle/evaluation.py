@@ -1,4 +1,4 @@
-"""Brute-force oracle: what a script's queries answer, by nested loops, straight from xscl.md, sections 1, 3 and 4.
+"""Brute-force oracle: what a script's queries answer, by nested loops (docs/semantics.md, sections 6 to 12).
 
 It shares the syntax tree with the engine and nothing else. Its values are its own (`tests.oracle.values`).
 """

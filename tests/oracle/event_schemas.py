@@ -1,6 +1,6 @@
-"""The oracle's schemas of event streams, and the names that NEXT and FOLD give (patterns.md, section 4).
+"""The oracle's schemas, and the names that NEXT and FOLD give (docs/semantics.md, section 22).
 
-Decided where the definition leaves it open:
+In particular:
 - FOLD may not set an attribute that its right has. A bare name in FOLD is of the left side, and not one that FOLD sets:
   first and latest values would differ.
 - UNION takes schemas that are equal as sets of names and kinds.

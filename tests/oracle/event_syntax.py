@@ -42,8 +42,6 @@ class Num:
 
 @dataclass(frozen=True, slots=True)
 class Str:
-    """A string."""
-
     value: str
 
     def text(self) -> str:
@@ -67,8 +65,6 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """An attribute."""
-
     name: str
     side: Side = ""
 
@@ -78,8 +74,6 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class Time:
-    """DUR or GAP."""
-
     name: Literal["DUR", "GAP"]
 
     def text(self) -> str:
@@ -88,8 +82,6 @@ class Time:
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """`left op right` of two numbers."""
-
     op: Literal["+", "-", "*", "/", "%"]
     left: Expr
     right: Expr
@@ -100,8 +92,6 @@ class Op:
 
 @dataclass(frozen=True, slots=True)
 class Fn:
-    """A function, or an aggregate in AGGREGATE."""
-
     name: str
     args: tuple[Expr, ...] = ()
 
@@ -143,8 +133,6 @@ Expr = Num | Str | Window | Ref | Time | Op | Fn | Of | Len
 
 @dataclass(frozen=True, slots=True)
 class Cmp:
-    """A comparison."""
-
     op: Relation
     left: Expr
     right: Expr
@@ -168,8 +156,6 @@ class Test:
 
 @dataclass(frozen=True, slots=True)
 class IsNull:
-    """`IS NULL`, or `IS NOT NULL`."""
-
     value: Expr
     negated: bool = False
 
@@ -179,8 +165,6 @@ class IsNull:
 
 @dataclass(frozen=True, slots=True)
 class Not:
-    """NOT."""
-
     arg: Cond
 
     def text(self) -> str:
@@ -189,8 +173,6 @@ class Not:
 
 @dataclass(frozen=True, slots=True)
 class Both:
-    """AND or OR of some conditions."""
-
     word: Literal["AND", "OR"]
     args: tuple[Cond, ...]
 
@@ -221,37 +203,35 @@ class Item:
         return self.expr.name
 
 
-@dataclass(frozen=True, slots=True)
-class Name:
-    """The events of a stream."""
+class Node:
+    """A stream, made of others."""
 
+    __slots__ = ()
+
+    @property
+    def inputs(self) -> tuple[Stream, ...]:
+        return tuple(getattr(self, name) for name in ("stream", "source", "left", "right") if hasattr(self, name))
+
+
+@dataclass(frozen=True, slots=True)
+class Name(Node):
     name: str
 
     def text(self) -> str:
         return self.name
 
-    @property
-    def inputs(self) -> tuple[Stream, ...]:
-        return ()
-
 
 @dataclass(frozen=True, slots=True)
-class Filter:
-    """σ."""
-
+class Filter(Node):
     cond: Cond
     source: Stream
 
     def text(self) -> str:
         return f"FILTER{{{self.cond.text()}}} {_source(self.source)}"
 
-    @property
-    def inputs(self) -> tuple[Stream, ...]:
-        return (self.source,)
-
 
 @dataclass(frozen=True, slots=True)
-class Aggregate:
+class Aggregate(Node):
     """AGGREGATE; `over` is None without OVER."""
 
     items: tuple[Item, ...]
@@ -264,28 +244,18 @@ class Aggregate:
         over = f" OVER {self.over.text()}" if self.over else ""
         return f"AGGREGATE{{{', '.join(item.text() for item in self.items)}{by}{over}}} {_source(self.source)}"
 
-    @property
-    def inputs(self) -> tuple[Stream, ...]:
-        return (self.source,)
-
 
 @dataclass(frozen=True, slots=True)
-class Union:
-    """UNION of equal schemas."""
-
+class Union(Node):
     left: Stream
     right: Stream
 
     def text(self) -> str:
         return f"{_left(self.left)} UNION {_source(self.right)}"
 
-    @property
-    def inputs(self) -> tuple[Stream, ...]:
-        return self.left, self.right
-
 
 @dataclass(frozen=True, slots=True)
-class Next:
+class Next(Node):
     """NEXT; without a condition every later event qualifies."""
 
     left: Stream
@@ -296,13 +266,9 @@ class Next:
         cond = f"{{{self.cond.text()}}}" if self.cond else ""
         return f"{_left(self.left)} NEXT{cond} {_source(self.right)}"
 
-    @property
-    def inputs(self) -> tuple[Stream, ...]:
-        return self.left, self.right
-
 
 @dataclass(frozen=True, slots=True)
-class Fold:
+class Fold(Node):
     """FOLD: what chooses the next event, what lets the iteration go on, and new values."""
 
     left: Stream
@@ -316,13 +282,9 @@ class Fold:
         sets = ", ".join(item.text() for item in self.sets)
         return f"{_left(self.left)} FOLD{{{', '.join([*conds, sets])}}} {_source(self.right)}"
 
-    @property
-    def inputs(self) -> tuple[Stream, ...]:
-        return self.left, self.right
-
 
 @dataclass(frozen=True, slots=True)
-class Cel:
+class Cel(Node):
     """A whole statement, or one in parentheses. `select` is None for all attributes; an item of None is `*`.
     Only a whole statement may publish."""
 
@@ -339,10 +301,6 @@ class Cel:
             f" PUBLISH {self.publish}" if self.publish else ""
         )
         return f"{head}FROM {_left(self.stream)}{tail}"
-
-    @property
-    def inputs(self) -> tuple[Stream, ...]:
-        return (self.stream,)
 
 
 Stream = Name | Filter | Aggregate | Union | Next | Fold | Cel

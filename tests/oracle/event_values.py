@@ -1,6 +1,6 @@
-"""The oracle's values of event statements: numbers, strings and NULL (patterns.md, section 2).
+"""The oracle's values of event statements: numbers, strings and NULL (docs/semantics.md, section 20).
 
-Decided where the definition leaves it open:
+In particular:
 - A string is a number by XPath's number() wherever a number is needed; if it is none, that is NULL, so that no
   comparison with it holds, != included.
 - `%` has the sign of its left operand, as XPath's mod. A percentage is the double nearest to the hundredth part.

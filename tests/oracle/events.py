@@ -1,7 +1,7 @@
-"""The oracle's event streams: sets of events, and what each operator makes of them (patterns.md, sections 2 and 4).
+"""The oracle's event streams: sets of events, and the operators on them (docs/semantics.md, section 22).
 
 Everything is computed as the definitions say it, from all events at once, in any order.
-Decided where the definition leaves it open:
+In particular:
 - `WITHIN` bounds every NEXT and FOLD in its FROM, those in parentheses too.
 - A statement without NEXT and FOLD keeps all its events, whatever its WITHIN says.
 - NULL is a value of BY as any other: the events that have it are a group.
@@ -174,14 +174,14 @@ def _least(within: int | None, cel: Cel) -> int | None:
     return min((bound for bound in (within, own) if bound is not None), default=None)
 
 
-def _pair(a: Event, b: Event) -> Scope:
+def pair(a: Event, b: Event) -> Scope:
     return Scope(a.values, b.t1 - a.t0, b.values, None, b.t0 - a.t1)
 
 
 def _nexts(stream: Next, left: Events, right: Events, schemas: tuple[Schema, Schema]) -> Iterable[Event]:
     names = left_names(*schemas)
     for a in left:
-        partners = [b for b in right if before(a, b) and holds(stream.cond, _pair(a, b))]
+        partners = [b for b in right if before(a, b) and holds(stream.cond, pair(a, b))]
         for b in partners:
             if not any(c.t1 < b.t1 for c in partners):
                 values = {names[name]: value for name, value in a.values.items()}
@@ -192,22 +192,28 @@ def _folds(stream: Fold, left: Events, right: Events, schemas: tuple[Schema, Sch
     changing = changing_names(stream, *schemas)
     current = {Iteration(a, a, a.attributes) for a in left}
     while current:
-        current = {more for one in current for more in _iterated(stream, one, right)}
+        current = {more for one in current for more in iterated(stream, one, right)}
         for one in current:
             firsts = {f"{name}_1": one.first.values[name] for name in changing}
             parts = one.first.parts | one.latest.parts
             yield event({**firsts, **dict(one.values)}, one.first.t0, one.latest.t1, parts)
 
 
-def _iterated(stream: Fold, one: Iteration, right: Events) -> Iterable[Iteration]:
-    def scope(b: Event) -> Scope:
-        return Scope(one.first.values, b.t1 - one.first.t0, b.values, dict(one.values), b.t0 - one.t1)
+def chosen(stream: Fold, one: Iteration, right: Events) -> list[tuple[Event, Scope]]:
+    """The first events that an iteration chooses: those of one t1, each with what references mean."""
+    values = dict(one.values)
+    later = [b for b in right if before(one.latest, b)]
+    scopes = [(b, Scope(one.first.values, b.t1 - one.first.t0, b.values, values, b.t0 - one.t1)) for b in later]
+    found = [(b, scope) for b, scope in scopes if holds(stream.chooses, scope)]
+    m = min((b.t1 for b, _ in found), default=None)
+    return [(b, scope) for b, scope in found if b.t1 == m]
 
-    chosen = [b for b in right if before(one.latest, b) and holds(stream.chooses, scope(b))]
-    m = min((b.t1 for b in chosen), default=None)
-    for b in chosen:
-        if b.t1 == m and holds(stream.goes_on, scope(b)):
-            new = {item.label: evaluate(item.expr, scope(b)) for item in stream.sets}
+
+def iterated(stream: Fold, one: Iteration, right: Events) -> Iterable[Iteration]:
+    """The iterations that are one event longer."""
+    for b, scope in chosen(stream, one, right):
+        if holds(stream.goes_on, scope):
+            new = {item.label: evaluate(item.expr, scope) for item in stream.sets}
             yield Iteration(one.first, b, frozenset({**dict(one.values), **b.values, **new}.items()))
 
 

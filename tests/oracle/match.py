@@ -1,4 +1,4 @@
-"""The oracle's matching: numbered trees, and all homomorphisms of a pattern into one (xscl.md, sections 1 and 3)."""
+"""The oracle's matching: numbered trees, and all embeddings of a pattern (docs/semantics.md, sections 2 to 4)."""
 
 from __future__ import annotations
 

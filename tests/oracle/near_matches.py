@@ -1,4 +1,4 @@
-"""The oracle's matches of PATTERN statements with ERRORS: all chains of events, and what each lacks (patterns.md, 5).
+"""The oracle's PATTERN with ERRORS: all chains of events, and what each lacks (docs/semantics.md, section 26).
 
 BUDGET is not computed: what a statement with it finds is a part of what is found here.
 """

@@ -1,5 +1,4 @@
-"""What is told once: which outputs of a script are told, given the batches in which its documents arrive, by brute
-force."""
+"""ONCE PER by brute force: which outputs of a script are emitted, given its batches (docs/semantics.md, section 13)."""
 
 from __future__ import annotations
 

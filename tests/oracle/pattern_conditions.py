@@ -1,7 +1,7 @@
 """The oracle's conditions of PATTERN statements: conjuncts, the units that they are about, and whether they hold
-(patterns.md, section 5).
+(docs/semantics.md, section 23).
 
-Decided where the definition leaves it open:
+In particular:
 - `v[].x` outside aggregates means every event of v, and `v[i].x`, `v[i-1].x`, `v[..i-1]` every event but the first: a
   conjunct holds if it does for all of them, for all combinations if it mentions several variables so. One that is
   tested as its variable gets events is tested with the new one.

@@ -1,6 +1,6 @@
-"""The oracle's matches of PATTERN statements without ERRORS: runs and sets, word by word (patterns.md, section 5).
+"""The oracle's matches of PATTERN without ERRORS: runs and sets (docs/semantics.md, sections 23 to 25).
 
-Decided where the definition leaves it open:
+In particular:
 - Of several events, as those of a SET, the first is the least by `order`. A span is the greatest t1 less the least t0.
 - A negated component beside a SET is between all its events and all of the other neighbour.
 """

@@ -18,8 +18,6 @@ STRATEGIES: tuple[Strategy, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class One:
-    """A component: an event of a stream."""
-
     stream: str
     variable: str
 
@@ -29,8 +27,6 @@ class One:
 
 @dataclass(frozen=True, slots=True)
 class Many:
-    """A component: one event or more."""
-
     stream: str
     variable: str
 
@@ -40,8 +36,6 @@ class Many:
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """A component: no event."""
-
     stream: str
     variable: str
 
@@ -51,8 +45,6 @@ class Absent:
 
 @dataclass(frozen=True, slots=True)
 class AnyOrder:
-    """Components in any order."""
-
     members: tuple[One | Many, ...]
 
     def text(self) -> str:
@@ -139,8 +131,6 @@ class Letter:
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """Any one of some words."""
-
     words: tuple[tuple[Letters, ...], ...]
 
     def text(self) -> str:
@@ -149,7 +139,7 @@ class OneOf:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """A letter, or words in parentheses, so many times or more often: 0, 1, 2, ..."""
+    """A letter, or words in parentheses, at least `least` times: 0, 1, 2, ..."""
 
     part: Letter | OneOf
     least: int

@@ -1,6 +1,6 @@
-"""The oracle's worlds with PATTERN statements: what each tells, and what it publishes (patterns.md, 5 and 7).
+"""The oracle's worlds with PATTERN statements: outputs and published events (docs/semantics.md, sections 25 and 28).
 
-Decided where the definition leaves it open:
+In particular:
 - NON OVERLAPPING: the ids of a match are those of the events of its variables, one variable after the other.
 - As an event of a stream, what a PATTERN publishes is told from others by its attributes, interval and parts.
 - A statement tells what is known before its life ends.

@@ -32,7 +32,7 @@ class QueryAnswers(Evaluation):
         self._names = (name,)
         self._before = occurrence
         self._streams: Mapping[str, Sequence[Stored]] = {}
-        self._whole = _without_brackets(query.source)
+        self._whole = without_brackets(query.source)
         self._alone: dict[int, dict[object, bool]] = {}
         self._inner: Inner | None = None
         self._found: dict[tuple[int, frozenset[str], Stored], list[Match]] = {}
@@ -56,7 +56,7 @@ class QueryAnswers(Evaluation):
     def inner_absences(self) -> set[object]:
         """What tells apart the absences that more is made of: those that are equal are decided together."""
         query = self._script.queries[0]
-        return {self._shared(join) for join in _absences_in(query.source) if join is not self._whole}
+        return {self._shared(join) for join in absences_in(query.source) if join is not self._whole}
 
     def _shared(self, join: Join) -> object:
         query = self._script.queries[0]
@@ -96,16 +96,16 @@ def _place(left: Match) -> object:
     return left.inputs, tuple((name, value) for name, value in left.visible.items())
 
 
-def _without_brackets(source: Input) -> Input:
-    return _without_brackets(source.source) if isinstance(source, SubQuery) else source
+def without_brackets(source: Input) -> Input:
+    return without_brackets(source.source) if isinstance(source, SubQuery) else source
 
 
-def _absences_in(source: Input) -> Iterator[Join]:
+def absences_in(source: Input) -> Iterator[Join]:
     match source:
         case Join():
             if source.op in NEGATED:
                 yield source
-            yield from _absences_in(source.left)
-            yield from _absences_in(source.right)
+            yield from absences_in(source.left)
+            yield from absences_in(source.right)
         case SubQuery():
-            yield from _absences_in(source.source)
+            yield from absences_in(source.source)

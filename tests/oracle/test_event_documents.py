@@ -7,7 +7,10 @@ import pytest
 from tests.oracle.bindings import Stored
 from tests.oracle.cases import docs
 from tests.oracle.event_cases import SECOND, brief
-from tests.oracle.event_documents import Attribute, Definition, in_time
+from tests.oracle.event_documents import in_time
+from tests.oracle.events import event
+from tests.pattern_stage.defined import defined_events
+from xscl.parser import parse_script
 
 
 def stored(text: str) -> list[Stored]:
@@ -16,13 +19,15 @@ def stored(text: str) -> list[Stored]:
 
 
 def of(block: str, attributes: str, text: str) -> list[str]:
-    """The events of documents: attributes are written as in the language, one after a semicolon."""
-    made = []
-    for one in attributes.split("; "):
-        name, word, operand = one.split(" ", 2)
-        made.append(Attribute(name, operand, word == "IN"))
-    definition = Definition("E", block, tuple(made))
-    return brief(event for document in stored(text) for event in definition.events(document))
+    """The events of documents."""
+    (definition,) = parse_script(f"DEFINE EVENT E FROM {block} ({attributes})").definitions
+    names = [one.name for one in definition.attributes]
+    return brief(
+        event(dict(zip(names, values, strict=True)), document.t0, document.t1, [document.id, nodes])
+        for document in stored(text)
+        if document.stream == definition.block.stream
+        for nodes, values in defined_events(definition, document.xml)
+    )
 
 
 ITEM = "<r><item><t>x</t><t>y</t><n>1.50</n><k h='1'/><k h='2'/></item><item><n>z</n></item></r>"
@@ -33,13 +38,13 @@ ITEM = "<r><item><t>x</t><t>y</t><n>1.50</n><k h='1'/><k h='2'/></item><item><n>
     [
         ("t := i/t", ["t=- [1,1]", "t=x [1,1]"]),
         ("n := number(i/n)", ["n=- [1,1]", "n=1.5 [1,1]"]),
-        ("n := i/n; t := i/t", ["n=1.50 t=x [1,1]", "n=z t=- [1,1]"]),
+        ("n := i/n, t := i/t", ["n=1.50 t=x [1,1]", "n=z t=- [1,1]"]),
         ("t IN i/t", ["t=x [1,1]", "t=y [1,1]"]),
-        ("t IN i/t; h IN i/k/@h", ["h=1 t=x [1,1]", "h=1 t=y [1,1]", "h=2 t=x [1,1]", "h=2 t=y [1,1]"]),
+        ("t IN i/t, h IN i/k/@h", ["h=1 t=x [1,1]", "h=1 t=y [1,1]", "h=2 t=x [1,1]", "h=2 t=y [1,1]"]),
         ("t := upper-case(i/t)", ["t=- [1,1]", "t=X [1,1]"]),
         ("n := string-length(i/n)", ["n=1 [1,1]", "n=4 [1,1]"]),
         ("i := i", ["i=xy1.50 [1,1]", "i=z [1,1]"]),
-        ("c := 'q'; m := 5", ["c=q m=5 [1,1]", "c=q m=5 [1,1]"]),
+        ("c := 'q', m := 5", ["c=q m=5 [1,1]", "c=q m=5 [1,1]"]),
     ],
 )
 def test_attributes(attributes: str, found: list[str]):
@@ -49,7 +54,7 @@ def test_attributes(attributes: str, found: list[str]):
 def test_events_are_told_apart_by_the_nodes_that_their_attributes_use():
     block = "S//item->i[./k->k]"
     assert of(block, "t := i/t", f"d@1-3 {ITEM}") == ["t=x [1,3]"]
-    assert of(block, "t := i/t; h := k/@h", f"d@1-3 {ITEM}") == ["h=1 t=x [1,3]", "h=2 t=x [1,3]"]
+    assert of(block, "t := i/t, h := k/@h", f"d@1-3 {ITEM}") == ["h=1 t=x [1,3]", "h=2 t=x [1,3]"]
     assert of("S//item[./k->k]", "h := k/@h", f"d@1 {ITEM} | T:e@1 {ITEM}") == ["h=1 [1,1]", "h=2 [1,1]"]
     assert of("S//item/k->k", "c := 'x'", f"d@1 {ITEM}") == ["c=x [1,1]", "c=x [1,1]"]
 

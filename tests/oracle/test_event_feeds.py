@@ -1,4 +1,4 @@
-"""What people who follow feeds ask for, in event statements, by the oracle (feed-examples.md, 1, 5, 6, 7)."""
+"""What people who follow feeds ask for, in event statements, by the oracle."""
 
 from __future__ import annotations
 
@@ -79,10 +79,7 @@ MEAN_PRICE = Cel(
 )
 BARGAIN = Cel(
     Filter(
-        Both(
-            "AND",
-            (Cmp(">=", Ref("n"), Num("10")), Cmp("<", Ref("price"), Op("*", Num("85%"), Ref("mean")))),
-        ),
+        Both("AND", (Cmp(">=", Ref("n"), Num("10")), Cmp("<", Ref("price"), Op("*", Num("85%"), Ref("mean"))))),
         Next(
             Cel(Name("mean_price"), (Item(Ref("product"), "p"), Item(Ref("mean")), Item(Ref("n")))),
             Cmp("=", Ref("p"), Ref("product")),

@@ -1,4 +1,4 @@
-"""The oracle's event algebra: the examples of its definition, and hand-checked cases (patterns.md, section 11)."""
+"""The oracle's event algebra: examples of the thesis, and hand-checked cases (docs/semantics.md, section 22)."""
 
 from __future__ import annotations
 
@@ -54,23 +54,12 @@ def test_c2_attributes_are_concatenated_and_renamed():
     given = ("S1", "Name Price:number Vol:number", "IBM 85 1000 @1"), ("S2", "company Price:number", "MSFT 27 @2-3")
     found = Cel(
         Next(S1, None, S2),
-        (
-            Item(Ref("Name_1"), "Name"),
-            Item(Ref("Price")),
-            Item(Ref("Vol_1"), "Vol"),
-            Item(Ref("company")),
-        ),
+        (Item(Ref("Name_1"), "Name"), Item(Ref("Price")), Item(Ref("Vol_1"), "Vol"), Item(Ref("company"))),
     )
     assert answers(found, *given) == ["Name=IBM Price=27 Vol=1000 company=MSFT [1,3]"]
 
 
-RISES = Fold(
-    S,
-    Cmp("=", RIGHT("name"), LATEST("name")),
-    Cmp(">", RIGHT("price"), LATEST("price")),
-    (),
-    S,
-)
+RISES = Fold(S, Cmp("=", RIGHT("name"), LATEST("name")), Cmp(">", RIGHT("price"), LATEST("price")), (), S)
 
 
 def test_c3_monotone_rises():

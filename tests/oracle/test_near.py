@@ -1,4 +1,4 @@
-"""The oracle's PATTERN with ERRORS: the examples of approximate matching (patterns.md, section 11: A)."""
+"""The oracle's PATTERN with ERRORS (docs/semantics.md, section 26): the examples of approximate matching."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The oracle's sets: the examples of match windows, and hand-checked cases (patterns.md, section 11: M)."""
+"""The oracle's sets (docs/semantics.md, section 24): the examples of match windows, and hand-checked cases."""
 
 from __future__ import annotations
 

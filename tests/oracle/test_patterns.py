@@ -1,4 +1,4 @@
-"""The oracle's runs: the examples of SASE+, and hand-checked cases (patterns.md, section 11: S, Q, N)."""
+"""The oracle's runs (docs/semantics.md, section 23): the examples of SASE+, and hand-checked cases."""
 
 from __future__ import annotations
 
@@ -20,11 +20,7 @@ MANY = Cmp(">", Of("a", "volume", "1"), Num("1000"))
 ABOVE = Cmp(">", Of("a", "price", "i"), Fn("avg", (Of("a", "price", "..i-1"),)))
 LOW = Cmp("<", Of("b", "volume"), Op("*", Num("80%"), Of("a", "volume", "LEN")))
 Q3 = Pattern(
-    (Many("Stock", "a"), One("Stock", "b")),
-    SECONDS[100],
-    "skip_till_next_match",
-    ("symbol",),
-    both(MANY, ABOVE, LOW),
+    (Many("Stock", "a"), One("Stock", "b")), SECONDS[100], "skip_till_next_match", ("symbol",), both(MANY, ABOVE, LOW)
 )
 QUOTES = (
     "Stock",
@@ -62,10 +58,7 @@ def test_s2_values_of_runs():
     until_4 = (*QUOTES[:2], " | ".join(QUOTES[2].split(" | ")[:4]))
     runs = replace(Q3, components=(Many("Stock", "a"),), select=sums, cond=both(MANY, ABOVE))
     found = [one for one in values(runs, until_4) if one["volume"] == 999]
-    assert found == [
-        {"sum": 461, "count": 4, "volume": 999},
-        {"sum": 241, "count": 2, "volume": 999},
-    ]
+    assert found == [{"sum": 461, "count": 4, "volume": 999}, {"sum": 241, "count": 2, "volume": 999}]
 
 
 def test_s3_runs_that_would_be_merged_naively_are_not_matches():

@@ -1,4 +1,4 @@
-"""The pairs that FOLLOWED BY leaves out only because of equal times, by brute force."""
+"""The pairs that FOLLOWED BY excludes by equal times alone, by brute force (docs/semantics.md, section 18)."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def text_of(value: Typed) -> str:
 
 
 def compare(op: str, left: Typed, right: Typed) -> bool:
-    """A comparison as section 4 of the language's definition has it."""
+    """A comparison (docs/semantics.md, section 5)."""
     both = (left, right)
     says_time = any(isinstance(value, Literal) and moment(value).at is not None for value in both)
     if any(isinstance(value, Moment) for value in both) or (
@@ -245,7 +245,7 @@ def words(text: str) -> str:
 
 
 def near(text: str, other: str, threshold: str) -> bool:
-    """Whether so large a part of the words of both is in common. Section 8 of the definition."""
+    """Whether both have at least this part of their words in common (docs/semantics.md, section 14)."""
     one, two = (set(word_list(some)[:256]) for some in (text, other))
     return bool(one and two) and Fraction(len(one & two), len(one | two)) >= Fraction(threshold)
 

@@ -1,18 +1,19 @@
-"""Conditions and values of one pair of events, evaluated in plain Python; random ones; and rows as columns.
+"""Pairs of events as dictionaries, what the oracle says of conditions on them, random conditions; and rows as columns.
 
-NULL is None here. It shares no code with the product but the functions of single texts and the tree of the algebra.
+NULL is None here.
 """
 
 import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from pattern_stage.columns import Column, Columns
 from pattern_stage.values import Pairs, Texts
+from tests.support.event_algebra import Pair, holds
 from xscl.algebra.events import (
     AllOf,
     AnyOf,
@@ -27,11 +28,11 @@ from xscl.algebra.events import (
     Kind,
     NullTest,
     Parameter,
+    Part,
     Schema,
     TextTest,
     Value,
 )
-from xscl.algebra.values import ORDER, TESTS, derive, number_text, xpath_number
 
 
 @dataclass
@@ -43,75 +44,14 @@ class Row:
     right: dict[str, Any]
     parameters: tuple[Any, ...]
 
+    def pair(self) -> Pair:
+        given = {f"?{index}": value for index, value in enumerate(self.parameters)}
+        duration, gap = self.right["t1"] - self.left["t0"], self.right["t0"] - self.latest["t1"]
+        return Pair({"left": {**self.left, **given}, "latest": self.latest, "right": self.right}, duration, gap)
+
 
 def condition_of(condition: EventCondition, row: Row) -> bool:
-    match condition:
-        case AllOf(args=args):
-            return all(condition_of(arg, row) for arg in args)
-        case AnyOf(args=args):
-            return any(condition_of(arg, row) for arg in args)
-        case NullTest(value=value, negated=negated):
-            return (value_of(value, row) is None) is not negated
-        case Comparison(op=op, left=left, right=right):
-            one, other = value_of(left, row), value_of(right, row)
-            if not (op in ("=", "!=") and isinstance(one, str) and isinstance(other, str)):
-                one, other = number_of(one), number_of(other)
-            return one is not None and other is not None and ORDER[op](one, other)
-        case TextTest(name=name, args=args, negated=negated):
-            texts = [text_of(value_of(arg, row)) for arg in args]
-            return None not in texts and TESTS[name](*texts) is not negated
-    raise AssertionError
-
-
-def value_of(value: Value, row: Row) -> Any:
-    match value:
-        case Constant(value=constant):
-            return constant if isinstance(constant, str) else known(constant)
-        case Parameter(index=index):
-            return row.parameters[index]
-        case Attribute(part=part, name=name):
-            return getattr(row, part)[name]
-        case Duration():
-            return (row.right["t1"] - row.left["t0"]) / 1e6
-        case Gap():
-            return (row.right["t0"] - row.latest["t1"]) / 1e6
-        case Arithmetic(op=op, left=left, right=right):
-            one, other = number_of(value_of(left, row)), number_of(value_of(right, row))
-            if one is None or other is None or (op in "/%" and other == 0):
-                return None
-            if op == "%":
-                return math.fmod(one, other)
-            return known({"+": one + other, "-": one - other, "*": one * other, "/": one / (other or 1)}[op])
-        case Function(name="coalesce", args=args, kind=kind):
-            as_kind = text_of if kind == "string" else number_of
-            return next((found for arg in args if (found := as_kind(value_of(arg, row))) is not None), None)
-        case Function(name="concat", args=args):
-            texts = [text_of(value_of(arg, row)) for arg in args]
-            return None if None in texts else "".join(map(str, texts))
-        case Function(name="abs", args=(arg,)):
-            number = number_of(value_of(arg, row))
-            return None if number is None else abs(number)
-        case Function(name="number", args=(arg,)):
-            return number_of(value_of(arg, row))
-        case Function(name=name, args=(arg,), kind=kind):
-            text = text_of(value_of(arg, row))
-            return None if text is None else derive(name, text) if kind == "string" else float(derive(name, text))
-    raise AssertionError
-
-
-def known(number: float) -> float | None:
-    return number if math.isfinite(number) else None
-
-
-def number_of(value: str | float | None) -> float | None:
-    return known(xpath_number(value)) if isinstance(value, str) else value
-
-
-def text_of(value: str | float | None) -> str | None:
-    return number_text(value) if isinstance(value, float) else value
-
-
-# ---------------------------------------------------------------- random ones
+    return holds(condition, row.pair())
 
 
 def random_condition(chance: random.Random, schema: Schema, depth: int = 3) -> EventCondition:
@@ -124,33 +64,27 @@ def random_condition(chance: random.Random, schema: Schema, depth: int = 3) -> E
         case 0:
             return NullTest(one, chance.random() < 0.5)
         case 1:
-            return TextTest(
-                chance.choice(["contains", "starts-with", "ends-with"]), (one, other), chance.random() < 0.5
-            )
+            name = chance.choice(["contains", "starts-with", "ends-with"])
+            return TextTest(name, (one, other), chance.random() < 0.5)
     return Comparison(chance.choice(["=", "!=", "<", "<=", ">", ">="]), one, other)
 
 
 def random_value(chance: random.Random, schema: Schema, depth: int, kind: Kind) -> Value:
-    other: Kind = chance.choice(["string", "number"])
     if depth and chance.random() < 0.4:
+        texts = ["lower-case", "host", "concat", "coalesce", "year-month", "normalize-space"]
+        name = chance.choice(texts if kind == "string" else ["number", "string-length", "abs", "coalesce", *"+-*/%"])
+        other: Kind = kind if name == "coalesce" else chance.choice(["string", "number"])
         one, two = (random_value(chance, schema, depth - 1, other) for _ in range(2))
-        if kind == "string":
-            name = chance.choice(["lower-case", "host", "concat", "coalesce", "date", "normalize-space"])
-            return Function(name, (one, two) if name in ("concat", "coalesce") else (one,), "string")
-        name = chance.choice(["number", "string-length", "abs", "coalesce", *"+-*/%"])
         if len(name) == 1:
             return Arithmetic(name, one, two)
-        return Function(name, (one, two) if name == "coalesce" else (one,), "number")
+        return Function(name, (one, two) if name in ("concat", "coalesce") else (one,), kind)
     attributes = [name for name, of in schema if of == kind]
     if kind == "string":
         leaves: list[Value] = [Constant(chance.choice(["a", "1", "org"])), Parameter(0, "string")]
     else:
         leaves = [Constant(chance.choice([0.0, 1.0, 7.0])), Parameter(1, "number"), Duration(), Gap()]
-    parts = [chance.choice(["left", "latest", "right"]) for _ in range(4)]
-    return chance.choice(leaves + [Attribute(part, chance.choice(attributes), kind) for part in parts])  # type: ignore[arg-type]  # parts
-
-
-# ---------------------------------------------------------------- as columns
+    parts = [cast(Part, chance.choice(["left", "latest", "right"])) for _ in range(4)]
+    return chance.choice(leaves + [Attribute(part, chance.choice(attributes), kind) for part in parts])
 
 
 def columns_of(events: Sequence[dict[str, Any]], schema: Schema, texts: Texts) -> Columns:

@@ -16,16 +16,12 @@ import pytest
 
 from pattern_stage import search
 from pattern_stage.columns import Columns
-from pattern_stage.kernel import Kernel, Results
+from pattern_stage.kernel import Results
 from pattern_stage.lineage import Lineage
 from pattern_stage.values import Texts
 from pattern_stage.windows import sums_in
-from tests.support.event_kernel import Trial
-from xscl.algebra.events import Schema, Stream
-from xscl.event_lower import lower_event_query
-from xscl.event_parser import schemas_of
-from xscl.parser import parse_script
-from xscl.syntax import EventStreams
+from tests.support.event_agreement import Trial, lowered_texts
+from xscl.algebra.events import Schema
 
 SECOND = 1_000_000
 SCHEMAS: dict[str, Schema] = {"S": (("k", "string"), ("x", "number")), "T": (("l", "string"), ("y", "number"))}
@@ -41,30 +37,21 @@ WINDOWED = (
 )
 
 
-def lowered(*statements: str) -> list[Stream]:
-    known = EventStreams(SCHEMAS)
-    script = parse_script(";\n".join(statements), events=known)
-    schemas = dict(schemas_of(script, known))
-    return [lower_event_query(query, schemas) for query in script.event_queries]
-
-
-class Load:
-    """A kernel that is given events, and forgets, as a service does."""
+class Load(Trial):
+    """A kernel that is given columns, and forgets, as a service does."""
 
     def __init__(self, *statements: str) -> None:
-        self.texts, self.lineage = Texts(), Lineage()
-        self.kernel = Kernel(self.texts, self.lineage)
-        for place, stream in enumerate(lowered(*statements)):
-            self.kernel.add(place, stream, -(1 << 60))
+        super().__init__(SCHEMAS, *statements)
+        self.lineage = self.numbers.lineage
 
-    def columns(self, stream: str, t1: Sequence[int], keys: Sequence[str], numbers: Sequence[float]) -> Columns:
+    def made(self, stream: str, t1: Sequence[int], keys: Sequence[str], numbers: Sequence[float]) -> Columns:
         times = np.array(t1, np.int64) * SECOND
         docs = np.arange(len(times))
         made = self.lineage.of_documents(stream, docs, times, times, docs.reshape(-1, 1))
         values = (self.texts.codes(keys), np.array(numbers, np.float64))
         return Columns(times, times, values, made.reshape(-1, 1))
 
-    def run(self, until: int, **events: Columns) -> list[Results]:
+    def take(self, until: int, **events: Columns) -> list[Results]:
         self.lineage.begin()
         found = self.kernel.run(events, until * SECOND)
         if self.lineage.crowded or self.texts.crowded:
@@ -94,8 +81,8 @@ def unique(load: Load, rng: Random, number: int, begin: int, seconds: int) -> No
     times = [begin + at // 10 for at in range(10 * seconds)]
     keys = [f"text {number} {at}" for at in range(len(times))]
     numbers = [rng.choice([rng.random() * 100, 1e308, -1e308, 5e-324]) for _ in times]
-    one, other = load.columns("S", times, keys, numbers), load.columns("T", times, keys[::-1], numbers)
-    load.run(begin + seconds, S=one, T=other)
+    one, other = load.made("S", times, keys, numbers), load.made("T", times, keys[::-1], numbers)
+    load.take(begin + seconds, S=one, T=other)
 
 
 @pytest.mark.parametrize("rounds", [20, pytest.param(1_250, marks=pytest.mark.soak)])
@@ -121,10 +108,10 @@ def test_runs_of_simultaneous_events_take_little_memory(monkeypatch):
     monkeypatch.setattr(search, "_PAIRS", 1 << 14)
     load, ties = Load("FROM S FOLD{,,} (SELECT l AS k, y AS x FROM T) WITHIN 10 s"), 700
     times = [1] * ties + [2] * ties + [3] * ties
-    later = load.columns("T", times, ["b"] * len(times), range(len(times)))
-    first = load.columns("S", [0], ["a"], [0])
+    later = load.made("T", times, ["b"] * len(times), range(len(times)))
+    first = load.made("S", [0], ["a"], [0])
     with traced():
-        found = load.run(100, S=first, T=later)
+        found = load.take(100, S=first, T=later)
         peak = tracemalloc.get_traced_memory()[1]
     assert sum(map(len, found)) == len(times)
     assert peak < 30_000_000  # all pairs of two epochs at once take ten times as much
@@ -133,8 +120,8 @@ def test_runs_of_simultaneous_events_take_little_memory(monkeypatch):
 def test_a_text_does_not_double_for_ever():
     load = Load("FROM S FOLD{, $2.x > 0, concat($.k, $.k) AS k} (SELECT y AS x FROM T) WITHIN 100 s")
     steps = 40
-    later = load.columns("T", range(1, steps + 1), [""] * steps, [1] * steps)
-    (found,) = load.run(100, S=load.columns("S", [0], ["0123456789"], [1]), T=later)
+    later = load.made("T", range(1, steps + 1), [""] * steps, [1] * steps)
+    (found,) = load.take(100, S=load.made("S", [0], ["0123456789"], [1]), T=later)
     place = [name for name, _ in found.schema].index("k")
     texts = load.texts.texts(found.events.values[place].astype(np.int64))
     assert [None if text is None else len(text) for text in texts] == [
@@ -193,9 +180,9 @@ def test_times_and_windows_may_be_extreme():
         "FROM AGGREGATE{count() AS n OVER 1000000 d} S",
         "FROM FILTER{DUR >= 0} (S NEXT{DUR > 1000000000 AND GAP > 1000000000} T)",
     )
-    first = load.columns("S", [-far, far], ["a", "b"], [1, 1])
-    later = load.columns("T", [-far + 1, far + 1], ["a", "b"], [2, 3])
-    found = load.run(far + 2, S=first, T=later)
+    first = load.made("S", [-far, far], ["a", "b"], [1, 1])
+    later = load.made("T", [-far + 1, far + 1], ["a", "b"], [2, 3])
+    found = load.take(far + 2, S=first, T=later)
     counts = np.bincount(np.concatenate([one.statements for one in found]), minlength=4)
     assert counts.tolist() == [2, 2, 2, 1]
 
@@ -207,9 +194,9 @@ def test_what_has_no_window_waits_once():
         sizes = []
         for number in range(10):
             times = [number] * 500
-            load.run(
+            load.take(
                 number + 1,
-                S=load.columns("S", times, [f"{number} {at}" for at in range(500)], [at % 10 for at in range(500)]),
+                S=load.made("S", times, [f"{number} {at}" for at in range(500)], [at % 10 for at in range(500)]),
             )
             load.forget()
             gc.collect()
@@ -219,11 +206,9 @@ def test_what_has_no_window_waits_once():
 
 
 def test_the_kernel_forgets_what_was_removed():
-    trial = Trial(SCHEMAS)
-    trial.kernel.add(0, lowered(WINDOWED[0])[0], -1)
-    trial.kernel.instances()
+    trial = Trial(SCHEMAS, WINDOWED[0])
     each = [
-        lowered(*(f"SELECT x + {number} AS y{round_} FROM FILTER{{x > {number}}} S" for number in range(40)))
+        lowered_texts([f"SELECT x + {n} AS y{round_} FROM FILTER{{x > {n}}} S" for n in range(40)], SCHEMAS)[0]
         for round_ in range(3)
     ]
     with traced():

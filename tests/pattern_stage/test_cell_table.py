@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from random import Random
 
 import pytest
@@ -11,11 +12,8 @@ from pattern_stage.pattern.cells import Cell, CellTable, RegisterTest
 from pattern_stage.pattern.program import EventSlots, PatternProgram
 from pattern_stage.values import Texts
 from tests.generate.seeds import seeds
-from xscl.algebra.events import Pattern
-from xscl.event_lower import lower_statement
-from xscl.event_parser import schemas_of
-from xscl.parser import parse_script
-from xscl.syntax import EventStreams
+from tests.support.event_agreement import lowered_texts
+from xscl.algebra.events import Pattern, Schema
 
 
 @pytest.mark.parametrize("seed", seeds(2, 200))
@@ -48,10 +46,8 @@ def test_the_cells_that_edges_ask_for_are_those_that_a_scan_finds(seed: int) -> 
     ],
 )
 def test_which_states_have_a_hash(where: str, hashed: list[bool]) -> None:
-    known = EventStreams(dict.fromkeys("ABC", (("k", "string"), ("x", "number"))))
-    script = parse_script(f"PATTERN SEQ(A a, B b, C c) WHERE {{{where}}} WITHIN 9 s", events=known)
-    schemas = {name: schema for name, schema in schemas_of(script, known).items() if schema is not None}
-    pattern = lower_statement(script.event_queries[0], schemas)
+    streams: Mapping[str, Schema] = dict.fromkeys("ABC", (("k", "string"), ("x", "number")))
+    (pattern,), _ = lowered_texts([f"PATTERN SEQ(A a, B b, C c) WHERE {{{where}}} WITHIN 9 s"], streams)
     assert isinstance(pattern, Pattern)
     numbered = pattern_template(pattern, lambda leaf: leaf)
     assert isinstance(numbered, Pattern)

@@ -1,20 +1,10 @@
-"""The normal form: means what the statement means, and is one for all that differ in constants and order alone."""
+"""Statements that differ only in constants and order have one normal form (what it means: test_agreement.py)."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
-
-import pytest
-
-from pattern_stage.clauses import rewritten, rewritten_condition
-from pattern_stage.definition import StatementForm, StatementForms
-from tests.generate.seeds import seeds
-from tests.support.event_algebra import run
-from tests.support.event_worlds import lowered_world
+from pattern_stage.definition import StatementForms
 from xscl.algebra.events import (
     ALWAYS,
-    Aggregate,
     AllOf,
     AnyOf,
     Arithmetic,
@@ -25,9 +15,7 @@ from xscl.algebra.events import (
     EventCondition,
     Events,
     Filter,
-    Fold,
     Next,
-    Parameter,
     Part,
     Schema,
     Select,
@@ -46,48 +34,6 @@ def same(value: Value, constant: str | float) -> EventCondition:
 
 def more(value: Value, constant: float) -> EventCondition:
     return Comparison(">", value, Constant(constant))
-
-
-def whole(form: StatementForm, constants: tuple[str | float, ...], windows: tuple[int, ...]) -> Stream:
-    """The stream that a normal form and its constants stand for."""
-    made: list[Any] = []
-    for node in form.nodes:
-        vector = node.sorted_values([constants[slot] for slot in node.slots])
-
-        def leaf(value: Value, vector: list[str | float] = vector) -> Value:
-            return Constant(vector[value.index]) if isinstance(value, Parameter) else value
-
-        window = windows[node.window] if node.window >= 0 else None
-        inputs: Any = [made[place] for place in node.inputs]
-        match node.definition and node.definition.operator:
-            case None:
-                made.append(Events(node.stream, node.schema))
-            case Select(_, items, schema):
-                made.append(Select(inputs[0], tuple((name, rewritten(value, leaf)) for name, value in items), schema))
-            case Filter(_, condition):
-                made.append(Filter(inputs[0], rewritten_condition(condition, leaf)))
-            case Union():
-                made.append(Union(*inputs))
-            case Next(_, _, condition, _, names, schema):
-                made.append(Next(inputs[0], inputs[1], rewritten_condition(condition, leaf), window, names, schema))
-            case Fold(_, _, chooses, continues, sets, _, names, schema):
-                chooses, continues = rewritten_condition(chooses, leaf), rewritten_condition(continues, leaf)
-                sets = tuple((name, rewritten(value, leaf)) for name, value in sets)
-                made.append(Fold(inputs[0], inputs[1], chooses, continues, sets, window, names, schema))
-            case Aggregate(_, items, by, _, schema):
-                items = tuple(
-                    (name, replace(one, args=tuple(rewritten(arg, leaf) for arg in one.args))) for name, one in items
-                )
-                made.append(Aggregate(inputs[0], items, by, window, schema))
-    result: Stream = made[-1]
-    return result
-
-
-@pytest.mark.parametrize("seed", seeds(8, 60))
-def test_the_normal_form_means_what_the_statement_means(seed):
-    one, forms = lowered_world(seed), StatementForms()
-    for place, stream in enumerate(one.statements):
-        assert run(whole(*forms.form(stream)), one.streams) == one.world.results(place)
 
 
 def test_statements_that_differ_in_constants_and_order_have_one_form_and_equal_rows():

@@ -13,8 +13,7 @@ from tests.oracle.pattern_cases import brief
 from tests.oracle.pattern_matches import Match
 from tests.oracle.pattern_syntax import AnyOrder, Many, One, Pattern
 from tests.pattern_stage.test_exact_patterns import LATE
-from tests.support.event_agreement import Run
-from tests.support.pattern_agreement import LimitedRunner
+from tests.support.event_agreement import Run, Runner
 
 MANY = 60
 IN_SETS = Pattern((AnyOrder((One("A", "a"), Many("B", "b"))), One("C", "c")), Window("900"), maximal=True)
@@ -24,7 +23,8 @@ B = ("B", "x", " | ".join(f"p @{second}" for second in range(2, 2 + MANY)))
 
 def told(pattern: Pattern, *given: pattern_cases.Given) -> set[str]:
     """What the kernel tells, if it tries no more than 200 choices of events at a time."""
-    runner = LimitedRunner(pattern_cases._world(pattern, given), Run((LATE,)), RowLimits(partial=1_000, matches=200))
+    limits = RowLimits(partial=1_000, matches=200)
+    runner = Runner(pattern_cases._world(pattern, given), Run((LATE,)), limits=limits)
     runner.results()
     assert not runner.exceeded
     return {brief(Match(bound, known, errors)) for bound, known, errors, _ in runner.told[0]}

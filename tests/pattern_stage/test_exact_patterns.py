@@ -19,8 +19,7 @@ from tests.oracle.event_syntax import Cmp, Fn, Of, Window
 from tests.oracle.pattern_cases import Given, both, brief
 from tests.oracle.pattern_matches import Match
 from tests.oracle.pattern_syntax import Near, Pattern
-from tests.support.event_agreement import Run
-from tests.support.pattern_agreement import PatternRunner
+from tests.support.event_agreement import Run, Runner
 
 LATE = 10_000_000 * SECOND
 """All windows are over then."""
@@ -28,7 +27,7 @@ LATE = 10_000_000 * SECOND
 
 def told_by_kernel(statement: Pattern | Near, *given: Given) -> list[str]:
     """What the kernel tells, as `told` has it."""
-    runner = PatternRunner(pattern_cases._world(statement, given), Run((LATE,)))
+    runner = Runner(pattern_cases._world(statement, given), Run((LATE,)))
     runner.results()
     matches = [Match(bound, known, errors) for bound, known, errors, _ in runner.told[0]]
     return sorted(map(brief, matches), key=pattern_cases._numbers)
@@ -76,7 +75,7 @@ def test_s2_runs_that_remember_the_same_are_one(function: str, is_merged: bool, 
         kernels.append(Kernel(texts, lineage, merged=is_merged))
         return kernels[-1]
 
-    PatternRunner(world, Run((5 * SECOND,)), make).results()
+    Runner(world, Run((5 * SECOND,)), make).results()
     assert kernels[0].instances()[1].tolist() == [waiting]
     if function == "max":
         assert told_by_kernel(rises, test_patterns.QUOTES) == ["1 2 4 | 6 @6", "3 4 | 6 @6"]

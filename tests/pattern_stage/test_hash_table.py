@@ -7,6 +7,7 @@ import pytest
 
 from common.arrays import Ints
 from pattern_stage.columns import HashTable, Mask, hashes_of, marks_of, same
+from tests.generate.seeds import seeds
 
 
 class Model:
@@ -42,7 +43,7 @@ class Model:
 
 
 @pytest.mark.parametrize("hash_of", [None, 3])
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", seeds(2, 20))
 def test_what_is_added_is_found_until_it_is_removed(hash_of, seed):
     rng = Random(seed)
     model = Model(hash_of)

@@ -9,6 +9,7 @@ import pytest
 
 from pattern_stage.assemble import END, START, Buffer, last_horizon, next_horizon
 from pattern_stage.columns import Columns
+from tests.generate.seeds import seeds
 
 
 def events(times: list[int], first: int) -> Columns:
@@ -36,7 +37,7 @@ def test_the_end_of_a_run() -> None:
     assert last_horizon(7, {"a": 100}, ("a",), 10, lasts=True) == 7
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(8, 60))
 def test_events_are_released_by_time(seed: int) -> None:
     rng = Random(seed)
     buffer, waiting, count = Buffer(), set[tuple[str, int, int]](), 0

@@ -1,27 +1,202 @@
-"""No statement takes more than the limits say: it is told, at the same epoch in any intervals, before the memory is
-taken; and others go on as if it had never been there."""
+"""No statement takes more than the limits say: it is reported at the same epoch in any intervals and by any rules,
+before the memory is taken, and others go on as if it had never been there."""
 
 from __future__ import annotations
 
 import tracemalloc
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
 
 import pytest
 
+from pattern_stage import operators
 from pattern_stage.operators import Excess, RowLimits
-from tests.generate.documents import SECOND
+from tests.generate.documents import SECOND, chance
 from tests.generate.events import LENGTH
 from tests.generate.seeds import seeds
-from tests.oracle.event_syntax import Both, Cmp, Fn, Num, Of, Window
-from tests.oracle.events import Event, event
+from tests.oracle.event_syntax import (
+    Aggregate,
+    Both,
+    Cel,
+    Cmp,
+    Cond,
+    Filter,
+    Fn,
+    Fold,
+    Item,
+    Name,
+    Next,
+    Num,
+    Of,
+    Op,
+    Ref,
+    Stream,
+    Union,
+    Window,
+)
+from tests.oracle.event_values import holds
+from tests.oracle.events import EVER, Event, Events, Iteration, World, before, chosen, event, iterated, pair
 from tests.oracle.pattern_syntax import AnyOrder, Letter, Many, Near, One, Pattern, Statement, Times
 from tests.oracle.pattern_world import PatternWorld
 from tests.pattern_stage.test_patterns import END, patterns, to_the_end
-from tests.support.event_agreement import Run, random_run
-from tests.support.pattern_agreement import LimitedRunner, expected
-from xscl.algebra.events import Kind
+from tests.support.event_agreement import Run, Runner, expected, random_run
+
+
+def with_limits(world: World, run: Run, limits: RowLimits) -> Runner:
+    runner = Runner(world, run, limits=limits)
+    runner.results()
+    return runner
+
+
+# ---------------------------------------------------------------- NEXT, FOLD and AGGREGATE
+
+SAME = Cmp("=", Ref("k", "$1"), Ref("k", "$2"))
+TOTAL = Item(Op("+", Ref("x", "$"), Ref("y", "$2")), "x")
+NAMES = ("A", "B", "C")
+
+
+def a_world(rng: Random) -> World:
+    """A few statements over three streams of equal attributes, none of which is NULL: that nothing can match is not
+    seen before."""
+    schemas = {name: {"k": "string", "x": "number", "y": "number"} for name in NAMES}
+    given: dict[str, list[Event]] = {name: [] for name in NAMES}
+    for name in NAMES:
+        for number in range(rng.randint(4, 14)):
+            t1 = rng.randint(0, LENGTH) * SECOND
+            t0 = max(0, t1 - rng.choice((0, 0, 0, 1, 3)) * SECOND)
+            k, x, y = rng.choice("uv"), rng.choice((0, 1, 2)), rng.choice((0, 1, 2))
+            given[name].append(event({"k": k, "x": x, "y": y}, t0, t1, [(name, number)]))
+    return World(schemas, given, [a_statement(rng) for _ in range(5)])  # type: ignore[arg-type]  # kinds
+
+
+def a_statement(rng: Random) -> Cel:
+    within = Window(str(rng.choice((2, 4, 7, 30)))) if chance(rng, 70) else None
+    stream = a_stream(rng, 2)
+    if chance(rng, 20):
+        stream = Filter(Cmp(">", Ref("x"), Num("0")), Cel(stream, None, within))
+    return Cel(stream, None, within)
+
+
+def a_stream(rng: Random, depth: int) -> Stream:
+    condition: Cond | None = rng.choice((SAME, SAME, None))
+    match rng.choice(("next", "next", "fold", "aggregate")):
+        case "next":
+            left = a_stream(rng, depth - 1) if depth > 1 and chance(rng, 30) else a_leaf(rng)
+            if isinstance(left, Aggregate):
+                left = a_leaf(rng)
+            return Next(left, condition, a_leaf(rng))
+        case "fold":
+            rises = Cmp(">=", Ref("y", "$2"), Ref("y", "$")) if chance(rng, 40) else None
+            right = Cel(a_leaf(rng), (Item(Ref("k")), Item(Ref("y"))))
+            return Fold(a_leaf(rng), condition, rises, rng.choice(((), (TOTAL,))), right)
+    over = Window(str(rng.choice((2, 5, 9)))) if chance(rng, 80) else None
+    return Aggregate(
+        (Item(Fn("count"), "n"), Item(Fn("max", (Ref("x"),)), "x")), rng.choice((("k",), ())), over, a_leaf(rng)
+    )
+
+
+def a_leaf(rng: Random) -> Stream:
+    name = Name(rng.choice(NAMES))
+    if chance(rng, 25):
+        return Union(name, Name(rng.choice(NAMES)))
+    return Filter(Cmp(">=", Ref("x"), Num("1")), name) if chance(rng, 30) else name
+
+
+# ---------------------------------------------------------------- the first excess, by the definitions
+
+
+class Counted:
+    """What each operator of a statement has waiting after each epoch, and what it finds in it."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._epochs = sorted({one.t1 for found in world.given.values() for one in found})
+
+    def excess(self, statement: Cel, limits: RowLimits) -> Excess | None:
+        return min(self._of(statement, None, limits), default=None)
+
+    def _events(self, stream: Stream, within: int | None) -> Events:
+        return self._world._of(stream, within, EVER)
+
+    def _of(self, stream: Stream, within: int | None, limits: RowLimits) -> Iterator[Excess]:
+        match stream:
+            case Cel():
+                own = None if stream.within is None else stream.within.us
+                least = min((bound for bound in (within, own) if bound is not None), default=None)
+                yield from self._of(stream.stream, least, limits)
+            case Filter():
+                yield from self._of(stream.source, within, limits)
+            case Union() | Next() | Fold():
+                yield from self._of(stream.left, within, limits)
+                yield from self._of(stream.right, within, limits)
+            case Aggregate():
+                yield from self._of(stream.source, within, limits)
+        if isinstance(stream, Next | Fold | Aggregate):
+            found = Counter(one.t1 for one in self._events(stream, within))
+            yield from (Excess(time, "matches") for time, count in found.items() if count > limits.matches)
+            waits = Counter[int]()
+            for begin, end in self._lives(stream, within):
+                waits.update(time for time in self._epochs if begin <= time < end)
+            yield from (Excess(time, "partial") for time, count in waits.items() if count > limits.partial)
+
+    def _lives(self, stream: Next | Fold | Aggregate, within: int | None) -> Iterator[tuple[int, int]]:
+        """From when on, and until when, each thing waits."""
+        if isinstance(stream, Aggregate):
+            for one in self._events(stream.source, within) if stream.over else ():
+                assert stream.over is not None
+                yield one.t1, one.t1 + stream.over.us - 1  # a window ends after it
+            return
+        left, right = self._events(stream.left, within), self._events(stream.right, within)
+        bound = EVER[1] if within is None else within
+        if isinstance(stream, Next):
+            for a in left:
+                partners = (b.t1 for b in right if before(a, b) and holds(stream.cond, pair(a, b)))
+                yield a.t1, min(min(partners, default=EVER[1]), a.t0 + bound)
+            return
+        current = {Iteration(a, a, a.attributes) for a in left}
+        while current:
+            for now in current:
+                taken = min((b.t1 for b, _ in chosen(stream, now, right)), default=EVER[1])
+                yield now.t1, min(taken, now.first.t0 + bound)
+            longer = {more for one in current for more in iterated(stream, one, right)}
+            current = {more for more in longer if more.t1 - more.first.t0 <= bound}
+
+
+def check(seed: int, seen: Counter[str]) -> None:
+    rng = Random(seed)
+    world = a_world(rng)
+    limits = RowLimits(rng.choice((1, 3, 6, 1_000)), rng.choice((1, 2, 4, 1_000)))
+    run = random_run(rng, 0, LENGTH)
+    runner, counted = with_limits(world, run, limits), Counted(world)
+    for place, statement in enumerate(world.statements):
+        excess = counted.excess(statement, limits)
+        seen[excess.bound if excess else "none"] += 1
+        assert runner.exceeded.get(place) == excess, (statement.text(), limits)
+        until = excess.time if excess else 2**62
+        assert runner.found_by(place) == {one for one in world.results(place) if one.t1 < until}, statement.text()
+
+
+@pytest.mark.parametrize("seed", seeds(6, 3_000))
+@pytest.mark.parametrize("found", [operators.FOUND, 3])
+def test_statements_tell_what_they_have_before_they_exceed_a_limit(
+    seed: int, found: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operators, "FOUND", found)
+    check(seed, Counter())
+
+
+def test_random_statements_exceed_all_limits() -> None:
+    seen = Counter[str]()
+    for seed in range(100, 130):
+        check(seed, seen)
+        if len(seen) == 3:
+            return
+    pytest.fail(f"some limit is not exceeded: {seen}")
+
+
+# ---------------------------------------------------------------- PATTERN
 
 
 def is_plain(one: Statement) -> bool:
@@ -30,12 +205,6 @@ def is_plain(one: Statement) -> bool:
         return not one.apart
     assert isinstance(one, Pattern)
     return not (one.apart or one.having or one.absent)
-
-
-def with_limits(world: PatternWorld, run: Run, limits: RowLimits) -> LimitedRunner:
-    runner = LimitedRunner(world, run, limits)
-    runner.results()
-    return runner
 
 
 @pytest.mark.parametrize("kind", ["run", "near"])
@@ -79,7 +248,6 @@ def test_what_waits_is_limited_at_the_same_epoch_in_any_intervals(seed, kind):
 
 # ---------------------------------------------------------------- what would take all memory
 
-SCHEMA: dict[str, Kind] = {"x": "number"}
 A, B = Many("E", "a"), One("E", "b")
 RISES = Cmp(">", Of("a", "x", "i"), Fn("sum", (Of("a", "x", "..i-1"),)))
 ALL = Cmp(">=", Of("a", "x", "1"), Num("0"))
@@ -89,11 +257,19 @@ def any_match(*components: Many | One, cond: Both | Cmp = ALL) -> Pattern:
     return Pattern(components, Window("1000"), "skip_till_any_match", cond=cond)
 
 
-def of(values: list[tuple[int, float]]) -> dict[str, list[Event]]:
-    return {"E": [event({"x": x}, time * SECOND, time * SECOND, [number]) for number, (time, x) in enumerate(values)]}
-
-
 EXPLOSIONS: dict[str, tuple[Statement, list[tuple[int, float]]]] = {
+    "all of one time with all of the next": (
+        Cel(Next(Name("E"), None, Name("E"))),
+        [(time, 1) for time in (0, 1) for _ in range(6_000)],
+    ),
+    "a run for each subset": (
+        Cel(Fold(Name("E"), None, None, (TOTAL,), Cel(Name("E"), (Item(Ref("y")),)))),
+        [(time, 2.0**time * (1 + place)) for time in range(40) for place in range(2)],
+    ),
+    "what waits for ever": (
+        Cel(Next(Name("E"), Cmp("<", Ref("x", "$1"), Ref("x", "$2")), Name("E"))),
+        [(time, -time) for time in range(3_000)],
+    ),
     "one run for each subset": (any_match(A, B, cond=RISES), [(time, 2.0**time) for time in range(60)]),
     "one match for each subset": (any_match(A, B), [(time, 1) for time in range(60)]),
     "ways from each event to all before": (
@@ -119,17 +295,26 @@ EXPLOSIONS: dict[str, tuple[Statement, list[tuple[int, float]]]] = {
 
 
 @pytest.mark.parametrize("name", EXPLOSIONS)
-def test_what_would_take_all_memory_is_told_before_it_does(name):
+def test_what_would_take_all_memory_is_reported_before_it_does(name, monkeypatch):
+    monkeypatch.setattr(operators, "FOUND", 1 << 16)
     statement, values = EXPLOSIONS[name]
-    events = {stream: frozenset(some) for stream, some in of(values).items()}
-    quiet = Pattern((One("E", "a"), B), Window("2"), "strict_contiguity", cond=Cmp(">", Of("b", "x"), Num("0")))
-    world = PatternWorld({"E": SCHEMA}, events, [statement, quiet])
+    given = {"E": [event({"x": x, "y": x}, t * SECOND, t * SECOND, [number]) for number, (t, x) in enumerate(values)]}
+    quiet: list[Statement] = [
+        Pattern((One("E", "a"), B), Window("2"), "strict_contiguity", cond=Cmp(">", Of("b", "x"), Num("0"))),
+        Cel(Filter(Cmp("<", Ref("x"), Num("-2998")), Name("E"))),
+    ]
+    of_kind = [one for one in quiet if isinstance(one, Cel) == isinstance(statement, Cel)]
+    world = PatternWorld({"E": {"x": "number", "y": "number"}}, given, [statement, *of_kind])
+    limits = RowLimits(2_000, 5_000) if isinstance(statement, Cel) else RowLimits(500, 150)
     tracemalloc.start()
     try:
-        runner = with_limits(world, Run((2_000 * SECOND,)), RowLimits(500, 150))
+        runner = with_limits(world, Run((100_000 * SECOND,)), limits)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert 0 in runner.exceeded
-    assert peak < 3_000_000
-    assert set(runner.told[1]) == expected(world, 1)
+    assert peak < (100_000_000 if isinstance(statement, Cel) else 3_000_000)
+    if isinstance(statement, Cel):
+        assert runner.found_by(1) == world.results(1)
+    else:
+        assert set(runner.told[1]) == expected(world, 1)

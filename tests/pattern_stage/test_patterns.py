@@ -19,8 +19,7 @@ from tests.generate.pattern_worlds import pattern_world
 from tests.generate.seeds import seeds
 from tests.oracle.pattern_syntax import AnyOrder, Near, Pattern
 from tests.oracle.pattern_world import PatternWorld
-from tests.support.event_agreement import AnyKernel, MakeKernel, Run, random_run
-from tests.support.pattern_agreement import PatternRunner, expected
+from tests.support.event_agreement import AnyKernel, Run, Runner, assert_finds, expected, random_run
 
 KINDS = ("run", "set", "near")
 END = (LENGTH + 30) * SECOND
@@ -28,7 +27,7 @@ END = (LENGTH + 30) * SECOND
 
 
 def patterns(seed: int, kind: str = "run") -> PatternWorld:
-    """The patterns of a random world that read what is given: those of one kind."""
+    """The patterns of one kind in a random world that read its given streams."""
     made = pattern_world(seed)
     given = {name: schema for name, schema in made.schemas.items() if name in made.given}
     statements = [
@@ -40,20 +39,9 @@ def patterns(seed: int, kind: str = "run") -> PatternWorld:
 
 
 def kind_of(one: Pattern | Near) -> str:
-    """How a pattern is looked for."""
     if isinstance(one, Near):
         return "near"
     return "set" if one.maximal or any(isinstance(some, AnyOrder) for some in one.components) else "run"
-
-
-def check(world: PatternWorld, run: Run, make: MakeKernel | None = None) -> None:
-    runner = PatternRunner(world, run, make)
-    runner.results()
-    judge = PatternWorld(world.schemas, world.given, world.statements, run.lives, order=runner.order())
-    for place, statement in enumerate(world.statements):
-        found, right = set(runner.told[place]), expected(judge, place)
-        shown = f"{statement.text()}\n{run}\nmissing: {right - found}\ntoo many: {found - right}"
-        assert found == right, shown
 
 
 def to_the_end(run: Run) -> Run:
@@ -62,57 +50,46 @@ def to_the_end(run: Run) -> Run:
     return replace(run, cuts=(*run.cuts, (LENGTH + 10) * SECOND, END), lives=lives)
 
 
-@pytest.mark.parametrize("seed", seeds(10, 4_000))
-def test_runs_that_come_and_go_in_any_intervals(seed: int):
-    world = patterns(seed)
-    check(world, to_the_end(random_run(Random(seed), len(world.statements), LENGTH)))
+def whole(texts: Texts, lineage: Lineage, run: Run) -> AnyKernel:
+    return Kernel(texts, lineage, rules=run.rules, hashed=run.hashed)
 
 
-@pytest.mark.parametrize("seed", seeds(5, 1_000, first=10_000))
+def not_merged(texts: Texts, lineage: Lineage, run: Run) -> AnyKernel:
+    return Kernel(texts, lineage, rules=run.rules, hashed=run.hashed, merged=False)
+
+
+def in_parts(texts: Texts, lineage: Lineage, run: Run) -> AnyKernel:
+    return PartitionedKernel(texts, lineage, HereRunner(3, 2), rules=run.rules, hashed=run.hashed)
+
+
+@pytest.mark.parametrize(
+    ("seed", "kind", "make"),
+    [
+        *((seed, "run", whole) for seed in seeds(10, 4_000)),
+        *((seed, "run", not_merged) for seed in seeds(4, 1_000, first=15_000)),
+        *((seed, KINDS[seed % 3], in_parts) for seed in (*seeds(8, 1_000, first=20_000), 20_233, 20_293)),
+        *((seed, "set", whole) for seed in seeds(8, 4_000, first=30_000)),
+        *((seed, "near", whole) for seed in seeds(6, 3_000, first=40_000)),
+    ],
+)
+def test_patterns_that_come_and_go_in_any_intervals(seed: int, kind: str, make):
+    world = patterns(seed, kind)
+    assert_finds(world, to_the_end(random_run(Random(seed), len(world.statements), LENGTH)), make)
+
+
+@pytest.mark.parametrize("seed", seeds(3, 1_000, first=10_000))
 def test_runs_at_once(seed: int):
-    check(patterns(seed), Run((END,)))
+    assert_finds(patterns(seed), Run((END,)))
 
 
-@pytest.mark.parametrize("seed", seeds(5, 1_000, first=15_000))
-def test_runs_that_are_not_merged_have_the_same_matches(seed: int):
-    def make(texts: Texts, lineage: Lineage, run: Run) -> AnyKernel:
-        return Kernel(texts, lineage, rules=run.rules, hashed=run.hashed, merged=False)
-
-    world = patterns(seed)
-    check(world, to_the_end(random_run(Random(seed), len(world.statements), LENGTH)), make)
-
-
-@pytest.mark.parametrize("seed", [*seeds(8, 1_000, first=20_000), 20_233, 20_293])
-def test_patterns_in_parts(seed: int):
-    def make(texts: Texts, lineage: Lineage, run: Run) -> AnyKernel:
-        return PartitionedKernel(texts, lineage, HereRunner(3, 2), rules=run.rules, hashed=run.hashed)
-
-    world = patterns(seed, KINDS[seed % 3])
-    check(world, to_the_end(random_run(Random(seed), len(world.statements), LENGTH)), make)
-
-
-@pytest.mark.parametrize("seed", seeds(10, 4_000, first=30_000))
-def test_sets_that_come_and_go_in_any_intervals(seed: int):
-    world = patterns(seed, "set")
-    check(world, to_the_end(random_run(Random(seed), len(world.statements), LENGTH)))
-
-
-@pytest.mark.parametrize("seed", seeds(8, 3_000, first=40_000))
-def test_nearly_matching_ones_that_come_and_go_in_any_intervals(seed: int):
-    world = patterns(seed, "near")
-    check(world, to_the_end(random_run(Random(seed), len(world.statements), LENGTH)))
-
-
-@pytest.mark.parametrize("seed", seeds(8, 500, first=50_000))
+@pytest.mark.parametrize("seed", seeds(5, 500, first=50_000))
 def test_a_budget_leaves_a_part_of_the_matches_the_same_in_any_intervals(seed: int):
     world = patterns(seed, "near")
     every = cast(Sequence[Near], world.statements)
     few = [replace(one, budget=2) for one in every if not one.apart]
     bounded = PatternWorld(world.schemas, world.given, few)
-    at_once = PatternRunner(bounded, Run((END,)))
+    at_once, in_parts = (Runner(bounded, run) for run in (Run((END,)), to_the_end(random_run(Random(seed), 0, LENGTH))))
     at_once.results()
-    cut = random_run(Random(seed), 0, LENGTH)
-    in_parts = PatternRunner(bounded, to_the_end(cut))
     in_parts.results()
     for place in range(len(few)):
         assert set(at_once.told[place]) <= expected(bounded, place)

@@ -5,13 +5,10 @@ from __future__ import annotations
 from statistics import fmean
 
 from pattern_stage.plan import RULE_NAMES, MOp, RuleName
+from pattern_stage.statements import plan_text
 from tests.oracle.events import event
-from tests.support.event_kernel import Trial
+from tests.support.event_agreement import Trial
 from xscl.algebra.events import Schema
-from xscl.event_lower import lower_event_query
-from xscl.event_parser import schemas_of
-from xscl.parser import parse_script
-from xscl.syntax import EventStreams
 
 SECOND = 10**6
 SCHEMAS: dict[str, Schema] = {
@@ -23,13 +20,7 @@ SCHEMAS: dict[str, Schema] = {
 
 def plan_of(*statements: str, off: tuple[RuleName, ...] = ()) -> list[tuple[str, int, int]]:
     """The m-ops of statements: what each is, how many shapes it has, and how many rows."""
-    known = EventStreams(SCHEMAS)
-    script = parse_script("; ".join(statements), events=known)
-    schemas = dict(schemas_of(script, known))
-    trial = Trial(schemas, rules=[name for name in RULE_NAMES if name not in off])
-    for place, query in enumerate(script.event_queries):
-        trial.kernel.add(place, lower_event_query(query, schemas), -1)
-    trial.kernel.instances()  # brings them into the plan
+    trial = Trial(SCHEMAS, *statements, rules=[name for name in RULE_NAMES if name not in off])
     return [(kind(mop), len(mop.definitions), len(mop.rows)) for mop in trial.kernel.plan if mop.placement]
 
 
@@ -75,20 +66,29 @@ def test_without_rules_nothing_is_shared():
 
 
 def test_c_alpha_queries_that_began_at_different_times_keep_events_once_and_agree_when_windows_are_full():
-    known = EventStreams(SCHEMAS)
-    script = parse_script("FROM AGGREGATE{avg(load) AS mean BY pid OVER 5 s} CPU", events=known)
-    stream = lower_event_query(script.event_queries[0], SCHEMAS)
+    text = "FROM AGGREGATE{avg(load) AS mean BY pid OVER 5 s} CPU"
     events = frozenset(event({"pid": "p", "load": float(t * t)}, t * SECOND, t * SECOND, {t}) for t in range(20))
-    kept: dict[bool, int] = {}
+    kept = {}
     for on in (True, False):
         trial = Trial(SCHEMAS, rules=[name for name in RULE_NAMES if on or name != "c_alpha"])
         for t in range(20):
             if t < 10:
-                trial.kernel.add(t, stream, t * SECOND - 1)
+                trial.add(t, text, since=t * SECOND - 1)
             trial.run({"CPU": events}, t * SECOND, (t + 1) * SECOND)
-        (name,) = (name for name in trial.kernel.state() if "/" not in name and name != "format")
-        kept[on] = len(trial.kernel.state()[name])
+        kept[on] = trial.saved()
         for begun in range(10):
             found = {one.t1 // SECOND: one.values["mean"] for one in trial.results(begun)}
             assert found == {t: fmean(i * i for i in range(max(begun, t - 4), t + 1)) for t in range(begun, 20)}
-    assert kept == {True: 4, False: 40}
+    assert kept == {True: [4], False: [40]}
+
+
+def test_a_plan_as_text_has_what_its_m_ops_do_and_who_shares_them():
+    stock: Schema = (("name", "string"), ("price", "number"))
+    texts = [f'FROM FILTER{{name = "{name}"}} Stock NEXT{{$2.price > $1.price}} Stock' for name in ("IBM", "Dell")]
+    assert plan_text(Trial({"Stock": stock}, *texts).kernel.plan).splitlines() == [
+        "0  Stock, in 1 form",
+        "1  FILTER of 0: 2 rows, in 1 form",
+        "     FILTER{name = ?1}",
+        "2  NEXT of 1 and 0: 2 rows, in 1 form",
+        "     NEXT{$1.price < $2.price}",
+    ]

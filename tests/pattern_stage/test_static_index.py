@@ -75,6 +75,13 @@ def random_event(chance: random.Random) -> dict[str, Any]:
     return {**values, "t0": 0, "t1": chance.choice([0, 1_000_000, 2_500_000])}
 
 
+IS_N = AllOf((Comparison("=", attribute("n"), Parameter(0, "number")),))
+
+
+def numbered(number: float) -> dict[str, Any]:
+    return {"s": None, "t": None, "n": number, "m": None, "t0": 0, "t1": 0}
+
+
 class Naive:
     """The index by its definition."""
 
@@ -130,9 +137,8 @@ def test_keys_with_equal_hashes_are_told_apart(monkeypatch):
     monkeypatch.setattr(index_module, "_hashed", lambda keys, seed: hashed(keys, seed) % (7 if seed < 3 else 2**40))
     texts = Texts()
     index = StaticIndex(SCHEMA, texts)
-    condition = AllOf((Comparison("=", attribute("n"), Parameter(0, "number")),))
-    index.add(np.arange(100), dnf_clauses(condition), (np.arange(100.0),))
-    events = [{"s": None, "t": None, "n": float(n), "m": None, "t0": 0, "t1": 0} for n in range(-10, 120)]
+    index.add(np.arange(100), dnf_clauses(IS_N), (np.arange(100.0),))
+    events = [numbered(float(n)) for n in range(-10, 120)]
     places, targets = index.hits(columns_of(events, SCHEMA, texts))
     assert [events[place]["n"] for place in places.tolist()] == targets.tolist() == list(range(100))
 
@@ -140,10 +146,9 @@ def test_keys_with_equal_hashes_are_told_apart(monkeypatch):
 def test_runs_stay_few_when_rows_come_one_by_one():
     texts = Texts()
     index = StaticIndex(SCHEMA, texts)
-    condition = AllOf((Comparison("=", attribute("n"), Parameter(0, "number")),))
-    event = columns_of([{"s": None, "t": None, "n": 7.0, "m": None, "t0": 0, "t1": 0}], SCHEMA, texts)
+    event = columns_of([numbered(7.0)], SCHEMA, texts)
     for target in range(300):
-        index.add(np.array([target]), dnf_clauses(condition), (np.array([7.0]),))
+        index.add(np.array([target]), dnf_clauses(IS_N), (np.array([7.0]),))
         assert len(index.hits(event)[1]) == target + 1
     (shape,) = index._shapes.values()
     assert len(shape.runs) <= 9

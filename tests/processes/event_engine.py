@@ -1,12 +1,7 @@
-"""An engine on Spark that answers event queries on executors, and is killed:
-
-`python -m tests.processes.event_engine STATE SEED POINT CALLS`. POINT is `before` or `after` a commit of the store;
-CALLS of these are outlived. Each batch is processed and committed in turn.
-"""
+"""An engine on Spark that answers event queries on executors, and is killed."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from random import Random
 
@@ -14,7 +9,8 @@ from feeds.documents import Document
 from join_stage.spark.engine import SparkEngine
 from mmqjp.engine import Session
 from pattern_stage.partition.kernel import SparkRunner
-from tests.mmqjp.answers.test_patterns import DEFINITIONS, SECOND, batches, documents, pattern_statements, statements
+from tests.generate.documents import SECOND
+from tests.mmqjp.answers.event_world import DEFINITIONS, batches, documents, pattern_statements, statements
 from tests.oracle.event_syntax import Aggregate, Cel, Cmp, Fn, Item, Name, Next, Ref
 from tests.oracle.pattern_syntax import Statement
 from tests.support.faults import arm, kill
@@ -40,16 +36,13 @@ def given(seed: int) -> list[list[Document]]:
     return [[Document(one.id, one.xml, one.stream, (one.t0, one.t1)) for one in batch] for batch in arriving]
 
 
-def main(state: str, seed: str, point: str, calls: str) -> None:
+def live(state: Path, seed: int, when: str, calls: int) -> None:
+    """Is killed before or after the n-th commit. Each batch is processed and committed in turn."""
     least = SparkRunner.__init__.__kwdefaults__
     assert least is not None
     least["least"] = 0
-    engine = Session("spark", state=Path(state), settle=SETTLE, patterns="executors", quiet=True)
-    engine.subscribe(events_script(int(seed)))
-    arm((SparkEngine, "commit"), kill, int(calls) + 1, after=point == "after")
-    for batch in given(int(seed)):
+    engine = Session("spark", state=state, settle=SETTLE, patterns="executors", quiet=True)
+    engine.subscribe(events_script(seed))
+    arm((SparkEngine, "commit"), kill, calls, after=when == "after")
+    for batch in given(seed):
         engine.process(batch)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -1,19 +1,14 @@
-"""An engine in whose life event statements come, pause, go on and see what is kept, and which is killed:
-
-`python -m tests.processes.event_life STATE SEED POINT CALLS`. POINT is `before` or `after` a commit of the store; CALLS
-of these are outlived. Each step is committed together with its number, and a process goes on behind the last one.
-"""
+"""An engine in whose life event statements come, pause, go on and see what is kept, and which is killed. Each step is
+committed together with its number, and a process goes on behind the last one."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
 from feeds.documents import Document
-from join_stage.duckdb import DuckDBEngine
 from mmqjp.answers.events import Patterns
 from mmqjp.engine import Session
 from mmqjp.queries.changes import MetadataFor
@@ -21,11 +16,9 @@ from mmqjp.tables.schema import CommitMetadata
 from tests.generate.documents import SECOND, chance
 from tests.generate.event_worlds import world
 from tests.generate.pattern_worlds import pattern_world
-from tests.mmqjp.answers.test_event_backfill import in_order
-from tests.mmqjp.answers.test_event_worlds import SETTLE, batches, documents, script
+from tests.mmqjp.answers.test_event_worlds import SETTLE, batches, documents, in_order, script
 from tests.oracle.event_syntax import Cel, Name
 from tests.oracle.pattern_world import PatternWorld
-from tests.support.faults import arm, kill
 
 FIRST_PATTERNS = 1000
 """From this seed on, worlds have PATTERN statements."""
@@ -142,11 +135,6 @@ def live(engine: Session, seed: int) -> None:
                 engine.process(some, metadata)
 
 
-def main(state: str, seed: str, point: str, calls: str) -> None:
-    engine = opened(Path(state))
-    arm((DuckDBEngine, "commit"), kill, int(calls) + 1, after=point == "after")
-    live(engine, int(seed))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+def lived(state: Path, seed: int) -> None:
+    """The program that is killed."""
+    live(opened(state), seed)

@@ -44,7 +44,6 @@ def chromium() -> str:
 
 @contextmanager
 def running_browser() -> Iterator[Browser]:
-    """A headless browser until the end of the block."""
     path = chromium()
     with sync_playwright() as playwright:
         names = f"--host-resolver-rules=MAP *{NAMES_OF_LOOPBACK} 127.0.0.1"
@@ -82,7 +81,6 @@ class Watch:
 
 
 def origin_of(address: str) -> str:
-    """The scheme, host and port of an address."""
     parts = urlsplit(address)
     return f"{parts.scheme}://{parts.netloc}"
 

@@ -1,5 +1,6 @@
 """Helpers for tests of the command line: a way to call it, and the documents of a small story."""
 
+import io
 import json
 import sys
 from collections.abc import Iterable, Mapping
@@ -44,8 +45,14 @@ PROGRAM = [sys.executable, "-c", "from mmqjp.cli import main; main(prog_name='mm
 """The command that runs the command line as a process; arguments follow."""
 
 
+class Terminal(io.StringIO):
+    """A standard error that says that it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
 def mmqjp(*arguments: str | Path) -> Result:
-    """Calls the command line in this process."""
     return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 

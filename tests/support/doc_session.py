@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -26,8 +27,8 @@ from tests.support.feed_server import FeedServer, running_server
 from tests.support.places import ROOT
 from xscl.parser import parse_script
 
-SHELL = frozenset("|<>;&$*`")
-"""Characters that make a command one for a shell."""
+OURS = re.compile(r"(mmqjp (?:[^\"'|<>;&$*`]|\"[^\"$`]*\"|'[^']*')*)(?:\| ([^<>;&$`]*)|> (\S+))?", re.DOTALL)
+"""Our program, perhaps with a pipeline or a file for its output. A shell runs other commands."""
 
 ASKED = "--documents examples/feeds --feeds --format table"
 """What is asked with a query whose output a page shows."""
@@ -62,14 +63,26 @@ class Session:
 
     def command(self, text: str) -> tuple[int, str]:
         """Runs a command. Returns its exit status, and what it prints, as a terminal would show it."""
-        if text.startswith("mmqjp ") and not SHELL & set(text):
-            with patch.object(sys, "argv", ["mmqjp"]):
-                result = CliRunner().invoke(main, shlex.split(text.replace("\\\n", " "))[1:], prog_name="mmqjp")
-            if result.exception is not None and not isinstance(result.exception, SystemExit):
-                raise result.exception
+        ours = OURS.fullmatch(text)
+        if ours is None:
+            return self._piped(text)
+        with patch.object(sys, "argv", ["mmqjp"]):
+            result = CliRunner().invoke(main, shlex.split(ours[1].replace("\\\n", " "))[1:], prog_name="mmqjp")
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        if ours[2] is None and ours[3] is None:
             return result.exit_code, self._shown(result.output)
+        status, printed = self._piped(ours[2] or f"cat > {ours[3]}", result.stdout)
+        return status or result.exit_code, self._shown(result.stderr) + printed
+
+    def _piped(self, command: str, given: str = "") -> tuple[int, str]:
         ran = subprocess.run(
-            ["bash", "-c", text], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LONGEST
+            ["bash", "-c", command],
+            input=given,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=LONGEST,
         )
         return ran.returncode, self._shown(ran.stdout)
 

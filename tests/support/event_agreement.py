@@ -1,11 +1,11 @@
-"""Runs the statements of a random world of events in the kernel, cut into intervals, for comparison with the oracle."""
+"""Runs the statements of a world of events in a kernel, cut into intervals, for comparison with the oracle."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -14,27 +14,40 @@ from common.arrays import Ints
 from pattern_stage.columns import Column, Columns
 from pattern_stage.kernel import Kernel, Results
 from pattern_stage.lineage import Lineage
-from pattern_stage.operators import Excess, RowLimits
+from pattern_stage.operators import NO_LIMITS, Excess, RowLimits
+from pattern_stage.pattern.match import event_order
 from pattern_stage.plan import RULE_NAMES, RuleName
 from pattern_stage.values import Texts
 from tests.generate.documents import SECOND
 from tests.oracle.event_values import Value
 from tests.oracle.events import Event, Events, World, event
-from xscl.algebra.events import Schema, Statement, Stream
-from xscl.event_lower import lower_event_query
+from tests.oracle.pattern_syntax import Near, Pattern
+from tests.oracle.pattern_world import PatternWorld, by_parts, returned
+from xscl.algebra.events import Schema, Statement
+from xscl.event_lower import lower_statement
 from xscl.event_parser import schemas_of
 from xscl.parser import parse_script
 from xscl.syntax import EventStreams
 
 Parts = frozenset[Hashable]
+Bound = tuple[tuple[Event, ...], ...]
+Told = tuple[Bound, int, int, Any]
+"""A match: the events of each variable, when it is known, its errors, and its values."""
 
 
-def lowered(world: World) -> tuple[list[Stream], dict[str, Schema]]:
-    """The statements of a world in the algebra of events, and the attributes of its streams in their order."""
-    known = EventStreams({name: tuple(world.schemas[name].items()) for name in world.given})
-    script = parse_script("; ".join(statement.text() for statement in world.statements), events=known)
+def lowered_texts(texts: Sequence[str], given: Mapping[str, Schema]) -> tuple[list[Any], dict[str, Schema]]:
+    """Statements over given streams in the algebra of events, and the attributes of all streams in their order."""
+    known = EventStreams(given)
+    if not texts:
+        return [], dict(given)
+    script = parse_script("; ".join(texts), events=known)
     schemas = {name: schema for name, schema in schemas_of(script, known).items() if schema is not None}
-    return [lower_event_query(query, schemas) for query in script.event_queries], schemas
+    return [lower_statement(query, schemas) for query in script.event_queries], schemas
+
+
+def lowered(world: World) -> tuple[list[Any], dict[str, Schema]]:
+    given = {name: tuple(world.schemas[name].items()) for name in world.given}
+    return lowered_texts([statement.text() for statement in world.statements], given)
 
 
 class Numbers:
@@ -42,7 +55,7 @@ class Numbers:
 
     def __init__(self) -> None:
         self.lineage = Lineage()
-        self._parts: dict[int, Parts] = {}
+        self.events: dict[int, Event] = {}
 
     def of(self, stream: str, events: Sequence[Event]) -> Ints:
         """Numbers events of a stream, each of which is one part."""
@@ -50,14 +63,92 @@ class Numbers:
         numbers = self.lineage.of_documents(
             stream, np.arange(len(events)), t0, t1, np.zeros((len(events), 1), np.int64)
         )
-        self._parts.update(zip(numbers.tolist(), (one.parts for one in events), strict=True))
+        self.events.update(zip(numbers.tolist(), events, strict=True))
         return numbers
 
     def parts(self, numbers: Ints) -> Parts:
         """The parts behind numbers, of which some may be sets."""
         found = self.lineage.origins(numbers)
         singles = [part for number, origin in found.items() for part in origin.parts or (number,)]
-        return frozenset[Hashable]().union(*(self._parts[number] for number in singles))
+        return frozenset[Hashable]().union(*(self.events[number].parts for number in singles))
+
+    def bound(self, numbers: Ints) -> Bound:
+        """The events of each variable of a pattern."""
+        found = self.lineage.origins(numbers)
+        variables = [found[number].parts or (number,) for number in numbers.tolist() if number >= 0]
+        return tuple(tuple(sorted((self.events[part] for part in some), key=by_parts)) for some in variables)
+
+
+class Columnar:
+    """Converts the oracle's events to columns, and back."""
+
+    def __init__(self, numbers: Numbers | None = None) -> None:
+        self.texts, self.numbers = Texts(), numbers or Numbers()
+
+    def columns(self, name: str, schema: Schema, events: Iterable[Event], begin: int, end: int) -> Columns:
+        """The events of a stream in an interval, in order of t1."""
+        chosen = sorted((one for one in events if begin <= one.t1 < end), key=lambda one: one.t1)
+        return Columns(
+            np.array([one.t0 for one in chosen], np.int64),
+            np.array([one.t1 for one in chosen], np.int64),
+            tuple(self._column([one.values[key] for one in chosen], kind) for key, kind in schema),
+            self.numbers.of(name, chosen).reshape(-1, 1),
+        )
+
+    def _column(self, values: Sequence[Value], kind: str) -> Column:
+        if kind == "string":
+            return self.texts.codes(None if value is None else str(value) for value in values)
+        return np.array([np.nan if value is None else value for value in values], np.float64)
+
+    def events(self, found: Results) -> list[Event]:
+        columns = found.events
+        values: list[list[Value]] = []
+        for (_, kind), column in zip(found.schema, columns.values, strict=True):
+            if kind == "string":
+                values.append([*self.texts.texts(column.astype(np.int64))])
+            else:
+                values.append([None if number != number else number for number in column.tolist()])
+        names = [name for name, _ in found.schema]
+        return [
+            event(dict(zip(names, row, strict=True)), t0, t1, self.numbers.parts(parts))
+            for t0, t1, parts, *row in zip(
+                columns.t0.tolist(), columns.t1.tolist(), columns.parts, *values, strict=True
+            )
+        ]
+
+
+class Trial(Columnar):
+    """A kernel with statements over some streams, which is given events in intervals."""
+
+    def __init__(self, schemas: Mapping[str, Schema], *texts: str, **options: Any) -> None:
+        super().__init__()
+        self.schemas = schemas
+        self.kernel = Kernel(self.texts, self.numbers.lineage, **options)
+        self.found: dict[int, list[Event]] = {}
+        self.add(0, *texts)
+
+    def add(self, place: int, *texts: str, since: int = -(2**60)) -> None:
+        """Adds statements, numbered from `place` on."""
+        for number, stream in enumerate(lowered_texts(texts, self.schemas)[0], place):
+            self.kernel.add(number, stream, since)
+        self.kernel.instances()  # which takes them into the plan
+
+    def run(self, streams: Mapping[str, Iterable[Event]], start: int, until: int) -> None:
+        self.numbers.lineage.begin()
+        given = {name: self.columns(name, self.schemas[name], some, start, until) for name, some in streams.items()}
+        for results in self.kernel.run(given, until):
+            events = self.events(results)
+            for at, statement in zip(results.at.tolist(), results.statements.tolist(), strict=True):
+                self.found.setdefault(statement, []).append(events[at])
+
+    def results(self, statement: int) -> Events:
+        found = self.found.get(statement, [])
+        assert len(set(found)) == len(found), "an event is found once"
+        return frozenset(found)
+
+    def saved(self) -> list[int]:
+        """The number of rows in each m-op's saved state."""
+        return sorted(len(rows) for name, rows in self.kernel.state().items() if "/" not in name and name != "format")
 
 
 @dataclass(frozen=True)
@@ -101,31 +192,26 @@ class AnyKernel(Protocol):
 MakeKernel = Callable[[Texts, Lineage, Run], AnyKernel]
 
 
-def _kernel(texts: Texts, lineage: Lineage, run: Run) -> AnyKernel:
-    return Kernel(texts, lineage, rules=run.rules, hashed=run.hashed)
-
-
 class Runner:
-    """Runs a world in a kernel, or in what `make` makes for a run, which has the methods of one."""
+    """Runs a world in a kernel, or in what `make` makes for a run, which has the methods of one. With limits, a
+    statement that exceeds one goes, and `exceeded` has when, and which limit it was."""
 
-    def __init__(self, world: World, run: Run, make: MakeKernel | None = None) -> None:
-        self._world, self._run = world, run
-        self._make = make or _kernel
-        self._streams, self._names = self._lowered()
-        self._numbers = self._made_numbers()
+    def __init__(self, world: World, run: Run, make: MakeKernel | None = None, limits: RowLimits = NO_LIMITS) -> None:
+        def limited(texts: Texts, lineage: Lineage, run: Run) -> AnyKernel:
+            return Kernel(texts, lineage, rules=run.rules, hashed=run.hashed, limits=limits)
+
+        self._world, self._run, self._make = world, run, make or limited
+        self._streams, self._names = lowered(world)
+        self.numbers = Numbers()
         self._there: dict[int, int] = {}
         self._begin()
         self._found: list[set[Event]] = [set() for _ in world.statements]
-
-    def _lowered(self) -> tuple[Sequence[Statement], dict[str, Schema]]:
-        return lowered(self._world)
-
-    def _made_numbers(self) -> Numbers:
-        return Numbers()
+        self.told: list[list[Told]] = [[] for _ in world.statements]
+        self.exceeded: dict[int, Excess] = {}
 
     def _begin(self) -> None:
-        self._texts = Texts()
-        self._kernel = self._make(self._texts, self._numbers.lineage, self._run)
+        self._columnar = Columnar(self.numbers)
+        self._kernel = self._make(self._columnar.texts, self.numbers.lineage, self._run)
 
     def _restart(self) -> None:
         state = self._kernel.state()
@@ -145,10 +231,6 @@ class Runner:
             begin = end
         return [frozenset(found) for found in self._found]
 
-    def found_by(self, place: int) -> Events:
-        """What a statement has found so far."""
-        return frozenset(self._found[place])
-
     def _come_and_go(self, now: int) -> None:
         living = {place for place in range(len(self._streams)) if self._is_there(place, now)}
         if gone := self._there.keys() - living:
@@ -160,86 +242,84 @@ class Runner:
 
     def _is_there(self, place: int, now: int) -> bool:
         begin, end = self._run.lives.get(place, (-SECOND, now + 1))
-        return begin <= now < end
+        return begin <= now < end and place not in self.exceeded
 
     def _interval(self, begin: int, end: int) -> None:
-        self._numbers.lineage.begin()
-        self._now = begin, end
+        self.numbers.lineage.begin()
         self._kernel.begin(end)
         given = self._world.given
-        self._take(self._kernel.feed({name: self._columns(name, given[name], begin, end) for name in given}))
+        self._feed(given, begin, end)
         for name in sorted(self._names.keys() - given.keys()):
             published = [
-                (place, one)
+                Event(one.attributes, one.t0, one.t1, frozenset({(name, place, one)}))
                 for place, statement in enumerate(self._world.statements)
                 if statement.publish == name
                 for one in self._found[place]
             ]
-            events = frozenset(
-                Event(one.attributes, one.t0, one.t1, frozenset({(name, place, one)})) for place, one in published
-            )
-            self._take(self._kernel.feed({name: self._columns(name, events, begin, end)}))
-        self._take(self._kernel.end())
+            self._feed({name: published}, begin, end)
+        self._take(self._kernel.end(), begin, end)
+        if isinstance(self._kernel, Kernel):
+            self.exceeded |= self._kernel.exceeded
+            self._columnar.texts.keep(self._kernel.codes())
 
-    def _columns(self, name: str, events: Iterable[Event], begin: int, end: int) -> Columns:
-        chosen = sorted((one for one in events if begin <= one.t1 < end), key=lambda one: one.t1)
-        return Columns(
-            np.array([one.t0 for one in chosen], np.int64),
-            np.array([one.t1 for one in chosen], np.int64),
-            tuple(self._column([one.values[key] for one in chosen], kind) for key, kind in self._names[name]),
-            self._numbers.of(name, chosen).reshape(-1, 1),
-        )
+    def _feed(self, events: Mapping[str, Iterable[Event]], begin: int, end: int) -> None:
+        given = {n: self._columnar.columns(n, self._names[n], some, begin, end) for n, some in events.items()}
+        self._take(self._kernel.feed(given), begin, end)
 
-    def _column(self, values: Sequence[Value], kind: str) -> Column:
-        if kind == "string":
-            return self._texts.codes(None if value is None else str(value) for value in values)
-        return np.array([np.nan if value is None else value for value in values], np.float64)
-
-    def _take(self, results: Iterable[Results]) -> None:
+    def _take(self, results: Iterable[Results], begin: int, end: int) -> None:
         for result in results:
-            events = self._events(result.schema, result.events)
-            pairs = list(zip(result.at.tolist(), result.statements.tolist(), strict=True))
-            for at, place in pairs:
-                assert events[at] not in self._found[place], f"{place} has this twice: {events[at]}"
-                self._found[place].add(events[at])
+            events, columns = self._columnar.events(result), result.events
+            assert all(begin <= one.t1 < end for one in events), "what is found in an interval becomes known in it"
+            bounds: dict[int, Bound] = {}
+            for at, place in zip(result.at.tolist(), result.statements.tolist(), strict=True):
+                one = events[at]
+                if isinstance(self._world.statements[place], Pattern | Near):
+                    if at not in bounds:
+                        bounds[at] = self.numbers.bound(columns.parts[at])
+                    told = (bounds[at], one.t1, int(one.values.get("errors") or 0), one.attributes)
+                    assert told not in self.told[place], f"{place} has this twice: {told}"
+                    self.told[place].append(told)
+                else:
+                    assert one not in self._found[place], f"{place} has this twice: {one}"
+                self._found[place].add(one)
 
-    def _events(self, schema: Schema, columns: Columns) -> list[Event]:
-        begin, end = self._now
-        assert all(begin <= t1 < end for t1 in columns.t1.tolist()), "what is found in an interval becomes known in it"
-        values: list[list[Value]] = []
-        for (_, kind), column in zip(schema, columns.values, strict=True):
-            if kind == "string":
-                values.append([*self._texts.texts(column.astype(np.int64))])
-            else:
-                values.append([None if number != number else number for number in column.tolist()])
-        names = [name for name, _ in schema]
-        return [
-            event(dict(zip(names, row, strict=True)), t0, t1, self._numbers.parts(parts))
-            for t0, t1, parts, *row in zip(
-                columns.t0.tolist(), columns.t1.tolist(), columns.parts, *values, strict=True
-            )
-        ]
+    def found_by(self, place: int) -> Events:
+        return frozenset(self._found[place])
 
-
-class LimitedRunner(Runner):
-    """Runs a world with limits: a statement that exceeds one goes, and `exceeded` says when, and by which limit."""
-
-    def __init__(self, world: World, run: Run, limits: RowLimits) -> None:
-        def make(texts: Texts, lineage: Lineage, run: Run) -> Kernel:
-            return Kernel(texts, lineage, rules=run.rules, hashed=run.hashed, limits=limits)
-
-        super().__init__(world, run, make)
-        self.exceeded: dict[int, Excess] = {}
-
-    def _is_there(self, place: int, now: int) -> bool:
-        return place not in self.exceeded and super()._is_there(place, now)
-
-    def _interval(self, begin: int, end: int) -> None:
-        super()._interval(begin, end)
-        assert isinstance(self._kernel, Kernel)
-        self.exceeded |= self._kernel.exceeded
+    def order(self) -> Any:
+        """The kernel's order of events of one t1."""
+        ranks = event_order(self.numbers.lineage, self.numbers.events)
+        of = {self.numbers.events[number]: rank for number, rank in ranks.items()}
+        return lambda one: of.get(one, (one.t1, "", 0, (), b"", 0))
 
 
 def with_lives(world: World, run: Run) -> World:
     """The world, as the oracle sees this run."""
     return World(world.schemas, world.given, world.statements, run.lives)
+
+
+def expected(world: PatternWorld, place: int) -> set[Told]:
+    """What the oracle says that a pattern tells, as `Runner.told` has it."""
+    statement: Any = world.statements[place]
+    found = set()
+    for one in world.matches(place):
+        values = {name: value for name, value in returned(statement, one) if not isinstance(value, tuple)}
+        attributes = event(values, 0, 0, ["x"]).attributes
+        each = (one.flat,) if isinstance(statement, Near) else one.events
+        found.add((tuple(tuple(sorted(some, key=by_parts)) for some in each), one.known, one.errors, attributes))
+    return found
+
+
+def assert_finds(made: World, run: Run, make: MakeKernel | None = None) -> None:
+    """Asserts that a kernel finds what the oracle does; of patterns, that it tells the same."""
+    runner = Runner(made, run, make)
+    results = runner.results()
+    patterns = isinstance(made, PatternWorld)
+    if isinstance(made, PatternWorld):
+        judge: Any = PatternWorld(made.schemas, made.given, made.statements, run.lives, order=runner.order())
+    else:
+        judge = with_lives(made, run)
+    for place, statement in enumerate(made.statements):
+        found: Any = set(runner.told[place]) if patterns else results[place]
+        right: Any = expected(judge, place) if patterns else judge.results(place)
+        assert found == right, f"{statement.text()}\n{run}\nmissing: {right - found}\ntoo many: {found - right}"

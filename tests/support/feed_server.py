@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from ssl import SSLContext
 
 from feeds.fetch.archive import Archive, DropArchive
 from feeds.fetch.fetcher import FetchReport, Settings, World, fetch_feeds
@@ -28,6 +29,7 @@ class Request:
     host: str
     headers: Headers
     write: Callable[[bytes], object] = field(repr=False)
+    body: bytes = b""
 
     def answer(self, status: int, body: bytes = b"", **headers: str | int) -> None:
         """Sends a correct answer. Names of headers have `_` for `-`."""
@@ -72,18 +74,30 @@ class FeedServer:
 
 
 @contextmanager
-def running_server() -> Iterator[FeedServer]:
+def running_server(tls: SSLContext | None = None) -> Iterator[FeedServer]:
     """A server that runs until the end of the block."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
-            self.close_connection = True
+            self.close_connection = self.command == "GET"
             host = self.headers.get("Host", "")
-            request = Request(self.path, host, dict(self.headers), self._write)
+            request = Request(self.path, host, dict(self.headers), self._write, self._body())
             server.log.append(request)
             server.routes.get(self.path, lambda request: request.answer(404))(request)
+
+        do_POST = do_GET  # noqa: N815  # the library's name
+
+        def _body(self) -> bytes:
+            if "Transfer-Encoding" not in self.headers:
+                return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            body = b""
+            while size := int(self.rfile.readline(), 16):
+                body += self.rfile.read(size)
+                self.rfile.readline()
+            self.rfile.readline()
+            return body
 
         def _write(self, data: bytes) -> None:
             self.wfile.write(data)
@@ -102,6 +116,8 @@ def running_server() -> Iterator[FeedServer]:
         request_queue_size = 128
 
     with Server(("127.0.0.1", 0), Handler) as http:
+        if tls is not None:
+            http.socket = tls.wrap_socket(http.socket, server_side=True)
         server = FeedServer(http.server_address[1])
         thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
@@ -133,7 +149,7 @@ async def to_loopback(host: str, port: int) -> list[str]:
 
 
 SMALL = ReplyLimits(body=100_000, hops=5)
-"""ReplyLimits that little data reaches."""
+"""Limits that little data reaches."""
 QUICK = ReplyLimits(body=100_000, read=0.2, total=0.4, hops=5)
 """The same, with short times for slow servers."""
 
@@ -212,6 +228,12 @@ def outcomes(report: FetchReport) -> dict[str, int]:
 
 def failure(fetching: Fetching, url: str) -> str:
     """Fetches a feed that must fail, and returns its last error."""
-    assert outcomes(fetching.run(url)) == {"failed": 1}
-    assert fetching.bodies(url) == []
-    return fetching.feed(url).last_error
+    (error,) = failures(fetching, url)
+    return error
+
+
+def failures(fetching: Fetching, *urls: str) -> list[str]:
+    """Fetches feeds that must fail, and returns the last error of each."""
+    assert outcomes(fetching.run(*urls)) == {"failed": len(urls)}
+    assert [fetching.bodies(url) for url in urls] == [[]] * len(urls)
+    return [fetching.feed(url).last_error for url in urls]

@@ -1,13 +1,8 @@
-"""Fuzzes stage 1 with mutated XML, and compares it with expat and exact matching.
-
-`python -m tests.support.fuzz_stage1 --seconds N` goes on for as long as you like.
-"""
+"""Fuzzes stage 1 with mutated XML, and compares it with expat and exact matching."""
 
 from __future__ import annotations
 
-import argparse
 import re
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -40,33 +35,16 @@ SEEDS = (
 """Well-formed documents with the names that the queries use."""
 
 DECLARATIONS = (
-    "<!ENTITY e '1'>",
-    "<!ENTITY e '1<b k=\"2\">2</b>&f;'>",
-    "<!ENTITY f '<!-- c -->&#38;<?p i?>'>",
-    "<!ENTITY f '<b>'>",
-    "<!ENTITY e '&e;'>",
-    "<!ENTITY e SYSTEM 'file:///etc/hostname'>",
-    "<!ENTITY e PUBLIC '-//x' 'x'>",
-    "<!ENTITY e SYSTEM 'x' NDATA n>",
-    "<!ENTITY lt SYSTEM 'x'>",
-    "<!ENTITY % p \"<!ENTITY e SYSTEM 'x'>\">",
-    "<!ENTITY % p SYSTEM 'x'>",
-    "%p;",
-    "<!ELEMENT a (b|c)*>",
-    "<!ATTLIST a k CDATA '1' m NMTOKENS #IMPLIED>",
-    "<!ATTLIST b k ID #IMPLIED m (1|2) '2'>",
-    "<!ATTLIST a k NMTOKENS #IMPLIED m CDATA #IMPLIED>",
-    "<!ATTLIST b k ID #IMPLIED m (1|2) #REQUIRED>",
-    "<!ATTLIST a xmlns CDATA 'u:x'>",
-    "<!ATTLIST b xmlns:p CDATA 'u:x'>",
-    "<!ATTLIST a xmlns:p CDATA ''>",
-    "<!ATTLIST a p:k CDATA '1'>",
-    "<!ENTITY e '1&#60;b>2'>",
-    "<!ENTITY b '&#38;#60;'>",
-    "<!NOTATION n SYSTEM 'n'>",
-    "<!-- c -->",
-    "<?p i?>",
-)
+    "<!ENTITY e '1'>", "<!ENTITY e '1<b k=\"2\">2</b>&f;'>", "<!ENTITY f '<!-- c -->&#38;<?p i?>'>",
+    "<!ENTITY f '<b>'>", "<!ENTITY e '&e;'>", "<!ENTITY e SYSTEM 'file:///etc/hostname'>",
+    "<!ENTITY e PUBLIC '-//x' 'x'>", "<!ENTITY e SYSTEM 'x' NDATA n>", "<!ENTITY lt SYSTEM 'x'>",
+    "<!ENTITY % p \"<!ENTITY e SYSTEM 'x'>\">", "<!ENTITY % p SYSTEM 'x'>", "%p;", "<!ELEMENT a (b|c)*>",
+    "<!ATTLIST a k CDATA '1' m NMTOKENS #IMPLIED>", "<!ATTLIST b k ID #IMPLIED m (1|2) '2'>",
+    "<!ATTLIST a k NMTOKENS #IMPLIED m CDATA #IMPLIED>", "<!ATTLIST b k ID #IMPLIED m (1|2) #REQUIRED>",
+    "<!ATTLIST a xmlns CDATA 'u:x'>", "<!ATTLIST a xmlns:p CDATA ''>", "<!ATTLIST a p:k CDATA '1'>",
+    "<!ENTITY e '1&#60;b>2'>", "<!ENTITY b '&#38;#60;'>", "<!ATTLIST b xmlns:p CDATA 'u:x'>",
+    "<!NOTATION n SYSTEM 'n'>", "<!-- c -->", "<?p i?>",
+)  # fmt: skip
 
 PIECES = tuple(
     piece if isinstance(piece, bytes) else piece.encode("utf-8", "surrogatepass")
@@ -362,38 +340,3 @@ def check(documents: Sequence[bytes]) -> int:
         for stage in (cached, cached, cramped, cramped):
             assert stage.named(stage.evaluate(batch)) == expected
     return len(batch)
-
-
-# ---------------------------------------------------------------- for hours
-
-
-def main() -> None:
-    options = argparse.ArgumentParser(prog="python -m tests.support.fuzz_stage1", description=__doc__)
-    options.add_argument("--seconds", type=float, default=60, help="how long to go on")
-    options.add_argument("--seed", type=int, default=0, help="the first round's; each round's is one more")
-    chosen = options.parse_args()
-    end, seed, made, known = time.monotonic() + chosen.seconds, chosen.seed, 0, 0
-    while time.monotonic() < end:
-        rng = Random(seed)
-        documents = [mutated(rng) for _ in range(ROUND)]
-        try:
-            known += check(documents)
-        except Exception:
-            print(f"Failed, as it will again with --seed {seed}:", *guilty(documents), sep="\n")
-            raise
-        seed, made = seed + 1, made + ROUND
-    print(f"{made} documents, {known} of them read; the next seed is {seed}")
-
-
-def guilty(documents: Sequence[bytes]) -> Sequence[bytes]:
-    """The first document that fails alone; all of them if none does."""
-    for xml in documents:
-        try:
-            check([xml])
-        except Exception:
-            return [xml]
-    return documents
-
-
-if __name__ == "__main__":
-    main()

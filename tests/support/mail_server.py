@@ -22,8 +22,6 @@ class MailServer:
     encrypted: list[bool] = field(default_factory=list)
     answers: dict[str, str] = field(default_factory=dict)
     """What is answered to a recipient, or to `DATA`."""
-    directory: Path | None = None
-    """Where mails are written to, if anywhere."""
 
     async def handle_RCPT(  # noqa: N802  # as aiosmtpd calls it
         self, server: SMTP, session: Session, envelope: Envelope, address: str, options: list[str]
@@ -40,8 +38,6 @@ class MailServer:
             self.mails.append((str(envelope.mail_from), list(envelope.rcpt_tos), envelope.content))
             at_once = server.transport is not None and server.transport.get_extra_info("sslcontext") is not None
             self.encrypted.append(at_once or session.ssl is not None)
-            if self.directory is not None:
-                (self.directory / f"{len(self.mails)}.eml").write_bytes(envelope.content)
         return answer or "250 OK"
 
     def authenticate(
@@ -66,11 +62,9 @@ class _Controller(Controller):
 
 
 @contextmanager
-def mail_server(
-    certificate: Path | None = None, *, at_once: bool = False, auth: bool = False, directory: Path | None = None
-) -> Iterator[MailServer]:
+def mail_server(certificate: Path | None = None, *, at_once: bool = False, auth: bool = False) -> Iterator[MailServer]:
     """A server that runs until the end of the block. With a certificate it speaks TLS, `at_once` or after STARTTLS."""
-    found = MailServer(directory=directory)
+    found = MailServer()
     tls = None
     if certificate is not None:
         tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

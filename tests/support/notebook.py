@@ -33,6 +33,5 @@ def printed(notebook: nbformat.NotebookNode) -> list[str]:
 
 
 def write() -> None:
-    """Writes what the cells print into the notebook."""
     _, ran = run()
     nbformat.write(ran, NOTEBOOK)

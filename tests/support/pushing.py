@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from mmqjp.engine import Session
-from tests.support.places import ROOT
+from tests.processes import nursery
+from tests.processes.nursery import Program
+from tests.processes.programs import hurried
+from tests.support.cli import mmqjp
 
 PATIENCE = 60.0
 """Seconds after which a test gives up waiting."""
@@ -29,7 +32,7 @@ class Pushing:
 
     path: Path
     speed: int = 1
-    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    processes: list[Program] = field(default_factory=list)
     dropped: int = 0
 
     def __post_init__(self) -> None:
@@ -69,23 +72,27 @@ class Pushing:
         file.with_suffix(".tmp").write_text("".join(json.dumps(row) + "\n" for row in rows))
         file.with_suffix(".tmp").rename(file)
 
-    def start(self, *options: object, seam: str = "") -> subprocess.Popen[bytes]:
-        """Starts the service, which is killed at a seam of `tests.processes.hurried`, if one is named."""
-        command = [sys.executable, "-m", "tests.processes.hurried", self.speed, seam, "--config", self.config]
-        command += ["stream"]
-        command += ["--engine", "duckdb", "--source", self.path / "drops", "--state", self.state]
-        command += ["--queries", self.path / "queries.xscl", "--output", self.lines, "--log", "json"]
-        command += ["--lateness", "INF", "--idle-after", "INF", "--max-ahead", "INF", "--batch-size", "5", *options]
+    def start(self, *options: object, kill: tuple[str, int] | None = None) -> Program:
+        """Starts the service, which is killed at a moment of `tests.processes.kills`, if one is given."""
+        arguments = ["--config", self.config, "stream"]
+        arguments += ["--engine", "duckdb", "--source", self.path / "drops", "--state", self.state]
+        arguments += ["--queries", self.path / "queries.xscl", "--output", self.lines, "--log", "json"]
+        arguments += ["--lateness", "INF", "--idle-after", "INF", "--max-ahead", "INF", "--batch-size", "5", *options]
         with self.log.open("ab") as log:
-            process = subprocess.Popen([*map(str, command)], stderr=log, stdin=subprocess.DEVNULL, cwd=ROOT)
-        self.processes.append(process)
-        return process
+            self.processes.append(nursery.start(hurried, self.speed, *arguments, kill=kill, err=log))
+        return self.processes[-1]
 
     def stop(self) -> None:
         """Asks the service to end, which it must do well."""
         process = self.processes[-1]
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE) == 0, self.log.read_text()
+
+    def wait_for(self, is_so: Callable[[], object]) -> None:
+        """Waits until something is so, while the service runs."""
+        while not is_so():
+            with suppress(TimeoutError):
+                raise AssertionError(f"it ended with status {self.processes[-1].wait(0.05)}: {self.log.read_text()}")
 
     def wait_for_kill(self) -> None:
         """Waits until the service has been killed."""
@@ -99,9 +106,8 @@ class Pushing:
 
     def command(self, *arguments: object) -> str:
         """What a command of mmqjp prints, which must succeed."""
-        command = [sys.executable, "-m", "mmqjp", "--config", self.config, *arguments, "--state", self.state]
-        done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=PATIENCE, cwd=ROOT)
-        assert done.returncode == 0, done.stderr
+        done = mmqjp("--config", self.config, *map(str, arguments), "--state", self.state)
+        assert done.exit_code == 0, done.output
         return done.stdout
 
     def events(self, name: str) -> list[dict[str, Any]]:

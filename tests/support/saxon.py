@@ -43,7 +43,8 @@ declare function local:any($lefts as item()*, $op as xs:string, $rights as item(
   some $left in $lefts, $right in $rights satisfies local:compare(local:atom($left), $op, local:atom($right))
 };
 declare function local:time($text as xs:string) as xs:dateTime? {
-  let $text := normalize-space($text) || (if (contains($text, 'T')) then '' else 'T00:00:00')
+  let $given := upper-case(normalize-space($text)),
+      $text := $given || (if (contains($given, 'T')) then '' else 'T00:00:00')
   return if (not($text castable as xs:dateTime)) then ()
          else let $time := xs:dateTime($text)
               return if (exists(timezone-from-dateTime($time))) then $time

@@ -3,15 +3,18 @@
 import os
 import re
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
+from unittest.mock import patch
 
 import httpx
+
+from tests.processes import nursery
+from tests.processes.nursery import Program
+from tests.processes.programs import command
 
 START_SECONDS = 120
 
@@ -21,7 +24,7 @@ class Served:
     """A page that is served: the process, the link that was printed, and the state. `said` is printed after the link.
     A thread reads it: a process that nobody listens to would wait."""
 
-    process: subprocess.Popen[str]
+    process: Program
     link: str
     state: Path
     said: list[str]
@@ -44,19 +47,16 @@ class Served:
 
     def ended(self) -> tuple[int, str]:
         """Waits for its end, and returns the exit status and what was printed after the link."""
-        self.process.wait(START_SECONDS)
+        status = self.process.wait(START_SECONDS)
         self.listener.join(START_SECONDS)
-        return self.process.returncode, "".join(self.said)
+        return status, "".join(self.said)
 
 
 @contextmanager
 def served(state: Path, *arguments: object, **environment: str) -> Iterator[Served]:
     """Serves a state at any free port, until the end of the block."""
-    command = [sys.executable, "-m", "mmqjp", "serve", "--state", str(state), "--address", "127.0.0.1:0"]
-    process = subprocess.Popen(
-        [*command, *map(str, arguments)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-        env=os.environ | environment,
-    )  # fmt: skip
+    with patch.dict(os.environ, environment):
+        process = nursery.start(command, "serve", "--state", state, "--address", "127.0.0.1:0", *arguments)
     try:
         assert process.stderr is not None
         seen = ""

@@ -1,7 +1,8 @@
 """Helpers for tests of the service: a service over a state directory that takes each step when the test says so."""
 
 import json
-from collections.abc import Iterable
+import subprocess
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from threading import Event
@@ -16,6 +17,9 @@ from mmqjp.service.loop import Service, ServiceOptions
 from mmqjp.service.spool import Command, CommandResult, Spool
 from mmqjp.sinks.deliverer import OUTPUT_SINK
 from mmqjp.sinks.files import open_sink
+from tests.processes import nursery
+from tests.processes.nursery import Program
+from tests.processes.programs import command
 
 PAIRS = "S/a->x FOLLOWED BY {x = y, 10} S/a->y PUBLISH pairs"
 
@@ -72,17 +76,28 @@ class Directory:
                 opened.subscribe(text)
             self.service(opened, events, **options).run(None, StopAfter(10**9))
 
+    def start(self, *options: object) -> Program:
+        """Starts `mmqjp stream` in a process of its own."""
+        given = ["--engine", "duckdb", "--source", self.drops, "--state", self.state, "--log", "json", *options]
+        return nursery.start(command, "stream", *given)
+
     def ask(self, do: str, **arguments: Any) -> Command:
         return self.spool.submit(do, arguments)
 
-    def answer(self, command: Command) -> CommandResult:
-        found = self.spool.take_result(command)
+    def answer(self, asked: Command) -> CommandResult:
+        found = self.spool.take_result(asked)
         assert found is not None
         return found
 
     def pairs(self) -> list[tuple[str, ...]]:
         """The documents of the output lines."""
         return [tuple(json.loads(line)["documents"]) for line in self.output.read_text().splitlines()]
+
+
+def events_of(process: Program | subprocess.Popen[str], name: str) -> Iterator[dict[str, Any]]:
+    """The events of a name in the log of a process, as they come."""
+    assert process.stderr is not None
+    yield from (event for event in map(json.loads, process.stderr) if event["event"] == name)
 
 
 def streaming(place: Directory, engine: Session, session: Any, events: Events, **options: Any) -> Any:

@@ -9,11 +9,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tests.processes import nursery
+from tests.processes.programs import nobody
 
 
 def as_nobody(code: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
     """Runs code as the user nobody, if this process is root. `sys.argv[1:]` has the arguments."""
-    return nursery.run("tests.processes.nobody", code, *arguments)
+    return nursery.run(nobody, code, *arguments)
 
 
 def command_as_nobody(*arguments: str | Path) -> subprocess.CompletedProcess[str]:

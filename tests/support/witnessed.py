@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from bench.stage1_reference import Edge, Witnessed, check_side
-from templates.catalog import Catalog, Placement
+from bench.stage1_workload import WitnessSets, check_side
+from templates.catalog import Catalog, Placement, StepEdge
 from templates.witness import CHAIN_SHIFT, plain_node
 from xpath_stage.documents import StreamDocument
 from xpath_stage.evaluator import XPathStage
@@ -17,7 +17,7 @@ class Stage:
 
     def __init__(self, stage: XPathStage | None = None) -> None:
         self.catalog, self.stage = Catalog(), stage or XPathStage()
-        self.groups: dict[int, list[Edge]] = {}
+        self.groups: dict[int, list[StepEdge]] = {}
         self.standing: list[tuple[Conjunct, Placement]] = []
 
     def add(self, conjuncts: Iterable[Conjunct]) -> None:
@@ -30,8 +30,8 @@ class Stage:
         _, placement = self.standing.pop(index)
         self.stage.remove(self.catalog.remove(placement.row, 1, True)[0])
 
-    def evaluate(self, documents: Iterable[StreamDocument]) -> Witnessed:
-        return Witnessed(self.stage.evaluate(documents), self.groups)
+    def evaluate(self, documents: Iterable[StreamDocument]) -> WitnessSets:
+        return WitnessSets(self.stage.evaluate(documents), self.groups)
 
     def definition(self, variable: int) -> str:
         """The definition of a variable, which no other variable has, whatever the ids."""
@@ -39,7 +39,7 @@ class Stage:
         above = f"{step.stream}:" if step.parent is None else self.definition(step.parent) + " "
         return above + str(step.node)
 
-    def named(self, found: Witnessed) -> object:
+    def named(self, found: WitnessSets) -> object:
         """The witnesses with variables by definition and nodes with their functions, to compare stages whose ids
         differ."""
         functions_of = {number: functions for functions, number in self.catalog.chains.items()}

@@ -46,47 +46,46 @@ def minors(query: str) -> list[list[tuple[str, int | None]]]:
     return found
 
 
-def test_only_value_join_nodes_and_their_least_common_ancestors_stay():
-    text = "//r->r/a[./b[./c->c][./d/e->e]][./f->f][./g->g] JOIN {c = u AND e = v, 1 h} //x/y[./z->u]/w->v"
-    left, right = minors(text)
-    assert left == [
-        ("//r/a[./f][./g]/b", None),
-        ("//r/a[./f][./g]/b/c", 0),
-        ("//r/a[./f][./g]/b/d/e", 0),
-    ]
-    assert right == [("//x/y", None), ("//x/y/z", 0), ("//x/y/w", 0)]
-
-
-def test_inner_nodes_without_a_branch_are_contracted_and_those_with_one_kept():
-    (left, _) = minors("//a[./b/c[./d->d][./e->e]][./f->f] JOIN {d = x AND e = x AND f = x, 1 h} //x->x")
-    assert [parent for _, parent in left] == [None, 0, 1, 1, 0]
-    assert [text for text, _ in left] == ["//a", "//a/b/c", "//a/b/c/d", "//a/b/c/e", "//a/f"]
-
-
-def test_a_join_on_an_inner_node_gets_a_leaf_on_the_self_axis():
-    left, right = minors("//a->x[./b->y] JOIN {x = u AND y = u, 1 h} //c->u")
-    assert left == [("//a", None), ("//a/b", 0), ("//a.", 0)]
-    assert right == [("//c", None)]
-
-
-def test_a_function_gets_a_leaf_of_its_own():
-    left, right = minors("//a->x JOIN {lower-case(x) = u AND x = u AND host(lower-case(x)) = u, 1 h} //c->u")
-    assert left == [
-        ("//a", None), ("//a.[lower-case]", 0), ("//a.", 0), ("//a.[lower-case][host]", 0)
-    ]  # fmt: skip
-    assert right == [("//c", None)]
-    (left, _) = minors("//a->x JOIN {lower-case(x) = u, 1 h} //c->u")
-    assert left == [("//a.[lower-case]", None)]
-
-
-def test_a_filter_s_minor_is_the_top_of_its_pattern():
-    assert minors("//a/b->x[@k][. = '1']/c") == [[('//a[./b[. = "1"][./@k][./c]]', None)]]
-
-
-def test_branches_of_a_definition_are_sorted_and_none_stands_twice():
-    one = minors("//a[./c][./b][./c][not(./d)][. = '1']/x->x JOIN {x = u, 1 h} //x->u")
-    two = minors("//a[. = '1'][./b->unused][not(./d)][./c]/x->x JOIN {x = u, 1 h} //x->u")
-    assert one == two == [[('//a[. = "1"][not(./d)][./b][./c]/x', None)], [("//x", None)]]
+@pytest.mark.parametrize(
+    ("query", "sides"),
+    [
+        # Value-join nodes stay, and their least common ancestors.
+        (
+            "//r->r/a[./b[./c->c][./d/e->e]][./f->f][./g->g] JOIN {c = u AND e = v, 1 h} //x/y[./z->u]/w->v",
+            [
+                [("//r/a[./f][./g]/b", None), ("//r/a[./f][./g]/b/c", 0), ("//r/a[./f][./g]/b/d/e", 0)],
+                [("//x/y", None), ("//x/y/z", 0), ("//x/y/w", 0)],
+            ],
+        ),
+        # Inner nodes without a branch are contracted, and those with one stay.
+        (
+            "//a[./b/c[./d->d][./e->e]][./f->f] JOIN {d = x AND e = x AND f = x, 1 h} //x->x",
+            [
+                [("//a", None), ("//a/b/c", 0), ("//a/b/c/d", 1), ("//a/b/c/e", 1), ("//a/f", 0)],
+                [("//x", None)],
+            ],
+        ),
+        # A join on an inner node gets a leaf on the self axis, and a function a leaf of its own.
+        (
+            "//a->x[./b->y] JOIN {x = u AND y = u, 1 h} //c->u",
+            [[("//a", None), ("//a/b", 0), ("//a.", 0)], [("//c", None)]],
+        ),
+        (
+            "//a->x JOIN {lower-case(x) = u AND x = u AND host(lower-case(x)) = u, 1 h} //c->u",
+            [[("//a", None), ("//a.[lower-case]", 0), ("//a.", 0), ("//a.[lower-case][host]", 0)], [("//c", None)]],
+        ),
+        ("//a->x JOIN {lower-case(x) = u, 1 h} //c->u", [[("//a.[lower-case]", None)], [("//c", None)]]),
+        # That of a filter is the top of its pattern.
+        ("//a/b->x[@k][. = '1']/c", [[('//a[./b[. = "1"][./@k][./c]]', None)]]),
+        # Branches of a definition are sorted, and none stands twice.
+        *(
+            (f"//a{left} JOIN {{x = u, 1 h}} //x->u", [[('//a[. = "1"][not(./d)][./b][./c]/x', None)], [("//x", None)]])
+            for left in ("[./c][./b][./c][not(./d)][. = '1']/x->x", "[. = '1'][./b->unused][not(./d)][./c]/x->x")
+        ),
+    ],
+)
+def test_minors(query: str, sides: list[list[tuple[str, int | None]]]):
+    assert minors(query) == sides
 
 
 # ---------------------------------------------------------------- sharing
@@ -94,48 +93,35 @@ def test_branches_of_a_definition_are_sorted_and_none_stands_twice():
 Q1 = "S//book[./author->a][./title->t] JOIN {a = b AND t = u, 1 h} S//blog[./author->b][./title->u]"
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        pytest.param(Q1.replace("1 h", "2 h"), id="other window"),
-        pytest.param(Q1.replace("JOIN", "FOLLOWED BY"), id="other operator"),
-        pytest.param(
-            "S//book[./title->x1][./author->x2] JOIN {x3 = x1 AND x2 = x4, 1 h} S//blog[./author->x4][./title->x3]",
-            id="other order and names",
-        ),
-        pytest.param(
-            "S//book[./author->a][./title->t] JOIN {a = y AND t = z AND a != 'x', 1 h} S//blog[./author->y]/title->z",
-            id="a path for a branch, and a residual",
-        ),
-        pytest.param(
-            "SELECT n FROM S//book->n JOIN {n/author = m/author AND n/title = m/title, 1 h} S//blog->m",
-            id="paths on variables",
-        ),
-    ],
-)
-def test_the_same_conjunctive_query_shares_a_row(other: str):
-    one, two = placed(Q1, other)
-    assert (one.row, one.template) == (two.row, two.template)
+SAME = {
+    "other window": Q1.replace("1 h", "2 h"),
+    "other operator": Q1.replace("JOIN", "FOLLOWED BY"),
+    "other order and names": (
+        "S//book[./title->x1][./author->x2] JOIN {x3 = x1 AND x2 = x4, 1 h} S//blog[./author->x4][./title->x3]"
+    ),
+    "a path for a branch, and a residual": (
+        "S//book[./author->a][./title->t] JOIN {a = y AND t = z AND a != 'x', 1 h} S//blog[./author->y]/title->z"
+    ),
+    "paths on variables": ("SELECT n FROM S//book->n JOIN {n/author = m/author AND n/title = m/title, 1 h} S//blog->m"),
+}
+OTHERS = {
+    "other stream": Q1.replace("S//blog", "T//blog"),
+    "other axis": Q1.replace("S//blog", "S/blog"),
+    "other axis below": Q1.replace("./title->t", ".//title->t"),
+    "a branch more": Q1.replace("S//book[", "S//book[./isbn]["),
+    "a condition more": Q1.replace("S//book[", "S//book[. = 'x']["),
+    "a condition on the leaf": Q1.replace("./title->t", "./title->t[not(@k)]"),
+    "an attribute": Q1.replace("./title->t", "@title->t"),
+    "another name test": Q1.replace("./title->t", "./*:title->t"),
+    "a function": Q1.replace("a = b", "lower-case(a) = b"),
+}
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        pytest.param(Q1.replace("S//blog", "T//blog"), id="other stream"),
-        pytest.param(Q1.replace("S//blog", "S/blog"), id="other axis"),
-        pytest.param(Q1.replace("./title->t", ".//title->t"), id="other axis below"),
-        pytest.param(Q1.replace("S//book[", "S//book[./isbn]["), id="a branch more"),
-        pytest.param(Q1.replace("S//book[", "S//book[. = 'x']["), id="a condition more"),
-        pytest.param(Q1.replace("./title->t", "./title->t[not(@k)]"), id="a condition on the leaf"),
-        pytest.param(Q1.replace("./title->t", "@title->t"), id="an attribute"),
-        pytest.param(Q1.replace("./title->t", "./*:title->t"), id="another name test"),
-        pytest.param(Q1.replace("a = b", "lower-case(a) = b"), id="a function"),
-    ],
-)
-def test_another_definition_is_another_variable_in_the_same_template(other: str):
-    one, two = placed(Q1, other)
+@pytest.mark.parametrize("what", [*SAME, *OTHERS])
+def test_the_same_conjunctive_query_shares_a_row_and_another_definition_the_template(what: str):
+    one, two = placed(Q1, SAME.get(what) or OTHERS[what])
     assert one.template == two.template
-    assert one.row != two.row
+    assert (one.row == two.row) is (what in SAME)
 
 
 def test_a_condition_above_the_top_of_the_minor_counts():
@@ -144,11 +130,15 @@ def test_a_condition_above_the_top_of_the_minor_counts():
     assert {one.template, two.template, three.template} == {0}
 
 
-def test_a_template_and_its_mirror_image_are_two():
-    narrow = "S//a[./b->x][./c->y] JOIN {x = z AND y = z, 1 h} S//d->z"
-    mirror = "S//d->z JOIN {x = z AND y = z, 1 h} S//a[./b->x][./c->y]"
-    one, two = placed(narrow, mirror)
+def test_a_template_and_its_mirror_image_are_two_and_rows_that_differ_in_which_slots_are_joined():
+    one, two = placed(
+        "S//a[./b->x][./c->y] JOIN {x = z AND y = z, 1 h} S//d->z",
+        "S//d->z JOIN {x = z AND y = z, 1 h} S//a[./b->x][./c->y]",
+    )
     assert one.template != two.template
+    straight = "S//a[./b->x][./c->y] JOIN {x = u AND y = v, 1 h} S//a[./b->u][./c->v]"
+    one, two = placed(straight, straight.replace("x = u AND y = v", "x = v AND y = u"))
+    assert one.template == two.template and one.row != two.row
 
 
 def test_mirrored_slots_of_one_side_share_a_row():
@@ -163,14 +153,10 @@ def test_mirrored_slots_of_one_side_share_a_row():
 
 
 def test_two_slots_with_one_variable_are_not_merged():
-    catalog = Catalog()
-    one, change = catalog.add(
-        conjunct("S//a[./b->x][./b->y] JOIN {x = u AND y = v, 1 h} S//c[./d->u][./e->v]"), 1, True
-    )
-    (row,) = change.rows
-    _, left1, left2, _, right1, right2 = row.variables
-    assert left1 == left2
-    assert right1 != right2
+    catalog, query = Catalog(), "S//a[./b->x][./b->y] JOIN {x = u AND y = v, 1 h} S//c[./d->u][./e->v]"
+    one, change = catalog.add(conjunct(query), 1, True)
+    _, left1, left2, _, right1, right2 = change.rows[0].variables
+    assert left1 == left2 and right1 != right2
     assert len(catalog.templates[one.template].parents) == 6
 
 
@@ -179,17 +165,7 @@ def test_a_self_join_has_the_same_variables_on_both_sides():
     _, change = catalog.add(conjunct("S//a[./b->x][./c->y] JOIN {x = u AND y = v, 1 h} S//a[./b->u][./c->v]"), 1, True)
     (row,) = change.rows
     assert row.variables[:3] == row.variables[3:]
-    assert len(change.steps) == 3
-    assert len(change.edges) == 2
-    assert len(change.values) == 2
-
-
-def test_rows_that_differ_in_which_slots_are_joined_are_two():
-    straight = "S//a[./b->x][./c->y] JOIN {x = u AND y = v, 1 h} S//a[./b->u][./c->v]"
-    crossed = "S//a[./b->x][./c->y] JOIN {x = v AND y = u, 1 h} S//a[./b->u][./c->v]"
-    one, two = placed(straight, crossed)
-    assert one.template == two.template
-    assert one.row != two.row
+    assert [len(change.steps), len(change.edges), len(change.values)] == [3, 2, 2]
 
 
 # ---------------------------------------------------------------- canonical forms
@@ -294,9 +270,7 @@ def test_a_single_node_side_is_bound_by_its_self_row():
         "  R_binW(docid2, var2, var2, node2, node2),",
         "  R_T(qid, var1, var2, wl)",
     ]
-
-
-def test_a_filter_reads_the_batch_alone():
+    # A filter reads the batch alone.
     assert conjunctive_query(Shape(1, (None,), ()), "T").datalog().splitlines() == [
         "R_outT(qid, docid1, node1, wl) :-",
         "  R_binW(docid1, var1, var1, node1, node1),",
@@ -305,22 +279,16 @@ def test_a_filter_reads_the_batch_alone():
 
 
 @pytest.mark.parametrize("shape", templates(3, flat=False))
-def test_each_edge_of_the_shape_is_one_atom(shape: Shape):
+def test_each_edge_of_the_shape_is_one_atom_and_over_the_views_only_inner_ones(shape: Shape):
     for query in (conjunctive_query(shape, "T"), executable_query(shape, "T")):
         binary = [(a.args[1], a.args[2]) for a in query.body if a.relation.startswith("R_bin")]
         assert sorted(binary) == sorted((f"var{a + 1}", f"var{b + 1}") for a, b in shape.binary_rows())
         values = [a for a in query.body if a.relation.startswith(("R_doc", "R_vj"))]
         assert len(values) == len(shape.joins) * (1 if values[0].relation == "R_vj" else 2)
-        bound = {arg for atom in query.body for arg in atom.args}
-        assert set(query.head.args) <= bound
-
-
-@pytest.mark.parametrize("shape", templates(3, flat=False))
-def test_over_the_views_only_inner_edges_need_r_bin(shape: Shape):
+        assert set(query.head.args) <= {arg for atom in query.body for arg in atom.args}
     inner = [edge for edge in shape.binary_rows() if edge[1] in shape.parents]
     for query, copies in ((views_query(shape, "T"), 2), (executable_views_query(shape, "T"), 1)):
         binary = [(a.args[1], a.args[2]) for a in query.body if a.relation.startswith("R_bin")]
         assert sorted(binary) == sorted((f"var{a + 1}", f"var{b + 1}") for a, b in inner)
         assert len(query.body) == len(inner) + copies * len(shape.joins) + 1
-        bound = {arg for atom in query.body for arg in atom.args}
-        assert set(query.head.args) <= bound
+        assert set(query.head.args) <= {arg for atom in query.body for arg in atom.args}

@@ -15,9 +15,7 @@ from xpath_stage.binder import bindings
 from xpath_stage.documents import ParsedDocument, parse_document
 from xscl.algebra.trees import PatternNode
 from xscl.lower import PatternBuilder
-from xscl.parser import parse_script
 from xscl.printer import to_xscl
-from xscl.syntax import Block
 
 
 @given(st.randoms(use_true_random=False), st.booleans())
@@ -65,15 +63,3 @@ def variable_paths(pattern: PatternNode, path: tuple[int, ...]) -> Iterator[tupl
 def as_oracle(document: ParsedDocument, node: tuple[int, int]) -> Node:
     element, place = node
     return Node(element, document.attribute(element, place)[0] if place else None)
-
-
-def test_the_binder_holds_given_nodes_fixed():
-    block = parse_script("SELECT y FROM //a->x[./b->y]/c->z").queries[0].source
-    assert isinstance(block, Block)
-    pattern = PatternBuilder({}).path(block.steps)
-    document = parse_document(b"<a><b/><b/><c/><a><b/><c/></a></a>")
-    assert len(bindings(pattern, document)) == 3
-    assert bindings(pattern, document, {(): (4, 0)}) == {(("x", (4, 0)), ("y", (5, 0)), ("z", (6, 0)))}
-    assert [dict(bound)["x"] for bound in bindings(pattern, document, {(0,): (2, 0)})] == [(0, 0)]
-    assert bindings(pattern, document, {(0,): (2, 0), (): (4, 0)}) == set()
-    assert bindings(pattern, document, {(1,): (4, 0)}) == set()

@@ -21,7 +21,7 @@ TIMES = ("2026-07-16", "2026-07-16T00:00:00Z", "2026-07-17", "soon", "")
 @pytest.mark.parametrize("op", ORDER)
 def test_sets_are_compared_as_each_value_with_each(op: CompareOp) -> None:
     rng = Random(op)
-    for _ in range(3000):
+    for _ in range(500):
         left, right = (rng.choices(TEXTS, k=rng.randrange(4)) for _ in range(2))
         number = rng.choice((1.0, 0.0, float("nan"), 2.0))
         assert compare_values(op, left, right) is any(oracle(op, *pair) for pair in product(left, right))  # type: ignore[arg-type]  # lists are not covariant
@@ -34,7 +34,7 @@ def test_sets_are_compared_as_each_value_with_each(op: CompareOp) -> None:
 @pytest.mark.parametrize("op", ["=", "!="])
 def test_two_paths_are_compared_as_libxml2_does(op: str) -> None:
     rng = Random(op)
-    for _ in range(1000):
+    for _ in range(200):
         names = rng.choices("ab", k=rng.randrange(6))
         xml = f"<r k='1'>{''.join(f'<{name}>{rng.choice(TEXTS)}</{name}>' for name in names)}</r>"
         root = etree.fromstring(xml)
@@ -74,6 +74,6 @@ def test_one_text_at_a_time_is_in_memory(condition: str) -> None:
 
 
 def test_only_comparisons_of_two_paths_become_ours() -> None:
-    for condition in ('./a = "./b = ./c"', ".5 = 0.5", "./a = 1 and ./b = ./c", '*[local-name() = "a" and . = "b"]',
-                      'contains(./a, " = ./b")', "concat(\"a\", '\"', \" = \") = ./b"):  # fmt: skip
+    others = ['./a = "./b = ./c"', ".5 = 0.5", "./a = 1 and ./b = ./c", 'contains(./a, " = ./b")']
+    for condition in (*others, '*[local-name() = "a" and . = "b"]', 'concat("a", \'"\', " = ") = ./b'):
         assert filters._by_sets(condition) == condition

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from encodings.aliases import aliases
 from random import Random
 
@@ -13,7 +11,6 @@ from hypothesis import strategies as st
 
 from tests.generate.seeds import seeds
 from tests.support.fuzz_stage1 import ROUND, SEEDS, check, decoded, mutated, parsed, read, reference
-from tests.support.places import ROOT
 from xpath_stage.documents import DocumentError, parse_document
 
 # ---------------------------------------------------------------- fuzzing
@@ -24,41 +21,21 @@ def test_any_bytes_are_read_as_expat_reads_them_or_refused(xml: bytes):
     parsed(xml)
 
 
-@given(st.randoms(use_true_random=False))
-def test_mutated_documents_are_read_as_expat_reads_them_or_refused(rng: Random):
-    parsed(mutated(rng))
-
-
-@pytest.mark.parametrize("seed", seeds(1, 4))
-def test_many_mutated_documents(seed: int):
+@pytest.mark.parametrize("seed", seeds(1, 20))
+def test_mutated_documents_are_read_as_expat_reads_them_or_refused(seed: int):
     rng = Random(seed)
-    documents = [parsed(mutated(rng)) for _ in range(10_000)]
-    assert sum(document is not None for document in documents) > 1_000
+    assert sum(parsed(mutated(rng)) is not None for _ in range(5_000)) > 500
 
 
 @pytest.mark.parametrize("seed", seeds(1, 6))
 def test_what_is_read_is_matched_exactly(seed: int):
     rng = Random(seed)
-    assert sum(check([mutated(rng) for _ in range(ROUND)]) for _ in range(4)) > 20
+    assert sum(check([mutated(rng) for _ in range(ROUND)]) for _ in range(2)) > 10
 
 
-@given(st.lists(st.randoms(use_true_random=False).map(mutated), max_size=2))
-def test_few_documents_are_matched_exactly(documents: list[bytes]):
-    check(documents)
-
-
-@pytest.mark.parametrize("xml", SEEDS)
-def test_the_fuzzer_starts_from_documents_that_are_read(xml: bytes):
-    document = parsed(xml)
-    assert document is not None
-    assert read(document).content() == reference(decoded(xml)).content()
-
-
-def test_the_fuzzer_runs_for_a_given_time():
-    command = [sys.executable, "-m", "tests.support.fuzz_stage1", "--seconds", "0.01", "--seed", "7"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=120)
-    assert done.stdout.startswith(f"{ROUND} documents, ")
-    assert done.stdout.endswith("the next seed is 8\n")
+def test_the_fuzzer_starts_from_documents_that_are_read():
+    for xml in SEEDS:
+        assert (document := parsed(xml)) and read(document).content() == reference(decoded(xml)).content()
 
 
 # ---------------------------------------------------------------- no external entity gets in
@@ -66,22 +43,19 @@ def test_the_fuzzer_runs_for_a_given_time():
 OUTSIDE = "<!DOCTYPE a [<!ENTITY e SYSTEM 'file:///etc/hostname'>]>"
 
 
-def test_an_external_entity_is_refused_wherever_its_declaration_stands():
+def test_an_external_entity_is_refused_wherever_its_declaration_stands_and_in_all_encodings():
     text = "<?xml version='1.0'?>\n<a k='1'>1<b>&#50;</b></a>\n"
     for place in range(len(text) + 1):
         for xml in (text, text[22:], text[22:].upper()):
             refused((xml[:place] + OUTSIDE + xml[place:]).encode())
-
-
-def test_an_external_entity_is_refused_in_all_encodings():
     for encoding in sorted({*aliases.values(), "utf-16-le", "utf-32-be", "utf-8-sig"}):
         for start in ("", "\ufeff", f"<?xml version='1.0' encoding='{encoding}'?>"):
             for root in ("<a/>", "<a>&e;</a>"):
                 try:
-                    xml = (start + OUTSIDE + root).encode(encoding)
+                    encoded = (start + OUTSIDE + root).encode(encoding)
                 except (LookupError, UnicodeError, AttributeError, TypeError):
                     continue
-                refused(xml)
+                refused(encoded)
 
 
 @given(st.binary(max_size=4), st.sampled_from(["", "<a>", "<A k='", "\0", "\ufeff", "<a/>", " "]), st.booleans())
@@ -104,29 +78,26 @@ LAST = "<c xmlns='relative'/>"
 @pytest.mark.parametrize(
     "xml",
     [
+        # A prefix that is not declared, an attribute given twice, and the text of undeclared entities lost.
         f"<a><p:b/>{LAST}</a>",
         f"<a><b p:k='1' p:k='2'/>{LAST}</a>",
         f"<a:b:c>{LAST}</a:b:c>",
         f"<!DOCTYPE a SYSTEM 'x'><a>1&e;2{LAST}</a>",
         f"<!DOCTYPE a [<!ENTITY % p '<!ENTITY e \"2\">'>%p;]><a>1&e;3{LAST}</a>",
         "<!DOCTYPE a [<!ENTITY % p \"<!ENTITY e SYSTEM 'x'>\">%p;<!ENTITY lt 'y'>]><a/>",
+        # A brace would end the namespace in lxml's names.
+        "<a xmlns='u}x'><b>1</b></a>",
+        "<!DOCTYPE a [<!ATTLIST a xmlns CDATA 'u}x'>]><a><b>1</b></a>",
     ],
 )
-def test_an_error_before_a_warning_is_an_error(xml: str):
-    """A namespace's prefix that is not declared, an attribute given twice, and the text of undeclared entities lost."""
+def test_what_was_overlooked_is_refused(xml: str):
     refused(xml.encode())
-
-
-def test_a_namespace_may_not_hold_a_brace():
-    """It would end the namespace in lxml's names."""
-    refused(b"<a xmlns='u}x'><b>1</b></a>")
-    refused(b"<!DOCTYPE a [<!ATTLIST a xmlns CDATA 'u}x'>]><a><b>1</b></a>")
 
 
 @pytest.mark.xfail(reason="libxml2 reads an entity's elements without the namespaces of where it is used")
 def test_elements_of_an_entity_are_in_the_namespace_of_where_it_is_used():
     document = parse_document(b"<!DOCTYPE a [<!ENTITY e '<b/>'>]><a xmlns='u:x'>&e;</a>")
-    assert [element.tag for element in document.elements] == ["{u:x}a", "{u:x}b"]
+    assert document.elements[1].tag == "{u:x}b"
 
 
 @pytest.mark.xfail(reason="libxml2 takes carriage returns in entities for ends of lines")

@@ -12,7 +12,6 @@ import duckdb
 import pytest
 
 from feeds.documents import Document
-from join_stage.protocol import PLANS
 from mmqjp.engine import Session
 from templates.catalog import StepEdge
 from tests.generate.joins import SECOND
@@ -121,12 +120,11 @@ def test_after_a_restart_what_was_one_group_is_so_with_its_number():
 # ------------------------------------------------------------ documents
 
 
-@pytest.mark.parametrize("plan", PLANS)
 @pytest.mark.parametrize("kind", [contains, has])
-def test_documents_of_all_kinds_make_no_more_groups_than_the_queries_allow(kind, plan: str):
-    rng = random.Random(plan)
-    items = {f"d{n}": random_fields(rng) for n in range(60 if plan != "signature" else 300)}
-    with Session("duckdb", plan=plan) as engine:
+def test_documents_of_all_kinds_make_no_more_groups_than_the_queries_allow(kind):
+    rng = random.Random(1)
+    items = {f"d{n}": random_fields(rng) for n in range(150)}
+    with Session("duckdb") as engine:
         engine.subscribe("; ".join(map(kind, range(FIELDS))))
         engine.process([document(n, fields) for n, fields in enumerate(items.values())])
         edges = len(engine.catalog.edges())
@@ -139,6 +137,7 @@ def test_documents_of_all_kinds_make_no_more_groups_than_the_queries_allow(kind,
         assert engine.stage1_counters()["groups"] <= most
 
 
+@pytest.mark.soak
 def test_the_same_on_spark(spark: SparkSession, tmp_path: Path):
     rng = random.Random(1)
     items = {f"d{n}": random_fields(rng) for n in range(120)}
@@ -157,14 +156,13 @@ def test_the_same_on_spark(spark: SparkSession, tmp_path: Path):
         assert pairs(engine, [other(10_003)]) == expected | {("n3", "d10001")}
 
 
-@pytest.mark.parametrize("reopened", [False, True])
-def test_queries_that_come_one_by_one_make_groups_of_few_rows(reopened: bool, tmp_path: Path):
+def test_queries_that_come_one_by_one_make_groups_of_few_rows_also_after_restarts(tmp_path: Path):
     every = range(FIELDS)
     engine = Session("duckdb", state=tmp_path)
     for number in every:
         engine.subscribe(has(number))
         engine.process([document(number, every)])
-        if reopened and number % 5 == 0:
+        if number % 10 == 5:
             engine.close()
             engine = Session("duckdb", state=tmp_path)
     edges = len(engine.catalog.edges())
@@ -209,15 +207,14 @@ def test_groups_of_documents_that_were_evicted_go():
     rng = random.Random(3)
     with Session("duckdb", lateness=0) as engine:
         engine.subscribe(windowed)
-        for number in range(0, 100, 2):
+        for number in range(0, 60, 2):
             engine.process([document(number + n, random_fields(rng)) for n in (0, 1)])
         many = rows_of_groups(engine)
         engine.prune(None)
         assert rows_of_groups(engine) < many / 4
         kept = engine.sql("SELECT DISTINCT grp FROM bound").num_rows
         assert counted(engine) == (kept, kept)
-        found = pairs(engine, [document(100, {7}), other(101)])
-        assert ("n7", "d100") in found
+        assert ("n7", "d60") in pairs(engine, [document(60, {7}), other(61)])
 
 
 def test_a_prune_that_cannot_be_committed_changes_nothing():
@@ -245,11 +242,11 @@ def test_queries_that_come_and_go_leave_no_groups_without_a_prune(monkeypatch: p
     with Session("duckdb") as engine:
         engine.subscribe("; ".join(map(has, range(10))))
         most = 0
-        for number in range(10, 60):
+        for number in range(10, 40):
             engine.subscribe(has(number))
             engine.process([document(number, range(number + 1))])
             most = max(most, rows_of_groups(engine))
             engine.unsubscribe(f"n{number}")
-        assert most < 500
-        expected = {(f"n{n}", f"d{m}") for n in range(10) for m in range(10, 60)}
+        assert most < 300
+        expected = {(f"n{n}", f"d{m}") for n in range(10) for m in range(10, 40)}
         assert pairs(engine, [other(1000)]) == expected

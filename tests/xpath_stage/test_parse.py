@@ -34,17 +34,10 @@ def test_attributes_are_found_by_their_place():
 @pytest.mark.parametrize(
     ("xml", "value"),
     [
-        (b"<a/>", ""),
-        (b"<a></a>", ""),
-        (b"<a> 1\n 2 </a>", " 1\n 2 "),
-        (b"<a>1\r\n2\r3</a>", "1\n2\n3"),
-        (b"<a>1<b>2<c/>3</b>4</a>", "1234"),
-        (b"<!-- 0 --><a>1<!-- 2 -->3</a><!-- 4 -->", "13"),
-        (b"<a>1<b/><!-- 2 -->3</a>", "13"),
-        (b"<a><!-- 1 --></a>", ""),
-        (b"<a>1<?p 2?>3</a>", "13"),
-        (b"<a><![CDATA[<1>]]>2<![CDATA[]]>3</a>", "<1>23"),
-        (b"<a>&lt;&#49;&#x32;&amp;</a>", "<12&"),
+        *((b"<a/>", ""), (b"<a></a>", ""), (b"<a> 1\n 2 </a>", " 1\n 2 "), (b"<a>1\r\n2\r3</a>", "1\n2\n3")),
+        *((b"<a>1<b>2<c/>3</b>4</a>", "1234"), (b"<!-- 0 --><a>1<!-- 2 -->3</a><!-- 4 -->", "13")),
+        *((b"<a>1<b/><!-- 2 -->3</a>", "13"), (b"<a><!-- 1 --></a>", ""), (b"<a>1<?p 2?>3</a>", "13")),
+        *((b"<a><![CDATA[<1>]]>2<![CDATA[]]>3</a>", "<1>23"), (b"<a>&lt;&#49;&#x32;&amp;</a>", "<12&")),
         (b'<!DOCTYPE a [<!ENTITY e "1">]><a>&e;2</a>', "12"),
         (b'<!DOCTYPE a [<!ENTITY e "1<b>2</b>&f;"><!ENTITY f "3">]><a>0&e;4</a>', "01234"),
         (b'<!DOCTYPE a [<!ENTITY e "<!-- 1 -->2">]><a>&e;</a>', "2"),
@@ -56,9 +49,8 @@ def test_string_values(xml: bytes, value: str):
 
 def test_elements_of_an_entity_are_elements():
     document = parse_document(b'<!DOCTYPE a [<!ENTITY e "1<b>2</b>">]><a>&e;<c>3</c></a>')
-    assert [(str(e.tag), document.string_value(i)) for i, e in enumerate(document.elements)] == [
-        ("a", "123"), ("b", "2"), ("c", "3"),
-    ]  # fmt: skip
+    values = {str(element.tag): document.string_value(number) for number, element in enumerate(document.elements)}
+    assert values == {"a": "123", "b": "2", "c": "3"}
 
 
 def test_entities_in_attributes_are_expanded_and_white_space_is_normalised_to_spaces():
@@ -66,28 +58,14 @@ def test_entities_in_attributes_are_expanded_and_white_space_is_normalised_to_sp
     assert document.attribute(0, 1) == ("k", "1&2  3\n4")
 
 
-@pytest.mark.parametrize("default", ["CDATA '1'", "CDATA #FIXED '1'", "(1|2) '1'", "NMTOKENS ''", 'CDATA "1"'])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32"])
 @pytest.mark.parametrize("trusted", [False, True])
-def test_a_doctype_s_default_of_an_attribute_is_refused(default: str, trusted: bool):
-    for encoding in ("utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32"):
-        for before in ("", "<!-- <!DOCTYPE b> -->\n<?p i?>"):
-            xml = f"{before}<!DOCTYPE a [<!-- ' --><!ATTLIST b m CDATA #IMPLIED>\n<!ATTLIST a\nk {default}>]><a/>"
-            with pytest.raises(DocumentError, match="gives an attribute of 'a' a default"):
-                parse_document(xml.encode(encoding), trusted=trusted)
-
-
-@pytest.mark.parametrize(
-    "subset",
-    ["<!-- <!ATTLIST a k CDATA '1'> -->", "<?p <!ATTLIST a k CDATA '1'>?>", "<!ENTITY e \"<!ATTLIST a k CDATA '1'>\">",
-     "<!ATTLIST a k CDATA #IMPLIED><!ELEMENT a ANY>", "<!ENTITY % p \"<!ATTLIST a k CDATA '1'>\">"],
-)  # fmt: skip
-def test_what_only_looks_like_a_default_is_none(subset: str):
-    assert not parse_document(f"<!DOCTYPE a [{subset}]><a/>".encode()).elements[0].attrib
-
-
-def test_attributes_are_normalised_by_the_types_that_the_doctype_gives_them():
-    xml = b"<!DOCTYPE a [<!ATTLIST a k NMTOKENS #IMPLIED m CDATA #IMPLIED>]><a k='  1 \n 2&#32; ' m=' 1\n '/>"
-    assert parse_document(xml).root.items() == [("k", "1 2"), ("m", " 1  ")]
+def test_a_doctype_s_default_of_an_attribute_is_refused(encoding: str, trusted: bool):
+    for default in ("CDATA '1'", "CDATA #FIXED '1'", "(1|2) '1'", "NMTOKENS ''", 'CDATA "1"'):
+        subset = f"<!-- ' --><!ATTLIST b m CDATA #IMPLIED>\n<!ATTLIST a\nk {default}>"
+        xml = f"<!-- <!DOCTYPE b> -->\n<?p i?><!DOCTYPE a [{subset}]><a/>"
+        with pytest.raises(DocumentError, match="gives an attribute of 'a' a default"):
+            parse_document(xml.encode(encoding), trusted=trusted)
 
 
 def test_references_to_parameter_entities_are_refused():
@@ -96,16 +74,11 @@ def test_references_to_parameter_entities_are_refused():
             parse_document(f"<!DOCTYPE a [<!ENTITY % p '{value}'>%p;]><a/>".encode())
 
 
-@pytest.mark.parametrize("encoding", ["iso-2022-jp", "shift_jis", "no-such", "utf-16"])
+@pytest.mark.parametrize("encoding", ["iso-2022-jp", "shift_jis", "no-such", "utf-16", "utf-7"])
 def test_declarations_are_refused_in_an_encoding_in_which_they_cannot_be_looked_for(encoding: str):
-    with pytest.raises(DocumentError, match=encoding):
-        parse_document(f"<?xml version='1.0' encoding='{encoding}'?><!DOCTYPE a [<!ELEMENT a ANY>]><a/>".encode())
-
-
-def test_a_doctype_that_only_the_parser_sees_is_refused():
-    xml = b"<?xml version='1.0' encoding='utf-7'?>" + "<!DOCTYPE a [<!ELEMENT a ANY>]><a/>".encode("utf-7")
-    with pytest.raises(DocumentError):
-        parse_document(xml)
+    subset = "<!DOCTYPE a [<!ELEMENT a ANY>]><a/>".encode("utf-7" if encoding == "utf-7" else "ascii")
+    with pytest.raises(DocumentError, match=encoding if encoding != "utf-7" else ""):
+        parse_document(f"<?xml version='1.0' encoding='{encoding}'?>".encode() + subset)
 
 
 # ---------------------------------------------------------------- encodings
@@ -137,20 +110,11 @@ def test_a_declared_encoding_is_believed():
 @pytest.mark.parametrize(
     ("xml", "line", "cause"),
     [
-        (b"", 1, "Document is empty"),
-        (b"  \n ", 2, ""),
-        (b"text", 1, "Start tag expected"),
-        (b"<a>", 1, ""),
-        (b"<a>\n</b>", 2, "mismatch"),
-        (b"<a/>\n\n<b/>", 3, "Extra content"),
-        (b"<a>\x00</a>", 1, ""),
-        (b"<a>\n&#0;</a>", 2, "invalid xmlChar value 0"),
-        (b"<a>\n\x01</a>", 2, "invalid Char value 1"),
-        (b"<a>&nbsp;</a>", 1, "'nbsp' not defined"),
-        (b"<a k='1' k='2'/>", 1, "redefined"),
-        (b"<p:a/>", 1, "prefix p on a is not defined"),
-        (b"<a>\xe9</a>", 1, ""),
-        (b"<a>\xed\xa0\x80</a>", 1, ""),
+        *((b"", 1, "Document is empty"), (b"  \n ", 2, ""), (b"text", 1, "Start tag expected"), (b"<a>", 1, "")),
+        *((b"<a>\n</b>", 2, "mismatch"), (b"<a/>\n\n<b/>", 3, "Extra content"), (b"<a>\x00</a>", 1, "")),
+        *((b"<a>\n&#0;</a>", 2, "invalid xmlChar value 0"), (b"<a>\n\x01</a>", 2, "invalid Char value 1")),
+        *((b"<a>&nbsp;</a>", 1, "'nbsp' not defined"), (b"<a k='1' k='2'/>", 1, "redefined")),
+        *((b"<p:a/>", 1, "prefix p on a is not defined"), (b"<a>\xe9</a>", 1, ""), (b"<a>\xed\xa0\x80</a>", 1, "")),
         (b"<?xml version='1.0' encoding='no-such'?><a/>", 1, "no-such"),
         (b"<?xml version='1.0' encoding='us-ascii'?><a>\xe9</a>", 1, ""),
         ("<?xml version='1.0' encoding='utf-16'?><a/>".encode("utf-16")[:-1], 1, ""),
@@ -170,11 +134,22 @@ def secret(tmp_path: Path) -> str:
     return file.as_uri()
 
 
-@pytest.mark.parametrize("use", ["", "&e;", "<b>&e;</b>"])
-def test_an_external_entity_is_refused_used_or_not(secret: str, use: str):
-    with pytest.raises(DocumentError) as caught:
-        parse_document(f'<!DOCTYPE a [<!ENTITY e SYSTEM "{secret}">]><a>{use}</a>'.encode())
-    assert "'e'" in str(caught.value)
+@pytest.mark.parametrize(
+    ("declarations", "content"),
+    [
+        *(
+            ('e SYSTEM "{}"', ""),
+            ('e SYSTEM "{}"', "&e;"),
+            ('e SYSTEM "{}"', "<b>&e;</b>"),
+            ('e PUBLIC "-//x" "{}"', ""),
+        ),
+        *(('e SYSTEM "{}" NDATA gif', ""), ('% e SYSTEM "{}"', ""), ('% e SYSTEM "{}"> %e; <!ENTITY f "1"', "")),
+    ],
+)
+def test_an_external_entity_is_refused_used_or_not(secret: str, declarations: str, content: str):
+    notation = '<!NOTATION gif SYSTEM "gif">' if "NDATA" in declarations else ""
+    with pytest.raises(DocumentError, match="'e'"):
+        parse_document(f"<!DOCTYPE a [{notation}<!ENTITY {declarations.format(secret)}>]><a>{content}</a>".encode())
 
 
 def test_an_external_entity_s_file_is_not_opened(tmp_path: Path):
@@ -189,20 +164,6 @@ def test_an_external_entity_s_file_is_not_opened(tmp_path: Path):
             parse_document(xml)
         messages.add(str(caught.value))
     assert len(messages) == 1
-
-
-def test_a_public_entity_and_an_unparsed_one_are_refused(secret: str):
-    for declaration in (f'e PUBLIC "-//x" "{secret}"', f'e SYSTEM "{secret}" NDATA gif'):
-        with pytest.raises(DocumentError):
-            parse_document(f'<!DOCTYPE a [<!NOTATION gif SYSTEM "gif"><!ENTITY {declaration}>]><a/>'.encode())
-
-
-def test_a_parameter_entity_from_outside_is_refused(tmp_path: Path):
-    file = tmp_path / "more.dtd"
-    file.write_text('<!ENTITY e "secret">', encoding="utf-8")
-    for use in ("", "%p;"):
-        with pytest.raises(DocumentError):
-            parse_document(f'<!DOCTYPE a [<!ENTITY % p SYSTEM "{file.as_uri()}"> {use}]><a/>'.encode())
 
 
 def test_an_external_subset_is_not_read(tmp_path: Path):
@@ -232,20 +193,18 @@ def test_few_laughs_are_text():
     assert text(laughs(2, 3)) == "ha" * 9
 
 
-def test_a_billion_laughs_are_refused():
+@pytest.mark.parametrize(
+    "xml",
+    [
+        laughs(10, 10),
+        f'<!DOCTYPE a [<!ENTITY e "{"x" * 50_000}">]><a>{"&e;" * 5_000}</a>'.encode(),
+        b'<!DOCTYPE a [<!ENTITY e "&f;"><!ENTITY f "&e;">]><a>&e;</a>',
+    ],
+    ids=["a billion laughs", "quadratic", "an entity that holds itself"],
+)
+def test_entities_that_blow_up_are_refused(xml: bytes):
     with pytest.raises(DocumentError):
-        parse_document(laughs(10, 10))
-
-
-def test_quadratic_blow_up_is_refused():
-    long = "x" * 50_000
-    with pytest.raises(DocumentError):
-        parse_document(f'<!DOCTYPE a [<!ENTITY e "{long}">]><a>{"&e;" * 5_000}</a>'.encode())
-
-
-def test_an_entity_that_holds_itself_is_refused():
-    with pytest.raises(DocumentError):
-        parse_document(b'<!DOCTYPE a [<!ENTITY e "&f;"><!ENTITY f "&e;">]><a>&e;</a>')
+        parse_document(xml)
 
 
 def nested(depth: int) -> bytes:
@@ -278,9 +237,7 @@ def test_elements_and_attributes_are_counted_to_the_last():
     for encoding in ("utf-8", "utf-8-sig", "utf-16"):
         with pytest.raises(DocumentError, match=r"\Amore than 3 elements and attributes\Z"):
             parse_document(xml.decode().encode(encoding), max_nodes=3)
-
-
-def test_elements_that_entities_make_are_counted():
+    # Those that entities make, too.
     xml = b"<!DOCTYPE a [<!ENTITY e '<b/><b/><b/>'>]><a>&e;&e;</a>"
     assert len(parse_document(xml, max_nodes=7).elements) == 7
     with pytest.raises(DocumentError, match="more than 6"):
@@ -307,9 +264,6 @@ def test_namespaces_that_hold_at_one_element_are_counted():
         for encoding in ("utf-8", "utf-16"):
             with pytest.raises(DocumentError, match="declarations of namespaces"):
                 parse_document(declaring(*counts).decode().encode(encoding))
-
-
-def test_namespaces_that_an_entity_declares_are_counted():
     entity = declaring(MAX_NAMESPACES + 1).decode().replace("x", "&#120;", MAX_NAMESPACES)
     with pytest.raises(DocumentError, match="declarations of namespaces"):
         parse_document(f'<!DOCTYPE a [<!ENTITY e "{entity}">]><a>&e;</a>'.encode())

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.stage1_reference import Edge
 from feeds.documents import Document
+from templates.catalog import StepEdge
 from templates.witness import node_id, plain_node
+from tests.generate.seeds import examples, seeds
 from tests.generate.strategies import cases, random_case
 from tests.support.conjuncts import conjuncts_of
 from tests.support.witnessed import Stage
@@ -25,21 +26,24 @@ from xscl.syntax import Script
 
 
 def parsed(documents: Iterable[Document]) -> list[StreamDocument]:
-    return [StreamDocument(i, d.stream, 0, 0, parse_document(as_bytes(d.xml))) for i, d in enumerate(documents)]
+    return [StreamDocument(i, d.stream, 0, 0, parse_document(d.xml_bytes())) for i, d in enumerate(documents)]
 
 
 def in_stream_s(texts: Iterable[str]) -> list[StreamDocument]:
     return [StreamDocument(i, "S", 0, 0, parse_document(text.encode())) for i, text in enumerate(texts)]
 
 
-def as_bytes(xml: bytes | str) -> bytes:
-    return xml.encode() if isinstance(xml, str) else xml
+def standing(script: str, limits: Limits | None = None) -> Stage:
+    stage = Stage(XPathStage(limits=limits) if limits else None)
+    stage.add(conjuncts_of(parse_script(script)))
+    return stage
 
 
 # ---------------------------------------------------------------- random patterns and documents
 
 
 @given(st.lists(cases(max_queries=4, max_elements=12), min_size=1, max_size=3))
+@examples(15, 1_000)
 def test_joined_witnesses_are_the_matches(found: list[tuple[Script, list[Document]]]):
     stage = Stage()
     for script, _ in found:
@@ -47,23 +51,8 @@ def test_joined_witnesses_are_the_matches(found: list[tuple[Script, list[Documen
     stage.check(parsed(document for _, documents in found for document in documents))
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_many_patterns_at_once(seed: int):
-    rng = Random(seed)
-    stage = Stage()
-    documents: list[Document] = []
-    for _ in range(12):
-        script, samples = cases_of(rng)
-        stage.add(conjuncts_of(script))
-        documents += samples
-    assert stage.check(parsed(documents)) > 500
-
-
-def cases_of(rng: Random) -> tuple[Script, list[Document]]:
-    return random_case(rng.randrange(10**6), 6, 6)
-
-
 @given(cases(max_queries=4), cases(max_queries=4), st.randoms(use_true_random=False), st.sampled_from([1, 5, 100]))
+@examples(12, 1_000)
 def test_patterns_come_and_go_and_states_are_flushed(
     one: tuple[Script, list[Document]], two: tuple[Script, list[Document]], rng: Random, max_states: int
 ):
@@ -88,24 +77,8 @@ def test_patterns_come_and_go_and_states_are_flushed(
     assert not nothing.values
 
 
-@given(cases(max_queries=4), st.sampled_from([1, 3, 1000]), st.booleans())
-def test_the_shape_cache_changes_nothing(case: tuple[Script, list[Document]], max_shapes: int, together: bool):
-    cached, walked = Stage(XPathStage(limits=Limits(shapes=max_shapes))), Stage(XPathStage(limits=Limits(shapes=0)))
-    for stage in (cached, walked):
-        stage.add(conjuncts_of(case[0]))
-    once = parsed(case[1])
-    again = [document._replace(docid=document.docid + len(once)) for document in parsed(case[1])]
-    batches = [once + again] if together else [once, again]
-    for batch in batches:
-        assert cached.named(cached.evaluate(batch)) == walked.named(walked.evaluate(batch))
-    counters = cached.stage.counters()
-    assert counters["shape_hits"] + counters["shape_misses"] <= 2 * len(once)
-    assert walked.stage.counters()["shape_hits"] == 0
-
-
 def test_shapes_are_hit_missed_and_flushed():
-    stage = Stage(XPathStage(limits=Limits(shapes=4)))
-    stage.add(conjuncts_of(parse_script('S//a->x[./@m]; S//b->y[. = "1"]')))
+    stage = standing('S//a->x[./@m]; S//b->y[. = "1"]', Limits(shapes=4))
     texts = ["<a><b>1</b></a>", "<a><b>2</b></a>", "<a><b>3</b></a>", '<a m=""><b>1</b></a>', '<a m="2"><b>1</b></a>']
 
     def counts(texts: list[str]) -> list[int]:
@@ -123,8 +96,7 @@ def test_shapes_are_hit_missed_and_flushed():
 
 
 def test_the_shape_cache_rests_where_it_does_not_hit():
-    stage = Stage()
-    stage.add(conjuncts_of(parse_script("S//a->x")))
+    stage = standing("S//a->x")
     texts = [f"<a>{'<b/>' * (n % 500)}</a>" for n in range(2000)]
     stage.evaluate(in_stream_s(texts))
     assert stage.stage.counters()["shape_misses"] == TRIAL
@@ -133,19 +105,14 @@ def test_the_shape_cache_rests_where_it_does_not_hit():
 @pytest.mark.parametrize(
     ("module", "limit"),
     [
-        (documents_module, "MOST_TEXT"),
-        (evaluator, "MAX_SIZE"),
-        (emissions, "MAX_TABLE"),
-        (evaluator, "CHUNK"),
-        (evaluator, "MAX_ELEMENTS"),
-        (evaluator, "HELD_VALUES"),
-        (automaton, "MOST_PARTS"),
+        *((documents_module, "MOST_TEXT"), (evaluator, "MAX_SIZE"), (emissions, "MAX_TABLE"), (evaluator, "CHUNK")),
+        *((evaluator, "MAX_ELEMENTS"), (evaluator, "HELD_VALUES"), (automaton, "MOST_PARTS")),
     ],
 )
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(1, 10))
 def test_limits_change_nothing(seed: int, module: ModuleType, limit: str, monkeypatch: pytest.MonkeyPatch):
-    script, documents = cases_of(Random(seed))
-    texts = [f"{'<a>' * 40}{as_bytes(document.xml).decode()}{'</a>' * 40}" for document in documents]
+    script, documents = random_case(seed, 6, 6)
+    texts = [f"{'<a>' * 40}{document.xml_bytes().decode()}{'</a>' * 40}" for document in documents]
     found = []
     for value in (getattr(module, limit), -1):
         monkeypatch.setattr(module, limit, value)
@@ -156,27 +123,14 @@ def test_limits_change_nothing(seed: int, module: ModuleType, limit: str, monkey
     assert found[0] == found[1]
 
 
-def test_flushes_change_nothing():
-    script, documents = cases_of(Random(1))
-    wide, narrow = Stage(), Stage(XPathStage(limits=Limits(states=1, classes=1, emissions=1, shapes=1)))
-    for stage in (wide, narrow):
-        stage.add(conjuncts_of(script))
-    expected = wide.named(wide.evaluate(parsed(documents)))
-    assert wide.stage.counters()["flushes"] == 0
-    assert narrow.named(narrow.evaluate(parsed(documents))) == expected
-    assert narrow.stage.counters()["flushes"] > 2
-
-
 # ---------------------------------------------------------------- patterns one by one
 
 
 def matched(block: str, *documents: str) -> list[str]:
     """The nodes that `x` of a block binds as a value-join variable, as `3` or `3/@k`."""
     prolog, _, path = block.rpartition("; ")
-    script = parse_script(f"{prolog + ';' if prolog else ''}FROM {path} JOIN {{x = z, 1 h}} Other/z->z")
-    stage = Stage()
-    stage.add(conjuncts_of(script))
-    trees = [StreamDocument(i, "S", 0, 0, parse_document(xml.encode())) for i, xml in enumerate(documents)]
+    stage = standing(f"{prolog + ';' if prolog else ''}FROM {path} JOIN {{x = z, 1 h}} Other/z->z")
+    trees = in_stream_s(documents)
     stage.check(trees)
     found = stage.evaluate(trees)
     names = []
@@ -245,25 +199,12 @@ DEEP = "<a><a k='1'><b k='2'/></a><b><a><c m='1'/></a></b></a>"  # 0 a, 1 a, 2 b
         ("//a[./b or ./c]->x", DEEP, ["0", "1", "4"]),
         ("//a[./b and not(@k)]->x", DEEP, ["0"]),
         ("//a[not(./b and @k)]->x", DEEP, ["0", "4"]),
+        # conditions, which test_conditions_saxon has of all kinds
         ("//b[count(./c) > 1]->x", "<a><b><c/></b><b><c/><c/></b></a>", ["3"]),
-        ("//b[contains(., '1')]->x", "<a><b>213</b><b>2</b></a>", ["1"]),
-        ("//b[starts-with(., '1')]->x", "<a><b>213</b><b>12</b></a>", ["2"]),
-        ("//b[ends-with(., '3')]->x", "<a><b>213</b><b>12</b></a>", ["1"]),
-        ("//b[matches(., '^\\d+$')]->x", "<a><b>213</b><b>1a</b></a>", ["1"]),
         ("//b[matches(./@k, 'x|y')]->x", "<a><b k='y'/><b/></a>", ["1"]),
-        ("//b[string-length(.) = 2]->x", "<a><b>213</b><b>\U0001f600a</b></a>", ["2"]),
-        ("//b[normalize-space(.) = 'a b']->x", "<a><b> a \n b</b><b>a\u00a0b</b></a>", ["1"]),
-        ("//b[. = 1]->x", "<a><b>1</b><b> 1.0 </b><b>1e0</b><b>+1</b><b>2</b></a>", ["1", "2"]),
         ("//b[. < 10]->x", "<a><b>9</b><b>10</b><b>1e0</b><b>x</b></a>", ["1"]),
-        ("//b[. != 1]->x", "<a><b>1</b><b>x</b></a>", ["2"]),
-        ("//b[./c < ./d]->x", "<a><b><c>9</c><d>10</d></b><b><c>1e0</c><d>2</d></b></a>", ["1"]),
         ("//b[./c = ./d]->x", "<a><b><c>1</c><c>2</c><d>2</d></b><b><c>1</c><d>1.0</d></b></a>", ["1"]),
-        ("//b[number(./c) = 1000]->x", "<a><b><c>1000.0</c></b><b><c>1e3</c></b></a>", ["1"]),
-        ("//b[number(./c) != 1000]->x", "<a><b><c>1000.0</c></b><b><c>1e3</c></b><b/></a>", ["3", "5"]),
-        ("//b[string(number(.)) = '1000000000000']->x", "<a><b>1000000000000.0</b></a>", ["1"]),
         ("//b[string(number(.)) = 'NaN']->x", "<a><b>1e3</b><b>-</b><b>1</b></a>", ["1", "2"]),
-        ("//b[contains(., 1000000000000)]->x", "<a><b>x1000000000000</b><b>1e+12</b></a>", ["1"]),
-        ("//b[. = string(5.0)]->x", "<a><b>5</b><b>5.0</b></a>", ["1"]),
         ("//b[. != \"it's \"\"so\"\"\"]->x", "<a><b>it's \"so\"</b><b>its so</b></a>", ["2"]),
         # comments and instructions are no text, entities are
         ("//b[. = '12']->x", "<a><b>1<!-- x -->2</b><b><?p 1?>12</b><b><![CDATA[1]]>2</b><b>&#49;2</b></a>",
@@ -275,33 +216,21 @@ def test_a_block_s_matches(block: str, document: str, nodes: list[str]):
 
 
 def test_a_join_on_a_node_s_function_has_the_derived_value():
-    script = "FROM //a->x[./b->y] JOIN {lower-case(x) = z AND x = z AND host(lower-case(y)) = z, 1 h} Other/z->z"
-    stage = Stage()
-    stage.add(conjuncts_of(parse_script(script)))
-    tree = parse_document(b"<a>X<b>HTTP://EX.org/Y</b></a>")
-    document = StreamDocument(7, "S", 0, 0, tree)
-    assert stage.check([document]) == 1
-    assert set(stage.evaluate([document]).values.items()) == {
-        ((7, node_id(0)), "XHTTP://EX.org/Y"),
-        ((7, node_id(0, 0, stage.catalog.chains["lower-case",])), "xhttp://ex.org/y"),
-        ((7, node_id(1, 0, stage.catalog.chains["lower-case", "host"])), "ex.org"),
+    stage = standing("//a->x[./b->y] JOIN {lower-case(x) = z AND x = z AND host(lower-case(y)) = z, 1 h} Other/z->z")
+    documents = in_stream_s(["<a>X<b>HTTP://EX.org/Y</b></a>"])
+    assert stage.check(documents) == 1
+    assert set(stage.evaluate(documents).values.items()) == {
+        ((0, node_id(0)), "XHTTP://EX.org/Y"),
+        ((0, node_id(0, 0, stage.catalog.chains["lower-case",])), "xhttp://ex.org/y"),
+        ((0, node_id(1, 0, stage.catalog.chains["lower-case", "host"])), "ex.org"),
     }
-
-
-def test_a_function_of_an_attribute():
-    script = "FROM //a/@k->x JOIN {upper-case(x) = z, 1 h} Other/z->z"
-    stage = Stage()
-    stage.add(conjuncts_of(parse_script(script)))
-    document = StreamDocument(1, "S", 0, 0, parse_document(b"<a j='i' k='v'/>"))
-    assert stage.check([document]) == 1
-    assert stage.evaluate([document]).values == {(1, node_id(0, 2, chain=1)): "V"}
+    stage, documents = standing("//a/@k->x JOIN {upper-case(x) = z, 1 h} Other/z->z"), in_stream_s(["<a j='i' k='v'/>"])
+    assert stage.check(documents) == 1
+    assert stage.evaluate(documents).values == {(0, node_id(0, 2, chain=1)): "V"}
 
 
 def test_streams_are_apart():
-    stage = Stage()
-    stage.add(
-        conjuncts_of(parse_script("One//a->x JOIN {x = y, 1 h} Two//b->y; Two//a->x JOIN {x = y, 1 h} Two//c->y"))
-    )
+    stage = standing("One//a->x JOIN {x = y, 1 h} Two//b->y; Two//a->x JOIN {x = y, 1 h} Two//c->y")
     tree = parse_document(b"<a><b/><c/></a>")
     documents = [StreamDocument(i, stream, 0, 0, tree) for i, stream in enumerate(("One", "Two", "Three"))]
     found = stage.named(stage.evaluate(documents))
@@ -317,13 +246,8 @@ def test_streams_are_apart():
 
 
 def test_only_value_join_nodes_have_their_strings_stored():
-    stage = Stage()
-    stage.add(
-        conjuncts_of(parse_script("//a->a[./b->x][./c->y] JOIN {x = u AND y = u AND a != u, 1 h} Other/u->u; //d->d"))
-    )
-    document = StreamDocument(1, "S", 0, 0, parse_document(b"<a><b>1</b><c>2</c><d>3</d></a>"))
-    found = stage.evaluate([document])
-    assert found.values == {(1, 1): "1", (1, 2): "2"}
+    stage = standing("//a->a[./b->x][./c->y] JOIN {x = u AND y = u AND a != u, 1 h} Other/u->u; //d->d")
+    assert stage.evaluate(in_stream_s(["<a><b>1</b><c>2</c><d>3</d></a>"])).values == {(0, 1): "1", (0, 2): "2"}
 
 
 # ---------------------------------------------------------------- groups
@@ -333,24 +257,20 @@ GROUPED = "; ".join(f"//a[./b->x][./c->y] JOIN {{x = u AND y = u, {n} s}} Other/
 
 
 def test_edges_that_bind_together_are_one_group():
-    stage = Stage()
-    stage.add(conjuncts_of(parse_script("//a->a[./b->x][./c->y] JOIN {x = u AND y = u AND a = u, 1 h} Other/u->u")))
-    stage.add(conjuncts_of(parse_script("//*[./*:b->x][./*:c->y] JOIN {x = u AND y = u, 1 h} Other/u->u")))
-    batch = stage.stage.evaluate([StreamDocument(1, "S", 0, 0, parse_document(b"<a><b/><c/></a>"))])
+    joins = "JOIN {x = u AND y = u AND a = u, 1 h} Other/u->u; //*[./*:b->x][./*:c->y] JOIN {x = u AND y = u, 1 h}"
+    batch = standing(f"//a->a[./b->x][./c->y] {joins} Other/u->u").stage.evaluate(in_stream_s(["<a><b/><c/></a>"]))
     assert batch.r_bin.num_rows == 3
     assert sorted(batch.r_bin.column("node2").to_pylist()) == [0, 1, 2]
     assert batch.r_group.num_rows == 5
 
 
 def test_groups_are_handed_out_once_and_restored():
-    documents = [StreamDocument(1, "S", 0, 0, parse_document(b"<a><b>1</b><c>2</c></a>"))]
-    stage = Stage()
-    stage.add(conjuncts_of(parse_script(GROUPED)))
+    documents, stage = in_stream_s(["<a><b>1</b><c>2</c></a>"]), standing(GROUPED)
     first = stage.stage.evaluate(documents)
     assert first.r_group.num_rows == 2
     assert stage.stage.evaluate(documents).r_group.num_rows == 0
 
-    stored: dict[int, frozenset[Edge]] = {}
+    stored: dict[int, frozenset[StepEdge]] = {}
     for group, one, two in zip(*first.r_group.to_pydict().values(), strict=True):
         stored[group] = stored.get(group, frozenset()) | {(one, two)}
     again = Stage(XPathStage(stored.items()))
@@ -362,9 +282,7 @@ def test_groups_are_handed_out_once_and_restored():
 
 
 def test_groups_of_a_batch_that_was_not_kept_are_new_again():
-    documents = [StreamDocument(1, "S", 0, 0, parse_document(b"<a><b>1</b><c>2</c></a>"))]
-    stage = Stage()
-    stage.add(conjuncts_of(parse_script(GROUPED)))
+    documents, stage = in_stream_s(["<a><b>1</b><c>2</c></a>"]), standing(GROUPED)
     first = stage.stage.evaluate(documents).r_group
     stage.stage.finish_batch(committed=False)
     assert stage.stage.evaluate(documents).r_group.sort_by("grp") == first.sort_by("grp")

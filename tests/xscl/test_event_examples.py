@@ -48,23 +48,18 @@ SCRIPT = parse_script(STOCK + ";\n".join(EXAMPLES.values()))
 SCHEMAS = schemas_of(SCRIPT)
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_an_example_has_its_attributes(name: str):
-    assert [attribute for attribute, _ in SCHEMAS[name]] == ATTRIBUTES[name].split()
-
-
-def test_the_examples_round_trip():
+def test_the_examples_have_their_attributes_and_round_trip():
+    assert {name: [attribute for attribute, _ in SCHEMAS[name]] for name in EXAMPLES} == {
+        name: attributes.split() for name, attributes in ATTRIBUTES.items()
+    }
     assert parse_script(to_xscl(SCRIPT)) == SCRIPT
 
 
-def test_filters_of_a_chain_are_one():
+def test_filters_of_a_chain_are_one_and_that_of_a_right_operand_is_part_of_next():
     (one, two) = (lower_event_query(SCRIPT.event_queries[number], SCHEMAS) for number in (1, 2))
     assert isinstance(one, Select) and isinstance(two, Select)
     assert isinstance(one.source, Filter) and isinstance(two.source, Filter)
     assert set(one.source.condition.args) == set(two.source.condition.args)  # type: ignore[union-attr]  # both are AllOf
-
-
-def test_the_filter_of_a_right_operand_is_part_of_next():
     lowered = lower_event_query(SCRIPT.event_queries[7], SCHEMAS)
     assert isinstance(lowered, Select) and isinstance(lowered.source, Next)
     assert isinstance(lowered.source.right, Events) and isinstance(lowered.source.left, Filter)
@@ -73,15 +68,9 @@ def test_the_filter_of_a_right_operand_is_part_of_next():
 @pytest.mark.parametrize(
     ("condition", "within"),
     [
-        ("DUR <= 10 min", 600_000_000),
-        ("DUR < 10 min", 599_999_999),
-        ("10 min >= DUR AND $1.Price < $2.Price", 600_000_000),
-        ("DUR = 0.1", 100_000),
-        ("DUR <= 2 * 3", 6_000_000),
-        ("DUR >= 10 min", None),
-        ("NOT DUR > 10 min", 600_000_000),
-        ("DUR <= 3 OR $1.Price = 1", None),
-        ("DUR <= -1", None),
+        *(("DUR <= 10 min", 600_000_000), ("DUR < 10 min", 599_999_999), ("NOT DUR > 10 min", 600_000_000)),
+        *(("10 min >= DUR AND $1.Price < $2.Price", 600_000_000), ("DUR = 0.1", 100_000), ("DUR <= 2 * 3", 6_000_000)),
+        *(("DUR >= 10 min", None), ("DUR <= 3 OR $1.Price = 1", None), ("DUR <= -1", None)),
     ],
 )
 def test_upper_bounds_of_dur_are_windows(condition: str, within: int | None):
@@ -100,12 +89,8 @@ def test_within_bounds_all_inside_its_from():
 
 
 QUOTES = [
-    ("IBM", 90, 15000, 910),
-    ("IBM", 85, 7000, 915),
-    ("Dell", 40, 11000, 917),
-    ("IBM", 81, 8000, 921),
-    ("MSFT", 25, 6000, 923),
-    ("IBM", 91, 9000, 924),
+    *(("IBM", 90, 15000, 910), ("IBM", 85, 7000, 915), ("Dell", 40, 11000, 917)),
+    *(("IBM", 81, 8000, 921), ("MSFT", 25, 6000, 923), ("IBM", 91, 9000, 924)),
 ]
 
 

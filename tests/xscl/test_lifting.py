@@ -38,7 +38,7 @@ def respelled(rng: Random, text: str) -> str:
     return re.sub(r"(?<![\w.\-'\"])[0-9]+(?![\w\"])", lambda _: rng.choice(["0", "7", "12.5", "-3", "9" * 25]), text)
 
 
-@pytest.mark.parametrize("seed", seeds(10, 60))
+@pytest.mark.parametrize("seed", seeds(5, 60))
 def test_other_constants_say_what_they_say(seed: int):
     rng = Random(seed)
     text = to_xscl(random_case(seed, 3, 1)[0])
@@ -46,14 +46,12 @@ def test_other_constants_say_what_they_say(seed: int):
         assert outcome(variant, reuse=True) == outcome(variant, reuse=False), variant
 
 
-@pytest.mark.parametrize("seed", seeds(5, 30))
+@pytest.mark.parametrize("seed", seeds(3, 30))
 def test_other_names_are_published(seed: int):
     rng = Random(seed)
     queries = [re.sub(r" PUBLISH \w+$", "", query) for query in to_xscl(random_case(seed, 4, 1)[0]).split("; ")]
-    spaces, names = (
-        [" ", "\n", "  \t", "\u00a0", ""],
-        ["n1", "N1", "_x", "from", "PUBLISH", "a-b", "é", "1x", "a b", ""],
-    )
+    spaces = [" ", "\n", "  \t", "\u00a0", ""]
+    names = ["n1", "N1", "_x", "from", "PUBLISH", "a-b", "é", "1x", "a b", ""]
     for _ in range(12):
         ends = (f"{rng.choice(spaces)}{rng.choice(['PUBLISH', 'publish'])} {rng.choice(names)}" for _ in queries)
         kept = (rng.choice([end, ""]) for end in ends)
@@ -68,6 +66,8 @@ def test_a_known_query_under_another_name_shares_its_tree(query: str):
     assert [to_xscl(script) for script in scripts] == [to_xscl(_Parser(text).script(reuse=False)) for text in texts]
     if "PUBLISH" in query:
         assert scripts[1].queries[0].source is scripts[2].queries[0].source
+    first, second = (parse_script(texts[0]).queries[0] for _ in range(2))
+    assert first.source is second.source
 
 
 TOKENS = ['"a"', "'b'", "''", '"c""d"', "t'", "7", "-1.5", ".5", "x1", "and'e'", ";", "\n", " "]
@@ -88,12 +88,6 @@ def test_a_known_skeleton_is_not_parsed_again(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(parser, "_parse_statement", None)
     other = parse_script(JOIN.format('"it\'s"', 90, -1))
     assert to_xscl(other) == "FROM S" + JOIN.format('"it\'s"', 90, -1).replace("[", "[./").replace("//e", "S//e")
-
-
-def test_the_same_text_is_the_same_tree():
-    text = "//a[b = 'x'];\n//c[d = 5]"
-    first, second = (parse_script(text).queries for _ in range(2))
-    assert all(one.source is two.source for one, two in zip(first, second, strict=True))
 
 
 @pytest.mark.parametrize("end", ["", ";", ";\n", " ;\n\n"])

@@ -24,10 +24,8 @@ def us(moment: datetime) -> int:
 @pytest.mark.parametrize(
     ("text", "time"),
     [
-        ("2026-07-16", "2026-07-16T00:00:00Z"),
-        (" 2026-07-16T08:30\n", "2026-07-16T08:30:00Z"),
-        ("2026-07-16T08:30:00Z", "2026-07-16T08:30:00Z"),
-        ("2026-07-16t08:30:00z", "2026-07-16T08:30:00Z"),
+        *(("2026-07-16", "2026-07-16T00:00:00Z"), (" 2026-07-16T08:30\n", "2026-07-16T08:30:00Z")),
+        *(("2026-07-16T08:30:00Z", "2026-07-16T08:30:00Z"), ("2026-07-16t08:30:00z", "2026-07-16T08:30:00Z")),
         ("2026-07-16 08:30:00+02:00", "2026-07-16T06:30:00Z"),
         ("2026-07-16 08:30:00 -0230", "2026-07-16T11:00:00Z"),
         ("2026-07-16T08:30:00+05", "2026-07-16T03:30:00Z"),
@@ -104,30 +102,14 @@ def test_what_python_writes_as_mail(moment: datetime, is_gmt: bool) -> None:
 
 
 PARTS = ["2026", "07", "16", "-", "-", "T", " ", ":", "08", "30", "60", "24", "00", ".5", "Z", "+02:00", "-0130", "99"]
-WORDS = [
-    "Thu,",
-    "thursday",
-    "16",
-    "1",
-    "Jul",
-    "AUG",
-    "july",
-    "2026",
-    "26",
-    "99",
-    "08:30",
-    "8:30:15",
-    "24:00:00",
-    "25:00",
-]
-WORDS += ["GMT", "+0200", "-9999", "EST", "X", "(UTC)", "Juli", "٣"]
+WORDS = "Thu, thursday 16 1 Jul AUG july 2026 26 99 08:30 8:30:15 24:00:00 25:00 GMT +0200 -9999 EST X (UTC) Juli ٣"
 
 
 def test_near_times() -> None:
     """Of times with one part changed, and of parts in any order, we and the oracle think the same."""
     rng = Random(1)
     told = 0
-    for _ in range(20_000):
+    for _ in range(4_000):
         if rng.random() < 0.5:
             ends = rng.choice("T "), rng.choice(("Z", "", ".5"))
             parts = ["2026", "-", "07", "-", "16", ends[0], "08", ":", "30", ":", "00", ends[1]]
@@ -135,11 +117,11 @@ def test_near_times() -> None:
             text = "".join(parts)
         else:
             words = ["Thu,", "16", "Jul", "2026", "08:30:00", rng.choice(("GMT", "+0200", "PDT"))]
-            words[rng.randrange(len(words))] = rng.choice(WORDS)
+            words[rng.randrange(len(words))] = rng.choice(WORDS.split())
             text = " ".join(words[rng.randrange(2) :])
         assert time_text(text) == oracle.moment(text).text(), text
         told += parse_timestamp(text) is not None
-    assert 4_000 < told < 16_000
+    assert 600 < told < 3_200
 
 
 @given(st.one_of(st.text(), st.text(st.sampled_from("0126789-:T Z+.,JulMonGMT()\t"), max_size=30)))

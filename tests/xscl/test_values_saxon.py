@@ -10,6 +10,7 @@ from random import Random
 import pytest
 
 from tests.generate.regexes import CHARACTERS, RegexMaker, random_text
+from tests.generate.seeds import at_length, seeds
 from tests.oracle import regex as oracle_regex
 from tests.oracle import values as oracle_values
 from tests.support.saxon import saxon
@@ -76,7 +77,7 @@ def ours(text: str, pattern: str, flags: str = "") -> str:
 def test_derived_texts() -> None:
     rng = Random(1)
     for name in ("lower-case", "upper-case", "normalize-space"):
-        cases = [(text,) for text in texts(rng, CASED + SPACES + tuple("xy1"), 1000)]
+        cases = [(text,) for text in texts(rng, CASED + SPACES + tuple("xy1"), 300)]
         check(f"{name}($c(1))", cases, values.DERIVED[name], oracle_values.DERIVED[name])
 
 
@@ -84,7 +85,7 @@ def test_substrings() -> None:
     rng = Random(2)
     alphabet = tuple("aab- \u0301\U00010400")
     for name in ("substring-before", "substring-after"):
-        cases = list(zip(texts(rng, alphabet, 1000), texts(rng, alphabet[:5], 1000), strict=True))
+        cases = list(zip(texts(rng, alphabet, 300), texts(rng, alphabet[:5], 300), strict=True))
         check(
             f"{name}($c(1), $c(2))",
             [*cases, ("", ""), ("a", ""), ("", "a")],
@@ -97,7 +98,7 @@ def test_substrings() -> None:
 def test_the_case_mapping_of_each_character(name: str) -> None:
     """Of those that have one, and of some that have none. No mapping ever changes, but a letter may get one."""
     chars = [char for char in LEGAL if values.derive(name, char) != char]
-    chars += [char for char in LEGAL[::97] if char not in set(chars) and not assigned_later(char)]
+    chars += [char for char in LEGAL[::397] if char not in set(chars) and not assigned_later(char)]
     check(f"{name}($c(1))", [(char,) for char in chars], lambda char: values.derive(name, char))
 
 
@@ -106,23 +107,21 @@ def test_a_sigma_is_final_where_a_word_ends() -> None:
     Final_Sigma is one, since it depends on no language. Saxon maps characters one by one, and has none."""
     assert saxon("lower-case($c(1))", [("ΑΣ",)]) == ["ασ"]
     rng = Random(2)
-    for text in texts(rng, ("Σ", "Σ", "Α", "α", "1", " ", "'", ".", "\u0301", "\u00ad", "-", "ς", "Z"), 3000):
+    for text in texts(rng, ("Σ", "Σ", "Α", "α", "1", " ", "'", ".", "\u0301", "\u00ad", "-", "ς", "Z"), 500):
         lower = values.derive("lower-case", text)
         assert lower == oracle_values.lower_case(text)
-        assert lower.replace("ς", "σ") == "".join(values.derive("lower-case", char) for char in text).replace("ς", "σ")
+        by_characters = "".join(values.derive("lower-case", char) for char in text)
+        assert lower.replace("ς", "σ") == by_characters.replace("ς", "σ")
     assert values.derive("lower-case", "ΟΔΟΣ ΣΑΣ'Α. ΑΣ1") == "οδος σασ'α. ας1"
 
 
 def test_tests_of_strings() -> None:
     rng = Random(3)
     alphabet = ("a", "a", "b", "A", " ", "é", "e\u0301", "\U0001f600", "\u00ad", "\u200d")
-    cases = list(zip(texts(rng, alphabet, 1500), texts(rng, alphabet[:5], 1500), strict=True))
-    cases += [(text, text[rng.randrange(3) : 3]) for text, _ in cases[:500]]
-    for name, test in (
-        ("contains", values.contains),
-        ("starts-with", values.starts_with),
-        ("ends-with", values.ends_with),
-    ):
+    cases = list(zip(texts(rng, alphabet, 400), texts(rng, alphabet[:5], 400), strict=True))
+    cases += [(text, text[rng.randrange(3) : 3]) for text, _ in cases[:200]]
+    tests = {"contains": values.contains, "starts-with": values.starts_with, "ends-with": values.ends_with}
+    for name, test in tests.items():
         check(f"{name}($c(1), $c(2))", cases, said(test), said(oracle_values.STRING_TESTS[name]))
 
 
@@ -131,7 +130,7 @@ def test_tests_of_strings() -> None:
 
 def test_numbers() -> None:
     rng = Random(4)
-    cases = [(numerals(rng),) for _ in range(3000)]
+    cases = [(numerals(rng),) for _ in range(1000)]
     answers = saxon("local:string(local:number($c(1)))", cases)
     for (text,), answer in zip(cases, answers, strict=True):
         value = values.xpath_number(text)
@@ -146,25 +145,24 @@ def test_numbers() -> None:
 def test_comparisons(op: CompareOp) -> None:
     rng = Random(5)
     small = ("1", "1.0", " 1 ", "01", "2", "-1", "-0", "0", "", "a", "NaN", "1e0", "10", "9", "+1", ".5", "0.5", "b")
-    cases = [(rng.choice(small), rng.choice(small)) for _ in range(200)]
+    cases = [(rng.choice(small), rng.choice(small)) for _ in range(100)]
     cases += [(numerals(rng), numerals(rng)) for _ in range(50)]
 
-    def text_and_text(text: str, other: str) -> bool:
-        return values.compare(op, text, other)
+    def way(
+        of: Callable[..., bool], as_left: Callable[[str], object], as_right: Callable[[str], object]
+    ) -> Callable[..., str]:
+        return said(lambda text, other: of(op, as_left(text), as_right(other)))
 
-    def text_and_number(text: str, other: str) -> bool:
-        return values.compare(op, text, values.xpath_number(other))
-
-    def number_and_text(text: str, other: str) -> bool:
-        return values.compare(op, values.xpath_number(text), other)
-
-    def oracle(as_left: Callable[[str], str | float], as_right: Callable[[str], str | float]) -> Callable[..., str]:
-        return said(lambda text, other: oracle_values.compare(op, as_left(text), as_right(other)))
-
-    of = oracle_values.number
-    check(f"local:compare($c(1), '{op}', $c(2))", cases, said(text_and_text), oracle(str, str))
-    check(f"local:compare($c(1), '{op}', local:number($c(2)))", cases, said(text_and_number), oracle(str, of))
-    check(f"local:compare(local:number($c(1)), '{op}', $c(2))", cases, said(number_and_text), oracle(of, str))
+    for left, right in ((False, False), (False, True), (True, False)):  # which side is a number
+        sides = [f"local:number($c({n}))" if numeric else f"$c({n})" for n, numeric in ((1, left), (2, right))]
+        both = [
+            way(compare, number if left else str, number if right else str)
+            for compare, number in (
+                (values.compare, values.xpath_number),
+                (oracle_values.compare, oracle_values.number),
+            )
+        ]
+        check(f"local:compare({sides[0]}, '{op}', {sides[1]})", cases, *both)
 
 
 # ---------------------------------------------------------------- regular expressions
@@ -178,8 +176,9 @@ def regex_cases(seed: int, patterns: int, odd: int = 0) -> list[tuple[str, str]]
     return [(random_text(rng, pattern)[:5], pattern) for pattern in made for _ in range(2)]
 
 
-def test_regular_expressions() -> None:
-    check("matches($c(1), $c(2))", regex_cases(6, 500), ours, said(oracle_regex.matches))
+@pytest.mark.parametrize("seed", seeds(1, 20))
+def test_regular_expressions(seed: int) -> None:
+    check("matches($c(1), $c(2))", regex_cases(seed, 200), ours, said(oracle_regex.matches))
 
 
 FLAGS = ("i", "s", "x", "is", "ix", "")
@@ -189,7 +188,7 @@ def test_regular_expressions_with_flags() -> None:
     rng = Random(9)
     maker = RegexMaker(rng, references=False)
     cases = []
-    for _ in range(500):
+    for _ in range(200):
         pattern, flags = maker.pattern(1), rng.choice(FLAGS)
         if "x" in flags:
             pattern = "".join(char + rng.choice(("", "", " ", "\t\n")) for char in pattern)
@@ -198,7 +197,7 @@ def test_regular_expressions_with_flags() -> None:
             cases.append((text.swapcase() if rng.random() < 0.5 else text, pattern, flags))
     check("matches($c(1), $c(2), $c(3))", cases, ours)
     valid = [case for case in cases if ours(*case) != INVALID]
-    assert len(valid) > 800
+    assert len(valid) > 300
     check("matches($c(1), $c(2), $c(3))", valid, said(oracle_regex.matches))
 
 
@@ -206,7 +205,7 @@ def test_which_letters_are_alike_without_regard_to_case() -> None:
     """The oracle judges all letters with case. Saxon knows those of an older Unicode, and has no others."""
     cased = [char for char in LEGAL if char.lower() != char or char.upper() != char]
     rng = Random(10)
-    for char in rng.sample(cased, 300) + list("kKsSßẞıiIİſµμΩωϑθϴǅ"):
+    for char in rng.sample(cased, 100) + list("kKsSßẞıiIİſµμΩωϑθϴǅ"):
         for other in {char.lower()[:1], char.upper()[:1], char.title()[:1], rng.choice(cased)}:
             for pattern in (f"^{char}$", f"[^{char}]", f"[{min(char, 'k')}-{max(char, 'k')}]"):
                 found = values.matches_regex(other, pattern, "i")
@@ -227,24 +226,22 @@ def test_a_back_reference_without_regard_to_case_is_refused() -> None:
     assert values.matches_regex("aa", r"(a) \1", "x")
 
 
-def test_which_regular_expressions_there_are() -> None:
-    cases = [("", pattern) for _, pattern in regex_cases(7, 1000, odd=25)]
-    answers = saxon("matches($c(1), $c(2))", cases)
-    assert sum(answer == INVALID for answer in answers) > 500
-    assert [case for case, answer in zip(cases, answers, strict=True) if ours(*case) != answer] == []
+@pytest.mark.parametrize("seed", seeds(1, 20))
+def test_which_regular_expressions_there_are(seed: int) -> None:
+    cases = [("", pattern) for _, pattern in regex_cases(seed, 400, odd=25)]
+    check("matches($c(1), $c(2))", cases, ours)
+    assert [ours(*case) for case in cases].count(INVALID) > 200
 
 
 def test_a_reluctant_regular_expression_finds_the_same() -> None:
     """In these Saxon has faults, so the oracle judges."""
     rng = Random(8)
     maker = RegexMaker(rng, reluctant=True)
-    for _ in range(1000):
+    for _ in range(200):
         pattern = maker.pattern(2)
         for text in (random_text(rng, pattern), random_text(rng, pattern)):
-            assert values.matches_regex(text, pattern) == oracle_values.STRING_TESTS["matches"](text, pattern), (
-                text,
-                pattern,
-            )
+            expected = oracle_values.STRING_TESTS["matches"](text, pattern)
+            assert values.matches_regex(text, pattern) == expected, (text, pattern)
 
 
 def assigned_later(char: str) -> bool:
@@ -256,17 +253,11 @@ SETS = [rf"\{letter}" for letter in "sdwic"]
 SETS += [rf"\p{{{name}}}" for name in ("L", "Lu", "Ll", "Lt", "Lm", "Lo", "M", "Mn", "Mc", "Me", "N", "Nd", "Nl", "No")]
 SETS += [rf"\p{{{name}}}" for name in ("P", "Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po", "Z", "Zs", "Zl", "Zp")]
 SETS += [rf"\p{{{name}}}" for name in ("S", "Sm", "Sc", "Sk", "So", "C", "Cc", "Cf", "Co", "Cn")]
-BLOCKS = [
-    "BasicLatin",
-    "Latin-1Supplement",
-    "Greek",
-    "GreekandCoptic",
-    "CombiningMarksforSymbols",
-    "PrivateUse",
-    "Specials",
-]
-BLOCKS += ["Tibetan", "HangulSyllables", "CJKUnifiedIdeographsExtensionB", "Phags-pa", "Deseret", "Tags", "Emoticons"]
-SETS += [rf"\p{{Is{name}}}" for name in BLOCKS]
+BLOCKS = """
+    BasicLatin Latin-1Supplement Greek GreekandCoptic CombiningMarksforSymbols PrivateUse Specials Tibetan
+    HangulSyllables CJKUnifiedIdeographsExtensionB Phags-pa Deseret Tags Emoticons
+"""
+SETS += [rf"\p{{Is{name}}}" for name in BLOCKS.split()]
 
 
 def check_sets(chars: str) -> None:
@@ -280,10 +271,10 @@ def check_sets(chars: str) -> None:
 
 
 def test_which_characters_a_set_has() -> None:
-    """At the ends of the sets' ranges, and some in between."""
+    """At the ends of the sets' ranges, and some in between; in the long run all."""
     edges = {code + by for name in SETS for bounds in ranges(name) for code in bounds for by in (-1, 0, 1)}
-    edges |= set(range(0, regex_syntax.LAST, 997)) | set(map(ord, CHARACTERS))
-    check_sets("".join(char for char in LEGAL if ord(char) in edges))
+    edges |= set(range(0, regex_syntax.LAST, 3989)) | set(map(ord, CHARACTERS))
+    check_sets("".join(char for char in LEGAL if at_length() or ord(char) in edges))
 
 
 def ranges(name: str) -> regex_syntax.CharSet:
@@ -292,16 +283,3 @@ def ranges(name: str) -> regex_syntax.CharSet:
     )
     assert found
     return found
-
-
-@pytest.mark.soak
-def test_which_characters_a_set_has_of_all_characters() -> None:
-    check_sets(LEGAL)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("seed", range(100, 120))
-def test_many_regular_expressions(seed: int) -> None:
-    check("matches($c(1), $c(2))", regex_cases(seed, 500), ours, said(oracle_regex.matches))
-    cases = [("", pattern) for _, pattern in regex_cases(seed, 1000, odd=25)]
-    check("matches($c(1), $c(2))", cases, ours)

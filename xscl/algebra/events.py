@@ -1,14 +1,14 @@
 """What event statements mean: expressions over attributes, and operators of Cayuga's algebra over streams of events.
 
 Names are resolved here: each reference says whose attribute it is, and each operator says under which name an attribute
-leaves it. The page docs/patterns.md describes the operators.
+leaves it. The operators are defined in docs/semantics.md, section 22.
 
 What DEFINE EVENT means: a tree pattern over documents of a stream, and where an event's attributes come from.
 
 What PATTERN statements mean: sequences of events, with names resolved, and conditions taken apart by when they are
 tested.
 
-The page docs/patterns.md describes them. A condition says "#0", "#1", ... for what it mentions of a match; its `names`
+docs/semantics.md defines them. A condition says "#0", "#1", ... for what it mentions of a match; its `names`
 say what each stands for. So conditions and values are those of `xscl.algebra.events`: a name is an Attribute of `left`.
 """
 

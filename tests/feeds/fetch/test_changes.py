@@ -9,14 +9,7 @@ from feeds.fetch import fetcher
 from feeds.fetch.fetcher import Job, Settings, World
 from feeds.fetch.robots import Courtesy
 from feeds.fetch.state import STATE_FILE, AddedFeed, ChangesOf, FeedChange, FetchStore, change_feeds
-from tests.support.feed_server import Hours, rss, running_server, to_loopback
-
-
-@pytest.fixture
-def server():
-    with running_server() as server:
-        server.routes |= dict.fromkeys(("/a", "/b"), lambda request: request.answer(200, rss("one").encode()))
-        yield server
+from tests.support.feed_server import Hours, rss, to_loopback
 
 
 @pytest.fixture
@@ -52,36 +45,27 @@ def test_changes_wait_for_a_fetch_that_runs_in_their_order_and_are_made_once(fil
     assert urls(file) == ["https://b.example/"]
 
 
-def test_a_change_of_a_busy_feed_waits_with_all_after_it(file):
+def test_a_change_of_a_busy_feed_waits_with_all_after_it_and_what_is_no_change_is_passed_over(file):
     with FetchStore(file, write=True) as store:
-        change_feeds(file, FeedChange(add=(AddedFeed("https://a.example/"),)))
-        change_feeds(file, FeedChange(add=(AddedFeed("https://b.example/"),)))
         changes = ChangesOf(file)
+        for name in "ab":
+            change_feeds(file, FeedChange(add=(AddedFeed(f"https://{name}.example/"),)))
         assert changes.take(store, {"https://a.example/"}) == ([], set())
         assert [feed.url for feed in changes.take(store)[0]] == ["https://a.example/", "https://b.example/"]
-
-
-def test_what_is_no_change_is_passed_over(file):
-    with FetchStore(file, write=True) as store:
-        change_feeds(file, FeedChange(add=(AddedFeed("https://a.example/"),)))
+        change_feeds(file, FeedChange(add=(AddedFeed("https://me:pw@a.example/"),)))
         (kept,) = file.parent.glob(".*.changes/*.json")
+        # Addresses may have passwords, and are the owner's alone.
+        assert [path.stat().st_mode & 0o077 for path in (kept, kept.parent)] == [0, 0]
         for number, text in enumerate(["", "[]", '{"add": 1}', json.dumps({"add": [{"x": 1}], "remove": []})]):
             kept.with_name(f"0{number}.json").write_text(text)
-        assert [feed.url for feed in ChangesOf(file).take(store)[0]] == ["https://a.example/"]
+        assert [feed.url for feed in changes.take(store)[0]] == ["https://me:pw@a.example/"]
         assert list(kept.parent.iterdir()) == []
-
-
-def test_addresses_with_passwords_are_the_owners_alone(file):
-    with FetchStore(file, write=True):
-        change_feeds(file, FeedChange(add=(AddedFeed("https://me:pw@a.example/"),)))
-    (kept,) = file.parent.glob(".*.changes/*.json")
-    assert [path.stat().st_mode & 0o077 for path in (kept, kept.parent)] == [0, 0]
 
 
 def test_a_watch_without_feeds_takes_in_what_is_added_removed_and_due(server, file, monkeypatch):
     """The first feed comes after the start; a retry brings it at once; one that was removed is asked no more."""
     monkeypatch.setattr(fetcher, "LOOK", 0.01)
-    a, b = server.url("/a"), server.url("/b")
+    a, b = (server.serve(path, rss("one")) for path in ("/a", "/b"))
 
     async def asked(count):
         while len(server.log) < count or list(file.parent.glob(".*.changes/*.json")):
@@ -118,7 +102,7 @@ def test_a_watch_without_feeds_takes_in_what_is_added_removed_and_due(server, fi
 
 def test_what_nobody_took_in_is_made_by_the_next_fetch(server, file):
     with FetchStore(file, write=True):
-        change_feeds(file, FeedChange(add=(AddedFeed(server.url("/a")),)))
+        change_feeds(file, FeedChange(add=(AddedFeed(server.serve("/a", rss("one"))),)))
     job = Job((), file.parent, Settings("test"), Courtesy(spacing=0), allow_private=True)
     asyncio.run(job.run(world=World(resolve=to_loopback)))
     assert server.paths() == ["/a"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
+import re
 from pathlib import Path
 
 import pytest
@@ -16,19 +16,14 @@ from feeds.fetch.state import STATE_FILE
 from feeds.history import Sighting
 from feeds.items import Origin, without_credentials
 from tests.support.cli import mmqjp, write_queries
-from tests.support.feed_server import FeedServer, Request, rss, running_server
+from tests.support.feed_server import FeedServer, Request, rss
 from tests.support.feed_texts import atom
+from tests.support.in_turn import in_turn
 
 NAME, PASSWORD = "ada", "s3cr%40t"
 SENT = "Basic " + base64.b64encode(b"ada:s3cr@t").decode()
 QUERY = "FROM S//item->a[./title->t] JOIN { t = u, 2 d } S//item->b[./title->u] PUBLISH same; S//item PUBLISH all_items"
 SECRETS = (b"s3cr", SENT[-8:].encode())
-
-
-@pytest.fixture
-def server() -> Iterator[FeedServer]:
-    with running_server() as server:
-        yield server
 
 
 def with_password(server: FeedServer, path: str) -> str:
@@ -110,54 +105,44 @@ def test_a_crawl_of_others_may_have_passwords(tmp_path: Path):
     assert found.exit_code == 0 and "https://example.org/feed one" in found.stdout and "s3cret" not in found.stdout
 
 
-REFUSED = [
-    "https://ada:s3/cret@example.org/f",
-    "https://ada:s3#cret@example.org/f",
-    "https://ada:s3?cret@example.org/f",
-    "https://ada:s3://cret@example.org/f",
-    "https://ada:99999/s3cret@example.org/f",
-    "https:/ada:s3cret@example.org/f",
-    "https:\\\\ada:s3cret@example.org/f",
-    "ada:s3cret@example.org/f",
-    "feed:ada:s3cret@example.org/f",
-]
+REFUSED = r"""
+    https://ada:s3/cret@example.org/f https://ada:s3#cret@example.org/f https://ada:s3?cret@example.org/f
+    https://ada:s3://cret@example.org/f https://ada:99999/s3cret@example.org/f https:/ada:s3cret@example.org/f
+    https:\\ada:s3cret@example.org/f ada:s3cret@example.org/f feed:ada:s3cret@example.org/f
+"""
+COMMANDS = """
+    feeds add {} --state crawl; feeds remove {} --state crawl; feeds retry {} --state crawl
+    fetch {} --out crawl; fetch list.txt --out crawl; fetch list.opml --out crawl
+"""
 
 
-@pytest.mark.parametrize("address", REFUSED)
-@pytest.mark.parametrize(
-    "command",
-    [["feeds", "add", "{}", "--state"], ["feeds", "remove", "{}", "--state"], ["feeds", "retry", "{}", "--state"],
-     ["fetch", "{}", "--out"], ["fetch", "list.txt", "--out"], ["fetch", "list.opml", "--out"]],
-)  # fmt: skip
+@pytest.mark.parametrize(("address", "command"), in_turn(REFUSED.split(), re.split("[;\n]", COMMANDS.strip())))
 def test_an_address_that_is_refused_shows_no_password(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str], address: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, address: str
 ):
     monkeypatch.chdir(tmp_path)
     Path("list.txt").write_text(address)
     Path("list.opml").write_text(f"<opml><body><outline xmlUrl='{address}'/></body></opml>")
     assert mmqjp("feeds", "add", "https://a.example/", "--state", "crawl").exit_code == 0
-    result = mmqjp(*(argument.format(address) for argument in command), "crawl")
+    result = mmqjp(*(argument.format(address) for argument in command.split()))
     shown = result.stdout + result.stderr
     assert result.exit_code == 1 and "example.org/f" in shown
     assert not any(secret in shown for secret in ("ada", "s3", "cret", "99999"))
 
 
 def test_a_refused_address_with_a_password_says_what_to_write(tmp_path: Path):
-    result = mmqjp("feeds", "add", REFUSED[0], "--state", tmp_path / "crawl")
+    result = mmqjp("feeds", "add", REFUSED.split()[0], "--state", tmp_path / "crawl")
     assert "is no address: in a name or password, write / as %2F" in result.stderr
     assert len(result.stderr.splitlines()) == 1
     missing = mmqjp("fetch", tmp_path / "me@work" / "list.txt", "--out", tmp_path / "crawl")
     assert f"{tmp_path}/me@work/list.txt: no such file" in missing.stderr
 
 
+SELF = "<link rel='self' href='https://ada:s3cret@e.example/feed'/>"
+
+
 @pytest.mark.parametrize(
-    "links",
-    [
-        "<link rel='self' href='https://ada:s3cret@e.example/feed'/>",
-        "<link href='https://ada:s3cret@e.example/'/>",
-        "<link rel='self' href='https://ada:s3cret@e.example/feed'/><link href='/'/>",
-        "<link rel='self' href='//ada:s3cret@e.example/feed'/>",
-    ],
+    "links", [SELF, SELF.replace("rel='self'", ""), f"{SELF}<link href='/'/>", SELF.replace("https:", "")]
 )
 @pytest.mark.parametrize("form", ["item", "raw"])
 def test_a_password_in_the_address_that_a_feed_gives_itself_is_left_out(links: str, form: EntryForm):

@@ -26,12 +26,17 @@ def warcs(directory: Path) -> Archive:
     return WarcArchive(directory, "", lambda mark: None)
 
 
+def keep(archive: Archive, title: str, folders: tuple[str, ...]) -> None:
+    body = rss("one").encode()
+    archive.keep(
+        Capture("https://a.example/", "a", "https://a.example/", 200, (), START, "ab" * 32, body, title, folders)
+    )
+    archive.finish()
+
+
 @pytest.mark.parametrize("kind", [drops, warcs])
 def test_any_title_and_folder_comes_through_an_archive(tmp_path, kind):
-    archive = kind(tmp_path / "crawl")
-    told = "https://a.example/", "a", "https://a.example/", 200, (), START, "ab" * 32, rss("one").encode()
-    archive.keep(Capture(*told, TITLE, FOLDERS))
-    archive.finish()
+    keep(kind(tmp_path / "crawl"), TITLE, FOLDERS)
     (document,) = read_documents([tmp_path / "crawl"], feeds="item")
     assert isinstance(document, Document)
     item = etree.fromstring(document.xml_bytes())
@@ -39,18 +44,19 @@ def test_any_title_and_folder_comes_through_an_archive(tmp_path, kind):
     assert [folder.text for folder in item.iter("folder")] == ["Nachrichten", *FOLDERS]
 
 
-@pytest.mark.parametrize(
-    "notes", ['{"title": 1, "folders": "News"}', '{"title": null, "folders": {"a": 1}}', '{"folders": [1, null]}', "{}"]
-)
-def test_notes_of_other_crawlers_may_be_anything(tmp_path, notes):
-    (tmp_path / "f.json").write_text(notes)
-    assert read_sidecar(tmp_path / "f.json") == Sidecar()
-
-
-def test_a_sidecar_is_read_as_it_was_written(tmp_path):
+def test_a_sidecar_is_read_as_it_was_written_and_those_of_other_crawlers_may_say_anything(tmp_path):
+    file = tmp_path / "f.json"
     sidecar = Sidecar(url="https://a.example/", fetched=START, title=TITLE, folders=FOLDERS)
-    (tmp_path / "f.json").write_bytes(sidecar_json(sidecar))
-    assert read_sidecar(tmp_path / "f.json") == sidecar
+    file.write_bytes(sidecar_json(sidecar))
+    assert read_sidecar(file) == sidecar
+    for notes in (
+        '{"title": 1, "folders": "News"}',
+        '{"title": null, "folders": {"a": 1}}',
+        '{"folders": [1, null]}',
+        "{}",
+    ):
+        file.write_text(notes)
+        assert read_sidecar(file) == Sidecar()
 
 
 def listed(tmp_path: Path, body: str) -> FeedState:
@@ -59,7 +65,7 @@ def listed(tmp_path: Path, body: str) -> FeedState:
     return feed
 
 
-def test_a_feed_is_in_all_the_folders_where_it_is_listed(tmp_path):
+def test_a_feed_is_in_all_the_folders_where_it_is_listed_and_its_address_is_no_title(tmp_path):
     feed = "<outline text='{}' xmlUrl='https://a.example/'/>"
     named = (
         f"<outline text='A'>{feed.format('')}</outline>{feed.format('T')}<outline text='B'>{feed.format('U')}</outline>"
@@ -68,6 +74,7 @@ def test_a_feed_is_in_all_the_folders_where_it_is_listed(tmp_path):
     assert (found.title, found.folders) == ("T", ("A", "B"))
     many = "".join(f"<outline text='{n}'>{feed.format('')}</outline>" for n in range(3 * MOST_FOLDERS))
     assert len(listed(tmp_path, many).folders) == MOST_FOLDERS
+    assert listed(tmp_path, "<outline text='https://a.example/' xmlUrl='https://a.example/'/>").title == ""
 
 
 def nested(names: list[str], inside: str) -> str:
@@ -96,10 +103,7 @@ LONG = ("a" * 600 + "/" + "b" * 500, "c" * 500 + "/" + "d" * 499, "e" * 2_000, "
 
 @pytest.mark.parametrize("kind", [drops, warcs])
 def test_what_an_archive_tells_of_a_feed_is_bounded(tmp_path, monkeypatch, kind):
-    told = "https://a.example/", "a", "https://a.example/", 200, (), START, "ab" * 32, rss("one").encode()
-    archive = kind(tmp_path / "crawl")
-    archive.keep(Capture(*told, "t" * 5_000, (*LONG, *map(str, range(5_000)))))
-    archive.finish()
+    keep(kind(tmp_path / "crawl"), "t" * 5_000, (*LONG, *map(str, range(5_000))))
     seen: list[Membership] = []
 
     def noted(entry: Entry, member: Membership) -> bytes:
@@ -112,10 +116,6 @@ def test_what_an_archive_tells_of_a_feed_is_bounded(tmp_path, monkeypatch, kind)
     (member,) = seen
     assert member.title == "t" * LONGEST_TITLE and len(member.folders) == MOST_FOLDERS
     assert member.folders[:5] == ("a" * 600, LONG[1], "e" * 1_000, "f" * 1_000, "0")
-
-
-def test_an_address_is_no_title(tmp_path):
-    assert listed(tmp_path, "<outline text='https://a.example/' xmlUrl='https://a.example/'/>").title == ""
 
 
 def test_what_a_list_does_not_say_stays(tmp_path):

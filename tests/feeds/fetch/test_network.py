@@ -1,56 +1,26 @@
-"""The guarded client beneath fetching and webhooks: it sends bodies whole, and only to allowed addresses."""
+"""The guarded client beneath fetching and webhooks: it sends bodies whole, and only to allowed addresses. TLS goes by
+the name although the address is connected to: what is asked for, and whose certificate is taken."""
 
 import asyncio
-import threading
-from collections.abc import AsyncIterator, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+import shutil
+import ssl
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
 from feeds.fetch.http import FetchError, open_client
+from tests.support.feed_server import outcomes, rss, running_server
 
 BODY = "Grüße ".encode() * 20_000
+OPENSSL = shutil.which("openssl")
 
 
 @pytest.fixture
-def server() -> Iterator[tuple[str, list[bytes]]]:
-    """The address of a server that takes what is posted, and the bodies that it got."""
-    bodies: list[bytes] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_POST(self) -> None:
-            bodies.append(self._chunks() if "Transfer-Encoding" in self.headers else self._counted())
-            self.send_response(204)
-            self.end_headers()
-
-        def _counted(self) -> bytes:
-            return self.rfile.read(int(self.headers["Content-Length"]))
-
-        def _chunks(self) -> bytes:
-            found = b""
-            while size := int(self.rfile.readline(), 16):
-                found += self.rfile.read(size)
-                self.rfile.readline()
-            self.rfile.readline()
-            return found
-
-        def log_message(self, format: str, *arguments: object) -> None:
-            """Nothing on standard error."""
-
-    class Server(ThreadingHTTPServer):
-        daemon_threads = True
-        block_on_close = False
-
-    with Server(("127.0.0.1", 0), Handler) as http:
-        thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{http.server_address[1]}/hook", bodies
-        finally:
-            http.shutdown()
-            thread.join()
+def hook(server):
+    server.routes["/hook"] = lambda request: request.answer(204, Connection="keep-alive")
+    return server.url("/hook")
 
 
 def post(url: str, *contents: bytes | AsyncIterator[bytes], allow_private: bool = True) -> list[int]:
@@ -63,24 +33,51 @@ def post(url: str, *contents: bytes | AsyncIterator[bytes], allow_private: bool 
     return asyncio.run(run())
 
 
-def test_bodies_are_sent_whole_over_one_connection(server):
-    url, bodies = server
-    assert post(url, BODY, b"", b"{}") == [204] * 3
-    assert bodies == [BODY, b"", b"{}"]
-
-
-def test_a_body_that_comes_in_parts_is_sent_in_chunks(server):
+def test_bodies_are_sent_whole_over_one_connection_and_in_chunks_if_they_come_in_parts(server, hook):
     async def parts() -> AsyncIterator[bytes]:
         for start in range(0, len(BODY), 1_000):
             yield BODY[start : start + 1_000]
 
-    url, bodies = server
-    assert post(url, parts()) == [204]
-    assert bodies == [BODY]
+    assert post(hook, BODY, b"", b"{}", parts()) == [204] * 4
+    assert [request.body for request in server.log] == [BODY, b"", b"{}", BODY]
 
 
-def test_a_body_does_not_reach_a_private_address(server):
-    url, bodies = server
+def test_a_body_does_not_reach_a_private_address(server, hook):
     with pytest.raises(FetchError, match="only public addresses"):
-        post(url, BODY, allow_private=False)
-    assert bodies == []
+        post(hook, BODY, allow_private=False)
+    assert server.log == []
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A certificate of its own making for pub.test, and its key, in one file."""
+    path = tmp_path_factory.mktemp("tls") / "both.pem"
+    names = ["-subj", "/CN=pub.test", "-addext", "subjectAltName=DNS:pub.test"]
+    command = [str(OPENSSL), "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *names]
+    made = subprocess.run([*command, "-keyout", "-", "-out", "-"], check=True, capture_output=True)
+    path.write_bytes(made.stdout)
+    return path
+
+
+@pytest.mark.skipif(OPENSSL is None, reason="openssl makes the certificate")
+@pytest.mark.parametrize(
+    ("host", "trusted", "cause"),
+    [
+        *(("pub.test", True, ""), ("pub.test", False, "self-signed certificate")),
+        ("other.test", True, "Hostname mismatch"),
+    ],
+)
+def test_tls_goes_by_the_name(certificate, fetching, monkeypatch, host, trusted, cause):
+    names: list[str] = []
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(certificate)
+    tls.sni_callback = lambda connection, name, context: names.append(name or "")
+    if trusted:
+        monkeypatch.setattr("certifi.where", lambda: str(certificate))
+    with running_server(tls) as server:
+        server.serve("/feed", rss("a"))
+        url = f"https://{host}:{server.port}/feed"
+        assert outcomes(fetching.run(url)) == {"failed" if cause else "new": 1}
+        assert cause in fetching.feed(url).last_error
+        assert names == [host]
+        assert [request.host for request in server.log] == ([] if cause else [f"{host}:{server.port}"])

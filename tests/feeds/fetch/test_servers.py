@@ -13,7 +13,7 @@ import zstandard
 from feeds.documents import Document, SourceError
 from feeds.fetch.state import STATE_FILE, source_name
 from feeds.tail import read_documents
-from tests.support.feed_server import QUICK, Request, closed_port, failure, outcomes, rss
+from tests.support.feed_server import QUICK, Request, closed_port, failure, failures, outcomes, rss
 
 FEED = rss("a", "b")
 
@@ -52,32 +52,31 @@ def test_nothing_is_asked_before_it_is_due_and_then_with_validators(server, fetc
     assert len(list(read_documents([fetching.directory], feeds="item"))) == 3
 
 
-def test_last_modified_is_sent_back_as_it_came(server, fetching):
+def test_last_modified_is_sent_back_as_it_came_and_200_in_place_of_304_is_no_new_version(server, fetching):
     url = server.serve("/feed", FEED, Last_Modified="yesterday, I think")
     fetching.run(url)
     fetching.later(3600)
-    fetching.run(url)
+    assert outcomes(fetching.run(url)) == {"unchanged": 1}
     assert server.log[1].headers["If-Modified-Since"] == "yesterday, I think"
-
-
-@pytest.mark.parametrize(
-    ("coding", "encode"),
-    [
-        ("gzip", gzip.compress),
-        ("x-gzip", lambda data: gzip.compress(data[:50]) + gzip.compress(data[50:]) + b"\0\0"),
-        ("deflate", zlib.compress),
-        ("deflate", lambda data: zlib.compress(data)[2:-4]),
-        ("br", brotli.compress),
-        ("zstd", zstandard.compress),
-        ("gzip, identity, BR", lambda data: brotli.compress(gzip.compress(data))),
-        ("", lambda data: data),
-    ],
-)
-def test_every_content_coding(server, fetching, coding, encode):
-    url = server.serve("/feed", encode(FEED.encode()), Content_Encoding=coding)
-    fetching.run(url)
     assert fetching.bodies(url) == [FEED.encode()]
-    assert server.log[0].headers["Accept-Encoding"] == "gzip, deflate, br, zstd"
+
+
+def test_every_content_coding(server, fetching):
+    feed = FEED.encode()
+    encoded = {
+        "gzip": gzip.compress(feed),
+        "x-gzip": gzip.compress(feed[:50]) + gzip.compress(feed[50:]) + b"\0\0",
+        "deflate": zlib.compress(feed),
+        "Deflate": zlib.compress(feed)[2:-4],
+        "br": brotli.compress(feed),
+        "zstd": zstandard.compress(feed),
+        "gzip, identity, BR": brotli.compress(gzip.compress(feed)),
+        "": feed,
+    }
+    urls = [server.serve(f"/{n}", body, Content_Encoding=c) for n, (c, body) in enumerate(encoded.items())]
+    fetching.run(*urls)
+    assert [fetching.bodies(url) for url in urls] == [[feed]] * len(encoded)
+    assert {request.headers["Accept-Encoding"] for request in server.log} == {"gzip, deflate, br, zstd"}
 
 
 def test_a_page_leads_to_its_feed_which_is_remembered(server, fetching):
@@ -97,14 +96,15 @@ def test_a_page_leads_to_its_feed_which_is_remembered(server, fetching):
 # ---------------------------------------------------------------- sizes and times
 
 
-@pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "zstd", "gzip, gzip"])
-def test_a_bomb_does_not_go_off(server, fetching, coding):
-    encoders = {"gzip": gzip.compress, "deflate": zlib.compress, "br": brotli.compress, "zstd": zstandard.compress}
-    data = b"<rss>" + b" " * 50_000_000
-    for name in coding.split(", "):
-        data = encoders[name](data)
-    url = server.serve("/bomb", data, Content_Encoding=coding)
-    assert "larger than 100,000 bytes once decompressed" in failure(fetching, url)
+ENCODERS = {"gzip": gzip.compress, "deflate": zlib.compress, "br": brotli.compress, "zstd": zstandard.compress}
+
+
+def test_a_bomb_does_not_go_off(server, fetching):
+    bombs = {coding: encode(b"<rss>" + b" " * 50_000_000) for coding, encode in ENCODERS.items()}
+    bombs["gzip, gzip"] = gzip.compress(bombs["gzip"])
+    urls = [server.serve(f"/{n}", data, Content_Encoding=c) for n, (c, data) in enumerate(bombs.items())]
+    errors = failures(fetching, *urls)
+    assert all("larger than 100,000 bytes once decompressed" in error for error in errors), errors
 
 
 def test_an_endless_feed_ends(server, fetching):
@@ -117,39 +117,29 @@ def test_an_endless_feed_ends(server, fetching):
     assert "larger than 100,000 bytes" in failure(fetching, server.url("/feed"))
 
 
-def test_a_slow_drip_ends(server, fetching):
+def test_a_slow_drip_and_silence_end(server, fetching):
     def drip(request: Request) -> None:
         request.write(b"HTTP/1.1 200 OK\r\nContent-Length: 90000\r\n\r\n<rss>")
         while not server.released.wait(0.02):
             request.write(b" ")
 
-    server.routes["/feed"] = drip
+    server.routes |= {"/drip": drip, "/silence": lambda request: server.released.wait()}
     fetching.limits = QUICK
-    assert failure(fetching, server.url("/feed")) == f"no whole answer within {QUICK.total:g} s"
+    errors = failures(fetching, server.url("/drip"), server.url("/silence"))
+    assert errors == [f"no whole answer within {QUICK.total:g} s", "the server is silent"]
 
 
-def test_silence_ends(server, fetching):
-    fetching.limits = QUICK
-    server.routes["/feed"] = lambda request: server.released.wait()
-    assert failure(fetching, server.url("/feed")) == "the server is silent"
-
-
-def test_headers_without_end_and_nonsense(server, fetching):
+def test_what_is_no_answer(server, fetching):
     server.routes["/long"] = lambda request: request.write(b"HTTP/1.1 200 OK\r\n" + b"X: " + b"y" * 500_000)
     server.routes["/odd"] = lambda request: request.write(b"HELO\r\n\r\n")
-    for path in ("/long", "/odd"):
-        assert failure(fetching, server.url(path))
+    lengths = [server.serve(f"/{length}", FEED, Content_Length=length) for length in (10_000, "many", -1)]
+    no_tls = server.url("/feed").replace("http:", "https:")
+    nobody = f"http://127.0.0.1:{closed_port()}/feed"
+    assert all(failures(fetching, server.url("/long"), server.url("/odd"), *lengths, no_tls, nobody))
 
 
-@pytest.mark.parametrize("length", [10_000, "many", -1])
-def test_a_wrong_length(server, fetching, length):
-    url = server.serve("/feed", FEED, Content_Length=length)
-    assert failure(fetching, url)
-
-
-@pytest.mark.parametrize(
-    ("coding", "data", "cause"),
-    [
+def test_a_body_that_is_not_what_its_coding_says(server, fetching):
+    cases = [
         ("gzip", FEED.encode(), "the body is not gzip"),
         ("gzip", gzip.compress(FEED.encode(), mtime=0)[:-30], "the body is not gzip: it ends too early"),
         ("br", b"\xff\xff\xff", "the body is not br"),
@@ -157,14 +147,10 @@ def test_a_wrong_length(server, fetching, length):
         ("zstd", b"no", "the body is not zstd"),
         ("zstd", zstandard.compress(FEED.encode())[:-9], "the body is not zstd"),
         ("rot13", b"x", "the content coding 'rot13' is not known"),
-    ],
-)
-def test_a_body_that_is_not_what_its_coding_says(server, fetching, coding, data, cause):
-    assert cause in failure(fetching, server.serve("/feed", data, Content_Encoding=coding))
-
-
-def test_nobody_there(fetching):
-    assert failure(fetching, f"http://127.0.0.1:{closed_port()}/feed")
+    ]
+    urls = [server.serve(f"/{n}", data, Content_Encoding=coding) for n, (coding, data, _) in enumerate(cases)]
+    errors = failures(fetching, *urls)
+    assert all(cause in error for error, (*_, cause) in zip(errors, cases, strict=True)), errors
 
 
 def test_a_length_too_short_gives_what_came_and_the_whole_the_next_time(server, fetching):
@@ -177,17 +163,13 @@ def test_a_length_too_short_gives_what_came_and_the_whole_the_next_time(server, 
     assert {"a", "b"} <= set(ids)
 
 
-def test_tls_to_one_who_does_not_speak_it(server, fetching):
-    assert failure(fetching, server.url("/feed").replace("http:", "https:"))
-
-
 # ---------------------------------------------------------------- lies
 
 
-@pytest.mark.parametrize("kind", ["text/html", "image/png", "application/octet-stream", "", "text/xml; charset=ebcdic"])
-def test_the_content_type_is_not_believed(server, fetching, kind):
-    url = server.serve("/feed", FEED, Content_Type=kind)
-    assert outcomes(fetching.run(url)) == {"new": 1}
+def test_the_content_type_is_not_believed(server, fetching):
+    kinds = ["text/html", "image/png", "application/octet-stream", "", "text/xml; charset=ebcdic"]
+    urls = [server.serve(f"/{number}", FEED, Content_Type=kind) for number, kind in enumerate(kinds)]
+    assert outcomes(fetching.run(*urls)) == {"new": len(kinds)}
 
 
 def test_validators_that_cannot_be_sent_back_are_not(server, fetching):
@@ -224,56 +206,28 @@ def test_a_state_that_is_damaged_is_no_feeds_failure(server, fetching):
     assert fetching.feed(url).last_error == ""
 
 
-@pytest.mark.parametrize("declared", [False, True])
-def test_a_charset_in_the_header_alone_counts_for_what_is_not_utf8(server, fetching, declared):
-    start = '<?xml version="1.0" encoding="iso-8859-1"?>' if declared else ""
-    charset = "utf-8" if declared else "ISO-8859-1"
-    body = (start + rss("caf\u00e9")).encode("latin-1")
-    url = server.serve("/feed", body, Content_Type=f"text/xml; charset={charset}")
-    fetching.run(url)
-    (document,) = read_documents([fetching.directory], feeds="item")
-    assert isinstance(document, Document)
-    assert "caf\u00e9" in document.xml_bytes().decode()
+def test_a_charset_in_the_header_alone_counts_for_what_is_not_utf8(server, fetching):
+    declaration = '<?xml version="1.0" encoding="iso-8859-1"?>'
+    for number, (start, charset) in enumerate((("", "ISO-8859-1"), (declaration, "utf-8"))):
+        body = (start + rss("caf\u00e9")).encode("latin-1")
+        fetching.run(server.serve(f"/{number}", body, Content_Type=f"text/xml; charset={charset}"))
+    documents = [one for one in read_documents([fetching.directory], feeds="item") if isinstance(one, Document)]
+    assert ["caf\u00e9" in document.xml_bytes().decode() for document in documents] == [True, True]
 
 
-@pytest.mark.parametrize(
-    ("body", "cause"),
-    [
-        ("<!-- x --><HTML><p>no feed here <rss>", "it is a page, and names no feed"),
-        ("<!DOCTYPE html><title>Sign in</title>", "it is a page, and names no feed"),
-        ("<svg/>", "the answer is not a feed"),
-        ("", "the answer is not a feed"),
-        ('{"version": "1"}', "the answer is not a feed"),
-    ],
-)
-def test_what_poses_as_a_feed_is_not_kept(server, fetching, body, cause):
-    assert failure(fetching, server.serve("/feed", body, Content_Type="application/rss+xml")) == cause
+def test_what_poses_as_a_feed_is_not_kept(server, fetching):
+    pages = ["<!-- x --><HTML><p>no feed here <rss>", "<!DOCTYPE html><title>Sign in</title>"]
+    bodies = [*pages, "<svg/>", "", '{"version": "1"}']
+    urls = [server.serve(f"/{n}", body, Content_Type="application/rss+xml") for n, body in enumerate(bodies)]
+    assert failures(fetching, *urls, server.serve("/nothing", b"", 304)) == [
+        *["it is a page, and names no feed"] * 2, *["the answer is not a feed"] * 3, "the server answered 304",
+    ]  # fmt: skip
 
 
-def test_200_in_place_of_304_is_no_new_version(server, fetching):
-    url = server.serve("/feed", FEED, ETag='"1"')
-    fetching.run(url)
-    fetching.later(3600)
-    assert outcomes(fetching.run(url)) == {"unchanged": 1}
-    assert fetching.bodies(url) == [FEED.encode()]
-
-
-def test_304_to_one_who_has_nothing_is_a_failure(server, fetching):
-    assert failure(fetching, server.serve("/feed", b"", 304)) == "the server answered 304"
-
-
-def test_guids_that_change_are_new_versions_of_the_feed_and_documents(server, fetching):
-    url = server.serve("/feed", rss("a", guid="1"))
-    fetching.run(url)
-    server.serve("/feed", rss("a", guid="2"))
-    fetching.later(3600)
-    assert outcomes(fetching.run(url)) == {"new": 1}
-    assert len({document.id for document in read_documents([fetching.directory], feeds="item")}) == 2
-
-
-def test_a_feed_that_goes_back_is_kept_three_times(server, fetching):
-    for title in ("a", "b", "a"):
-        url = server.serve("/feed", rss(title))
-        fetching.run(url)
+def test_versions_differ_in_a_guid_and_a_feed_may_go_back(server, fetching):
+    for guid in ("1", "2", "1"):
+        url = server.serve("/feed", rss("a", guid=guid))
+        assert outcomes(fetching.run(url)) == {"new": 1}
         fetching.later(3600)
-    assert fetching.bodies(url) == [rss(title).encode() for title in ("a", "b", "a")]
+    assert fetching.bodies(url) == [rss("a", guid=guid).encode() for guid in ("1", "2", "1")]
+    assert len({document.id for document in read_documents([fetching.directory], feeds="item")}) == 2

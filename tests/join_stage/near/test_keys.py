@@ -60,7 +60,7 @@ def _orders(rng: Random, texts: Sequence[str]) -> list[WordOrder]:
 @pytest.mark.parametrize("threshold", THRESHOLDS)
 def test_what_is_near_has_a_key_in_common(threshold: str) -> None:
     rng = Random(threshold)
-    pairs = [near_texts(rng) for _ in range(1000)]
+    pairs = [near_texts(rng) for _ in range(250)]
     texts = [text for pair in pairs for text in pair]
     rows, found = _rows(texts, join_threshold(threshold)), 0
     for order in _orders(rng, texts):
@@ -69,7 +69,7 @@ def test_what_is_near_has_a_key_in_common(threshold: str) -> None:
             if oracle_values.near(one, other, threshold):
                 found += one != other
                 assert keys[2 * place] & keys[2 * place + 1], (one, other)
-    assert found > 100
+    assert found > 30
 
 
 def test_keys_are_few() -> None:

@@ -49,7 +49,7 @@ def test_pairs_are_near_as_the_oracle_says(most: int, is_stored: bool, monkeypat
     monkeypatch.setattr(near, "MOST_HELD", most)
     monkeypatch.setattr(near, "MOST_COMPARED", most)
     rng = Random(most)
-    texts = [text for _ in range(150) for text in near_texts(rng)]
+    texts = [text for _ in range(80) for text in near_texts(rng)]
     stored = _rows(texts)
     asked: list[int] = []
 
@@ -71,7 +71,7 @@ def test_pairs_are_near_as_the_oracle_says(most: int, is_stored: bool, monkeypat
             expected = [oracle_values.near(texts[one], texts[other], threshold) for one, other in some]
             assert _near(sets, some, threshold) == expected
             found += sum(expected)
-    assert found > 300
+    assert found > 150
     assert bool(asked) == (is_stored and most < 1_000_000)
 
 

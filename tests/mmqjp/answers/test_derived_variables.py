@@ -1,4 +1,4 @@
-"""Variables that follow from joined nodes are bound as if the pattern were matched again."""
+"""Variables derived from joined nodes are bound as if the pattern were matched again."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def both(script: Script | str, documents: list[Document], monkeypatch: pytest.Mo
     return outputs
 
 
-@pytest.mark.parametrize("seed", seeds(2, 200))
+@pytest.mark.parametrize("seed", seeds(1, 200))
 def test_random_queries_bind_the_same(seed: int, monkeypatch: pytest.MonkeyPatch):
     both(*random_case(seed, 12, 10), monkeypatch)
 

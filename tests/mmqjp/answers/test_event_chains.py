@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 from lxml import etree
@@ -16,21 +16,55 @@ from mmqjp.answers.output import Output
 from mmqjp.engine import Session
 from tests.generate.documents import SECOND
 from tests.generate.seeds import seeds
+from tests.oracle.event_schemas import Schema
+from tests.oracle.event_syntax import Aggregate, Both, Cel, Cmp, Fn, Fold, Item, Name, Next, Ref, Time, Union, Window
+from tests.oracle.event_values import Value
+from tests.oracle.events import Event, World, event
 
-CHAIN = """
-FROM S//a->a[./k->k] FOLLOWED BY {k = l, 5 s} T//b->b[./l->l] PUBLISH pairs;
+RISE = Cel(
+    Fold(
+        Union(Name("Pair"), Name("C")),
+        Cmp("=", Ref("k", "$2"), Ref("k", "$")),
+        Cmp(">=", Ref("x", "$2"), Ref("x", "$")),
+        (),
+        Name("C"),
+    ),
+    within=Window("12"),
+    publish="rise",
+)
+X = (Ref("x"),)
+RATE = Cel(
+    Aggregate(
+        (Item(Fn("count"), "n"), Item(Fn("max", X), "top"), Item(Fn("avg", X), "mean")),
+        ("k",),
+        Window("6"),
+        Name("Hit"),
+    ),
+    publish="rate",
+)
+MORE = Cel(
+    Next(
+        Name("rate"),
+        Both("AND", (Cmp("=", Ref("k", "$1"), Ref("k", "$2")), Cmp(">", Ref("n", "$2"), Ref("n", "$1")))),
+        Cel(Name("rate"), (Item(Ref("k")), Item(Ref("n")), Item(Ref("top")))),
+    ),
+    (Item(Ref("k")), Item(Ref("n_1"), "before"), Item(Ref("n")), Item(Ref("top")), Item(Time("DUR"), "d")),
+    Window("9"),
+    "more",
+)
+CHAIN = f"""
+FROM S//a->a[./k->k] FOLLOWED BY {{k = l, 5 s}} T//b->b[./l->l] PUBLISH pairs;
 DEFINE EVENT Pair FROM pairs/match->m (k := m/a/k, x := number(m/b/x));
 DEFINE EVENT C FROM S//c->c (k := c/k, x := number(c/x));
-FROM (Pair UNION C) FOLD{$2.k = $.k, $2.x >= $.x,} C WITHIN 12 s PUBLISH rise;
-FROM rise/match->m[./k->k] JOIN {k = k2, 8 s} T//d->d[./k->k2] PUBLISH hit;
+{RISE.text()};
+FROM rise/match->m[./k->k] JOIN {{k = k2, 8 s}} T//d->d[./k->k2] PUBLISH hit;
 DEFINE EVENT Hit FROM hit/match->m (k := m/match/k, x := number(m/match/x));
-FROM AGGREGATE{count() AS n, max(x) AS top, avg(x) AS mean BY k OVER 6 s} Hit PUBLISH rate;
-SELECT k, n_1 AS before, n, top, DUR AS d
-FROM rate NEXT{$1.k = $2.k AND $2.n > $1.n} (SELECT k, n, top FROM rate) WITHIN 9 s PUBLISH more
+{RATE.text()};
+{MORE.text()}
 """
 STREAMS = {"a": "S", "b": "T", "c": "S", "d": "T"}
 SETTLE = 4
-"""In seconds, as all times here."""
+"""In seconds, as the times of documents."""
 
 
 class Doc(NamedTuple):
@@ -42,15 +76,8 @@ class Doc(NamedTuple):
     x: str | None
 
 
-class Event(NamedTuple):
-    values: frozenset[tuple[str, str | float]]
-    """Without those that are NULL."""
-    t0: int
-    t1: int
-    parts: frozenset[object]
-
-
 Told = Counter[tuple[str, frozenset[tuple[str, str | float]], int, int]]
+"""Outputs: their queries, values but NULL, and times in seconds."""
 
 
 def documents(rng: Random, count: int) -> list[Doc]:
@@ -64,91 +91,37 @@ def documents(rng: Random, count: int) -> list[Doc]:
     return made
 
 
-def event(t0: int, t1: int, parts: Iterable[object], **values: str | float | None) -> Event:
-    known = frozenset((name, value) for name, value in values.items() if value is not None)
-    return Event(known, t0, t1, frozenset(parts))
+SCHEMA: Schema = {"k": "string", "x": "number"}
 
 
-def of(one: Event) -> dict[str, Any]:
-    return dict(one.values)
-
-
-def number(one: Doc) -> float | None:
-    return float(one.x) if one.x and one.x.isdigit() else None
-
-
-def runs(starts: set[Event], given: set[Event]) -> set[Event]:
-    """FOLD: each run by its first event, its latest one and its values."""
-    found: set[tuple[Event, Event]] = set()
-    last = {(start, start) for start in starts}
-    while last:
-        longer = set()
-        for first, latest in last:
-            now = of(latest)
-            same = [one for one in given if latest.t1 < one.t0 and "k" in now and of(one).get("k") == now["k"]]
-            for one in same:
-                rises = "x" in now and "x" in of(one) and of(one)["x"] >= now["x"]
-                if rises and one.t1 == min(other.t1 for other in same):
-                    longer.add((first, one))
-        last = longer
-        found |= longer
-    return {
-        event(
-            first.t0, one.t1, first.parts | one.parts, k_1=of(first).get("k"), x_1=of(first).get("x"),
-            k=of(one).get("k"), x=of(one).get("x"),
-        )
-        for first, one in found
-        if one.t1 - first.t0 <= 12
-    }  # fmt: skip
-
-
-def rates(hits: set[Event]) -> set[Event]:
-    """AGGREGATE."""
-    found = set()
-    for k, t in {(of(one)["k"], one.t1) for one in hits}:
-        window = [one for one in hits if of(one)["k"] == k and t - 6 < one.t1 <= t]
-        known = [float(of(one)["x"]) for one in window if "x" in of(one)]
-        parts = [part for one in window if one.t1 == t for part in one.parts]
-        top, mean = (max(known), sum(known) / len(known)) if known else (None, None)
-        found.add(event(t, t, parts, k=k, n=float(len(window)), top=top, mean=mean))
-    return found
-
-
-def growth(rate: set[Event]) -> set[Event]:
-    """NEXT: the first that is greater, with all that end then."""
-    found = set()
-    for one in rate:
-        greater = [
-            other for other in rate
-            if one.t1 < other.t0 and of(one)["k"] == of(other)["k"] and of(other)["n"] > of(one)["n"]
-        ]  # fmt: skip
-        for other in greater:
-            if other.t1 == min(each.t1 for each in greater) and other.t1 - one.t0 <= 9:
-                now, span = of(other), float(other.t1 - one.t0)
-                parts = one.parts | other.parts
-                values = {"k": now["k"], "before": of(one)["n"], "n": now["n"], "top": now.get("top"), "d": span}
-                found.add(event(one.t0, other.t1, parts, **values))
-    return found
+def made(k: str | None, x: Value, times: tuple[int, int], part: Hashable) -> Event:
+    number = x if isinstance(x, float) else float(x) if x and x.isdigit() else None
+    t0, t1 = times
+    return event({"k": k, "x": number}, t0 * SECOND, t1 * SECOND, [part])
 
 
 def wanted(given: Sequence[Doc]) -> Told:
-    by_kind = {kind: [one for one in given if one.kind == kind] for kind in STREAMS}
-    pairs = [
-        (a, b) for a in by_kind["a"] for b in by_kind["b"] if a.k and a.k == b.k and a.t1 < b.t0 and b.t1 - a.t0 <= 5
-    ]
-    own = {event(c.t0, c.t1, [c.name], k=c.k, x=number(c)) for c in by_kind["c"]}
-    rise = runs({event(a.t0, b.t1, [(a.name, b.name)], k=a.k, x=number(b)) for a, b in pairs} | own, own)
-    hits = {
-        event(min(one.t0, d.t0), max(one.t1, d.t1), [(one, d.name)], k=of(one)["k"], x=of(one).get("x"))
-        for one in rise
-        for d in by_kind["d"]
-        if of(one)["k"] == d.k and max(one.t1, d.t1) - min(one.t0, d.t0) <= 8
+    a, b, c, d = ([one for one in given if one.kind == kind] for kind in STREAMS)
+    pairs = [(x, y) for x in a for y in b if x.k and x.k == y.k and x.t1 < y.t0 and y.t1 - x.t0 <= 5]
+    events = {
+        "Pair": [made(x.k, y.x, (x.t0, y.t1), (x.name, y.name)) for x, y in pairs],
+        "C": [made(one.k, one.x, (one.t0, one.t1), one.name) for one in c],
     }
-    rate = rates(hits)
-    found: Told = Counter(("pairs", frozenset(), a.t0, b.t1) for a, b in pairs)
-    found.update(("hit", frozenset(), one.t0, one.t1) for one in hits)
-    for name, events in (("rise", rise), ("rate", rate), ("more", growth(rate))):
-        found.update((name, one.values, one.t0, one.t1) for one in events)
+    rise = World(dict.fromkeys(events, SCHEMA), events, [RISE]).results(0)
+    hits = []
+    for one in rise:
+        k, value, begin, end = one.values["k"], one.values["x"], one.t0 // SECOND, one.t1 // SECOND
+        for other in d:
+            t0, t1 = min(begin, other.t0), max(end, other.t1)
+            if k is not None and k == other.k and t1 - t0 <= 8:
+                hits.append(made(other.k, value, (t0, t1), (one, other.name)))
+    world = World({"Hit": SCHEMA}, {"Hit": hits}, [RATE, MORE])
+    found: Told = Counter(("pairs", frozenset(), x.t0, y.t1) for x, y in pairs)
+    found.update(("hit", frozenset(), one.t0 // SECOND, one.t1 // SECOND) for one in hits)
+    for name, results in (("rise", rise), ("rate", world.results(0)), ("more", world.results(1))):
+        for one in results:
+            values = frozenset((key, value) for key, value in one.attributes if value is not None)
+            found[name, values, one.t0 // SECOND, one.t1 // SECOND] += 1
     return found
 
 

@@ -1,9 +1,8 @@
-"""Event statements that come, pause, go on and see what is kept, in an engine that is killed between the parts of
-what they tell: nothing is lost or twice."""
+"""Event statements that come, pause, go on and see kept documents, in an engine that is killed, or fails, between parts
+of outputs: nothing is lost or twice."""
 
 from __future__ import annotations
 
-import signal
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,7 +10,8 @@ from random import Random
 
 import pytest
 
-from tests.generate.seeds import seeds
+from join_stage.duckdb import DuckDBEngine
+from tests.generate.seeds import at_length, seeds
 from tests.mmqjp.answers.test_event_worlds import SETTLE
 from tests.oracle.events import EVER, Life
 from tests.oracle.pattern_world import PatternWorld
@@ -26,9 +26,11 @@ from tests.processes.event_life import (
     done,
     life,
     live,
+    lived,
     names,
     opened,
 )
+from tests.support.faults import Injected, armed, fail
 from tests.support.pattern_outputs import Told, judges, outputs_of, told
 
 
@@ -72,17 +74,34 @@ AMID = (0, 2, FIRST_PATTERNS)
 """Seeds with outputs that have parts before a kill and behind it."""
 
 
-@pytest.mark.parametrize("seed", [0, FIRST_PATTERNS, *seeds(0, 300, first=1), *seeds(0, 300, first=FIRST_PATTERNS + 1)])
+@pytest.mark.parametrize("seed", [*seeds(0, 300), *seeds(1, 300, first=FIRST_PATTERNS)])
 def test_killed_amid_instances(seed: int, tmp_path: Path) -> None:
-    rng, (found, steps) = Random(seed), life(seed)
+    rng = Random(seed)
     killed_at = []
-    for calls in (rng.randrange(3, 6), *(rng.randrange(4) for _ in range(2))):
-        point = rng.choice(("before", "after"))
-        killed = nursery.run("tests.processes.event_life", tmp_path, seed, point, calls)
-        assert killed.returncode == -signal.SIGKILL, killed.stderr
+    for calls in (rng.randrange(3, 6), *(rng.randrange(4) for _ in range(2 * at_length()))):
+        at = f"{rng.choice(('before', 'after'))} DuckDBEngine.commit"
+        nursery.run_killed(lived, tmp_path, seed, at=at, calls=calls + 1)
         with opened(tmp_path) as engine:
             killed_at.append(done(engine))
-    with opened(tmp_path) as engine:
+    check(seed, tmp_path, killed_at)
+
+
+@pytest.mark.parametrize("seed", [*seeds(2, 1_000), *seeds(2, 1_000, first=FIRST_PATTERNS)])
+def test_opened_again_after_failures(seed: int, tmp_path: Path) -> None:
+    rng = Random(seed)
+    failed_at = []
+    for calls in (rng.randrange(3, 6), *(rng.randrange(4) for _ in range(3))):
+        with opened(tmp_path) as engine:
+            with armed((DuckDBEngine, "commit"), fail, calls + 1), pytest.raises(Injected):
+                live(engine, seed)
+            failed_at.append(done(engine))
+    check(seed, tmp_path, failed_at)
+
+
+def check(seed: int, state: Path, killed_at: Sequence[int]) -> None:
+    """Does the rest of a life. Checks all outputs."""
+    found, steps = life(seed)
+    with opened(state) as engine:
         live(engine, seed)
         named, outputs, late = names(engine), list(engine.outputs()), list(engine.dead_letters())
     assert not late

@@ -1,4 +1,4 @@
-"""Event queries in an engine: what they tell is what brute force finds, whatever comes, goes, fails or restarts."""
+"""Event queries in an engine: outputs are those of brute force, whatever comes, goes, fails or restarts."""
 
 from __future__ import annotations
 
@@ -10,38 +10,36 @@ from typing import NamedTuple
 
 import pytest
 from lxml import etree
-from pyspark.sql import SparkSession
 
 from feeds.documents import Document
-from mmqjp.answers.events import Patterns
 from mmqjp.answers.output import Output
 from mmqjp.engine import Session
 from mmqjp.queries.changes import InvalidEvents
-from mmqjp.queries.registry import since_of
 from mmqjp.shown_engine import Engine
-from tests.generate.documents import chance
+from tests.generate.documents import SECOND, chance
 from tests.generate.seeds import seeds
-from tests.mmqjp.answers.event_world import Doc, expected
-from tests.mmqjp.answers.test_patterns import (
+from tests.mmqjp.answers.event_world import (
     DEFINITIONS,
-    SECOND,
+    END,
+    Doc,
     batches,
     definitions,
     documents,
+    expected,
     pattern_statements,
     statements,
 )
+from tests.oracle.bindings import Stored
+from tests.oracle.event_documents import in_time
 from tests.oracle.pattern_syntax import Statement
+from tests.pattern_stage.defined import defined_events
+from tests.support.faults import Injected, fail
 
-END = 10**6 * SECOND
-
-
-class Fault(Exception):
-    """Ends a batch before it is committed."""
+SETTLE = 6 * SECOND
 
 
 class Told(NamedTuple):
-    """An output, by values of which it has one."""
+    """An output, without the values that may be several."""
 
     query: str
     values: frozenset[tuple[str, str]]
@@ -60,7 +58,7 @@ def told(output: Output) -> Told:
 
 def wanted(given: dict[str, tuple[Statement, int]], arrived: list[Doc]) -> set[Told]:
     found = set()
-    for one in expected(definitions(), given, arrived):
+    for one in expected(given, arrived):
         values = frozenset((name, _text(value)) for name, value in one.values if value is not None)
         names = tuple(sorted({str(part[1]) for part in one.documents}))
         found.add(Told(one.statement, values, one.t0, one.t1, names))
@@ -71,91 +69,91 @@ def _text(value: object) -> str:
     return str(int(value)) if isinstance(value, float) and value == int(value) else str(value)
 
 
-def opened(state: Path) -> Session:
-    return Session("duckdb", state=state, settle=6 * SECOND, quiet=True)
+def opened(state: Path, settle: int | dict[str, int] = SETTLE) -> Session:
+    return Session("duckdb", state=state, settle=settle, quiet=True)
 
 
 def process(engine: Session, arrived: list[Doc], *, fails: bool = False) -> None:
-    def fault(_: object) -> None:
-        raise Fault
-
     found = [Document(one.id, one.xml, one.stream, (one.t0, one.t1)) for one in arrived]
     if fails:
-        with pytest.raises(Fault):
-            engine.process(found, fault)  # type: ignore[arg-type]  # it returns nothing
+        with pytest.raises(Injected):
+            engine.process(found, fail)
     engine.process(found)
 
 
+LAST = [Doc(f"last of {stream}", stream, END, END, b"<none/>") for stream in "ST"]
+
+
 def drained(engine: Session) -> list[Output]:
-    process(engine, [Doc(f"last of {stream}", stream, END, END, b"<none/>") for stream in "ST"])
+    process(engine, LAST)
     return list(engine.outputs())
 
 
-@pytest.fixture(autouse=True)
-def few_batches_to_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
-    defaults = Patterns.__init__.__kwdefaults__
-    assert defaults is not None
-    monkeypatch.setitem(defaults, "snapshot_every", 3)
-
-
-@pytest.mark.parametrize("seed", seeds(2, 10))
-def test_outputs_are_those_of_brute_force(seed: int, tmp_path: Path) -> None:
-    rng = Random(300 + seed)
-    cels, patterns = statements(rng), pattern_statements(rng)
-    made: dict[str, Statement] = {**cels, **patterns}
-    arrived = documents(rng, 40)
-    arriving = list(batches(rng, arrived, 6 * SECOND))
-    engine = opened(tmp_path)
-    engine.subscribe(DEFINITIONS)
-    given: dict[str, tuple[Statement, int]] = {}
-    came = {name: 0 if name in ("one", "two", "by_key") else rng.randrange(len(arriving)) for name in made}
-    pauses = {
-        name: sorted(rng.sample(range(len(arriving) + 1), 2))
-        for name in ("four", "silent", "together", "near", "above")
-    }
-    known: dict[str, str] = {}
-    before: dict[str, set[Told]] = {}
-    for number, batch in enumerate(arriving):
-        for name, one in made.items():
-            if came[name] == number:
-                (known[name],) = engine.subscribe(one.text(), add=True)
-                (query,) = engine.registry.named(known[name])
-                given[name] = one, since_of(query)
-        for name, (paused_at, resumed_at) in pauses.items():
-            if number == paused_at and name in known:
-                before[name] = {told(one) for one in engine.outputs() if one.query == known[name]}
-                engine.pause(known[name])
-            if number == resumed_at and name in before:
-                engine.resume(known[name])
-                given[name] = given[name][0], since_of(engine.registry.named(known[name])[0])
-        if chance(rng, 20):
-            engine.close()
-            engine = opened(tmp_path)
-        process(engine, batch, fails=chance(rng, 20))
-    outputs = drained(engine)
-    assert max(Counter(one.id for one in outputs).values(), default=0) <= 1
-    right = {one._replace(query=known[one.query]) for one in wanted(given, arrived)}
-    for name in made:
-        still_paused = engine.registry.named(known[name])[0].paused is not None
-        own, mine = ({one for one in some if one.query == known[name]} for some in (map(told, outputs), right))
-        assert own == before.get(name, set()) | (set() if still_paused else mine), made[name].text()
-    engine.close()
+def every_statement(rng: Random) -> dict[str, Statement]:
+    return {**statements(rng), **pattern_statements(rng)}
 
 
 def test_outputs_do_not_depend_on_batches(tmp_path: Path) -> None:
     rng = Random(7)
-    made: dict[str, Statement] = {**statements(rng), **pattern_statements(rng)}
+    made = every_statement(rng)
     arrived = documents(rng, 40)
     found = []
-    for number in range(3):
-        engine = opened(tmp_path / str(number))
-        engine.subscribe(DEFINITIONS + ";" + "; ".join(one.text() for one in made.values()))
-        for batch in batches(Random(number), arrived, 6 * SECOND):
-            process(engine, batch)
-        found.append({(one.id, one.xml, one.documents, str(one.nodes)) for one in drained(engine)})
-        engine.close()
-    assert found[0] == found[1] == found[2]
-    assert found[0]
+    for number in range(2):
+        with opened(tmp_path / str(number)) as engine:
+            engine.subscribe(DEFINITIONS + ";" + "; ".join(one.text() for one in made.values()))
+            for batch in batches(Random(number), arrived, SETTLE):
+                process(engine, batch)
+            found.append({(one.id, one.xml, one.documents, str(one.nodes)) for one in drained(engine)})
+    assert found[0] == found[1] != set()
+
+
+@pytest.mark.parametrize("seed", seeds(2, 20, first=100))
+def test_late_documents_are_dead_letters_and_outputs_of_the_rest_are_those_of_brute_force(
+    seed: int, tmp_path: Path
+) -> None:
+    """Batches fail, and stores are opened again."""
+    rng, settle = Random(seed), {"S": 1 * SECOND, "*": 2 * SECOND}
+    made = every_statement(rng)
+    engine = opened(tmp_path, settle)
+    names = engine.subscribe(DEFINITIONS + ";" + "; ".join(one.text() for one in made.values()))
+    known = dict(zip(made, names, strict=True))
+    taken: list[list[Doc]] = []
+    for batch in [*batches(rng, documents(rng, 40), 30 * SECOND), LAST]:
+        process(engine, batch, fails=chance(rng, 20))
+        taken.append(batch)
+        if chance(rng, 20):
+            engine.close()
+            engine = opened(tmp_path, settle)
+    stored = [[Stored(one.stream, one.id, one.t0, one.t1, one.xml, ()) for one in batch] for batch in taken]
+    punctual, late = in_time(stored, "ST", {"S": 1 * SECOND, "T": 2 * SECOND})
+    there = {one.id for one in punctual}
+    arrived = [one for batch in taken for one in batch if one.id in there]
+    right = wanted({name: (one, -END) for name, one in made.items()}, arrived)
+    outputs = list(engine.outputs())
+    assert {told(one) for one in outputs} == {one._replace(query=known[one.query]) for one in right}
+    assert len({one.id for one in outputs}) == len(outputs)
+    with_events = sorted(
+        document.id
+        for document in late
+        if any(one.block.stream == document.stream and defined_events(one, document.xml) for one in definitions())
+    )
+    letters = list(engine.dead_letters())
+    assert sorted(one["id"] for one in letters) == with_events != []
+    assert all(one["reason"].startswith("late for patterns: ") for one in letters)
+    engine.close()
+
+
+def test_a_document_with_too_many_events_is_a_dead_letter() -> None:
+    with Session("duckdb", settle=0, quiet=True) as engine:
+        engine.subscribe(DEFINITIONS + "; FROM B PUBLISH all")
+        many = "<b k='u'><x>1</x></b>" * 10_001
+        process(
+            engine,
+            [Doc("many", "S", 0, 0, f"<top>{many}</top>".encode()), Doc("one", "S", 0, 0, b"<top><b k='u'/></top>")],
+        )
+        letters = [(one["id"], one["reason"]) for one in engine.dead_letters()]
+        assert letters == [("many", "more than 10,000 events B, for patterns")]
+        assert [one.documents for one in drained(engine)] == [("one",)]
 
 
 def test_documents_go_through_events_and_joins_in_one_step() -> None:
@@ -179,29 +177,29 @@ def test_documents_go_through_events_and_joins_in_one_step() -> None:
         assert {one.t1 for one in engine.outputs() if one.query == "last"} == {4 * SECOND}
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("DEFINE EVENT A FROM T//x->x (k := x/k)", "the event A is defined otherwise, and read by posts"),
-        ("DEFINE EVENT posts FROM T//x->x (k := x/k)", "posts is what registered event queries PUBLISH"),
-        ("DEFINE EVENT docs FROM T//x->x (k := x/k)", "docs is what registered queries PUBLISH"),
-        ("DEFINE EVENT S FROM T//x->x (k := x/k)", "S is a stream of documents that queries read"),
-        ("DEFINE EVENT E FROM A//x->x (k := x/k)", "A is a defined event, no stream of documents"),
-        ("FROM A//x", "A is a defined event, no stream of documents"),
-        ("FROM S//x PUBLISH posts", "posts is what registered event queries PUBLISH"),
-        ("FROM S//x PUBLISH A", "A is the name of a defined event"),
-        ("FROM FILTER {k = 'x'} A PUBLISH docs", "docs is what registered queries PUBLISH"),
-        ("SELECT k AS j FROM A PUBLISH posts", "posts is published with other attributes: only one has j"),
-        ("FROM posts PUBLISH posts2; FROM FILTER {k = 'x'} posts2 PUBLISH posts", "cycle"),
-    ],
-)
-def test_what_does_not_fit_is_refused_and_changes_nothing(text: str, message: str) -> None:
+REFUSED = [
+    ("DEFINE EVENT A FROM T//x->x (k := x/k)", "the event A is defined otherwise, and read by posts"),
+    ("DEFINE EVENT posts FROM T//x->x (k := x/k)", "posts is what registered event queries PUBLISH"),
+    ("DEFINE EVENT docs FROM T//x->x (k := x/k)", "docs is what registered queries PUBLISH"),
+    ("DEFINE EVENT S FROM T//x->x (k := x/k)", "S is a stream of documents that queries read"),
+    ("DEFINE EVENT E FROM A//x->x (k := x/k)", "A is a defined event, no stream of documents"),
+    ("FROM A//x", "A is a defined event, no stream of documents"),
+    ("FROM S//x PUBLISH posts", "posts is what registered event queries PUBLISH"),
+    ("FROM S//x PUBLISH A", "A is the name of a defined event"),
+    ("FROM FILTER {k = 'x'} A PUBLISH docs", "docs is what registered queries PUBLISH"),
+    ("SELECT k AS j FROM A PUBLISH posts", "posts is published with other attributes: only one has j"),
+    ("FROM posts PUBLISH posts2; FROM FILTER {k = 'x'} posts2 PUBLISH posts", "cycle"),
+]
+
+
+def test_what_does_not_fit_is_refused_and_changes_nothing() -> None:
     with Session("duckdb", settle=0) as engine:
         engine.subscribe("DEFINE EVENT A FROM S//x->x (k := x/k); FROM A PUBLISH posts; FROM S//x PUBLISH docs")
         before = engine.queries(), dict(engine.registry.events.definitions)
-        with pytest.raises((InvalidEvents, ValueError), match=re.escape(message)):
-            engine.subscribe(text, add=True)
-        assert (engine.queries(), engine.registry.events.definitions) == before
+        for text, message in REFUSED:
+            with pytest.raises((InvalidEvents, ValueError), match=re.escape(message)):
+                engine.subscribe(text, add=True)
+            assert (engine.queries(), engine.registry.events.definitions) == before
         process(engine, [Doc("1", "S", 0, 0, b"<x><k>v</k></x>"), Doc("2", "S", SECOND, SECOND, b"<none/>")])
         assert Counter(one.query for one in engine.outputs()) == {"posts": 1, "docs": 1}
 
@@ -254,24 +252,3 @@ def test_a_finite_run_is_answered_at_its_end() -> None:
         assert not list(engine.process([Document("2", b"<x><k>b</k></x>", "S", 2)]))
         assert not list(engine.process([Document("1", b"<x><k>a</k></x>", "S", 1)]))
         assert [one.documents for one in engine.finish()] == [("1", "2")]
-
-
-@pytest.mark.soak
-def test_spark_tells_what_duckdb_tells(spark: SparkSession, tmp_path: Path) -> None:
-    rng = Random(11)
-    made: dict[str, Statement] = {**statements(rng), **pattern_statements(rng)}
-    arrived = documents(rng, 25)
-    arriving = list(batches(rng, arrived, 6 * SECOND))
-    third = -(-len(arriving) // 3)
-    found = []
-    for kind in ("duckdb", spark):
-        for first in range(0, len(arriving), third):
-            with Session(kind, state=tmp_path / str(kind == "duckdb"), settle=6 * SECOND, quiet=True) as engine:
-                if not first:
-                    engine.subscribe(DEFINITIONS + ";" + "; ".join(one.text() for one in made.values()))
-                for batch in arriving[first : first + third]:
-                    process(engine, batch)
-        with Session(kind, state=tmp_path / str(kind == "duckdb"), settle=6 * SECOND, quiet=True) as engine:
-            found.append([(one.seq, one.id, one.xml, one.documents) for one in drained(engine)])
-    assert found[0] == found[1]
-    assert found[0]

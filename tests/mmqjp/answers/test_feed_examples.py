@@ -1,4 +1,4 @@
-"""The PATTERN examples of docs/patterns.md, as they stand there, told by an engine over small inputs made for them."""
+"""The PATTERN examples of docs/patterns.md, as they stand there, in an engine over small inputs made for them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def statements(text: str) -> str:
 
 
 def told(script: str, name: str, arriving: Iterable[Document]) -> list[tuple[str, float]]:
-    """What an engine tells of a query: the values of its elements, and its end in seconds."""
+    """The outputs of a query: the values of the elements, and the end in seconds."""
     with Engine("duckdb", settle=None) as engine:
         engine.subscribe(script)
         engine.process(arriving)
@@ -50,109 +50,101 @@ def elements(stream: str, name: str, *events: tuple[Mapping[str, object], float]
 
 
 def advisories(*given: tuple[str, str, float, float]) -> list[Document]:
-    return elements(
-        "advisories",
-        "advisory",
-        *(({"@id": id, "project": project, "score": score}, day * DAY) for id, project, score, day in given),
-    )
+    """Advisories, each with its id, project, score and day."""
+    events = (({"@id": id, "project": project, "score": score}, day * DAY) for id, project, score, day in given)
+    return elements("advisories", "advisory", *events)
 
 
 def releases(*given: tuple[str, str, str, float]) -> list[Document]:
-    return elements(
-        "releases",
-        "item",
-        *(
-            ({"channel_url": project, "title": version, "content": notes}, day * DAY)
-            for project, version, notes, day in given
-        ),
-    )
-
-
-@pytest.mark.parametrize(
-    ("days", "found"),
-    [((-1, 2, 3), []), ((-1, 15), [("A1 p", 14 * DAY)]), ((-1, 14), []), ((0,), [("A1 p", 14 * DAY)])],
-)
-def test_2_no_release_for_two_weeks(days: tuple[int, ...], found: list[tuple[str, float]]) -> None:
-    """A release on the last day is one, and one at the time of the advisory does not come after it."""
-    arriving = [
-        *advisories(("A1", "p", 9, 0), ("A2", "p", 3, 0)),
-        *releases(*(("p", f"{day}", "", day) for day in days), ("q", "1", "", 1)),
-    ]
-    assert told(statements("PUBLISH unpatched"), "unpatched", arriving) == found
-
-
-def test_2_a_feed_has_fallen_silent() -> None:
-    posts = elements(
-        "S",
-        "item",
-        *(({"channel_url": f"http://{site}.example/", "title": day}, day * DAY) for site, day in
-          (("a", 0), ("a", 10), ("b", 12), ("a", 25), ("b", 24))),
-    )  # fmt: skip
-    found = told(statements("PUBLISH silent"), "silent", posts)
-    assert found == [("a.example 10", 24 * DAY), ("b.example 24", 38 * DAY), ("a.example 25", 39 * DAY)]
+    """Releases, each with its project, version, notes and day."""
+    keys = ("channel_url", "title", "content")
+    return elements("releases", "item", *((dict(zip(keys, one[:3], strict=True)), one[3] * DAY) for one in given))
 
 
 def offers(*given: tuple[str, str, float]) -> list[Document]:
-    return elements(
-        "prices",
-        "offer",
-        *(
-            ({"product": product, "shop": shop, "price": price}, number * HOUR)
-            for number, (product, shop, price) in enumerate(given)
-        ),
+    """Offers, each with its product, shop and price, one an hour."""
+    keys = ("product", "shop", "price")
+    events = ((dict(zip(keys, one, strict=True)), number * HOUR) for number, one in enumerate(given))
+    return elements("prices", "offer", *events)
+
+
+def page(site: str, title: object, hours: float, *links: str) -> Document:
+    """An item of a site that links items of other sites."""
+    xml = (
+        f"<item><channel_url>http://{site}.example/</channel_url><title>{title}</title>"
+        f"<item_url>http://{site}.example/1</item_url>"
+        + "".join(f'<link href="http://{to}.example/1"/>' for to in links)
+        + "</item>"
     )
+    return Document(f"{site}{title}", xml, "S", round(hours * HOUR * SECOND))
 
 
-def test_3_a_price_war() -> None:
-    given = [("a", 100), ("b", 99), ("b", 98), ("a", 97), ("c", 99), ("b", 90)]
-    arriving = offers(*(("x", shop, price) for shop, price in given), ("y", "a", 89), ("x", "a", 89))
-    assert told(statements("PUBLISH price_war"), "price_war", arriving) == [("x a b a b 100 90", 5 * HOUR)]
+def corrected(site: str, days: float) -> Document:
+    xml = f'<item><category>Correction</category><link href="http://{site}.example/1"/></item>'
+    return Document(f"of {site}", xml, "S", round(days * DAY * SECOND))
 
 
-def test_4_a_long_slide_has_turned() -> None:
-    given = [("x", 100), ("x", 110), ("y", 100), ("x", 100), ("x", 90), ("x", 80), ("x", 85), ("x", 80)]
-    arriving = offers(*((product, "a", price) for product, price in given))
-    assert told(statements("PUBLISH turned"), "turned", arriving) == [("x 110 80 85", 6 * HOUR)]
+def unpatched(*days: float) -> list[Document]:
+    released = (("p", f"{day}", "", day) for day in days)
+    return [*advisories(("A1", "p", 9, 0), ("A2", "p", 3, 0)), *releases(*released, ("q", "1", "", 1))]
 
 
-def test_8_the_way_of_a_story() -> None:
-    """b links a, c and e link b, d and f link c."""
-    links = [("a", ""), ("b", "a"), ("c", "b"), ("e", "b"), ("d", "c"), ("f", "c")]
-    arriving = []
-    for number, (site, target) in enumerate(links):
-        link = f'<link href="http://{target}.example/1"/>' if target else ""
-        xml = (
-            f"<item><channel_url>http://{site}.example/</channel_url><title>of {site}</title>"
-            f"<item_url>http://{site}.example/1</item_url>{link}</item>"
-        )
-        arriving.append(Document(site, xml, "S", number * HOUR * SECOND))
-    ways = [
-        (f"of a https://b.example/1 https://c.example/1 https://{last}.example/1 3", at * HOUR)
-        for last, at in (("d", 4), ("f", 5))
-    ]
-    assert told(statements("PUBLISH spreads"), "spreads", arriving) == ways
+def train(*versions: str) -> list[Document]:
+    parts = (version.partition(" ") for version in versions)
+    return releases(*(("p", version, notes, day) for day, (version, _, notes) in enumerate(parts)))
 
 
-def test_9_three_signs_in_whatever_order() -> None:
-    exploits = elements(
-        "exploits", "item", *(({"category": "p", "item_url": f"http://x.example/{day}"}, day * DAY) for day in (1, 2))
-    )
-    arriving = [*advisories(("A1", "p", 9.5, 3)), *exploits, *releases(*(("p", f"1.{day}", "", day) for day in (5, 6)))]
-    assert told(statements("PUBLISH act_now"), "act_now", arriving) == [("A1 p http://x.example/1 1.5", 5 * DAY)]
+STORY = [page("a", "Big news", 0), page("b", "Big NEWS", 3)]
+EXPLOITS = elements(
+    "exploits", "item", *(({"category": "p", "item_url": f"http://x.example/{day}"}, day * DAY) for day in (1, 2))
+)
+WAR = [("a", 100), ("b", 99), ("b", 98), ("a", 97), ("c", 99), ("b", 90)]
+SLIDE = [("x", 100), ("x", 110), ("y", 100), ("x", 100), ("x", 90), ("x", 80), ("x", 85), ("x", 80)]
 
 
 @pytest.mark.parametrize(
-    ("versions", "found"),
+    ("name", "arriving", "found"),
     [
-        (["1.0-RC1", "1.0-rc2", "1.0", "1.1"], [("p 1.0-rc1 1.0-rc2 1.0", 2 * DAY)]),
-        (["1.0-rc1", "1.0-rc2", "0.9 Yanked", "1.0"], []),
-        (["1.0-rc1", "1.0"], []),
+        ("unpatched", unpatched(-1, 2, 3), []),
+        ("unpatched", unpatched(-1, 15), [("A1 p", 14 * DAY)]),
+        ("unpatched", unpatched(-1, 14), []),  # a release on the last day is one
+        ("unpatched", unpatched(0), [("A1 p", 14 * DAY)]),  # one at the time of the advisory does not come after it
+        (
+            "silent",
+            [page(site, day, day * 24) for site, day in (("a", 0), ("a", 10), ("b", 12), ("b", 24), ("a", 25))],
+            [("a.example 10", 24 * DAY), ("b.example 24", 38 * DAY), ("a.example 25", 39 * DAY)],
+        ),
+        (
+            "price_war",
+            offers(*(("x", shop, price) for shop, price in WAR), ("y", "a", 89), ("x", "a", 89)),
+            [("x a b a b 100 90", 5 * HOUR)],
+        ),
+        ("turned", offers(*((product, "a", price) for product, price in SLIDE)), [("x 110 80 85", 6 * HOUR)]),
+        (
+            "spreads",  # b links a, c and e link b, d and f link c
+            [
+                page("a", "of a", 0),
+                *(page(link[1], "", n, link[0]) for n, link in enumerate(("ab", "bc", "be", "cd", "cf"), 1)),
+            ],
+            [
+                (f"of a https://b.example/1 https://c.example/1 https://{last}.example/1 3", at * HOUR)
+                for last, at in (("d", 4), ("f", 5))
+            ],
+        ),
+        (
+            "act_now",
+            [*advisories(("A1", "p", 9.5, 3)), *EXPLOITS, *releases(*(("p", f"1.{day}", "", day) for day in (5, 6)))],
+            [("A1 p http://x.example/1 1.5", 5 * DAY)],
+        ),
+        ("train", train("1.0-RC1", "1.0-rc2", "1.0", "1.1"), [("p 1.0-rc1 1.0-rc2 1.0", 2 * DAY)]),
+        ("train", train("1.0-rc1", "1.0-rc2", "0.9 Yanked", "1.0"), []),
+        ("train", train("1.0-rc1", "1.0"), []),
+        ("half_corrected", [*STORY, corrected("a", 2)], [("Big news http://b.example/1", 5 * DAY)]),
+        ("half_corrected", [*STORY, corrected("a", 2), corrected("b", 3)], []),
     ],
 )
-def test_10_a_release_train_that_held(versions: list[str], found: list[tuple[str, float]]) -> None:
-    given = [(version.partition(" ")[0], version.partition(" ")[2]) for version in versions]
-    arriving = releases(*(("p", version, notes, day) for day, (version, notes) in enumerate(given)))
-    assert told(statements("PUBLISH train"), "train", arriving) == found
+def test_examples(name: str, arriving: list[Document], found: list[tuple[str, float]]) -> None:
+    assert told(statements(f"PUBLISH {name}"), name, arriving) == found
 
 
 @pytest.mark.parametrize(
@@ -173,27 +165,3 @@ def test_11_an_incident_although_a_step_was_left_out(states: list[str], errors: 
         found = [etree.fromstring(one.xml) for one in engine.finish() if one.query == "incident"]
     assert [int(one.get("errors", "")) for one in found] == ([] if errors is None else [errors])
     assert [[child.tag for child in one] for one in found] == ([] if errors is None else [states])
-
-
-@pytest.mark.parametrize(("also", "found"), [([], [("Big news http://b.example/1", 5 * DAY)]), ([3], [])])
-def test_12_corrected_here_not_there(also: list[int], found: list[tuple[str, float]]) -> None:
-    story = [
-        Document(
-            site,
-            f"<item><title>{title}</title><item_url>http://{site}.example/1</item_url>"
-            f"<channel_url>http://{site}.example/</channel_url></item>",
-            "S",
-            at * HOUR * SECOND,
-        )
-        for site, title, at in (("a", "Big news", 0), ("b", "Big NEWS", 3))
-    ]
-    corrections = [
-        Document(
-            f"of {site}",
-            f'<item><category>Correction</category><link href="http://{site}.example/1"/></item>',
-            "S",
-            day * DAY * SECOND,
-        )
-        for site, day in (("a", 2), *(("b", day) for day in also))
-    ]
-    assert told(statements("PUBLISH half_corrected"), "half_corrected", [*story, *corrections]) == found

@@ -5,16 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from feeds.documents import Document
 from mmqjp.engine import Session
 from tests.generate.seeds import at_length, seeds
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 SECOND = 1_000_000
 START = 1_780_000_000 * SECOND
@@ -95,11 +92,11 @@ def _text(rng: random.Random, texts: Sequence[str]) -> str:
     return text
 
 
-def told(engine: str | SparkSession, given: Sequence[Step], only: str | None, **quota: Any) -> dict[str, Any]:
+def told(given: Sequence[Step], only: str | None, **quota: Any) -> dict[str, Any]:
     """What each query gets, or one alone: its outputs, matches, and use of its quota by name, and the paused ones."""
     outputs: dict[str, list[object]] = {}
     paused: set[str] = set()
-    with Session(engine, **quota) as opened:
+    with Session("duckdb", **quota) as opened:
         for step in given:
             for name, text in step.new:
                 if only in (None, name):
@@ -129,17 +126,9 @@ QUOTAS: list[dict[str, Any]] = [{}, {"max_matches": 3}, {"max_outputs": 12}, {"m
 def test_queries_get_together_what_each_gets_alone(seed: int):
     rng, quota = random.Random(seed), QUOTAS[seed % 4]
     given = steps(rng)
-    together = told("duckdb", given, None, **quota)
-    for name in list(together) if at_length() else rng.sample(list(together), 8):
-        of_query, alone = together[name], told("duckdb", given, name, **quota)[name]
+    together = told(given, None, **quota)
+    for name in list(together) if at_length() else rng.sample(list(together), 5):
+        of_query, alone = together[name], told(given, name, **quota)[name]
         assert (of_query[0], of_query[2:]) == (alone[0], alone[2:])
         assert len(of_query[1]) == len(alone[1])  # numbers of documents differ: tuples of inner joins have some
     assert sum(len(of_query[0]) for of_query in together.values()) > (2 if quota else 10)
-
-
-@pytest.mark.soak
-def test_queries_get_the_same_on_spark(spark: SparkSession):
-    given = steps(random.Random(3))
-    found = [told(engine, given, None) for engine in (spark, "duckdb")]
-    for one, other in zip(*(of_engine.values() for of_engine in found), strict=True):
-        assert (one[0], len(one[1]), one[2:]) == (other[0], len(other[1]), other[2:])

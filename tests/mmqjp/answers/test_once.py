@@ -1,4 +1,4 @@
-"""ONCE PER: what a query has told it does not tell again, within its window, whatever happens in between."""
+"""ONCE PER: a query outputs no key again within its window, whatever happens in between."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ import pyarrow as pa
 import pytest
 
 from feeds.documents import Document
-from join_stage.protocol import PLANS
 from join_stage.store.protocol import TableStore
 from mmqjp.answers.operators import is_near, once_key
 from mmqjp.engine import Session
 from mmqjp.tables.schema import told_among
-from tests.support.faults import FaultySession, Injected
 from tests.support.shown import assert_shown
 
 SECOND = 1_000_000
@@ -29,13 +27,18 @@ def item(name: str, seconds: float, *titles: str, stream: str = "S") -> Document
     return Document(name, f"<item>{titled}</item>", stream, START + int(seconds * SECOND))
 
 
+def items(text: str) -> list[Document]:
+    """The items of a text like `d1 3.5 u | d2 4`: names, seconds and titles."""
+    return [item(name, float(at), *titles) for name, at, *titles in map(str.split, text.split(" | "))]
+
+
 def told(engine: Session, *documents: Document, query: str = "p") -> list[str]:
-    """The documents of what a query tells of a batch, in the order of the numbers."""
+    """The documents of a query's outputs of a batch, in the order of the numbers."""
     return [" ".join(output.documents) for output in engine.process(documents) if output.query == query]
 
 
 def kept(engine: Session) -> int:
-    """How many rows the store has of what was told."""
+    """The number of rows that note keys."""
     return int(engine.sql("SELECT count(*) AS n FROM told")["n"][0].as_py())
 
 
@@ -45,34 +48,47 @@ def engine():
         yield session
 
 
-@pytest.mark.parametrize("plan", PLANS)
-def test_a_key_is_told_once_and_its_matches_stay(plan: str):
-    with Session("duckdb", plan=plan) as engine:
-        engine.subscribe(f"{PAIRS} PUBLISH p ONCE PER (lower-case(p)); {PAIRS} PUBLISH every")
-        keys = {"a1": "v", "a2": "V", "a3": "w", "b4": "v", "b5": "V", "b6": "w", "b7": "v"}
-        outputs = [
-            (o.query, o.documents)
-            for n, (name, key) in enumerate(keys.items())
-            for o in engine.process([Document(name, f"<{name[0]}><k>{key}</k></{name[0]}>", time=START + n * SECOND)])
-        ]
-        assert [documents for query, documents in outputs if query == "p"] == [("a1", "b4"), ("a3", "b6")]
-        assert [o.seq for o in engine.outputs()] == list(range(6)), "what is not told has no number"
-        matches = engine.sql("SELECT query, count(*) AS n FROM matches GROUP BY query ORDER BY query").to_pylist()
-        assert matches == [{"query": "every", "n": 4}, {"query": "p", "n": 4}]
-        assert_shown(engine)
+def test_a_key_is_told_once_and_its_matches_stay(engine: Session):
+    engine.subscribe(f"{PAIRS} PUBLISH p ONCE PER (lower-case(p)); {PAIRS} PUBLISH every")
+    keys = {"a1": "v", "a2": "V", "a3": "w", "b4": "v", "b5": "V", "b6": "w", "b7": "v"}
+    outputs = [
+        (o.query, o.documents)
+        for n, (name, key) in enumerate(keys.items())
+        for o in engine.process([Document(name, f"<{name[0]}><k>{key}</k></{name[0]}>", time=START + n * SECOND)])
+    ]
+    assert [documents for query, documents in outputs if query == "p"] == [("a1", "b4"), ("a3", "b6")]
+    assert [o.seq for o in engine.outputs()] == list(range(6)), "what is not told has no number"
+    matches = engine.sql("SELECT query, count(*) AS n FROM matches GROUP BY query ORDER BY query").to_pylist()
+    assert matches == [{"query": "every", "n": 4}, {"query": "p", "n": 4}]
+    assert_shown(engine)
 
 
-def test_in_a_batch_the_first_in_the_order_of_the_lines_is_told(engine: Session):
-    engine.subscribe(f"{FILTER} PUBLISH p ONCE PER (t)")
-    assert told(engine, item("d3", 3, "u"), item("d2", 1, "u"), item("d1", 1, "u"), item("d4", 2, "w")) == ["d1", "d4"]
-    assert told(engine, item("d0", 0, "u")) == [], "an earlier one that comes later was told, too"
+TOLD = {
+    "the first of a batch": (f"{FILTER} PUBLISH p ONCE PER (t)", "d3 3 u | d2 1 u | d1 1 u | d4 2 w: d1 d4; d0 0 u:"),
+    "again outside of the window, on either side": (
+        f"{FILTER} PUBLISH p ONCE PER (t) WITHIN 10 s",
+        "d1 100 u | d2 110 u | d3 110.5 u: d1 d3; d4 90 u | d5 89.5 u | d6 105 u: d5; "
+        "d7 79.5 u | d8 120.5 u | d9 121 u: d9",
+    ),
+    "one of several keys is new": (
+        "SELECT i FROM S//item->i[./title->t] PUBLISH p ONCE PER (t)",
+        "d1 1 u v: d1; d2 2 v | d3 3 v u:; d4 4 u w | d5 5 w: d4",
+    ),
+    "no node for a path": ("SELECT i FROM S//item->i PUBLISH p ONCE PER (i/title)", "d1 1 | d2 2 u | d3 3 u: d2"),
+    "each query by itself": (
+        f"{FILTER} PUBLISH p ONCE PER (t); {FILTER} PUBLISH p ONCE PER (i)",
+        "d1 1 u: d1 d1; d2 2 u u: d2",
+    ),
+}
 
 
-def test_within_a_window_it_is_told_again_when_that_is_over_on_either_side(engine: Session):
-    engine.subscribe(f"{FILTER} PUBLISH p ONCE PER (t) WITHIN 10 s")
-    assert told(engine, item("d1", 100, "u"), item("d2", 110, "u"), item("d3", 110.5, "u")) == ["d1", "d3"]
-    assert told(engine, item("d4", 90, "u"), item("d5", 89.5, "u"), item("d6", 105, "u")) == ["d5"]
-    assert told(engine, item("d7", 79.5, "u"), item("d8", 120.5, "u"), item("d9", 121, "u")) == ["d9"]
+@pytest.mark.parametrize("case", TOLD)
+def test_what_is_told(case: str, engine: Session):
+    query, batches = TOLD[case]
+    engine.subscribe(query)
+    for batch in batches.split("; "):
+        given, _, expected = batch.partition(":")
+        assert told(engine, *items(given)) == expected.split(), batch
 
 
 def test_only_ends_that_may_be_near_are_read(engine: Session, monkeypatch: pytest.MonkeyPatch):
@@ -111,33 +127,10 @@ def test_near_ends_are_found_by_bisection():
     assert found == [False, True, True, False, False, True, True, False] and len(looked) < 8 * 13
 
 
-def test_an_output_with_several_keys_is_told_if_one_is_new(engine: Session):
-    engine.subscribe("SELECT i FROM S//item->i[./title->t] PUBLISH p ONCE PER (t)")
-    assert told(engine, item("d1", 1, "u", "v")) == ["d1"]
-    assert told(engine, item("d2", 2, "v"), item("d3", 3, "v", "u")) == []
-    assert told(engine, item("d4", 4, "u", "w"), item("d5", 5, "w")) == ["d4"]
-
-
-def test_without_a_node_for_a_path_there_is_no_output(engine: Session):
-    engine.subscribe("SELECT i FROM S//item->i PUBLISH p ONCE PER (i/title)")
-    assert told(engine, item("d1", 1), item("d2", 2, "u"), item("d3", 3, "u")) == ["d2"]
-
-
 def test_the_parts_of_a_key_are_kept_apart():
     assert once_key(["ab", "c"]) != once_key(["a", "bc"]) != once_key(["abc"])
     assert once_key(["1:a"]) != once_key(["", "a"])
     assert once_key(["lower", "größe"]) == (-9094257237805671647, -1165966005988169569), "stores keep it"
-
-
-def test_each_query_tells_by_itself(engine: Session):
-    engine.subscribe(
-        f"{FILTER} PUBLISH p ONCE PER (t); {FILTER} PUBLISH p ONCE PER (i); {FILTER} PUBLISH r ONCE PER (t)"
-    )
-    assert told(engine, item("d1", 1, "u")) == ["d1", "d1"]
-    assert told(engine, item("d2", 2, "u", "u")) == ["d2"], "the other one has another key"
-    engine.subscribe(f"{FILTER} PUBLISH late ONCE PER (t)")
-    documents = [item("d3", 3, "u")]
-    assert [o.query for o in engine.process(documents)] == ["late"]
 
 
 def test_a_query_without_a_name_is_told_from_one_with_a_number(tmp_path: Path):
@@ -187,18 +180,6 @@ def test_what_exceeds_a_quota_is_not_told():
         assert engine.take_paused().keys() == {"p"}
         engine.resume("p")
         assert told(engine, item("d3", 3, "b", "c")) == ["d3"]
-
-
-@pytest.mark.parametrize("failing", ["append", "commit"])
-def test_a_batch_that_fails_tells_nothing(failing: str, tmp_path: Path):
-    with FaultySession("duckdb", state=tmp_path) as engine:
-        engine.subscribe(f"{FILTER} PUBLISH p ONCE PER (t)")
-        with engine.store.failing(failing), pytest.raises(Injected):
-            engine.process([item("d1", 1, "u")])
-        assert kept(engine) == 0
-        assert told(engine, item("d2", 2, "u")) == ["d2"]
-    with Session("duckdb", state=tmp_path) as session:
-        assert told(session, item("d3", 3, "u"), item("d4", 4, "w")) == ["d4"]
 
 
 def test_it_is_forgotten_when_no_document_can_repeat_it(tmp_path: Path):

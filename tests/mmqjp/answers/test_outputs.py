@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -19,9 +18,6 @@ from tests.oracle.bindings import OutputRow
 from tests.support.agreement import Delivery, arranged, as_row
 from tests.support.shown import assert_shown
 from xscl.syntax import Script
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 def ids(outputs: list[Output]) -> list[tuple[str, OutputRow]]:
@@ -60,7 +56,7 @@ def answered(engine: Session, script: Script, documents: list[Document], deliver
     return outputs
 
 
-@pytest.mark.parametrize("seed", seeds(2, 400))
+@pytest.mark.parametrize("seed", seeds(1, 400))
 def test_ids_do_not_depend_on_order_batches_plans_and_restarts(seed: int, tmp_path: Path):
     rng = random.Random(seed)
     script, documents = random_case(seed)
@@ -90,16 +86,6 @@ def test_outputs_are_a_sequence_however_they_are_cut():
     for beyond in (12, -13):
         with pytest.raises(IndexError):
             outputs[beyond]
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("seed", [9002])
-def test_ids_are_the_same_on_spark(seed: int, spark: SparkSession):
-    script, documents = random_case(seed)
-    with Session("duckdb") as engine:
-        first = answered(engine, script, documents, Delivery(None, 100))
-    with Session(spark) as engine:
-        assert ids(answered(engine, script, documents, Delivery(seed, 7))) == ids(first)
 
 
 def test_an_output_is_of_a_match_for_each_row_that_gives_it():

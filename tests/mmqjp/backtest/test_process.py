@@ -43,7 +43,6 @@ def python(code: str) -> list[str]:
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[process._Running]:
-    """What was started."""
     found: list[process._Running] = []
     made = process._Running.__init__
 
@@ -75,24 +74,22 @@ def test_one_that_takes_too_long_for_any_report_has_no_result(started: list[proc
     assert started[0]._process.returncode is not None
 
 
-def test_a_process_that_is_killed_says_so_and_its_report_counts():
-    found = run_process(REQUEST, (), command=python(REPORT + "os.kill(os.getpid(), signal.SIGKILL)"))
-    assert found == replace(REPORTED, cut_short="its process ended (status -9)")
-
-
-def test_a_report_that_was_not_written_to_its_end_does_not_count():
-    half = "sys.stdout.write('{\"result\": {'); sys.stdout.flush(); os.kill(os.getpid(), signal.SIGKILL)"
-    assert run_process(REQUEST, (), command=python(REPORT + half)).cut_short == "its process ended (status -9)"
+@pytest.mark.parametrize(
+    ("after", "why"),
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", "its process ended (status -9)"),
+        ("sys.stdout.write('{\"result\": {'); sys.stdout.flush(); os.kill(os.getpid(), signal.SIGKILL)",
+         "its process ended (status -9)"),
+        ('print(\'{"failed": "no room"}\')', "no room"),
+    ],
+)  # fmt: skip
+def test_what_a_process_reported_before_it_ended_counts(after: str, why: str):
+    assert run_process(REQUEST, (), command=python(REPORT + after)) == replace(REPORTED, cut_short=why)
 
 
 def test_a_process_that_ends_without_a_word_has_no_result():
     with pytest.raises(BacktestFailed, match=r"its process ended \(status 3\)"):
         run_process(REQUEST, (), command=python("raise SystemExit(3)"))
-
-
-def test_a_process_that_fails_says_why():
-    code = REPORT + 'print(\'{"failed": "no room"}\')'
-    assert run_process(REQUEST, (), command=python(code)).cut_short == "no room"
 
 
 def test_it_ends_when_nobody_waits(started: list[process._Running]):
@@ -139,17 +136,6 @@ def test_a_script_that_cannot_be_registered_is_refused():
     assert issubclass(BacktestRefused, InputError)
 
 
-def test_it_gives_way_to_others():
-    with subprocess.Popen([*WORKER, str(os.getpid())], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
-        own = os.getpriority(os.PRIO_PROCESS, os.getpid())
-        for _ in range(6000):
-            if os.getpriority(os.PRIO_PROCESS, worker.pid) != own:
-                break
-            Event().wait(0.01)
-        assert os.getpriority(os.PRIO_PROCESS, worker.pid) == min(own + NICE, 19)
-        worker.kill()
-
-
 def test_it_ends_when_a_batch_needs_far_too_much_memory():
     many = "<r>" + "<a>v</a>" * 100 + "</r>"
     batch = pa.RecordBatch.from_pylist(
@@ -162,20 +148,26 @@ def test_it_ends_when_a_batch_needs_far_too_much_memory():
     assert "it needed more than 1 MiB of memory" in str(why)
 
 
-def test_it_ends_when_who_asked_is_killed():
+def until(done: Callable[[], object]) -> None:
+    for _ in range(6000):
+        if done():
+            return
+        Event().wait(0.01)
+    raise AssertionError("it never came")
+
+
+def test_it_gives_way_to_others_and_ends_when_who_asked_is_killed():
     """The worker of a process that is killed gets no signal of its own."""
     code = "import os, subprocess, sys; "
     code += f"worker = subprocess.Popen([*{WORKER!r}, str(os.getpid())], stdin=sys.stdin); "
     code += "print(worker.pid, flush=True); worker.wait()"
+    own = os.getpriority(os.PRIO_PROCESS, os.getpid())
     with subprocess.Popen(python(code), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as asking:
         assert asking.stdout is not None
         pid = int(asking.stdout.readline())
+        until(lambda: os.getpriority(os.PRIO_PROCESS, pid) == min(own + NICE, 19))
         asking.kill()
-        for _ in range(6000):
-            if not Path(f"/proc/{pid}").exists() or " Z " in Path(f"/proc/{pid}/stat").read_text():
-                return
-            Event().wait(0.01)
-    raise AssertionError("it goes on")
+        until(lambda: not Path(f"/proc/{pid}").exists() or " Z " in Path(f"/proc/{pid}/stat").read_text())
 
 
 def test_all_documents_reach_it_and_it_says_that_it_is_done():

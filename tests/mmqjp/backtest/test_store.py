@@ -18,6 +18,7 @@ from mmqjp.engine import Session
 from mmqjp.service.commands import CommandQueue
 from mmqjp.service.spool import Spool
 from mmqjp.service.sql_question import ABANDONED, BACKTEST, RUN_BESIDE, QuestionRunner
+from tests.support.backtest import try_in_this_process
 from tests.support.cli import mmqjp, write_queries
 from tests.support.service import PAIRS, Directory, Events, StopAfter
 
@@ -29,12 +30,17 @@ def engine(request: pytest.FixtureRequest) -> Any:
     return request.getfixturevalue("spark") if request.param == "spark" else request.param
 
 
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    try_in_this_process(monkeypatch)
+
+
 def documents(count: int, first: int = 0) -> list[Document]:
     return [Document(f"d{n}", "<a>v</a>", time=n * 1_000_000) for n in range(first, first + count)]
 
 
 def digest(state: Path) -> dict[str, str]:
-    """The files of a state directory, with what they hold; but not locks, which tell who has it open."""
+    """The digests of the files of a state directory, except for locks."""
     return {
         str(path.relative_to(state)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(state.rglob("*"))
@@ -63,10 +69,11 @@ def test_the_documents_of_a_store_are_tried_and_nothing_is_written(tmp_path: Pat
     assert mmqjp("list", "--state", state, "--json").stdout.count("\n") == 1
 
 
-def test_events_of_the_store_are_tried_with_what_makes_them(tmp_path: Path, engine: Any):
+@pytest.mark.usefixtures("here")
+def test_events_of_the_store_are_tried_with_what_makes_them(tmp_path: Path):
     state = tmp_path / "state"
     text = "DEFINE EVENT A FROM S//a->a (k := a); FROM A NEXT A PUBLISH pairs; FROM pairs//match->m PUBLISH told"
-    with Session(engine, state=state) as opened:
+    with Session("duckdb", state=state) as opened:
         opened.subscribe(text)
         opened.process(documents(4))
     before = digest(state)
@@ -83,6 +90,7 @@ def test_events_of_the_store_are_tried_with_what_makes_them(tmp_path: Path, engi
     assert refused.exit_code == 1 and "there are no events Pots" in refused.output
 
 
+@pytest.mark.usefixtures("here")
 def test_event_queries_that_mind_since_when_they_see_events_are_neither_new_nor_shared(tmp_path: Path):
     state = tmp_path / "state"
     text = "DEFINE EVENT A FROM S//a->a (k := a); AGGREGATE{count() AS n BY k OVER 1 h} A PUBLISH counts; FROM A NEXT A"
@@ -98,29 +106,29 @@ def test_event_queries_that_mind_since_when_they_see_events_are_neither_new_nor_
     assert [query.pairs is None for query in found.queries] == [True, True, False]
 
 
+@pytest.mark.usefixtures("here")
 def test_a_shared_script_costs_its_outputs_only(tmp_path: Path):
-    mine = PAIRS.replace("pairs", "mine")
     with Session("duckdb", state=tmp_path) as opened:
         opened.subscribe(PAIRS)
-        assert StoreBacktest(opened, mine).run().novelty.is_shared
-    with Session("duckdb", state=tmp_path, read_only=True) as opened:
-        assert StoreBacktest(opened, mine).run().novelty.is_shared
+    for read_only in (False, True):
+        with Session("duckdb", state=tmp_path, read_only=read_only) as opened:
+            assert StoreBacktest(opened, PAIRS.replace("pairs", "mine")).run().novelty.is_shared
 
 
+@pytest.mark.usefixtures("here")
 def test_what_the_script_publishes_takes_the_place_of_what_is_registered():
     with Session("duckdb") as opened:
         opened.subscribe(f"{PAIRS}; FROM other//x PUBLISH unread")
         opened.process(documents(3))
         found = StoreBacktest(opened, f"FROM S//a->a PUBLISH pairs; {READER}").run()
-        assert ({query.name: query.outputs for query in found.queries}, found.publishers) == (
-            {"pairs": 3, "seen": 3},
-            (),
-        )
+        assert {query.name: query.outputs for query in found.queries} == {"pairs": 3, "seen": 3}
+        assert found.publishers == ()
         opened.pause("pairs")
         found = StoreBacktest(opened, READER).run()
         assert (found.outputs, found.documents, found.publishers) == (0, 0, ())
 
 
+@pytest.mark.usefixtures("here")
 def test_the_newest_documents_are_tried_and_that_is_told():
     with Session("duckdb") as opened:
         opened.process(documents(4))
@@ -129,17 +137,13 @@ def test_the_newest_documents_are_tried_and_that_is_told():
             found = StoreBacktest(opened, PAIRS, limits).run()
             assert (found.documents, found.kept, found.outputs, found.since) == (3, 10, 3, 7_000_000)
             assert found.cut_short == "only the newest 3 documents are tried"
-
-
-def test_it_ends_before_it_begins():
-    with Session("duckdb") as opened:
-        opened.process(documents(4))
         backtest = StoreBacktest(opened, PAIRS)
         backtest.interrupt()
         with pytest.raises(BacktestEnded):
             backtest.run()
 
 
+@pytest.mark.usefixtures("here")
 def test_documents_of_a_path_are_tried_with_the_queries_of_a_store(tmp_path: Path):
     state, path = tmp_path / "state", tmp_path / "documents.jsonl"
     lines = (json.dumps({"id": f"d{n}", "time": n * 1_000_000, "xml": "<a>v</a>"}) for n in range(3))
@@ -200,6 +204,7 @@ def test_a_back_test_ends_with_whoever_waits_for_it(tmp_path: Path):
         assert "1:5" in str(place.answer(mistaken).error)
 
 
+@pytest.mark.usefixtures("here")
 def test_whoever_opens_the_store_runs_what_waits(tmp_path: Path):
     place = Directory(tmp_path)
     command = place.ask(BACKTEST, text=PAIRS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from random import Random
 
@@ -51,8 +52,8 @@ def tried(text: str, documents: list[Document], size: int = 3, publishers: tuple
     return list(try_script(request, batches(documents, size), lambda: 0.0, lambda: 0))[-1]
 
 
-def numbered(count: int, text: str = "v") -> list[Document]:
-    return [Document(f"d{n}", f"<a>{text}</a>", time=n * DAY_US) for n in range(count)]
+def numbered(number: int, text: str = "v") -> list[Document]:
+    return [Document(f"d{n}", f"<a>{text}</a>", time=n * DAY_US) for n in range(number)]
 
 
 @pytest.mark.parametrize("seed", seeds(4, 400))
@@ -84,9 +85,8 @@ def test_outputs_are_those_of_the_command_run(tmp_path: Path):
     found = mmqjp("backtest", "examples/stories.xscl", "--documents", documents, "--feeds", "--json")
     assert found.exit_code == 0, found.output
     result = json.loads(found.stdout)
-    assert {query["name"]: query["outputs"] for query in result["queries"]} == dict(
-        Counter(line["query"] for line in lines)
-    )
+    counted = Counter(line["query"] for line in lines)
+    assert {query["name"]: query["outputs"] for query in result["queries"]} == dict(counted)
     ids = sorted(lines, key=lambda line: (-line["t1"], line["query"], line["id"]))
     assert [output["id"] for output in result["latest"]] == [line["id"] for line in ids[:LATEST]]
     assert json.loads(json.dumps(Backtest.from_dict(result).to_dict())) == result
@@ -105,9 +105,11 @@ def test_a_query_with_too_many_outputs_says_so_as_it_would_be_paused():
     assert query.paused is not None and "matches" in query.paused
 
 
-def test_a_document_that_cannot_be_read_is_counted():
+def test_a_document_that_cannot_be_read_is_counted_and_a_long_output_shown_without_its_document():
     result = tried(f"FROM {PAIRS}", [*numbered(2), Document("bad", "<a", time=9)])
     assert (result.documents, result.refused, result.outputs) == (2, 1, 1)
+    result = tried("FROM S//a", numbered(1, "x" * LONGEST_XML))
+    assert [match.output.xml for match in result.latest] == [""]
 
 
 def test_outputs_a_day_are_those_of_the_last_thirty_days():
@@ -116,45 +118,27 @@ def test_outputs_a_day_are_those_of_the_last_thirty_days():
     result = tried("FROM S//a PUBLISH all", [*numbered(2), *numbered(1, "w")])
     assert (result.outputs, result.recent_days, result.outputs_a_day) == (2, 2, 1.0)
     assert (tried("FROM S//a", []).outputs_a_day, tried("FROM S//a", []).milliseconds) == (0.0, None)
+    assert (Backtest(499, seconds=1.0).milliseconds, Backtest(500, seconds=1.0).milliseconds) == (None, 2_000.0)
 
 
 def test_days_before_1970_and_beyond_the_calendar_are_days():
     result = tried("FROM S//a", [Document("d", "<a/>", time=-DAY_US - 1)])
     assert result.days == (("1969-12-30", 1),)
-    assert [day_text(day) for day in (-(1 << 40), -1, 0, 1 << 40)] == [
-        "0001-01-01",
-        "1969-12-31",
-        "1970-01-01",
-        "9999-12-31",
-    ]
-
-
-def test_a_long_output_is_shown_without_its_document():
-    result = tried("FROM S//a", numbered(1, "x" * LONGEST_XML))
-    assert [match.output.xml for match in result.latest] == [""]
-
-
-class Ticking:
-    """A clock that goes on by a second each time it is asked."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        self.now += 1
-        return self.now
+    days = ["0001-01-01", "1969-12-31", "1970-01-01", "9999-12-31"]
+    assert [day_text(day) for day in (-(1 << 40), -1, 0, 1 << 40)] == days
 
 
 def test_it_reports_again_and_again_and_ends_when_its_time_is_over():
     request = TrialRequest(f"FROM {PAIRS}", (), 10, 1 << 60)
-    reports = list(try_script(request, batches(numbered(400), 100), Ticking(), lambda: 0))
+    clock = map(float, count(1)).__next__  # each time that it is asked, a second later
+    reports = list(try_script(request, batches(numbered(400), 100), clock, lambda: 0))
     assert [report.documents for report in reports] == sorted({report.documents for report in reports})
     assert len(reports) > 1 and reports[-1].documents < 400
     assert [report.cut_short for report in reports] == [None] * (len(reports) - 1) + ["it took more than 10 s"]
 
 
 class Slow:
-    """A clock by which each document takes so many seconds."""
+    """A clock by which each document takes `seconds`."""
 
     def __init__(self, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now, self.sizes = 0.0, list[int]()
@@ -225,10 +209,6 @@ def test_a_file_with_mistakes_and_no_documents_are_plain_errors(tmp_path: Path):
     assert result.exit_code == 1 and "queries.xscl:1:" in result.stderr
     result = mmqjp("backtest", write_queries(tmp_path))
     assert result.exit_code == 2 and "--state" in result.stderr
-
-
-def test_few_documents_do_not_tell_what_a_thousand_take():
-    assert (Backtest(499, seconds=1.0).milliseconds, Backtest(500, seconds=1.0).milliseconds) == (None, 2_000.0)
 
 
 @pytest.mark.parametrize("seed", seeds(1, 5))

@@ -1,8 +1,14 @@
 """What tests of the command line share."""
 
-import pytest
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
-from tests.support.cli import write_documents, write_queries
+import pytest
+from click.testing import Result
+
+from tests.support.cli import mmqjp, write_documents, write_queries
+from tests.support.feed_server import FeedServer, rss, running_server
 
 
 @pytest.fixture
@@ -13,3 +19,33 @@ def files(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     queries, documents = write_queries(tmp_path), write_documents(tmp_path / "documents.jsonl")
     return ["run", "--queries", str(queries), "--documents", str(documents)]
+
+
+@pytest.fixture(scope="session")
+def finished_story(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("story")
+    queries, documents = write_queries(directory), write_documents(directory / "documents.jsonl")
+    arguments = ("--engine", "duckdb", "--queries", queries, "--documents", documents, "--state", directory / "state")
+    result = mmqjp("run", *arguments, "--output", directory / "out")
+    assert result.exit_code == 0, result.stderr
+    return directory / "state"
+
+
+@pytest.fixture
+def story(tmp_path: Path, finished_story: Path) -> Path:
+    """A state with the three matches of the small story."""
+    return Path(shutil.copytree(finished_story, tmp_path / "state"))
+
+
+@pytest.fixture
+def server() -> Iterator[FeedServer]:
+    with running_server() as server:
+        server.serve("/a", rss("one", "two"))
+        server.serve("/b", rss("two", "three"))
+        yield server
+
+
+@pytest.fixture
+def fetch(tmp_path: Path) -> Callable[..., Result]:
+    """Calls `mmqjp fetch` into a directory on loopback, without pauses."""
+    return lambda *options: mmqjp("fetch", "--out", tmp_path / "crawl", "--allow-private", "--spacing", "0s", *options)

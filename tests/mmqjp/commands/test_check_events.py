@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from click.testing import Result
 
 from tests.support.cli import mmqjp as call
 from tests.xscl.test_event_statements import EVENTS, FEED_EXAMPLES
@@ -24,6 +25,10 @@ def check(tmp_path: Path, text: str, *more: str):
     path.write_text(text)
     result = call("check", path, *more)
     return result, str(path)
+
+
+def warnings(result: Result) -> list[str]:
+    return [line for line in result.stderr.splitlines() if "warning" in line]
 
 
 def cells(text: str) -> list[list[str]]:
@@ -54,13 +59,9 @@ FROM FILTER{{y > 4}} high"""
     ]
 
 
-def test_queries_of_both_kinds_are_numbered_together(tmp_path):
-    text = f"{DEFINED};\nFROM S//c->d;\nFROM S//c->e"
-    rows = cells(check(tmp_path, text)[0].stdout)
+def test_queries_of_both_kinds_are_numbered_together_and_definitions_alone_are_a_script(tmp_path):
+    rows = cells(check(tmp_path, f"{DEFINED};\nFROM S//c->d;\nFROM S//c->e")[0].stdout)
     assert [(row[0], row[-1]) for row in rows[1:3]] == [("q2", "q3"), ("q3", "q2")]
-
-
-def test_definitions_alone_are_a_script(tmp_path):
     result, path = check(tmp_path, "DEFINE EVENT A FROM S//a->r (k := r/@k)")
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout.startswith(f"{path}: 0 queries, 1 event defined, no mistakes\n")
@@ -69,7 +70,7 @@ def test_definitions_alone_are_a_script(tmp_path):
 def test_the_examples_of_feeds_have_no_warnings_but_for_events_that_nothing_reads(tmp_path):
     result, _ = check(tmp_path, EVENTS + "".join(FEED_EXAMPLES.values()))
     assert result.exit_code == 0
-    assert [line for line in result.stderr.splitlines() if "warning" in line and "nothing reads" not in line] == []
+    assert [line for line in warnings(result) if "nothing reads" not in line] == []
 
 
 @pytest.mark.parametrize(
@@ -97,25 +98,20 @@ def test_warnings(tmp_path, query, place, warning):
     result, path = check(tmp_path, text)
     column = query.index(place.replace("^", "")) + place.index("^") + 1
     assert result.exit_code == 0
-    assert [line for line in result.stderr.splitlines() if "warning" in line] == [
-        f"{path}:5:{column}: warning: {warning}"
-    ]
+    assert warnings(result) == [f"{path}:5:{column}: warning: {warning}"]
 
 
-@pytest.mark.parametrize(
-    "query",
-    [
+def test_what_is_well_is_not_warned_of(tmp_path):
+    well = [
         "FROM A NEXT{DUR < 3 d} B",
         "FROM FILTER{DUR < 3 d}(A NEXT B)",
         "FROM FILTER{number(z) > 3} B",
-        "FROM FILTER{z = \"3\"} B",
+        'FROM FILTER{z = "3"} B',
         "FROM FILTER{k = l}(A NEXT{y > 3} B) WITHIN 1 d",
         "FROM FILTER{x = y}(SELECT x, y FROM A NEXT{k = l} B) WITHIN 1 d",
         "FROM A NEXT{k = l} B WITHIN 1 d PUBLISH nobody_reads_it",
-    ],
-)  # fmt: skip
-def test_what_is_well_is_not_warned_of(tmp_path, query):
-    assert check(tmp_path, f"{DEFINED};\n{query}")[0].stderr == ""
+    ]
+    assert check(tmp_path, ";\n".join([DEFINED, *well]))[0].stderr == ""
 
 
 def test_an_event_that_nothing_reads_and_names_that_items_do_not_have(tmp_path):
@@ -123,7 +119,7 @@ def test_an_event_that_nothing_reads_and_names_that_items_do_not_have(tmp_path):
     text = f'{definitions};\nFILTER{{t != ""}} B'
     result, path = check(tmp_path, text, "--feeds", "--strict")
     assert result.exit_code == 1
-    assert [line for line in result.stderr.splitlines() if "warning" in line] == [
+    assert warnings(result) == [
         f"{path}:1:14: warning: nothing reads the event A",
         f"{path}:1:40: warning: items have no titel",
     ]

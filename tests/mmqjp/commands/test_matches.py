@@ -13,28 +13,11 @@ from mmqjp.commands import formats
 from mmqjp.commands.matches import ServedStore, time_since
 from mmqjp.engine import Session
 from mmqjp.present.item import IN_UTC, MatchFilter
-from mmqjp.service import commands
 from mmqjp.service.commands import MATCHES, Client, run_command
 from mmqjp.service.spool import Command
 from tests.support.cli import LINES, mmqjp, write_documents, write_queries
 
 HOUR = 3_600_000_000
-DUCKDB = ("--engine", "duckdb")
-
-
-@pytest.fixture(autouse=True)
-def wide(monkeypatch):
-    """Tables are as wide as they are by default."""
-    monkeypatch.delenv("COLUMNS", raising=False)
-
-
-@pytest.fixture
-def story(tmp_path):
-    """A state with two queries and three matches: the one of the small story."""
-    state = tmp_path / "state"
-    result = run(tmp_path, "--state", state, "--format", "jsonl")
-    assert result.exit_code == 0, result.stderr
-    return state
 
 
 def run(directory, *options, engine="duckdb"):
@@ -46,10 +29,6 @@ def shown(state, *options):
     result = mmqjp("matches", "--state", state, *options)
     assert (result.exit_code, result.stderr) == (0, "")
     return result.stdout
-
-
-def numbers(state, *options):
-    return [json.loads(line)["seq"] for line in shown(state, *options).splitlines()]
 
 
 TABLE = """\
@@ -77,18 +56,12 @@ q2  1 match
 """
 
 
-def test_the_table_has_a_group_for_each_query_and_the_newest_first(story):
+def test_each_format_has_the_same_matches(story):
     assert shown(story, "--format", "table", "--utc") == TABLE
-
-
-def test_json_lines_are_the_lines_of_run_with_more(story):
     lines = [json.loads(line) for line in shown(story).splitlines()]
     assert [json.loads(line).items() <= found.items() for line, found in zip(LINES, lines, strict=True)] == [True] * 3
     assert [[item["title"] for item in line["items"]] for line in lines] == [["Ada", "Ada"], ["Ada"], ["Bob", "Bob"]]
     assert [len(line["why"]["joined"]) for line in lines] == [1, 0, 1]
-
-
-def test_csv_has_the_same_matches(story):
     rows = list(csv.DictReader(io.StringIO(shown(story, "--format", "csv"))))
     assert [(row["query"], row["time"], row["title_1"], row["id_2"]) for row in rows] == [
         ("book_blog", "2026-01-03T00:00:00Z", "Ada", "d3"),
@@ -97,23 +70,21 @@ def test_csv_has_the_same_matches(story):
     ]
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ((), [0, 1, 2]),
-        (("--query", "book_blog"), [0, 2]),
-        (("--limit", "1"), [2]),
-        (("--limit", "1", "--query", "q2"), [1]),
-        (("--limit", "9"), [0, 1, 2]),
-        (("--since", "2026-01-03T00:00:01Z"), [2]),
-        (("--since", "2026-01-04", "--utc"), [2]),
-        (("--since", "2026-01-05T00:00Z"), []),
-        (("--since", "40000d", "--query", "q2"), [1]),
-        (("--since", "1 us"), []),
-    ],
-)
-def test_a_query_a_time_and_a_number_choose_matches(story, options, expected):
-    assert numbers(story, *options) == expected
+def test_a_query_a_time_and_a_number_choose_matches(story):
+    for options, expected in (
+        ("", [0, 1, 2]),
+        ("--query book_blog", [0, 2]),
+        ("--limit 1", [2]),
+        ("--limit 1 --query q2", [1]),
+        ("--limit 9", [0, 1, 2]),
+        ("--since 2026-01-03T00:00:01Z", [2]),
+        ("--since 2026-01-04 --utc", [2]),
+        ("--since 2026-01-05T00:00Z", []),
+        ("--since 40000d --query q2", [1]),
+        ("--since 1us", []),
+    ):
+        found = [json.loads(line)["seq"] for line in shown(story, *options.split()).splitlines()]
+        assert found == expected, options
 
 
 def test_the_formats_for_people_show_the_newest_and_how_many_there_are(story, monkeypatch):
@@ -123,22 +94,16 @@ def test_the_formats_for_people_show_the_newest_and_how_many_there_are(story, mo
     assert len(json.loads(shown(story, "--format", "json"))) == 3
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--query", "book_blok"), "no query of {state} is called 'book_blok'; did you mean book_blog?"),
-        (("--query", "'x"), 'no query of {state} is called "\'x"; there are: book_blog, q2'),
-    ],
-)
-def test_an_unknown_query_is_an_error_that_names_others(story, options, message):
-    result = mmqjp("matches", "--state", story, *options)
-    assert (result.exit_code, result.stderr) == (1, f"mmqjp: error: {message.format(state=story)}\n")
-
-
-@pytest.mark.parametrize("since", ["yesterday", "2026-13-01", "3 months"])
-def test_a_bad_time_is_a_usage_error(story, since):
-    result = mmqjp("matches", "--state", story, "--since", since)
-    assert result.exit_code == 2 and result.stderr.count("\n") == 1 and "--since" in result.stderr
+def test_what_cannot_be_shown(story):
+    for name, message in (
+        ("book_blok", f"no query of {story} is called 'book_blok'; did you mean book_blog?"),
+        ("'x", f'no query of {story} is called "\'x"; there are: book_blog, q2'),
+    ):
+        result = mmqjp("matches", "--state", story, "--query", name)
+        assert (result.exit_code, result.stderr) == (1, f"mmqjp: error: {message}\n")
+    for since in ("yesterday", "2026-13-01", "3 months"):
+        result = mmqjp("matches", "--state", story, "--since", since)
+        assert result.exit_code == 2 and result.stderr.count("\n") == 1 and "--since" in result.stderr
 
 
 def test_durations_are_before_now():
@@ -171,14 +136,16 @@ def test_what_is_gone_is_shown_by_its_name_and_id(tmp_path):
     assert "because  the reason is not known" in lines[6]
 
 
-@pytest.mark.parametrize(
-    "wanted", [MatchFilter(), MatchFilter("book_blog"), MatchFilter(None, 1767484800000000), MatchFilter("q2", 0, 1)]
-)
-@pytest.mark.parametrize("looked_through", [1, 2, 20_000])
-def test_a_service_hands_over_the_same_matches_in_pages(story, wanted, looked_through, monkeypatch):
-    monkeypatch.setattr(commands, "LOOKED_THROUGH", looked_through)
-    options = [("--query", wanted.name), ("--since", wanted.since and "2026-01-04T00:00Z")]
-    expected = shown(story, *(word for option in options if option[1] for word in option))
+@pytest.mark.parametrize("looked_through", [1, 20_000])
+def test_a_service_hands_over_the_same_matches_in_pages(story, looked_through, monkeypatch):
+    monkeypatch.setattr("mmqjp.service.commands.LOOKED_THROUGH", looked_through)
+    asked = {
+        "": MatchFilter(),
+        "--query book_blog": MatchFilter("book_blog"),
+        "--since 2026-01-04T00:00Z": MatchFilter(None, 1767484800000000),
+        "--query q2 --limit 1": MatchFilter("q2", 0, 1),
+    }
+    expected = {options: [*map(json.loads, shown(story, *options.split()).splitlines())] for options in asked}
     with Session("duckdb", state=story) as engine:
 
         class Asked:
@@ -190,28 +157,16 @@ def test_a_service_hands_over_the_same_matches_in_pages(story, wanted, looked_th
                 return json.loads(json.dumps(answer.result))
 
         store = ServedStore(cast(Client, Asked()))
-        found = list(store.matches(wanted, wanted.start(store.select)))
+        for options, wanted in asked.items():
+            found = [match.to_dict() for match in store.matches(wanted, wanted.start(store.select))]
+            assert json.loads(json.dumps(found)) == expected[options], options
         assert store.texts("q2") == {"q2": ['FROM S//blog->b[./author = "Ada"]']}
-    assert json.loads(json.dumps([match.to_dict() for match in found])) == [*map(json.loads, expected.splitlines())]
-
-
-@pytest.mark.parametrize("arguments", [{}, {"after": "0"}, {"after": 0, "name": 1}, {"after": 0, "since": "x"}])
-def test_a_page_that_is_asked_for_wrongly_is_refused(arguments):
-    with Session("duckdb") as engine:
-        error = run_command(engine, Command("1", MATCHES, arguments)).error
-    assert error is not None and "a page of matches is asked for by" in error
+        for arguments in ({}, {"after": "0"}, {"after": 0, "name": 1}, {"after": 0, "since": "x"}):
+            error = run_command(engine, Command("1", MATCHES, arguments)).error
+            assert error is not None and "a page of matches is asked for by" in error
 
 
 # ---------------------------------------------------------------- run
-
-
-def test_run_shows_a_table_if_asked_to(tmp_path):
-    assert run(tmp_path, "--format", "table", "--utc").stdout == TABLE
-
-
-def test_run_writes_lines_unless_it_is_asked_for_more(tmp_path):
-    lines = "".join(f"{line}\n" for line in LINES)
-    assert run(tmp_path).stdout == run(tmp_path, "--format", "jsonl").stdout == lines
 
 
 def test_a_terminal_gets_a_table_and_a_file_gets_lines(tmp_path, monkeypatch):
@@ -236,15 +191,6 @@ def test_run_replaces_the_file_of_a_page(tmp_path):
 
 
 # ---------------------------------------------------------------- engines
-
-
-@pytest.mark.soak
-@pytest.mark.spark
-@pytest.mark.parametrize("form", ["table", "csv", "json", "html", "markdown"])
-def test_both_engines_give_the_same_text(spark, tmp_path, form):
-    on_duckdb = run(tmp_path, "--format", form, "--utc")
-    on_spark = run(tmp_path, "--format", form, "--utc", engine="spark")
-    assert (on_spark.exit_code, on_spark.stdout) == (0, on_duckdb.stdout)
 
 
 @pytest.mark.soak

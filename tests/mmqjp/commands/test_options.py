@@ -5,35 +5,29 @@ from importlib.metadata import version
 import pytest
 
 from join_stage.store.protocol import OtherSession
+from join_stage.store.spark.java import JavaNotFound
 from mmqjp.cli import main
-from mmqjp.commands import check as check_module
-from mmqjp.commands import formats as opening
 from tests.support.cli import LINES, write_queries
 from tests.support.cli import mmqjp as call
 
 
-def test_version():
+def test_the_version_and_the_help_of_each_command():
     result = call("--version")
     assert (result.exit_code, result.stdout) == (0, f"mmqjp {version('mmqjp')}\n")
-
-
-def test_no_command_shows_the_help_as_a_usage_error():
     result = call()
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert "Commands:" in result.stderr
-
-
-@pytest.mark.parametrize("command", [[], *([name] for name in main.commands)])
-def test_every_command_has_help_with_an_example(command):
-    result = call(*command, "--help")
-    assert result.exit_code == 0
-    assert "Example" in result.stdout
-    assert f"mmqjp {' '.join(command)}" in result.stdout
+    assert (result.exit_code, result.stdout) == (2, "") and "Commands:" in result.stderr
+    listed = call("--help").stdout.partition("Commands:\n")[2]
+    assert [line.split()[0] for line in listed.splitlines()] == sorted(main.commands) and "..." not in listed
+    for command in ([], *([name] for name in main.commands)):
+        result = call(*command, "--help")
+        assert result.exit_code == 0 and "Example" in result.stdout, command
+        assert f"mmqjp {' '.join(command)}" in result.stdout
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        (["--engine", "\x1b[31mred"], "is not one of"),
         (["--bogus"], "No such option '--bogus'"),
         (["--engine", "mysql"], "'mysql' is not one of 'auto', 'duckdb', 'spark'"),
         (["--plan", "magic"], "'magic' is not one of 'basic', 'views', 'signature'"),
@@ -51,11 +45,9 @@ def test_every_command_has_help_with_an_example(command):
 )
 def test_usage_errors_are_one_line(files, options, message):
     result = call(*files, *options)
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr.startswith("mmqjp: error: ")
-    assert message in result.stderr
-    assert result.stderr.endswith("(see mmqjp run --help)\n")
-    assert len(result.stderr.splitlines()) == 1
+    assert (result.exit_code, result.stdout, len(result.stderr.splitlines())) == (2, "", 1)
+    assert result.stderr.startswith("mmqjp: error: ") and result.stderr.endswith("(see mmqjp run --help)\n")
+    assert message in result.stderr and "\x1b" not in result.stderr
 
 
 def test_missing_options_and_unknown_commands(files):
@@ -68,9 +60,10 @@ def test_missing_options_and_unknown_commands(files):
     assert (unknown.exit_code, unknown.stderr) == (2, "mmqjp: error: No such command 'fly'. (see mmqjp --help)\n")
 
 
-@pytest.mark.parametrize("lateness", ["0", "90", "1.5 h", "30min", "2w", "infinity"])
-def test_durations_are_written_as_in_queries(files, lateness):
-    assert call(*files, "--engine", "duckdb", "--lateness", lateness).exit_code == 0
+def test_durations_are_written_as_in_queries(files):
+    all_of_them = ["0", "90", "1.5 h", "30min", "2w", "infinity"]
+    options = [part for n, lateness in enumerate(all_of_them) for part in ("--lateness", f"T{n}={lateness}")]
+    assert call(*files, "--engine", "duckdb", *options).stdout.splitlines() == LINES
 
 
 # ---------------------------------------------------------------- failures
@@ -85,93 +78,54 @@ def test_query_file_with_mistakes_shows_each(files, tmp_path):
     assert result.stderr.count("^") >= 2
 
 
-def test_query_file_that_is_not_utf8(files, tmp_path):
+def test_files_that_cannot_be_read_or_written(files, tmp_path):
+    nowhere = call(*files, "--engine", "duckdb", "--output", "nowhere/out.jsonl")
+    assert nowhere.exit_code == 1 and nowhere.stderr.endswith("No such file or directory; check the path\n")
     (tmp_path / "queries.xscl").write_bytes(b"-- fine\nFROM S//caf\xe9")
     result = call(*files, "--engine", "duckdb")
-    assert result.exit_code == 1
+    assert result.exit_code == 1 and len(result.stderr.splitlines()) == 1
     assert "queries.xscl:2: the file is not UTF-8 text" in result.stderr
-    assert len(result.stderr.splitlines()) == 1
 
 
-def test_output_in_a_directory_that_does_not_exist(files):
-    result = call(*files, "--engine", "duckdb", "--output", "nowhere/out.jsonl")
-    assert result.exit_code == 1
-    assert result.stderr.endswith("No such file or directory; check the path\n")
-
-
-@pytest.mark.parametrize("debug", [["--debug", "check"], ["check", "--debug"]])
-def test_tracebacks_only_with_debug(tmp_path, monkeypatch, debug):
+def test_tracebacks_only_with_debug(files, tmp_path, monkeypatch):
     def fail(script):
         raise RuntimeError("first line\nsecond line")
 
-    monkeypatch.setattr(check_module, "summarise_script", fail)
-    queries = write_queries(tmp_path)
+    monkeypatch.setattr("mmqjp.commands.check.summarise_script", fail)
+    queries = tmp_path / "queries.xscl"
     plain = call("check", queries)
-    assert plain.exit_code == 1
-    assert plain.stderr == ("mmqjp: error: unexpected RuntimeError: first line; run again with --debug to see where\n")
-    shown = call(*debug, queries)
-    assert shown.exit_code == 1
-    assert "Traceback (most recent call last)" in shown.stderr
-    assert shown.stderr.endswith(plain.stderr)
-
-
-def test_java_that_is_not_found_is_said_in_one_line(files, monkeypatch):
-    from join_stage.store.spark.java import JavaNotFound
-
-    def no_java(*arguments, **options):
-        raise JavaNotFound("Spark needs Java")
-
-    monkeypatch.setattr(opening, "Session", no_java)
-    result = call(*files, "--engine", "spark")
-    assert (result.exit_code, result.stderr) == (1, "mmqjp: error: Spark needs Java\n")
-
-
-def test_debug_shows_where_a_mistake_was_found(files, tmp_path):
+    expected = "mmqjp: error: unexpected RuntimeError: first line; run again with --debug to see where\n"
+    assert (plain.exit_code, plain.stderr) == (1, expected)
+    for debug in (["--debug", "check"], ["check", "--debug"]):
+        shown = call(*debug, queries)
+        assert shown.exit_code == 1 and "Traceback (most recent call last)" in shown.stderr
+        assert shown.stderr.endswith(plain.stderr)
     write_queries(tmp_path, "FROM")
     plain, shown = call(*files, "--engine", "duckdb"), call(*files, "--engine", "duckdb", "--debug")
-    assert "Traceback" not in plain.stderr
-    assert "Traceback" in shown.stderr
+    assert "Traceback" not in plain.stderr and "Traceback" in shown.stderr
     assert shown.stderr.endswith(plain.stderr)
 
 
-def test_another_master_than_the_running_one(files, monkeypatch):
-    def other(*arguments, **options):
-        raise OtherSession("a Spark session runs in this process already")
+@pytest.mark.parametrize("error", [JavaNotFound("Spark needs Java"), OtherSession("a Spark session runs already")])
+def test_what_is_wrong_with_spark_is_said_in_one_line(files, monkeypatch, error):
+    def refuse(*arguments, **options):
+        raise error
 
-    monkeypatch.setattr(opening, "Session", other)
+    monkeypatch.setattr("mmqjp.commands.formats.Session", refuse)
     result = call(*files, "--engine", "spark", "--master", "local[1]")
-    assert (result.exit_code, result.stderr) == (1, "mmqjp: error: a Spark session runs in this process already\n")
+    assert (result.exit_code, result.stderr) == (1, f"mmqjp: error: {error}\n")
 
 
 def test_interrupt_outside_a_run(tmp_path, monkeypatch):
     def interrupt(script):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(check_module, "summarise_script", interrupt)
+    monkeypatch.setattr("mmqjp.commands.check.summarise_script", interrupt)
     result = call("check", write_queries(tmp_path))
-    assert result.exit_code == 130
-    assert result.stderr.strip() == "mmqjp: interrupted"
+    assert (result.exit_code, result.stderr.strip()) == (130, "mmqjp: interrupted")
 
 
-def test_control_characters_of_messages_do_not_reach_the_terminal(files):
-    result = call(*files, "--engine", "\x1b[31mred")
-    assert result.exit_code == 2
-    assert "\x1b" not in result.stderr
-
-
-def test_the_run_that_all_these_vary_works(files):
-    assert call(*files, "--engine", "duckdb").stdout.splitlines() == LINES
-
-
-@pytest.mark.parametrize("call_of", [("matches", "--limit"), ("show", "--limit"), ("query", "SELECT 1", "--most-rows")])
-def test_a_number_that_no_store_can_hold_is_a_usage_error(tmp_path, call_of):
-    state = ("--state", tmp_path)
-    result = call(*call_of, "99999999999999999999", *state)
-    assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1)
-    assert "99999999999999999999 is too large: the most is 100000000000000000" in result.stderr
-
-
-def test_the_largest_numbers_of_options_work(tmp_path, files):
+def test_the_largest_numbers_of_options_work_and_larger_ones_are_usage_errors(tmp_path, files):
     state, most = ("--state", tmp_path / "state"), str(10**17)
     bounds = [part for name in ("matches", "outputs", "work") for part in (f"--max-{name}", most)]
     run = call(*files, "--engine", "duckdb", *state, *bounds, "--batch-size", most)
@@ -179,3 +133,6 @@ def test_the_largest_numbers_of_options_work(tmp_path, files):
     for one in (("matches", "--limit"), ("show", "--limit"), ("query", "SELECT 1", "--most-rows")):
         result = call(*one, most, *state)
         assert (result.exit_code, result.stderr) == (0, ""), one
+        result = call(*one, "99999999999999999999", *state)
+        assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1)
+        assert "99999999999999999999 is too large: the most is 100000000000000000" in result.stderr

@@ -3,10 +3,10 @@
 import errno
 import json
 import os
-import pty
 import signal
 import stat
-import subprocess
+import sys
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
@@ -14,9 +14,9 @@ import pytest
 
 import mmqjp.demo
 from feeds.tail import Tail
-from join_stage.protocol import PLANS
+from mmqjp.cli import main
 from mmqjp.engine import Session
-from tests.support.cli import DOCUMENTS, LINES, PROGRAM, QUERIES, write_documents, write_queries
+from tests.support.cli import DOCUMENTS, LINES, Terminal, write_documents, write_queries
 from tests.support.cli import mmqjp as call
 
 DEMO = Path(mmqjp.demo.__file__).parent
@@ -40,51 +40,27 @@ def lines(text):
     return text.splitlines()
 
 
-def test_output_lines_go_to_standard_output_and_nothing_else_is_said(run):
-    result = run()
+@pytest.mark.parametrize("options", [(), ("--output", "-"), ("--batch-size", "1")])
+def test_output_lines_go_to_standard_output_and_nothing_else_is_said(run, options):
+    result = run(*options)
     assert (result.exit_code, lines(result.stdout), result.stderr) == (0, LINES, "")
 
 
-def test_each_plan_writes_the_same_lines(run):
-    for plan in ("basic", "views"):
-        assert lines(run("--plan", plan, "--batch-size", "1").stdout) == LINES
-
-
-@pytest.mark.parametrize("plan", PLANS)
-def test_every_plan_gives_the_same_lines(run, plan):
-    assert lines(run("--plan", plan).stdout) == LINES
-
-
-def test_a_dash_is_standard_output(run):
-    assert lines(run("--output", "-").stdout) == LINES
-
-
 def test_output_file_is_replaced_whole(run, tmp_path):
-    target = tmp_path / "out.jsonl"
-    target.write_text("what an earlier run wrote")
-    result = run("--output", target)
-    assert (result.exit_code, result.stdout) == (0, "")
-    assert lines(target.read_text()) == LINES
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["documents.jsonl", "out.jsonl", "queries.xscl"]
-
-
-def test_output_through_a_link_replaces_what_it_leads_to(run, tmp_path):
     target, link = tmp_path / "out.jsonl", tmp_path / "link"
-    target.touch()
     link.symlink_to(target)
-    assert run("--output", link).exit_code == 0
+    for output in (target, link):
+        target.write_text("what an earlier run wrote")
+        result = run("--output", output)
+        assert (result.exit_code, result.stdout, lines(target.read_text())) == (0, "", LINES)
     assert link.is_symlink()
-    assert lines(target.read_text()) == LINES
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"documents.jsonl", "link", "out.jsonl", "queries.xscl"}
 
 
 def test_output_to_a_device_does_not_replace_the_device(run):
     assert run("--output", os.devnull).exit_code == 0
     assert not Path(os.devnull).is_file()
-
-
-@pytest.mark.parametrize("size", ["1", "2", "3", "5000"])
-def test_batches_change_nothing(run, size):
-    assert lines(run("--batch-size", size).stdout) == LINES
 
 
 def test_batch_size_is_what_is_processed_together(run, monkeypatch):
@@ -96,7 +72,7 @@ def test_batch_size_is_what_is_processed_together(run, monkeypatch):
         return process(self, batch, notes)
 
     monkeypatch.setattr(Session, "process", counted)
-    assert run("--batch-size", "3").exit_code == 0
+    assert lines(run("--batch-size", "3").stdout) == LINES
     assert sizes == [3, 1]
 
 
@@ -112,8 +88,7 @@ def test_documents_in_directories_have_their_time_from_an_xpath(tmp_path):
         (tmp_path / "xml" / f"{document['id']}.xml").write_text(dated)
     queries = write_queries(tmp_path)
     arguments = ["run", "--queries", queries, "--documents", tmp_path / "xml", "--engine", "duckdb"]
-    result = call(*arguments, "--time-xpath", "/*/@on")
-    found = [json.loads(line) for line in lines(result.stdout)]
+    found = [json.loads(line) for line in lines(call(*arguments, "--time-xpath", "/*/@on").stdout)]
     assert [(row["query"], row["documents"], row["t1"]) for row in found] == [
         ("book_blog", ["d1.xml", "d3.xml"], 1767398400000000),
         ("q2", ["d3.xml"], 1767398400000000),
@@ -124,49 +99,48 @@ def test_documents_in_directories_have_their_time_from_an_xpath(tmp_path):
     assert result.stderr.startswith("mmqjp: error: /*[: not an XPath expression")
 
 
-@pytest.mark.parametrize(
-    ("feeds", "root"), [(["--feeds"], "item"), (["--feeds=item"], "item"), (["--feeds", "raw"], "entry")]
-)
-def test_feeds_with_and_without_a_form(tmp_path, feeds, root):
-    queries = write_queries(tmp_path, f"FROM S/*:{root}->entry PUBLISH every")
-    feed = DEMO / "northline.atom"
-    result = call("run", "--engine", "duckdb", "--queries", queries, *feeds, "--documents", feed)
-    assert result.exit_code == 0, result.stderr
-    assert len(lines(result.stdout)) == 5
-
-
-def test_feeds_not_asked_for(tmp_path):
-    queries = write_queries(tmp_path)
+def test_feeds_with_and_without_a_form(tmp_path):
+    for feeds, root in ((["--feeds"], "item"), (["--feeds=item"], "item"), (["--feeds", "raw"], "entry")):
+        queries = write_queries(tmp_path, f"FROM S/*:{root}->entry PUBLISH every")
+        result = call("run", "--engine", "duckdb", "--queries", queries, *feeds, "--documents", DEMO / "northline.atom")
+        assert (result.exit_code, len(lines(result.stdout))) == (0, 5), result.stderr
     result = call("run", "--engine", "duckdb", "--queries", queries, "--documents", DEMO / "northline.atom")
-    assert result.exit_code == 1
-    assert result.stderr.endswith("add --feeds\n")
-    assert len(lines(result.stderr)) == 1
+    assert result.exit_code == 1 and result.stderr.endswith("add --feeds\n") and result.stderr.count("\n") == 1
 
 
-# ---------------------------------------------------------------- state
+def test_a_cycle_with_queries_of_an_earlier_run(tmp_path):
+    (tmp_path / "drops").mkdir()
+    arguments = ("--source", tmp_path / "drops", "--state", tmp_path / "state", "--trigger", "available-now")
+
+    def stream(text):
+        return call("stream", "--engine", "duckdb", "--queries", write_queries(tmp_path, text), *arguments)
+
+    assert stream("FROM b//x->l JOIN {l = r, 1} S//y->r PUBLISH a").exit_code == 0
+    result = stream("FROM a//x->l JOIN {l = r, 1} S//y->r PUBLISH b")
+    assert result.exit_code == 1 and result.stderr.count("\n") == 1
+    said = result.stderr.replace("a -> b -> a", "b -> a -> b")
+    assert "a cycle of PUBLISHed names: b -> a -> b, with queries registered earlier" in said
 
 
-def test_two_runs_with_state_write_together_what_one_run_writes(run, tmp_path):
-    state = ("--state", tmp_path / "state")
-    first = run(*state, documents=DOCUMENTS[:3], name="first.jsonl")
-    second = run(*state, documents=DOCUMENTS[3:], name="second.jsonl")
-    assert (first.exit_code, second.exit_code) == (0, 0)
-    assert len(lines(first.stdout)) == 2
-    assert sorted(lines(first.stdout + second.stdout)) == sorted(LINES)
+def test_a_state_that_is_no_store(run, tmp_path):
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "mmqjp.duckdb").write_bytes(b"this is not a database" * 1000)
+    result = run("--state", tmp_path / "state")
+    assert result.exit_code == 1 and result.stderr.count("\n") == 1
+    assert result.stderr.startswith("mmqjp: error: cannot open the store in ")
 
 
-def test_a_run_repeated_with_state_writes_nothing_new(run, tmp_path):
-    state = ("--state", tmp_path / "state")
-    assert lines(run(*state).stdout) == LINES
-    again = run(*state)
-    assert (again.exit_code, again.stdout) == (0, "")
+# ---------------------------------------------------------------- failures and interrupts
 
 
-@pytest.mark.parametrize("state", [False, True])
-def test_what_could_not_be_written_is_written_by_the_next_run(run, tmp_path, monkeypatch, state):
+@pytest.mark.parametrize(("state", "before"), [(False, 0), (True, 0), (True, 3)])
+def test_what_could_not_be_written_is_written_by_the_next_run(run, tmp_path, monkeypatch, state, before):
     target = tmp_path / "out.jsonl"
     options = ("--output", target, *(("--state", tmp_path / "state") if state else ()))
-
+    if before:
+        assert run(*options, documents=DOCUMENTS[:before]).exit_code == 0
+    written = target.read_text() if before else ""
+    assert len(lines(written)) == (2 if before else 0)
     fsync = os.fsync
 
     def full(handle):
@@ -179,7 +153,7 @@ def test_what_could_not_be_written_is_written_by_the_next_run(run, tmp_path, mon
         failed = run(*options)
     expected = f"mmqjp: error: {target}: No space left on device; make room on the disk, or write elsewhere\n"
     assert (failed.exit_code, failed.stderr) == (1, expected)
-    assert target.read_text() == "" if state else not target.exists()
+    assert target.read_text() == written if state else not target.exists()
     assert not list(tmp_path.glob(".*"))
     assert run(*options).exit_code == 0
     assert lines(target.read_text()) == LINES
@@ -195,23 +169,12 @@ def test_interrupted_between_batches_keeps_what_was_committed(run, tmp_path, mon
     state = ("--state", tmp_path / "state", "--batch-size", "2")
     with monkeypatch.context() as patched:
         patched.setattr(Tail, "_items", interrupted)
-        result = run(*state)
-    assert result.exit_code == 130
-    assert result.stdout == ""
-    assert result.stderr.splitlines()[-1].startswith("mmqjp: interrupted: 2 documents are committed in ")
+        without, result = run(), run(*state)
+    assert (without.exit_code, result.exit_code, result.stdout) == (130, 130, "")
+    assert "without --state nothing is kept" in without.stderr
+    assert lines(result.stderr)[-1].startswith("mmqjp: interrupted: 2 documents are committed in ")
     again = run(*state, documents=DOCUMENTS[2:], name="rest.jsonl")
     assert lines(again.stdout) == LINES
-
-
-def test_interrupted_without_state_says_that_nothing_is_kept(run, monkeypatch):
-    def interrupted(self, file):
-        raise KeyboardInterrupt
-        yield
-
-    monkeypatch.setattr(Tail, "_items", interrupted)
-    result = run()
-    assert result.exit_code == 130
-    assert "without --state nothing is kept" in result.stderr
 
 
 def test_interrupted_in_a_query_is_an_interrupt_whatever_the_engine_makes_of_it(run, monkeypatch):
@@ -233,59 +196,59 @@ def test_interrupted_in_a_query_is_an_interrupt_whatever_the_engine_makes_of_it(
         signal.signal(signal.SIGINT, before)
 
 
-def test_a_reader_that_goes_away_gets_its_lines_in_the_next_run(run, tmp_path):
-    arguments = ["run", "--queries", str(tmp_path / "queries.xscl"), "--documents", str(tmp_path / "documents.jsonl")]
+@pytest.mark.parametrize("state", [False, True])
+def test_sigterm_ends_a_run_as_ctrl_c_does(run, tmp_path, monkeypatch, state):
+    fsync, files, target = os.fsync, [], tmp_path / "out.jsonl"
+
+    def terminated(handle):
+        if stat.S_ISREG(os.fstat(handle).st_mode):
+            files.append(handle)
+            signal.raise_signal(signal.SIGTERM)
+        fsync(handle)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # Spark's, where another test has started it
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fsync", terminated)
+            result = run("--output", target, *(("--state", tmp_path / "state") if state else ()))
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    assert files and result.exit_code == 130 and result.stderr.startswith("mmqjp: interrupted: ")
+    left = {path.name for path in tmp_path.iterdir()} - {"documents.jsonl", "queries.xscl"}
+    assert left == ({"state", "out.jsonl"} if state else set())
+    assert not state or target.read_text() == ""
+
+
+def test_a_reader_that_goes_away_gets_its_lines_in_the_next_run(run, tmp_path, monkeypatch, capfd):
+    documents = write_documents(tmp_path / "documents.jsonl")
     state = ["--state", str(tmp_path / "state")]
-    write_documents(tmp_path / "documents.jsonl")
     reader, writer = os.pipe()
     os.close(reader)
-    done = subprocess.run([*PROGRAM, *arguments, *state], stdout=writer, stderr=subprocess.PIPE, text=True)
-    os.close(writer)
-    assert (done.returncode, done.stderr) == (1, "")
+    gone = os.fdopen(writer, "w")
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "stdout", gone)
+        with pytest.raises(SystemExit, match="1"):
+            main(["run", "--queries", str(tmp_path / "queries.xscl"), "--documents", str(documents), *state])
+    with suppress(BrokenPipeError):
+        gone.close()
+    assert capfd.readouterr() == ("", "")
     assert lines(run(*state).stdout) == LINES
-
-
-def test_a_cycle_with_queries_of_an_earlier_run(tmp_path):
-    (tmp_path / "drops").mkdir()
-    arguments = ("--source", tmp_path / "drops", "--state", tmp_path / "state", "--trigger", "available-now")
-
-    def stream(text):
-        return call("stream", "--engine", "duckdb", "--queries", write_queries(tmp_path, text), *arguments)
-
-    assert stream("FROM b//x->l JOIN {l = r, 1} S//y->r PUBLISH a").exit_code == 0
-    result = stream("FROM a//x->l JOIN {l = r, 1} S//y->r PUBLISH b")
-    assert result.exit_code == 1
-    assert "a cycle of PUBLISHed names: b -> a -> b, with queries registered earlier" in result.stderr.replace(
-        "a -> b -> a", "b -> a -> b"
-    )
-    assert len(lines(result.stderr)) == 1
-
-
-def test_a_state_that_is_no_store(run, tmp_path):
-    (tmp_path / "state").mkdir()
-    (tmp_path / "state" / "mmqjp.duckdb").write_bytes(b"this is not a database" * 1000)
-    result = run("--state", tmp_path / "state")
-    assert result.exit_code == 1
-    assert result.stderr.startswith("mmqjp: error: cannot open the store in ")
-    assert len(lines(result.stderr)) == 1
 
 
 # ---------------------------------------------------------------- documents left out
 
 
-def test_dead_letters_are_counted_and_named(run):
+def test_the_first_dead_letters_are_named_and_all_are_counted(run):
     result = run(documents=[*DOCUMENTS, BROKEN])
     assert (result.exit_code, lines(result.stdout)) == (0, LINES)
     head, reason = lines(result.stderr)
     assert head == "mmqjp: 1 dead letter (documents left out); --dead-letters FILE writes them to a file"
     assert reason.startswith("  bad: ")
-
-
-def test_the_first_dead_letters_stand_for_many(run):
     result = run(documents=[DOCUMENTS[0], *({**BROKEN, "id": f"bad{i}"} for i in range(5))])
-    shown = lines(result.stderr)
-    assert shown[0].startswith("mmqjp: 5 dead letters")
-    assert [line.split(":")[0] for line in shown[1:]] == ["  bad0", "  bad1", "  bad2", "  and 2 more"]
+    head, *shown = lines(result.stderr)
+    assert head.startswith("mmqjp: 5 dead letters")
+    assert [line.split(":")[0] for line in shown] == ["  bad0", "  bad1", "  bad2", "  and 2 more"]
 
 
 def test_dead_letters_of_this_run_go_to_a_file(run, tmp_path):
@@ -296,13 +259,11 @@ def test_dead_letters_of_this_run_go_to_a_file(run, tmp_path):
     worse = write_documents(tmp_path / "worse.jsonl", [{**BROKEN, "id": "worse"}])
     result = run(*options, "--documents", worse, "--documents", tmp_path / "raw.jsonl")
     assert result.stderr == f"mmqjp: 2 dead letters (documents left out) in {target}\n"
-    rows = sorted(
-        (json.loads(line) for line in lines(target.read_text("utf-8"))), key=lambda row: row["id"], reverse=True
-    )
-    assert [list(row) for row in rows] == [["id", "stream", "time", "reason", "raw"]] * 2
-    assert (rows[0]["id"], rows[0]["stream"], rows[0]["raw"]) == ("worse", "S", BROKEN["xml"])
-    assert rows[0]["time"] == 1767355200000000
-    assert rows[1]["raw"] == '{"id": "raw", "xml": "\\xff"}\n'
+    raw, broken = sorted(map(json.loads, lines(target.read_text("utf-8"))), key=lambda row: row["id"])
+    assert list(raw) == list(broken) == ["id", "stream", "time", "reason", "raw"]
+    assert (broken["id"], broken["stream"], broken["raw"]) == ("worse", "S", BROKEN["xml"])
+    assert broken["time"] == 1767355200000000
+    assert raw["raw"] == '{"id": "raw", "xml": "\\xff"}\n'
 
 
 def test_no_dead_letters_no_file_or_an_empty_one(run, tmp_path):
@@ -313,9 +274,6 @@ def test_no_dead_letters_no_file_or_an_empty_one(run, tmp_path):
     assert target.stat().st_size
     assert run("--dead-letters", target).exit_code == 0
     assert target.read_bytes() == b""
-
-
-def test_a_place_for_dead_letters_that_does_not_exist_is_said_at_once(run, tmp_path):
     result = run("--dead-letters", tmp_path / "nowhere" / "dead.jsonl")
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.endswith("No such file or directory; check the path\n")
@@ -324,44 +282,28 @@ def test_a_place_for_dead_letters_that_does_not_exist_is_said_at_once(run, tmp_p
 def test_lateness_makes_late_documents_dead_letters(run):
     late = [DOCUMENTS[3], DOCUMENTS[2]]
     result = run("--batch-size", "1", "--lateness", "1h", documents=late)
-    assert "1 dead letter" in result.stderr
-    assert "late" in result.stderr
+    assert "1 dead letter" in result.stderr and "late" in result.stderr
     unlimited = run("--batch-size", "1", "--lateness", "INF", documents=late)
     assert (unlimited.stderr, len(lines(unlimited.stdout))) == ("", 1)
-
-
-# ---------------------------------------------------------------- a terminal
-
-
-def test_a_terminal_gets_progress_and_a_summary(tmp_path):
-    queries = write_queries(tmp_path)
-    documents = write_documents(tmp_path / "documents.jsonl", [*DOCUMENTS, DOCUMENTS[0]])
-    command = [*PROGRAM, "run", "--queries", str(queries), "--documents", str(documents), "--engine", "duckdb"]
-    terminal, slave = pty.openpty()
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=slave, text=True)
-    os.close(slave)
-    shown = os.read(terminal, 65536).decode()
-    os.close(terminal)
-    assert lines(done.stdout) == LINES
-    assert "\r\x1b[K4 documents, 3 outputs" in shown
-    assert shown.endswith("mmqjp: 4 documents, 1 already known, 0 dead letters, 3 outputs\r\n")
-
-
-@pytest.mark.spark
-def test_spark_writes_the_same_lines(spark, tmp_path):
-    queries = write_queries(tmp_path, QUERIES)
-    documents = write_documents(tmp_path / "documents.jsonl", [*DOCUMENTS, BROKEN])
-    result = call("run", "--queries", queries, "--documents", documents, "--engine", "spark", "--batch-size", "2")
-    assert (result.exit_code, lines(result.stdout)) == (0, LINES), result.stderr
-    assert "1 dead letter" in result.stderr
 
 
 def test_a_run_that_can_take_in_no_document_has_failed(run, tmp_path):
     result = run(documents=[BROKEN], name="bad.jsonl")
     assert (result.exit_code, result.stdout) == (1, "")
     assert lines(result.stderr)[-1].startswith("mmqjp: error: no document was accepted: ")
-    assert run(documents=[BROKEN, *DOCUMENTS]).exit_code == 0
     state = ("--state", tmp_path / "state")
     assert run(*state).exit_code == 0
     assert run(*state, documents=[BROKEN, *DOCUMENTS]).exit_code == 0  # those that were met before are no failure
     assert run(documents=[], name="empty.jsonl").exit_code == 0
+
+
+def test_a_terminal_gets_progress_and_a_summary(tmp_path, monkeypatch, capfd):
+    queries = write_queries(tmp_path)
+    documents = write_documents(tmp_path / "documents.jsonl", [*DOCUMENTS, DOCUMENTS[0]])
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    with pytest.raises(SystemExit, match="0"):
+        main(["run", "--queries", str(queries), "--documents", str(documents), "--engine", "duckdb"])
+    said = terminal.getvalue()
+    assert lines(capfd.readouterr().out) == LINES
+    assert "\r\x1b[K4 documents, 3 outputs" in said
+    assert said.endswith("mmqjp: 4 documents, 1 already known, 0 dead letters, 3 outputs\n")

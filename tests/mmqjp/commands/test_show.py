@@ -37,9 +37,6 @@ def test_a_few_of_each_shape_are_shown_and_the_others_are_counted(tmp_path):
     result = call("show", write_documents(tmp_path / "d.jsonl", some))
     assert heads(result.stdout) == ["x0", "x1", "x2", "x3"]
     assert result.stdout.endswith("\n\nshape 1: 3 more\nshape 2: 2 more\n")
-
-
-def test_very_many_shapes_are_not_all_shown(tmp_path):
     some = [{"id": f"x{n}", "time": "2026-01-01", "xml": f"<a{n // 2}/>"} for n in range(31)]
     result = call("show", write_documents(tmp_path / "d.jsonl", some))
     assert len(heads(result.stdout)) == 24
@@ -75,25 +72,17 @@ def test_ids_and_streams_choose(tmp_path):
 
 
 def test_documents_of_a_store(tmp_path, documents):
-    state = tmp_path / "state"
-    queries = write_queries(
-        tmp_path, "FROM S//book->b JOIN {b = c, INF} S//blog->c; FROM S//blog PUBLISH it's".replace("'", "_")
-    )
-    assert (
-        call("run", "--queries", queries, "--documents", documents, "--engine", "duckdb", "--state", state).exit_code
-        == 0
-    )
-    assert heads(call("show", "--state", state).stdout) == ["d1", "d2", "d3", "d4"]
-    assert heads(call("show", "--state", state, "--id", "d2").stdout) == ["d2"]
-    assert call("show", "--state", state, "--id", "it's").stdout == "no documents\n"
-    assert heads(call("show", "--state", state, "--limit", "1").stdout) == ["d1"]
-    both = call("show", documents, "--state", state)
+    state = ("--state", tmp_path / "state")
+    queries = write_queries(tmp_path, "FROM S//book->b JOIN {b = c, INF} S//blog->c; FROM S//blog PUBLISH it_s")
+    assert call("run", "--queries", queries, "--documents", documents, "--engine", "duckdb", *state).exit_code == 0
+    assert heads(call("show", *state).stdout) == ["d1", "d2", "d3", "d4"]
+    assert heads(call("show", *state, "--id", "d2").stdout) == ["d2"]
+    assert call("show", *state, "--id", "it's").stdout == "no documents\n"
+    assert heads(call("show", *state, "--limit", "1").stdout) == ["d1"]
+    both = call("show", documents, *state)
     assert both.exit_code == 2 and "mmqjp list NAME --state DIR" in both.stderr
-    assert call("list", "it_s", "--state", state).stdout.startswith("it_s: active, since ")
-    assert json.loads(call("list", "it_s", "--state", state, "--json").stdout)["name"] == "it_s"
-
-
-def test_nothing_to_show_is_a_usage_error(tmp_path):
+    assert call("list", "it_s", *state).stdout.startswith("it_s: active, since ")
+    assert json.loads(call("list", "it_s", *state, "--json").stdout)["name"] == "it_s"
     nothing = call("show")
     assert nothing.exit_code == 2 and "name the documents" in nothing.stderr
     missing = call("show", tmp_path / "nowhere")

@@ -30,19 +30,14 @@ ADDRESS = "https://hooks.example.org/services/T0/s3cr3t"
 
 
 @pytest.fixture
-def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A state with the three matches of the small story, in the current directory."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("COLUMNS", raising=False)
-    queries, documents = write_queries(tmp_path), write_documents(tmp_path / "documents.jsonl")
-    done = mmqjp("run", "--queries", queries, "--documents", documents, "--state", "state", "--output", "out")
-    assert done.exit_code == 0, done.stderr
+def state(story: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The state of the small story, in the current directory."""
+    monkeypatch.chdir(story.parent)
     return Path("state")
 
 
 @pytest.fixture
 def configured(state: Path) -> Path:
-    """The same, with a configuration."""
     Path("mmqjp.toml").write_text(CONFIGURATION.replace("COMMAND", sys.executable))
     Path("slack.url").write_text(ADDRESS)
     Path("slack.url").chmod(0o600)
@@ -68,12 +63,9 @@ def shown(name: str) -> dict[str, Any]:
     return found
 
 
-def test_without_sinks_it_says_how_to_add_one(state):
+def test_a_sink_is_added_changed_paused_and_removed(state):
     assert sinks("list").stdout == "no sinks; mmqjp sinks add --help shows how to add one\n"
     assert sinks("list", "--json").stdout == ""
-
-
-def test_a_sink_is_added_changed_paused_and_removed(state):
     assert sinks("add", "alerts", *HOOK, "queries=book_*", "wait=30s").stdout == "alerts: added\n"
     found = shown("alerts")
     assert found["definition"] == {
@@ -82,21 +74,22 @@ def test_a_sink_is_added_changed_paused_and_removed(state):
     assert (found["state"], found["acked"], found["behind"]) == ("running", 2, 0)
     assert (found["file"], found["queries"], found["to"]) == (None, ["book_*"], "https://example.org/hook")
     sinks("set", "alerts", 'queries=["q2", "x"]', "wait=", "most=5")
-    assert shown("alerts")["definition"] == {
-        "kind": "webhook", "url": "https://example.org/hook", "queries": ["q2", "x"], "most": 5
-    }  # fmt: skip
+    changed = {"kind": "webhook", "url": "https://example.org/hook", "queries": ["q2", "x"], "most": 5}
+    assert shown("alerts")["definition"] == changed
+    assert sinks("failed", "alerts").stdout == "nothing: the sink got, or will get, all that it wants\n"
+    assert json.loads(sinks("failed", "alerts", "--json").stdout) == {"undelivered": [], "gaps": []}
     assert sinks("pause", "alerts").stdout == "alerts: paused\n" and shown("alerts")["state"] == "paused"
     assert sinks("resume", "alerts").stdout == "alerts: resumed\n" and shown("alerts")["state"] == "running"
     assert sinks("remove", "alerts").stdout == "alerts: removed\n"
     assert "no sink is named alerts" in error("show", "alerts")
 
 
-@pytest.mark.parametrize(("start", "behind"), [("start", 3), ("1", 2), ("3", 0), ("now", 0), ("2026-01-01", 3)])
-def test_where_a_sink_begins_and_delivers_again(state, start, behind):
-    sinks("add", "all", *HOOK, "--from", start)
-    assert shown("all")["behind"] == behind
-    sinks("replay", "all", "--from", "start")
-    assert shown("all")["behind"] == 3
+def test_where_a_sink_begins_and_delivers_again(state):
+    for number, (start, behind) in enumerate((("start", 3), ("1", 2), ("now", 0), ("2026-01-01", 3))):
+        sinks("add", f"all{number}", *HOOK, "--from", start)
+        assert shown(f"all{number}")["behind"] == behind, start
+    sinks("replay", "all2", "--from", "start")
+    assert shown("all2")["behind"] == 3
 
 
 def test_what_is_listed(configured):
@@ -160,12 +153,6 @@ def test_two_sinks_do_not_write_to_one_place(state):
     assert "the sinks more and lines have the same path" in error("set", "more", "path=x")
 
 
-def test_what_was_not_delivered(state):
-    sinks("add", "alerts", *HOOK)
-    assert sinks("failed", "alerts").stdout == "nothing: the sink got, or will get, all that it wants\n"
-    assert json.loads(sinks("failed", "alerts", "--json").stdout) == {"undelivered": [], "gaps": []}
-
-
 def test_a_secret_is_made_and_printed_once(state):
     value = mmqjp("sinks", "secret", "hook", "--state", "state").stdout.strip()
     path = state / "secrets" / "hook"
@@ -177,38 +164,35 @@ def test_a_secret_is_made_and_printed_once(state):
     assert "a secret's name is made of" in error("secret", "Hook!")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "cause", "status"),
-    [
-        (("add", "x", "kind=webhook"), "the sink x: url: this key is missing", 1),
-        (("add", "x", *HOOK, "wiat=1s"), 'the sink x: wiat: there is no such key; did you mean "wait"?', 1),
-        (("add", "x", *HOOK, "wait"), "write KEY=VALUE", 2),
-        (("add", "x", *HOOK, "wait="), "wait has no value", 2),
-        (("add", "x", *HOOK, "wait=1s", "wait=2s"), "wait is given twice", 2),
-        (("add", "x", *HOOK, "queries=[a"), "the value of queries is no TOML", 2),
-        (("add", "x", *HOOK, "--from", "later"), "the sink x: from: write now, start", 1),
-        (("add", "x", "kind=command", "command=id"), "only the configuration file may have sinks of kind command", 1),
-        (("add", "x", *HOOK, "allow_private=true"), "only a sink of the configuration file may have this key", 1),
-        (("add", "x y", *HOOK), "cannot be a sink's name", 1),
-        (("add", "output", *HOOK), "reserved for --output", 1),
-        (("add", "x", "kind=jsonl", "path=../x"), "write a file name without a directory", 1),
-        (("pause", "x"), "no sink is named x", 1),
-        (("replay", "x", "--from", "later"), "write now, start", 1),
-    ],
-)
-def test_mistakes(state, arguments, cause, status):
-    assert cause in error(*arguments, status=status)
-    assert not list((state / "spool" / "commands").glob("*"))
+MISTAKES = [
+    (("add", "x", "kind=webhook"), "the sink x: url: this key is missing", 1),
+    (("add", "x", *HOOK, "wiat=1s"), 'the sink x: wiat: there is no such key; did you mean "wait"?', 1),
+    (("add", "x", *HOOK, "wait"), "write KEY=VALUE", 2),
+    (("add", "x", *HOOK, "wait="), "wait has no value", 2),
+    (("add", "x", *HOOK, "wait=1s", "wait=2s"), "wait is given twice", 2),
+    (("add", "x", *HOOK, "queries=[a"), "the value of queries is no TOML", 2),
+    (("add", "x", *HOOK, "--from", "later"), "the sink x: from: write now, start", 1),
+    (("add", "x", "kind=command", "command=id"), "only the configuration file may have sinks of kind command", 1),
+    (("add", "x", *HOOK, "allow_private=true"), "only a sink of the configuration file may have this key", 1),
+    (("add", "x y", *HOOK), "cannot be a sink's name", 1),
+    (("add", "output", *HOOK), "reserved for --output", 1),
+    (("add", "x", "kind=jsonl", "path=../x"), "write a file name without a directory", 1),
+    (("pause", "x"), "no sink is named x", 1),
+    (("replay", "x", "--from", "later"), "write now, start", 1),
+]
 
 
-@pytest.mark.parametrize(
-    "key",
-    ["secret=s3cr3t-lower", "secret=S3CR3T-s3cr3t", "url=https://me:s3cr3t@example.org/", 'url={secret="s3cr3t-x"}',
-     'secret=["s3cr3t+/="]', "s3cr3t"],
-)  # fmt: skip
-def test_a_secret_that_is_given_inline_is_neither_shown_nor_written_anywhere(state, key):
-    base = ("kind=webhook",) if key.startswith("url") else HOOK
-    error("add", "x", *base, key, status=1 if "=" in key else 2)
+def test_mistakes(state):
+    for arguments, cause, status in MISTAKES:
+        assert cause in error(*arguments, status=status)
+        assert not list((state / "spool" / "commands").glob("*"))
+
+
+def test_a_secret_that_is_given_inline_is_neither_shown_nor_written_anywhere(state):
+    keys = ["secret=s3cr3t-lower", "secret=S3CR3T-s3cr3t", 'url={secret="s3cr3t-x"}', 'secret=["s3cr3t+/="]', "s3cr3t"]
+    for key in [*keys, "url=https://me:s3cr3t@example.org/"]:
+        base = ("kind=webhook",) if key.startswith("url") else HOOK
+        error("add", "x", *base, key, status=1 if "=" in key else 2)
     assert_nowhere(state)
 
 

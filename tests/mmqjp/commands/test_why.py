@@ -13,20 +13,6 @@ from mmqjp.service.sql_question import WHY, WHY_NOT, QuestionRunner
 from tests.support.cli import mmqjp, write_documents, write_queries
 from tests.support.service import Events
 
-
-@pytest.fixture
-def story(tmp_path, monkeypatch):
-    """A state with the three matches of the small story."""
-    monkeypatch.delenv("COLUMNS", raising=False)
-    queries, documents, state = write_queries(tmp_path), write_documents(tmp_path / "documents.jsonl"), tmp_path / "s"
-    result = mmqjp(
-        "run", "--engine", "duckdb", "--queries", queries, "--documents", documents, "--state", state,
-        "--output", tmp_path / "o",
-    )  # fmt: skip
-    assert result.exit_code == 0, result.stderr
-    return state
-
-
 SHOWN = """\
 book_blog  output {id}, number 0, at 2026-01-03T00:00:00Z
 ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -46,28 +32,12 @@ def test_an_output_of_a_store_that_nobody_holds(story):
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout.startswith(SHOWN.format(id=found["id"]))
     assert found["why"]["joined"][0]["value"] == "Ada" and found["fed"] == []
-
-
-def test_a_service_answers_beside_its_batches(story):
-    alone = json.loads(mmqjp("why", "0", "--state", story, "--json").stdout)
-    with Session("duckdb", state=story) as engine, QuestionRunner(engine, Spool(story), events := Events()):
-        asked = Client(story, lambda: pytest.fail("another process holds it"), 30)
-        assert asked.ask(WHY, {"id": alone["id"]}) == alone
-        for arguments, said in (({"id": "x"}, "is neither"), ({}, "lacks its id"), ({"id": "0" * 32}, "no output has")):
-            with pytest.raises(ValueError, match=said):
-                asked.ask(WHY, arguments)
-    assert events.named("command")[0] == {"do": "why", "id": alone["id"]}
-
-
-def test_what_is_no_output_is_an_error_in_one_line(story):
     result = mmqjp("why", "ffff", "--state", story)
-    assert result.exit_code == 1
-    assert result.stderr == (
-        "mmqjp: error: no output has the id ffff, nor one that begins so; mmqjp matches shows what there is\n"
-    )
+    expected = "mmqjp: error: no output has the id ffff, nor one that begins so; mmqjp matches shows what there is\n"
+    assert (result.exit_code, result.stderr) == (1, expected)
 
 
-def test_why_not_says_what_is_in_the_way_of_documents(story):
+def test_why_not_says_what_is_in_the_way_of_documents_and_of_a_query(story):
     shown = mmqjp("why-not", "book_blog", "d3", "d1", "--state", story, "--utc")
     assert (shown.exit_code, shown.stderr) == (0, "")
     assert "there is an output" in shown.stdout
@@ -75,25 +45,31 @@ def test_why_not_says_what_is_in_the_way_of_documents(story):
     assert "because" in other and "passed" in other, other
     found = json.loads(mmqjp("why-not", "book_blog", "d1", "nothing", "--state", story, "--json").stdout)
     assert (found["kind"], found["query"]) == ("document", "book_blog")
-
-
-def test_why_not_shows_the_funnel_of_a_query(story):
-    shown = mmqjp("why-not", "book_blog", "--state", story).stdout
-    assert "1 output in the store" in shown or "outputs in the store" in shown
+    shown = mmqjp("why-not", "book_blog", "--state", story)
+    assert "1 output in the store" in shown.stdout or "outputs in the store" in shown.stdout
     assert json.loads(mmqjp("why-not", "book_blog", "--state", story, "--json").stdout)["funnels"]
     assert "did you mean book_blog?" in mmqjp("why-not", "book_blo", "--state", story).stdout
 
 
-def test_a_service_says_why_not_beside_its_batches(story):
-    arguments = {"query": "book_blog", "documents": ["d1", "d3"]}
-    alone = json.loads(mmqjp("why-not", "book_blog", "d1", "d3", "--state", story, "--json").stdout)
-    with Session("duckdb", state=story) as engine, QuestionRunner(engine, Spool(story), Events()):
+def test_a_service_answers_beside_its_batches(story):
+    alone = json.loads(mmqjp("why", "0", "--state", story, "--json").stdout)
+    not_alone = json.loads(mmqjp("why-not", "book_blog", "d1", "d3", "--state", story, "--json").stdout)
+    with Session("duckdb", state=story) as engine, QuestionRunner(engine, Spool(story), events := Events()):
         asked = Client(story, lambda: pytest.fail("another process holds it"), 30)
-        assert asked.ask(WHY_NOT, arguments) == alone
+        assert asked.ask(WHY, {"id": alone["id"]}) == alone
+        assert asked.ask(WHY_NOT, {"query": "book_blog", "documents": ["d1", "d3"]}) == not_alone
         assert asked.ask(WHY_NOT, {"query": "book_blog"})["funnels"]
-        for bad in ({"query": 1}, {"query": "q", "documents": "d1"}, {"query": "q", "documents": [1]}):
-            with pytest.raises(ValueError, match=r"lacks its query|no list of texts"):
-                asked.ask(WHY_NOT, bad)
+        for do, arguments, said in (
+            (WHY, {"id": "x"}, "is neither"),
+            (WHY, {}, "lacks its id"),
+            (WHY, {"id": "0" * 32}, "no output has"),
+            (WHY_NOT, {"query": 1}, "lacks its query"),
+            (WHY_NOT, {"query": "q", "documents": "d1"}, "no list of texts"),
+            (WHY_NOT, {"query": "q", "documents": [1]}, "no list of texts"),
+        ):
+            with pytest.raises(ValueError, match=said):
+                asked.ask(do, arguments)
+    assert events.named("command")[0] == {"do": "why", "id": alone["id"]}
 
 
 # ---------------------------------------------------------------- event queries
@@ -103,22 +79,12 @@ DEFINE EVENT Blog FROM S//blog->b (writer := b/author);
 FROM Book NEXT{author = writer} Blog WITHIN 90 d PUBLISH next_blog"""
 
 
-@pytest.fixture
-def next_blogs(tmp_path, monkeypatch):
-    """A state with the matches of an event query."""
-    monkeypatch.delenv("COLUMNS", raising=False)
-    queries, state = tmp_path / "events.xscl", tmp_path / "s"
-    queries.write_text(EVENTS)
-    documents = write_documents(tmp_path / "documents.jsonl")
-    result = mmqjp(
-        "run", "--engine", "duckdb", "--queries", queries, "--documents", documents, "--state", state,
-        "--output", tmp_path / "o",
-    )  # fmt: skip
+def test_event_queries_are_retraced(tmp_path):
+    queries, documents = write_queries(tmp_path, EVENTS), write_documents(tmp_path / "documents.jsonl")
+    next_blogs = tmp_path / "state"
+    arguments = ("--engine", "duckdb", "--queries", queries, "--documents", documents, "--state", next_blogs)
+    result = mmqjp("run", *arguments, "--output", tmp_path / "out")
     assert result.exit_code == 0, result.stderr
-    return state
-
-
-def test_event_queries_are_retraced(next_blogs):
     found = json.loads(mmqjp("why", "0", "--state", next_blogs, "--json").stdout)
     assert [part["name"] for part in found["events"]["parts"]] == ["Book", "NEXT Blog"]
     (condition,) = found["why"]["conditions"]

@@ -48,11 +48,12 @@ def test_the_stage_that_is_named_is_the_first_that_is_not_passed(seed: int) -> N
 @pytest.mark.soak
 def test_the_random_cases_have_all_stages() -> None:
     seen = Counter[str]()
+    kinds = {"match", "event", *TESTS, *ENDS, "maximal", "letters"}
     for seed in range(400, 800):
         check(seed, seen)
-        if all(seen[kind] for kind in ("match", "event", *TESTS, *ENDS, "maximal", "letters")):
+        if seen.keys() >= kinds:
             return
-    pytest.fail(f"something is not among what is said: {seen}")
+    pytest.fail(f"some kind is not among the cases: {seen}")
 
 
 def check(seed: int, seen: Counter[str]) -> None:

@@ -100,17 +100,14 @@ def _named(result: Result) -> str:
 # ---------------------------------------------------------------- what keeps documents from a result
 
 
-@pytest.mark.parametrize("seed", seeds(1, 4_000, first=60))
-def test_the_stage_that_is_named_is_the_first_that_is_not_passed(seed: int) -> None:
-    check(seed, Counter())
+STAGES = {"output", "event", "filtered", "order", "window", "condition", "consumed", "ended"}
 
 
-def test_the_random_cases_have_all_stages() -> None:
+def test_the_stage_that_is_named_is_the_first_that_is_not_passed() -> None:
     seen = Counter[str]()
-    for seed in range(60):
+    for seed in seeds(61, 4_000):
         check(seed, seen)
-    kinds = ("output", "event", "filtered", "order", "window", "condition", "consumed", "ended")
-    assert not [kind for kind in kinds if not seen[kind]], seen
+    assert seen.keys() >= STAGES
 
 
 def check(seed: int, seen: Counter[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from itertools import chain
 
 import pytest
 
@@ -37,8 +38,14 @@ def case(seed: int) -> tuple[list[Query], dict[str, str], Sample, dict[str, list
     return queries, dict(parse_script(text).namespaces), sample, trees
 
 
-@pytest.mark.parametrize("seed", seeds(8, 2000))
-def test_each_stage_of_a_block_matches_as_many_documents_as_by_brute_force(seed: int):
+def test_each_stage_of_a_block_matches_as_many_documents_as_by_brute_force():
+    matched = list(chain.from_iterable(map(checked_blocks, seeds(6, 2000))))
+    assert sum(0 < one < documents for one, documents in matched) > 25
+    assert sum(one == 0 < documents for one, documents in matched) > 1
+
+
+def checked_blocks(seed: int) -> Iterator[tuple[int, int]]:
+    """Checks the blocks of a case. Yields how many documents they match, of how many."""
     queries, namespaces, sample, trees = case(seed)
     for block in (block for query in queries for block in blocks(query.source)):
         found = try_block(block, sample.of(block.stream), namespaces)
@@ -52,9 +59,10 @@ def test_each_stage_of_a_block_matches_as_many_documents_as_by_brute_force(seed:
         assert counts[-1] == sum(bool(Matcher(tree, namespaces).embeddings(None, block.steps)) for tree in here)
         assert (found.documents, found.left_out) == (len(here), 0)
         assert bool(found.hint) <= (0 in counts)
+        yield found.matched, found.documents
 
 
-@pytest.mark.parametrize("seed", seeds(8, 2000))
+@pytest.mark.parametrize("seed", seeds(6, 2000))
 def test_values_of_both_sides_of_an_equality_are_those_found_by_brute_force(seed: int):
     queries, namespaces, sample, trees = case(seed)
     for query in queries:
@@ -63,16 +71,15 @@ def test_values_of_both_sides_of_an_equality_are_those_found_by_brute_force(seed
             var: block for block in joined_inputs(query.source) if isinstance(block, Block) for var in bound(block)
         }
         for equality in equalities(query.source):
-            one, other = variable(equality.left), variable(equality.right)
-            if {"date", "number"} & functions_of(equality):  # what is none equals nothing
+            sides = [unwrapped(operand) for operand in (equality.left, equality.right)]
+            if {"date", "number"} & {call.name for calls, _ in sides for call in calls}:  # what is none equals nothing
                 continue
-            if one not in of_var or other not in of_var or of_var[one] is of_var[other]:
+            own = [of_var.get(path.var) for _, path in sides if isinstance(path, VarPath)]
+            if len(own) < 2 or own[0] is None or own[1] is None or own[0] is own[1]:
                 continue
-            left, right = (
-                values(of_var[var], operand, trees, namespaces)
-                for var, operand in ((one, equality.left), (other, equality.right))
-            )
-            same_stream = of_var[one].stream == of_var[other].stream
+            left = values(own[0], equality.left, trees, namespaces)
+            right = values(own[1], equality.right, trees, namespaces)
+            same_stream = own[0].stream == own[1].stream
             shared = [v for v in left.keys() & right.keys() if not same_stream or len(left[v] | right[v]) > 1]
             join = found[equality.span]
             assert (join.left, join.right, join.shared) == (len(left), len(right), len(shared))
@@ -106,26 +113,17 @@ def equalities(source: object) -> Iterator[Compare]:
                 yield expr
 
 
-def functions_of(equality: Compare) -> set[str]:
-    found: set[str] = set()
-    for operand in (equality.left, equality.right):
-        while isinstance(operand, Call):
-            found.add(operand.name)
-            operand = operand.args[0]
-    return found
-
-
-def variable(operand: Expr) -> str:
+def unwrapped(operand: Expr) -> tuple[list[Call], Expr]:
+    """The functions of an operand, the innermost first, and what they are of."""
+    calls: list[Call] = []
     while isinstance(operand, Call):
+        calls.insert(0, operand)
         operand = operand.args[0]
-    return operand.var if isinstance(operand, VarPath) else ""
+    return calls, operand
 
 
 def values(block: Block, operand: Expr, trees: dict[str, list[Tree]], namespaces: dict[str, str]) -> Values:
-    functions: list[tuple[str, list[str]]] = []
-    while isinstance(operand, Call):
-        functions.insert(0, (operand.name, [arg.value for arg in operand.args[1:] if isinstance(arg, String)]))
-        operand = operand.args[0]
+    calls, operand = unwrapped(operand)
     assert isinstance(operand, VarPath)
     found: Values = defaultdict(set)
     for number, tree in enumerate(trees[block.stream]):
@@ -133,21 +131,11 @@ def values(block: Block, operand: Expr, trees: dict[str, list[Tree]], namespaces
         for _, bindings in matcher.embeddings(None, block.steps):
             for node in matcher.nodes(dict(bindings)[operand.var], operand.steps):
                 text = tree.text(node)
-                for name, more in functions:
-                    text = text_of(apply(name, text, *more))
+                for call in calls:
+                    more = (arg.value for arg in call.args[1:] if isinstance(arg, String))
+                    text = text_of(apply(call.name, text, *more))
                 found[text].add(number)
     return found
-
-
-def test_the_random_cases_have_blocks_that_match_some_documents_and_none():
-    counts = []
-    for seed in range(12):
-        queries, namespaces, sample, _ = case(seed)
-        for block in (block for query in queries for block in blocks(query.source)):
-            trial = try_block(block, sample.of(block.stream), namespaces)
-            counts.append((trial.matched, trial.documents))
-    assert sum(0 < matched < documents for matched, documents in counts) > 50
-    assert sum(matched == 0 < documents for matched, documents in counts) > 3
 
 
 def test_a_document_met_again_and_one_that_cannot_be_read_are_left_out():

@@ -1,10 +1,9 @@
-"""Why documents give no output, held against brute force: there is one if the oracle has it, and else the stage that is
-named is the first that they do not pass."""
+"""Why documents give no output, against brute force: the stage that is named is the first that they do not pass."""
 
 from __future__ import annotations
 
 from collections import Counter
-from itertools import chain, product
+from itertools import product
 from random import Random
 
 import pytest
@@ -19,9 +18,7 @@ from tests.generate.strategies import random_case
 from tests.oracle.bindings import Stored
 from tests.oracle.evaluation import Evaluation
 from tests.oracle.stages import Stages
-from xscl.algebra.joins import UNORDERED, mirror_of
 from xscl.check_expressions import blocks, joined_inputs
-from xscl.lower import normalize
 from xscl.printer import to_xscl
 from xscl.syntax import Query, SubQuery
 
@@ -32,6 +29,9 @@ CHOICES = 40
 """So many choices of documents are tried for a query."""
 
 
+STAGES = {"output", "stream", "pattern", "asked", "equality", "different", "order", "window", "residual", "mirror"}
+
+
 @pytest.mark.parametrize("seed", seeds(1, 1500, first=20))
 def test_the_stage_that_is_named_is_the_first_that_is_not_passed(seed: int):
     check(seed, Counter())
@@ -40,19 +40,9 @@ def test_the_stage_that_is_named_is_the_first_that_is_not_passed(seed: int):
 @pytest.mark.soak
 def test_the_random_cases_have_all_stages():
     seen = Counter[str]()
-    kinds = ("output", "stream", "pattern", "asked", "equality", "different", "order", "window", "residual", "mirror")
-    for seed in chain((0, 2, 9, 62), range(10), filter(has_mirrors, range(10, 1000))):  # four have all stages
+    for seed in (0, 2, 9, 62):
         check(seed, seen)
-        if all(seen[kind] for kind in kinds):
-            return
-    pytest.fail(f"some stage is not among the cases: {seen}")
-
-
-def has_mirrors(seed: int) -> bool:
-    """Whether a random case has a query whose matches mirror each other, which few have."""
-    script, _ = random_case(seed, 4, 10)
-    normal = [normalize(query, dict(script.namespaces)) for query in script.queries]
-    return any(one.op == UNORDERED and mirror_of(one.conjuncts) for one in normal)
+    assert seen.keys() >= STAGES
 
 
 def check(seed: int, seen: Counter[str]) -> None:

@@ -1,10 +1,9 @@
-"""What is said of outputs, held against brute force: nodes of one joint binding, whose values are equal."""
+"""Reasons of outputs against brute force: nodes of one joint binding, whose values are equal."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from itertools import chain
 
 import pytest
 
@@ -26,19 +25,16 @@ Place = tuple[Stored, int | str]
 
 
 @pytest.mark.parametrize("seed", seeds(1, 1500, first=14))
-def test_the_nodes_that_are_told_are_those_of_a_joint_binding(seed: int):
-    checked = Counter[str]()
-    check(seed, checked)
+def test_the_nodes_are_those_of_a_joint_binding(seed: int):
+    check(seed, Counter())
 
 
 @pytest.mark.soak
 def test_the_random_cases_have_joins_chains_and_filters():
     checked = Counter[str]()
-    for seed in chain((3, 9, 23), range(60)):  # these three have all kinds
+    for seed in range(30):
         check(seed, checked)
-        if min(checked[kind] for kind in ("joined", "chain", "filters", "fed")) > 3:
-            return
-    pytest.fail(f"some kind is hardly among the cases: {checked}")
+    assert min(checked[kind] for kind in ("joined", "chain", "filters", "fed")) > 3
 
 
 def check(seed: int, checked: Counter[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from random import Random
 
 import pytest
@@ -14,10 +15,10 @@ from mmqjp.present.output_why import OutputWhy, why_output
 from mmqjp.present.query_lookup import partner_text
 from mmqjp.present.why_not import explain_missing_output, query_funnel
 from mmqjp.present.why_not_result import WhyNot
-from mmqjp.tables.lookup import SelectFn
 from tests.generate.absences import with_absences
 from tests.generate.seeds import seeds
 from tests.generate.strategies import random_case
+from tests.mmqjp.present.test_event_why import select_of
 from tests.oracle.evaluation import evaluate
 from xscl.algebra.joins import NEGATED
 from xscl.check_expressions import blocks
@@ -38,10 +39,6 @@ SELECT t, w FROM (SELECT t, c FROM S/item->a[./title->t][./site->c] NOT FOLLOWED
 
 def item(title: str, site: str) -> str:
     return f"<item><title>{title}</title><site>{site}</site></item>"
-
-
-def select_of(engine: Session) -> SelectFn:
-    return lambda sql: engine.question(sql).answer()
 
 
 def lived(*documents: tuple[str, str, int]) -> Session:
@@ -84,47 +81,44 @@ def test_why_tells_what_nothing_had():
             'title = title "Storm hits the coast" came within 5 s, until 1970-01-01T00:00:05Z'
         ]
         assert because(engine, "then") == {
-            "a": [
-                'same site "x"',
-                'nothing with site = site "x" followed within 2 s, until 1970-01-01T00:00:02Z',
-            ]
+            "a": ['same site "x"', 'nothing with site = site "x" followed within 2 s, until 1970-01-01T00:00:02Z']
         }
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Session]:
+    """A store that no test changes."""
+    with lived(*DOCUMENTS) as opened:
+        yield opened
 
 
 @pytest.mark.parametrize(
     ("query", "asked", "kind", "message", "shown"),
     [
-        ("silent", ["a"], "output", "they give an output", ["a"]),
-        ("silent", ["c"], "waiting", "when the watermark has come to 1970-01-01T00:00:21.000001Z; it is at", ["c"]),
-        ("fresh", ["b"], "partner", "this is a partner", ["b", "a"]),
-        ("fresh", ["b", "a"], "partner", "these documents are partners", ["a", "b"]),
-        ("fresh", ["b", "c"], "order", "", ["c", "b"]),
-        ("alone", ["d"], "partner", "this is a partner", ["d", "c"]),
-        ("silent", ["e"], "document", "no kept document", []),
-        ("silent", ["a", "b", "c"], "blocks", "3 documents are named", ["a", "b", "c"]),
-        ("then", ["a"], "query", "inside of a longer query", []),
+        ("silent", "a", "output", "they give an output", "a"),
+        ("silent", "c", "waiting", "when the watermark has come to 1970-01-01T00:00:21.000001Z; it is at", "c"),
+        ("fresh", "b", "partner", "this is a partner", "ba"),
+        ("fresh", "ba", "partner", "these documents are partners", "ab"),
+        ("fresh", "bc", "order", "", "cb"),
+        ("alone", "d", "partner", "this is a partner", "dc"),
+        ("silent", "e", "document", "no kept document", ""),
+        ("silent", "abc", "blocks", "3 documents are named", "abc"),
+        ("then", "a", "query", "inside of a longer query", ""),
     ],
 )
-def test_why_not_tells_what_came(query: str, asked: list[str], kind: str, message: str, shown: list[str]):
-    with lived(*DOCUMENTS) as engine:
-        found = explain_missing_output(select_of(engine), query, asked)
-        assert WhyNot.from_dict(json.loads(json.dumps(found.to_dict()))) == found
-        assert (found.kind, message in found.message) == (kind, True), found
-        assert [one.id for one in found.items] == shown
+def test_why_not_tells_what_came(query: str, asked: str, kind: str, message: str, shown: str, engine: Session):
+    found = explain_missing_output(select_of(engine), query, [*asked])
+    assert WhyNot.from_dict(json.loads(json.dumps(found.to_dict()))) == found
+    assert (found.kind, message in found.message) == (kind, True), found
+    assert [one.id for one in found.items] == [*shown]
 
 
-@pytest.mark.parametrize(
-    ("query", "stages"),
-    [
-        ("silent", [("stream", 4), ("pattern", 4), ("pattern", 4), ("alone", 4), ("decided", 1)]),
-        ("fresh", [("stream", 4), ("pattern", 4), ("pattern", 4), ("alone", 2), ("decided", 2)]),
-    ],
-)
-def test_how_many_have_no_partner(query: str, stages: list[tuple[str, int]]):
-    with lived(*DOCUMENTS) as engine:
-        (funnel,) = query_funnel(select_of(engine), query).funnels
-        assert [(one.kind, one.found) for one in funnel.stages] == stages
-        assert funnel.found == sum(output.query == query for output in engine.outputs()) == stages[-1][1]
+@pytest.mark.parametrize(("query", "alone", "decided"), [("silent", 4, 1), ("fresh", 2, 2)])
+def test_how_many_have_no_partner(query: str, alone: int, decided: int, engine: Session):
+    (funnel,) = query_funnel(select_of(engine), query).funnels
+    stages = [("stream", 4), ("pattern", 4), ("pattern", 4), ("alone", alone), ("decided", decided)]
+    assert [(one.kind, one.found) for one in funnel.stages] == stages
+    assert funnel.found == sum(output.query == query for output in engine.outputs()) == decided
 
 
 def test_nothing_is_decided_so_far():

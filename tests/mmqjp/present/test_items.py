@@ -41,42 +41,23 @@ def test_entries_as_feeds_have_them_have_titles_and_links_too(xml, title, link):
     assert (item(xml).title, item(xml).link) == (title, link)
 
 
-def test_other_documents_are_shown_by_their_first_texts():
+def test_documents_without_a_title_are_shown_by_their_first_texts_or_their_id():
     found = item('<order n="7"><by>Ada</by><p>x</p><p> y\n z</p><p>w</p></order>')
     assert (found.kind, found.title) == ("order", "7 · Ada · x · y z")
-
-
-def test_a_document_without_text_is_shown_by_its_id():
     assert item("<a><b/></a>").title == "d"
+    gone = missing_item("feed https://a.example/1 0f", "S")
+    assert (gone.title, gone.is_kept, gone.link) == ("feed https://a.example/1 0f", False, "")
 
 
-def test_a_document_that_is_gone_is_shown_by_its_id():
-    found = missing_item("feed https://a.example/1 0f", "S")
-    assert (found.title, found.is_kept, found.link) == ("feed https://a.example/1 0f", False, "")
+NO_LINKS = (
+    "javascript:alert(1)", "JavaScript:alert(1)//https://a.example", "data:text/html,x", "https:///path", "//a.example",
+    "https://a.example/ b", "https://a.example/\nb", 'https://a.example/"onmouseover=x', "https://a.example/<b>",
+    "https://[bad", "https://a.example/\u202eb", "",
+)  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "address",
-    [
-        "javascript:alert(1)",
-        "JavaScript:alert(1)//https://a.example",
-        "data:text/html,x",
-        "https:///path",
-        "//a.example",
-        "https://a.example/ b",
-        "https://a.example/\nb",
-        'https://a.example/"onmouseover=x',
-        "https://a.example/<b>",
-        "https://[bad",
-        "https://a.example/\u202eb",
-        "",
-    ],
-)
-def test_only_whole_web_addresses_are_links(address):
-    assert not is_web_address(address)
-
-
-def test_web_addresses_are_links():
+def test_only_whole_web_addresses_are_links():
+    assert [one for one in NO_LINKS if is_web_address(one)] == []
     assert is_web_address("https://a.example/b?c=d#e") and is_web_address("HTTP://A.example:80/ü")
 
 

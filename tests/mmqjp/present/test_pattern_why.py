@@ -1,4 +1,4 @@
-"""Why outputs of PATTERN statements came about: which event filled which variable, in random worlds and by hand."""
+"""Why outputs of PATTERN statements came about: the event of each variable, in random worlds and by hand."""
 
 from __future__ import annotations
 
@@ -16,15 +16,22 @@ from mmqjp.explain.retrace.values import as_text
 from mmqjp.present import item
 from mmqjp.present.output_why import OutputWhy, why_output
 from mmqjp.present.why_not import explain_missing_output
-from tests.generate.documents import SECOND
 from tests.generate.pattern_worlds import pattern_world
 from tests.generate.seeds import seeds
-from tests.mmqjp.answers.test_event_worlds import SETTLE, batches, documents, script
-from tests.mmqjp.answers.test_feed_examples import DAY, HOUR, advisories, elements, offers, releases, statements
+from tests.mmqjp.answers.event_world import END
+from tests.mmqjp.answers.test_event_worlds import SETTLE, batches, documents, ends, script
+from tests.mmqjp.answers.test_feed_examples import (
+    STORY,
+    advisories,
+    corrected,
+    elements,
+    offers,
+    page,
+    releases,
+    statements,
+)
 from tests.mmqjp.present.test_event_why import select_of
 from tests.oracle.pattern_syntax import Near, Pattern
-
-END = 10**7 * SECOND
 
 
 @pytest.mark.parametrize("seed", seeds(1, 500))
@@ -34,7 +41,7 @@ def test_the_events_of_random_outputs_are_found_again(seed: int) -> None:
         names = engine.subscribe(script(found), add=True)
         for batch in batches(rng, documents(found)):
             engine.process(batch)
-        engine.process([Document(f"end {name}", "<end/>", f"documents_{name}", (END, END)) for name in found.given])
+        engine.process(ends(found))
         patterns = {name for name, one in zip(names, found.statements, strict=True) if isinstance(one, Pattern | Near)}
         outputs = [one for one in engine.outputs() if one.query in patterns]
         for output in rng.sample(outputs, min(len(outputs), 8)):
@@ -66,10 +73,10 @@ def texts(seen: ShownEvent) -> dict[str, str]:
     return {name: text for name, value in seen.attributes if (text := as_text(value)) is not None}
 
 
-def told(text: str, name: str, arriving: list[Document]) -> list[str]:
+def told(name: str, arriving: list[Document], text: str | None = None) -> list[str]:
     """What `why` says of the only output of a query: its events, and the conditions that held."""
     with Session("duckdb", settle=0, quiet=True) as engine:
-        engine.subscribe(text)
+        engine.subscribe(text or statements(f"PUBLISH {name}"))
         engine.process(arriving)
         streams = {one.stream for one in arriving}
         engine.process([Document(f"end {stream}", "<end/>", stream, END) for stream in streams])
@@ -83,7 +90,7 @@ def told(text: str, name: str, arriving: list[Document]) -> list[str]:
 
 def test_events_and_conditions_of_a_run() -> None:
     given = [("a", 100), ("b", 99), ("b", 98), ("a", 97), ("b", 90)]
-    found = told(statements("PUBLISH price_war"), "price_war", offers(*(("x", shop, price) for shop, price in given)))
+    found = told("price_war", offers(*(("x", shop, price) for shop, price in given)))
     assert found == [
         "Price+ p[]: 4 events",
         *(
@@ -101,11 +108,7 @@ def test_events_and_conditions_of_a_run() -> None:
 
 
 def test_what_did_not_come_is_said() -> None:
-    found = told(
-        statements("PUBLISH unpatched"),
-        "unpatched",
-        [*advisories(("A1", "p", 9, 1)), *releases(("p", "1", "", 1))],
-    )
+    found = told("unpatched", [*advisories(("A1", "p", 9, 1)), *releases(("p", "1", "", 1))])
     assert found == [
         'Advisory a  id "A1", project "p", score 9',
         "a.score 9 >= 7",
@@ -115,54 +118,23 @@ def test_what_did_not_come_is_said() -> None:
 
 def test_of_several_events_of_a_document_those_that_fit_are_told() -> None:
     """b links to a and to another page."""
-    pages = [("a", []), ("b", ["z", "a"]), ("c", ["b", "y"]), ("d", ["x", "c"])]
-    arriving = [
-        Document(
-            site,
-            f"<item><channel_url>http://{site}.example/</channel_url><title>{site}</title>"
-            f"<item_url>http://{site}.example/</item_url>"
-            + "".join(f'<link href="http://{to}.example/"/>' for to in links)
-            + "</item>",
-            "S",
-            at * HOUR * SECOND,
-        )
-        for at, (site, links) in enumerate(pages)
-    ]
-    found = told(statements("PUBLISH spreads"), "spreads", arriving)
+    links = {"a": "", "b": "za", "c": "by", "d": "xc"}
+    found = told("spreads", [page(site, site, at, *to) for at, (site, to) in enumerate(links.items())])
     assert [line.partition("target ")[2] for line in found if "target " in line and line.startswith("1970")] == [
-        f'"http://{site}.example/"' for site in "abc"
+        f'"http://{site}.example/1"' for site in "abc"
     ]
 
 
 def test_letters_that_are_missing_are_counted() -> None:
-    reports = elements(
-        "S",
-        "item",
-        *(({"item_url": "u", "title": state}, at) for at, state in enumerate(("Investigating", "Resolved"))),
-    )
-    text = statements("PUBLISH incident").replace("ERRORS <= 1", "ERRORS <= 2")
-    found = told(text, "incident", reports)
+    states = enumerate(("Investigating", "Resolved"))
+    reports = elements("S", "item", *(({"item_url": "u", "title": state}, at) for at, state in states))
+    found = told("incident", reports, statements("PUBLISH incident").replace("ERRORS <= 1", "ERRORS <= 2"))
     assert [line.partition(" ")[0] for line in found] == ["Investigating", "Resolved", "[incident]", "2"]
     assert found[-1] == "2 letters are missing, of 2 that may be"
 
 
 def test_events_of_documents_that_queries_publish_are_found() -> None:
-    story = [
-        Document(
-            site,
-            f"<item><title>Big</title><item_url>http://{site}.example/1</item_url>"
-            f"<channel_url>http://{site}.example/</channel_url></item>",
-            "S",
-            at * HOUR * SECOND,
-        )
-        for site, at in (("a", 0), ("b", 3))
-    ]
-    correction = '<item><category>Correction</category><link href="http://a.example/1"/></item>'
-    found = told(
-        statements("PUBLISH half_corrected"),
-        "half_corrected",
-        [*story, Document("c", correction, "S", 2 * DAY * SECOND)],
-    )
-    assert found[0].startswith('Carried s  title "Big", one "http://a.example/1"')
+    found = told("half_corrected", [*STORY, corrected("a", 2)])
+    assert found[0].startswith('Carried s  title "Big news", one "http://a.example/1"')
     assert found[1] == 'Correction c  target "http://a.example/1"'
     assert found[-1] == "no Correction d afterwards in 5 d: d.target = s.two"

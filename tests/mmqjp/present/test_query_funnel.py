@@ -4,20 +4,13 @@ does."""
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 import pytest
 
 from feeds.documents import Document
-from join_stage.protocol import PLANS
 from mmqjp.engine import Session
 from mmqjp.present import query_lookup
 from mmqjp.present.why_not import QueryFunnels, query_funnel
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pyspark.sql import SparkSession
 
 SECOND = 1_000_000
 SCRIPT = (
@@ -57,9 +50,8 @@ STAGES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("plan", PLANS)
-def test_each_stage_counts_what_gets_past_it(plan: str):
-    with Session("duckdb", plan=plan) as engine:
+def test_each_stage_counts_what_gets_past_it():
+    with Session("duckdb") as engine:
         fill(engine)
         found = funnel_of(engine)
     (funnel,) = found.funnels
@@ -123,13 +115,3 @@ def test_the_queries_of_a_union_have_a_funnel_each():
         engine.process([Document(f"d{n}", xml, time=time) for n, (xml, time) in enumerate(DOCUMENTS)])
         found = funnel_of(engine, "u")
         assert [funnel.found for funnel in found.funnels] == [3, 5] and found.outputs == 8
-
-
-@pytest.mark.soak
-def test_spark_says_the_same(spark: SparkSession, tmp_path: Path):
-    with Session("duckdb") as engine:
-        fill(engine)
-        expected = funnel_of(engine)
-    with Session(spark, state=tmp_path) as engine:
-        fill(engine)
-        assert funnel_of(engine) == expected

@@ -15,6 +15,7 @@ from mmqjp.engine import Session
 from mmqjp.present.why_not import explain_missing_output
 from mmqjp.present.why_not_result import WhyNot
 from mmqjp.tables.lookup import SelectFn
+from tests.mmqjp.present.test_event_why import select_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,10 +30,6 @@ PAIRS = (
 def item(title: str = "A", site: str = "x", lang: str = "en", kind: str = "news", extra: str = "") -> str:
     language = f"<lang>{lang}</lang>" if lang else ""
     return f"<item><title>{title}</title><site>{site}</site>{language}<kind>{kind}</kind>{extra}</item>"
-
-
-def select_of(engine: Session) -> SelectFn:
-    return lambda sql: engine.question(sql).answer()
 
 
 @contextmanager
@@ -51,28 +48,37 @@ def said(script: str, name: str, asked: list[str], *documents: tuple[str, str, i
         return found
 
 
-@pytest.mark.parametrize(
-    ("left", "right", "kind", "message", "hint"),
-    [
-        ((item(), 0), (item(lang="de"), 60), "output", "they give an output", ""),
-        ((item(), 60), (item(lang="de"), 0), "output", "they give an output", ""),
-        ((item(kind="x"), 0), (item(lang="de", kind="x"), 60), "pattern", './kind = "news" does not match', '"x"'),
-        ((item(), 0), (item(lang=""), 60), "asked", "there is no b/lang in the document", "in the predicate or SELECT"),
-        ((item(), 0), (item("a", lang="de"), 60), "equality", 'title "A" and title "a" differ only in case', "lower"),
-        ((item("A  b"), 0), (item("A b", lang="de"), 60), "equality", "differ only in spaces", "use normalize-space"),
-        ((item(site="http://a.b:80/p"), 0), (item(site="http://a.b/p", lang="de"), 9), "equality", "address", "canon"),
-        ((item(), 0), (item("C", lang="de"), 60), "equality", 'title "A" on the left, title "C" on the right', ""),
-        ((item(), 0), (item(lang="de"), 0), "order", "begins just when the left one ends", "JOIN takes equal times"),
-        ((item(), 0), (item(lang="de"), 7200), "window", "they are 2 h apart, and the window is 1 h", ""),
-        ((item(), 0), (item(), 60), "residual", 'a/lang != b/lang is false: a/lang is "en", b/lang is "en"', ""),
-    ],
-)  # fmt: skip
-def test_the_first_thing_in_the_way_is_told(
-    left: tuple[str, int], right: tuple[str, int], kind: str, message: str, hint: str
-):
-    found = said(PAIRS, "pairs", ["l", "r"], ("l", *left), ("r", *right))
+IN_THE_WAY = [
+    ((item(), 0), (item(lang="de"), 60), "output", "they give an output", ""),
+    ((item(), 60), (item(lang="de"), 0), "output", "they give an output", ""),
+    ((item(kind="x"), 0), (item(lang="de", kind="x"), 60), "pattern", './kind = "news" does not match', '"x"'),
+    ((item(), 0), (item(lang=""), 60), "asked", "there is no b/lang in the document", "in the predicate or SELECT"),
+    ((item(), 0), (item("a", lang="de"), 60), "equality", 'title "A" and title "a" differ only in case', "lower"),
+    ((item("A  b"), 0), (item("A b", lang="de"), 60), "equality", "differ only in spaces", "use normalize-space"),
+    ((item(site="http://a.b:80/p"), 0), (item(site="http://a.b/p", lang="de"), 9), "equality", "address", "canon"),
+    ((item(), 0), (item("C", lang="de"), 60), "equality", 'title "A" on the left, title "C" on the right', ""),
+    ((item(), 0), (item(lang="de"), 0), "order", "begins just when the left one ends", "JOIN takes equal times"),
+    ((item(), 0), (item(lang="de"), 7200), "window", "they are 2 h apart, and the window is 1 h", ""),
+    ((item(), 0), (item(), 60), "residual", 'a/lang != b/lang is false: a/lang is "en", b/lang is "en"', ""),
+]  # fmt: skip
+"""Two documents with their times, and what is said of them."""
+
+
+@pytest.fixture(scope="module")
+def pairs() -> Iterator[SelectFn]:
+    """A store with all pairs."""
+    sides = [(f"{side}{n}", *pair["lr".index(side)]) for n, pair in enumerate(IN_THE_WAY) for side in "lr"]
+    with store(PAIRS, *sides) as select:
+        yield select
+
+
+@pytest.mark.parametrize("number", range(len(IN_THE_WAY)))
+def test_the_first_thing_in_the_way_is_told(number: int, pairs: SelectFn):
+    left, right, kind, message, hint = IN_THE_WAY[number]
+    asked = [f"l{number}", f"r{number}"]
+    found = explain_missing_output(pairs, "pairs", asked)
     assert (found.kind, message in found.message, hint in found.hint) == (kind, True, True), found
-    assert [one.id for one in found.items] == (["l", "r"] if left[1] <= right[1] else ["r", "l"])
+    assert [one.id for one in found.items] == (asked if left[1] <= right[1] else asked[::-1])
     if kind == "output":
         assert len(found.outputs) == 1 and not found.stages
     else:
@@ -81,10 +87,8 @@ def test_the_first_thing_in_the_way_is_told(
 
 def test_each_equality_holds_but_not_for_the_same_nodes():
     two = "<item><e><title>A</title><site>y</site></e><e><title>B</title><site>x</site></e></item>"
-    script = (
-        "FROM S//e->a[./title->t1][./site->c1] JOIN {t1 = t2 AND c1 = c2, INF} S/item->b[./title->t2][./site->c2] "
-        "PUBLISH p"
-    )
+    joined = "{t1 = t2 AND c1 = c2, INF} S/item->b[./title->t2][./site->c2]"
+    script = f"FROM S//e->a[./title->t1][./site->c1] JOIN {joined} PUBLISH p"
     found = said(script, "p", ["l", "r"], ("l", two, 0), ("r", item("A", "x"), 1))
     assert (found.kind, found.part) == ("together", "t1 = t2 and c1 = c2")
 
@@ -141,10 +145,8 @@ def test_documents_that_are_unknown_refused_dropped_or_several(tmp_path: Path):
             engine.process([Document(id, "<a>v</a>", time=hour * HOUR)])
         engine.process([Document("bad", "<a", time=20 * HOUR), Document("new", "<a/>", "T", 20 * HOUR)])
         engine.prune(1 * HOUR)
-        found = {
-            asked: explain_missing_output(select_of(engine), "p", [asked])
-            for asked in ("old", "late", "bad", "none", "new", "it's")
-        }
+        every = ("old", "late", "bad", "none", "new", "it's")
+        found = {asked: explain_missing_output(select_of(engine), "p", [asked]) for asked in every}
     kinds = {asked: one.kind for asked, one in found.items()}
     assert kinds == {
         "old": "pruned", "late": "dead letter", "bad": "dead letter", "none": "document", "new": kinds["new"],
@@ -206,27 +208,16 @@ def test_published_documents_are_named_by_the_ids_of_outputs():
         assert explain_missing_output(select, "q", ["a", "d"]).kind == "stream"
 
 
-def test_what_was_told_before_names_the_output_that_did():
+def test_what_was_told_before_names_the_output_that_did_among_several_of_its_time():
     script = "FROM S/a->x[./k->k] PUBLISH p ONCE PER (k) WITHIN 5 s"
-    documents = (("a", "<a>1<k>v</k></a>", 0), ("b", "<a>2<k>v</k></a>", 4), ("c", "<a>3<k>v</k></a>", 9))
-    with store(script, *documents) as select:
-        first = explain_missing_output(select, "p", ["a"])
-        found = explain_missing_output(select, "p", ["b"])
-        assert (found.kind, found.outputs) == ("told", first.outputs)
-        assert (
-            found.message
-            == f"ONCE PER: the output {first.outputs[0]}, which ends at 1970-01-01T00:00:00Z, told it before"
-        )
-        assert explain_missing_output(select, "p", ["c"]).kind == "output"
-
-
-def test_the_output_that_told_it_is_named_among_several_of_its_time():
-    script = "FROM S/a->x[./k->k] PUBLISH p ONCE PER (k)"
-    documents = [(f"a{key}", f"<a><k>{key}</k></a>", 0) for key in range(5)]
-    with store(script, *documents, ("b", "<a>2<k>3</k></a>", 4)) as select:
-        first = explain_missing_output(select, "p", ["a3"])
-        found = explain_missing_output(select, "p", ["b"])
-    assert first.kind == "output" and (found.kind, found.outputs) == ("told", first.outputs)
+    documents = [(f"a{key}", f"<a>1<k>{key}</k></a>", 0) for key in range(5)]
+    later = [(id, f"<a>{id}<k>3</k></a>", time) for id, time in (("b", 4), ("c", 9), ("d", 12))]
+    with store(script, *documents, *later) as select:
+        first, found, alone, last = (explain_missing_output(select, "p", [id]) for id in ("a3", "b", "c", "d"))
+    assert [one.kind for one in (first, found, alone, last)] == ["output", "told", "output", "told"]
+    assert found.outputs == first.outputs and last.outputs == alone.outputs
+    told = f"the output {first.outputs[0]}, which ends at 1970-01-01T00:00:00Z, told it before"
+    assert found.message == f"ONCE PER: {told}"
 
 
 def test_huge_documents_are_said_to_be_too_large():
@@ -238,11 +229,9 @@ def test_huge_documents_are_said_to_be_too_large():
 
 
 def test_an_output_that_was_dropped_is_said_to_be(tmp_path: Path):
-    with Session("duckdb", state=tmp_path, max_outputs=1) as engine:
-        engine.subscribe("FROM S/a->x PUBLISH p")
-        engine.process([Document(f"d{number}", "<a/>", time=number) for number in range(3)])
-        found = explain_missing_output(select_of(engine), "p", ["d2"])
-    assert found.kind in ("dropped", "paused")
+    documents = [(f"d{number}", "<a/>", number) for number in range(3)]
+    with store("FROM S/a->x PUBLISH p", *documents, state=tmp_path, max_outputs=1) as select:
+        assert explain_missing_output(select, "p", ["d2"]).kind in ("dropped", "paused")
 
 
 @pytest.mark.soak

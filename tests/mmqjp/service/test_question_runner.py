@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,7 +30,7 @@ from mmqjp.service.sql_question import (
 )
 from tests.support.cli import mmqjp
 from tests.support.faults import FaultySession
-from tests.support.service import PAIRS, Directory, Events, StopAfter
+from tests.support.service import PAIRS, Directory, Events, StopAfter, events_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -142,7 +139,7 @@ def ended(questions: QuestionRunner) -> Iterator[QuestionRunner]:
             asked.end("the test is over")
 
 
-@pytest.mark.parametrize("engine", ["duckdb", pytest.param("spark", marks=pytest.mark.spark)])
+@pytest.mark.parametrize("engine", ["duckdb", pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.soak])])
 def test_the_service_goes_on_beside_a_question_which_ends_when_its_time_is_over(
     place: Directory, engine: str, request: pytest.FixtureRequest
 ):
@@ -297,20 +294,15 @@ def test_a_question_that_needs_too_much_memory_is_refused_and_the_store_goes_on(
 
 def test_a_stop_is_obeyed_while_an_endless_question_is_answered(place: Directory):
     place.drop("1.jsonl", range(3))
-    arguments = ["stream", "--engine", "duckdb", "--source", place.drops, "--state", place.state, "--log", "json"]
-    command = [sys.executable, "-c", "from mmqjp.cli import main; main()", *map(str, arguments)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        for line in process.stderr:
-            if json.loads(line)["event"] == "batch":
-                break
+    with place.start() as process:
+        next(events_of(process, "batch"))
         asked = place.ask(QUERY, sql=ENDLESS, seconds=None)
         client = Client(place.state, lambda: Session("duckdb"), 120)
         quick = client.ask(QUERY, {"sql": "SELECT count(*) FROM documents"})
         assert quick["rows"] == [[3]]  # which was asked later: the other is being answered
         process.send_signal(signal.SIGTERM)
-        events = [json.loads(line) for line in process.stderr.read().splitlines()]
-    assert process.returncode == 0 and events[-1]["event"] == "stopped"
+        assert next(events_of(process, "stopped"))
+    assert process.returncode == 0
     assert place.answer(asked).error == ENDING
 
 

@@ -220,14 +220,12 @@ SPARK_READS = [
     ("SELECT transform(documents, d -> upper(d)), documents[0], size(documents) FROM outputs", 3),
     ("SELECT timestamp_micros(t0), date_trunc('day', timestamp_micros(t1)), current_date FROM outputs", 3),
     ("SELECT approx_percentile(t0, 0.5), collect_list(id), count(*) FILTER (WHERE t0 > 0) FROM documents", 1),
-    ("SELECT /*+ broadcast(q) */ 1 FROM outputs o JOIN queries q ON o.query = q.name", None),
     ("SELECT id FROM documents QUALIFY row_number() OVER (ORDER BY t0) = 1", 1),
     ("FROM outputs |> WHERE t0 >= 0 |> SELECT query", 3),
     ("SELECT stream, grouping(stream), count(*) FROM documents GROUP BY CUBE (stream)", 2),
     ("SELECT stack(2, 1, 2), 'a' RLIKE 'b', date '2026-01-01' + interval 1 day", 2),
     ("SELECT d.id FROM documents d JOIN documents e ON d.t0 < e.t0", 3),
     ("SELECT d.id FROM documents d WHERE d.docid NOT IN (SELECT docid1 FROM matches WHERE docid1 < 0)", 3),
-    ("SELECT a.id FROM range(1000000) a CROSS JOIN (SELECT max(t0) AS t FROM documents) b WHERE a.id = b.t", None),
 ]
 
 
@@ -296,12 +294,13 @@ def test_duckdb_refuses_and_nothing_changes(on_duckdb: Place, sql: str):
     assert SECRET not in str(refused.value) and on_duckdb.facts() == before
 
 
-@pytest.mark.parametrize("sql", BOTH_WRITE + SPARK)
-def test_spark_refuses_and_nothing_changes(on_spark: Place, spark: SparkSession, sql: str):
+def test_spark_refuses_and_nothing_changes(on_spark: Place, spark: SparkSession):
     before = on_spark.facts()
-    with pytest.raises(QuestionRefused) as refused:
-        on_spark.engine.sql(on_spark.filled(sql))
-    assert SECRET not in str(refused.value) and on_spark.facts() == before
+    for sql in BOTH_WRITE + SPARK:
+        with pytest.raises(QuestionRefused) as refused:
+            print(sql, on_spark.engine.sql(on_spark.filled(sql)))
+        assert SECRET not in str(refused.value), sql
+    assert on_spark.facts() == before
     system = spark.sparkContext._jvm.java.lang.System  # type: ignore[union-attr]
     assert system.getProperty("mmqjp.asked") is None
 
@@ -311,11 +310,9 @@ def test_duckdb_answers(on_duckdb: Place, sql: str, rows: int):
     assert on_duckdb.engine.sql(on_duckdb.filled(sql)).num_rows == rows
 
 
-@pytest.mark.parametrize(
-    ("sql", "rows"), [one for one in BOTH + SPARK_READS if one[1] is not None][:: 1 if at_length() else 3]
-)
-def test_spark_answers(on_spark: Place, sql: str, rows: int):
-    assert on_spark.engine.sql(on_spark.filled(sql)).num_rows == rows
+def test_spark_answers(on_spark: Place):
+    for sql, rows in (BOTH + SPARK_READS)[:: 1 if at_length() else 3]:
+        assert on_spark.engine.sql(on_spark.filled(sql)).num_rows == rows, sql
 
 
 def test_duckdb_itself_refuses_what_the_judge_would_let_pass(on_duckdb: Place, monkeypatch: pytest.MonkeyPatch):

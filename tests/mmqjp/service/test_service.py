@@ -21,7 +21,7 @@ from mmqjp.sinks.files import GrowingFile
 from mmqjp.state.choice import InUse, is_held
 from tests.support.cli import mmqjp
 from tests.support.faults import Injected, armed, fail
-from tests.support.service import PAIRS, Directory, Events, StopAfter
+from tests.support.service import PAIRS, Directory, Events, StopAfter, events_of
 
 
 @pytest.fixture
@@ -186,16 +186,11 @@ def test_the_command_reads_what_is_there_and_ends(place: Directory):
 
 def test_a_signal_ends_the_command_with_status_0(place: Directory):
     place.drop("1.jsonl", range(3))
-    arguments = ["stream", "--engine", "duckdb", "--source", place.drops, "--state", place.state, "--log", "json"]
-    command = [sys.executable, "-c", "from mmqjp.cli import main; main()", *map(str, arguments)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        for line in process.stderr:
-            if json.loads(line)["event"] == "batch":
-                break
+    with place.start() as process:
+        next(events_of(process, "batch"))
         process.send_signal(signal.SIGTERM)
-        last = process.stderr.read().splitlines()[-1]
-    assert process.returncode == 0 and json.loads(last)["event"] == "stopped"
+        assert next(events_of(process, "stopped"))
+    assert process.returncode == 0
 
 
 @pytest.mark.parametrize(

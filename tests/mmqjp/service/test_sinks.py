@@ -7,7 +7,6 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
-from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,10 +20,9 @@ from mmqjp.sinks.deliverer import Deliverer
 from mmqjp.sinks.kinds import Kinds
 from mmqjp.sinks.manager import SinkManager
 from mmqjp.sinks.secrets import Secrets
-from mmqjp.sinks.sink import DeliveryResult, Jobs, acknowledged, down, refused
+from mmqjp.sinks.sink import Jobs, down
 from mmqjp.tables.schema import CommitMetadata
-from tests.generate.seeds import seeds
-from tests.support.fake_sinks import DAY, SECOND, Clock, Disk, Endpoint, Endpoints, FakeJobs, Killed, definition
+from tests.support.fake_sinks import DAY, SECOND, Clock, Disk, Endpoint, Endpoints, FakeJobs, definition
 from tests.support.service import PAIRS, Directory, Events, streaming
 
 if TYPE_CHECKING:
@@ -60,81 +58,6 @@ def process(engine: Session, sinks: SinkManager, found: list[Document]) -> None:
     outputs = engine.process(found, metadata)
     sinks.noted(notes)
     sinks.committed(outputs)
-
-
-@pytest.mark.parametrize("seed", seeds(1, 4))
-def test_a_store_and_its_sinks_are_killed_anywhere(seed: int, tmp_path: Path):
-    random, clock, killed = Random(seed), Clock(), 0
-
-    def kill(place: str) -> None:
-        if random.random() < 0.015:
-            raise Killed(place)
-
-    def answer(message: object) -> DeliveryResult:
-        return random.choice([acknowledged(), acknowledged(), acknowledged(), refused("400"), down("500")])
-
-    endpoints: dict[str, Endpoint | Disk] = {"each": Endpoint(answer), "group": Endpoint(answer), "file": Disk()}
-    definitions = [
-        definition("each", backlog="INF"),
-        definition("group", wait="30s", most=4, backlog="INF"),
-        definition("file", kind="jsonl", path="x", backlog="INF"),
-    ]
-    given = iter(range(0, 200, 8))
-    left: list[Document] | None = documents(*range(8))
-    next(given)
-    while left is not None:
-        try:
-            with Session("duckdb", state=tmp_path, now=clock) as engine:
-                if not engine.registry.subscriptions:
-                    engine.subscribe(EVERY)
-                sinks = opened_sinks(engine, clock, endpoints, definitions, kill)
-                while left is not None:
-                    kill("before a batch")
-                    process(engine, sinks, left)
-                    clock.time += random.choice([1, 10, 100]) * SECOND
-                    left = None if (start := next(given, None)) is None else documents(*range(start, start + 8))
-                    for _ in range(3):
-                        sinks.turn()
-                    if random.random() < 0.1:
-                        engine.prune(SECOND, SECOND, owed=sinks.owed())
-        except Killed:
-            killed += 1
-    kill = lambda place: None  # noqa: E731  # the process lives on
-    for endpoint in endpoints.values():
-        if isinstance(endpoint, Endpoint):
-            endpoint.answer = lambda message: acknowledged()
-    with Session("duckdb", state=tmp_path, now=clock) as engine:
-        sinks = opened_sinks(engine, clock, endpoints, definitions)
-        for _ in range(150):
-            sinks.turn()
-            clock.time += 100 * SECOND
-        sinks.close()
-        assert not any(state.behind for state in sinks.list())
-        lost = {
-            name: set(engine.sql(f"SELECT seq FROM undelivered WHERE sink = '{name}'")["seq"].to_pylist())
-            for name in endpoints
-        }
-        gaps = engine.sql("SELECT sink, first, last FROM gaps").to_pylist()
-        numbers = range(engine.last_seq + 1)
-    assert len(numbers) == 200 and killed
-    for row in gaps:
-        lost[row["sink"]] |= set(range(row["first"], row["last"] + 1))
-    disk = endpoints["file"]
-    assert isinstance(disk, Disk) and len(disk.lines) == len(set(disk.lines)) == 200
-    for name in ("each", "group"):
-        endpoint = endpoints[name]
-        assert isinstance(endpoint, Endpoint)
-        got = {
-            seq
-            for message, verdict in endpoint.got
-            if verdict.kind == "acknowledged"
-            for seq in range(message.first, message.last + 1)
-        }
-        assert got | lost[name] == set(numbers)
-        alike: dict[int, object] = {}
-        for message, _ in endpoint.got:
-            assert alike.setdefault(message.first, message) == message
-            assert all(item.is_kept for match in message.matches for item in match.items)
 
 
 def test_nothing_that_a_sink_is_owed_is_dropped(tmp_path: Path):

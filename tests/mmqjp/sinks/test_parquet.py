@@ -312,6 +312,7 @@ def test_a_missing_directory_above_is_an_error(tmp_path):
         store.deliver()
 
 
+@pytest.mark.soak
 def test_spark_reads_them_as_one_data_set(store, spark):
     store.commit(13)
     store.finish()

@@ -71,6 +71,11 @@ def assert_sound(server: HookServer) -> None:
         assert bodies.setdefault(request.id, request.body) == request.body
 
 
+def waits(pushing: Pushing) -> list[float]:
+    """After how many seconds the service said that it tries again."""
+    return [event["again_in_seconds"] for event in pushing.events("sink") if "again_in_seconds" in event]
+
+
 FAULTS: dict[str, Behaviour] = {
     "hangs": hang,
     "drips": drip,
@@ -99,9 +104,7 @@ def test_each_output_comes_once_after_each_fault(pushing: Pushing):
         assert_sound(server)
         tries = [request.id for request in server.received[: 2 * len(FAULTS)]]
         assert tries[::2] == tries[1::2]
-    waits = [event["again_in_seconds"] for event in pushing.events("sink") if "again_in_seconds" in event]
-    assert len(waits) == len(FAULTS)
-    for fault, wait in zip(FAULTS, waits, strict=True):
+    for fault, wait in zip(FAULTS, waits(pushing), strict=True):
         least = {"503 for an hour": 3_600, "429 for a minute": 60}.get(fault, 5)
         assert least - 1 <= wait <= max(least, 6), fault
 
@@ -110,15 +113,14 @@ def test_each_output_comes_once_where_nobody_listened(pushing: Pushing):
     port = closed_port()
     pushing.configure(webhook(f"http://127.0.0.1:{port}/hook"))
     pushing.drop(DOCUMENTS)
-    process = pushing.start()
-    while len([event for event in pushing.events("sink") if "again_in_seconds" in event]) < 3:
-        assert process.poll() is None
+    pushing.start()
+    pushing.wait_for(lambda: len(waits(pushing)) >= 3)
     with hook_server(port=port) as server:
         all_taken(server)
         pushing.stop()
         assert server.taken_ids() == pushing.committed()
-    waits = [event["again_in_seconds"] for event in pushing.events("sink") if "again_in_seconds" in event]
-    assert 5 <= waits[0] <= 6 and 300 <= waits[1] <= 330 and 1_800 <= waits[2] <= 1_980
+    first, second, third, *_ = waits(pushing)
+    assert 5 <= first <= 6 and 300 <= second <= 330 and 1_800 <= third <= 1_980
 
 
 def test_an_answer_without_an_end_is_not_read(pushing: Pushing):
@@ -146,9 +148,8 @@ def test_private_addresses_are_refused_unless_the_file_allows_them(pushing: Push
     with hook_server() as server:
         pushing.configure(webhook(server.url).replace("allow_private = true", ""))
         pushing.drop(DOCUMENTS)
-        process = pushing.start()
-        while not pushing.events("sink"):
-            assert process.poll() is None
+        pushing.start()
+        pushing.wait_for(lambda: pushing.events("sink"))
         pushing.stop()
         assert server.received == []
     assert "public" in pushing.events("sink")[0]["reason"]
@@ -172,9 +173,8 @@ def test_gone_stops_the_sink_until_it_is_resumed(pushing: Pushing):
     with hook_server(answer(200), answer(410)) as server:
         pushing.configure(webhook(server.url))
         pushing.drop(DOCUMENTS)
-        process = pushing.start()
-        while not pushing.events("sink"):
-            assert process.poll() is None
+        pushing.start()
+        pushing.wait_for(lambda: pushing.events("sink"))
         state = json.loads(pushing.command("sinks", "show", "alerts", "--json"))
         assert (state["state"], len(server.received)) == ("stopped", 2)
         pushing.command("sinks", "resume", "alerts")
@@ -187,10 +187,9 @@ def test_a_sink_that_hangs_holds_up_nobody(pushing: Pushing):
     with hook_server(*[hang] * 1_000) as hanging, hook_server() as server:
         pushing.configure(webhook(hanging.url, "slow") + webhook(server.url, "odd", 'queries = ["od*"]'))
         pushing.drop(DOCUMENTS)
-        process = pushing.start()
+        pushing.start()
         all_taken(server, OUTPUTS - DOCUMENTS)
-        while not pushing.lines.exists() or len(pushing.lines.read_text().splitlines()) < OUTPUTS:
-            assert process.poll() is None
+        pushing.wait_for(lambda: pushing.lines.exists() and pushing.lines.read_text().count("\n") == OUTPUTS)
         pushing.stop()
         assert server.taken_ids() == pushing.committed("odd")
         assert hanging.taken == []
@@ -238,26 +237,30 @@ def test_nothing_is_lost_when_the_service_is_killed(more: str, pushing: Pushing)
     ids=["one by one", "in groups"],
 )
 @pytest.mark.parametrize(
-    "place",
-    ["before the send", "after the send", "before the note", pytest.param("after the note", marks=pytest.mark.soak)],
+    "at",
+    [
+        "before WebhookReceiver.send",
+        "after WebhookReceiver.send",
+        "after Course.acknowledged",
+        pytest.param("before Course.was_noted", marks=pytest.mark.soak),
+    ],
 )
-def test_a_service_is_killed_around_a_send_and_its_note(place: str, number: int, more: str, pushing: Pushing):
+def test_a_service_is_killed_around_a_send_and_its_note(at: str, number: int, more: str, pushing: Pushing):
     with hook_server() as server:
         pushing.configure(webhook(server.url, more=more))
-        calls = 2 if place == "after the note" else number  # the first note says where the sink begins
+        calls = 2 if at == "before Course.was_noted" else number  # the first note says where the sink begins
         for _ in range(number):
             pushing.drop(DOCUMENTS)
-        pushing.start(seam=f"{place} {calls}")
+        pushing.start(kill=(at, calls))
         pushing.wait_for_kill()
         before = list(dict.fromkeys(request.id for request in server.taken))
-        if place in ("before the send", "after the send"):  # one job sends one message after the other
-            assert len(before) == number - (place == "before the send")
-        process = pushing.start()
-        unnoted = before[number - 1 :] if place in ("after the send", "before the note") else []
+        if at.endswith(".send"):  # one job sends one message after the other
+            assert len(before) == number - (at == "before WebhookReceiver.send")
+        pushing.start()
+        unnoted = before[number - 1 :] if at.startswith("after") else []
         server.wait_until(lambda: sum(counted(server).values()) >= number * OUTPUTS)
         server.wait_until(lambda: set(unnoted) <= {request.id for request in server.taken[len(before) :]})
-        while len(pushing.events("started")) < 2:
-            assert process.poll() is None
+        pushing.wait_for(lambda: len(pushing.events("started")) == 2)
         pushing.stop()
         again = [request.id for request in server.taken[len(before) :] if request.id in before]
         assert again == before[len(before) - len(again) :]  # all that came after what was noted

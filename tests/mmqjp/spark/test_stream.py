@@ -248,6 +248,7 @@ def test_a_micro_batch_that_begins_after_a_stop_comes_again(spark: SparkSession,
     assert set(place.pairs()) == all_pairs(range(6)) and len(place.pairs()) == 15
 
 
+@pytest.mark.soak
 def test_why_executors_cannot_go_on_is_told_in_a_line(spark: SparkSession, place: Directory):
     def fail(batches: Any) -> Any:
         raise ValueError("no such luck")

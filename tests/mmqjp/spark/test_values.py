@@ -98,6 +98,7 @@ def test_what_spark_reads_otherwise_is_answered_once(spark: SparkSession, place:
     assert place.pairs() == [(f"d{n}",) for n in range(6)]
 
 
+@pytest.mark.soak
 def test_the_command_reads_a_source_of_sparks(spark: SparkSession, place: Directory):
     spark.createDataFrame([("d1", "<a/>"), ("d2", "<a/>")], "id string, xml string").write.parquet(
         str(place.drops / "p")

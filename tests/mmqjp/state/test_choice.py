@@ -147,6 +147,7 @@ def lines_of_run(monkeypatch: pytest.MonkeyPatch, most: int, queries: Path, docu
     return result.stdout_bytes
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 def test_both_sides_of_the_threshold_give_the_same_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: SparkSession

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
+from contextlib import chdir
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from join_stage.store.protocol import Outdated, StoreError
 from mmqjp.engine import Session
 from mmqjp.service.commands import Client
 from mmqjp.state.choice import OWNER_FILE, InUse, Ownership, ReadLock, is_held
+from tests.processes import nursery
 from tests.support.cli import mmqjp
 from tests.support.service import PAIRS, Directory
 from tests.support.unprivileged import command_as_nobody, give_to_all, open_directory, take_back
@@ -48,36 +48,27 @@ LOOKS: list[tuple[list[str], str]] = [
     (["list", "pairs"], "pairs: active, since"),
     (["status", "--json"], '"outputs": 3'),
     (["query", "SELECT count(*) AS n FROM outputs"], '{"n": 3}\n'),
+    (["explain", "q.xscl"], "pairs"),
 ]
 
 
 @pytest.mark.parametrize(("arguments", "told"), LOOKS)
 def test_a_state_that_one_may_only_read_is_looked_at(state: Path, arguments: list[str], told: str):
+    (state.parent / "q.xscl").write_text(PAIRS)
     give_to_all(state)
     before = contents(state)
-    result = command_as_nobody(*arguments, "--state", state)
+    with chdir(state.parent):
+        result = command_as_nobody(*arguments, "--state", state)
     assert result.returncode == 0 and told in result.stdout, result.stderr
     assert contents(state) == before
 
 
-def test_queries_of_a_state_that_one_may_only_read_are_explained(state: Path):
-    queries = state.parent / "q.xscl"
-    queries.write_text(PAIRS)
-    give_to_all(state)
-    result = command_as_nobody("explain", queries, "--state", state)
-    assert result.returncode == 0 and "pairs" in result.stdout, result.stderr
+def process_and_end(state: Path) -> None:
+    Session("duckdb", state=state).process([Document("d3", "<a>v</a>", time=3)])  # which is not closed
 
 
 def test_what_a_killed_process_left_in_the_log_is_seen_too(state: Path):
-    program = """
-import os, sys
-from mmqjp import Document
-from mmqjp.engine import Session
-engine = Session("duckdb", state=sys.argv[1])
-engine.process([Document("d3", "<a>v</a>", time=3)])
-os._exit(0)
-"""
-    subprocess.run([sys.executable, "-c", program, state], check=True, timeout=600)
+    assert nursery.run(process_and_end, state).returncode == 0
     assert (state / "mmqjp.duckdb.wal").stat().st_size
     give_to_all(state)
     result = command_as_nobody("query", "SELECT count(*) AS n FROM outputs", "--state", state)

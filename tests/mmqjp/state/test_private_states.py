@@ -100,19 +100,18 @@ def test_a_directory_of_the_users_stays_and_what_is_made_in_it_is_the_owners(tmp
     are(place.state, 0o600, 0o700)
 
 
-def test_a_state_of_an_older_version_becomes_its_owners(tmp_path: Path, spark: SparkSession):
-    engines: tuple[Any, ...] = ("duckdb", spark)
-    for number, engine in enumerate(engines):
-        place = Directory(tmp_path / str(number))
-        use(place, engine)
-        for path in place.state.rglob("*"):
-            path.chmod(0o755 if path.is_dir() else 0o644)
-        with umask(0o022):
-            Session(engine, state=place.state).close()
-        reachable = [path for path in place.state.iterdir() if path.stat().st_mode & 0o077 and path.name != "spool"]
-        assert reachable == []
-        place.ask("list")
-        are(place.state / "spool" / "commands", 0o600, 0o700)
+@pytest.mark.parametrize("engine", ["duckdb", pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.soak])])
+def test_a_state_of_an_older_version_becomes_its_owners(engine: str, tmp_path: Path, request: pytest.FixtureRequest):
+    chosen: Any = request.getfixturevalue("spark") if engine == "spark" else engine
+    place = Directory(tmp_path)
+    use(place, chosen)
+    for path in place.state.rglob("*"):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    with umask(0o022):
+        Session(chosen, state=place.state).close()
+    assert [path for path in place.state.iterdir() if path.stat().st_mode & 0o077 and path.name != "spool"] == []
+    place.ask("list")
+    are(place.state / "spool" / "commands", 0o600, 0o700)
 
 
 def test_a_shared_state_is_for_whoever_the_umask_lets(tmp_path: Path):

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feeds.documents import Document
-from join_stage.protocol import DEFAULT_PLAN, PLANS
+from join_stage.protocol import PLANS
 from mmqjp.answers.output import Output
 from mmqjp.engine import Session
 from mmqjp.state.eviction import MAX_GAPS, CoverageGap, Gaps, Reach, missed_from, with_gap, with_recalled
@@ -104,13 +104,8 @@ def test_what_was_evicted_is_met(case: Case, plan: str, tmp_path: Path):
     case("duckdb", tmp_path, plan)
 
 
-@pytest.mark.parametrize(
-    ("case", "plan"),
-    [
-        pytest.param(case, plan, marks=() if plan == DEFAULT_PLAN else pytest.mark.soak)
-        for case, plan in zip(CASES, PLANS, strict=True)
-    ],
-)
+@pytest.mark.soak
+@pytest.mark.parametrize(("case", "plan"), zip(CASES, PLANS, strict=True))
 def test_what_was_evicted_is_met_on_spark(case: Case, plan: str, tmp_path: Path, spark: SparkSession):
     case(spark, tmp_path, plan)
 

@@ -58,7 +58,6 @@ def document(number: int, random: Random) -> Document:
 
 
 def change(engine: Session, random: Random) -> None:
-    """Registers, pauses, resumes or removes some query."""
     name = random.choice(list(QUERIES))
     known = engine.queries()
     if name not in known:

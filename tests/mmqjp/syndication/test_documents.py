@@ -89,18 +89,15 @@ def test_documents_are_valid_and_read_back(found, time):
         assert all(text in told for item in match.items if (text := item.title) and text.isprintable())
 
 
-def test_an_archive_says_what_it_is():
+def test_an_archive_and_a_feed_without_entries_say_what_they_are():
     entries = [entry_of(plain_match(seq), NOON + seq) for seq in (3, 2)]
     root = validated(archive_document(FEED, entries, "https://a.example/1", "https://a.example/0"))
     assert is_archive(root)
     rels = {rel: link(root, rel) for rel in ("self", "current", "prev-archive")}
     assert rels == {"self": "https://a.example/1", "current": FEED.address, "prev-archive": "https://a.example/0"}
     assert root.findtext(f"{ATOM}updated") == timestamp(NOON + 3)
-
-
-def test_a_feed_without_entries_is_one():
-    document = feed_document(FEED, [], None)
-    assert ids_of(document) == [] and validated(document).findtext(f"{ATOM}updated") == "1970-01-01T00:00:00.000005Z"
+    empty = feed_document(FEED, [], None)
+    assert ids_of(empty) == [] and validated(empty).findtext(f"{ATOM}updated") == "1970-01-01T00:00:00.000005Z"
 
 
 def test_an_entry_tells_times_title_and_links():
@@ -108,10 +105,8 @@ def test_an_entry_tells_times_title_and_links():
     document = feed_document(FEED, [entry_of(plain_match(items=items), NOON + 1)], None)
     (entry,) = feedparser.parse(document).entries
     assert entry.title == "Title 1" and entry.link == "https://a.example/1"
-    assert [(one.rel, one.href) for one in entry.links] == [
-        ("alternate", "https://a.example/1"),
-        ("related", "https://a.example/2"),
-    ]
+    links = [("alternate", "https://a.example/1"), ("related", "https://a.example/2")]
+    assert [(one.rel, one.href) for one in entry.links] == links
     assert entry.published == timestamp(NOON) and entry.updated == timestamp(NOON + 1)
     (own,) = parse_feed(document).entries
     assert (own.title, own.item_url) == ("Title 1", "https://a.example/1")

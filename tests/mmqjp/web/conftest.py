@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -16,8 +17,8 @@ QUERIES = """FROM S//book->x1[./author->x2] FOLLOWED BY {x2 = x5, 7 d} S//blog->
 FROM S//blog->b[./author = "Nobody"] PUBLISH nobody"""
 
 
-@pytest.fixture
-def engine() -> Iterator[Session]:
+@contextmanager
+def small_engine() -> Iterator[Session]:
     with Session("duckdb", now=lambda: NOW) as engine:
         engine.subscribe(QUERIES)
         engine.process(
@@ -26,6 +27,19 @@ def engine() -> Iterator[Session]:
                 Document("d2", "<blog><author>Ada</author></blog>", time=NOW - 1),
             ]
         )
+        yield engine
+
+
+@pytest.fixture
+def engine() -> Iterator[Session]:
+    with small_engine() as engine:
+        yield engine
+
+
+@pytest.fixture(scope="session")
+def unchanged_engine() -> Iterator[Session]:
+    """One engine for all tests that only read it."""
+    with small_engine() as engine:
         yield engine
 
 

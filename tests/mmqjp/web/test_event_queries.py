@@ -48,7 +48,7 @@ DEFINED = "DEFINE EVENT Post FROM S//item-&gt;i (site := i/site, title := i/titl
 
 
 def edited(client, name):
-    """The text that the page has to be changed."""
+    """The text in the form that edits a query."""
     page = client.get("/new", params={"query": name}).text
     (text,) = re.findall(r"(?s)<textarea[^>]*>\n(.*?)</textarea>", page)
     return unescape(text)

@@ -1,6 +1,7 @@
 """Outputs as they come, over a real server: each once, with its number, also after a client has gone and come back."""
 
 import json
+import socket
 import threading
 from collections.abc import Iterator
 
@@ -10,11 +11,11 @@ import pytest
 from feeds.documents import Document
 from mmqjp.engine import Session
 from mmqjp.service.log import NullLog
-from mmqjp.web import site as site_module
 from mmqjp.web.access import Hosts
 from mmqjp.web.readers import FilesReader, StoredOutputs
 from mmqjp.web.serving import Server, listen, make_app
 from tests.mmqjp.web.conftest import NOW, QUERIES
+from tests.support.stores import as_files
 from tests.support.web import TOKEN, browser, site_of
 
 HOSTILE = "<img src=x onerror=alert(1)> \u202e&amp; long" + "x" * 500
@@ -26,13 +27,7 @@ def blog(number, author="Ada", title="t"):
 
 
 @pytest.fixture
-def site(engine):
-    return site_of(engine, now=lambda: NOW)
-
-
-@pytest.fixture
 def server(site):
-    """A client of a server over the site."""
     with listen("127.0.0.1", 0) as listening:
         port = listening.getsockname()[1]
         app = make_app(site, Hosts("127.0.0.1", port))
@@ -46,7 +41,6 @@ def server(site):
 
 
 def events(response: httpx.Response) -> Iterator[dict[str, str]]:
-    """The messages of a response."""
     found: dict[str, str] = {}
     for line in response.iter_lines():
         name, colon, value = line.partition(": ")
@@ -66,15 +60,12 @@ def test_outputs_are_told_once_in_order_with_their_numbers(server, engine):
         assert (first["id"], first["event"], json.loads(first["data"])["query"]) == ("0", "output", "book_blog")
         engine.process([blog(1), blog(2)])
         assert [next(told)["id"] for _ in range(2)] == ["1", "2"]
-
-
-def test_who_comes_back_names_the_last_one(server, engine):
-    engine.process([blog(1), blog(2)])
-    with server.stream("GET", "/events", headers={"Last-Event-ID": "1"}) as response:
+    with server.stream("GET", "/events", headers={"Last-Event-ID": "1"}) as response:  # who comes back
         told = events(response)
         assert next(told)["id"] == "2"
         engine.process([blog(3)])
         assert next(told)["id"] == "3"
+    assert httpx.get(f"{server.base_url}/api/v1/events").status_code == 401
 
 
 def test_those_of_one_query_and_as_pieces_of_the_page(server, engine):
@@ -86,29 +77,24 @@ def test_those_of_one_query_and_as_pieces_of_the_page(server, engine):
 
 
 def test_a_gap_is_told(server, engine, monkeypatch):
-    monkeypatch.setattr(site_module, "MOST_BEHIND", 1)
+    monkeypatch.setattr("mmqjp.web.site.MOST_BEHIND", 1)
     engine.process([blog(1), blog(2)])
     with server.stream("GET", "/events?after=-1") as response:
         found = next(events(response))
     assert (found["event"], found["id"], json.loads(found["data"])) == ("gap", "2", {"first": 0, "last": 2})
 
 
-def test_the_server_ends_although_somebody_listens(server, site):
+def test_too_many_listeners_are_told_to_come_later_and_the_server_ends_although_somebody_listens(
+    server, site, monkeypatch
+):
     with server.stream("GET", "/events?after=-1") as response:
         told = events(response)
         next(told)
         site.hub.close()
         assert list(told) == []
-
-
-def test_too_many_listeners_are_told_to_come_later(server, monkeypatch):
-    monkeypatch.setattr(site_module, "MOST_LISTENERS", 0)
+    monkeypatch.setattr("mmqjp.web.site.MOST_LISTENERS", 0)
     refused = server.get("/api/v1/events")
     assert refused.status_code == 503 and "retry-after" in refused.headers and "close one" in refused.json()["error"]
-
-
-def test_only_those_who_may_listen(server):
-    assert httpx.get(f"{server.base_url}/api/v1/events").status_code == 401
 
 
 def test_the_page_shows_the_newest_first(engine):
@@ -122,28 +108,38 @@ def test_the_page_shows_the_newest_first(engine):
     assert "Nothing has matched yet" in client.get("/live?query=none").text
 
 
-def test_the_outputs_by_their_numbers_are_those_of_the_engine(engine):
-    engine.process([blog(number, author) for number, author in enumerate(["Ada", "Nobody", "Ada", "Bob", "Nobody"], 1)])
-    stored = StoredOutputs(site_of(engine).reader)
-    assert stored.span() == (0, 4)
-    known = [(one.seq, one.id, one.query, one.documents) for one in engine.outputs()]
-    for first in range(-1, 5):
-        for last in range(first, 6):
-            found = [match.output for match in stored.after(first, last)]
-            assert [(one.seq, one.id, one.query, one.documents) for one in found] == known[first + 1 : last + 1]
-
-
-def test_the_outputs_in_the_files_of_spark_are_those_of_the_engine(spark, tmp_path):
-    with Session(spark, state=tmp_path / "state") as engine:
+def test_the_outputs_by_their_numbers_are_those_of_the_engine(tmp_path):
+    """Also those in files as Spark's."""
+    with Session("duckdb", now=lambda: NOW, state=tmp_path / "duckdb") as engine:
         engine.subscribe(QUERIES)
-        engine.process([blog(1, "Nobody"), blog(2)])
-        engine.process([blog(3, "Nobody")])
-        known = [(one.seq, one.id, one.query, one.xml) for one in engine.outputs()]
-    reader = FilesReader(tmp_path / "state")
+        engine.process([Document("d1", "<book><author>Ada</author></book>", time=NOW)])
+        authors = ["Ada", "Nobody", "Ada", "Bob", "Nobody"]
+        engine.process([blog(number, author) for number, author in enumerate(authors, 1)])
+        stored = StoredOutputs(site_of(engine).reader)
+        assert stored.span() == (0, 3)
+        known = [(one.seq, one.id, one.query, one.documents, one.xml) for one in engine.outputs()]
+        for first in range(-1, 4):
+            for last in range(first, 5):
+                found = [match.output for match in stored.after(first, last)]
+                assert [(one.seq, one.id, one.query, one.documents, one.xml) for one in found] == known[
+                    first + 1 : last + 1
+                ]
+    as_files(tmp_path / "duckdb", tmp_path / "files", batches=2)
+    reader = FilesReader(tmp_path / "files")
     stored = StoredOutputs(reader)
     try:
-        found = stored.after(-1, stored.span()[1])
+        matches = stored.after(-1, stored.span()[1])
     finally:
         reader.close()
-    assert [(one.output.seq, one.output.id, one.output.query, one.output.xml) for one in found] == known != []
-    assert all(match.reason is not None for match in found)
+    assert [(one.output.seq, one.output.id, one.output.query, one.output.xml) for one in matches] == [
+        (seq, id, query, xml) for seq, id, query, _, xml in known
+    ]
+    assert all(match.reason is not None for match in matches)
+
+
+def test_answers_are_not_held_back():
+    """asyncio tells sockets to send at once only if they say that they are of TCP."""
+    with listen("127.0.0.1", 0) as listening, socket.create_connection(listening.getsockname()):
+        accepted, _ = listening.accept()
+        with accepted:
+            assert accepted.proto == socket.IPPROTO_TCP

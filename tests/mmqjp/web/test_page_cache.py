@@ -1,6 +1,5 @@
 """Pages that are kept until the next commit: how long, and which."""
 
-import pytest
 from starlette.responses import PlainTextResponse, Response
 from starlette.testclient import TestClient
 
@@ -28,13 +27,8 @@ class Pages:
         await (PlainTextResponse("text") if scope["path"] == "/text" else page)(scope, receive, send)
 
 
-@pytest.fixture
-def pages():
-    return Pages()
-
-
-def test_a_page_is_made_once_until_the_next_commit_or_change(pages):
-    reader, now = Reader(), [0.0]
+def test_a_page_is_made_once_until_the_next_commit_or_change():
+    pages, reader, now = Pages(), Reader(), [0.0]
     client = TestClient(PageCache(pages, reader, lambda: now[0]))  # type: ignore[arg-type]  # it reads nothing
     made = []
     for step in (lambda: None, lambda: setattr(reader, "batch", 1), lambda: client.post("/"), lambda: now.append(0)):
@@ -45,13 +39,9 @@ def test_a_page_is_made_once_until_the_next_commit_or_change(pages):
     assert made == ["<p>page", 1, "<p>page", 2, "<p>page", 4, "<p>page", 4, "<p>page", 5]
 
 
-@pytest.mark.parametrize(
-    ("address", "made"),
-    [("/", 1), ("/?a=1", 1), ("/text", 2), ("/?" + "a" * LONGEST_ADDRESS, 2)],
-    ids=["page", "query", "text", "long"],
-)
-def test_what_is_no_page_or_has_a_long_address_is_not_kept(pages, address, made):
-    client = TestClient(PageCache(pages, Reader(), lambda: 0.0))  # type: ignore[arg-type]  # it reads nothing
-    for _ in range(2):
-        assert client.get(address).status_code == 200
-    assert pages.made == made
+def test_what_is_no_page_or_has_a_long_address_is_not_kept():
+    for address, made in (("/", 1), ("/?a=1", 1), ("/text", 2), ("/?" + "a" * LONGEST_ADDRESS, 2)):
+        pages = Pages()
+        client = TestClient(PageCache(pages, Reader(), lambda: 0.0))  # type: ignore[arg-type]  # it reads nothing
+        assert [client.get(address).status_code for _ in range(2)] == [200, 200]
+        assert pages.made == made, address

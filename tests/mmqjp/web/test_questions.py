@@ -2,6 +2,7 @@
 
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 
 import pytest
@@ -28,7 +29,9 @@ def pipe(engine):
     assert not thread.is_alive()
 
 
-def test_rows_are_those_of_the_store_and_sql_is_judged(engine, pipe):
+def test_rows_and_pages_are_those_of_the_store_and_sql_is_judged(engine, pipe):
+    ids = [output.id for output in engine.outputs()]
+    assert shown(over(engine, pipe), ids) == shown(site_of(engine, now=lambda: NOW), ids)
     sql = "SELECT docid, id, xml, source_ids, NULL AS nothing FROM documents ORDER BY docid"
     assert pipe.select(sql, 10, 5) == CursorReader(engine).select(sql, 10, 5)
     for bad in REFUSED:
@@ -41,16 +44,9 @@ def test_rows_are_those_of_the_store_and_sql_is_judged(engine, pipe):
 
 
 def test_many_ask_at_once(pipe):
-    found = []
-    threads = [
-        threading.Thread(target=lambda n=n: found.append(pipe.select(f"SELECT {n} AS n", 1, 60)["n"].to_pylist()))
-        for n in range(20)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert sorted(found) == [[n] for n in range(20)]
+    with ThreadPoolExecutor(20) as pool:
+        found = pool.map(lambda n: pipe.select(f"SELECT {n} AS n", 1, 60)["n"].to_pylist(), range(20))
+    assert list(found) == [[n] for n in range(20)]
 
 
 def test_new_batches_are_told(engine, pipe):
@@ -74,28 +70,15 @@ def test_what_is_committed_is_told(engine, pipe):
     assert (pipe.committed(2), pipe.committed(2)) == ((3, {}), (4, None))
 
 
-def test_pages_are_the_same(engine, pipe):
-    ids = [output.id for output in engine.outputs()]
-    assert shown(over(engine, pipe), ids) == shown(site_of(engine, now=lambda: NOW), ids)
-
-
-def test_nobody_waits_for_a_process_that_has_ended(engine):
+def test_nobody_waits_for_a_process_that_has_ended():
     ours, theirs = socket.socketpair()
-    reader = PipeReader(Connection(theirs.detach()))
-    end = Connection(ours.detach())
-    failed = threading.Event()
-
-    def ask():
+    reader, end = PipeReader(Connection(theirs.detach())), Connection(ours.detach())
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(reader.select, "SELECT 1", 1, 600)
+        end.recv_bytes()
+        end.close()
         with pytest.raises(StoreProcessGone):
-            reader.select("SELECT 1", 1, 600)
-        failed.set()
-
-    thread = threading.Thread(target=ask)
-    thread.start()
-    end.recv_bytes()
-    end.close()
-    thread.join(60)
-    assert failed.is_set()
+            asked.result(60)
     reader.wait()
     with pytest.raises(StoreProcessGone):
         reader.select("SELECT 1", 1, 1)

@@ -8,10 +8,8 @@ import pytest
 from feeds.documents import Document
 from join_stage.store.protocol import QuestionRefused
 from mmqjp.engine import Session
-from mmqjp.present import recent, recipients
 from mmqjp.tables import lookup
-from mmqjp.web import tallies
-from tests.generate.seeds import seeds
+from tests.generate.seeds import at_length, seeds
 from tests.mmqjp.web.conftest import NOW
 from tests.support.web import browser, site_of
 
@@ -19,7 +17,7 @@ DAY = 86_400_000_000
 
 
 def queries(rng):
-    """Some queries, of which some share a form, and some a name."""
+    """Random queries; some share a form, some a name."""
     text = ""
     for _ in range(rng.randint(1, 3)):
         name, days, key = f"q{rng.randrange(5)}", rng.randint(1, 40), rng.choice("km")
@@ -62,36 +60,36 @@ def differing(one, other):
     ]
 
 
-@pytest.mark.parametrize("seed", seeds(1, 12))
+FEW = {
+    "mmqjp.present.recent.OF_FORM": 4,
+    "mmqjp.present.recent.MAX_CACHED_FORM_ANSWERS": 9,
+    "mmqjp.present.recent.AT_FIRST": 5,
+    "mmqjp.present.recent.MOST_NEW": 6,
+    "mmqjp.present.recent.FEW": 2,
+    "mmqjp.present.recent.DOCUMENTS_AT_FIRST": 3,
+    "mmqjp.present.recent.MOST_NEW_DOCUMENTS": 2,
+    "mmqjp.present.recent.MOST_NEW_TEXTS": 4,
+    "mmqjp.present.recipients.MAX_CACHED_ANSWERS": 7,
+    "mmqjp.present.recipients.MOST_NUMBERED": 5,
+    "mmqjp.present.recipients.MOST_JUDGED": 9,
+    "mmqjp.present.recipients.READ_AT_ONCE": 2,
+}
+"""Limits with which few things are remembered, so that most are read again."""
+
+
+@pytest.mark.parametrize("seed", seeds(1, 12, 1))
 def test_pages_are_those_of_a_site_that_remembers_nothing(monkeypatch, seed):
-    rng = Random(seed)
+    rng, turns = Random(seed), 5 if at_length() else 3
     if seed % 3 == 2:  # members are remembered at first, and then they are too many
-        monkeypatch.setattr(recent, "MOST_MEMBERS", 3)
-    if seed % 2:  # few are remembered, so that most are read again
-        for name, value in {"OF_FORM": 4, "MOST_ANSWERS": 9}.items():
-            monkeypatch.setattr(recent, name, value)
-        few = {
-            "AT_FIRST": 5,
-            "MOST_NEW": 6,
-            "FEW": 2,
-            "DOCUMENTS_AT_FIRST": 3,
-            "MOST_NEW_DOCUMENTS": 2,
-            "MOST_NEW_TEXTS": 4,
+        monkeypatch.setattr("mmqjp.present.recent.MOST_MEMBERS", 3)
+    if seed % 2:
+        of_this_run = {
+            "mmqjp.present.recipients.TOGETHER": rng.choice([1, 4]),
+            "mmqjp.web.tallies.MOST_OUTPUTS": rng.choice([1, 5]),
+            "mmqjp.present.recipients.JUDGED_AT_ONCE": rng.choice([1, 3]),
         }
-        for name, value in few.items():
-            monkeypatch.setattr(recent, name, value)
-            if hasattr(recent, name):
-                monkeypatch.setattr(recent, name, value)
-        for name, value in {
-            "MOST_ANSWERS": 7,
-            "TOGETHER": rng.choice([1, 4]),
-            "MOST_NUMBERED": 5,
-            "MOST_JUDGED": 9,
-        }.items():
-            monkeypatch.setattr(recipients, name, value)
-        monkeypatch.setattr(tallies, "MOST_OUTPUTS", rng.choice([1, 5]))
-        for name, value in {"READ_AT_ONCE": 2, "JUDGED_AT_ONCE": rng.choice([1, 3])}.items():
-            monkeypatch.setattr(recipients, name, value)
+        for name, value in (FEW | of_this_run).items():
+            monkeypatch.setattr(name, value)
     with Session("duckdb", now=lambda: NOW) as engine:
         engine.subscribe(queries(rng), add=True)
         site = site_of(engine, now=lambda: NOW)
@@ -112,20 +110,16 @@ def test_pages_are_those_of_a_site_that_remembers_nothing(monkeypatch, seed):
             return found
 
         monkeypatch.setattr(site.matches.recent._news, "_since", since)
-        for turn in range(5):
+        for turn in range(turns):
             some = list(documents(rng, number))
             number += len(some)
             engine.process(some)
-            match rng.randrange(6):
-                case 0:
+            match rng.randrange(6), sorted(engine.queries()):
+                case 0, _:
                     engine.subscribe(queries(rng), add=True)
-                case 1 if names := sorted(engine.queries()):
-                    engine.unsubscribe(rng.choice(names))
-                case 2 if names := sorted(engine.queries()):
-                    engine.pause(rng.choice(names))
-                case 3 if names := sorted(engine.queries()):
-                    engine.resume(rng.choice(names))
-                case 4:
+                case (1 | 2 | 3) as what, [*_, _] as names:
+                    (engine.unsubscribe, engine.pause, engine.resume)[what - 1](rng.choice(names))
+                case 4, _:
                     engine.prune(rng.randint(36, 40) * DAY)
             is_meanwhile = rng.random() < 0.4
             client.get("/live")
@@ -135,12 +129,10 @@ def test_pages_are_those_of_a_site_that_remembers_nothing(monkeypatch, seed):
             if turn % 3 != 1:
                 continue
             without = site_of(engine, now=lambda: NOW)
-            monkeypatch.setattr(without.matches.recent, "newest", lambda *_: None)
-            monkeypatch.setattr(without.matches.recent, "output", lambda *_: None)
-            monkeypatch.setattr(without.matches.recent, "latest", lambda *_: None)
-            monkeypatch.setattr(without.matches.recent, "outputs_after", lambda *_: None)
+            for name in ("newest", "output", "latest", "outputs_after"):
+                monkeypatch.setattr(without.matches.recent, name, lambda *_: None)
             assert differing(kept, shown(browser(without))) == []
-        assert pages > 5 * 5 and any(told)
+        assert pages > 5 * turns and any(told)
 
 
 @pytest.mark.parametrize("large", [lookup.MEMBERS, "(SELECT max(answer)"], ids=["members", "answers"])

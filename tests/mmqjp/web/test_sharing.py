@@ -20,16 +20,10 @@ def test_the_page_shows_what_the_queries_share(site, engine):
     text = browser(site).get("/sharing").text
     assert "<svg" in text and 'href="/q/also"' in text and 'href="/q/book_blog"' in text
     assert "style=" not in text and "<style" not in text  # which the policy of the page would refuse
-
-
-def test_without_queries_it_says_what_to_do():
-    with Session("duckdb") as engine:
-        text = browser(site_of(engine)).get("/sharing").text
-    assert "Nothing to share yet" in text and "/new" in text
-
-
-def test_strangers_see_nothing(site):
     assert stranger(site).get("/api/v1/sharing").status_code == 401
+    with Session("duckdb") as empty:
+        text = browser(site_of(empty)).get("/sharing").text
+    assert "Nothing to share yet" in text and "/new" in text
 
 
 MANY = tuple(f"q{number}" for number in range(MOST_NAMES))

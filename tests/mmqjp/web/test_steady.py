@@ -10,8 +10,6 @@ from mmqjp.web.readers import STORE_STALE_SECONDS, SteadyReader
 
 
 class Store:
-    """A reader whose version is set."""
-
     def __init__(self):
         self.now, self.refreshed = 1, 0
 
@@ -32,7 +30,7 @@ class Store:
 
 
 class Case:
-    """A steady reader, a clock, and what prepares: it notes the version that it reads, and goes on when it is told."""
+    """A steady reader, a clock, and a `prepare` that notes the version it reads and then waits for `goes_on`."""
 
     def __init__(self, error=None):
         self.store, self.time, self.error = Store(), 0.0, error

@@ -21,13 +21,8 @@ from tests.generate.documents import SECOND
 from tests.generate.event_worlds import world
 from tests.generate.events import LENGTH
 from tests.generate.seeds import seeds
-from tests.oracle.events import World
-from tests.support.event_agreement import AnyKernel, MakeKernel, Run, random_run, with_lives
-from tests.support.event_agreement import Runner as Runs
+from tests.support.event_agreement import AnyKernel, MakeKernel, Run, assert_finds, lowered_texts, random_run
 from xscl.algebra.events import Schema, Statement
-from xscl.event_lower import lower_event_query
-from xscl.parser import parse_script
-from xscl.syntax import EventStreams
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,14 +40,6 @@ def in_parts(runner: Runner) -> MakeKernel:
         return PartitionedKernel(texts, lineage, runner, rules=run.rules, hashed=run.hashed)
 
     return make
-
-
-def check(made: World, run: Run, make: MakeKernel) -> None:
-    found, judge = Runs(made, run, make).results(), with_lives(made, run)
-    for place, statement in enumerate(made.statements):
-        expected = judge.results(place)
-        shown = f"{statement.text()}\n{run}\nmissing: {expected - found[place]}\ntoo many: {found[place] - expected}"
-        assert found[place] == expected, shown
 
 
 class Counted:
@@ -92,7 +79,7 @@ class Counted:
 def test_statements_that_come_and_go(seed: int):
     rng, made = Random(seed), world(seed)
     run = random_run(rng, len(made.statements), LENGTH)
-    check(made, run, in_parts(HereRunner(rng.choice((1, 2, 3, 7)), rng.choice((1, 2)))))
+    assert_finds(made, run, in_parts(HereRunner(rng.choice((1, 2, 3, 7)), rng.choice((1, 2)))))
 
 
 @pytest.mark.parametrize("seed", seeds(4, 250, first=70_000))
@@ -105,28 +92,27 @@ def test_after_a_restart_there_may_be_other_parts_or_none(seed: int):
         return in_parts(HereRunner(rng.choice((1, 2, 5))))(texts, lineage, run)
 
     cuts = random_run(rng, 0, LENGTH).cuts
-    check(made, Run(cuts, restarts=frozenset(cut for cut in cuts if rng.randrange(3))), make)
+    assert_finds(made, Run(cuts, restarts=frozenset(cut for cut in cuts if rng.randrange(3))), make)
 
 
 @pytest.mark.parametrize("seed", seeds(3, 150, first=80_000))
 def test_what_waits_is_counted(seed: int):
     rng, made = Random(seed), world(seed)
-    check(made, Run(random_run(rng, 0, LENGTH).cuts), Counted)
+    assert_finds(made, Run(random_run(rng, 0, LENGTH).cuts), Counted)
 
 
 @pytest.mark.parametrize("seed", seeds(1, 20, first=90_000))
 def test_parts_on_spark(seed: int, spark: SparkSession):
     rng, made = Random(seed), world(seed)
     runner = SparkRunner(spark.sparkContext, rng.choice((1, 3)), least=rng.choice((0, 0, 10)))
-    check(made, random_run(rng, len(made.statements), LENGTH), in_parts(runner))
+    assert_finds(made, random_run(rng, len(made.statements), LENGTH), in_parts(runner))
     runner.close()
 
 
 def test_a_part_without_events_lets_go_of_what_is_too_old():
     texts, lineage = Texts(), Lineage()
     kernel = PartitionedKernel(texts, lineage, HereRunner(3))
-    (query,) = parse_script("FROM A NEXT{a = b} B WITHIN 2 s", events=EventStreams(STREAMS)).event_queries
-    kernel.add(0, lower_event_query(query, STREAMS), -1)
+    kernel.add(0, lowered_texts(["FROM A NEXT{a = b} B WITHIN 2 s"], STREAMS)[0][0], -1)
     one = np.array([SECOND], np.int64)
     number = lineage.of_documents("A", one, one, one, one.reshape(-1, 1))
     kernel.begin(SECOND + 1)
@@ -168,8 +154,8 @@ def test_a_part_without_events_lets_go_of_what_is_too_old():
     ],
 )
 def test_by_what_events_are_parted(statement: str, expected: str | None):
-    (query,) = parse_script(statement, events=EventStreams(STREAMS)).event_queries
-    found = find_partition_keys(StatementForms().form(lower_event_query(query, STREAMS))[0])
+    (stream,), _ = lowered_texts([statement], STREAMS)
+    found = find_partition_keys(StatementForms().form(stream)[0])
     if found is None:
         assert expected is None
         return

@@ -30,10 +30,8 @@ from tests.oracle.pattern_matches import Match
 from tests.oracle.pattern_syntax import STRATEGIES, Absent, AnyOrder, Near, One, Pattern
 from tests.oracle.test_pattern_sets import CHEMO, Q1
 from tests.pattern_stage.test_exact_patterns import LATE, cases
-from tests.pattern_stage.test_patterns import END, check, patterns
-from tests.support.event_agreement import AnyKernel, MakeKernel, Run
-from tests.support.pattern_agreement import PatternRunner
-from tests.support.pattern_lowering import lowered_pattern
+from tests.pattern_stage.test_patterns import END, patterns
+from tests.support.event_agreement import AnyKernel, MakeKernel, Run, Runner, assert_finds, lowered_texts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,11 +59,11 @@ class Recording(Kernel):
 def matched(statement: Pattern | Near, *given: Given, database: Database) -> tuple[list[str], list[int]]:
     """What is told, and the events in windows that may have a match, by their numbers."""
     Recording.fed = []
-    runner = PatternRunner(pattern_cases._world(statement, given), Run((LATE,)), in_two_phases(database, Recording))
+    runner = Runner(pattern_cases._world(statement, given), Run((LATE,)), in_two_phases(database, Recording))
     runner.results()
     told = [brief(Match(bound, known, errors)) for bound, known, errors, _ in runner.told[0]]
-    names = [next(iter(runner._numbers.events[number].parts)) for number in Recording.fed]  # type: ignore[attr-defined]
-    return sorted(told, key=pattern_cases._numbers), sorted(names)
+    names = sorted(int(pattern_cases.number(runner.numbers.events[number])) for number in Recording.fed)
+    return sorted(told, key=pattern_cases._numbers), names
 
 
 # ---------------------------------------------------------------- the matches are those of the definition
@@ -74,7 +72,7 @@ def matched(statement: Pattern | Near, *given: Given, database: Database) -> tup
 @pytest.mark.parametrize("kind", ["run", "set"])
 @pytest.mark.parametrize("seed", seeds(4, 1_500, first=60_000))
 def test_random_patterns_on_duckdb(seed: int, kind: str):
-    check(patterns(seed, kind), Run((END,)), in_two_phases(DuckDBDatabase()))
+    assert_finds(patterns(seed, kind), Run((END,)), in_two_phases(DuckDBDatabase()))
 
 
 @pytest.mark.parametrize(("module", "test"), [one for one in cases() if "include_each_other" not in str(one.id)])
@@ -140,7 +138,7 @@ def on_executors(spark: SparkSession) -> MakeKernel:
 
 def test_both_phases_on_executors(spark: SparkSession):
     by_patient = replace(Q1, keys=("pid",), maximal=True)
-    runner = PatternRunner(pattern_cases._world(by_patient, [CHEMO]), Run((LATE,)), on_executors(spark))
+    runner = Runner(pattern_cases._world(by_patient, [CHEMO]), Run((LATE,)), on_executors(spark))
     runner.results()
     found = [brief(Match(bound, known, errors)) for bound, known, errors, _ in runner.told[0]]
     assert sorted(found) == ["1 | 3 9 | 11 @17", "7 | 5 8 | 12 @18", "7 | 8 | 12 @18"]
@@ -150,11 +148,10 @@ def test_both_phases_on_executors(spark: SparkSession):
 @pytest.mark.parametrize("kind", ["run", "set"])
 @pytest.mark.parametrize("seed", range(70_000, 70_020))
 def test_random_patterns_on_executors(seed: int, kind: str, spark: SparkSession):
-    check(patterns(seed, kind), Run((END,)), on_executors(spark))
+    assert_finds(patterns(seed, kind), Run((END,)), on_executors(spark))
 
 
 def test_only_what_skips_events_has_windows():
-    schemas = {"A": {"x": "string"}}
     one = Pattern((One("A", "a"), One("A", "b")), Q1.within, keys=("x",))
-    made = [lowered_pattern(replace(one, strategy=strategy), schemas) for strategy in STRATEGIES]  # type: ignore[arg-type]
+    made, _ = lowered_texts([replace(one, strategy=some).text() for some in STRATEGIES], {"A": (("x", "string"),)})
     assert [has_match_windows(pattern) for pattern in made] == [False, False, True, True]

@@ -1,0 +1,769 @@
+"""What the benchmarks of stage 2 share: random queries (thesis, 6.6.1), witnesses, engines, Sequential, the floor.
+
+Queries and documents are the same for a seed. Results are compared as multisets of rows, and query by query.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import duckdb
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from bench.harness import timed
+from bench.workload import SECOND
+from join_stage.duckdb import DuckDBEngine
+from join_stage.protocol import PLANS, RESULT, JoinEngine, JoinScope, TemplateTable
+from join_stage.store.protocol import whole_batch
+from mmqjp.tables.schema import SCHEMA
+from templates.catalog import INFINITE, Catalog, Placement, StepEdge, TemplateRow
+from templates.graph import Shape, canonical_shape
+from templates.witness import R_BIN, R_DOC, R_DOCTS, R_GROUP, Witnesses
+from xscl.algebra.joins import Conjunct, Side, Term
+from xscl.algebra.trees import PatternNode, Test
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_Ints = npt.NDArray[np.int64]
+_Words = npt.NDArray[np.uint64]
+
+# ---------------------------------------------------------------- queries
+
+ROOT = "item"
+
+
+@dataclass(frozen=True)
+class DocumentSchema:
+    """Documents of one root: `paths[i]` are the tags that lead from it to leaf i, each tag in one place only."""
+
+    paths: tuple[tuple[str, ...], ...]
+
+    @cached_property
+    def node_of(self) -> dict[str, int]:
+        """The number of each tag's node in document order."""
+        tags = dict.fromkeys((ROOT, *(tag for path in self.paths for tag in path)))
+        return {tag: number for number, tag in enumerate(tags)}
+
+    def leaf(self, number: int) -> str:
+        return self.paths[number][-1]
+
+    def above(self, number: int) -> str:
+        """The tag of a leaf's parent."""
+        path = self.paths[number]
+        return path[-2] if len(path) > 1 else ROOT
+
+
+def two_level(leaves: int) -> DocumentSchema:
+    """All leaves are children of the root, as in a feed's item."""
+    return DocumentSchema(tuple((f"leaf{i}",) for i in range(leaves)))
+
+
+def three_level(branching: int = 4) -> DocumentSchema:
+    """The root and the nodes below it have `branching` children each."""
+    return DocumentSchema(tuple((f"part{i}", f"leaf{i}x{j}") for i in range(branching) for j in range(branching)))
+
+
+LeafPairs = tuple[tuple[int, int], ...]
+"""A query: pairs of leaves, left and right, whose values must be equal. No leaf occurs twice on a side."""
+
+
+def draw_queries(schema: DocumentSchema, number: int, most: int, zipf: float, seed: int = 1) -> list[LeafPairs]:
+    """`number` queries with 1 to `most` value joins, few of them more likely with a larger `zipf`; the leaves are drawn
+    uniformly. Equal queries are the same object."""
+    rng = np.random.default_rng(seed)
+    weights = 1 / np.arange(1, most + 1) ** zipf
+    joins = rng.choice(np.arange(1, most + 1), number, p=weights / weights.sum()).tolist()
+    leaves = np.tile(np.arange(len(schema.paths)), (number, 1))
+    lefts, rights = (rng.permuted(leaves, axis=1).tolist() for _ in range(2))
+    drawn = (
+        tuple(sorted(zip(left[:k], right[:k], strict=True)))
+        for k, left, right in zip(joins, lefts, rights, strict=True)
+    )
+    known: dict[LeafPairs, LeafPairs] = {}
+    return [known.setdefault(pairs, pairs) for pairs in drawn]
+
+
+def _conjunct(schema: DocumentSchema, pairs: LeafPairs, streams: tuple[str, str]) -> Conjunct:
+    """The query as XSCL's normal form has it: v0, v1, ... on the left, w0, w1, ... on the right."""
+    left, right = (
+        Side(stream, _pattern(schema, [pair[side] for pair in pairs], name))
+        for side, (stream, name) in enumerate(zip(streams, "vw", strict=True))
+    )
+    return Conjunct(left, right, tuple((Term(f"v{i}"), Term(f"w{i}")) for i in range(1, len(pairs) + 1)))
+
+
+def _pattern(schema: DocumentSchema, leaves: Sequence[int], name: str) -> PatternNode:
+    """The root with the paths to the leaves: leaf i of them is bound to NAMEi, the root to NAME0."""
+    parts: dict[str, list[PatternNode]] = {}
+    for i, leaf in enumerate(leaves, 1):
+        node = PatternNode("/", Test("element", "", schema.leaf(leaf)), var=f"{name}{i}")
+        parts.setdefault(schema.above(leaf), []).append(node)
+    top = parts.pop(ROOT, [])
+    top += [PatternNode("/", Test("element", "", part), children=tuple(below)) for part, below in parts.items()]
+    return PatternNode("//", Test("element", "", ROOT), children=tuple(top), var=f"{name}0")
+
+
+@dataclass(frozen=True)
+class RegisteredQueries:
+    """Queries in a catalog: the placement of each distinct one, the patterns for stage 1, and the rows of R_T."""
+
+    schema: DocumentSchema
+    streams: tuple[str, str]
+    queries: list[LeafPairs]
+    catalog: Catalog
+    placements: dict[LeafPairs, Placement]
+    edges: frozenset[StepEdge]
+    values: frozenset[int]
+    tables: list[tuple[TemplateTable, list[TemplateRow]]]
+
+    @property
+    def subscribers(self) -> Counter[int]:
+        """How many queries share each row of R_T."""
+        return Counter(self.placements[pairs].row for pairs in self.queries)
+
+    @property
+    def rows(self) -> int:
+        return sum(len(rows) for _, rows in self.tables)
+
+    @property
+    def scope(self) -> JoinScope:
+        """All documents of the two streams, however far apart."""
+        return JoinScope(INFINITE, frozenset({self.streams}))
+
+    def variable(self, stream: str, tag: str) -> int:
+        """The variable that stands for a tag in documents of a stream."""
+        return self._variables[stream, tag]
+
+    @cached_property
+    def _variables(self) -> dict[tuple[str, str], int]:
+        return {(step.stream, step.node.test.local): number for number, step in self.catalog.steps.items()}
+
+
+def register_queries(schema: DocumentSchema, queries: list[LeafPairs], streams: tuple[str, str]) -> RegisteredQueries:
+    """Registers queries, all FOLLOWED BY without a window."""
+    catalog = Catalog()
+    conjuncts = {pairs: _conjunct(schema, pairs, streams) for pairs in dict.fromkeys(queries)}
+    placements: dict[LeafPairs, Placement] = {}
+    edges: set[StepEdge] = set()
+    values: set[int] = set()
+    rows: dict[int, TemplateRow] = {}
+    for pairs in queries:
+        placements[pairs], change = catalog.add(conjuncts[pairs], INFINITE, True)
+        edges.update(change.edges)
+        values.update(change.values)
+        rows.update((row.id, row) for row in change.rows)
+    by_template: dict[int, list[TemplateRow]] = {}
+    for row in rows.values():
+        by_template.setdefault(row.template, []).append(row)
+    tables = [(TemplateTable(number, catalog.templates[number]), of) for number, of in sorted(by_template.items())]
+    return RegisteredQueries(schema, streams, queries, catalog, placements, frozenset(edges), frozenset(values), tables)
+
+
+def without_mirrors(shapes: Iterable[Shape]) -> int:
+    """The number of templates if one and its mirror image count as one, as the thesis seems to count."""
+    return len({frozenset((canonical_shape(s).key, canonical_shape(mirrored(s)).key)) for s in shapes})
+
+
+def mirrored(shape: Shape) -> Shape:
+    """The template with its sides exchanged."""
+    right = len(shape.parents) - shape.left
+
+    def moved(node: int) -> int:
+        return node + right if node < shape.left else node - shape.left
+
+    parents = tuple(None if parent is None else moved(parent) for parent in shape.parents)
+    return Shape(
+        right,
+        (*parents[shape.left :], *parents[: shape.left]),
+        tuple(sorted((moved(b), moved(a)) for a, b in shape.joins)),
+    )
+
+
+# ---------------------------------------------------------------- witnesses
+
+
+def schema_witnesses(
+    registered: RegisteredQueries, stream: str, leaves: Sequence[pa.Array], first_docid: int, *, groups: bool = True
+) -> Witnesses:
+    """The witnesses of documents that arrive a second apart, which stage 1 would find, too: `leaves[i]` has the string
+    values of leaf i.
+
+    A group holds the edges between two nodes; `groups` tells to name them, as the first batch of a stream has to.
+    """
+    count = len(leaves[0])
+    docids = np.arange(first_docid, first_docid + count, dtype=np.int64)
+    by_nodes = _edges_by_nodes(registered, stream)
+    # No other stream's groups have these numbers.
+    numbers = range(registered.streams.index(stream) << 16, (registered.streams.index(stream) << 16) + len(by_nodes))
+    edges = [(number, *edge) for number, of in zip(numbers, by_nodes.values(), strict=True) for edge in of]
+    steps, schema = registered.catalog.steps, registered.schema
+    tags = {steps[v].node.test.local for v in registered.values if steps[v].stream == stream}
+    valued = [i for i in range(len(leaves)) if schema.leaf(i) in tags]
+    times = docids * SECOND
+    return Witnesses(
+        _arrow_table(
+            R_BIN,
+            np.tile(docids, len(by_nodes)),
+            np.repeat(np.array(numbers, np.int32), count),
+            *(np.repeat(np.array([nodes[side] for nodes in by_nodes], np.int64), count) for side in (0, 1)),
+        ),
+        _arrow_table(R_GROUP, *zip(*edges, strict=True)) if groups and edges else R_GROUP.empty_table(),
+        _arrow_table(
+            R_DOC,
+            np.tile(docids, len(valued)),
+            np.repeat(np.array([schema.node_of[schema.leaf(i)] for i in valued], np.int64), count),
+            pa.concat_arrays([leaves[i] for i in valued]) if valued else [],
+            pa.repeat(stream, count * len(valued)),
+        ),
+        _arrow_table(R_DOCTS, docids, times, times),
+    )
+
+
+def _edges_by_nodes(registered: RegisteredQueries, stream: str) -> dict[tuple[int, int], list[tuple[int, int]]]:
+    """The edges of a stream's variables, by the pair of nodes that each binds."""
+    found: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    steps, node_of = registered.catalog.steps, registered.schema.node_of
+    for edge in sorted(registered.edges):
+        if steps[edge[0]].stream == stream:
+            above, below = (node_of[steps[variable].node.test.local] for variable in edge)
+            found.setdefault((above, below), []).append(edge)
+    return found
+
+
+def _arrow_table(schema: pa.Schema, *columns: object) -> pa.Table:
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+    return pa.table(arrays, schema=schema)
+
+
+# ---------------------------------------------------------------- rows
+
+CHUNK = 1 << 20
+_SEEDS = (0x9E3779B97F4A7C15, 0xD1B54A32D192ED03)
+
+
+@dataclass(frozen=True)
+class RowsDigest:
+    """The number of rows, and two sums of independent 64-bit hashes of them: equal for equal multisets, and almost
+    never for others."""
+
+    rows: int
+    sums: tuple[int, int]
+
+
+def rows_digest(result: pa.Table) -> RowsDigest:
+    """The digest of the rows of a join. It does not depend on their order."""
+    sums = [0, 0]
+    for batch in result.to_batches(max_chunksize=CHUNK):
+        for i, seed in enumerate(_SEEDS):
+            sums[i] = (sums[i] + _sum(_row_hashes(batch, np.uint64(seed)))) % 2**64
+    return RowsDigest(result.num_rows, (sums[0], sums[1]))
+
+
+def columns_digest(columns: Sequence[_Ints]) -> RowsDigest:
+    """The digest of a relation of integers, given as columns."""
+    sums = []
+    for seed in _SEEDS:
+        hashed = np.full(len(columns[0]), seed, np.uint64)
+        for column in columns:
+            hashed = _mixed(hashed ^ column.view(np.uint64))
+        sums.append(_sum(hashed))
+    return RowsDigest(len(columns[0]), (sums[0], sums[1]))
+
+
+def _sum(words: _Words) -> int:
+    return int(np.add.reduce(words, dtype=np.uint64))
+
+
+def _row_hashes(batch: pa.RecordBatch, seed: np.uint64) -> _Words:
+    hashed = np.full(batch.num_rows, seed, np.uint64)
+    for name in ("qid", "docid1", "docid2"):
+        column = pc.fill_null(batch.column(name), -1)
+        hashed = _mixed(hashed ^ column.to_numpy(zero_copy_only=False).view(np.uint64))
+    nodes = batch.column("nodes")
+    lengths = pc.list_value_length(nodes).to_numpy(zero_copy_only=False).astype(np.int64)
+    flat = nodes.flatten().to_numpy(zero_copy_only=False).view(np.uint64)
+    begins = np.cumsum(lengths) - lengths
+    places = (np.arange(len(flat)) - np.repeat(begins, lengths)).astype(np.uint64)
+    of_nodes = _mixed(_mixed(flat ^ seed) + places)
+    sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(of_nodes, dtype=np.uint64)])
+    return _mixed(hashed ^ (sums[begins + lengths] - sums[begins]))
+
+
+def _mixed(words: _Words) -> _Words:
+    """A bijection of 64-bit words that spreads every bit (the finalizer of splitmix64)."""
+    words = words + np.uint64(0x9E3779B97F4A7C15)
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return words ^ (words >> np.uint64(31))
+
+
+def query_digests(
+    result: pa.Table, registered: RegisteredQueries, sample: Iterable[LeafPairs]
+) -> dict[LeafPairs, RowsDigest]:
+    """The results of each query of a sample, expanded from the shared rows: its documents and the nodes of its leaves,
+    pair by pair."""
+    expanded: dict[LeafPairs, RowsDigest] = {}
+    for pairs in dict.fromkeys(sample):
+        placement = registered.placements[pairs]
+        slots = [
+            placement.slots[side][placement.minors[side].node_of[Term(f"{name}{i}")]]
+            for i in range(1, len(pairs) + 1)
+            for side, name in enumerate("vw")
+        ]
+        found = result.filter(pc.equal(result["qid"], placement.row))
+        nodes = pc.list_flatten(found["nodes"]).to_numpy().reshape(found.num_rows, -1 if found.num_rows else len(slots))
+        documents = [found[name].to_numpy() for name in ("docid1", "docid2")]
+        of_leaves = [np.ascontiguousarray(nodes[:, slot]) for slot in (slots if found.num_rows else range(len(slots)))]
+        expanded[pairs] = columns_digest([*documents, *of_leaves])
+    return expanded
+
+
+def expanded_count(result: pa.Table, registered: RegisteredQueries) -> int:
+    """How many (pair of documents, query) tuples the rows stand for."""
+    subscribers = registered.subscribers
+    counts = np.zeros(max(subscribers) + 1, np.int64)
+    counts[list(subscribers)] = list(subscribers.values())
+    return sum(int(counts[b.column("qid").to_numpy()].sum()) for b in result.to_batches(max_chunksize=CHUNK))
+
+
+def check_equal(digests: Mapping[str, RowsDigest]) -> None:
+    """Raises AssertionError unless all ways gave the same rows."""
+    first = next(iter(digests))
+    for name, found in digests.items():
+        assert found == digests[first], f"{name} gave other rows than {first}"
+
+
+def check_sample(expanded: Mapping[LeafPairs, RowsDigest], sequential: Mapping[LeafPairs, RowsDigest]) -> None:
+    """Raises AssertionError unless each query of the sample gets what it gets alone."""
+    assert expanded.keys() == sequential.keys()
+    for pairs, alone in sequential.items():
+        assert expanded[pairs] == alone, f"the query {pairs} gets other rows than it does alone"
+
+
+# ---------------------------------------------------------------- engines
+
+NOTHING = JoinScope(INFINITE, frozenset())
+"""The scope of documents that only become state: no streams are joined."""
+
+
+def open_engine(engine: str, plan: str, directory: Path | None = None) -> JoinEngine:
+    if engine == "duckdb":
+        return DuckDBEngine(directory, plan, schema=SCHEMA)
+    from join_stage.spark.engine import SparkEngine
+
+    return SparkEngine(spark_of_process(), directory, plan, schema=SCHEMA)
+
+
+def spark_of_process() -> SparkSession:
+    """The Spark session of this process, started with the settings of mmqjp if there is none."""
+    from join_stage.store.spark.java import spark_session
+
+    return spark_session()
+
+
+@contextmanager
+def opened_engine(engine: str, plan: str, registered: RegisteredQueries | None = None) -> Iterator[JoinEngine]:
+    """A new engine with the rows of R_T of some queries."""
+    store = open_engine(engine, plan)
+    try:
+        if registered:
+            put_rows(store, registered)
+        yield store
+    finally:
+        store.close()
+
+
+def put_rows(store: JoinEngine, registered: RegisteredQueries) -> None:
+    for template, rows in registered.tables:
+        store.put_rows(template, rows)
+
+
+def become_state(store: JoinEngine, batches: Iterable[tuple[int, Witnesses]]) -> None:
+    """Makes documents state, without joining them: each batch with the id of its first document."""
+    for first, batch in batches:
+        with whole_batch(store):
+            store.join(batch, first, NOTHING)
+
+
+@dataclass(frozen=True)
+class Joined:
+    """The cost and result of a join: `seconds` until all its rows (pair of documents, row of R_T) were listed, and
+    `call` until the call returned, which may be before they are listed. `table` has the rows, if they were kept."""
+
+    seconds: float
+    call: float
+    rows: int
+    table: pa.Table
+
+
+def timed_join(store: JoinEngine, batch: Witnesses, first: int, among: JoinScope, keep: bool = False) -> Joined:
+    """Joins a batch and lists the rows. With `keep`, the result has them."""
+    kept = []
+    begin = time.perf_counter()
+    result = store.join(batch, first, among)
+    called = time.perf_counter() - begin
+    for rows in result.to_batches(max_chunksize=CHUNK):
+        if keep:
+            kept.append(rows)
+    return Joined(time.perf_counter() - begin, called, result.num_rows, pa.Table.from_batches(kept, RESULT))
+
+
+def plans_of(engine: str, wanted: str | None, *, quick: bool) -> Sequence[str]:
+    """The plans to measure: the chosen one, or all. With `quick`, the slowest is left out."""
+    if wanted:
+        return [wanted]
+    return [plan for plan in PLANS if not (quick and engine == "spark" and plan == "basic")]
+
+
+# ---------------------------------------------------------------- plain SQL
+
+
+class Sql(Protocol):
+    """A database that answers one statement at a time."""
+
+    def load(self, name: str, table: pa.Table) -> None: ...
+
+    def materialize(self, name: str, statement: str) -> None:
+        """Keeps the rows of a statement as a table."""
+
+    def answer(self, statement: str) -> pa.Table: ...
+
+    def close(self) -> None: ...
+
+
+class DuckDBSql:
+    """DuckDB with its default settings, and as many threads as mmqjp uses."""
+
+    def __init__(self) -> None:
+        self._connection = duckdb.connect()
+        self._connection.execute("SET preserve_insertion_order = false")
+
+    def load(self, name: str, table: pa.Table) -> None:
+        self._connection.register("loaded", table)
+        self.materialize(name, "SELECT * FROM loaded")
+        self._connection.unregister("loaded")
+
+    def materialize(self, name: str, statement: str) -> None:
+        self._connection.execute(f"CREATE OR REPLACE TABLE {name} AS {statement}")
+
+    def answer(self, statement: str) -> pa.Table:
+        return self._connection.sql(statement).to_arrow_table()
+
+    def prepare(self, name: str, statement: str) -> None:
+        self._connection.execute(f"PREPARE {name} AS {statement}")
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class SparkSql:
+    """Spark with the settings of mmqjp and its tables in memory."""
+
+    def __init__(self) -> None:
+        self._session = spark_of_process().newSession()
+        self._session.conf.set("spark.sql.execution.arrow.localRelationThreshold", "256m")
+        self._cached: dict[str, DataFrame] = {}
+
+    def load(self, name: str, table: pa.Table) -> None:
+        self._keep(name, self._session.createDataFrame(table))
+
+    def materialize(self, name: str, statement: str) -> None:
+        self._keep(name, self._session.sql(statement))
+
+    def _keep(self, name: str, frame: DataFrame) -> None:
+        frame.persist().count()  # which computes it
+        frame.createOrReplaceTempView(name)
+        if name in self._cached:
+            self._cached[name].unpersist()
+        self._cached[name] = frame
+
+    def answer(self, statement: str) -> pa.Table:
+        return self._session.sql(statement).toArrow()
+
+    def close(self) -> None:
+        for frame in self._cached.values():
+            frame.unpersist()
+
+
+@contextmanager
+def loaded_sql(engine: str, left: tuple[Witnesses, pa.Table], right: tuple[Witnesses, pa.Table]) -> Iterator[Sql]:
+    """A database with the tables of both sides, each given as witnesses and as columns (docid, and one for each leaf).
+
+    The tables of the right side have the suffix _w.
+    """
+    sql: Sql = DuckDBSql() if engine == "duckdb" else SparkSql()
+    try:
+        for suffix, (witnesses, columns) in (("", left), ("_w", right)):
+            sql.load("grouped", witnesses.r_bin)
+            sql.load("edges", witnesses.r_group)
+            sql.load(f"r_doc{suffix}", witnesses.r_doc.drop_columns("stream"))
+            sql.load(f"items{suffix}", columns)
+            sql.materialize(
+                f"r_bin{suffix}",
+                "SELECT g.docid, e.var1, e.var2, g.node1, g.node2 FROM grouped g JOIN edges e USING (grp)",
+            )
+            sql.materialize(
+                f"leaves{suffix}",
+                f"SELECT b.*, d.strval FROM r_bin{suffix} b "
+                f"JOIN r_doc{suffix} d ON d.docid = b.docid AND d.node = b.node2",
+            )
+        yield sql
+    finally:
+        sql.close()
+
+
+# ---------------------------------------------------------------- Sequential
+
+LAYOUTS = ("relations", "values", "columns")
+"""R_bin and R_doc as they are; R_bin with the string values of its lower nodes; or a column for each leaf, which only
+documents without repeated elements fit into."""
+PILOT = {"duckdb": 20, "spark": 5}
+"""The number of queries that each form is tried with."""
+PATIENCE = 2.0
+"""A form that takes longer for one query, in seconds, is not tried further."""
+
+
+@dataclass(frozen=True)
+class Sequential:
+    """The seconds that all queries would take one after the other, by form, and the results of the sample.
+
+    Each query is a statement of its own with its constants, made without code of the engine, so that it also checks it.
+    A form is a layout of the data and, on DuckDB, whether statements were prepared before they are timed.
+    `extrapolated` says that the sample does not have all queries.
+    """
+
+    seconds: Mapping[str, float]
+    fastest: str
+    rows: Mapping[LeafPairs, RowsDigest]
+    extrapolated: bool
+
+    @property
+    def best(self) -> float:
+        return self.seconds[self.fastest]
+
+    @property
+    def over_relations(self) -> float:
+        """The seconds of the fastest form over the thesis' relations, which all documents fit into."""
+        return min(taken for form, taken in self.seconds.items() if not form.startswith("columns"))
+
+    def by_form(self) -> dict[str, object]:
+        return {f"sequential {form}": taken for form, taken in self.seconds.items()}
+
+
+def measure_sequential(
+    engine: str,
+    registered: RegisteredQueries,
+    sample: Sequence[LeafPairs],
+    left: tuple[Witnesses, pa.Table],
+    right: tuple[Witnesses, pa.Table],
+) -> Sequential:
+    """Runs a sample of the queries, in the form that is fastest with the first of them; the other forms run only these.
+
+    The sides are those of `loaded_sql`.
+    """
+    pilots = sample[: PILOT[engine]]
+    with loaded_sql(engine, left, right) as sql:
+        ways = ("", ", prepared") if engine == "duckdb" else ("",)
+        forms = [f"{layout}{way}" for layout in LAYOUTS for way in ways]
+        warm = {form: _statement_seconds(sql, registered, sample[:1], form)[0] for form in forms}
+        forms = [form for form in forms if warm[form] < max(PATIENCE, 2 * min(warm.values()))]
+        pilot = {form: _statement_seconds(sql, registered, pilots, form)[0] for form in forms}
+        fastest = min(pilot, key=pilot.__getitem__)
+        seconds, rows = _statement_seconds(sql, registered, sample, fastest)
+    number = len(registered.queries)
+    scaled = {form: taken / len(pilots) * number for form, taken in pilot.items()}
+    scaled[fastest] = seconds / len(sample) * number
+    return Sequential(scaled, fastest, rows, len(sample) < number)
+
+
+def _statement_seconds(
+    sql: Sql, registered: RegisteredQueries, sample: Sequence[LeafPairs], form: str
+) -> tuple[float, dict[LeafPairs, RowsDigest]]:
+    layout, _, prepared = form.partition(", ")
+    seconds, rows = 0.0, {}
+    for i, pairs in enumerate(sample):
+        text = sequential_statement(registered, pairs, layout)
+        if prepared:
+            assert isinstance(sql, DuckDBSql)
+            sql.prepare(f"prepared{i}", text)
+            text = f"EXECUTE prepared{i}"
+        begin = time.perf_counter()
+        result = sql.answer(text)
+        seconds += time.perf_counter() - begin
+        if pairs not in rows:
+            rows[pairs] = columns_digest([column.to_numpy().astype(np.int64) for column in result.columns])
+    return seconds, rows
+
+
+def sequential_statement(registered: RegisteredQueries, pairs: LeafPairs, layout: str) -> str:
+    """A query in SQL: its documents, then the nodes of its leaves, pair by pair. The left document is the older."""
+    if layout == "columns":
+        return _over_columns(registered.schema, pairs)
+    tables: list[str] = []
+    where = ["l1.docid < r1.docid"]
+    for side, (name, suffix) in enumerate((("l", ""), ("r", "_w"))):
+        part = _SideStatement(registered, registered.streams[side], name, suffix, layout)
+        part.add([pair[side] for pair in pairs])
+        tables += part.tables
+        where += part.where
+    value = "" if layout == "values" else "d"
+    where += [f"{value}l{i}.strval = {value}r{i}.strval" for i in range(1, len(pairs) + 1)]
+    nodes = [f"{name}{i}.node2 AS {name}n{i}" for i in range(1, len(pairs) + 1) for name in "lr"]
+    return (
+        f"SELECT l1.docid AS docid1, r1.docid AS docid2, {', '.join(nodes)} "
+        f"FROM {', '.join(tables)} WHERE {' AND '.join(where)}"
+    )
+
+
+def _over_columns(schema: DocumentSchema, pairs: LeafPairs) -> str:
+    equal = [f"a.{schema.leaf(left)} = b.{schema.leaf(right)}" for left, right in pairs]
+    numbers = [schema.node_of[schema.leaf(leaf)] for pair in pairs for leaf in pair]
+    nodes = [f"{number} AS n{i}" for i, number in enumerate(numbers)]
+    return (
+        f"SELECT a.docid AS docid1, b.docid AS docid2, {', '.join(nodes)} FROM items a JOIN items_w b "
+        f"ON {' AND '.join(equal)} AND a.docid < b.docid"
+    )
+
+
+class _SideStatement:
+    """Tables and conditions for one side of a query."""
+
+    def __init__(self, registered: RegisteredQueries, stream: str, name: str, suffix: str, layout: str) -> None:
+        self._registered, self._stream = registered, stream
+        self._name, self._suffix, self._layout = name, suffix, layout
+        self._place: dict[str, str] = {}
+        self.tables: list[str] = []
+        self.where: list[str] = []
+
+    def add(self, leaves: Sequence[int]) -> None:
+        """Adds the leaves below their least common ancestor, and the nodes between."""
+        schema = self._registered.schema
+        below = Counter(schema.above(leaf) for leaf in leaves)
+        for i, leaf in enumerate(leaves, 1):
+            part = schema.above(leaf)
+            common = part if len(below) == 1 or below[part] > 1 else ROOT
+            top = schema.leaf(leaf) if len(leaves) == 1 else common
+            alias, table = f"{self._name}{i}", "leaves" if self._layout == "values" else "r_bin"
+            self._edge(alias, f"{table}{self._suffix}", top, schema.leaf(leaf))
+            if self._layout == "relations":
+                self.tables.append(f"r_doc{self._suffix} d{alias}")
+                self.where += [f"d{alias}.docid = {alias}.docid", f"d{alias}.node = {alias}.node2"]
+        if len(below) > 1:
+            for part, count in below.items():
+                if count > 1 and part != ROOT:
+                    self._edge(f"{self._name}{part}", f"r_bin{self._suffix}", ROOT, part)
+
+    def _edge(self, alias: str, table: str, above: str, tag: str) -> None:
+        """One row of R_bin, with the constants of its variables; nodes and documents are those bound before."""
+        variable = self._registered.variable
+        self.tables.append(f"{table} {alias}")
+        self.where += [
+            f"{alias}.var1 = {variable(self._stream, above)}",
+            f"{alias}.var2 = {variable(self._stream, tag)}",
+        ]
+        bound = {"docid": "docid", above: "node1", tag: "node2"}
+        for what, column in bound.items():
+            if what in self._place:
+                self.where.append(f"{alias}.{column} = {self._place[what]}")
+            else:
+                self._place[what] = f"{alias}.{column}"
+
+
+# ---------------------------------------------------------------- the floor
+
+LEAF_BITS = 8
+_MEMORY = Path("/dev/shm")
+
+Postings = tuple[_Ints, _Ints]
+"""Interned values, and the postings that have them: document and leaf as one integer."""
+
+
+def postings(first_docid: int, matrix: npt.NDArray[np.integer]) -> Postings:
+    """The postings of documents with consecutive ids, a row of `matrix` each, a column for each leaf."""
+    documents, leaves = matrix.shape
+    docids = np.arange(first_docid, first_docid + documents, dtype=np.int64)
+    return matrix.astype(np.int64).ravel(), (docids[:, None] << LEAF_BITS | np.arange(leaves)).ravel()
+
+
+class JoinFloor(AbstractContextManager["JoinFloor"]):
+    """The floor of stage 2: what joining a batch by value must cost on this machine.
+
+    Strings are interned beforehand. Postings are kept in runs sorted by value. A batch is sorted, looked up in each run
+    and in itself by binary search, and the pairs of postings with equal values, those of the older document left, are
+    written to memory-backed files as two arrays of 64-bit integers. The pairs are not processed further: the floor does
+    not decide which query they are for, nor which belong together.
+    """
+
+    def __init__(self) -> None:
+        self._runs: list[Postings] = []
+        self._directory = tempfile.TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else None, prefix="mmqjp-floor-")
+        self.files = tuple(Path(self._directory.name) / name for name in ("left", "right"))
+
+    def __exit__(self, *_: object) -> None:
+        self._directory.cleanup()
+
+    def keep(self, values: _Ints, arrived: _Ints) -> None:
+        """Makes a batch part of the state, without its pairs."""
+        order = np.argsort(values, kind="stable")
+        self._add(values[order], arrived[order])
+
+    def join(self, values: _Ints, arrived: _Ints) -> int:
+        """Writes the pairs of a batch with the state and within itself, and adds it to the state. Returns their
+        number."""
+        order = np.argsort(values, kind="stable")
+        values, arrived = values[order], arrived[order]
+        count = 0
+        with ExitStack() as stack:
+            left_file, right_file = (stack.enter_context(file.open("wb")) for file in self.files)
+            for left, right in self._pairs(values, arrived):
+                left.tofile(left_file)
+                right.tofile(right_file)
+                count += len(left)
+        self._add(values, arrived)
+        return count
+
+    def _pairs(self, values: _Ints, arrived: _Ints) -> Iterator[tuple[_Ints, _Ints]]:
+        for of_run, in_run in self._runs:
+            yield _equal_pairs(of_run, in_run, values, arrived)
+        left, right = _equal_pairs(values, arrived, values, arrived)
+        older = left >> LEAF_BITS < right >> LEAF_BITS
+        yield left[older], right[older]
+
+    def _add(self, values: _Ints, arrived: _Ints) -> None:
+        """Keeps a sorted run; as long as the last run is not much shorter than the one before, they become one."""
+        self._runs.append((values, arrived))
+        while len(self._runs) > 1 and 2 * len(self._runs[-1][0]) > len(self._runs[-2][0]):
+            (values1, arrived1), (values2, arrived2) = self._runs[-2:]
+            merged = np.concatenate([values1, values2])
+            order = np.argsort(merged, kind="stable")
+            self._runs[-2:] = [(merged[order], np.concatenate([arrived1, arrived2])[order])]
+
+
+def _equal_pairs(of_left: _Ints, left: _Ints, of_right: _Ints, right: _Ints) -> tuple[_Ints, _Ints]:
+    """The pairs of postings with equal values: the left ones sorted by `of_left`."""
+    low, high = (np.searchsorted(of_left, of_right, side) for side in ("left", "right"))
+    counts = high - low
+    begins = np.repeat(low - np.cumsum(counts) + counts, counts)
+    return left[begins + np.arange(counts.sum())], np.repeat(right, counts)
+
+
+def floor_seconds(state: Iterable[Postings], warm: Postings | None, measured: Postings) -> tuple[float, int]:
+    """The seconds to join a batch with a state, and the number of pairs. A first batch may warm up the process."""
+    with JoinFloor() as floor:
+        for kept in state:
+            floor.keep(*kept)
+        if warm is not None:
+            floor.join(*warm)
+        return timed(lambda: floor.join(*measured))

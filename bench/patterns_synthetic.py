@@ -1,0 +1,442 @@
+"""Event patterns over synthetic events (4.4 of the thesis): five templates, the optimiser's parts, and registration.
+
+`technical` is Figure 4.13: the templates, and for one of them other Zipf powers and selectivities. `indexes` is Figure
+4.14: parts of the optimiser switched off. `memory` registers statements in a process for each case.
+
+An event has four discrete attributes, of 100 values by default, and four continuous ones, all uniform. A step asks for
+two discrete attributes with given values, the primary one of which is the same in all steps, and for two continuous
+ones within ranges.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
+from pathlib import Path
+from random import Random
+from typing import Literal, get_args
+
+import numpy as np
+
+from bench.harness import Line, columns
+from bench.patterns_kernel import (
+    SECOND,
+    NumberedLineage,
+    PatternOptions,
+    StatementSet,
+    StreamEvents,
+    choose_sample,
+    every_second,
+    sample_lines,
+    zipf_weights,
+)
+from common.arrays import Ints
+from pattern_stage.columns import Floats, Mask
+from pattern_stage.kernel import Kernel
+from pattern_stage.plan import RULE_NAMES, RuleName
+from pattern_stage.values import Texts
+from xscl.algebra.events import (
+    ALWAYS,
+    AllOf,
+    Arithmetic,
+    Atom,
+    Attribute,
+    Comparison,
+    Constant,
+    EventCondition,
+    Events,
+    Filter,
+    Fold,
+    Kind,
+    Next,
+    Part,
+    Schema,
+    Select,
+    Stream,
+    Value,
+)
+from xscl.algebra.values import CompareOp
+
+SyntheticTemplate = Literal["LinearStat", "LinearDyn", "Filter", "NonDeterministic", "NonDeterministicAgg"]
+TEMPLATES: tuple[SyntheticTemplate, ...] = get_args(SyntheticTemplate)
+
+DISCRETE, CONTINUOUS, DOMAIN, RANGES = 4, 4, 100, 25
+WITHIN_SECONDS = 20
+INTERVAL = 1000
+"""Events of an interval."""
+SAMPLE, QUICK_SAMPLE = 30, 10
+
+STREAM = "S"
+SYNTHETIC_SCHEMA: Schema = (
+    *((f"d{place}", "string") for place in range(DISCRETE)),
+    *((f"c{place}", "number") for place in range(CONTINUOUS)),
+)
+
+SWITCHES: dict[str, tuple[tuple[RuleName, ...], bool]] = {
+    "": ((), True),
+    "merging": (("cse",), True),
+    "static index": (("s_sigma",), True),
+    "dynamic index": ((), False),
+    "all": (RULE_NAMES, False),
+}
+"""The rules that are switched off, and whether dynamic equalities are hashed."""
+
+
+@dataclass(frozen=True)
+class SyntheticCase:
+    """`domain` is the number of values of a discrete attribute, `without` a key of SWITCHES."""
+
+    template: SyntheticTemplate
+    queries: int
+    events: int
+    zipf: float = 1.0
+    selectivity: float = 0.7
+    domain: int = DOMAIN
+    without: str = ""
+    figure: str = "4.13a"
+
+
+# ---------------------------------------------------------------- events and steps
+
+
+@dataclass(frozen=True)
+class SyntheticEvents:
+    """Events a second apart: a row for each attribute; of the discrete ones, the numbers of their values."""
+
+    discrete: Ints
+    continuous: Floats
+
+    def stream(self) -> StreamEvents:
+        return every_second(SYNTHETIC_SCHEMA, (*self.discrete, *self.continuous))
+
+
+@dataclass(frozen=True, slots=True)
+class PatternStep:
+    """Two discrete attributes with their values, the primary one first, and two continuous ones with ranges."""
+
+    equal: tuple[tuple[int, int], tuple[int, int]]
+    ranges: tuple[tuple[int, float, float], tuple[int, float, float]]
+
+
+StepTriple = tuple[PatternStep, PatternStep, PatternStep]
+
+
+def synthetic_events(count: int, domain: int = DOMAIN, seed: int = 1) -> SyntheticEvents:
+    chance = np.random.default_rng(seed)
+    return SyntheticEvents(chance.integers(0, domain, (DISCRETE, count)), chance.random((CONTINUOUS, count)))
+
+
+def plant_matches(events: SyntheticEvents, statements: Sequence[StepTriple]) -> SyntheticEvents:
+    """Changes three events in a row for each statement so that they satisfy its steps, as random ones hardly do."""
+    discrete, continuous = events.discrete.copy(), events.continuous.copy()
+    starts = range(0, discrete.shape[1] - 2, discrete.shape[1] // len(statements))
+    for first, steps in zip(starts, statements, strict=False):
+        for event, step in enumerate(steps, first):
+            for place, value in step.equal:
+                discrete[place, event] = value
+            for place, low, high in step.ranges:
+                continuous[place, event] = (low + high) / 2
+    return SyntheticEvents(discrete, continuous)
+
+
+def random_steps(
+    count: int, zipf: Sequence[float] = (1, 1, 0.8), selectivity: float = 0.7, domain: int = DOMAIN, seed: int = 2
+) -> list[StepTriple]:
+    """The steps of statements. Attributes, values and ranges of step i are chosen by Zipf's law with `zipf[i]`."""
+    chance = np.random.default_rng(seed)
+    primary = chance.choice(domain, count, p=zipf_weights(domain, zipf[0]))
+    first, second, third = (_column_of_steps(chance, primary, power, selectivity, domain) for power in zipf)
+    return list(zip(first, second, third, strict=True))
+
+
+def _column_of_steps(
+    chance: np.random.Generator, primary: Ints, power: float, selectivity: float, domain: int
+) -> list[PatternStep]:
+    count = len(primary)
+
+    def draw(number: int) -> Ints:
+        return chance.choice(number, count, p=zipf_weights(number, power))
+
+    other, values, one = 1 + draw(DISCRETE - 1), draw(domain), draw(CONTINUOUS)
+    two = (one + 1 + draw(CONTINUOUS - 1)) % CONTINUOUS
+    lows = chance.choice(RANGES, (2, count), p=zipf_weights(RANGES, power)) * ((1 - selectivity) / (RANGES - 1))
+    rows = zip(*(column.tolist() for column in (primary, other, values, one, two, *lows)), strict=True)
+    return [
+        PatternStep(((0, p), (o, v)), ((a, low, low + selectivity), (b, other_low, other_low + selectivity)))
+        for p, o, v, a, b, low, other_low in rows
+    ]
+
+
+# ---------------------------------------------------------------- statements as streams
+
+_BASE = Events(STREAM, SYNTHETIC_SCHEMA)
+
+
+def template_stream(template: SyntheticTemplate, steps: StepTriple) -> Stream:
+    """The statement of a template with these steps."""
+    first = Filter(_BASE, _condition(steps[0]))
+    summed = template == "NonDeterministicAgg"
+    stream: Stream = first
+    for number, step in enumerate(steps[1:]):
+        condition = _condition(step)
+        match template:
+            case "LinearStat":
+                stream = Filter(_next(stream), condition)
+            case "LinearDyn":
+                stream = Filter(_next(stream), AllOf((condition, _rises(step))))
+            case "Filter":
+                stream = Filter(_next(stream, _primary(step), WITHIN_SECONDS * SECOND), condition)
+            case "NonDeterministic" | "NonDeterministicAgg":
+                total = Attribute("left", "total" if number else "c0", "number") if summed else None
+                start = _latest(stream, total) if number or summed else stream
+                stream = Filter(_fold(start, _primary(step), summed), condition)
+    return stream
+
+
+def chain_of(conditions: Sequence[EventCondition]) -> Stream:
+    """A statement of steps with these conditions, each on the next event."""
+    stream: Stream = Filter(_BASE, conditions[0])
+    for condition in conditions[1:]:
+        stream = Filter(_next(stream), condition)
+    return stream
+
+
+def _condition(step: PatternStep) -> EventCondition:
+    atoms: list[Atom] = [
+        Comparison("=", Attribute("left", f"d{place}", "string"), Constant(f"v{value}")) for place, value in step.equal
+    ]
+    for place, low, high in step.ranges:
+        value = Attribute("left", f"c{place}", "number")
+        atoms += [Comparison(">=", value, Constant(low)), Comparison("<=", value, Constant(high))]
+    return AllOf(tuple(atoms))
+
+
+def _primary(step: PatternStep) -> EventCondition:
+    (place, value), _ = step.equal
+    return Comparison("=", Attribute("right", f"d{place}", "string"), Constant(f"v{value}"))
+
+
+def _rises(step: PatternStep) -> EventCondition:
+    """The parameterised atom: the step's first continuous attribute is greater than before."""
+    name = f"c{step.ranges[0][0]}"
+    return Comparison(">", Attribute("left", name, "number"), Attribute("left", f"{name}_1", "number"))
+
+
+def _renamed(left: Stream, later: Part, schema: Schema) -> tuple[tuple[tuple[Part, str], ...], Schema]:
+    """The attributes of an event and a later one: which they are, and their schema, the former with the suffix _1."""
+    names: tuple[tuple[Part, str], ...] = (
+        *(("left", name) for name, _ in left.schema),
+        *((later, name) for name, _ in schema),
+    )
+    return names, (*((f"{name}_1", kind) for name, kind in left.schema), *schema)
+
+
+def _next(left: Stream, condition: EventCondition = ALWAYS, within: int | None = None) -> Stream:
+    return Next(left, _BASE, condition, within, *_renamed(left, "right", SYNTHETIC_SCHEMA))
+
+
+def _fold(left: Stream, chooses: EventCondition, summed: bool) -> Stream:
+    total = Arithmetic("+", Attribute("latest", "total", "number"), Attribute("right", "c0", "number"))
+    sets: tuple[tuple[str, Value], ...] = (("total", total),) if summed else ()
+    return Fold(left, _BASE, chooses, ALWAYS, sets, WITHIN_SECONDS * SECOND, *_renamed(left, "latest", left.schema))
+
+
+def _latest(source: Stream, total: Value | None) -> Stream:
+    """The attributes of events alone, and a total."""
+    items: list[tuple[str, Value]] = [(name, Attribute("left", name, kind)) for name, kind in SYNTHETIC_SCHEMA]
+    added: tuple[tuple[str, Kind], ...] = () if total is None else (("total", "number"),)
+    return Select(source, (*items, *([] if total is None else [("total", total)])), (*SYNTHETIC_SCHEMA, *added))
+
+
+# ---------------------------------------------------------------- by hand
+
+Triples = set[tuple[int, ...]]
+"""Results, by the numbers of the events of the three steps."""
+
+
+def match_by_hand(template: SyntheticTemplate, steps: StepTriple, events: SyntheticEvents) -> Triples:
+    """The results of one statement, as one would write it by hand in NumPy over all events."""
+    one, two, three = (_holding(step, events) for step in steps)
+    if template in ("LinearStat", "LinearDyn"):
+        starts = one[:-2] & two[1:-1] & three[2:]
+        if template == "LinearDyn":
+            rising, again = (np.diff(events.continuous[step.ranges[0][0]]) > 0 for step in steps[1:])
+            starts &= rising[:-1] & again[1:]
+        return {(start, start + 1, start + 2) for start in np.flatnonzero(starts).tolist()}
+    chosen, chosen_again = (
+        np.flatnonzero(events.discrete[place] == value) for place, value in (step.equal[0] for step in steps[1:])
+    )
+    found: Triples = set()
+    for first in np.flatnonzero(one).tolist():
+        for second in _followers(template, chosen, first, first):
+            if two[second]:
+                thirds = _followers(template, chosen_again, second, first)
+                found |= {(first, second, third) for third in thirds if three[third]}
+    return found
+
+
+def _holding(step: PatternStep, events: SyntheticEvents) -> Mask:
+    held: Mask = np.ones(events.discrete.shape[1], np.bool_)
+    for place, value in step.equal:
+        held &= events.discrete[place] == value
+    for place, low, high in step.ranges:
+        held &= (events.continuous[place] >= low) & (events.continuous[place] <= high)
+    return held
+
+
+def _followers(template: SyntheticTemplate, chosen: Ints, after: int, first: int) -> list[int]:
+    """The events that may follow: with NEXT one, with FOLD all that are chosen within the window."""
+    begin, end = np.searchsorted(chosen, (after, first + WITHIN_SECONDS), side="right").tolist()
+    return chosen[begin : min(end, begin + 1) if template == "Filter" else end].tolist()  # type: ignore[no-any-return]
+
+
+# ---------------------------------------------------------------- technical and indexes
+
+
+def measure_synthetic(case: SyntheticCase, quick: bool = False, sample_size: int | None = None) -> Iterator[Line]:
+    """The lines of a case. Raises AssertionError if a statement of the sample has other results alone."""
+    steps = random_steps(case.queries, (case.zipf, 1, 0.8), case.selectivity, case.domain)
+    sample = choose_sample(case.queries, sample_size or (QUICK_SAMPLE if quick else SAMPLE))
+    events = plant_matches(synthetic_events(case.events, case.domain), [steps[place] for place in sample])
+    off, hashed = SWITCHES[case.without]
+    rules = [rule for rule in RULE_NAMES if rule not in off]
+    statements = StatementSet(
+        "together",
+        [template_stream(case.template, some) for some in steps],
+        {STREAM: events.stream()},
+        lambda: Kernel(Texts(), NumberedLineage(), rules=rules, hashed=hashed),
+        INTERVAL * SECOND,
+    )
+    lines = sample_lines(
+        asdict(case), [statements], sample, 1, lambda place: match_by_hand(case.template, steps[place], events)
+    )
+    return islice(lines, 1 if case.without else None)
+
+
+def technical_sweeps(options: PatternOptions) -> list[SyntheticCase]:
+    """Figure 4.13: numbers of statements; without --quick also Zipf powers, selectivities, and the numbers again with
+    attributes of more values, so that an event satisfies as many static conditions."""
+    queries = options.queries or ([20_000] if options.quick else [100_000, 400_000])
+    count = options.events or (5_000 if options.quick else 20_000)
+    cases = [SyntheticCase(template, number, count) for template in TEMPLATES for number in queries]
+    if not options.quick:
+        base = SyntheticCase("LinearStat", queries[0], count)
+        cases += [replace(base, zipf=zipf, figure="4.13b") for zipf in (0.8, 1.0, 1.2, 1.4)]
+        cases += [replace(base, selectivity=one, figure="4.13c") for one in (0.5, 0.6, 0.7, 0.8, 0.9)]
+        for number in queries:
+            domain = round(DOMAIN * (number / queries[0]) ** 0.5)  # a step asks for two discrete attributes
+            cases.append(replace(base, queries=number, domain=domain, figure="4.13, equal hits"))
+    return cases
+
+
+def index_cases(options: PatternOptions) -> list[SyntheticCase]:
+    """Figure 4.14."""
+    queries = options.queries or ([2_000] if options.quick else [10_000, 20_000, 40_000])
+    count = options.events or (1_000 if options.quick else 5_000)
+    return [
+        SyntheticCase("Filter", number, count, without=one, figure="4.14") for number in queries for one in SWITCHES
+    ]
+
+
+SYNTHETIC_COLUMNS = columns(
+    "template | = plan | without | statements = queries | zipf | selectivity | values = domain | "
+    "events/s = events_a_second | results = rows | over floor = over_floor | times faster = marked | "
+    "than by hand = over_hand | registered/s = registered"
+)
+
+
+# ---------------------------------------------------------------- memory
+
+MemoryKind = Literal["LinearStat", "different"]
+_STATM = Path("/proc/self/statm")
+_BATCH = 1000
+"""Statements that are built before they are registered."""
+
+
+@dataclass(frozen=True)
+class MemoryCase:
+    """LinearStat has up to 46,656 forms. `different` statements have three filters, each of which compares attributes
+    of its own, in its own ways, so that hardly two are alike."""
+
+    kind: MemoryKind
+    queries: int
+
+
+def memory_cases(options: PatternOptions) -> list[MemoryCase]:
+    if options.queries or options.quick:
+        kinds: tuple[MemoryKind, ...] = get_args(MemoryKind)
+        return [MemoryCase(kind, number) for number in options.queries or [5_000] for kind in kinds]
+    return [MemoryCase("LinearStat", 100_000), MemoryCase("LinearStat", 400_000), MemoryCase("different", 20_000)]
+
+
+def measure_registration(case: MemoryCase, quick: bool = False) -> Iterator[Line]:
+    """The line of a case. Raises CalledProcessError if its process fails."""
+    command = [sys.executable, "-m", "bench.patterns_synthetic", case.kind, str(case.queries)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    seconds, size = json.loads(done.stdout)
+    details = {"registered": case.queries / seconds, "bytes": size}
+    yield Line("patterns", asdict(case), None, "registration", seconds, case.queries, details=details)
+
+
+MEMORY_COLUMNS = columns("kind | statements = queries | registered/s = registered | bytes of each = bytes")
+
+
+def memory_statements(case: MemoryCase) -> Iterator[Stream]:
+    """The statements, each built when it is asked for."""
+    if case.kind == "LinearStat":
+        return (template_stream("LinearStat", steps) for steps in random_steps(case.queries))
+    chance = Random(1)
+    return (chain_of([_random_condition(chance) for _ in range(3)]) for _ in range(case.queries))
+
+
+def _random_condition(chance: Random) -> EventCondition:
+    """A condition on some attributes, each compared in any way."""
+    atoms: list[Atom] = []
+    for name, kind in SYNTHETIC_SCHEMA:
+        if chance.random() < 0.5:
+            continue
+        ways: tuple[CompareOp, ...] = ("=", "!=") if kind == "string" else ("<", "<=", ">", ">=")
+        value = f"v{chance.randrange(100)}" if kind == "string" else round(chance.random(), 2)
+        atoms.append(Comparison(chance.choice(ways), Attribute("left", name, kind), Constant(value)))
+    return AllOf(tuple(atoms))
+
+
+def _registered(case: MemoryCase) -> tuple[float, float | None]:
+    """Seconds of CPU to register all statements, and the bytes that each takes; None if the system does not say."""
+    kernel, streams, first = Kernel(Texts(), NumberedLineage()), memory_statements(case), 0
+    seconds, before = 0.0, _resident_bytes()
+    while batch := list(islice(streams, _BATCH)):
+        begin = time.thread_time()
+        for number, stream in enumerate(batch, first):
+            kernel.add(number, stream, -1)
+        seconds += time.thread_time() - begin
+        first += len(batch)
+    begin = time.thread_time()
+    kernel.run({}, 0)
+    seconds += time.thread_time() - begin
+    after = _resident_bytes()
+    return seconds, None if before is None or after is None else (after - before) / case.queries
+
+
+def _resident_bytes() -> int | None:
+    """The resident memory of this process, after garbage collection and with freed memory given back."""
+    if not _STATM.exists():
+        return None
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+    return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+if __name__ == "__main__":
+    chosen: MemoryKind = "different" if sys.argv[1] == "different" else "LinearStat"
+    print(json.dumps(_registered(MemoryCase(chosen, int(sys.argv[2])))))

@@ -1,0 +1,685 @@
+"""Running services: from the appearance of a file to its output line, and what visitors of the page cost the engine.
+
+`latency` runs `mmqjp stream` in a process of its own, over subscriptions to one channel each. Documents are files that
+are renamed into its directory. Its throughput is measured first: many files at once. Then files come one by one, and
+then at random, at half that rate. The latency of a document is the time from just before the rename until its last line
+can be read. The lines must be those that `mmqjp run` writes for the same files, each once.
+
+`serve` runs `mmqjp serve` over subscriptions that have a million outputs. Documents come in files, each as soon as the
+one before is processed: in turns nobody visits, and 50 pages a second are asked for. What visitors cost is the time of
+the files with them over that of those without, the median over pairs of turns. The outputs must be those of an engine
+that nobody visits, and each page must show what the store has. Visitors are a thread of the benchmark, which takes part
+of the processors, too. Times are of the clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from html import unescape
+from itertools import islice
+from pathlib import Path
+from random import Random
+from statistics import median
+from tempfile import TemporaryDirectory
+from threading import Event, Thread
+from urllib.parse import urlencode, urlsplit
+
+import httpx
+
+from bench.fanout import open_unlimited
+from bench.harness import (
+    Line,
+    benchmark_parser,
+    columns,
+    engine_parser,
+    parse_options,
+    report,
+    seconds_of,
+    with_progress,
+)
+from bench.plots import Panel, PlotSeries, draw_panels
+from bench.workload import items, parameters, read_documents, script_of, write_documents
+from feeds.documents import Document
+from join_stage.protocol import DEFAULT_PLAN
+from mmqjp.commands.console import interruptible
+from mmqjp.engine import Session
+from mmqjp.process import gc_frozen
+
+# ---------------------------------------------------------------- a service in a process of its own
+
+READ_EVERY = 0.001
+"""Seconds between two readings of the output file, which bound the error of latencies."""
+LOG_EVERY = 0.01
+"""Seconds between two readings of the log."""
+STOP_SECONDS = 60.0
+"""Seconds until a process that was asked to end is killed."""
+
+
+class ServiceFailed(RuntimeError):
+    """The process has ended, or has missed a deadline. The message has the end of its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceFiles:
+    """The files of a service: its queries, the directory that it watches, and its output."""
+
+    directory: Path
+
+    @property
+    def queries(self) -> Path:
+        return self.directory / "queries.xscl"
+
+    @property
+    def drops(self) -> Path:
+        return self.directory / "drops"
+
+    @property
+    def lines(self) -> Path:
+        return self.directory / "lines.jsonl"
+
+    @property
+    def log(self) -> Path:
+        return self.directory / "log.jsonl"
+
+
+def mmqjp_command(*arguments: object) -> list[str]:
+    """The command line of mmqjp, with the Python of this process."""
+    return [sys.executable, "-m", "mmqjp", *map(str, arguments)]
+
+
+class RunningService(AbstractContextManager["RunningService"]):
+    """`mmqjp stream`, or `serve` without output lines, over the drops of a place, with `options`. At the end of the
+    context the process has ended."""
+
+    def __init__(self, place: ServiceFiles, options: Sequence[object], command: str = "stream") -> None:
+        self._place, self._documents, self._read = place, 0, 0
+        line = mmqjp_command(command, "--source", place.drops, "--queries", place.queries)
+        line += ["--output", str(place.lines)] if command == "stream" else []
+        with place.log.open("wb") as log:
+            self._process = subprocess.Popen([*line, *map(str, options), "--log", "json"], stderr=log)
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def wait_until_ready(self, seconds: float) -> None:
+        """Waits until the service reads its sources. Raises ServiceFailed."""
+        self.wait_until(lambda: b'"event": "started"' in self._place.log.read_bytes(), seconds, "start")
+
+    def wait_until(self, is_done: Callable[[], bool], seconds: float, what: str) -> None:
+        """Raises ServiceFailed if it takes too long, or if the process has ended."""
+        until = time.monotonic() + seconds
+        while not is_done():
+            if self._process.poll() is not None:
+                raise ServiceFailed(f"the service has ended with status {self._process.returncode}: {self._end()}")
+            if time.monotonic() > until:
+                raise ServiceFailed(f"the service did not {what} within {seconds:,.0f} s: {self._end()}")
+            time.sleep(LOG_EVERY)
+
+    def documents(self) -> int:
+        """The number of documents that have been processed, according to the log."""
+        with self._place.log.open("rb") as log:
+            log.seek(self._read)
+            for line in log:
+                if not line.endswith(b"\n"):
+                    break
+                self._read += len(line)
+                if not line.startswith(b"{"):  # the link of `serve`
+                    continue
+                event = json.loads(line)
+                self._documents += event["documents"] if event["event"] == "batch" else 0
+        return self._documents
+
+    def stop(self) -> None:
+        """Asks the process to end, and waits for that. Raises ServiceFailed if it ends with an error."""
+        self._process.terminate()
+        try:
+            status = self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise ServiceFailed(f"the service did not end within {STOP_SECONDS:g} s: {self._end()}") from None
+        if status:
+            raise ServiceFailed(f"the service has ended with status {status}: {self._end()}")
+
+    def _end(self) -> str:
+        return self._place.log.read_bytes()[-2_000:].decode("utf-8", "replace")
+
+
+class LineTimes(AbstractContextManager["LineTimes"]):
+    """Inside the context, a thread notes when each part of a growing file arrives. It keeps no line: they may be more
+    than fit in memory."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._stop = path, Event()
+        self._times: list[float] = []
+        self._ends: list[int] = []
+        self._thread = Thread(target=self._work, name="arrivals", daemon=True)
+
+    def __enter__(self) -> LineTimes:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def is_at_end(self) -> bool:
+        """Whether all that the file has by now has been noted."""
+        size = self._path.stat().st_size if self._path.exists() else 0
+        return size == (self._ends[-1] if self._ends else 0)
+
+    def lines(self) -> Iterator[tuple[float, bytes]]:
+        """Each line of the file, with the time (of `time.perf_counter`) at which all of it could be read."""
+        end = 0
+        with self._path.open("rb") as file:
+            for line in file:
+                end += len(line)
+                yield self._times[bisect_left(self._ends, end)], line
+
+    def _work(self) -> None:
+        while not self._path.exists():
+            if self._stop.wait(READ_EVERY):
+                return
+        with self._path.open("rb", buffering=0) as file:
+            while not self._stop.wait(READ_EVERY):
+                while part := file.read(1 << 20):
+                    self._times.append(time.perf_counter())
+                    self._ends.append((self._ends[-1] if self._ends else 0) + len(part))
+
+
+def percentile(values: Sequence[float], share: int) -> float:
+    """The smallest of the values that at least `share` per cent of them do not exceed.
+
+    >>> percentile([3.0, 1.0, 2.0, 4.0], 50), percentile([3.0, 1.0, 2.0, 4.0], 95)
+    (2.0, 4.0)
+    """
+    return sorted(values)[max(-(-len(values) * share // 100), 1) - 1]
+
+
+# ---------------------------------------------------------------- latency
+
+NUMBERS, QUICK_NUMBERS = [1_000, 100_000], [1_000]
+READY, BATCH_RUN, PROCESSED = 1_800.0, 1_800.0, 600.0
+"""The most seconds until the service has started, a batch run has ended, and what was dropped is processed."""
+GAP = 0.05, 0.55
+"""The range of the seconds between the end of one document and the next, when the service is idle."""
+HALF_SECONDS, LEAST = 15.0, 200
+"""The seconds of documents at half the throughput, if there are enough; and the least number of these documents."""
+
+
+@dataclass(frozen=True)
+class LatencyCase:
+    """The documents before all else, at once, one by one, and at most at half the rate."""
+
+    queries: int
+    engine: str = "duckdb"
+    plan: str = DEFAULT_PLAN
+    trigger: str = "1s"
+    before: int = 1_000
+    at_once: int = 1_000
+    idle: int = 200
+    half: int = 8_000
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyPhase:
+    """Documents that were dropped one after the other: the number of the first, and the time of each."""
+
+    first: int
+    times: list[float]
+
+
+def measure_latency(case: LatencyCase) -> list[Line]:
+    """Lines for an idle service and for one at half its throughput. Raises AssertionError if its output lines are not
+    those of a batch run, and ServiceFailed."""
+    with TemporaryDirectory(prefix="mmqjp-latency-") as directory:
+        place, waiting = ServiceFiles(Path(directory)), Path(directory) / "waiting"
+        place.drops.mkdir()
+        place.queries.write_text(script_of(parameters(case.queries)), encoding="utf-8")
+        _write_files(case.before + case.at_once + case.idle + case.half, waiting)
+        options = ["--engine", case.engine, "--plan", case.plan, "--state", place.directory / "state"]
+        # The documents are older than the clock, and the batch run knows no lateness.
+        options += ["--trigger", case.trigger, "--lateness", "INF", "--idle-after", "INF", "--max-ahead", "INF"]
+        with RunningService(place, options) as service, LineTimes(place.lines) as arrivals:
+            service.wait_until_ready(READY)
+            phases, rate = _phases(case, place, waiting, service)
+            service.wait_until(arrivals.is_at_end, PROCESSED, "write its lines")
+            service.stop()
+        same = _line_ids(place.lines) == _line_ids(_batch_run(place))
+        assert same, "the service and a batch run write different lines"
+        last = {_completed_by(line): at for at, line in arrivals.lines()}
+        return [_latency_line(case, load, phase, last, rate) for load, phase in phases.items()]
+
+
+def _phases(
+    case: LatencyCase, place: ServiceFiles, waiting: Path, service: RunningService
+) -> tuple[dict[str, LatencyPhase], float]:
+    """Drops the documents. Returns those of the measured phases, and the throughput, in documents a second."""
+    rng = Random(3)
+    dropped = 0
+
+    def drop() -> float:
+        nonlocal dropped
+        name = f"{dropped:07}.xml"
+        now = time.perf_counter()
+        os.rename(waiting / name, place.drops / name)  # noqa: PTH104  # the fastest way
+        dropped += 1
+        return now
+
+    def settle() -> None:
+        service.wait_until(lambda: service.documents() >= dropped, PROCESSED, f"process {dropped:,} documents")
+
+    def drop_many(count: int) -> None:
+        for _ in range(count):
+            drop()
+        settle()
+
+    drop_many(case.before)
+    rate = case.at_once / seconds_of(lambda: drop_many(case.at_once))
+    idle = LatencyPhase(dropped, [])
+    for _ in range(case.idle):
+        time.sleep(rng.uniform(*GAP))
+        idle.times.append(drop())
+        settle()
+    half = LatencyPhase(dropped, [])
+    due = time.perf_counter()
+    for _ in range(min(case.half, max(round(HALF_SECONDS * rate / 2), LEAST))):
+        due += rng.expovariate(rate / 2)
+        time.sleep(max(due - time.perf_counter(), 0))
+        half.times.append(drop())
+    settle()
+    return {"idle": idle, "half": half}, rate
+
+
+def _write_files(count: int, directory: Path) -> None:
+    """Writes the items of the workload as files whose times are those of the items."""
+    directory.mkdir()
+    for number, item in enumerate(items(count)):
+        path = directory / f"{number:07}.xml"
+        path.write_bytes(item.xml_bytes())
+        os.utime(path, ns=(item.t0 * 1000, item.t0 * 1000))
+
+
+def _batch_run(place: ServiceFiles) -> Path:
+    """The lines that `mmqjp run` writes, on DuckDB, for all files that were dropped."""
+    lines = place.directory / "expected.jsonl"
+    files = ["--queries", place.queries, "--documents", place.drops, "--output", lines]
+    subprocess.run(mmqjp_command("run", "--engine", "duckdb", *files), check=True, timeout=BATCH_RUN)
+    return lines
+
+
+def _line_ids(lines: Path) -> list[str]:
+    """The ids of the lines of a file, sorted. An id tells the query, the documents and the nodes."""
+    with lines.open("rb") as found:
+        return sorted(str(json.loads(line)["id"]) for line in found)
+
+
+def _completed_by(line: bytes) -> int:
+    """The number of the document that completes the match: of those it is about, the last to come."""
+    return max(int(Path(document).stem) for document in json.loads(line)["documents"])
+
+
+def _latency_line(case: LatencyCase, load: str, phase: LatencyPhase, last: dict[int, float], rate: float) -> Line:
+    seconds = [last[number] - at for number, at in enumerate(phase.times, phase.first) if number in last]
+    assert seconds, f"no document that came in the phase {load!r} has a line"
+    details: dict[str, object] = {f"p{share}_ms": 1000 * percentile(seconds, share) for share in (50, 95, 99)}
+    offered = len(phase.times) / (phase.times[-1] - phase.times[0]) if len(phase.times) > 1 else None
+    details |= {"most_ms": 1000 * max(seconds), "throughput": rate, "documents_a_second": offered}
+    about = {"queries": case.queries, "load": load, "trigger": case.trigger, "documents": len(phase.times)}
+    middle = percentile(seconds, 50)
+    return Line("latency", about, case.engine, case.plan, middle, len(seconds), details=details)
+
+
+LATENCY_COLUMNS = columns(
+    "queries | load | documents | with lines = rows | throughput, documents/s = throughput | "
+    "documents/s = documents_a_second | p50, ms = p50_ms | p95, ms = p95_ms | p99, ms = p99_ms | most, ms = most_ms"
+)
+
+
+def draw_latency(lines: Sequence[Line], prefix: Path) -> None:
+    panels = []
+    for load in ("idle", "half"):
+        of = [line for line in lines if line.case["load"] == load]
+        series = [PlotSeries(share, f"{share}_ms", lines=of) for share in ("p50", "p95", "p99")]
+        panels.append(Panel("queries", "queries", "ms", series, "xy", load))
+    draw_panels(lines, prefix, panels)
+
+
+def bench_latency() -> None:
+    parser = engine_parser("latency", "from the appearance of a file to its output line")
+    parser.add_argument("--trigger", default="1s", metavar="DURATION", help="the service's --trigger; default: 1s")
+    options = parse_options(parser)
+    numbers = options.queries or (QUICK_NUMBERS if options.quick else NUMBERS)
+    plan = options.plan or DEFAULT_PLAN
+    cases = [LatencyCase(number, options.engine, plan, options.trigger) for number in numbers]
+    with interruptible():  # so that the service is ended on SIGTERM, too
+        lines = [line for case in with_progress(cases) for line in measure_latency(case)]
+    report(lines, f"from a file to its line, {options.engine}", LATENCY_COLUMNS, options, draw_latency)
+
+
+# ---------------------------------------------------------------- visitors
+
+PAGE_SECONDS = 30.0
+"""Seconds after which a request has failed."""
+CONNECTIONS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class PageRequest:
+    """The name of the kind of page, and the path."""
+
+    page: str
+    path: str
+
+
+@dataclass(slots=True)
+class PageTimes:
+    """The seconds of each answer by kind of page, how many were put off (503), and the errors."""
+
+    seconds: dict[str, list[float]] = field(default_factory=dict)
+    put_off: dict[str, int] = field(default_factory=dict)
+    wrong: list[str] = field(default_factory=list)
+
+
+class Visitors(AbstractContextManager["Visitors"]):
+    """Inside the context, a thread sends requests at a constant rate, whatever the server does."""
+
+    def __init__(self, url: str, token: str, requests: Iterator[PageRequest], rate: float, times: PageTimes) -> None:
+        self._url, self._requests, self._rate, self._times = url, requests, rate, times
+        self._headers = {"Authorization": f"Bearer {token}"}
+        self._stop = Event()
+        self._thread = Thread(target=lambda: asyncio.run(self._work()), name="visitors", daemon=True)
+
+    def __enter__(self) -> Visitors:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    async def _work(self) -> None:
+        """Puts each request into a queue when it is due. As many tasks as there are connections send them: were all
+        sent at once, those that wait would cost the client's pool time, and so the server its processor."""
+        limits = httpx.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS)
+        waiting = asyncio.Queue[tuple[PageRequest, float]]()
+        async with (
+            httpx.AsyncClient(base_url=self._url, headers=self._headers, limits=limits, timeout=PAGE_SECONDS) as client,
+            asyncio.TaskGroup() as group,  # if one fails, all end
+        ):
+            sending = [group.create_task(self._send(client, waiting)) for _ in range(CONNECTIONS)]
+            due = time.perf_counter()
+            while not self._stop.is_set():
+                waiting.put_nowait((next(self._requests), due))
+                due += 1 / self._rate
+                await asyncio.sleep(max(due - time.perf_counter(), 0))
+            await waiting.join()
+            for task in sending:
+                task.cancel()
+
+    async def _send(self, client: httpx.AsyncClient, waiting: asyncio.Queue[tuple[PageRequest, float]]) -> None:
+        while True:
+            await self._ask(client, *await waiting.get())
+            waiting.task_done()
+
+    async def _ask(self, client: httpx.AsyncClient, request: PageRequest, due: float) -> None:
+        """Sends a request. Its time begins when it was due: that it had to wait for others counts."""
+        try:
+            answer = await client.get(request.path)
+        except httpx.HTTPError as error:
+            self._times.wrong.append(f"{request.path}: {error!r}")
+            return
+        self._times.seconds.setdefault(request.page, []).append(time.perf_counter() - due)
+        if answer.status_code == 503:
+            self._times.put_off[request.page] = self._times.put_off.get(request.page, 0) + 1
+        elif answer.status_code != 200:
+            self._times.wrong.append(f"{request.path}: {answer.status_code} {answer.text[:200]}")
+
+
+PAGE_SAMPLE = 60
+"""The number of queries whose matches and feeds are asked for."""
+
+
+class Pages:
+    """The pages of a site whose store has queries of these names."""
+
+    def __init__(self, url: str, state: Path, names: Sequence[str], seed: int = 5) -> None:
+        self.url, self.token = url, (state / "secrets" / "token").read_text().strip()
+        self._names, self._rng = names, Random(seed)
+        headers = {"Authorization": f"Bearer {self.token}"}
+        self._client = httpx.Client(base_url=url, headers=headers, timeout=PAGE_SECONDS)
+        self._sample = sorted(self._rng.sample(names, min(PAGE_SAMPLE, len(names))))
+
+    def _get(self, path: str) -> httpx.Response:
+        return self._client.get(path).raise_for_status()
+
+    def check(self, state: Path) -> None:
+        """Raises AssertionError unless the pages show what a store in `state` has."""
+        shown = {name: self._get(f"/api/v1/queries/{name}/outputs").json()["outputs"] for name in self._sample}
+        listed = ", ".join(f"'{name}'" for name in self._sample)
+        with Session("duckdb", state=state) as engine:
+            sql = f"SELECT query, id FROM outputs WHERE query IN ({listed}) ORDER BY seq"
+            rows = engine.sql(sql, trusted=True).to_pylist()
+        kept: dict[str, list[str]] = {name: [] for name in self._sample}
+        for row in rows:
+            kept[row["query"]].append(row["id"])
+        for name, outputs in shown.items():
+            ids = [output["id"] for output in outputs]
+            assert set(ids) == set(kept[name][-len(ids) or len(kept[name]) :]), f"/q/{name} shows other outputs"
+            total = self._get(f"/api/v1/queries/{name}").json()["row"]["total"]
+            assert total == len(kept[name]), f"/q/{name} counts {total} outputs of {len(kept[name])}"
+
+    def requests(self) -> Iterator[PageRequest]:
+        """Asks for the addresses of matches and feeds, and returns requests without an end: each kind of page in turn,
+        some more often."""
+        pages = [self._get(f"/q/{name}").text for name in self._sample]
+        matches = [unescape(found) for page in pages for found in re.findall(r'"(/o/[^"]+)"', page)]
+        feeds = [urlsplit(self._get(f"/api/v1/queries/{name}/feed").json()["url"]).path for name in self._sample]
+        return self._requests(matches, feeds)
+
+    def _requests(self, matches: Sequence[str], feeds: Sequence[str]) -> Iterator[PageRequest]:
+        rng = self._rng
+        count = urlencode({"sql": "SELECT count(*) AS answers, max(t1) AS newest FROM answers"})
+        while True:
+            for _ in range(3):
+                yield PageRequest("/q/NAME", f"/q/{rng.choice(self._names)}")
+                yield PageRequest("/o/ID", rng.choice(matches))
+                yield PageRequest("/f/KEY/NAME.atom", rng.choice(feeds))
+            yield PageRequest("/", "/")
+            yield PageRequest("/?search=", f"/?{urlencode({'search': rng.choice(self._names)})}")
+            for page in ("/live", "/new", "/feeds", "/engine", "/sinks"):
+                yield PageRequest(page, page)
+            yield PageRequest("/sql", f"/sql?{count}")
+
+
+# ---------------------------------------------------------------- serve
+
+QUERIES, OUTPUTS, RATE = 10_000, 1_000_000, 50.0
+TURNS, QUICK_TURNS = 12, 4
+SERVE_READY, SERVE_PROCESSED = 600.0, 300.0
+"""The most seconds until the service has started, and until what was dropped is processed."""
+STEP = 1_000
+"""Documents that are processed at once before the service starts."""
+MOST_SLOWER, MOST_P95_MS = 1.1, 200.0
+"""What is promised: the engine is slowed down by a tenth at most, and of any kind of page 95 of 100 are as fast."""
+
+
+@dataclass(frozen=True)
+class ServeCase:
+    """Turns of `files` with and without visitors, each with `documents`."""
+
+    queries: int = QUERIES
+    outputs: int = OUTPUTS
+    rate: float = RATE
+    turns: int = TURNS
+    files: int = 10
+    documents: int = 1_000
+
+    def about(self, page: str) -> dict[str, object]:
+        return {"page": page, "queries": self.queries, "outputs": self.outputs, "pages_a_second": self.rate}
+
+
+def measure_serve(case: ServeCase, kept: Path | None = None) -> list[Line]:
+    """A line for the engine and one for each kind of page. Raises AssertionError if visitors change what comes out, or
+    if a page does not show what the store has; ServiceFailed. The store that is filled is `kept` in a directory for the
+    next time, which begins with it."""
+    with TemporaryDirectory(prefix="mmqjp-serve-") as directory:
+        place, waiting = ServiceFiles(Path(directory)), Path(directory) / "waiting"
+        place.drops.mkdir()
+        waiting.mkdir()
+        place.queries.write_text(script_of(parameters(case.queries)), encoding="utf-8")
+        state, unvisited = place.directory / "state", place.directory / "unvisited"
+        documents = items(1 << 40)
+        if kept is None or not kept.exists():
+            _fill(case, unvisited, documents)
+            if kept is not None:
+                shutil.copytree(unvisited, kept)
+        else:
+            shutil.copytree(kept, unvisited)
+            _pass_over(case, unvisited, documents)
+        shutil.copytree(unvisited, state)
+        names = [f"{number:05}.jsonl" for number in range(2 * case.turns * case.files + 1)]  # one more to begin with
+        for name in names:
+            write_documents(islice(documents, case.documents), waiting / name)
+        address = f"127.0.0.1:{_free_port()}"
+        options = ["--engine", "duckdb", "--state", state, "--address", address, "--lateness", "INF"]
+        options += ["--idle-after", "INF", "--max-ahead", "INF", "--batch-size", case.documents]
+        with RunningService(place, options, "serve") as service:
+            service.wait_until_ready(SERVE_READY)
+            pages = Pages(f"http://{address}", state, [f"q{n + 1}" for n in range(case.queries)])
+            pages.check(unvisited)
+            times = PageTimes()
+            alone, visited = _turns(case, place, [waiting / name for name in names], service, pages, times)
+            service.stop()
+        with _opened(unvisited) as engine, gc_frozen():
+            for name in names:
+                engine.process(list(read_documents(waiting / name)))
+        outputs = _output_ids(state)
+        assert outputs == _output_ids(unvisited), "visitors have changed what comes out"
+        assert not times.wrong, times.wrong[:10]
+        return [_engine_line(case, alone, visited, len(outputs)), *_page_lines(case, times)]
+
+
+def _opened(state: Path) -> Session:
+    return open_unlimited("duckdb", DEFAULT_PLAN, state)
+
+
+def _fill(case: ServeCase, state: Path, documents: Iterator[Document]) -> None:
+    """Fills a store with the outputs of the case."""
+    count = 0
+    with _opened(state) as engine, gc_frozen():
+        engine.subscribe(script_of(parameters(case.queries)))
+        while count < case.outputs:
+            count += len(engine.process([next(documents) for _ in range(STEP)]))
+
+
+def _pass_over(case: ServeCase, state: Path, documents: Iterator[Document]) -> None:
+    """Skips the documents of a store that was filled before. Raises AssertionError if that was for another case."""
+    sql = "SELECT (SELECT count(*) FROM documents) AS documents, (SELECT max(last_seq) FROM answers) AS seq"
+    with _opened(state) as engine:
+        (told,) = engine.sql(sql, trusted=True).to_pylist()
+        assert told["seq"] >= case.outputs - 1 and len(engine.queries()) == case.queries, "the store is another one"
+    next(islice(documents, told["documents"] - 1, None), None)
+
+
+def _turns(
+    case: ServeCase,
+    place: ServiceFiles,
+    files: Sequence[Path],
+    service: RunningService,
+    pages: Pages,
+    times: PageTimes,
+) -> tuple[list[float], list[float]]:
+    """The seconds of each turn without and with visitors."""
+    left, dropped = iter(files), 0
+
+    def is_processed() -> bool:
+        return service.documents() >= dropped
+
+    def process(count: int) -> None:
+        nonlocal dropped
+        for file in islice(left, count):
+            draft = file.with_suffix(".tmp")
+            shutil.copyfile(file, draft)
+            draft.rename(place.drops / file.name)
+            dropped += case.documents
+            service.wait_until(is_processed, SERVE_PROCESSED, f"process {dropped:,} documents")
+
+    process(1)
+    alone, visited = list[float](), list[float]()
+    requests = pages.requests()
+    for turn in range(case.turns):
+        for with_visitors in (False, True) if turn % 2 == 0 else (True, False):
+            if not with_visitors:
+                alone.append(seconds_of(lambda: process(case.files)))
+                continue
+            with Visitors(pages.url, pages.token, requests, case.rate, times):
+                visited.append(seconds_of(lambda: process(case.files)))
+    return alone, visited
+
+
+def _output_ids(state: Path) -> list[str]:
+    """The ids of all outputs of a store, sorted."""
+    with _opened(state) as engine:
+        return sorted(engine.sql("SELECT id FROM outputs", trusted=True)["id"].to_pylist())
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def _engine_line(case: ServeCase, alone: list[float], visited: list[float], outputs: int) -> Line:
+    # Two turns at a time: with visitors first in one and last in the other, so that what comes back in each second
+    # turn, such as a checkpoint of the store, is in both.
+    starts = range(0, len(visited), 2)
+    slower = median(sum(visited[start : start + 2]) / sum(alone[start : start + 2]) for start in starts)
+    documents = case.files * case.documents
+    details = {
+        "slower": slower,
+        "most_slower": MOST_SLOWER,
+        "documents_a_second": documents / median(visited),
+        "documents_a_second_alone": documents / median(alone),
+    }
+    about, seconds = case.about(""), median(visited)
+    return Line("serve", about, "duckdb", DEFAULT_PLAN, seconds, outputs, "nobody visits", 1 / slower, details=details)
+
+
+def _page_lines(case: ServeCase, times: PageTimes) -> Iterator[Line]:
+    for page, seconds in sorted(times.seconds.items()):
+        details: dict[str, object] = {f"p{share}_ms": 1000 * percentile(seconds, share) for share in (50, 95)}
+        details |= {"most_p95_ms": MOST_P95_MS, "put_off": times.put_off.get(page, 0)}
+        middle = percentile(seconds, 50)
+        yield Line("serve", case.about(page), "duckdb", DEFAULT_PLAN, middle, len(seconds), details=details)
+
+
+SERVE_COLUMNS = columns(
+    "page | queries | pages/s = pages_a_second | visits | p50, ms = p50_ms | p95, ms = p95_ms | put off = put_off | "
+    "documents/s = documents_a_second | alone = documents_a_second_alone | slower",
+    page=lambda line: line.case["page"] or "the engine",
+    visits=lambda line: line.rows if line.case["page"] else None,
+)
+
+
+def bench_serve() -> None:
+    parser = benchmark_parser("serve", "what visitors of the page cost the engine, and how long they wait", plot=False)
+    parser.add_argument("--rate", type=float, default=RATE, metavar="N", help="pages a second; default: 50")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the filled store in DIR, and begin with it")
+    options = parser.parse_args()
+    turns = QUICK_TURNS if options.quick else TURNS
+    cases = [ServeCase(queries, rate=options.rate, turns=turns) for queries in options.queries or [QUERIES]]
+    with interruptible():  # so that the service is ended on SIGTERM, too
+        lines = [line for case in with_progress(cases) for line in measure_serve(case, options.keep)]
+    report(lines, "the page beside the engine", SERVE_COLUMNS, options)

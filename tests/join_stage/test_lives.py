@@ -1,0 +1,238 @@
+"""An engine of any plan beside one of the plan `basic` in memory: both find the same, whatever happens in between."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from join_stage import duckdb
+from join_stage.duckdb import DuckDBEngine
+from join_stage.protocol import PLANS, JoinEngine
+from join_stage.signature import disk, join
+from join_stage.spark import tasks
+from join_stage.spark.tasks import SpreadMatches
+from join_stage.tables import RUNS, runs_manifest
+from join_stage.views import CACHE_BYTES, ROW_BYTES, VALUE_BYTES
+from mmqjp.tables.schema import SCHEMA
+from templates.witness import NO_WITNESSES, Witnesses
+from tests.generate.joins import SECOND, JoinCase, random_join_case, sorted_rows
+from tests.generate.seeds import seeds
+from tests.support.in_turn import in_turn
+from tests.support.stores import TABLES
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Step = tuple[str, int]
+Opener = Callable[[Path, str, int], JoinEngine]
+
+BOUNDS = (0, 300, 1_000, 3_000, 10_000, CACHE_BYTES)
+
+
+def open_duckdb(directory: Path, plan: str, cache_bytes: int) -> JoinEngine:
+    return DuckDBEngine(directory, plan, schema=SCHEMA, cache_bytes=cache_bytes)
+
+
+def random_steps(rng: Random) -> list[Step]:
+    kinds = ("roll back", "roll back", "reopen", "other plan", "drop", "put", "bound", "forget", "wait", "evict")
+    chosen = rng.choices(kinds, k=rng.choice((0, 1, 1, 2, 3)))
+    return [(kind, rng.randrange(30 if kind == "evict" else 6)) for kind in chosen]
+
+
+class Twins:
+    """An engine with a plan on disk, and one with `basic` in memory, which see the same."""
+
+    def __init__(self, opener: Opener, directory: Path, case: JoinCase, plan: str, bound: int = CACHE_BYTES) -> None:
+        self._opener, self._directory, self._case, self._plan, self.bound = opener, directory, case, plan, bound
+        self._standing = dict.fromkeys(range(len(case.templates)))
+        self.engine: Any = None
+        self._open(plan)
+        self._basic = DuckDBEngine(plan="basic", schema=SCHEMA)
+        self._put(self._basic)
+        self.spread = 0
+
+    def _open(self, plan: str) -> None:
+        self.engine = self._opener(self._directory, plan, self.bound)
+        self._put(self.engine)
+
+    def _put(self, engine: JoinEngine) -> None:
+        for number in self._standing:
+            engine.put_rows(*self._case.templates[number])
+
+    def run(self, steps: Sequence[Sequence[Step]]) -> int:
+        """Runs all batches, each after some steps. Returns the number of matches."""
+        matches = 0
+        try:
+            for (first, witnesses), before in zip(self._case.batches, steps, strict=True):
+                for step in before:
+                    self._step(step, first, witnesses)
+                matches += self._join(first, witnesses)
+                assert not self._has_views or self.engine.counters()["bytes"] <= self.bound
+            self._check_files()
+            return matches
+        finally:
+            self.engine.close()
+            self._basic.close()
+
+    def _step(self, step: Step, first: int, witnesses: Witnesses) -> None:
+        kind, number = step
+        place = number % len(self._case.templates)
+        both: list[JoinEngine] = [self.engine, self._basic]
+        match kind:
+            case "roll back":
+                self._join(first, witnesses, number % 2 * 10, commit=False)
+            case "reopen" | "other plan":  # what was not committed and what was cached is gone
+                self.engine.close()
+                self._open(self._plan if kind == "reopen" else PLANS[number % len(PLANS)])
+            case "drop" if place in self._standing:
+                del self._standing[place]
+                for engine in both:
+                    engine.drop_rows(*self._case.templates[place])
+            case "put" if place not in self._standing:
+                self._standing[place] = None
+                for engine in both:
+                    engine.put_rows(*self._case.templates[place])
+            case "evict":
+                for engine in both:
+                    engine.begin()
+                    engine.evict(number * SECOND)
+                    engine.commit()
+            case "bound" if self._has_views:
+                plan = self.engine._plan
+                self.bound = getattr(plan, "_cache", plan).bound = BOUNDS[number]
+            case "forget":  # as after a commit that failed
+                self.engine.begin()
+                if isinstance(self.engine, DuckDBEngine):
+                    self.engine._settle()
+                    self.engine._connection.rollback()
+                self.engine.rollback()
+            case "wait":  # the next commit takes over what is being merged
+                stored = getattr(getattr(self.engine._plan, "_join", None), "_stored", None)
+                for merge in stored._merges if stored else ():
+                    merge.wait()
+
+    def _join(self, first: int, witnesses: Witnesses, evicted: int = 0, *, commit: bool = True) -> int:
+        found = []
+        before = self._cached() if not commit else None
+        for engine in (self.engine, self._basic):
+            engine.begin()
+            engine.append("documents", documents(witnesses))
+            matches = engine.join(witnesses, first, self._case.scope)
+            self.spread += isinstance(matches, SpreadMatches)
+            found.append(sorted_rows(matches))
+            if evicted:
+                engine.evict(evicted * SECOND)
+            engine.commit() if commit else engine.rollback()
+        assert found[0] == found[1]
+        self._check_views()
+        if before is not None:
+            assert self._cached() <= before, "nothing is in the cache that was not there"
+        return len(found[0])
+
+    @property
+    def _has_views(self) -> bool:
+        return hasattr(self.engine._plan, "view_cache")
+
+    def _cached(self) -> Counter[tuple[object, ...]]:
+        return rows(self.engine._plan.view_cache()) if self._has_views else Counter()
+
+    def _check_views(self) -> None:
+        """Each cached slice is what R_doc and R_bin say; together they take what is counted, within the bound."""
+        if not self._has_views:
+            return
+        cached = self.engine._plan.view_cache()
+        values = Counter(cached["strval"].to_pylist())
+        defined = rows(
+            self.engine.select(
+                "SELECT d.strval, d.docid, b.var1, b.var2, b.node1, b.node2 "
+                "FROM r_doc d JOIN r_bin b ON b.docid = d.docid AND b.node2 = d.node JOIN r_docts t "
+                "ON t.docid = d.docid"
+            )
+        )
+        assert rows(cached) == Counter({row: n for row, n in defined.items() if row[0] in values})
+        counted = self.engine.counters()
+        size = sum(VALUE_BYTES + len(value.encode()) + n * ROW_BYTES for value, n in values.items())
+        assert (counted["values"], counted["bytes"]) == (len(values), size)
+
+    def _check_files(self) -> None:
+        """Files are removed after the commit that no longer names them."""
+        if self._plan == "signature":
+            self.engine.begin()
+            self.engine.join(NO_WITNESSES, 10**6, self._case.scope)  # which opens the runs
+            self.engine.commit()
+            manifest = runs_manifest(self.engine)
+            named = set() if manifest is None else {name for name, _ in json.loads(manifest)["runs"]}
+            folder = self._directory / RUNS
+            assert named <= {path.name for path in folder.iterdir()} if folder.exists() else not named
+
+
+def rows(table: pa.Table) -> Counter[tuple[object, ...]]:
+    return Counter(tuple(row.values()) for row in table.to_pylist())
+
+
+def documents(witnesses: Witnesses) -> pa.Table:
+    empty: dict[str, object] = {"id": "", "stream": "S", "xml": "", "kind": "external"}
+    lists = ("parts", "part_ids", "source_ids", "source_streams", "bound_docids", "bound_nodes")
+    found = [{**row, **empty, **{name: [] for name in lists}} for row in witnesses.r_docts.to_pylist()]
+    return pa.Table.from_pylist(found, schema=TABLES["documents"])
+
+
+@pytest.mark.parametrize(("seed", "plan"), in_turn(seeds(6, 600), ("signature", "views")))
+def test_all_plans_find_the_same_whatever_happens(seed: int, plan: str, tmp_path: Path, monkeypatch):
+    rng = Random(seed)
+    monkeypatch.setattr(join, "MOST_IN_MEMORY", rng.choice([0, 0, 40, 200]))
+    monkeypatch.setattr(disk, "PIECE", 16)
+    monkeypatch.setattr(duckdb, "STALE_ROWS", rng.choice([1, duckdb.STALE_ROWS]))
+    batches = rng.choice([4, 8])
+    case = random_join_case(seed, templates=3, batches=batches, documents=rng.choice([3, 4]), in_order=seed % 3 == 0)
+    steps = [random_steps(rng) for _ in range(batches)]
+    Twins(open_duckdb, tmp_path, case, plan, rng.choice(BOUNDS)).run(steps)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("plan", ["views", "signature"])
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_happens_on_spark(seed: int, plan: str, spark: SparkSession, tmp_path: Path, monkeypatch):
+    """With 4 documents a batch, tasks join some batches, and the driver others alone."""
+    from join_stage.spark import views
+    from join_stage.spark.engine import SparkEngine
+
+    def opener(directory: Path, plan: str, cache_bytes: int) -> JoinEngine:
+        return SparkEngine(spark, directory, plan, schema=SCHEMA, cache_bytes=cache_bytes)
+
+    rng = Random(seed)
+    monkeypatch.setattr(views, "MERGE", 3)
+    monkeypatch.setattr(join, "MOST_IN_MEMORY", 0)
+    monkeypatch.setattr(disk, "PIECE", 16)
+    monkeypatch.setattr(tasks, "LEAST_DOCUMENTS", rng.choice([1, 1, 100]))
+    case = random_join_case(seed, templates=3, batches=5, documents=4, in_order=seed % 2 == 0)
+    twins = Twins(opener, tmp_path, case, plan, rng.choice((10_000, CACHE_BYTES)))
+    twins.run([random_steps(rng) for _ in case.batches])
+    assert twins.spread or plan == "views" or tasks.LEAST_DOCUMENTS > 1
+    assert not (tmp_path / "view_cache").exists(), "the files went with the engine"
+
+
+@pytest.mark.parametrize("bound", [0, 1_000, CACHE_BYTES])
+def test_hits_and_evictions_of_the_view_cache(bound: int, tmp_path: Path):
+    case = random_join_case(11, templates=4, batches=5)
+    twins = Twins(open_duckdb, tmp_path, case, "views", bound)
+    counted = {}
+
+    def last(step: Step, first: int, witnesses: Witnesses) -> None:
+        counted.update(twins.engine.counters())
+
+    twins._step = last  # type: ignore[method-assign]
+    assert twins.run([*([] for _ in case.batches[1:]), [("count", 0)]]) > 20
+    if bound == CACHE_BYTES:
+        assert counted["hits"] > 0 and counted["evictions"] == 0 and 0 < counted["misses"] <= counted["values"]
+    else:
+        assert counted["evictions"] > 0
+    if not bound:
+        assert (counted["hits"], counted["values"]) == (0, 0)
