@@ -1,4 +1,4 @@
-"""The engine that users import: what it returns shows itself in notebooks, and it explains queries and outputs."""
+"""The engine that users import: its results render in notebooks, and it explains queries and outputs."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from mmqjp.answers.fan_out import SHOWN, Outputs, OutputStream
 from mmqjp.engine import Session
 
 WIDTH = 100
-"""The characters of a line of text that explains."""
+"""Characters per line of explanations."""
 
 _Stream = TypeVar("_Stream", bound=OutputStream)
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """A text, and how a notebook shows it. Printed, it is the text."""
+    """A text with its rendering in a notebook. Printed, it is the text."""
 
     text: str
     html: str
@@ -40,23 +40,23 @@ class Engine(engine.CoreEngine):
         """Processes a batch of documents and returns the outputs that it completes, in the order of output lines. A
         notebook shows them with their documents.
 
-        A document that is refused becomes a dead letter: `last_dead_letters` returns those of the batch, and the logger
-        "mmqjp" gets a warning. The batch is committed whole or not at all. Raises StoreError, OutOfMemory if the batch
-        is too large, and whatever iterating `documents` raises.
+        A refused document becomes a dead letter: `last_dead_letters` returns those of the batch, and the logger "mmqjp"
+        gets a warning. The batch is committed whole or not at all. Raises StoreError, OutOfMemory if the batch is too
+        large, and whatever iterating `documents` raises.
         """
         return self._shown(super().process(documents), lambda outputs: len(outputs))
 
     def outputs(self, after: int = -1) -> OutputStream:
-        """Returns an iterable of the stored outputs whose `seq` is greater than `after`, in the order of `seq`. A
-        notebook shows them with their documents.
+        """Returns an iterable of the stored outputs with `seq` greater than `after`, in order of `seq`. A notebook
+        shows them with their documents.
 
-        A consumer that remembers the last `seq` can resume from it, also after a restart. Raises StoreError.
+        A consumer can resume from the last `seq` it has seen, also after a restart. Raises StoreError.
         """
         return self._shown(super().outputs(after), lambda _: self.last_seq - after)
 
     def explain(self, name: str) -> Explanation:
-        """Returns how the queries of a name are run and what they share: a text, which a notebook shows with a picture
-        of their join graphs. Raises UnknownQuery if there is none, and StoreError."""
+        """Explains how the queries of a name run and what they share; a notebook adds a picture of their join graphs.
+        Raises UnknownQuery, StoreError."""
         from mmqjp.explain.explanation import CostInfo, explanation
         from mmqjp.explain.pictures import join_graphs
         from mmqjp.explain.plan import estimates
@@ -73,8 +73,8 @@ class Engine(engine.CoreEngine):
         return Explanation("\n".join(lines).rstrip(), explanation_html(lines, picture))
 
     def why(self, id: str | int) -> Explanation:
-        """Returns why an output came about, given its id, a beginning of it that no other has, or its number (`seq`).
-        Raises NoOutput if there is no such output, and StoreError."""
+        """Explains an output, given its id, a unique prefix of it, or its number (`seq`). Raises NoOutput,
+        StoreError."""
         from rich.console import Console
 
         from mmqjp.present.item import TimeFormat
@@ -88,8 +88,6 @@ class Engine(engine.CoreEngine):
         return Explanation(text.file.getvalue().rstrip(), why_html(found, TimeFormat()))
 
     def _shown(self, outputs: _Stream, count: Callable[[_Stream], int]) -> _Stream:
-        """Has a notebook show the first of some outputs with their documents."""
-
         def html() -> str | None:
             if self._is_closed:
                 return None  # documents cannot be read any more
@@ -105,7 +103,7 @@ class Engine(engine.CoreEngine):
         return outputs
 
     def _session(self) -> Session:
-        """The same engine, with what a session adds: it has no state of its own."""
+        """The same engine as a session, which has no state of its own."""
         session = Session.__new__(Session)
         session.__dict__ = self.__dict__
         return session

@@ -1,21 +1,7 @@
-"""The automaton of an event query with CEL's operators, after Cayuga.
-
-The automaton of a PATTERN, after SASE+: a state for each variable, or for each set of variables; with ERRORS, for
-each letter.
-
-What the match windows of a PATTERN leave out before anything is matched, as lines of text.
-
-The shapes of documents: two documents have one shape if the same paths of names lead to their nodes.
-
-Automata of event statements: the states where events wait, the edges that lead from one to the next, and by what
-index the events of an edge are found.
-
-The event statements of a script, compiled: of each its operators in normal form, and the plan of all of them.
-
-The conditions of PATTERN statements as they are written.
-
-The names of the nodes of a PATTERN's output: they say which event filled which variable.
-"""
+"""Automata of event queries with CEL's operators, after Cayuga, and of PATTERN statements, after SASE+. A compiled
+event statement becomes a StateDiagram: states where events or runs wait, the edges between them, and the index by which
+each edge finds its events. Also numbers documents by shape (the set of their paths), and maps the node names in a
+PATTERN's output to the events that filled its variables."""
 
 from __future__ import annotations
 
@@ -88,12 +74,11 @@ from xscl.syntax import EventQuery, Script
 
 @dataclass(frozen=True, slots=True)
 class DiagramEdge:
-    """What leads from one state to another.
+    """A transition between two states.
 
-    `kind` is start, forward, feeds, which gives a state its right events, or, of FOLD, rebind, which leads back to its
-    state. What NEXT does not take stays where it is. Of a PATTERN it is begin, take, ignore, proceed, end, or unless:
-    such an event keeps runs from going on. `stream` is read, `does` has the operators or conditions on the way, and
-    `found_by` says how the events are found.
+    `kind` is start, forward, feeds (delivers right events to a state), or, for FOLD, rebind (a loop). For a PATTERN it
+    is begin, take, ignore, proceed, end, or unless (an event that stops runs). `stream` is read, `does` has the
+    operators or conditions on the way, and `found_by` the indexes that find the events.
     """
 
     kind: str
@@ -106,10 +91,10 @@ class DiagramEdge:
 
 @dataclass(frozen=True, slots=True)
 class DiagramState:
-    """A state: the start, one where events wait, at most for `keeps`, or the final one.
+    """The start, a state where events wait, at most for `keeps`, or the final state.
 
-    `operator` is the m-op that keeps them, -1 if there is none, `row` the statement's row of its `rows`, and `shared`
-    has the names of the other statements with this row.
+    `operator` is the number of the m-op that stores them (-1: none), `row` the statement's row of its `rows`, and
+    `shared` names the other statements with this row.
     """
 
     number: int
@@ -123,8 +108,8 @@ class DiagramState:
 
 @dataclass(frozen=True, slots=True)
 class StateDiagram:
-    """The states of a statement, the start first and the final one last, and the edges between them. Of a PATTERN,
-    `windows` says what its match windows leave out before anything is matched."""
+    """The states of a statement, the start first and the final one last, and their edges. `windows` describes how a
+    PATTERN's match windows prefilter events."""
 
     states: tuple[DiagramState, ...]
     edges: tuple[DiagramEdge, ...]
@@ -132,8 +117,7 @@ class StateDiagram:
 
 
 def static_index(clauses: Clauses) -> list[str]:
-    """Returns by what an index over constants finds whom an event concerns, given conditions on the event alone;
-    nothing if there are none."""
+    """Describes the constant index that finds the statements an event concerns; `clauses` test the event alone."""
     if not clauses or () in clauses:
         return []
     keys: dict[str, None] = {}
@@ -146,7 +130,7 @@ def static_index(clauses: Clauses) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class NamedStatement:
-    """An event query: its name, its text, and its operators."""
+    """An event query: its name, text and operators."""
 
     name: str
     text: str
@@ -154,7 +138,7 @@ class NamedStatement:
 
 
 class EventProgram:
-    """Event queries, numbered from 0, in a plan of their own that nothing runs."""
+    """Event queries, numbered from 0, in a private plan that is never run."""
 
     def __init__(self, statements: Sequence[NamedStatement], rules: Iterable[RuleName] = RULE_NAMES) -> None:
         self.statements = statements
@@ -169,15 +153,12 @@ class EventProgram:
         return RowUsers(self.plan, self._added, range(len(self.statements)))
 
     def sharing(self, number: int) -> list[str]:
-        """Returns the names of the other statements that share operators with one: rows of the same m-ops."""
         return list(dict.fromkeys(self.statements[other].name for other in self.users.sharing(number)))
 
     def last(self, number: int) -> int:
-        """Returns the m-op whose events are those of a statement."""
         return self._added.bound(number)[0].mops[-1].number
 
     def users_of_mops(self) -> Mapping[int, Sequence[str]]:
-        """Returns for each m-op the names of the statements that have a row of it."""
         found: dict[int, dict[str, None]] = {}
         for number, one in enumerate(self.statements):
             for mop in self._added.bound(number)[0].mops:
@@ -188,7 +169,6 @@ class EventProgram:
 
     @cached_property
     def readers(self) -> Mapping[str, Sequence[str]]:
-        """For each event stream the names of the queries that read it."""
         found: dict[str, dict[str, None]] = {}
         for one in self.statements:
             for stream in read_by(one.stream):
@@ -197,7 +177,6 @@ class EventProgram:
 
 
 def compile_statements(script: Script) -> list[NamedStatement]:
-    """Returns the event queries of a correct script."""
     schemas = schemas_of(script)
     named = zip(script.all_queries, script.names(), strict=True)
     return [
@@ -216,7 +195,7 @@ def registered_statements(
 
 
 def operators_of(stream: algebra.Statement) -> list[algebra.Statement]:
-    """Returns a stream and all that it is made of, inputs first."""
+    """Returns a stream and all its inputs, inputs first."""
     match stream:
         case Events() | Pattern() | NearPattern():
             return [stream]
@@ -227,7 +206,7 @@ def operators_of(stream: algebra.Statement) -> list[algebra.Statement]:
 
 
 def event_retention(stream: algebra.Statement) -> int | None:
-    """Returns how long an event can matter to a stream, in microseconds: 0 if nothing is kept, None for ever."""
+    """Returns how long an event can matter to a stream, in microseconds: 0 if nothing is stored, None for ever."""
     longest = 0
     for one in operators_of(stream):
         if isinstance(one, Next | Fold | Pattern | NearPattern):
@@ -243,13 +222,10 @@ _TITLES = {Next: "waits for its first partner", Fold: "a run that may go on", Ag
 
 
 def operators_automaton(program: EventProgram, number: int) -> StateDiagram:
-    """Returns the automaton of a statement that is no PATTERN, in its plan."""
     return _AutomatonBuilder(program, number).made()
 
 
 class _AutomatonBuilder:
-    """Makes the automaton of one statement from its normal form."""
-
     def __init__(self, program: EventProgram, number: int) -> None:
         self._program, self._number = program, number
         self._bound: BoundForm = program.users.bound(number)
@@ -292,7 +268,7 @@ class _AutomatonBuilder:
     # ------------------------------------------------------------ edges
 
     def _into(self, place: int, target: int, behind: tuple[int, ...]) -> Iterator[DiagramEdge]:
-        """Yields the edges by which what a node makes reaches a state. `behind` are the selections on the way."""
+        """Yields the edges by which a node's output reaches a state. `behind` are the selections on the way."""
         operator = self._operator(place)
         inputs = self._nodes[place].inputs
         if isinstance(operator, Filter | Select):
@@ -307,7 +283,6 @@ class _AutomatonBuilder:
             yield self._out(place, target, "forward", behind)
 
     def _out(self, place: int, target: int, kind: str, behind: tuple[int, ...]) -> DiagramEdge:
-        """The edge out of a state, with the selections behind it."""
         does, found = self._chain(behind)
         state = self._state_of[place]
         if isinstance(self._operator(place), Aggregate):
@@ -317,7 +292,6 @@ class _AutomatonBuilder:
         return DiagramEdge(kind, state, target, stream, does, (*found_before, *self._indexes(place), *found))
 
     def _read(self, place: int) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
-        """What an edge reads: the stream, and the selections before it."""
         chain: list[int] = []
         while isinstance(self._operator(place), Filter | Select):
             chain.insert(0, place)
@@ -337,7 +311,6 @@ class _AutomatonBuilder:
     # ------------------------------------------------------------ texts
 
     def _text(self, place: int) -> str:
-        """An operator with the constants of the statement."""
         operator = self._operator(place)
 
         def value(one: Value, bare: bool = True) -> str:
@@ -366,7 +339,6 @@ class _AutomatonBuilder:
         return "" if text == "TRUE" else text
 
     def _constant(self, place: int, parameter: Parameter) -> str:
-        """A constant of the statement: it stands in its row."""
         mop = self._bound.mops[place]
         column = mop.rows.parameters[self._bound.places[place][parameter.index]]
         value = column[self._rows[place]]
@@ -375,7 +347,6 @@ class _AutomatonBuilder:
         return constant_text(float(value))
 
     def _indexes(self, place: int) -> tuple[str, ...]:
-        """How the events are found for which an operator's condition may hold."""
         operator, mop = self._operator(place), self._bound.mops[place]
         indexed = mop.placement is not None and mop.placement.hashed
         match operator:
@@ -403,8 +374,7 @@ def _named(text: str, name: str) -> str:
 
 
 def window_lines(pattern: Pattern) -> tuple[str, ...]:
-    """Returns how events and windows are left out before a pattern is matched: by a filter, by keys, and by what each
-    window has to have. None if its windows do not say whether there is a match."""
+    """Describes how match windows prefilter events: a filter, keys, and what each window must contain."""
     windows = match_windows(pattern)
     return () if windows is None else tuple(_lines(pattern, windows))
 
@@ -460,7 +430,7 @@ STRATEGIES = {
 
 
 def pattern_condition_text(condition: EventCondition, names: Names, variables: Sequence[Variable]) -> str:
-    """Returns a condition of a pattern with these variables; nothing if it always holds."""
+    """Returns a condition with the pattern's variables; "" if it always holds."""
     if condition == AllOf():
         return ""
     texts = {name: referent_text(of, variables) for name, of in names}
@@ -468,12 +438,10 @@ def pattern_condition_text(condition: EventCondition, names: Names, variables: S
 
 
 def all_written(conjuncts: Sequence[WhereConjunct], pattern: Pattern) -> str:
-    """Returns conjuncts as one condition; nothing if there are none."""
     return " AND ".join(pattern_condition_text(one.condition, one.names, pattern.variables) for one in conjuncts)
 
 
 def referent_text(of: Referent, variables: Sequence[Variable]) -> str:
-    """Returns how something of a match is written, such as `p[i-1].price`."""
     name = variables[of.variable].name
     if isinstance(of, Length):
         return f"{name}.LEN"
@@ -488,7 +456,6 @@ def referent_text(of: Referent, variables: Sequence[Variable]) -> str:
 
 
 def component_text(variable: Variable) -> str:
-    """Returns a component of SEQ."""
     one = f"{variable.source.stream}{'+' if variable.kleene else ''} {variable.name}{'[]' if variable.kleene else ''}"
     return f"~({one})" if variable.negated else one
 
@@ -509,7 +476,6 @@ _IGNORED = {
 
 
 def pattern_automaton(program: EventProgram, number: int, pattern: Pattern | NearPattern) -> StateDiagram:
-    """Returns the automaton of a PATTERN statement in its plan."""
     making = _OfLetters if isinstance(pattern, NearPattern) else _OfSets if _has_sets(pattern) else _OfRuns
     return making(program, number, pattern).made()  # type: ignore[arg-type]  # each takes its own
 
@@ -519,8 +485,6 @@ def _has_sets(pattern: Pattern) -> bool:
 
 
 class _PatternAutomatonBuilder:
-    """What all of them have: the row of the plan, which every state stands for."""
-
     def __init__(self, program: EventProgram, number: int, pattern: Pattern | NearPattern) -> None:
         bound = program.users.bound(number)
         mop, (row,) = bound.mops[-1], program.users.rows(number).values()
@@ -540,8 +504,6 @@ class _PatternAutomatonBuilder:
 
 
 class _OfPattern(_PatternAutomatonBuilder, ABC):
-    """What patterns without ERRORS have."""
-
     def __init__(self, program: EventProgram, number: int, pattern: Pattern) -> None:
         super().__init__(program, number, pattern)
         self._pattern = pattern
@@ -552,7 +514,6 @@ class _OfPattern(_PatternAutomatonBuilder, ABC):
         return all_written(tests, self._pattern)
 
     def _found_by(self, variable: int, *phases: Phase) -> tuple[str, ...]:
-        """Returns how the events of a variable are found: by conditions on these alone, in the order of the plan."""
         template = self._template
         assert isinstance(template, Pattern)
         tests = [*template.conjuncts, *template.kills]
@@ -568,10 +529,9 @@ class _OfPattern(_PatternAutomatonBuilder, ABC):
 
     @abstractmethod
     def _is_static(self, one: WhereConjunct, template: Pattern) -> bool:
-        """Whether the kernel tests a condition on an event before it looks at what waits."""
+        """Whether the kernel tests a condition on an event before it reads the waiting runs."""
 
     def _unless(self) -> Iterator[DiagramEdge]:
-        """Yields edges of negated variables."""
         for at, one in enumerate(self._pattern.variables):
             if one.negated:
                 tests = [test for test in self._pattern.kills if test.variable == at]
@@ -582,7 +542,6 @@ class _OfPattern(_PatternAutomatonBuilder, ABC):
                 )
 
     def _runs_found_by(self, variable: int) -> tuple[str, ...]:
-        """Returns how the runs are found that an event of a negated variable ends."""
         return ()
 
     def _having(self) -> tuple[str, ...]:
@@ -593,8 +552,6 @@ class _OfPattern(_PatternAutomatonBuilder, ABC):
 
 
 class _OfRuns(_OfPattern):
-    """Makes the automaton of a pattern without SET: runs wait in its states."""
-
     def __init__(self, program: EventProgram, number: int, pattern: Pattern) -> None:
         super().__init__(program, number, pattern)
         assert isinstance(self._template, Pattern)
@@ -604,12 +561,11 @@ class _OfRuns(_OfPattern):
         return next(self._hash(one.edge) for one in self._compiled.negations if one.variable == variable)
 
     def _hash(self, edge: Compiled) -> tuple[str, ...]:
-        """Returns by what value an event finds the runs of an edge."""
         assert isinstance(self._template, Pattern)
         return () if edge.equal_test is None else (f"hash: {all_written([edge.equal_test], self._template)}",)
 
     def _hash_from(self, state: int, stream: int, edge: Compiled) -> tuple[str, ...]:
-        """Returns the same for an edge from a state, if events of its stream look at no other runs there."""
+        """Like `_hash` for an edge from a state, if events of its stream probe no other runs there."""
         return self._hash(edge) if self._compiled.is_hashed(state, stream) else ()
 
     def _is_static(self, one: WhereConjunct, template: Pattern) -> bool:
@@ -649,7 +605,7 @@ class _OfRuns(_OfPattern):
 
 
 class _OfSets(_OfPattern):
-    """Makes the automaton of a pattern with SET: a state for each set, whose events are looked for together."""
+    """One state per set of a pattern with SET: events of a set are searched together."""
 
     def _is_static(self, one: WhereConjunct, template: Pattern) -> bool:
         return is_alone(one, template)
@@ -680,7 +636,7 @@ class _OfSets(_OfPattern):
 
 
 class _OfLetters(_PatternAutomatonBuilder):
-    """Makes the automaton of a pattern with ERRORS: a state for each letter, of which some may be left out."""
+    """A state for each letter of a pattern with ERRORS; some letters may be missing."""
 
     def __init__(self, program: EventProgram, number: int, pattern: NearPattern) -> None:
         super().__init__(program, number, pattern)
@@ -728,13 +684,13 @@ def _some(text: str) -> tuple[str, ...]:
 
 
 MOST_SHAPES = 10_000
-"""How many shapes are told apart. Documents of further ones count as one shape."""
+"""Maximum number of distinct shapes. Documents of further shapes count as one."""
 
 _REST = b""
 
 
 def document_shape(root: etree._Element) -> bytes:
-    """A digest of the set of paths in a document, those of attributes included."""
+    """A digest of the set of element and attribute paths in a document."""
     paths: set[bytes] = set()
     above = [b""]
     for event, element in etree.iterwalk(root, events=("start", "end")):
@@ -753,17 +709,17 @@ def _digest(above: bytes, name: str) -> bytes:
 
 
 class Shapes:
-    """Counts documents by shape, numbered from 1 in the order in which they are met."""
+    """Counts documents by shape, numbered from 1 in order of first occurrence."""
 
     def __init__(self) -> None:
         self._numbers: dict[bytes, int] = {}
         self.met: Counter[int] = Counter()
-        """How many documents of each shape there were."""
+        """Documents of each shape."""
         self.shown: Counter[int] = Counter()
-        """How many of them were shown, as the caller counts them."""
+        """Documents of each shape that were shown, counted by the caller."""
 
     def number(self, root: etree._Element) -> int:
-        """The number of a document's shape, which is counted."""
+        """Counts the document; returns its shape's number."""
         shape = document_shape(root)
         if shape not in self._numbers and len(self._numbers) >= MOST_SHAPES:
             shape = _REST
@@ -777,8 +733,8 @@ _NAME = re.compile(r"(\w+)(?:\[(\d+)\])?(?:\.e\d+)?")
 
 @dataclass(frozen=True, slots=True)
 class Filler:
-    """An event of a match: its variable, or its letter, its place among the events of that, from 0, and the nodes that
-    the output has of it, in the order of time: several if it is a published one, which has several events behind it."""
+    """An event of a match: its variable or letter, its index there, from 0, and its nodes in the output in order of
+    time. A published event has several."""
 
     variable: str
     place: int
@@ -802,12 +758,11 @@ Filler(variable='p', place=1, roots=(1,))]
 
 
 def is_pattern(text: str) -> bool:
-    """Returns whether the text of a registered query is that of a PATTERN statement."""
     return text.startswith("PATTERN ")
 
 
 def named_reason(nodes: Mapping[str, int | str]) -> Reason:
-    """Returns what an output of a PATTERN says by itself: its variables, in the order of time."""
+    """Returns the reason that a PATTERN's output alone gives: its variables, in order of time."""
     named = list(dict.fromkeys(name.partition(".")[0] for name in nodes))
     return Reason(
         conditions=(ShownCondition((f"{', '.join(named)}: the pattern's conditions hold for these events",)),)

@@ -1,7 +1,5 @@
-"""Cuts a query block into stages: from its first step on, each asks for one more name or condition.
-
-Tries a query block on documents: how many it matches, and which part of it matches nothing.
-"""
+"""Cuts a query block into stages, each with one more step or condition, and counts the documents that match each. The
+first stage without a match shows which part of the block fails; a hint says what the documents have instead."""
 
 from __future__ import annotations
 
@@ -22,10 +20,8 @@ from xscl.syntax import Block
 
 @dataclass(frozen=True, slots=True)
 class BlockStage:
-    """The beginning of a block, as a path whose `steps` bind nothing. `span` is that of what it asks for last.
-
-    That is the name of the last step of the path `above`, or a `condition` on the node at its end.
-    """
+    """A prefix of a block, as a path whose `steps` bind nothing. `span` is that of its last requirement: the name of
+    the last step of the path `above`, or a `condition` on the node at its end."""
 
     steps: tuple[Step, ...]
     span: Span
@@ -34,8 +30,7 @@ class BlockStage:
 
 
 def stages(steps: tuple[Step, ...]) -> list[BlockStage]:
-    """The stages of a path from the document, in the order of the text. A document that matches one matches those
-    before it, and one that matches the last matches the path."""
+    """Returns the stages of a path in text order: each implies those before it, and the last is the whole path."""
     return list(_stages(steps))
 
 
@@ -69,7 +64,7 @@ def _arms(expr: Expr) -> Iterator[Expr]:
 
 
 def _needed(arm: Expr) -> Iterator[Rel]:
-    """The paths that must match for an arm to hold: a comparison with a path that matches nothing is false."""
+    """The paths that must match for an arm to hold: comparing with a path without matches is false."""
     match arm:
         case Rel():
             yield arm
@@ -78,22 +73,21 @@ def _needed(arm: Expr) -> Iterator[Rel]:
 
 
 def _unbound(steps: tuple[Step, ...]) -> tuple[Step, ...]:
-    """A path that binds nothing."""
     return stages(steps)[-1].steps if steps else ()
 
 
 VALUE_WIDTH = 40
-"""How many characters of a value are shown."""
+"""Characters shown of a value."""
 
 _HERE = "here"
 
 
 @dataclass(frozen=True, slots=True)
 class BlockTrial:
-    """What a block matched in the documents of its stream.
+    """How many of the stream's documents match a block.
 
-    `counts` has, for each of `stages`, how many documents match it. `left_out` counts documents that took too long.
-    `hint` says what may be meant by the first stage that matches nothing; it is empty if all do.
+    `counts` has the number for each of `stages`. `left_out` counts documents that took too long. `hint` suggests a fix
+    for the first stage without matches, or is empty.
     """
 
     block: Block
@@ -105,17 +99,16 @@ class BlockTrial:
 
     @property
     def matched(self) -> int:
-        """How many documents the whole block matches."""
         return self.counts[-1]
 
     @property
     def failed(self) -> int | None:
-        """The number of the first stage that matches nothing, if one does."""
+        """Index of the first stage without matches; None if all match."""
         return self.counts.index(0) if 0 in self.counts else None
 
 
 def try_block(block: Block, trees: Sequence[ParsedDocument], namespaces: Mapping[str, str]) -> BlockTrial:
-    """Tries a block, which has spans, on the documents of its stream."""
+    """Tries a block, which has spans, on documents of its stream."""
     found = stages(block.steps)
     builder = PatternBuilder(namespaces)
     parts = [PreparedNode(builder.path(stage.steps)) for stage in found]
@@ -132,17 +125,16 @@ def try_block(block: Block, trees: Sequence[ParsedDocument], namespaces: Mapping
 
 
 def counts_of(reached: Mapping[int, int], stages: int) -> list[int]:
-    """How many documents match each of some stages, given how many match just the first n of them."""
+    """Turns the number of documents that match just the first n stages into documents that match each stage."""
     return [sum(count for last, count in reached.items() if last > number) for number in range(stages)]
 
 
 def hint_of(stage: BlockStage, builder: PatternBuilder, trees: Sequence[ParsedDocument]) -> str:
-    """What may be meant by a stage that matches none of some documents."""
     return _Hints(builder, trees).of(stage)
 
 
 def reached_of(parts: Sequence[PreparedNode], tree: ParsedDocument, take: Take | None = None) -> int:
-    """How many of the stages a document matches: they get stricter. `take` is that of `has_match`."""
+    """Returns how many of the ever stricter stages a document matches. `take` is that of `has_match`."""
     if has_match(parts[-1], tree, take):
         return len(parts)
     low, high = 0, len(parts) - 1
@@ -156,13 +148,10 @@ def reached_of(parts: Sequence[PreparedNode], tree: ParsedDocument, take: Take |
 
 
 class _Hints:
-    """Looks up in documents what a stage may mean that matches none of them."""
-
     def __init__(self, builder: PatternBuilder, trees: Sequence[ParsedDocument]) -> None:
         self._builder, self._trees = builder, trees
 
     def of(self, stage: BlockStage) -> str:
-        """What to do about a stage."""
         if stage.condition is None:
             return self._name(stage.above)
         for path, _ in _operands(stage.condition):
@@ -180,7 +169,6 @@ class _Hints:
             return True
 
     def _name(self, path: tuple[Step, ...]) -> str:
-        """What there is in place of the last step of a path."""
         *above, last = path
         wanted, sign = last.test.local, "@" if last.test.kind == "attribute" else ""
         own: Counter[str] = Counter()
@@ -215,14 +203,13 @@ class _Hints:
         return f"there are {listed}{' and others' if len(local_names) > 8 else ''}"
 
     def _numbers(self, above: tuple[Step, ...], tree: ParsedDocument) -> list[int] | None:
-        """The elements at the end of a path; None if it is empty, and so leads to the document itself."""
+        """The elements at the end of a path; None if it is empty: the document itself."""
         if not above:
             return None
         last = replace(above[-1], var=_HERE)
         return list(elements(naming(self._builder.path((*above[:-1], last)), (_HERE,)), tree))
 
     def _values(self, stage: BlockStage) -> str:
-        """The most frequent values of what a condition compares, with its functions applied."""
         found = [] if stage.condition is None else _operands(stage.condition)
         path, functions = found[0] if found else (Rel(), ())
         steps = (*stage.above, *path.steps)
@@ -241,8 +228,6 @@ class _Hints:
 
 
 class _Names:
-    """The names below some elements of a document, or below the document itself (None)."""
-
     def __init__(self, tree: ParsedDocument, numbers: list[int] | None, *, deep: bool) -> None:
         everything: Sequence[int] = range(len(tree.elements))
         below: Sequence[int]
@@ -263,7 +248,7 @@ class _Names:
 
 
 def _operands(expr: Expr, functions: tuple[str, ...] = ()) -> list[tuple[Rel, tuple[str, ...]]]:
-    """The paths in a condition, in the order of the text, and the functions around each, the innermost first."""
+    """The paths in a condition, in text order, each with the functions around it, the innermost first."""
     match expr:
         case Rel():
             return [(expr, functions)]

@@ -1,10 +1,6 @@
-"""The output of `explain`: each query from its text to the SQL that answers it (thesis 6.2 to 6.4), in 100 columns.
-
-What `explain` says of event statements: the automaton of each, its rows, and the plan of all, before and after the
-optimiser's rules.
-
-The event statements of a script as tables: what is defined, who reads it, what queries keep and share.
-"""
+"""The output of `explain`, 100 columns wide. Shows each query from its text to the SQL that answers it (thesis 6.2 to
+6.4), or, for an event statement, its automaton, its rows, and the plan of all statements before and after the
+optimiser's rules; also tables of definitions and queries."""
 
 from __future__ import annotations
 
@@ -65,7 +61,6 @@ from xscl.syntax import EventDefinition
 
 
 def automaton(program: EventProgram, number: int) -> StateDiagram:
-    """Returns the automaton of a statement in its plan."""
     stream = program.statements[number].stream
     if isinstance(stream, Pattern | NearPattern):
         return pattern_automaton(program, number, stream)
@@ -73,14 +68,12 @@ def automaton(program: EventProgram, number: int) -> StateDiagram:
 
 
 def automaton_lines(program: EventProgram, number: int) -> Iterator[str]:
-    """Yields the lines that explain an event query by its automaton."""
     yield "  automaton"
     yield from _automaton_lines(automaton(program, number))
     yield from wrapped(f"shares operators with {_other_queries(program.sharing(number))}", 2)
 
 
 def explanation_json(program: EventProgram, number: int) -> dict[str, Any]:
-    """Returns the same of one query as a JSON object."""
     one = program.statements[number]
     return {"query": one.name, "text": one.text, "automaton": asdict(automaton(program, number)),
             "shares_with": program.sharing(number)}  # fmt: skip
@@ -120,13 +113,13 @@ def _other_queries(names: Sequence[str]) -> str:
 
 
 HEADINGS = ("rule", "m-ops", "rows", "stores", "aggregations")
-"""Of the table of rules: operators and their rows, sets of rows that keep what waits, and how often the events of a
-time are aggregated."""
+"""Columns of the table of rules. `stores` are sets of rows with waiting events; `aggregations` are per point in
+time."""
 
 
 def plan_explanation(registry: Registry, rules: Sequence[RuleName], *, joined: bool) -> Iterator[str]:
-    """Yields the lines of the plan of all queries without rules, what each rule does, and the plan after them. `joined`
-    says whether the rule for value joins is on."""
+    """Yields the plan of all queries without rules, the effect of each rule, and the final plan. `joined`: the rule for
+    value joins is on."""
     statements = registered_statements(registry)
     before, after = whole_plan(registry, (), joined=False), whole_plan(registry, rules, joined=joined)
     yield from _titled("plan before the rules", plan_lines(before))
@@ -142,8 +135,6 @@ def plan_explanation(registry: Registry, rules: Sequence[RuleName], *, joined: b
 
 
 def _join_steps(before: Sequence[Operation], after: Sequence[Operation], *, joined: bool) -> Iterator[tuple[str, ...]]:
-    """Yields how many joins and filters of documents there are, and their rows, without the rule for them and with
-    it."""
     for title, plan in (("documents", before), (JOIN_RULE, after)):
         if title == JOIN_RULE and not joined:
             yield title, "is off", "", "", ""
@@ -153,7 +144,6 @@ def _join_steps(before: Sequence[Operation], after: Sequence[Operation], *, join
 
 
 def _steps(statements: Sequence[NamedStatement], rules: Sequence[RuleName]) -> Iterator[tuple[str, ...]]:
-    """Yields a row for each rule: what there is with it and those before it."""
     yield HEADINGS
     yield "none", *_sizes(statements, ())
     for place, name in enumerate(RULE_NAMES):
@@ -176,7 +166,7 @@ def _sizes(statements: Sequence[NamedStatement], rules: Sequence[RuleName]) -> t
 
 
 def _aggregations(plan: EventPlan) -> int:
-    """How often the events of a time are aggregated: for each store of AGGREGATE, or once for all that share that."""
+    """How often events of one time are aggregated: per AGGREGATE store, or once for all that share it."""
     partials = plan.partials().values()
     together = {mop.number for mops in partials for mop in mops}
     own = (mop for mop in plan if mop.placement is not None and is_aggregate(mop.placement))
@@ -184,7 +174,7 @@ def _aggregations(plan: EventPlan) -> int:
 
 
 def _stores(mop: MOp) -> int:
-    """How many sets of rows of an m-op look at an event or keep instances together."""
+    """How many sets of rows of an m-op read an event or store instances together."""
     classes = RowClasses(mop.rows)
     classes.add(mop.rows.numbers())
     return len(set(classes.of_row[mop.rows.numbers()].tolist()))
@@ -201,14 +191,12 @@ QUERY_COLUMNS = ("event query", "reads", "operators", "keeps for", "shares opera
 
 
 def definition_row(definition: EventDefinition, program: EventProgram) -> tuple[str, ...]:
-    """Returns the row of a definition: its name, its stream of documents, its attributes, and the queries over it."""
     attributes = (name if kind == "string" else f"{name} (number)" for name, kind in schema_of(definition))
     readers = program.readers.get(definition.name, ())
     return definition.name, definition.block.stream, ", ".join(attributes), _name_list(readers)
 
 
 def summary_row(number: int, program: EventProgram) -> tuple[str, ...]:
-    """Returns the row of a query: its name, what it reads, its operators, how long it keeps events, who shares them."""
     one = program.statements[number]
     return (
         one.name,
@@ -230,7 +218,6 @@ def _retention(statement: NamedStatement) -> str:
 
 
 def _name_list(names: Sequence[str]) -> str:
-    """A list of names, cut short; nobody is -."""
     shown = list(islice(names, MAX_NAMES))
     return ", ".join([*shown, *(["and more"] if len(names) > len(shown) else [])]) or "-"
 
@@ -240,12 +227,12 @@ ARRAY = "[{}]"
 
 
 MOST_COMPARED = 5_000
-"""With how many registered event queries one is compared."""
+"""Maximum number of registered event queries that one is compared with."""
 
 
 @dataclass(frozen=True)
 class CostInfo:
-    """Estimated costs, and the plan that was measured last with its costs by template."""
+    """Estimated costs, the plan last measured, and its costs by template."""
 
     estimates: Estimates | None
     measured: tuple[str, Mapping[int, Cost]] | None
@@ -253,12 +240,10 @@ class CostInfo:
 
 
 def explanation(registry: Registry, names: Container[str], plan: str, known: CostInfo) -> Iterator[str]:
-    """Returns the lines that explain the queries of some names under a plan."""
     return explanation_of(registry, [s for s in registry.subscriptions.values() if s.name in names], plan, known)
 
 
 def explanation_of(registry: Registry, chosen: Iterable[Subscription], plan: str, known: CostInfo) -> Iterator[str]:
-    """Yields the lines that explain some queries under a plan."""
     writer = _Explanation(registry, plan, known)
     for subscription in chosen:
         yield from writer.query(subscription)
@@ -277,7 +262,7 @@ def explanation_of(registry: Registry, chosen: Iterable[Subscription], plan: str
 
 
 class _Explanation:
-    """Explains one query after another. Spells out a template only the first time."""
+    """Explains queries one by one; spells out a template only the first time."""
 
     def __init__(self, registry: Registry, plan: str, known: CostInfo) -> None:
         self._registry, self._plan, self._costs_known = registry, plan, known
@@ -295,7 +280,6 @@ class _Explanation:
         yield from self._targets(subscription, 2)
 
     def _events(self, query: Subscription) -> Iterator[str]:
-        """Explains an event query by its operators."""
         events = self._registry.events
         yield from wrapped(query.text, 2)
         yield ""
@@ -326,7 +310,6 @@ class _Explanation:
                     yield from indented(self._hidden(side), indent)
 
     def _hidden(self, side: Side) -> Iterator[str]:
-        """Explains the inner join behind a side, indented."""
         assert side.hidden is not None
         hidden = side.hidden
         yield ""
@@ -340,7 +323,6 @@ class _Explanation:
         yield from self._targets(self._registry.hidden(hidden.stream), 4)
 
     def _target(self, target: Target) -> Iterator[str]:
-        """Explains one conjunctive query."""
         self.explained.append(target)
         conjunct, placement = target.conjunct, target.placement
         shape = self._registry.catalog.templates[placement.template]
@@ -400,7 +382,6 @@ class _Explanation:
         return (target for target in targets if target.template == template)
 
     def _costs(self, target: Target, shape: Shape) -> Iterator[str]:
-        """Explains the estimated and measured costs of a row and its template."""
         number, variables_of = target.template, self._registry.catalog.variables_of
         yield f"  plan {self._plan}"
         guess = self._costs_known.estimates
@@ -462,7 +443,6 @@ def _normal_form(normal: NormalQuery, publishes: bool) -> Iterator[str]:
 
 
 def _partners(normal: NormalQuery) -> Iterator[str]:
-    """Yields what a partner of an absence's left input would have, a disjunct at a time."""
     for number, absent in enumerate(normal.absent):
         equal = [pair for pair in absent.joins if many_valued(pair[0].functions) is None]
         conditions = [f"{term_text(left)} = {term_text(right)}" for left, right in equal]
@@ -484,8 +464,7 @@ def _entry(key: str, value: Term | str) -> str:
 
 
 def _minor_nodes(target: Target) -> list[tuple[str, ...]]:
-    """Returns a row per node of the minor, in the template's numbering: node, side, shared variable, name in the query,
-    definition."""
+    """Returns node, side, shared variable, name and definition of each node of the minor, in template order."""
     rows = {}
     ids = target.catalog.variables_of(target.row)
     for label, side, minor, slots in zip(

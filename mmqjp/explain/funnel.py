@@ -1,14 +1,7 @@
-"""The funnel of a query: what its blocks and joins find in documents, of the disjunct that comes furthest.
-
-Documents are looked at one by one. With one document for each block, the first stage that nothing passes says why these
-documents give no output.
-
-Joins what two inputs bound, stage by stage, and says of the first that nothing passes what there is instead.
-
-Verdicts: why some documents give no output of a query, or which outputs they give. Pure functions of both.
-
-Explains why outputs came about: looks up their documents and queries, many at a time, and finds their reasons.
-"""
+"""Explains why documents give no output of a query, or which outputs they give. The funnel evaluates the blocks and
+joins stage by stage, counts what passes each stage, and keeps the disjunct that gets furthest; with one document per
+block, the first stage that nothing passes is the verdict. Evidence finds the reasons of outputs in stored matches and
+documents."""
 
 from __future__ import annotations
 
@@ -61,23 +54,23 @@ from xscl.algebra.trees import PatternNode, naming
 from xscl.algebra.values import Expr
 
 MOST_PAIRS = 200_000
-"""Of a join, at most so many pairs of bindings are looked at."""
+"""Maximum number of binding pairs examined per join."""
 
 RowPair = tuple[BindingRow, BindingRow]
 
 MOST_NEAR, MOST_COMPARED, LONGEST_COMPARED = 3, 1_000, 200
-"""So many values that are nearly equal are looked for, among so many values of so many characters."""
+"""Limits for near misses: values reported, values compared, and characters per value."""
 
 _DIFFER = {"lower-case": "case", "normalize-space": "spaces", "canonical-url": "the form of the address"}
-"""What texts differ in that a function makes equal."""
+"""How texts differ that a function makes equal."""
 
 _DONE = 9, 0
-"""How far those come that pass all stages."""
+"""The rank of documents that pass all stages."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Test:
-    """A stage after the equalities: the pairs that pass, and what is said of pairs none of which does."""
+    """A stage after the equalities: the pairs that pass, and the message if none does."""
 
     kind: StageKind
     reached: tuple[int, int]
@@ -88,9 +81,9 @@ class _Test:
 
 @dataclass(eq=False)
 class JoinPairs:
-    """What a conjunctive query found in the rows of its two inputs: its `stages` up to the first that nothing passes,
-    the pairs that pass all, and, if none does, those `before` that stage. `ties` are the pairs that only equal times
-    keep from being in order. `reached` tells how far it came: the number of the stage and a part of it."""
+    """The result of a conjunctive query over the rows of its two inputs. `stages` end with the first that nothing
+    passes; if none is left, `before` has the pairs before that stage. `ties` counts pairs out of order only because of
+    equal times. `reached` is the number of the last stage and a part of it."""
 
     stages: list[FunnelStage] = field(default_factory=list)
     pairs: list[RowPair] = field(default_factory=list)
@@ -100,8 +93,8 @@ class JoinPairs:
 
 
 class JoinTester:
-    """Tries one conjunctive query, whose operator and window are given, on rows of its inputs. `mirror` is that of
-    JOIN UNORDERED. `take` is told of the steps that it takes."""
+    """Tries one conjunctive query with a given operator and window. `mirror` is that of JOIN UNORDERED. `take` is
+    called with the steps done."""
 
     def __init__(
         self,
@@ -121,7 +114,7 @@ class JoinTester:
         self._are_blocks = conjunct.left.hidden is None and conjunct.right.hidden is None
 
     def tried(self, lefts: Sequence[BindingRow], rights: Sequence[BindingRow]) -> JoinPairs:
-        """Returns what it finds in rows, of which there are some on either side."""
+        """Joins rows; neither side may be empty."""
         trial = JoinPairs()
         self._are_single = len({row.docids for row in lefts}) == len({row.docids for row in rights}) == 1
         if not self._equalities(trial, lefts, rights):
@@ -154,7 +147,7 @@ class JoinTester:
     # ------------------------------------------------------------ equalities
 
     def _equalities(self, trial: JoinPairs, lefts: Sequence[BindingRow], rights: Sequence[BindingRow]) -> bool:
-        """Adds a stage for each equality, up to the first that no value satisfies. Returns whether there is none."""
+        """Adds a stage per equality, up to the first that no value satisfies. Returns whether all are satisfied."""
         for number, pair in enumerate(self._conjunct.equalities()):
             left, right = (self._values(rows, term) for rows, term in zip((lefts, rights), pair, strict=True))
             common = len(left.keys() & right.keys()) if self._are_single else shared(left, right)
@@ -294,7 +287,7 @@ class JoinTester:
             return True
 
     def _ties(self, pairs: Iterable[RowPair]) -> int:
-        """How many pairs of documents would match but for their equal times, in whichever order."""
+        """Counts pairs of documents, in either order, that fail only because of equal times."""
         residual = self._conjunct.residual
         passed = (p for p in pairs if self._within(p) and all(self._holds(expr, p) for expr in residual))
         return len({tuple(sorted((left.docids, right.docids))) for left, right in passed})
@@ -332,7 +325,7 @@ def _is_told_otherwise(pairs: list[RowPair]) -> tuple[str, str]:
 
 
 def _near(left: DocumentsByText, right: DocumentsByText, functions: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """Yields values of both sides that are nearly equal: equal by functions, or else by their letters."""
+    """Yields nearly equal values of both sides: equal after a function, or else by their letters."""
     if functions:
         by_value: dict[str, list[str]] = {}
         for text in right:
@@ -350,34 +343,33 @@ def _near(left: DocumentsByText, right: DocumentsByText, functions: tuple[str, .
 
 
 def _is_tie(left: BindingRow, right: BindingRow) -> bool:
-    """Whether an input ends just when the other begins, and they are made of different documents."""
+    """Whether one input ends as the other begins, and they share no documents."""
     sources = [{source for record in row.documents for source in record.sources} for row in (left, right)]
     return left.t1 == right.t0 and not sources[0] & sources[1]
 
 
 STEPS, LEAST_STEPS, STEPS_FOR_A_DOCUMENT = 6_000_000, 300_000, 300_000
-"""How many steps all funnels of a question take, about as many microseconds; how many one takes at least; and how many
-are taken in one document."""
+"""Step limits, about a microsecond each: for all funnels of a request, at least for each funnel, and for each
+document."""
 
 _Rank = tuple[int, ...]
-"""How far documents come: into which input of a join or the join itself, and there to which stage."""
+"""How far documents get: the input of a join or the join itself, and the stage there."""
 
 
 def steps_for(funnels: int) -> int:
-    """Returns how many steps each of so many funnels takes."""
     return max(STEPS // max(funnels, 1), LEAST_STEPS)
 
 
 class FunnelExhausted(Exception):
-    """The funnel has taken all its steps."""
+    """The funnel has used up its steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class FunnelResult:
-    """What a query found: its `stages` in the order of their evaluation, inner joins first. `rows` are bindings that
-    pass all of them. If there are none, `before` are the pairs that pass all of a join but its last stage. `ties`
-    counts the pairs of the last join that only equal times keep from being in order. `left_out` documents are too
-    large to search; if it is `incomplete`, there was too much to look at all."""
+    """The result of a query. `stages` are in evaluation order, inner joins first; `rows` are bindings that pass all. If
+    there are none, `before` has the pairs that pass all but the last stage of a join. `ties` counts pairs of the last
+    join out of order only because of equal times. `left_out` documents are too large to search; `incomplete`: the step
+    limit was reached."""
 
     stages: tuple[FunnelStage, ...]
     rows: tuple[BindingRow, ...] = ()
@@ -389,19 +381,15 @@ class FunnelResult:
 
     @property
     def failed(self) -> FunnelStage | None:
-        """The first stage that nothing passes."""
         return next((stage for stage in self.stages if not stage.found), None)
 
     @property
     def found(self) -> int:
-        """How many choices of documents pass all stages."""
         return len({row.docids for row in self.rows})
 
 
 @dataclass(eq=False)
 class _Join:
-    """A join of two inputs, or the one block of a filter."""
-
     conjunct: Conjunct
     op: JoinOp | None
     window: int | None
@@ -417,8 +405,6 @@ _Input = BlockRows | list[_Join]
 
 @dataclass(eq=False)
 class _Work:
-    """The steps that remain: in all, and in the document that is looked at."""
-
     left: int
     here: int = 0
 
@@ -432,8 +418,8 @@ class _Work:
 
 
 class Funnel:
-    """Looks at documents for a query. With `selects`, what it SELECTs and tells once is bound, too, and so are the
-    variables to `keep`."""
+    """Evaluates a query over single documents. With `selects`, it also binds SELECT and ONCE variables; it always binds
+    those in `keep`."""
 
     def __init__(
         self, query: ReadableQuery, *, selects: bool = False, keep: Collection[str] = (), steps: int = STEPS
@@ -450,7 +436,7 @@ class Funnel:
         self._top = self._joins(normal.conjuncts, normal.op, normal.window, mirror, kept, 0)
 
     def look(self, record: Record, blocks: Collection[int]) -> None:
-        """Looks at one more document for some blocks, by their numbers from 0. Frees its tree."""
+        """Evaluates blocks, numbered from 0, over one more document. Frees its tree."""
         try:
             for (number, _), trial in self._trials.items():
                 if number in blocks:
@@ -462,11 +448,10 @@ class Funnel:
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether it looks at no more documents."""
         return self._incomplete
 
     def result(self) -> FunnelResult:
-        """Returns what it found. The steps for the joins are counted anew."""
+        """Joins what was found. The step count starts again for the joins."""
         self._work.left, self._work.here = self._steps, self._steps
         try:
             found = self._best(self._top)
@@ -510,7 +495,6 @@ class Funnel:
     # ------------------------------------------------------------ evaluation
 
     def _best(self, joins: Sequence[_Join]) -> FunnelResult:
-        """What the conjunctive query found that came furthest, with the rows of all."""
         results = [self._result(join) for join in joins]
         best = max(results, key=lambda result: (result.rank, result.found))
         rows = tuple(row for result in results for row in result.rows)
@@ -552,18 +536,17 @@ def _blocks(side: Side) -> int:
 
 
 MOST_ORDERS = 3
-"""Of a query with at most so many blocks, its documents are tried in every order, else in the one that is given."""
+"""Queries with at most this number of blocks try documents in every order, others only in the given one."""
 
 VerdictKind = StageKind | Literal["output", "paused", "newer", "too large"]
 
 MOST_LISTED = 20
-"""At most so many outputs are listed."""
+"""Maximum number of outputs listed."""
 
 
 @dataclass(frozen=True, slots=True)
 class GivenOutput:
-    """An output that documents give: its id, the interval of the documents, and what it says of that which its query
-    tells once."""
+    """An output: its id, the interval of its documents, and its ONCE value."""
 
     id: str
     t0: int
@@ -573,12 +556,11 @@ class GivenOutput:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a query makes of documents, each in the block of its place in `documents`; blocks without one have None.
+    """The result of a query for documents, each in the block of its place in `documents` (None: no document).
 
-    The `kind` is that of the first stage that nothing passes, with its `part` of the query, `message` and `hint`. It is
-    "newer" if the query does not see a document because it was registered later, "paused" if it was paused when the
-    document came, "too large" if that cannot be found out, and "output" if there are outputs, which are `given`.
-    `stages` are those that were evaluated, up to that one.
+    `kind` is that of the first stage that nothing passes, with its `part` of the query, `message` and `hint`; or
+    "newer" (the query was registered after a document came), "paused" (it was paused then), "too large" (undecided), or
+    "output" with the outputs `given`. `stages` are those evaluated, up to that one.
     """
 
     query: Subscription
@@ -594,7 +576,7 @@ class Verdict:
 
 
 def orders(documents: Sequence[Record], blocks: int) -> Iterator[tuple[Record | None, ...]]:
-    """Yields the ways in which documents may stand in the blocks of a query, that of the order given first."""
+    """Yields the assignments of documents to blocks, the given order first."""
     every = permutations(documents) if blocks <= MOST_ORDERS else iter((tuple(documents),))
     met = set[tuple[int | None, ...]]()
     for ordered in every:
@@ -608,7 +590,7 @@ def orders(documents: Sequence[Record], blocks: int) -> Iterator[tuple[Record | 
 
 
 def verdict(query: Subscription, readable: ReadableQuery, documents: Sequence[Record], steps: int = STEPS) -> Verdict:
-    """Returns what a query makes of documents, one for each block. To find that takes about so many steps at most."""
+    """Returns the verdict for documents, one for each block. `steps` bounds the work."""
     placed = tuple(documents)
     if (unseen := _unseen(query, documents)) is not None:
         return Verdict(query, placed, *unseen, rank=(-1,))
@@ -623,7 +605,7 @@ def verdict(query: Subscription, readable: ReadableQuery, documents: Sequence[Re
 
 
 def of_result(query: Subscription, documents: tuple[Record | None, ...], result: FunnelResult) -> Verdict:
-    """Returns the verdict of what a funnel found that has no rows."""
+    """Returns the verdict of a funnel result without rows."""
     failed, is_alone = result.failed, None not in documents
     if result.incomplete or failed is None or (is_alone and result.left_out):
         what = "a document is too large to search, or has too many bindings"
@@ -637,12 +619,10 @@ def of_result(query: Subscription, documents: tuple[Record | None, ...], result:
 
 
 def furthest_verdict(verdicts: Iterable[Verdict]) -> Verdict:
-    """Returns the verdict that came furthest, the first of several."""
     return max(verdicts, key=lambda one: one.rank)
 
 
 def _unseen(query: Subscription, documents: Sequence[Record]) -> tuple[VerdictKind, str, str] | None:
-    """Why a query does not see documents; None if it does."""
     appeared = [at for record in documents for at in record.appeared]
     if query.sees(appeared):
         return None
@@ -654,7 +634,7 @@ def _unseen(query: Subscription, documents: Sequence[Record]) -> tuple[VerdictKi
 def _given(
     query: Subscription, readable: ReadableQuery, rows: Iterable[BindingRow], records: Mapping[int, Record]
 ) -> Iterator[GivenOutput]:
-    """Yields the outputs of rows in which all variables of SELECT are bound, each once."""
+    """Yields the outputs of rows that bind all SELECT variables, each once."""
     normal = readable.normal
     terms = [entry.value for entry in normal.entries if isinstance(entry.value, Term)]
     found: dict[str, tuple[BindingRow, set[OnceKey]]] = {}
@@ -675,20 +655,20 @@ def _given(
 
 
 MAX_REASON_STEPS = 200_000
-"""The most steps that the search for one reason takes: about a second."""
+"""Step limit of the search for one reason: about a second."""
 
 MOST_QUERIES = 100
-"""For an answer of an earlier store, at most so many queries of its name are tried."""
+"""Maximum number of same-named queries tried for an answer of an earlier store."""
 
 MOST_NAMES = 10_000
-"""Removed queries are kept for so many names."""
+"""Removed queries are cached for this number of names."""
 
 
 HasText = CompiledQuery | Subscription
 
 
 class Evidence:
-    """Finds the reasons of outputs in the matches and documents that an engine stores."""
+    """Finds the reasons of outputs in an engine's stored matches and documents."""
 
     def __init__(self, engine: Session) -> None:
         self._engine = engine
@@ -696,11 +676,8 @@ class Evidence:
         self._selecting: dict[str, bool] = {}
 
     def of(self, outputs: Sequence[Output]) -> list[Reason | None]:
-        """Returns the reason of each output.
-
-        None if it cannot be told: a document is no longer stored, or it has so many nodes that the search takes too
-        long. Raises StoreError.
-        """
+        """Returns the reason of each output; None if a document is no longer stored or the search takes too long.
+        Raises StoreError."""
         behind = self._engine.matches_behind(outputs)
         found = self._engine.records.found({docid for of_one in behind.values() for _, ids in of_one for docid in ids})
         known = found | self._engine.records.found({part for record in found.values() for part in record.parts})
@@ -709,7 +686,7 @@ class Evidence:
         return reasons
 
     def has_select(self, name: str) -> bool:
-        """Returns whether a query of a name selects values, instead of whole documents."""
+        """Whether the query selects values instead of whole documents."""
         if name not in self._selecting:
             if len(self._selecting) >= MOST_NAMES:
                 self._selecting.clear()
@@ -739,7 +716,7 @@ class Evidence:
         return None
 
     def _queries(self, name: str, form: str | None) -> list[HasText]:
-        """The queries of a name with the form of an answer. Answers of earlier stores have None: all of the name."""
+        """The queries of a name with the form of an answer; None, as in earlier stores, means all of the name."""
         living = (query for query in self._engine.registry.named(name) if form in (None, query.form_id))
         found: list[HasText] = list(islice(living, 1 if form else MOST_QUERIES))
         if found:

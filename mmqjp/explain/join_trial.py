@@ -1,9 +1,6 @@
-"""Tries the equalities of join predicates on documents: how many values either side has, and how many both have.
-
-Reasons: searches the documents of an output for the bindings that made it, and says which conditions held.
-
-What the conditions of a query block found in a document that it matches: each condition, with its values.
-"""
+"""Reasons of outputs, and trials of join predicates. ReasonSearch searches the documents of an output for the bindings
+that caused it and reports the conditions that held, with their values; `try_joins` counts the distinct values on each
+side of every equality and how many are shared."""
 
 from __future__ import annotations
 
@@ -59,19 +56,19 @@ from xscl.printer import to_xscl
 from xscl.syntax import Block, Input, Join, SelectItems, SubQuery
 
 TRIED = (("lower-case",), ("normalize-space",), ("normalize-space", "lower-case"), ("canonical-url",))
-"""The functions that might make values equal that mean the same, the innermost first."""
+"""Functions that might equate values with the same meaning, the innermost first."""
 
 _END = "end"
 
 DocumentsByText = dict[str, list[tuple[str, int]]]
-"""Texts, each with at most two documents that have it: their streams and numbers in them."""
+"""Maps a text to at most two documents that have it, as stream and number."""
 
 
 @dataclass(frozen=True, slots=True)
 class JoinTrial:
-    """What an equality found. `left` and `right` count distinct values; `shared` those that two different documents
-    have. If there are none, `functions` around both sides would give `shared_then`; or else the texts that are `near`
-    are nearest, which `instead` finds."""
+    """The result of an equality. `left` and `right` count distinct values, `shared` those in two different documents.
+    If `shared` is 0, `functions` around both sides would give `shared_then`; failing that, `near` has the nearest
+    texts."""
 
     span: Span
     left: int
@@ -85,7 +82,7 @@ class JoinTrial:
 
 @dataclass(frozen=True, slots=True)
 class _Operand:
-    """A node of a block, or of a path from there, with functions applied to its text, the innermost first."""
+    """A node of a block or a path from it, with functions applied to its text, the innermost first."""
 
     block: int
     var: str
@@ -97,23 +94,20 @@ _Scope = Mapping[str, _Operand]
 
 
 def try_joins(source: Input, sample: Sample, namespaces: Mapping[str, str]) -> list[JoinTrial]:
-    """Tries each equality between two blocks of a source, which has spans. Windows and other conditions of the joins
-    are not looked at, nor is a name that a `SELECT *` in parentheses makes."""
+    """Tries each equality between two blocks of a source, which has spans. Ignores windows, other conditions, and names
+    that a `SELECT *` in parentheses defines."""
     trial = _Trial(sample, namespaces)
     trial.scope(source)
     return trial.found
 
 
 class _Trial:
-    """Collects what the equalities of one source `found`."""
-
     def __init__(self, sample: Sample, namespaces: Mapping[str, str]) -> None:
         self._sample, self._build = sample, PatternBuilder(namespaces)
         self._blocks: list[tuple[Block, PatternNode]] = []
         self.found: list[JoinTrial] = []
 
     def scope(self, source: Input) -> _Scope:
-        """Tries the equalities of a source. Returns what its names stand for."""
         match source:
             case Block():
                 pattern = self._build.path(source.steps)
@@ -165,19 +159,18 @@ class _Trial:
 
 
 def note(values: DocumentsByText, text: str, documents: Sequence[tuple[str, int]]) -> None:
-    """Notes that documents have a value."""
+    """Adds documents to a value; two at most."""
     known = values.setdefault(text, [])
     known += [one for one in documents if one not in known][: 2 - len(known)]
 
 
 def shared(left: DocumentsByText, right: DocumentsByText) -> int:
-    """How many values are in two different documents."""
     return sum(1 for text, ones in left.items() if any(one != other for one in ones for other in right.get(text, ())))
 
 
 def mended(left: DocumentsByText, right: DocumentsByText) -> tuple[tuple[str, ...], int]:
-    """The functions, the innermost first, that would make values of two sides equal, and how many; () and 0 if none
-    would."""
+    """Returns the functions, the innermost first, that would equate values of both sides, and how many values; () and 0
+    if none."""
     for functions in TRIED:
         if then := shared(_derived(left, functions), _derived(right, functions)):
             return functions, then
@@ -214,7 +207,7 @@ def _operand(expr: Expr, names: _Scope) -> _Operand | None:
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """The conditions in the filters of a query, by their XPath text, as its text has them, and what builds paths."""
+    """The filter conditions of a query by their XPath text, and the builder of paths."""
 
     conditions: Mapping[str, Expr]
     builder: PatternBuilder
@@ -222,7 +215,7 @@ class Filters:
 
 @lru_cache(maxsize=256)
 def filters_of(text: str) -> Filters:
-    """Returns the conditions in the filters of a query, given its text as stores have it."""
+    """Returns the filter conditions of a query, given its stored text."""
     script = parse_script(text, stored=True)
     builder = PatternBuilder(dict(script.namespaces))
     found = {
@@ -237,8 +230,8 @@ def filters_of(text: str) -> Filters:
 def findings(
     pattern: PatternNode, tree: ParsedDocument, nodes: Mapping[str, Node], filters: Filters, place: int, take: Take
 ) -> Iterator[ShownCondition]:
-    """Yields the conditions of a pattern with what they found in a document, at nodes that its variables have. `place`
-    is that of the document among those of the output."""
+    """Yields the conditions of a pattern with their values in a document, at the given nodes. `place` is the document's
+    index in the output."""
     if not any(node.conditions for node in pattern.walk()):
         return
     named = _numbered(pattern)
@@ -267,7 +260,6 @@ def _found(
     place: int,
     take: Take,
 ) -> ShownCondition:
-    """A condition on a node, with the values that it compares."""
     operands: dict[str, Operand] = {}
     paths: list[Rel] = []
 
@@ -289,7 +281,6 @@ def _found(
 
 
 def _holds(expr: Expr, rel: Rel, text: str) -> bool:
-    """Whether a comparison with one path holds for one of its values."""
     mine = _with_values(expr, lambda one: VarPath("v") if one is rel else one)
     match mine:
         case Compare(left=left, right=right) if _is_value(left) and _is_value(right):
@@ -307,7 +298,7 @@ def _is_value(operand: Expr) -> bool:
 
 
 def _with_values(expr: Expr, name_of: Callable[[Rel], Expr]) -> Expr:
-    """A condition in which something else stands for each path whose value it compares."""
+    """Replaces each path in a condition whose value is compared."""
     match expr:
         case Compare(op=op, left=left, right=right):
             return Compare(op, _value(left, name_of), _value(right, name_of))
@@ -332,7 +323,6 @@ def _value(operand: Expr, name_of: Callable[[Rel], Expr]) -> Expr:
 
 
 def _conditions(steps: tuple[Step, ...]) -> Iterator[Expr]:
-    """Yields the conditions in the filters of a path, and of the paths in these."""
     for step in steps:
         for arm in (arm for condition in step.filters for arm in _arms(condition)):
             if isinstance(arm, Rel):
@@ -357,7 +347,6 @@ def _name(path: PatternPath) -> str:
 
 
 def _numbered(node: PatternNode, path: PatternPath = ()) -> PatternNode:
-    """The pattern in which each node has a variable of its own."""
     children = tuple(_numbered(child, (*path, place)) for place, child in enumerate(node.children))
     return replace(node, var=_name(path), children=children)
 
@@ -368,24 +357,23 @@ def _only(node: PatternNode, name: str) -> PatternNode:
 
 
 def _paths(node: PatternNode, path: PatternPath = ()) -> Iterator[tuple[PatternPath, PatternNode]]:
-    """Yields the nodes of a pattern with their paths, in pre-order."""
     yield path, node
     for place, child in enumerate(node.children):
         yield from _paths(child, (*path, place))
 
 
 CHARACTERS_PER_STEP = 256
-"""Reading a node's text costs a step for this many characters."""
+"""Reading this many characters of a node's text costs one step."""
 
 
 class TooMuchWork(Exception):
-    """The search takes too long."""
+    """The search used up its steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class JoinTiming:
-    """When the inputs of a join were, in microseconds: from the beginning of the left one to the end of the right one.
-    The join's `op` and `window`, None for INF, allow it. A chain has one of each of its joins."""
+    """The intervals of a join's inputs, in microseconds, left start to right end. `op` and `window` (None: INF) allow
+    them. A chain has one for each join."""
 
     op: JoinOp
     window: int | None
@@ -394,20 +382,19 @@ class JoinTiming:
 
     @property
     def distance(self) -> int:
-        """The time from the earlier beginning to the later end, which the window bounds."""
+        """From the earlier start to the later end; bounded by the window."""
         return max(self.left[1], self.right[1]) - min(self.left[0], self.right[0])
 
     @property
     def gap(self) -> int:
-        """How long after the end of the left input the right one begins. Negative if it begins before that."""
+        """From the end of the left input to the start of the right one; may be negative."""
         return self.right[0] - self.left[1]
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """What made an output: the value joins, those of inner joins first, and other conditions of joins. Those of
-    absences say what nothing had. If it is asked for, also when the inputs of the joins were, and the conditions on
-    single documents in the `filters` of blocks."""
+    """Why an output exists: value joins, inner joins first, and other join conditions; for absences, the conditions
+    without a partner. On request also the joins' timings and the conditions in the `filters` of blocks."""
 
     joined: tuple[JoinedValue, ...] = ()
     conditions: tuple[ShownCondition, ...] = ()
@@ -416,15 +403,13 @@ class Reason:
 
 
 _Bound = tuple[Record, int, Node]
-"""A record, its place among the documents of the output (-1 for a published one), and a node of it."""
+"""A record, its index among the output's documents (-1: a published one), and a node of it."""
 
 _Binding = Mapping[str, _Bound]
 
 
 @dataclass(frozen=True, slots=True)
 class _Leaf:
-    """A document that a block matched."""
-
     side: Side
     record: Record
     place: int
@@ -433,8 +418,6 @@ class _Leaf:
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """A joint binding of two inputs, which are as they were in time."""
-
     conjunct: Conjunct
     binding: _Binding
     timing: JoinTiming | None
@@ -442,8 +425,6 @@ class _Held:
 
 @dataclass(frozen=True, slots=True)
 class _Lacked:
-    """A joint binding of the left input of an absence, and the time of its documents."""
-
     op: JoinOp
     window: int | None
     absent: Sequence[Absent]
@@ -452,15 +433,15 @@ class _Lacked:
 
 
 _Trail = tuple[_Leaf | _Held | _Lacked, ...]
-"""What was bound on the way to a joint binding, that of inner joins first."""
+"""The bindings that led to a joint binding, those of inner joins first."""
 
 _Joint = tuple[_Binding, _Trail, tuple[int, int]]
-"""A joint binding, its trail, and the time of its documents."""
+"""A joint binding, its trail, and its interval."""
 
 
 class ReasonSearch:
-    """Searches the documents of one output. `parts` has the documents of the query's blocks, each with its place among
-    the documents of the output. At most `steps` steps are taken: then TooMuchWork is raised."""
+    """Searches the documents of one output. `parts` pairs the documents of the blocks with their indexes in the output.
+    Raises TooMuchWork after `steps` steps."""
 
     def __init__(
         self, normal: NormalQuery, nodes: Mapping[str, int | str], parts: Sequence[tuple[Record, int]], steps: int
@@ -474,8 +455,8 @@ class ReasonSearch:
         }
 
     def reason(self, filters: Filters | None = None) -> Reason | None:
-        """Returns the reason of a joint binding with the output's nodes, or None if there is none. With the `filters`
-        of the query's text, all is in it that a Reason has."""
+        """Returns the reason of a joint binding with the output's nodes; None if there is none. `filters` add timings
+        and filter conditions."""
         for conjunct in _that_are_there(self._normal):
             if sum(1 for _ in leaf_sides(conjunct)) == len(self._parts):
                 for binding, trail, _ in self._joint(conjunct, self._parts, self._selected, self._normal):
@@ -503,8 +484,6 @@ class ReasonSearch:
         selected: Mapping[str, int | str],
         of: NormalQuery | Hidden,
     ) -> Iterator[_Joint]:
-        """Yields the joint bindings of a conjunctive query over its documents. It is one `of` a query or an inner
-        join."""
         left_count = _blocks(conjunct.left)
         lefts = self._side(conjunct.left, parts[:left_count], selected)
         if conjunct.right is None:
@@ -566,7 +545,7 @@ class ReasonSearch:
         return Reason(tuple(joined), tuple(conditions), tuple(timings), found)
 
     def _findings(self, trail: _Trail, filters: Filters) -> Iterator[ShownCondition]:
-        """Yields the conditions on single documents, as far as the steps go: the reason holds without them."""
+        """Yields the conditions on single documents while steps remain: the reason is valid without them."""
         with suppress(TooMuchWork):
             for step in trail:
                 if isinstance(step, _Leaf):
@@ -603,7 +582,7 @@ class ReasonSearch:
 
 
 def _that_are_there(of: NormalQuery | Hidden) -> Sequence[Conjunct]:
-    """The conjunctive queries whose documents are those of an output: of an absence, its left input."""
+    """The conjunctive queries whose documents an output has; for an absence, those of its left input."""
     return of.conjuncts[:1] if of.absent else of.conjuncts
 
 
@@ -614,7 +593,6 @@ def _blocks(side: Side) -> int:
 def _fixed(
     pattern: PatternNode, record: Record, selected: Mapping[str, int | str], path: PatternPath = ()
 ) -> Iterator[tuple[PatternPath, Node]]:
-    """Yields the nodes that SELECT variables of a pattern have in the output."""
     node = selected.get(pattern.var) if pattern.var else None
     if node is not None:
         element, attribute = node_order(node)

@@ -1,12 +1,7 @@
-"""What the picture of a query's join graph shows: the two inputs of each join as outlines, and the value joins.
-
-Draws the join graph of a query as SVG: the outlines of both inputs face each other, with curves between them.
-
-Draws the plan of all queries as SVG, before the rules and after them: operations in columns, what they read on their
-left.
-
-Draws what the queries of a store share as SVG: queries, the rows of R_T that they have, and their templates.
-"""
+"""Draws join graphs, plans of all queries, and what the queries of a store share, as SVG. In a join graph, the outlines
+of both inputs face each other, with a curve for each value join; a plan, before and after the rules, has operations in
+columns with inputs on the left; a sharing picture links queries, rows of R_T and templates. Text is escaped; what is
+too long is cut, and what is too much is counted."""
 
 from __future__ import annotations
 
@@ -27,12 +22,12 @@ from xscl.printer import to_xscl
 from xscl.syntax import Block, Input, Join, Query, SelectItems, SubQuery
 
 MOST_FIGURES = 12
-"""The maximum number of figures of a query. The others are counted."""
+"""Maximum number of figures of a query. The rest is counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class FigureBlock:
-    """A query block in a figure: the stream that it reads, and its rows."""
+    """A query block in a figure: its stream and rows."""
 
     stream: str
     rows: tuple[OutlineLine, ...]
@@ -40,7 +35,7 @@ class FigureBlock:
 
 @dataclass(frozen=True, slots=True)
 class FigureSide:
-    """An input of a join: a block, or all blocks of the join of a number (from 1) with the rows that are used."""
+    """An input of a join: a block, or all blocks of a join, numbered from 1, with the rows in use."""
 
     blocks: tuple[FigureBlock, ...]
     join: int | None
@@ -48,8 +43,8 @@ class FigureSide:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A value join: its text, and for each side the block and the row, counted from 0, and the functions applied.
-    `near` is its threshold if near() finds the documents, else None."""
+    """A value join: its text, and for each side block and row, from 0, and the functions applied. `near` is the
+    threshold if near() finds the documents, else None."""
 
     text: str
     left: tuple[int, int]
@@ -60,7 +55,7 @@ class Curve:
 
     @property
     def label(self) -> str:
-        """The functions applied on both sides, and how the values are compared if that is not by "=" alone."""
+        """The functions on both sides, and the comparison unless it is "="."""
         left, right = (
             wrap_in_functions(names[1:], names[0]) if names else ""
             for names in (self.left_functions, self.right_functions)
@@ -73,7 +68,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A join, or one of the `disjuncts` of its predicate: number `disjunct` from 1. A filter has one input."""
+    """A join, or number `disjunct`, from 1, of the `disjuncts` of its predicate. A filter has one input."""
 
     number: int
     disjunct: int
@@ -87,8 +82,8 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class JoinFigures:
-    """The figures of a query, inner joins first. `left_out` counts those beyond MOST_FIGURES, and `joins` the joins.
-    `once` says what is told once, as it is written."""
+    """The figures of a query, inner joins first. `left_out` counts those beyond MOST_FIGURES, `joins` the joins; `once`
+    is the text of the ONCE clause."""
 
     figures: tuple[Figure, ...]
     left_out: int
@@ -97,7 +92,7 @@ class JoinFigures:
 
 
 def join_figures(query: Query) -> JoinFigures:
-    """Returns the figures of a query that `xscl.check` found no fault with."""
+    """Returns the figures of a query that passed `xscl.check`."""
     reader = _Reader()
     tree, _, _ = reader.read(query.source)
     figures = list(reader.figures()) if reader.joins else [reader.filter(tree)]
@@ -107,7 +102,7 @@ def join_figures(query: Query) -> JoinFigures:
 
 @dataclass(frozen=True, slots=True)
 class _Ref:
-    """What a name stands for: a path on a variable of a block (None: on its root), with functions applied to it."""
+    """A name's meaning: a path on a variable of a block (None: on its root), with functions applied."""
 
     block: int
     var: str | None
@@ -116,9 +111,9 @@ class _Ref:
 
 
 _Scope = Mapping[str, _Ref | None]
-"""The names that a predicate can use. Constants are None."""
+"""Maps the names in a predicate to their meaning; None for constants."""
 _Roots = list[tuple[str | None, _Ref | None]]
-"""What `SELECT *` selects."""
+"""The columns of `SELECT *`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,14 +133,12 @@ class _Join:
 
 
 class _Reader:
-    """Reads the blocks and the joins of one query."""
-
     def __init__(self) -> None:
         self._blocks: list[Block] = []
         self.joins: list[_Join] = []
 
     def read(self, source: Input) -> tuple[_Tree, _Scope, _Roots]:
-        """Reads an input. Returns it with the names that can be used outside of it, and what `*` stands for there."""
+        """Returns an input, the names visible outside of it, and what `*` selects."""
         match source:
             case Block():
                 return self._block(source)
@@ -172,14 +165,12 @@ class _Reader:
         return _Tree((number,)), scope, [(block.steps[-1].var, _Ref(number, None))]
 
     def filter(self, tree: _Tree) -> Figure:
-        """Returns the figure of a query without a join."""
         return Figure(1, 1, 1, "", "", (self._side(tree, {number: self._outline(number) for number in tree.blocks}),))
 
     def _outline(self, number: int) -> Outline:
         return Outline(self._blocks[number])
 
     def figures(self) -> Iterator[Figure]:
-        """Yields the figures of all joins."""
         for number, join in enumerate(self.joins, 1):
             arms = disjuncts(join.join.pred)
             for place, literals in enumerate(arms, 1):
@@ -216,7 +207,6 @@ class _Reader:
         joined: set[int] | frozenset[int] = frozenset(),
         places: dict[int, tuple[int, int]] | None = None,
     ) -> FigureSide:
-        """An input as it is shown. `places` gets the block and row of each node."""
         blocks = []
         for place, number in enumerate(tree.blocks):
             rows: list[tuple[OutlineNode, OutlineLine]] = list(
@@ -230,8 +220,6 @@ class _Reader:
 
 @dataclass(frozen=True, slots=True)
 class _ValueJoin:
-    """A condition by which documents are found: what it compares of the left and of the right input, and how near."""
-
     literal: Expr
     left: _Ref
     right: _Ref
@@ -266,7 +254,6 @@ def _value_join(literal: Expr, one: Expr, other: Expr, join: _Join, near: str | 
 
 
 def _ref(operand: Expr, scope: _Scope) -> _Ref | None:
-    """What an operand stands for; None for a constant."""
     match operand:
         case VarPath(var=var, steps=steps):
             found = scope[var]
@@ -278,23 +265,23 @@ def _ref(operand: Expr, scope: _Scope) -> _Ref | None:
 
 
 SIDE, JOIN_GAP, EDGE = 330, 240, 12
-"""The width of an outline, of the room between two, and of the margin."""
+"""Width of an outline, of the space between two, and of the margin."""
 INDENT = 14
-"""How much further right a row stands than its parent."""
+"""Indentation of a row under its parent."""
 JOIN_PAD = 10
-"""The room between the edge of a box and its text."""
+"""Padding of a box."""
 HEAD = 66
-"""The height of the operator, window and order, above the curves."""
+"""Height of operator, window and order, above the curves."""
 LOWER = 20
-"""How much lower than these the outlines begin, so that curves do not cross them."""
+"""Offset of the outlines below the head, so that curves do not cross it."""
 
 MOST_ROWS, MOST_CONDITIONS = 40, 12
-"""How many rows of an outline and conditions a figure shows. The others are counted."""
+"""Maximum number of outline rows and of conditions in a figure. The rest is counted."""
 MOST_DESCRIBED = 4_000
-"""The maximum length of the description, in characters."""
+"""Maximum length of a description, in characters."""
 
 MOST_QUERIES = 100
-"""How many queries one picture shows."""
+"""Maximum number of queries in one picture."""
 
 JOIN_WIDTH = 2 * EDGE + 2 * SIDE + JOIN_GAP
 _WIDEST = int((JOIN_WIDTH - 2 * EDGE) / COLUMN)
@@ -312,11 +299,8 @@ _TO_LEFT = {"NOT PRECEDED BY"}
 
 
 def join_graph(text: str, name: str) -> str:
-    """Returns the join graph of a query as an SVG element. `text` is a script of its own, as stores have it.
-
-    Paths and texts that are too long are cut, and what is too much is counted. Everything is escaped. Raises
-    XsclErrors.
-    """
+    """Returns the join graph of a query as an SVG element. `text` is a complete script, as stored. Raises
+    XsclErrors."""
     return join_graphs([(name, text)])
 
 
@@ -350,15 +334,12 @@ def join_graphs(queries: Sequence[tuple[str, str]]) -> str:
 
 
 def _heading(figure: Figure, shown: JoinFigures) -> str:
-    """What stands above a figure, if there are several."""
     parts = [f"join {figure.number} of {shown.joins}"] if shown.joins > 1 else []
     parts += [f"disjunct {figure.disjunct} of {figure.disjuncts}"] if figure.disjuncts > 1 else []
     return ", ".join(parts)
 
 
 class _Drawing:
-    """A figure that is being drawn, from `top` down to `bottom`."""
-
     def __init__(self, figure: Figure, top: float, heading: str) -> None:
         self._figure = figure
         self._parts: list[str] = []
@@ -377,7 +358,7 @@ class _Drawing:
         return self._parts
 
     def _side(self, side: FigureSide, x: float) -> tuple[dict[tuple[int, int], float], float]:
-        """Draws an outline. Returns the middles of its rows, by block and row, and where it ends."""
+        """Draws an outline. Returns the middles of its rows, by block and row, and its lower end."""
         places: dict[tuple[int, int], float] = {}
         y = self._top + LINE
         if side.join is not None:
@@ -400,7 +381,6 @@ class _Drawing:
         return places, bottom
 
     def _between(self) -> None:
-        """Draws the operator, the window and the order between the outlines."""
         figure, middle = self._figure, EDGE + SIDE + JOIN_GAP / 2
         left, right, y = EDGE + SIDE + 18, EDGE + SIDE + JOIN_GAP - 18, self._head + 40
         arrow = f"M{left:g} {y:g}H{right:g}"
@@ -417,7 +397,6 @@ class _Drawing:
         ]
 
     def _curves(self, left: dict[tuple[int, int], float], right: dict[tuple[int, int], float]) -> None:
-        """Draws the value joins. Their labels stand below each other, near the middle of their curves."""
         shown = sorted(self._figure.curves, key=lambda one: left[one.left] + right[one.right])
         middle, label = EDGE + SIDE + JOIN_GAP / 2, self._head + HEAD + 8
         for one in shown:
@@ -437,7 +416,6 @@ class _Drawing:
         self.bottom = max(self.bottom, label - LINE + JOIN_PAD)
 
     def _conditions(self) -> None:
-        """Writes what else must hold below the outlines."""
         conditions = [
             truncate_to_width(condition, _WIDEST - 5) for condition in self._figure.conditions[:MOST_CONDITIONS]
         ]
@@ -450,12 +428,10 @@ class _Drawing:
 
 
 def _room(depth: int) -> int:
-    """How many columns a row may take."""
     return int((SIDE - 2 * JOIN_PAD - depth * INDENT) / COLUMN)
 
 
 def _rows(block: FigureBlock, x: float, y: float) -> Iterator[str]:
-    """Draws the rows of a block, the first one with its base line at `y`."""
     for row in block.rows[:MOST_ROWS]:
         depth = min(row.depth, 12)
         room = _room(depth)
@@ -475,7 +451,6 @@ def _rows(block: FigureBlock, x: float, y: float) -> Iterator[str]:
 
 
 def describe_join_graph(shown: JoinFigures) -> str:
-    """Returns in words what the figures show."""
     sentences = []
     for figure in shown.figures:
         heading = _heading(figure, shown)
@@ -508,14 +483,14 @@ def _in_words(block: FigureBlock) -> str:
 
 
 MOST, MOST_IN_COLUMN = 60, 12
-"""How many operations of a plan are drawn, and how many of one column. The others are counted."""
+"""Maximum number of operations in a plan and in one column. The rest is counted."""
 
 EDGE, PAD, PLAN_BOX_WIDTH, PLAN_GAP, ROOM = 12, 8, 250, 56, 14
 HEIGHT = 3 * LINE
 
 
 def plan_picture(before: Sequence[Operation], after: Sequence[Operation]) -> str:
-    """Returns the picture as an SVG element. What is too long is cut. Everything is escaped."""
+    """Returns the plan before and after the rules as an SVG element."""
     parts: list[str] = []
     top, width = float(EDGE), 0.0
     for title, operations in (("before the rules", before), ("after the rules", after)):
@@ -533,7 +508,7 @@ def plan_picture(before: Sequence[Operation], after: Sequence[Operation]) -> str
 
 
 def _plan(operations: Sequence[Operation], top: float) -> tuple[list[str], float, float]:
-    """Returns a plan that begins at a height, and where it ends on the right and below."""
+    """Draws a plan below `top`. Returns its elements, right end and lower end."""
     layers = layered({one.key: one.reads for one in operations}, MOST, MOST_IN_COLUMN)
     heights: dict[LayerCell, float] = {}
     lowest = top
@@ -599,7 +574,7 @@ def _box(one: Operation, x: float, y: float) -> list[str]:
 
 
 NAMES, ROWS, TEMPLATES = 10, 10, 8
-"""How many queries, rows and templates are drawn. The others are counted."""
+"""Maximum number of queries, rows and templates drawn. The rest is counted."""
 
 EDGE, SHARING_GAP, PAD = 12, 90, 8
 _WIDTHS = (250, 230, 310)
@@ -609,7 +584,6 @@ STEP = LINE + 8
 
 
 def sharing_picture(sharing: Sharing) -> str:
-    """Returns the picture as an SVG element. Names that are too long are cut. Everything is escaped."""
     templates = sharing.shown[:TEMPLATES]
     rows = _chosen_rows(templates)
     names = _chosen_names([row for _, row in rows])
@@ -642,7 +616,6 @@ def sharing_picture(sharing: Sharing) -> str:
 
 
 def describe_sharing(sharing: Sharing) -> str:
-    """Returns in words what the picture shows."""
     counts = (
         _counted(sharing.queries, "query", "queries"),
         _counted(sharing.rows, "row"),
@@ -658,7 +631,7 @@ def describe_sharing(sharing: Sharing) -> str:
 
 
 def _chosen_rows(templates: Sequence[SharedTemplate]) -> list[tuple[int, SharedRowUse]]:
-    """The rows that are drawn, with their templates and in the order of these: of each template the most shared."""
+    """The rows to draw, by template: the most shared rows of each."""
     turns = zip_longest(*([(one.template, row) for row in one.most_shared] for one in templates))
     chosen = [found for turn in turns for found in turn if found is not None][:ROWS]
     order = [one.template for one in templates]
@@ -666,7 +639,6 @@ def _chosen_rows(templates: Sequence[SharedTemplate]) -> list[tuple[int, SharedR
 
 
 def _chosen_names(rows: Sequence[SharedRowUse]) -> list[str]:
-    """The names that are drawn, in the order of the rows: of each row the first ones."""
     turns = zip_longest(*(row.names for row in rows))
     chosen = list(dict.fromkeys(name for turn in turns for name in turn if name is not None))[:NAMES]
     in_order = dict.fromkeys(name for row in rows for name in row.names)
@@ -689,7 +661,6 @@ def _cell(column: int, number: int, text: str, about: str) -> list[str]:
 
 
 def _curve(column: int, start: int, end: int, subscribers: int) -> str:
-    """A curve from a cell of a column to one of the next. Rows with more subscribers have thicker ones."""
     width = 1.0 + (math.log10(max(1, subscribers)) if column else 0.0)
     return svg.curve(
         _LEFT[column] + _WIDTHS[column],

@@ -1,11 +1,6 @@
-"""The plan of all queries together: value joins of XSCL, and the m-ops of event queries, before and after the rules.
-
-What the queries of a store share: which templates they have, with how many rows of R_T, and what these cost.
-
-Estimates the cost of a template: how many pairs of nodes with equal values a new document brings.
-
-When absences are decided, and what is kept for that.
-"""
+"""The plan of all queries: value joins of XSCL and m-ops of event queries, before and after the rules. Also summarises
+which templates and rows of R_T the queries of a store share and their cost, estimates a template's cost as the expected
+pairs of equal nodes per new document, and says when absences are decided and how long their documents are retained."""
 
 from __future__ import annotations
 
@@ -30,7 +25,7 @@ from xscl.algebra.joins import Hidden, NormalQuery
 from xscl.algebra.trees import is_hidden, short_name
 
 JOIN_RULE = "t_join"
-"""The rule for value joins of XSCL: those of one template become one, with a row of R_T for each."""
+"""The rule that merges value joins of one template, with a row of R_T for each."""
 
 JOIN_MEANING = (
     "t_⋈: value joins of queries over documents that have one template are one join with the relation R_T, whose rows "
@@ -40,8 +35,8 @@ JOIN_MEANING = (
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """An operation of the plan. `key` names it in `reads`; `shapes` say what it does, `rows` what its queries differ
-    in, and `users` are their names."""
+    """An operation of the plan. Others refer to `key` in `reads`; `shapes` say what it does, `rows` how its queries
+    differ, and `users` names them."""
 
     key: str
     title: str
@@ -52,8 +47,8 @@ class Operation:
 
 
 def whole_plan(registry: Registry, rules: Sequence[RuleName], *, joined: bool) -> list[Operation]:
-    """Returns the operations of all registered queries, inputs before what reads them where that is possible. `joined`
-    says whether the rule for value joins is on."""
+    """Returns the operations of all registered queries, inputs first where possible. `joined`: the rule for value joins
+    is on."""
     events = _EventPlan(registry, rules)
     joins = _join_operations(registry, joined=joined)
     makers: dict[str, list[str]] = {}
@@ -81,7 +76,6 @@ def _documents(stream: str, *, made: bool) -> str:
 
 
 def _join_operations(registry: Registry, *, joined: bool) -> list[Operation]:
-    """Returns the operations of queries over documents: one for each template, or for each target."""
     groups: dict[str, list[tuple[Owner, Target]]] = {}
     for owner in registry.owners():
         for target in owner.targets:
@@ -108,7 +102,7 @@ def _owner_name(owner: Owner) -> str:
 
 
 class _EventPlan:
-    """The m-ops of event queries as operations, and which of them are the last one of which query: `ends`."""
+    """The m-ops of event queries as operations; `ends` maps m-ops to the queries that end there."""
 
     def __init__(self, registry: Registry, rules: Sequence[RuleName]) -> None:
         queries = [query for query in registry.subscriptions.values() if query.is_events]
@@ -163,7 +157,6 @@ def _inputs_first(operations: Sequence[Operation]) -> list[Operation]:
 
 
 def plan_lines(operations: Sequence[Operation]) -> Iterator[str]:
-    """Yields a plan as lines of text: one for an operation, and one for each thing that it does."""
     numbers = {operation.key: number for number, operation in enumerate(operations)}
     for number, one in enumerate(operations):
         reads = " and ".join(str(numbers[key]) for key in one.reads)
@@ -174,22 +167,21 @@ def plan_lines(operations: Sequence[Operation]) -> Iterator[str]:
 
 
 def few(names: Iterable[str]) -> str:
-    """Returns names, cut short if they are many."""
     listed = list(names)
     more = f" and {len(listed) - MAX_NAMES:,} more" if len(listed) > MAX_NAMES else ""
     return ", ".join(listed[:MAX_NAMES]) + more
 
 
 MOST_TEMPLATES, MOST_ROWS, MOST_NAMES = 20, 10, 10
-"""How many templates are shown, of each the rows with the most subscribers, and of each of these the names."""
+"""Maximum number of templates shown, of rows per template (most subscribers first), and of names per row."""
 
 FEW_READERS = 100
-"""The queries behind an inner join are named if it has no more readers."""
+"""Queries behind an inner join are named if it has at most this number of readers."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharedRowUse:
-    """A row of R_T: its number, how many conjunctive queries subscribe to it, and names of some of their queries."""
+    """A row of R_T: its number, its number of subscribing conjunctive queries, and some of their names."""
 
     row: int
     subscribers: int
@@ -198,12 +190,12 @@ class SharedRowUse:
 
 @dataclass(frozen=True, slots=True)
 class SharedTemplate:
-    """A template: its number and structure, the rows of R_T that it has, and how many conjunctive queries subscribe to
-    them; the rows with the most subscribers.
+    """A template: its number and structure, its counts of R_T rows and subscribers, and the rows with the most
+    subscribers.
 
-    `milliseconds` and `matches` are those of the last batch that it was answered in, together with the templates
-    `together`; None if that is not known. `one_more` is what one more row would take in such a batch, in milliseconds:
-    an average. One more query of a row that is there takes nothing but its outputs.
+    `milliseconds` and `matches` are those of the last batch measured, for this template and those in `together`; None
+    if unknown. `one_more` is the average cost of one more row, in milliseconds. One more query of an existing row costs
+    only its outputs.
     """
 
     template: int
@@ -221,8 +213,8 @@ class SharedTemplate:
 class Sharing:
     """What the queries of a store share. `shown` has the costliest of its `templates`.
 
-    `queries` counts the registered queries, `forms` the different ones among them but for names and windows, `patterns`
-    the shared steps of tree patterns, `rows` and `subscribers` those of all templates. `plan` is what was measured.
+    `queries` counts registered queries, `forms` those that differ in more than names and windows, `patterns` the shared
+    steps of tree patterns, `rows` and `subscribers` those of all templates. `plan` is the plan measured.
     """
 
     queries: int
@@ -235,12 +227,10 @@ class Sharing:
     plan: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns a JSON object."""
         return asdict(self)
 
     @staticmethod
     def from_dict(found: Mapping[str, Any]) -> Sharing:
-        """Returns what such an object says."""
         shown = (
             SharedTemplate(
                 **one
@@ -258,14 +248,14 @@ class Sharing:
 
 @dataclass(slots=True)
 class _Tally:
-    """What was counted of a template: its rows, as the number of subscribers and the negated number of the row."""
+    """Counts of a template; its rows as number of subscribers and negated row number."""
 
     rows: list[tuple[int, int]] = field(default_factory=list)
     subscribers: int = 0
 
 
 def summarise_sharing(engine: Session) -> Sharing:
-    """Returns what the registered queries share. It takes time for each row of R_T, not for each query of a row."""
+    """Summarises what registered queries share, in time linear in the rows of R_T, not in the queries."""
     registry, catalog = engine.registry, engine.catalog
     tallies: dict[int, _Tally] = {}
     for row, targets in registry.rows.items():
@@ -307,7 +297,7 @@ def summarise_sharing(engine: Session) -> Sharing:
 def _measured(
     cost: Cost | None, tallies: Mapping[int, _Tally]
 ) -> tuple[float | None, int | None, tuple[int, ...], float | None]:
-    """The milliseconds, the matches, the templates that were measured together, and what one more row would take."""
+    """The milliseconds, matches, templates measured together, and cost of one more row."""
     if cost is None:
         return None, None, (), None
     milliseconds = cost.seconds * 1e3
@@ -316,7 +306,7 @@ def _measured(
 
 
 def _subscriber_names(engine: Session, row: int) -> tuple[str, ...]:
-    """Some names of queries that subscribe to a row, directly or through inner joins that they read."""
+    """Some names of queries that subscribe to a row, directly or through inner joins."""
 
     def names() -> Iterator[str]:
         for target in islice(engine.registry.of_row(row), 10 * MOST_NAMES):
@@ -331,30 +321,25 @@ def _subscriber_names(engine: Session, row: int) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Estimates:
-    """How often nodes of two variables have the same value, based on `documents` stored documents.
-
-    `pairs` maps two variables to the expected number of pairs per new document.
-    """
+    """Expected pairs of equal nodes per new document by pair of variables, based on `documents` stored documents."""
 
     documents: int
     pairs: dict[tuple[int, int], float]
 
     def of_row(self, shape: Shape, variables: tuple[int, ...]) -> tuple[float, tuple[int, int]] | None:
-        """Returns the expected pairs per new document for a row's rarest join, and the variables of that join.
-
-        Returns None for a template without joins.
-        """
+        """Returns the expected pairs per new document for a row's rarest join, and its variables; None without
+        joins."""
         joins = [(variables[left], variables[right]) for left, right in shape.joins]
         return min(((self.pairs.get(join, 0.0), join) for join in joins), default=None)
 
     def of_rows(self, shape: Shape, rows: Iterable[tuple[int, ...]]) -> float:
-        """Returns the sum over several rows of a template. A join that rows share counts once."""
+        """Returns the sum over rows of a template. A join that rows share counts once."""
         rarest = (self.of_row(shape, variables) for variables in rows)
         return sum({join: pairs for pairs, join in filter(None, rarest)}.values())
 
 
 def estimates(engine: Session) -> Estimates | None:
-    """Returns estimates based on the stored documents, or None if there are none."""
+    """Returns estimates based on the stored documents; None if there are none."""
     (kept,) = engine.sql(DOCUMENTS, trusted=True).to_pylist()
     if not kept["n"]:
         return None
@@ -364,7 +349,7 @@ def estimates(engine: Session) -> Estimates | None:
 
 
 def absences_in(query: NormalQuery | Hidden) -> Iterator[NormalQuery | Hidden]:
-    """Yields the absences that a query is made of, each once, those within others first. It may be one itself."""
+    """Yields the absences in a query, which may be one itself, each once, inner ones first."""
     met = dict.fromkeys(
         side.hidden for conjunct in query.conjuncts for side in conjunct.sides() if side.hidden is not None
     )
@@ -376,7 +361,6 @@ def absences_in(query: NormalQuery | Hidden) -> Iterator[NormalQuery | Hidden]:
 
 
 def decided_when(absence: NormalQuery | Hidden) -> str:
-    """Returns which watermark decides an absence."""
     stream = f"the watermark of {right_stream(absence)}"
     if absence.op == "NOT PRECEDED BY":
         return f"decided when {stream} has come to the beginning of a left document"
@@ -384,14 +368,13 @@ def decided_when(absence: NormalQuery | Hidden) -> str:
 
 
 def answers_after(absence: NormalQuery | Hidden) -> str:
-    """Returns how long after a document it is told, in short, and for how long what it asks for is kept."""
+    """Returns the delay of its answers after a document, and the retention of its right input, in short."""
     stream = right_stream(absence)
     before = "" if absence.op == "NOT PRECEDED BY" else f"{format_window(absence.window)} and "
     return f"{absence.op} is decided {before}the lateness of {stream} after a document; {retention_text(absence)}"
 
 
 def retention_text(absence: NormalQuery | Hidden) -> str:
-    """Returns for how long documents of the right input are kept."""
     window, stream = absence.window, right_stream(absence)
     if window is None:
         return f"{stream} is kept for good"

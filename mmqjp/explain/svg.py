@@ -1,17 +1,7 @@
-"""Writes SVG that stands in a page as it is: classes and presentation attributes, no styles, no scripts, no references.
-
-Colours are `currentColor`, so that a picture is legible on whatever it stands. A page may style the classes:
-`accent` (what the picture is about), `quiet` (what explains it), `box` and `curve`.
-
-Arranges what reads each other in columns: each stands right of all that it reads, and the way to one that is farther
-off has a lane in each column between, so that it passes no box.
-
-A query block as an indented outline: a row for each path, variable and filter, as the query writes them.
-
-Lays out explanations as plain text: wrapped lines, columns, trees, queries over several lines.
-
-Writes a document for people: indented XML with the numbers of its elements, fit for a terminal.
-"""
+"""Renders explanations: SVG that can be inlined in a page, and plain text for a terminal. SVG uses classes (`accent`,
+`quiet`, `box`, `curve`), presentation attributes and `currentColor`, without scripts or references; a layered layout
+places each key right of what it reads, with a lane through each column that a longer edge passes. Text output covers
+wrapped lines, columns, trees, outlines of query blocks, and indented XML with element numbers."""
 
 from __future__ import annotations
 
@@ -38,13 +28,13 @@ from xscl.problems import XsclErrors
 from xscl.syntax import Block, Input, Join, Query, Script
 
 SIZE = 12
-"""The size of text, in the units of the picture."""
+"""Font size, in units of the picture."""
 
 LINE = 20
-"""From one line to the next."""
+"""Line height."""
 
 COLUMN = 7.3
-"""The width of a character. Fonts differ by a few hundredths of it."""
+"""Width of a character; fonts differ by a few hundredths."""
 
 _FONT = "ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace"
 
@@ -59,12 +49,12 @@ svg { color-scheme: light dark; color: #1c2024; background: #fff; }
 
 
 def columns(text: str) -> int:
-    """Returns how many columns a text takes. Chinese, Japanese and Korean characters take two."""
+    """Returns the columns that a text takes; East Asian wide characters take two."""
     return sum(2 if east_asian_width(char) in "WF" else 1 for char in text)
 
 
 def truncate_to_width(text: str, most: int) -> str:
-    """Returns a text in one line, without control characters, cut so that it takes at most so many columns."""
+    """Returns a text on one line, without control characters, cut to `most` columns."""
     line = printable_line(text[: 4 * most])
     if len(text) <= 4 * most and columns(line) <= most:
         return line
@@ -78,7 +68,7 @@ def truncate_to_width(text: str, most: int) -> str:
 
 
 def text_element(x: float, y: float, content: str, kind: str = "", *, anchor: str = "start", bold: bool = False) -> str:
-    """Writes a line of text, whose spaces count. `kind` is its class; `anchor` says which part of it is at `x`."""
+    """Writes a line of text, preserving spaces. `kind` is its class; `anchor` says which part of it is at `x`."""
     more = f' class="{kind}"' if kind else ""
     more += ' fill-opacity="0.72"' if kind == "quiet" else ""
     more += "" if anchor == "start" else f' text-anchor="{anchor}"'
@@ -87,24 +77,21 @@ def text_element(x: float, y: float, content: str, kind: str = "", *, anchor: st
 
 
 def box(x: float, y: float, width: float, height: float) -> str:
-    """Writes the outline of a box with round corners."""
     shape = f'x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="6"'
     return f'<rect class="box" {shape} fill="none" stroke="currentColor" stroke-opacity="0.35"/>'
 
 
 def bar(x: float, y: float, width: float, height: float, opacity: float = 0.08) -> str:
-    """Writes a filled box, which marks what stands on it or shows an amount."""
     shape = f'x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="3"'
     return f'<rect class="bar" {shape} fill="currentColor" fill-opacity="{opacity:g}"/>'
 
 
 def dot(x: float, y: float) -> str:
-    """Writes the end of a curve."""
     return f'<circle class="accent" cx="{x:g}" cy="{y:g}" r="3"/>'
 
 
 def curve(x1: float, y1: float, x2: float, y2: float, width: float = 1.5, opacity: float = 0.8) -> str:
-    """Writes a curve that leaves its left end and reaches its right end level."""
+    """Writes a curve that is level at both ends."""
     middle = (x1 + x2) / 2
     way = f"M{x1:g} {y1:g}C{middle:g} {y1:g} {middle:g} {y2:g} {x2:g} {y2:g}"
     paint = f'fill="none" stroke="currentColor" stroke-width="{width:g}" stroke-opacity="{opacity:g}"'
@@ -112,12 +99,11 @@ def curve(x1: float, y1: float, x2: float, y2: float, width: float = 1.5, opacit
 
 
 def line_element(way: str) -> str:
-    """Writes a thin line, given as the data of a path."""
     return f'<path class="line" d="{way}" fill="none" stroke="currentColor" stroke-opacity="0.55"/>'
 
 
 def picture(width: float, height: float, title: str, description: str, parts: Iterable[str]) -> str:
-    """Writes a picture with its title and what it shows in words, which screen readers read out."""
+    """Writes a picture; screen readers read title and description."""
     body = "".join(parts)
     # Pictures of a page have different ids, and a picture has the same ones each time.
     key = "p" + hashlib.sha256(f"{title}\n{body}".encode()).hexdigest()[:12]
@@ -129,17 +115,17 @@ def picture(width: float, height: float, title: str, description: str, parts: It
 
 
 def as_file(svg: str) -> str:
-    """Returns a picture as a file of its own, which has colours for light and for dark."""
+    """Returns a picture as a standalone file, with light and dark colours."""
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + re.sub(">", f">{_STYLE}", svg, count=1) + "\n"
 
 
 SWEEPS = 4
-"""How often columns are put into the order of their neighbours. More change little."""
+"""Number of passes that order columns by their neighbours. More change little."""
 
 
 @dataclass(frozen=True, slots=True)
 class LayerCell:
-    """A place in a column: the box of a key, or the lane of what leads from its box to columns farther right."""
+    """A place in a column: the box of a key, or the lane of its edges to columns farther right."""
 
     key: str
     column: int
@@ -148,7 +134,7 @@ class LayerCell:
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """The places of each column, from the top; the steps from a column to the next; and how many each column lacks."""
+    """The cells of each column, from the top; edges between adjacent columns; and cells omitted per column."""
 
     columns: Sequence[Sequence[LayerCell]]
     steps: Sequence[tuple[LayerCell, LayerCell]]
@@ -156,8 +142,7 @@ class Layers:
 
 
 def layered(reads: Mapping[str, Sequence[str]], most: int, most_in_column: int) -> Layers:
-    """Arranges the first `most` keys, of which a column has so many at most. What is read comes before what reads it;
-    what does not is not shown as read.
+    """Arranges the first `most` keys in columns of limited height, inputs first. Edges against that order are dropped.
 
     >>> found = layered({"a": [], "b": ["a"], "c": ["a", "b"]}, 9, 9)
     >>> [[place.key + "-" * place.lane for place in column] for column in found.columns]
@@ -191,7 +176,7 @@ def layered(reads: Mapping[str, Sequence[str]], most: int, most_in_column: int) 
 def _ordered(
     columns: Sequence[Sequence[LayerCell]], steps: Sequence[tuple[LayerCell, LayerCell]]
 ) -> list[list[LayerCell]]:
-    """Puts each column into the order of what its places lead to or come from, so that few steps cross."""
+    """Orders each column by the places that its cells connect to, to reduce crossings."""
     before: dict[LayerCell, list[LayerCell]] = {}
     after: dict[LayerCell, list[LayerCell]] = {}
     for start, end in steps:
@@ -218,7 +203,7 @@ def _ordered(
 
 @dataclass(frozen=True, slots=True)
 class OutlineLine:
-    """A line of an outline: a path or, if it `is_condition`, a filter. `joins` says whether a value join uses it."""
+    """A line of an outline: a path or, if it `is_condition`, a filter. `joins`: a value join uses it."""
 
     depth: int
     text: str
@@ -232,8 +217,6 @@ class OutlineLine:
 
 @dataclass(eq=False, slots=True)
 class OutlineNode:
-    """A node of an outline that is being made."""
-
     text: str
     var: str | None = None
     is_condition: bool = False
@@ -248,7 +231,7 @@ class Outline:
         self.root, self._last = _chain(block.steps, is_root=True)
 
     def at(self, var: str | None, steps: tuple[Step, ...]) -> OutlineNode:
-        """Returns the node of a path on a variable, or on the block's root (None). Adds it if it is not there."""
+        """Returns the node of a path on a variable, or on the block's root (None); adds it if missing."""
         start = self._last if var is None else next(node for node in _walk(self.root) if node.var == var)
         if not steps:
             return start
@@ -263,8 +246,8 @@ class Outline:
         return (node.var for node in _walk(self.root) if node.var is not None)
 
     def rows(self, joined: Collection[int], *, only_joined: bool = False) -> Iterator[tuple[OutlineNode, OutlineLine]]:
-        """Yields the rows with their nodes. `joined` has the identities of nodes that value joins use; `only_joined`
-        leaves out all but these and what they are in."""
+        """Yields rows with their nodes. `joined` has the identities of nodes in value joins; `only_joined` restricts
+        the rows to these and their ancestors."""
 
         def below(node: OutlineNode, depth: int) -> Iterator[tuple[OutlineNode, OutlineLine]]:
             yield node, OutlineLine(depth, node.text, node.var, node.is_condition, id(node) in joined)
@@ -282,12 +265,11 @@ def _walk(node: OutlineNode) -> Iterator[OutlineNode]:
 
 
 def _is_same(one: OutlineNode, other: OutlineNode) -> bool:
-    """Whether a node stands for a plain path that another one stands for."""
     return one.text == other.text and not (one.is_condition or one.children or other.children)
 
 
 def _chain(steps: tuple[Step, ...], *, is_root: bool = False) -> tuple[OutlineNode, OutlineNode]:
-    """The nodes of a path: its first and its last one. Steps without variables and filters share a node."""
+    """The first and the last node of a path. Steps without variables and filters share a node."""
     nodes: list[OutlineNode] = []
     text = ""
     for place, step in enumerate(steps):
@@ -306,12 +288,10 @@ def _chain(steps: tuple[Step, ...], *, is_root: bool = False) -> tuple[OutlineNo
 
 
 def _axis(step: Step, *, first: bool) -> str:
-    """How a step is reached. From its parent's row, a child needs no slash."""
     return "" if first and step.axis == "/" else step.axis
 
 
 def _filters(condition: Expr) -> Iterator[OutlineNode]:
-    """The nodes of a filter: paths, which may bind variables, and conditions."""
     if isinstance(condition, And):
         for arm in condition.args:
             yield from _filters(arm)
@@ -327,7 +307,6 @@ def _filters(condition: Expr) -> Iterator[OutlineNode]:
 
 
 def _path_of(condition: Expr) -> tuple[Rel | None, String | None]:
-    """A filter as a path and the text that its end has, if it says no more than that."""
     match condition:
         case Rel():
             return condition, None
@@ -345,12 +324,11 @@ _TIED = re.compile(r"(?<!,) (?!AND )")
 
 
 def indented(lines: Iterable[str], indent: int) -> Iterator[str]:
-    """Indents lines. Empty ones stay empty."""
     return (" " * indent + line if line else "" for line in lines)
 
 
 def wrapped(text: str, indent: int) -> list[str]:
-    """Wraps text at blanks, to at most WIDTH columns. Continuation lines are indented further."""
+    """Wraps text at blanks to WIDTH columns. Continuation lines are indented further."""
     own = len(text) - len(text.lstrip())
     return textwrap.wrap(
         text.strip(),
@@ -363,14 +341,13 @@ def wrapped(text: str, indent: int) -> list[str]:
 
 
 def wrapped_sql(line: str, indent: int) -> list[str]:
-    """Wraps a line of SQL after commas and before AND only."""
+    """Wraps SQL after commas and before AND only."""
     tied = _TIED.sub(_TIE, line.lstrip())
     own = len(line) - len(line.lstrip())
     return [part.replace(_TIE, " ") for part in wrapped(" " * own + tied, indent)]
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yields rows in columns that are as wide as their widest cell."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -387,7 +364,7 @@ def tree(pattern: PatternNode) -> Iterator[str]:
 
 
 def query_lines(script: Script, indent: int) -> Iterator[str]:
-    """Yields a script's canonical text with one line per clause. The result can be parsed again."""
+    """Yields a script's canonical text with one line per clause. The result parses again."""
     declarations = Script((), script.namespaces)
     if script.namespaces:
         yield from wrapped(f"{to_xscl(declarations)};", indent)
@@ -396,8 +373,7 @@ def query_lines(script: Script, indent: int) -> Iterator[str]:
 
 
 def text_lines(text: str, indent: int) -> Iterator[str]:
-    """Yields the text of a stored query with one line per clause; that of an event query, which others complete, as it
-    is."""
+    """Yields the text of a stored query with one line per clause; that of an event query unchanged."""
     try:
         script = Script(()) if is_bare(text) else parse_script(text, stored=True)
     except XsclErrors:
@@ -419,7 +395,6 @@ def _query(query: Query, indent: int) -> Iterator[str]:
 
 
 def _input(source: Input) -> Iterator[str]:
-    """Yields a join as its left input, its operator and its right input; anything else as one line."""
     if not isinstance(source, Join):
         yield to_xscl(source)
         return
@@ -430,7 +405,6 @@ def _input(source: Input) -> Iterator[str]:
 
 
 def _operator(join: Join) -> Iterator[str]:
-    """Yields a join's operator with predicate and window: on one line, or with a line per arm of the predicate."""
     line = f"  {join.op} {{{to_xscl(join.pred)}, {to_xscl(join.window)}}}"
     if len(line) <= WIDTH // 5 * 4 or not isinstance(join.pred, And | Or):
         yield line
@@ -443,7 +417,7 @@ def _operator(join: Join) -> Iterator[str]:
 
 
 SHORT_TEXT, SHORT_LINES = 160, 80
-"""The characters of a text and the lines of a document that are shown where it is shortened."""
+"""Characters of a text and lines of a document shown in short form."""
 
 NUMBER, TAG, NAME, VALUE, MORE = "dim", "cyan", "yellow", "green", "dim italic"
 """The styles of the parts of a document."""
@@ -453,9 +427,8 @@ _VISIBLE = {"\n": "↵", "\t": "⇥", "\r": "␍"}
 
 
 def document_lines(root: etree._Element, *, full: bool = True) -> Iterator[Text]:
-    """The lines of a document without comments and processing instructions. An element has its number in document
-    order, from 0, in front of it. White space alone between elements is left out. Unless `full`, long texts and
-    documents are shortened."""
+    """Yields the lines of a document without comments and processing instructions, each element preceded by its number
+    in document order, from 0. Unless `full`, long texts and documents are shortened."""
     width = len(str(sum(1 for _ in root.iter())))
     for count, line in enumerate(_lines(root, width, full)):
         if not full and count == SHORT_LINES:
@@ -465,7 +438,6 @@ def document_lines(root: etree._Element, *, full: bool = True) -> Iterator[Text]
 
 
 def visible(text: str) -> str:
-    """Text in which line breaks and tabs are signs, and what could change a terminal is replaced."""
     return "".join(char if char.isprintable() else _VISIBLE.get(char, "\ufffd") for char in text)
 
 
@@ -494,13 +466,11 @@ def _lines(root: etree._Element, width: int, full: bool) -> Iterator[Text]:
 
 
 def _text_line(text: str | None, width: int, depth: int, full: bool) -> Iterator[Text]:
-    """The line of a text beside elements, if it is more than white space."""
     if text and text.strip():
         yield Text(" " * (width + 2) + "  " * depth).append_text(_text(text, full))
 
 
 def _start(element: etree._Element, full: bool) -> Text:
-    """The start tag, or the whole tag of an empty element."""
     tag = Text().append(f"<{_name(element)}", TAG)
     parent = element.getparent()
     above = {} if parent is None else parent.nsmap

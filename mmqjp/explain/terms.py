@@ -1,17 +1,6 @@
-"""Formats pieces of normal forms for people: terms, windows, streams, definitions of variables.
-
-A stage of a query: one thing that it asks of documents, and how much of what was looked at gets past it.
-
-What an absence says of its left input: what no document had, and until when.
-
-Says how near texts are: which part of the words of both is in common.
-
-Operands and conditions as reasons have them: the nodes that took part, with their texts, and where they stand.
-
-A query as explanations evaluate it: its syntax with places, its normal form with its own names, and both as text.
-
-Some documents of each stream, to try patterns on.
-"""
+"""Shared terms of explanations. Evaluates a query's paths and functions over a sample of documents, has the stages of a
+funnel and the operands and conditions of reasons, and renders normal forms (terms, windows, definitions, templates,
+absences) as text. Also finds the nearest texts of two sides by the share of common words."""
 
 from __future__ import annotations
 
@@ -47,28 +36,28 @@ StageKind = Literal[
     "event", "late", "unseen", "filtered", "condition", "consumed", "ended", "group",
     "equal", "strategy", "absent", "letters", "maximal", "run", "alone", "decided",
 ]  # fmt: skip
-"""What is asked: documents of a stream; a name or condition of a block, and what predicates and SELECT ask of it; an
-equality, all of a join in one binding, another document on the other side, their order, how far apart they may be,
-other conditions of a join; and that it is not told the other way round (JOIN UNORDERED).
+"""The requirement of a stage. Queries: documents of a stream; a name or condition of a block; what predicates and
+SELECT need of it; an equality; all equalities of a join in one binding; another document on the other side; order;
+window; other join conditions; and that an output is not mirrored (JOIN UNORDERED).
 
-Of event queries: that there is an event, that it was not too late, and came while the query was there; the conditions
-of FILTER, and of NEXT and FOLD; that no earlier right event was taken by NEXT, that a run of FOLD goes on, and that
-events are in one group of AGGREGATE. Of PATTERN: that events are equal in what stands in brackets, that none comes
-that its strategy does not pass over, that none comes that must not, that not too many letters are missing, and that no
-match is better (EARLIEST MAXIMAL); "run" counts the events at which a match begins that gets so far.
+Event queries: an event exists, was not late, and came after registration; conditions of FILTER, NEXT and FOLD; no
+earlier right event was taken by NEXT; a run of FOLD continues; events are in one group of AGGREGATE. PATTERN: bracketed
+values are equal; no event blocks the strategy; no negated event occurs; the letters missing are within the limit; no
+match is better (EARLIEST MAXIMAL); "run" counts the first events of matches that get this far.
 
-Of absences, that there is no partner, and that the watermark says that none comes."""
+Absences: there is no partner, and the watermark rules out later ones.
+"""
 
 _Unit = Literal["documents", "values", "pairs", "events"]
 
 
 @dataclass(frozen=True, slots=True)
 class FunnelStage:
-    """A stage. `part` is the part of the query that asks. `found` counts what gets past it: documents, values that both
-    sides of an equality have, or pairs of inputs; with `at_least`, there may be more. Of an equality, `left` and
-    `right` are the distinct values of the sides. `block` numbers blocks from 1; it is 0 for stages of joins.
+    """A stage. `part` is its part of the query. `found` counts what passes: documents, values shared by both sides of
+    an equality, or pairs of inputs; with `at_least`, it is a lower bound. `left` and `right` are an equality's distinct
+    values. `block` numbers blocks from 1; 0 is a join.
 
-    If nothing gets past it, `message` says what there is instead, and `hint` what might be meant.
+    If nothing passes, `message` says what there is instead, and `hint` what may be meant.
     """
 
     kind: StageKind
@@ -83,30 +72,27 @@ class FunnelStage:
     hint: str = ""
 
     def told(self, message: str, hint: str = "") -> FunnelStage:
-        """Returns the stage with what there is instead."""
         return replace(self, message=message, hint=hint)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns a JSON object."""
         return asdict(self)
 
     @staticmethod
     def from_dict(found: Mapping[str, Any]) -> FunnelStage:
-        """Returns the stage of such an object."""
         return FunnelStage(**found)
 
 
 _OPEN, _CLOSE = "\ufdd0", "\ufdd1"
-"""Around the number of a variable in a text. They are no characters, so no query has them."""
+"""Delimiters of a variable's number in a text: noncharacters, which no query contains."""
 
 _NUMBERED = re.compile(f"{_OPEN}([0-9]+){_CLOSE}")
 
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A node that took part: the name of its element, or of an attribute like "link/@href", its text, and the functions
-    applied to the text, the innermost first. `document` is the place of its document in the output's `documents`; None
-    for a node of another query's output. `node` is its id, as output lines have it."""
+    """A node that took part: the name of its element or of an attribute like "link/@href", its text, and the functions
+    applied, the innermost first. `document` is the index of its document in the output's `documents`; None for a node
+    of another query's output. `node` is its id in output lines."""
 
     name: str
     text: str
@@ -116,7 +102,6 @@ class Operand:
 
     @property
     def value(self) -> str:
-        """The text with the functions applied."""
         value = self.text
         for name in self.functions:
             value = derive(name, value)
@@ -133,21 +118,20 @@ class JoinedValue:
 
 @dataclass(frozen=True, slots=True)
 class ShownCondition:
-    """Another condition on the documents that held: its text in parts, with the nodes where the query has variables."""
+    """Another condition that held: its text in parts, with nodes in place of variables."""
 
     parts: tuple[str | Operand, ...]
 
     @property
     def text(self) -> str:
-        """The condition, in which nodes stand by their names."""
         return "".join(part if isinstance(part, str) else part.name for part in self.parts)
 
 
 def operand_of(
     tree: ParsedDocument, node: Node, functions: tuple[str, ...], place: int, text: str | None = None
 ) -> Operand:
-    """Returns a node of a document as an operand. `place` is that of the document in the output's; -1 if it has none.
-    `text` is its text, if that is known."""
+    """Returns a node of a document as an operand. `place` is the document's index in the output (-1: none), `text` the
+    node's text if known."""
     element, attribute = node
     name, id = _local(str(tree.elements[element].tag)), f"{element}"
     if attribute:
@@ -158,7 +142,6 @@ def operand_of(
 
 
 def in_parts(expr: Expr, operands: Mapping[str, Operand | str]) -> tuple[str | Operand, ...]:
-    """Returns a condition as text in parts, with operands, or the names of nodes, where it has variables."""
     variables = list(dict.fromkeys(variables_of(expr)))
     text = to_xscl(_with_numbers(expr, variables))
     parts: list[str | Operand] = []
@@ -175,7 +158,6 @@ def _local(name: str) -> str:
 
 
 def _with_numbers(expr: Expr, variables: list[str]) -> Expr:
-    """A condition in which the numbers of variables stand for them."""
     match expr:
         case VarPath(var=var):
             return VarPath(f"{_OPEN}{variables.index(var)}{_CLOSE}")
@@ -193,16 +175,14 @@ def _with_numbers(expr: Expr, variables: list[str]) -> Expr:
 
 
 MAX_NAMES = 10
-"""The maximum length of a list of names."""
+"""Maximum length of a list of names."""
 
 
 def term_text(term: Term) -> str:
-    """Formats a term as in a query: `lower-case(t1)`."""
     return wrap_in_functions(term.functions, term.var)
 
 
 def wrap_in_functions(functions: tuple[str, ...], text: str) -> str:
-    """Wraps functions around an operand, the innermost first."""
     for function in functions:
         name, _, literal = function.partition(" ")
         text = f"{name}({text}, {literal})" if literal else f"{name}({text})"
@@ -234,7 +214,7 @@ def duration_text(microseconds: int) -> str:
 
 
 def names_of_others(targets: Iterable[Target], own: Collection[Owner]) -> str:
-    """Returns the names of the owners of targets, except those in `own`. Long lists are cut short; nobody is ""."""
+    """Returns the names of the owners of targets, except those in `own`, cut short; "" for none."""
     names: dict[str, None] = {}
     for target in targets:
         if target.owner in own:
@@ -246,7 +226,6 @@ def names_of_others(targets: Iterable[Target], own: Collection[Owner]) -> str:
 
 
 def leaf_sides(conjunct: Conjunct) -> Iterator[Side]:
-    """Yields the query blocks of a conjunctive query, left to right, including those of inner joins."""
     for side in conjunct.sides():
         if side.hidden is None:
             yield side
@@ -255,7 +234,7 @@ def leaf_sides(conjunct: Conjunct) -> Iterator[Side]:
 
 
 def definition_path(definition: tuple[PatternNode, ...]) -> str:
-    """Formats the definition of a variable as a path. A derived value has its functions around it."""
+    """Formats the definition of a variable as a path, inside the functions of a derived value."""
     text = ""
     for node in definition:
         if node.axis != ".":
@@ -268,7 +247,6 @@ def definition_path(definition: tuple[PatternNode, ...]) -> str:
 
 
 def structure_text(shape: Shape) -> str:
-    """Returns the template's trees, with children in parentheses, and its value joins."""
     children: dict[int | None, list[int]] = {}
     for node, parent in enumerate(shape.parents):
         children.setdefault(parent, []).append(node)
@@ -284,8 +262,8 @@ def structure_text(shape: Shape) -> str:
 def lacking(
     op: JoinOp, window: int | None, absent: Sequence[Absent], operands: Mapping[str, Operand], times: tuple[int, int]
 ) -> ShownCondition:
-    """Returns that an absence held. `operands` are the variables of its left input, whose documents begin and end at
-    `times`."""
+    """Describes an absence that held. `operands` are the variables of its left input, `times` the interval of its
+    documents."""
     parts: list[str | Operand] = ["nothing"]
     for number, one in enumerate(absent):
         names: dict[str, str | Operand] = {**_names(one), **operands}
@@ -313,13 +291,11 @@ def _until(time: int) -> str:
 
 
 def _conditions(absent: Absent) -> list[Expr]:
-    """What a partner has: equalities with its side first, and other conditions."""
     pairs = [pair for pair in absent.joins if many_valued(pair[0].functions) is None]
     return [*(Compare("=", expression(right), expression(left)) for left, right in pairs), *absent.residual]
 
 
 def _names(absent: Absent) -> dict[str, str]:
-    """The names of the nodes at the ends of paths, and of those of the right input, if that is a document."""
     found: dict[str, str] = {}
     for branch in absent.branches:
         path = branch.var
@@ -332,7 +308,6 @@ def _names(absent: Absent) -> dict[str, str]:
 
 
 def _merged(parts: Sequence[str | Operand]) -> tuple[str | Operand, ...]:
-    """The parts, in which no two texts stand one after the other."""
     found: list[str | Operand] = []
     for part in parts:
         if isinstance(part, str) and found and isinstance(found[-1], str):
@@ -343,24 +318,24 @@ def _merged(parts: Sequence[str | Operand]) -> tuple[str | Operand, ...]:
 
 
 FEWEST = 3
-"""Texts of fewer words, separated by blanks, are not said to be near."""
+"""Texts with fewer words, separated by blanks, are never near."""
 
 VALUE_WIDTH = 60
-"""How many characters of a value are shown."""
+"""Characters shown of a value."""
 
 MOST_COMPARED, MOST_TEXTS = 2_000, 1_000
-"""How many pairs of texts are compared at most, and how many texts of each side are looked at."""
+"""Maximum number of text pairs compared, and of texts read per side."""
 
 
 def nearest_texts(texts: Iterable[tuple[str, str]]) -> tuple[Fraction, tuple[str, str]]:
-    """The largest part of the words of two texts that is in common, and these texts. There is one pair at least."""
+    """Returns the largest share of common words of two texts, and these texts. `texts` may not be empty."""
     found = ((Fraction(*overlap(*pair)) if any(overlap(*pair)) else Fraction(0), pair) for pair in texts)
     return max(islice(found, MOST_COMPARED), key=lambda one: one[0])
 
 
 def nearness(expr: Expr, texts: Sequence[Callable[[Expr], str]]) -> str | None:
-    """What is told of near() that holds for none of some bindings; None for another condition. Each of `texts` returns
-    the text of an operand for one of them."""
+    """Describes a near() that holds for no binding; None for another condition. Each of `texts` maps an operand to its
+    text in one binding."""
     match expr:
         case Call(name="near", args=(one, other, _)):
             part, pair = nearest_texts((text_of(one), text_of(other)) for text_of in texts)
@@ -371,8 +346,8 @@ def nearness(expr: Expr, texts: Sequence[Callable[[Expr], str]]) -> str | None:
 
 
 def near_instead(left: Iterable[str], right: Iterable[str], one: str, other: str) -> tuple[str, str] | None:
-    """What is told of texts of two sides, none of which are equal, if some are near: that, and what to write. `one` and
-    `other` are the operands."""
+    """Returns message and hint if no texts of two sides are equal but some are near. `one` and `other` are the
+    operands."""
     found = nearest_of(left, right)
     if found is None:
         return None
@@ -384,8 +359,8 @@ def near_instead(left: Iterable[str], right: Iterable[str], one: str, other: str
 
 
 def nearest_of(left: Iterable[str], right: Iterable[str]) -> tuple[tuple[str, str], str] | None:
-    """The nearest texts of two sides, and the threshold in tenths by which near() finds them; None if it finds none. At
-    most MOST_TEXTS of each side are looked at."""
+    """Returns the nearest texts of two sides, and the near() threshold in tenths that finds them; None if none does.
+    Reads at most MOST_TEXTS per side."""
     least = join_threshold(str(float(LEAST)))
     having: dict[str, list[str]] = {}
     for text in islice(right, MOST_TEXTS):
@@ -408,14 +383,13 @@ def _keys(text: str, threshold: str) -> list[str]:
 
 
 def truncate_value(text: str) -> str:
-    """Returns a value on one line, cut short."""
     line = printable_line(text)
     return line if len(line) <= VALUE_WIDTH else line[: VALUE_WIDTH - 1] + "…"
 
 
 @dataclass(frozen=True)
 class ReadableQuery:
-    """A query of a store. `paths` are the paths on variables, by the variables that stand for their ends."""
+    """A query as explanations evaluate it. `paths` maps variables that stand for ends of paths to the paths."""
 
     text: str
     query: Query
@@ -425,7 +399,7 @@ class ReadableQuery:
 
     @staticmethod
     def of(text: str) -> ReadableQuery:
-        """Returns the query of a text that was checked when it was registered."""
+        """Parses a text that was checked at registration."""
         script = parse_script(text, stored=True)
         namespaces = dict(script.namespaces)
         normal, paths = normalize_readably(script.queries[0], namespaces)
@@ -434,7 +408,6 @@ class ReadableQuery:
 
     @cached_property
     def blocks(self) -> list[Block]:
-        """Its blocks, left to right."""
         return blocks(self.query.source)
 
     def part(self, span: Span) -> str:
@@ -447,7 +420,6 @@ class ReadableQuery:
         return wrap_in_functions(term.functions, self.variable(term.var))
 
     def expression(self, expr: Expr) -> str:
-        """Returns a predicate as the query has it."""
         return to_xscl(self._spelled(expr))
 
     def _spelled(self, expr: Expr) -> Expr:
@@ -464,10 +436,10 @@ class ReadableQuery:
 T = TypeVar("T")
 
 MOST_BYTES = 32 << 20
-"""The size of all documents of a sample, in bytes. Their trees take many times as much memory."""
+"""Size of all documents of a sample, in bytes. Their trees take many times as much memory."""
 
 MAX_SAMPLE_STEPS = 1_000_000
-"""How many steps a pattern may take in a document."""
+"""Step limit of a pattern in a document."""
 
 
 class TooLong(Exception):
@@ -476,7 +448,7 @@ class TooLong(Exception):
 
 @dataclass
 class Sample:
-    """Documents from outside, each once, with their trees by stream. `refused` counts what could not be read."""
+    """External documents, deduplicated, with their trees, by stream. `refused` counts unreadable ones."""
 
     documents: list[Document] = field(default_factory=list)
     trees: dict[str, list[ParsedDocument]] = field(default_factory=dict)
@@ -486,7 +458,7 @@ class Sample:
         return self.trees.get(stream, [])
 
     def with_published(self, published: Mapping[str, Iterable[str]]) -> Sample:
-        """The sample with the documents that queries PUBLISHed on streams, too."""
+        """Adds the documents that queries PUBLISHed on streams."""
         trees = {stream: list(found) for stream, found in self.trees.items()}
         for stream, texts in published.items():
             made = [parse_document(text.encode(), trusted=True) for text in texts]
@@ -495,7 +467,7 @@ class Sample:
 
 
 def sample_of(items: Iterable[Document | Reject], most: int) -> Sample:
-    """The first `most` documents that can be read."""
+    """Returns the first `most` readable documents."""
     sample, met, size = Sample(), set[tuple[str, str]](), 0
     for item in items:
         if isinstance(item, Reject):
@@ -519,7 +491,7 @@ def sample_of(items: Iterable[Document | Reject], most: int) -> Sample:
 
 
 def in_turns(sources: Iterable[Iterable[T]]) -> Iterator[T]:
-    """Yields one item of each source after another, until all are empty: a sample then has some of each."""
+    """Yields items of the sources round-robin, until all are empty: a sample then has some of each."""
     left = [iter(source) for source in sources]
     while left:
         going = []
@@ -531,25 +503,24 @@ def in_turns(sources: Iterable[Iterable[T]]) -> Iterator[T]:
 
 
 def has_match(part: PreparedNode, tree: ParsedDocument, take: Take | None = None) -> bool:
-    """Whether a pattern that binds nothing matches a document. Raises TooLong, unless it is `take` that counts."""
+    """Whether a pattern that binds nothing matches. Raises TooLong unless `take` counts the steps."""
     return any(True for _ in each_binding(part, tree, {}, take or _counter()))
 
 
 def variable_texts(pattern: PatternNode, tree: ParsedDocument) -> Iterator[str]:
-    """The string values of a pattern's one variable, over all its matches in a document. Raises TooLong."""
+    """Yields the string values of a pattern's only variable over all its matches. Raises TooLong."""
     for ((_, node),) in each_binding(PreparedNode(pattern), tree, {}, _counter()):
         yield tree.string_value(*node)
 
 
 def apply_functions(text: str, functions: Sequence[str]) -> str:
-    """A text with functions applied, the innermost first."""
     for name in functions:
         text = derive(name, text)
     return text
 
 
 def elements(pattern: PatternNode, tree: ParsedDocument) -> Iterator[int]:
-    """The numbers of the elements to which a pattern's one variable is bound. Raises TooLong."""
+    """Yields the numbers of the elements that a pattern's only variable is bound to. Raises TooLong."""
     for ((_, (number, attribute)),) in each_binding(PreparedNode(pattern), tree, {}, _counter()):
         if not attribute:
             yield number

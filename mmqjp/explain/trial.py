@@ -1,9 +1,6 @@
-"""Tries the queries of a script on a sample of documents: what their blocks match, what joins, and how many outputs.
-
-Writes what queries found in a sample for people: a table, and a note for each part that found nothing.
-
-Looks at documents for one block of a conjunctive query: which stages each of them passes, and what it binds.
-"""
+"""Tries the queries of a script on a sample of documents. Counts what their blocks match, what joins and how many
+outputs result, and renders the counts as a table with a note for each part that found nothing. BlockRows evaluates one
+block over documents: the stages that each passes, and its bindings."""
 
 from __future__ import annotations
 
@@ -35,22 +32,22 @@ from xscl.problems import Lines, Problem, XsclError
 from xscl.syntax import Join, Query, Script, Window
 
 MOST_QUERIES = 100
-"""How many queries of a script are tried."""
+"""Maximum number of queries of a script that are tried."""
 
 MOST_COUNTED = 1_000
-"""The outputs of a wider join are counted up to this number, which then means so many or more."""
+"""Limit of the count of a wider join's outputs; it then means this many or more."""
 
 MOST_PUBLISHED = 1_000
-"""On how many documents of a PUBLISHed stream blocks are tried."""
+"""Maximum number of documents of a PUBLISHed stream that blocks are tried on."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueryTrial:
-    """What a query found in a sample. `outputs` are those of the queries of its name that were run. If one of them was
-    paused, `paused` says why.
+    """The result of a query on a sample. `outputs` are those of all queries of its name; `paused` says why one was
+    paused.
 
-    `without_window` counts its outputs without the window of its last join, and `in_any_order` those with JOIN in place
-    of FOLLOWED BY, too: up to MOST_COUNTED. They are counted for a query without outputs only.
+    For a query without outputs, `without_window` counts the outputs without its last join's window, `in_any_order`
+    those with JOIN instead of FOLLOWED BY as well, both up to MOST_COUNTED.
     """
 
     name: str
@@ -92,8 +89,6 @@ def try_queries(script: Script, located: Iterable[Query], sample: Sample) -> tup
 
 
 class _Upstream:
-    """Finds the queries of a script that write what others read."""
-
     def __init__(self, script: Script) -> None:
         self._queries = script.queries
         self._writers: dict[str, list[int]] = {}
@@ -102,7 +97,6 @@ class _Upstream:
                 self._writers.setdefault(query.publish, []).append(number)
 
     def of(self, queries: Iterable[Query]) -> set[int]:
-        """The numbers of all queries behind the streams that some queries read."""
         found: set[int] = set()
         met: set[str] = set()
         waiting = list(queries)
@@ -116,7 +110,7 @@ class _Upstream:
 
 @dataclass
 class _Run:
-    """How many outputs queries had by name, why they were paused, and the documents of some streams they PUBLISH."""
+    """Outputs by query name, why queries were paused, and PUBLISHed documents of some streams."""
 
     outputs: Counter[str] = field(default_factory=Counter)
     paused: dict[str, str] = field(default_factory=dict)
@@ -137,8 +131,8 @@ def _run(script: Script, sample: Sample, *, keep: Container[str] = (), most_outp
 
 
 def _explained(trials: Sequence[QueryTrial], script: Script, upstream: _Upstream, sample: Sample) -> list[QueryTrial]:
-    """The trials, those of queries without outputs with the numbers that wider joins would give. All wider joins run
-    in one session, under names that nothing reads, with the queries behind the streams that they read."""
+    """Adds the counts of wider joins to trials without outputs. All wider joins run in one session, under unread names,
+    with their upstream queries."""
     empty = [trial for trial in trials if _might_join(trial)]
     if not empty:
         return list(trials)
@@ -166,7 +160,6 @@ def _explained(trials: Sequence[QueryTrial], script: Script, upstream: _Upstream
 
 
 def _might_join(trial: QueryTrial) -> bool:
-    """Whether a join without outputs may have some if it were wider."""
     possible = all(block.matched for block in trial.blocks) and all(join.shared for join in trial.joins)
     source = trial.query.source
     is_join = isinstance(source, Join) and source.op not in NEGATED
@@ -179,13 +172,12 @@ def _count(run: _Run, name: str) -> int:
 
 
 PART_WIDTH = 60
-"""How many characters of a part of a query are shown."""
+"""Characters shown of a part of a query."""
 
 _LINE_BREAK = re.compile(r"[ \t\r]*\n\s*")
 
 
 def table(trials: Sequence[QueryTrial], text: str) -> Table:
-    """A row for each block, each equality and each query of a script with this text."""
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in ("query", "part", "found"):
         made.add_column(column, overflow="fold")
@@ -200,7 +192,7 @@ def table(trials: Sequence[QueryTrial], text: str) -> Table:
 
 
 def trial_notes(trials: Sequence[QueryTrial], text: str, sample: Sample) -> list[XsclError]:
-    """A note for each part of a query that found nothing, in the order of their places."""
+    """Returns a note for each part of a query that found nothing, in text order."""
     lines = Lines(text)
     found = [XsclError(problem, lines) for trial in trials for problem in _problems(trial, text, sample)]
     return sorted(found, key=lambda note: (note.span.start, note.span.end))
@@ -269,7 +261,6 @@ def _joined(join: JoinTrial) -> str:
 
 
 def part_text(span: Span, text: str) -> str:
-    """Returns a part of a query on one line, cut short if it is long."""
     start = span.start
     if text[start : start + 1] == "/" and text[max(start - 1, 0) : start] == ".":
         start -= 1  # a step says no more than its axis and name
@@ -278,12 +269,12 @@ def part_text(span: Span, text: str) -> str:
 
 
 MOST_ROWS, STEPS_FOR_A_ROW = 5_000, 50
-"""At most so many bindings of a document are looked at in a join: one with more is left out. Each counts as so many
-steps, because it is kept in memory."""
+"""Maximum number of bindings of a document in a join (a document with more is left out), and the steps that each counts
+for, because it takes memory."""
 
 FOR_HINTS, MOST_BYTES_FOR_HINTS = 100, 256 << 10
-"""In so many of the documents that come furthest it is looked up what may be meant by a stage that matches none. Larger
-ones are looked into alone."""
+"""Maximum number of furthest documents searched for hints, and their size in bytes; a larger document is searched
+alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,8 +288,8 @@ class BoundNode:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BindingRow:
-    """What is bound in the documents of an input, of one or more blocks: the nodes of the variables that matter. `t0`
-    and `t1` are the interval of the documents."""
+    """The bindings in the documents of an input, of one or more blocks, for the variables that matter. `t0` and `t1`
+    are the interval of the documents."""
 
     documents: tuple[Record, ...]
     t0: int
@@ -312,8 +303,8 @@ class BindingRow:
 
 @dataclass(eq=False)
 class BlockRows:
-    """What one block of a conjunctive query found so far. `streams` counts the documents that are offered by stream,
-    and `left_out` those that are too large to search. Variables that are `needed` are bound in `rows`."""
+    """The results of one block so far. `streams` counts offered documents by stream, `left_out` those too large to
+    search. Variables that are `needed` are bound in `rows`."""
 
     query: ReadableQuery
     number: int
@@ -337,7 +328,7 @@ class BlockRows:
         self._sample: list[ParsedDocument] = []
 
     def look(self, record: Record, take: Take) -> None:
-        """Looks at one more document. Raises whatever `take` does, but TooLong leaves the document out."""
+        """Evaluates one more document. Raises whatever `take` does, except TooLong, which leaves the document out."""
         self.streams[record.stream] += 1
         if record.stream != self.side.stream:
             return
@@ -370,11 +361,9 @@ class BlockRows:
 
     @property
     def documents(self) -> int:
-        """How many documents of its stream there were."""
         return self.streams[self.side.stream]
 
     def stages(self) -> Iterator[FunnelStage]:
-        """Yields its stages, the first that nothing passes with what there is instead. Those behind it are left out."""
         stream, block = self.side.stream, self.number + 1
         stage = FunnelStage("stream", stream, self.documents, block=block)
         if not self.documents:
@@ -420,8 +409,7 @@ class BlockRows:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What predicates and SELECT ask of a block: a path on a variable, or a condition on one. `missing` says that it is
-    not there."""
+    """A path or condition that predicates or SELECT need of a block. `missing` is the message if it is absent."""
 
     text: str
     missing: str
@@ -462,7 +450,6 @@ def _without(pattern: PatternNode, left_out: Collection[_Asked]) -> PatternNode:
 
 
 def _ends_in(node: PatternNode, ends: Collection[str]) -> bool:
-    """Whether a branch was attached for the end of a path."""
     while len(node.children) and node.var is None:
         node = node.children[-1]
     return node.var in ends

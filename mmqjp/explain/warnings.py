@@ -1,16 +1,6 @@
-"""Warns of correct queries that look like mistakes: each warning has its place in the script and a hint.
-
-Warns of conditions that can never hold, whatever the documents: of texts that no function gives, and of variables
-that are taken for elements.
-
-Warns of event statements that look like mistakes: state that is kept for ever, texts as numbers, unread events.
-
-Where in an `<item>` a path may lead: the elements and attributes that entries of feeds have as documents.
-
-Warns of queries over items that can match nothing: names that items do not have, comparisons that never hold.
-
-Warns of streams that a query reads and that nothing seems to write.
-"""
+"""Warns of correct queries and event statements that look like mistakes, each with its place in the script and a hint.
+Covers conditions that can never hold, names that feed items do not have, comparisons of times or numbers as texts,
+streams that nothing writes, and event state that is kept for ever."""
 
 from __future__ import annotations
 
@@ -67,11 +57,10 @@ from xscl.syntax import (
 _CASES = ("lower-case", "upper-case")
 _PARTS = {"contains": "has {} in it", "starts-with": "begins with {}", "ends-with": "ends with {}"}
 _TEXTS = (*_CASES, "normalize-space", "canonical-url", "host")
-"""The functions that give a text, and that leave what they give as it is."""
+"""Functions that return a text and leave their own results unchanged."""
 
 
 def condition_warnings(query: Query) -> Iterator[Problem]:
-    """The warnings for the conditions of a query with spans."""
     for condition in _conditions(query.source):
         for expr in _walk(condition):
             yield from _impossible(expr)
@@ -80,7 +69,6 @@ def condition_warnings(query: Query) -> Iterator[Problem]:
 
 
 def _conditions(source: Input) -> Iterator[Expr]:
-    """The filters and predicates of a source."""
     match source:
         case Block():
             for step in source.steps:
@@ -94,7 +82,7 @@ def _conditions(source: Input) -> Iterator[Expr]:
 
 
 def _parts(expr: Expr) -> Iterable[Expr]:
-    """What a condition or an operand is made of, but for what stands in the filters of its paths."""
+    """The operands of a condition, except those inside filters of its paths."""
     match expr:
         case And() | Or() | Call():
             return expr.args
@@ -116,7 +104,6 @@ def _walk(expr: Expr) -> Iterator[Expr]:
 
 
 def _impossible(expr: Expr) -> Iterator[Problem]:
-    """Warns if a function is compared with a text that it never gives."""
     match expr:
         case Compare(op="=" | "!=", left=Call(name=name), right=String() as literal):
             said, holds = "is {}", "always" if expr.op == "!=" else "never"
@@ -143,7 +130,7 @@ def _impossible(expr: Expr) -> Iterator[Problem]:
 
 
 class _Bound(NamedTuple):
-    """A node that a variable is bound to: by which step, and by which path from which step, if it is in a filter."""
+    """The step that binds a variable, and, inside a filter, the filter's path and step."""
 
     step: Step
     path: tuple[Step, ...]
@@ -173,7 +160,6 @@ def _variables_in_filters(block: Block) -> Iterator[Problem]:
 def _collect(
     steps: tuple[Step, ...], owner: Step | None, names: dict[str, _Bound], paths: list[tuple[Rel, Step]]
 ) -> None:
-    """Collects the variables of a path and of its filters, and the paths in its filters, each with its context."""
     for number, step in enumerate(steps, 1):
         if step.var is not None:
             names[step.var] = _Bound(step, steps[:number], owner)
@@ -187,38 +173,34 @@ def _collect(
 
 
 REPEATED = frozenset({"folder", "author", "category", "link", "enclosure"})
-"""The fields of which an item may have several."""
+"""The fields that an item may have several times."""
 
 TIMES = frozenset({"timestamp", "updated"})
 """The fields that hold a time."""
 
 ADDRESSES = frozenset({"item_url", "channel_url", "feed_url", "href"})
-"""The fields and attributes that hold the address of something."""
+"""The fields and attributes that hold a URL."""
 
 
 @dataclass(frozen=True, slots=True)
 class ItemPath:
-    """The document, its root, a field or an attribute: its `names` from the root on."""
+    """A path in an `<item>`: the document, its root, a field or an attribute, as `names` from the root on."""
 
     names: tuple[str, ...] = ()
     kind: NodeKind = "element"
 
     @property
     def name(self) -> str:
-        """The last of its names; "" for the document."""
         return self.names[-1] if self.names else ""
 
     @property
     def is_field(self) -> bool:
-        """Whether it is a child of the item."""
         return len(self.names) == 2
 
     def holds_no_text(self) -> bool:
-        """Whether it is an element that has attributes alone."""
         return self.is_field and self.name in ATTRIBUTES
 
     def children(self) -> Iterator[ItemPath]:
-        """The elements in it."""
         if not self.names:
             yield ITEM
         elif self == ITEM:
@@ -229,7 +211,6 @@ class ItemPath:
             yield from (ItemPath((*self.names, name), "attribute") for name in ATTRIBUTES.get(self.name, ()))
 
     def below(self) -> Iterator[ItemPath]:
-        """The elements at any depth in it."""
         for child in self.children():
             yield child
             yield from child.below()
@@ -241,7 +222,6 @@ Places = frozenset[ItemPath]
 
 
 def follow_step(places: Places, step: Step) -> Places:
-    """The places to which a step leads from any of these."""
     return frozenset(
         found
         for place in places
@@ -252,7 +232,7 @@ def follow_step(places: Places, step: Step) -> Places:
 
 
 def is_single(places: Places, steps: tuple[Step, ...]) -> bool:
-    """Whether a path without filters leads to one node at most, from a node at one of these places."""
+    """Whether a path without filters leads from one of these places to at most one node."""
     for step in steps:
         below = follow_step(places, step)
         if step.axis != "/" or step.filters or len(below) != 1 or any(place.name in REPEATED for place in below):
@@ -284,15 +264,15 @@ CALLED = {
     "feed": "feed_title", "source": "feed_title", "site": "channel_url", "channel": "channel_url", "image": "enclosure",
     "media": "enclosure", "thumbnail": "enclosure", "entry": "item", "post": "item", "article": "item", "rss": "item",
 }  # fmt: skip
-"""What others call the parts of an item."""
+"""Other names for the parts of an item."""
 
 _Names = dict[str, Places | None]
-"""The places of variables; None if nothing is known of them."""
+"""The places of variables; None if unknown."""
 
 
 def item_warnings(query: Query, published: Collection[str]) -> Iterator[Problem]:
-    """The warnings for a query with spans over items, which come on the default stream. Nothing is known of the
-    documents of other streams, and of the default one if it is `published` too."""
+    """Yields warnings for a query with spans over items, which come on the default stream. Ignores other streams, and
+    the default one if `published`."""
     checker = _Checker(published)
     names = checker.source(query.source)
     if isinstance(query.select, SelectItems):
@@ -303,8 +283,6 @@ def item_warnings(query: Query, published: Collection[str]) -> Iterator[Problem]
 
 
 class _Checker:
-    """Checks one query, and collects its `problems`."""
-
     def __init__(self, published: Collection[str]) -> None:
         self._published = published
         self.problems: list[Problem] = []
@@ -315,7 +293,7 @@ class _Checker:
     # ------------------------------------------------------------ sources
 
     def source(self, source: Input) -> _Names:
-        """Checks a source. Returns the places of the names that it makes visible."""
+        """Checks a source. Returns the places of the names it makes visible."""
         match source:
             case Block():
                 names: _Names = {}
@@ -341,7 +319,7 @@ class _Checker:
     # ------------------------------------------------------------ paths
 
     def _steps(self, steps: Sequence[Step], places: Places | None, names: _Names) -> Places | None:
-        """Checks a path. Returns where it leads, None if that is not known. `names` takes up what it binds."""
+        """Checks a path and adds its bindings to `names`. Returns where it leads, None if unknown."""
         for step in steps:
             if places is not None:
                 found = follow_step(places, step)
@@ -356,7 +334,6 @@ class _Checker:
     # ------------------------------------------------------------ conditions
 
     def _conditions(self, conditions: Iterable[Expr], context: Places | None, names: _Names) -> None:
-        """Checks conditions that must all hold of one node, which is at `context`."""
         arms = [arm for condition in conditions for arm in _arms(condition)]
         for arm in arms:
             self._condition(arm, context, names)
@@ -393,7 +370,6 @@ class _Checker:
             return
 
     def _of_times(self, expr: Compare, other: Expr) -> bool:
-        """Warns if a comparison of a field that holds a time with `other` compares it as a number or as a text."""
         dated = f"write date({to_xscl(expr.left)}) {expr.op} date({to_xscl(expr.right)})"
         if expr.op in ORDERS and isinstance(other, Rel | VarPath):
             self._warn("two paths are compared as numbers, and this is a time: this never holds", expr.span, dated)
@@ -406,7 +382,6 @@ class _Checker:
         return True
 
     def _value(self, expr: Expr, context: Places | None, names: _Names) -> Places | None:
-        """Checks an operand whose text is used. Returns the places of a node."""
         places = self._operand(expr, context, names)
         if places is not None and all(place.holds_no_text() for place in places):
             field = next(iter(places)).name
@@ -431,7 +406,6 @@ class _Checker:
         return None
 
     def _contradictions(self, arms: Sequence[Expr], context: Places | None, names: _Names) -> None:
-        """Warns if a node would have to have two texts."""
         known: dict[object, String] = {}
         for arm in arms:
             found = _literal(arm)
@@ -456,7 +430,6 @@ def _arms(expr: Expr) -> Iterator[Expr]:
 
 
 def _literal(arm: Expr) -> tuple[Rel | VarPath, String] | None:
-    """The path and the text of a condition that they are equal."""
     match arm:
         case Compare(op="=", left=Rel() | VarPath() as path, right=String() as literal):
             return path, literal
@@ -469,7 +442,6 @@ def _literal(arm: Expr) -> tuple[Rel | VarPath, String] | None:
 
 
 def _what(places: Places | None) -> str:
-    """What is known of the texts at all of these places."""
     names = {place.name for place in places or ()}
     if names and names <= TIMES:
         return "a time"
@@ -481,7 +453,6 @@ def _named(places: Places | None) -> str:
 
 
 def _missing(step: Step, above: Places) -> tuple[str, Span, str]:
-    """The warning for a step that leads nowhere: message, place, hint."""
     test, span = step.test, step.test.span
     if test.prefix not in (None, "*"):
         return (
@@ -541,14 +512,14 @@ def _list(names: Sequence[str]) -> str:
 
 
 MOST_COMPARED = 1_000
-"""With how many PUBLISHed names an unknown stream is compared."""
+"""Maximum number of PUBLISHed names an unknown stream is compared with."""
 
 
 def stream_warnings(query: Query, published: Collection[str], *, feeds: bool) -> Iterator[Problem]:
-    """The warnings for a query with spans, in a script that PUBLISHes these names.
+    """Yields warnings for a query with spans, in a script that PUBLISHes these names.
 
-    With `feeds`, documents come on the default stream alone. Otherwise they may come on any stream, so only a name that
-    looks like a misspelt one is told.
+    With `feeds`, documents come on the default stream alone; otherwise on any stream, so only likely typos are
+    reported.
     """
     for block in blocks(query.source):
         stream = block.stream
@@ -571,10 +542,8 @@ def stream_warnings(query: Query, published: Collection[str], *, feeds: bool) ->
 
 
 def event_warnings(text: str, script: Script, *, feeds: bool, items: bool) -> Iterator[Problem]:
-    """The warnings for the event statements of a correct script, with their places in its text.
-
-    `feeds` and `items` say what documents are, as for queries: `mmqjp.explain.warnings`.
-    """
+    """Yields warnings for the event statements of a correct script. `feeds` and `items` are as in
+    `mmqjp.explain.warnings`."""
     published = script.published()
     read = {name.name for query in script.event_queries for name in names_read(query.stream)}
     for definition in script.definitions:
@@ -597,8 +566,8 @@ def _as_query(definition: EventDefinition) -> Query:
 
 
 def warnings_of(text: str, script: Script, feeds: EntryForm | None) -> list[XsclError]:
-    """The warnings for a script and its text, in the order of their places. `feeds` says what entries of feeds are as
-    documents; None if documents are something else."""
+    """Returns the warnings for a script, in text order. `feeds` is the form of feed entries as documents; None if
+    documents are something else."""
     published = script.published()
 
     def problems(query: Query) -> Iterator[Problem]:

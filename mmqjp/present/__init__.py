@@ -1,1 +1,1 @@
-"""Outputs as a person sees them: what matched, when and why, in several formats. Reads a session, changes nothing."""
+"""Outputs as people see them, in several formats: what matched, when and why. Only reads a session."""

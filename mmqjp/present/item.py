@@ -1,25 +1,7 @@
-"""A document as a person sees it: a title, a site, a link; or, for XML that has none of these, its first texts.
-
-The facts behind a match in words: the values that were joined, other conditions, and the selected values.
-
-Groups matches by query, newest first. Keeps them in a temporary file: there may be more than fit in memory.
-
-Marks in titles: which parts of an item's title are values that were joined.
-
-A match as a person sees it: an output with its documents, the reason for it, and the values that it selects.
-
-Reads the matches of a store, some at a time: looks up their documents and reasons together.
-
-What the formats for people show: matches in groups, and how many there are in all.
-
-Rows of a table as people and programs read them: times, nodes, and names that are there twice.
-
-The values that an output document has to show: those of SELECT items, or of an element constructor.
-
-Times as people read them: in the local time zone, or in UTC.
-
-Which matches are wanted: of which query, since when, and how many of the newest.
-"""
+"""Outputs as people see them: a ShownMatch has the output, its items, the reason, and the selected values. An item is a
+document's title, site and link, or the first texts of other XML. OutputPresenter reads matches from a session in pages;
+reasons become facts (text in parts), and MatchSpool groups matches by query, newest first, in a temporary file, as they
+may exceed memory. Times are formatted in a time zone, table rows for people and programs."""
 
 from __future__ import annotations
 
@@ -52,18 +34,18 @@ from xpath_stage.documents import element_text, parse_document
 from xscl.algebra.events import ERRORS
 
 MOST_TEXTS = 4
-"""So many texts of a document without a title stand in for one."""
+"""Number of texts that replace the title of a document without one."""
 
 MAX_ITEM_CHARACTERS = 300
-"""Longer titles and texts are cut short, in characters."""
+"""Maximum length of titles and texts, in characters."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShownItem:
-    """What is shown of a document. `time` is its t0 in microseconds; None if the document is no longer stored.
+    """A document as shown. `time` is its t0 in microseconds; None if it is no longer stored.
 
-    `kind` is the name of its root element. `site` is the host of its link or of its feed, `feed` the title of its feed;
-    `link` is an http(s) address. Each is "" if there is none. `title` is never empty: it is the id if all else fails.
+    `kind` is the name of its root element, `site` the host of its link or feed, `feed` the title of its feed, and
+    `link` an http(s) URL, each "" if missing. `title` is never empty: it falls back to the id.
     """
 
     id: str
@@ -77,12 +59,10 @@ class ShownItem:
 
     @property
     def is_kept(self) -> bool:
-        """Whether the document is still stored."""
         return self.time is not None
 
 
 def item_of(id: str, stream: str, time: int, xml: str) -> ShownItem:
-    """Returns what is shown of a document of the store."""
     root = parse_document(xml.encode(), trusted=True).root
     fields: dict[str, str] = {}
     for child in root.iterchildren(tag=etree.Element):
@@ -98,7 +78,6 @@ def item_of(id: str, stream: str, time: int, xml: str) -> ShownItem:
 
 
 def missing_item(id: str, stream: str) -> ShownItem:
-    """Returns what is shown of a document that is no longer stored."""
     return ShownItem(id, stream, title=truncate(printable_line(id)) or "?")
 
 
@@ -108,7 +87,7 @@ _FIELDS = frozenset(("title", "item_url", "channel_url", "feed_url", "feed_title
 
 
 def _links(root: etree._Element, fields: dict[str, str]) -> Iterator[str]:
-    """Yields what may be the address of a document: that of an `<item>`, or what Atom and RSS call `link`."""
+    """Yields candidates for a document's URL: that of an `<item>`, or the `link` of Atom and RSS."""
     yield fields.get("item_url", "")
     for child in root.iterchildren(tag=etree.Element):
         if local_name(child) == "link" and child.get("rel", "alternate") == "alternate":
@@ -123,17 +102,15 @@ def _document_texts(root: etree._Element) -> Iterator[str]:
 
 
 def local_name(element: etree._Element) -> str:
-    """Returns the name of an element without its namespace."""
     return str(element.tag).rpartition("}")[2]
 
 
 def truncate(text: str, most: int = MAX_ITEM_CHARACTERS) -> str:
-    """Returns a text of at most `most` characters. One that was cut ends in an ellipsis."""
     return text if len(text) <= most else text[: most - 1].rstrip() + "…"
 
 
 def is_web_address(text: str) -> bool:
-    """Returns whether a text is an http(s) address that is safe to show as a link."""
+    """Whether a text is an http(s) URL that is safe to show as a link."""
     if not text.isprintable() or _UNSAFE.search(text):
         return False
     try:
@@ -144,16 +121,15 @@ def is_web_address(text: str) -> bool:
 
 
 def host(address: str) -> str:
-    """Returns the host of an http(s) address without "www.", or ""."""
     return (urlsplit(address).hostname or "").removeprefix("www.") if is_web_address(address) else ""
 
 
 @dataclass(frozen=True, slots=True)
 class ShownMatch:
-    """An output as a person sees it. There is an item for each of `output.documents`.
+    """An output as shown, with an item for each of `output.documents`.
 
-    `reason` is None if it cannot be told. `selected` has the name and text of each value in the output document of a
-    query with SELECT.
+    `reason` is None if unknown. `selected` has the name and text of each value in the output document of a query with
+    SELECT.
     """
 
     output: Output
@@ -162,7 +138,7 @@ class ShownMatch:
     selected: tuple[tuple[str, str], ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns a JSON object: that of the output line, and `items`, `why` and `selected`."""
+        """Returns a JSON object: the output line with `items`, `why` and `selected`."""
         why = None if self.reason is None else _why(self.reason)
         selected = [{"name": name, "text": text} for name, text in self.selected]
         return self.output.to_dict() | {
@@ -173,7 +149,6 @@ class ShownMatch:
 
     @staticmethod
     def from_dict(found: Mapping[str, Any]) -> ShownMatch:
-        """Returns the match of such an object."""
         output = {key: found[key] for key in ("query", "t0", "t1", "nodes", "xml", "id", "seq")}
         return ShownMatch(
             Output(documents=tuple(found["documents"]), streams=tuple(found["streams"]), **output),
@@ -220,7 +195,7 @@ def _operand(found: Mapping[str, Any]) -> Operand:
 
 
 MAX_FACT_CHARACTERS = 160
-"""Longer values are cut short, in characters."""
+"""Maximum length of a value, in characters."""
 
 UNKNOWN = "the reason is not known: a document is no longer stored, or too large to search"
 OF_EVENTS = "the query's conditions hold for these events, in this order"
@@ -228,8 +203,8 @@ FILTERED = "passes the filter"
 
 
 class FactToken(NamedTuple):
-    """A part of a fact: the name of an element or function, a value of a document, or what stands between them, with
-    its spaces."""
+    """A part of a fact: the name of an element or function, a value of a document, or the text between, with its
+    spaces."""
 
     kind: Literal["name", "value", "plain"]
     text: str
@@ -239,7 +214,7 @@ Fact = tuple[FactToken, ...]
 
 
 def reason_facts(match: ShownMatch) -> list[Fact]:
-    """Returns what made a match, each fact once."""
+    """Returns the facts behind a match, without duplicates."""
     if match.reason is None:
         return [(FactToken("plain", OF_EVENTS if _is_of_events(match) else UNKNOWN),)]
     found = [*map(_equality, match.reason.joined), *map(_condition, match.reason.conditions)]
@@ -249,18 +224,18 @@ def reason_facts(match: ShownMatch) -> list[Fact]:
 
 
 def _is_of_events(match: ShownMatch) -> bool:
-    """Returns whether an output without a reason names its nodes like that of an event query."""
+    """Whether an output without a reason names its nodes like an event query's."""
     nodes = match.output.nodes
     return bool(nodes) and list(nodes) == [f"e{place}" for place in range(1, len(nodes) + 1)]
 
 
 def filters(match: ShownMatch) -> list[Fact]:
-    """Returns the conditions on single documents that held, each once, if they were asked for."""
+    """Returns the conditions on single documents that held, without duplicates, if they were requested."""
     return list(dict.fromkeys(map(_condition, () if match.reason is None else match.reason.filters)))
 
 
 def timings(match: ShownMatch) -> list[Fact]:
-    """Returns how far apart the inputs of the joins were, if it was asked for."""
+    """Returns the distances of the joins' inputs, if they were requested."""
     return [_timing(one) for one in (() if match.reason is None else match.reason.timings)]
 
 
@@ -276,7 +251,7 @@ def _timing(timing: JoinTiming) -> Fact:
 
 
 def values(match: ShownMatch) -> list[tuple[str, str]]:
-    """Returns the selected values that do not stand in the items already, as pairs of name and text."""
+    """Returns the name and text of selected values that the items do not show already."""
     known = {text for item in match.items for text in (item.title, item.link)}
     return [(name, text) for name, text in match.selected if text not in known]
 
@@ -287,8 +262,8 @@ def fact_text(fact: Fact) -> str:
 
 
 def events(filling: Filling) -> Iterator[Fact]:
-    """Yields the events that filled the parts of an event query, with their attributes: each in a line, which says when
-    it ended if there are several."""
+    """Yields a line for each event that filled a part of an event query, with its attributes and, if there are several,
+    its end."""
     for part in filling.parts:
         if part.count == 1:
             yield FactToken("name", part.name), *_attributes(part.events[0])
@@ -314,7 +289,6 @@ def _attributes(seen: ShownEvent) -> Iterator[FactToken]:
 
 
 def spans(filling: Filling) -> Iterator[Fact]:
-    """Yields how long the parts of an event query took, and may take."""
     for span in filling.spans:
         gap = "" if span.gap is None else f", GAP {duration_text(span.gap)}"
         limit = "for any time" if span.limit is None else f"at most {format_window(span.limit)}"
@@ -333,7 +307,6 @@ def _equality(joined: JoinedValue) -> Fact:
 
 
 def _how(left: Operand, right: Operand) -> Iterator[FactToken]:
-    """Yields the functions that made two texts equal, and the value if neither text shows it."""
     if functions := dict.fromkeys((*left.functions, *right.functions)):
         yield FactToken("plain", " by ")
         yield _name(", ".join(functions))
@@ -360,7 +333,6 @@ def _condition(condition: ShownCondition) -> Fact:
 
 
 def _is_stated(text: str, condition: ShownCondition) -> bool:
-    """Whether a condition says no more than that a node has this text."""
     return condition.parts[1:] == (' = "{}"'.format(text.replace('"', '""')),)
 
 
@@ -377,7 +349,7 @@ def _short(operand: Operand) -> str:
 
 @dataclass(frozen=True, slots=True)
 class MatchGroup:
-    """The matches of a query. `matches` yields them, newest first."""
+    """The matches of a query."""
 
     name: str
     spool: MatchSpool
@@ -387,7 +359,7 @@ class MatchGroup:
 
     @property
     def matches(self) -> Iterator[ShownMatch]:
-        """Yields the matches by t1, then seq, the last ones first."""
+        """Yields the matches by t1, then seq, descending."""
         return self.spool.read(self.name)
 
 
@@ -399,10 +371,9 @@ class MatchSpool:
         self.offsets: dict[str, array[int]] = {}
         self._times: dict[str, array[int]] = {}
         self.most_documents = 0
-        """The greatest number of documents behind a match."""
+        """The largest number of documents of a match."""
 
     def add(self, matches: Iterable[ShownMatch]) -> Self:
-        """Adds matches, in the order of seq."""
         offset = 0
         for match in matches:
             name = match.output.query
@@ -414,18 +385,15 @@ class MatchSpool:
         return self
 
     def groups(self) -> list[MatchGroup]:
-        """Returns the groups in the order of their names."""
         return [MatchGroup(name, self) for name in sorted(self.offsets)]
 
     def read(self, name: str) -> Iterator[ShownMatch]:
-        """Yields the matches of a query, newest first."""
         offsets, times = self.offsets[name], self._times[name]
         for place in sorted(range(len(offsets)), key=lambda place: (times[place], offsets[place]), reverse=True):
             self._file.seek(offsets[place])
             yield _match(self._file.readline())
 
     def all(self) -> Iterator[ShownMatch]:
-        """Yields all matches, in the order in which they were added."""
         self._file.seek(0)
         yield from map(_match, self._file)
 
@@ -441,11 +409,11 @@ def _match(line: bytes) -> ShownMatch:
 
 
 SHORTEST = 3
-"""Shorter values are only marked if they are the whole title, in characters."""
+"""Shorter values, in characters, are marked only if they are the whole title."""
 
 
 def marked_title(match: ShownMatch, place: int) -> list[tuple[str, bool]]:
-    """Returns the title of the item at a place in parts, each with whether it is marked."""
+    """Returns the title of an item in parts, each with whether a joined value marks it."""
     title = match.items[place].title
     joined = () if match.reason is None else match.reason.joined
     operands = (operand for pair in joined for operand in (pair.left, pair.right))
@@ -463,7 +431,7 @@ def marked_title(match: ShownMatch, place: int) -> list[tuple[str, bool]]:
 
 
 MOST_VALUES = 50
-"""The most values that are shown of one output."""
+"""Maximum number of values shown of an output."""
 
 _EVENT = ["t0", "t1"]
 _MATCH = ["query", *_EVENT]
@@ -515,17 +483,17 @@ def _attribute_texts(attribute: tuple[str | bytes, str | bytes]) -> tuple[str, s
 
 
 PAGE, PAGE_CHARACTERS = 200, 4 << 20
-"""Matches are looked up together until there are this many, or until they have this many characters of XML."""
+"""Size limits of a page of matches looked up together: matches, and characters of XML."""
 
 
 class OutputPresenter:
-    """Shows the outputs of a session. Without `reasons` it does not look for those, which takes longest."""
+    """Shows the outputs of a session, optionally without the `reasons`, which take longest."""
 
     def __init__(self, engine: Session, *, reasons: bool = True) -> None:
         self._engine, self._evidence, self._reasons = engine, Evidence(engine), reasons
 
     def matches(self, outputs: Iterable[Output]) -> Iterator[ShownMatch]:
-        """Yields stored outputs as matches, in their order. Raises StoreError."""
+        """Yields stored outputs as matches, in order. Raises StoreError."""
         for page in in_batches(outputs, PAGE, PAGE_CHARACTERS, lambda output: len(output.xml)):
             items = self._items({key for output in page for key in _keys(output)})
             reasons = self._evidence.of(page) if self._reasons else [None] * len(page)
@@ -549,7 +517,7 @@ def _keys(output: Output) -> Sequence[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class TimeFormat:
-    """Shows times of a zone. None is the local one."""
+    """Formats times in a zone (None: the local one)."""
 
     zone: tzinfo | None = None
 
@@ -566,13 +534,12 @@ class TimeFormat:
         return str(microseconds) if moment is None else moment.isoformat().replace("+00:00", "Z")
 
     def zone_at(self, microseconds: int) -> str:
-        """Returns the name of the zone at a time: `CEST`, `UTC`."""
+        """Returns the zone's name at a time: `CEST`, `UTC`."""
         moment = self._at(microseconds)
         return str(microseconds) if moment is None else moment.strftime("%Z")
 
     def read(self, text: str) -> int:
-        """Returns the microseconds of a date or time as ISO 8601 has it, of this zone if it names none. Raises
-        InvalidValue."""
+        """Parses an ISO 8601 date or time into microseconds, in this zone unless it names one. Raises InvalidValue."""
         found = parse_iso(text)
         try:
             moment = datetime.fromisoformat(text.strip())
@@ -595,19 +562,18 @@ IN_UTC = TimeFormat(UTC)
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Matches to show. `total` is how many there are, which may be more than are shown."""
+    """Matches to show, out of `total`."""
 
     groups: list[MatchGroup]
     total: int
     clock: TimeFormat
     texts: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """The texts of the queries of each name, as far as they are known."""
+    """The texts of the queries by name, as far as known."""
     which: Literal["newest", "first"] = "newest"
-    """Which of them are shown, if they are not all."""
+    """Which matches are shown if not all."""
 
     @property
     def shown(self) -> int:
-        """How many are shown."""
         return sum(map(len, self.groups))
 
     @property
@@ -616,7 +582,6 @@ class Report:
 
     @property
     def summary(self) -> str:
-        """How many there are and are shown, in words."""
         if self.shown < self.total:
             return f"the {self.which} {self.shown:,} of {match_count_text(self.total)}"
         return match_count_text(self.total)
@@ -627,7 +592,7 @@ def match_count_text(matches: int) -> str:
 
 
 def source(item: ShownItem) -> str:
-    """Where a document is from: the title of its feed and its site, or what it is and its stream."""
+    """The origin of a document: the title of its feed and its site, or its kind and stream."""
     if item.feed and item.site:
         return f"{item.feed}, {item.site}"
     if item.feed or item.site:
@@ -639,11 +604,10 @@ NODES = "nodes"
 """The column that holds a JSON object as text."""
 
 _EXTREME = re.compile(r"(?:min|max)\((?:\w+\.)?(\w+)\)")
-"""What DuckDB and Spark call the earliest and latest value of a column."""
+"""DuckDB's and Spark's names for the minimum and maximum of a column."""
 
 
 def format_rows(columns: Sequence[str], rows: Sequence[Sequence[object]], clock: TimeFormat) -> Iterator[list[object]]:
-    """Yields rows whose times and nodes can be read."""
     names = [found[1] if (found := _EXTREME.fullmatch(name)) else name for name in columns]
     for row in rows:
         yield [_readable(name, value, clock) for name, value in zip(names, row, strict=True)]
@@ -661,7 +625,7 @@ def _readable(name: str, value: object, clock: TimeFormat) -> object:
 
 
 def unique_keys(names: Sequence[str]) -> list[str]:
-    """Returns names for the keys of an object: one that was there before gets the next number that is free.
+    """Makes names unique: a repeated one gets the next free number.
 
     >>> unique_keys(["x", "x", "x_2", "x"])
     ['x', 'x_3', 'x_2', 'x_4']
@@ -678,7 +642,6 @@ def unique_keys(names: Sequence[str]) -> list[str]:
 
 
 def cell(value: object) -> object:
-    """Returns a value for CSV: numbers stay numbers."""
     return value if isinstance(value, int | float) and not isinstance(value, bool) else cell_text(value)
 
 
@@ -698,28 +661,25 @@ _Select = Callable[[str], list[dict[str, Any]]]
 
 @dataclass(frozen=True, slots=True)
 class MatchFilter:
-    """Matches of the query `name` with t1 >= `since`, in microseconds; of all queries and times by default. The newest
-    `most` of them, by seq, if it is not None."""
+    """Selects matches of the query `name` (None: any) with t1 >= `since`, in microseconds (None: any), and of these the
+    newest `most` by seq (None: all)."""
 
     name: str | None = None
     since: int | None = None
     most: int | None = None
 
     def has(self, output: Output) -> bool:
-        """Returns whether an output is of the query and the time."""
         return self.name in (None, output.query) and (self.since is None or output.t1 >= self.since)
 
     def among(self, outputs: Iterable[Output]) -> Iterator[Output]:
-        """Yields those of the query and the time."""
         return filter(self.has, outputs)
 
     def count(self, select: _Select) -> int:
-        """Returns how many there are in a store, without the limit."""
         (row,) = select(f"SELECT count(*) AS n FROM outputs{self._condition()}")
         return int(row["n"])
 
     def start(self, select: _Select) -> int:
-        """Returns the number after which the newest `most` of them follow."""
+        """Returns the number after which the newest `most` matches follow."""
         if self.most is None:
             return -1
         newest = f"SELECT seq FROM outputs{self._condition()} ORDER BY seq DESC LIMIT {self.most}"
@@ -727,7 +687,7 @@ class MatchFilter:
         return -1 if row["least"] is None else int(row["least"]) - 1
 
     def _condition(self) -> str:
-        """The WHERE of SQL. The name is one of a query, so it has no quotes."""
+        """The WHERE of SQL. Query names contain no quotes."""
         parts = [] if self.name is None else [f"query = '{self.name}'"]
         parts += [] if self.since is None else [f"t1 >= {self.since}"]
         return f" WHERE {' AND '.join(parts)}" if parts else ""

@@ -1,7 +1,5 @@
-"""Reads the newest outputs of a query as matches, with items and reasons, by SELECTs that run in any thread.
-
-Reads the outputs of all queries by their numbers as matches, with items and reasons, for who follows them.
-"""
+"""Reads a query's newest outputs, or all outputs by number, as matches with items and reasons. Runs SELECTs in any
+thread and builds an answer once for all queries of its form."""
 
 from __future__ import annotations
 
@@ -32,17 +30,17 @@ from mmqjp.tables import lookup
 from mmqjp.tables.lookup import SelectFn, matches_of_all, outputs_between, query_texts, texts_by_qid
 
 KEPT_QUERIES = 2_000
-"""The most queries that are kept compiled."""
+"""Maximum number of compiled queries cached."""
 
 KEPT_CHARACTERS = 32 << 20
-"""Answers are kept as they are shown until their outputs have so many characters; then the oldest ones go."""
+"""Maximum size of cached answers, in characters of their outputs; the oldest are evicted."""
 
 _RowMapping = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class NewestPage:
-    """The newest matches of a name, the newest first, their places, and where the next ones begin; None at the end."""
+    """The newest matches of a name, newest first, their positions, and the next page's cursor (None: the end)."""
 
     matches: tuple[ShownMatch, ...]
     places: tuple[OutputOrder, ...]
@@ -51,8 +49,8 @@ class NewestPage:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """An answer as all queries of its form get it: the match that it is for one of them, the parts of its XML, None if
-    that is too long, and what ids are made of. `has_xml` says whether its XML was read."""
+    """An answer shared by all queries of its form: its match for one of them, the parts of its XML (None: too long),
+    and the components of ids. `has_xml`: its XML was read."""
 
     match: ShownMatch
     body: Body | None
@@ -61,21 +59,19 @@ class _Answer:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all of its documents are stored."""
         return all(item.is_kept for item in self.match.items)
 
     @property
     def size(self) -> int:
-        """About how many characters it has."""
         return 2_000 + 2 * len(self.match.output.xml)
 
 
 class NewestMatches:
-    """Matches of a store. An answer is made once for all queries that get it. Methods may be called in any thread, and
-    raise what `select` raises."""
+    """Matches of a store. An answer is built once for all its queries. Thread-safe; methods raise what `select`
+    raises."""
 
     def __init__(self, select: SelectFn, version: VersionFn, since: Since | None = None) -> None:
-        """`version` returns something that is another once there is a newer batch, and `since` what was committed."""
+        """`version` changes with each batch, and `since` returns what was committed."""
         self._select = select
         self.recent = RecentAnswers(select, version, since)
         self.documents = self.recent.documents
@@ -85,8 +81,8 @@ class NewestMatches:
         self._size = 0
 
     def newest(self, name: str, before: OutputOrder | None, most: int, *, numbered: bool = False) -> NewestPage:
-        """Returns the newest outputs of a name before a place. Their `seq` may be -1 unless they are to be `numbered`,
-        which looks at the outputs of all other queries that came with them."""
+        """Returns the newest outputs of a name before a position. `seq` may be -1 unless `numbered`, which also reads
+        the outputs of other queries in the same groups."""
         self.forget_what_was_dropped()
         if not numbered and (told := self._told_recently(name, before, most + 1)) is not None:
             return self._newest_recent(name, told, most)
@@ -114,8 +110,7 @@ class NewestMatches:
         return NewestPage(tuple(matches), tuple(places), places[-1] if places and len(told) > most else None)
 
     def latest(self, most: int) -> tuple[ShownMatch, ...] | None:
-        """Returns the newest outputs of all queries, numbered, the newest first. None if they are not all
-        remembered."""
+        """Returns the newest outputs of all queries, numbered, newest first; None if some are not cached."""
         self.forget_what_was_dropped()
         told = self.recent.latest(most)
         if told is None or not _are_whole(one.member for one in told):
@@ -126,7 +121,7 @@ class NewestMatches:
         )
 
     def forget_what_was_dropped(self) -> int:
-        """Forgets what was read if something was dropped since. Returns how often that was so."""
+        """Clears the caches if rows were deleted since. Returns the number of deletions so far."""
         drops = self.recent.drops()
         with self._lock:
             if drops != self._drops:
@@ -135,7 +130,7 @@ class NewestMatches:
         return drops
 
     def _told_recently(self, name: str, before: OutputOrder | None, most: int) -> list[tuple[AnswerRow, Member]] | None:
-        """The newest outputs, if they are remembered and their XML is not needed: of queries that select it all."""
+        """The newest outputs, if cached and their XML is not needed: only for queries that select whole documents."""
         told = self.recent.newest(name, before, most)
         return told if told is not None and _are_whole(member for _, member in told) else None
 
@@ -150,7 +145,6 @@ class NewestMatches:
         return NewestPage(matches, places, places[-1] if places and len(told) > most else None)
 
     def _of_recent(self, shown: Sequence[tuple[AnswerRow, Member]]) -> dict[int, _Answer]:
-        """Remembered answers by number, without their XML."""
         with self._lock:
             found = {one.answer: self._kept[one.answer] for one, _ in shown if one.answer in self._kept}
             for number in found:
@@ -170,7 +164,6 @@ class NewestMatches:
         return self._select(lookup.identities(row["qid"] for row in told)).to_pylist() if told else []
 
     def _numbers(self, told: Sequence[_RowMapping]) -> dict[tuple[int, int], int]:
-        """The numbers of outputs that share a group with others, by answer and qid."""
         some = [row for row in told if row["first_seq"] != row["last_seq"]]
         if not some:
             return {}
@@ -180,7 +173,7 @@ class NewestMatches:
         return {(row["answer"], row["qid"]): row["seq"] for row in self._select(sql).to_pylist()}
 
     def _answers(self, told: Sequence[_RowMapping], queries: Mapping[int, _RowMapping]) -> dict[int, _Answer]:
-        """The answers of outputs by number. Those that are gone are left out."""
+        """The answers of outputs by number; deleted ones are omitted."""
         texts = {row["answer"]: (queries[row["qid"]]["text"], queries[row["qid"]]["form"]) for row in told}
         with self._lock:
             found = {number: kept for number in texts if (kept := self._kept.get(number)) is not None and kept.has_xml}
@@ -219,7 +212,6 @@ class NewestMatches:
                 self._size -= self._kept.popitem(last=False)[1].size
 
     def _earlier(self, name: str, numbers: Sequence[int]) -> dict[int, ShownMatch]:
-        """Outputs of earlier formats by number."""
         if not numbers:
             return {}
         texts = tuple(query_texts(self._select, name, None, MOST_MATCHES))
@@ -234,8 +226,8 @@ class NewestMatches:
 
 @dataclass(frozen=True, slots=True)
 class UnexplainedOutput:
-    """An output without a reason: with the docids of the matches behind it, and the texts of the queries that it
-    may be of, and the id of their form, None in earlier formats."""
+    """An output without a reason: the docids of its matches, the texts of the queries it may be of, and the id of their
+    form (None in earlier formats)."""
 
     output: Output
     behind: tuple[tuple[int, ...], ...]
@@ -246,7 +238,6 @@ class UnexplainedOutput:
 def matches_of_told(
     select: SelectFn, told: Sequence[UnexplainedOutput], documents: RememberedDocuments | None = None
 ) -> Iterator[ShownMatch]:
-    """Yields outputs as matches, with their items and reasons."""
     docids = {docid for one in told for docids in one.behind for docid in docids}
     documents = documents or RememberedDocuments(select)
     records = documents.with_parts(docids)
@@ -268,7 +259,6 @@ def matches_of_told(
 
 
 def _are_whole(members: Iterable[Member]) -> bool:
-    """Whether no query selects values: then their matches can be shown without their XML."""
     return not any(selects_values(*query) for query in {(one.text, one.form) for one in members})
 
 
@@ -294,8 +284,7 @@ def _query(text: str) -> CompiledQuery | None:
 
 
 def matches_between(select: SelectFn, after: int, until: int) -> list[ShownMatch]:
-    """Returns the outputs with numbers greater than `after`, up to `until`, by their numbers. Raises what `select`
-    raises."""
+    """Returns the outputs numbered `after` < seq <= `until`, in order. Raises what `select` raises."""
     rows = outputs_between(select, after, until)
     behind = matches_of_all(select, rows)
     texts = texts_by_qid(select, (row["qid"] for row in rows if row["qid"] is not None))

@@ -1,11 +1,6 @@
-"""Why a single output came about: its match with all of its reason, and the outputs of other queries behind it.
-
-The events that an event query sees, made again of kept documents and stored outputs, which SELECTs read.
-
-What made an output of an event query: finds the events again behind it, and how the query put them together.
-
-What made an output of a PATTERN: finds the events of its match again, and the conditions that held for them.
-"""
+"""Explains one stored output: its match with the full reason, and the outputs of other queries behind it. For an event
+query or PATTERN, recomputes the events near it from stored documents and outputs, read by SELECTs, and finds those that
+caused it."""
 
 from __future__ import annotations
 
@@ -87,33 +82,33 @@ from xscl.algebra.events import (
 from xscl.algebra.events import Select as Selection
 
 MOST_DOCUMENTS = MOST_OUTPUTS = 10_000
-"""So many kept documents, and outputs of a query, are looked at."""
+"""Maximum number of stored documents read, and of outputs of a query."""
 
 MAX_EVENT_STEPS = 3_000_000
-"""How many steps are taken, about as many microseconds; and how many in one document."""
+"""Step limit, about a microsecond each, in all and per document."""
 
 FOR_EVER = 2**61
 
 
 class Exhausted(Exception):
-    """All steps have been taken."""
+    """The step budget is used up."""
 
 
 @dataclass
 class StepBudget:
-    """The steps that remain: in all, and in the document that is looked at."""
+    """The remaining steps: in all, and in the current document."""
 
     left: int = MAX_EVENT_STEPS
     here: int = 0
 
     def take(self, steps: int) -> None:
-        """Takes steps. Raises Exhausted."""
+        """Raises Exhausted."""
         self.left -= steps
         if self.left < 0:
             raise Exhausted
 
     def take_here(self, steps: int) -> None:
-        """Takes steps in a document. Raises Exhausted, TooLong."""
+        """Takes steps in the current document. Raises Exhausted, TooLong."""
         self.take(steps)
         self.here -= steps
         if self.here < 0:
@@ -121,8 +116,8 @@ class StepBudget:
 
 
 class Interval(NamedTuple):
-    """The times between which documents and outputs end that are looked at, and one of them: those nearest to it come
-    first, if there are too many."""
+    """The range of end times of documents and outputs to read, and a time in it; if there are too many, those nearest
+    to that come first."""
 
     t0: int
     t1: int
@@ -130,8 +125,8 @@ class Interval(NamedTuple):
 
 
 class EventSources:
-    """The events that a query reads. `records` are documents that are looked at whenever they are; `interval` says
-    which others are, `most` documents and `most` outputs of a query. Without an interval there are no others."""
+    """The events that a query reads. `records` are always read; `interval` selects further documents and outputs, at
+    most `most` documents and `most` outputs of a query; None: no others."""
 
     def __init__(
         self,
@@ -148,8 +143,7 @@ class EventSources:
         self._events: dict[str, list[Event]] = {name: [] for name in read_by(known.stream)}
         self._unseen: dict[str, list[Event]] = {name: [] for name in self._events}
         self.read, self.left_out, self.unseen = 0, 0, 0
-        """How many documents and outputs were looked at, how many were not because there are too many, and how many
-        came before the query."""
+        """Numbers of documents and outputs that were read, omitted because of the limits, and older than the query."""
         self._take([record for record in records if refusal(select, record) is None])
         if interval is not None:
             self._take_kept({record.docid for record in records}, interval)
@@ -160,7 +154,6 @@ class EventSources:
             events.sort(key=lambda one: one.t1)
 
     def given(self, name: str) -> Sequence[Event]:
-        """Returns the events of a stream in the order of t1."""
         return self._events[name]
 
     def _take_kept(self, known: Iterable[int], interval: Interval) -> None:
@@ -204,7 +197,7 @@ class EventSources:
     # ------------------------------------------------------------ why there is none
 
     def why_none(self, name: str, record: Record) -> Iterator[FunnelStage]:
-        """Yields the stages up to the first that a document does not pass of having an event of a stream."""
+        """Yields the stages up to the first that keeps a document from having an event of a stream."""
         if name not in self._makers:
             yield self._without_output(name, (record.id, record.stream))
             return
@@ -221,7 +214,6 @@ class EventSources:
         yield FunnelStage("late", name, 0, "events").told(reason)
 
     def _without_output(self, name: str, source: DocumentRef) -> FunnelStage:
-        """Returns the stage of a document that no output is made of which the query sees."""
         unseen = [
             one for one in self._unseen[name] for part in given_parts(one) if source in (part.source, *part.behind)
         ]
@@ -237,7 +229,7 @@ class EventSources:
 
 
 def refusal(select: SelectFn, record: Record) -> str | None:
-    """Returns why no event query got the events of a document; None if they did."""
+    """Returns why no event query received the events of a document; None if they did."""
     reason = reason_refused(select, record.stream, record.id, f"{LATE}%")
     if reason is not None:
         behind = reason.partition(": ")[2].split(" ")[0]
@@ -247,13 +239,13 @@ def refusal(select: SelectFn, record: Record) -> str | None:
 
 
 def horizon(select: SelectFn) -> int:
-    """Returns the time up to which event queries have been answered."""
+    """Returns the time up to which event queries have been evaluated."""
     return PatternTime.from_setting(latest_setting(select, PATTERNS)).horizon
 
 
 def interval_of(stream: Stream, t0: int, t1: int, *, around: bool) -> Interval:
-    """Returns when documents end that an event of a stream depends on which takes from `t0` to `t1`; `around`, one of
-    which a part takes that long."""
+    """Returns the end times of documents that affect an event from `t0` to `t1`; with `around`, an event with a part
+    that takes this long."""
     length, before = _longest(stream), _before(stream)
     low = FOR_EVER if before is None or (around and length is None) else before + ((around and length) or 0)
     high = (FOR_EVER if length is None else length) if around else 0
@@ -261,7 +253,7 @@ def interval_of(stream: Stream, t0: int, t1: int, *, around: bool) -> Interval:
 
 
 def _longest(stream: Stream) -> int | None:
-    """Returns how long an event of a stream can take; None if there is no bound."""
+    """The maximum duration of a stream's events; None if unbounded."""
     match stream:
         case Events() | Aggregate():
             return 0
@@ -275,8 +267,7 @@ def _longest(stream: Stream) -> int | None:
 
 
 def _before(stream: Stream) -> int | None:
-    """Returns how long before the beginning of an event of a stream others may end on which it depends; None if there
-    is no bound."""
+    """How long before the start of an event others that affect it may end; None if unbounded."""
     match stream:
         case Events():
             return 0
@@ -297,7 +288,6 @@ def _unseen(query: Subscription, time: int) -> tuple[str, str]:
 
 
 def output_attributes(xml: str) -> dict[str, str]:
-    """Returns the attributes of an output of an event query that are not NULL, as texts."""
     root = parse_document(xml.encode(), trusted=True).root
     return {str(child.tag): element_text(child) for child in root}
 
@@ -316,7 +306,7 @@ def _published(name: str, schema: Schema, row: Row) -> Event:
 
 @dataclass(frozen=True, slots=True)
 class EventWhy:
-    """What made an output of an event query, the conditions that held, and the query's text."""
+    """The events behind an output, the conditions that held, and the query's text."""
 
     filling: Filling
     reason: Reason
@@ -324,8 +314,8 @@ class EventWhy:
 
 
 def event_why(select: SelectFn, output: Output, form: str) -> EventWhy | None:
-    """Returns what made an output of an event query of a form. None if it cannot be told: what it was made of is no
-    longer stored, or is too much to look at. Raises what `select` does."""
+    """Explains an event query's output. None if its sources are no longer stored or too many. Raises what `select`
+    does."""
     sources = list(zip(output.documents, output.streams, strict=True))
     for known in known_event_queries(select, output.query, form):
         if not isinstance(known, KnownEvents):
@@ -345,7 +335,7 @@ def event_why(select: SelectFn, output: Output, form: str) -> EventWhy | None:
 
 
 def is_output(event: Event, output: Output, values: Mapping[str, str]) -> bool:
-    """Returns whether an event is an output, whose `values` are those of its attributes that are not NULL."""
+    """Whether an event is an output. `values` are its non-NULL attributes."""
     own = {name: text for name, value in event.values.items() if (text := as_text(value)) is not None}
     if (event.t0, event.t1, own) != (output.t0, output.t1, values):
         return False
@@ -357,14 +347,14 @@ def is_output(event: Event, output: Output, values: Mapping[str, str]) -> bool:
 
 
 def _is_of_documents(known: KnownEvents, records: Sequence[Record]) -> bool:
-    """Returns whether the events of a query's outputs are all in their documents, so that no others have to be read."""
+    """Whether all events of a query's outputs are in their documents, so that no others are read."""
     return _is_simple(known.stream, known) and {one.pattern.stream for one in known.definitions.values()} <= {
         record.stream for record in records
     }
 
 
 def _is_simple(stream: Stream, known: KnownEvents) -> bool:
-    """Returns whether there is one way only in which events can have made one of a stream."""
+    """Whether events can combine to one of a stream in one way only."""
     match stream:
         case Events(stream=name):
             return name in known.definitions
@@ -377,8 +367,8 @@ def _is_simple(stream: Stream, known: KnownEvents) -> bool:
 
 
 def pattern_why(select: SelectFn, output: Output, form: str) -> EventWhy | None:
-    """Returns what made an output of a PATTERN of a form. None if it cannot be told: it is of no PATTERN, what it was
-    made of is no longer stored, or is too much to look at. Raises what `select` does."""
+    """Explains a PATTERN's output. None if it is of no PATTERN, or its sources are no longer stored or too many. Raises
+    what `select` does."""
     sources = list(zip(output.documents, output.streams, strict=True))
     wanted = OutputMatch(fillers(output.nodes), output.t0, frozenset(sources)) if sources else None
     for known in known_event_queries(select, output.query, form) if wanted is not None else ():
@@ -429,7 +419,6 @@ def _told(
 
 
 def _equal(key: str, value: Plain) -> ShownCondition:
-    """Returns that all events have the same value of an attribute."""
     name = f"[{key}]"
     return (
         ShownCondition((Operand(name, value),))
@@ -456,28 +445,28 @@ def _errors(xml: str) -> str:
 
 
 ID_LENGTH, LISTED = 32, 5
-"""The length of an id in hexadecimal digits, and how many ids with one beginning an error lists."""
+"""Length of an id in hexadecimal digits, and maximum number of ids that an ambiguity error lists."""
 
 RECENT = 100_000
-"""An output is first looked for among so many of the newest: those are asked for most."""
+"""Number of newest outputs searched first: most requests are for these."""
 
 MOST_MATCHES = 100
-"""At most so many of the matches behind an output are searched for its bindings."""
+"""Maximum number of matches behind an output searched for its bindings."""
 
 KEPT_TEXTS = 10_000
-"""Of so many texts it is kept whether their outputs have values."""
+"""Maximum number of query texts cached with whether their outputs have values."""
 
 _ID = re.compile(r"[0-9a-f]{1,32}")
 
 
 class NoOutput(InputError, LookupError):
-    """There is no output of an id or number, or there are several that begin so."""
+    """No output has this id or number, or several ids begin so."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fed:
-    """An output of another query that fed this one: its id, and the query. `documents` are the places of its documents
-    among those of the match."""
+    """An output of another query that fed this one: its id and query. `documents` are indexes into the match's
+    documents."""
 
     id: str
     query: str
@@ -486,8 +475,8 @@ class Fed:
 
 @dataclass(frozen=True, slots=True)
 class OutputWhy:
-    """Why an output came about. `text` is that of its query, "" if it is not known. Of an event query, `events` says
-    which events made it; None if that is not known."""
+    """Why an output exists. `text` is its query's, "" if unknown. `events` has the events behind an event query's
+    output; None if unknown."""
 
     match: ShownMatch
     fed: tuple[Fed, ...] = ()
@@ -495,13 +484,11 @@ class OutputWhy:
     events: Filling | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns a JSON object: that of the match, with `fed`, `text` and `events`."""
         events = None if self.events is None else self.events.to_dict()
         return self.match.to_dict() | {"fed": [asdict(one) for one in self.fed], "text": self.text, "events": events}
 
     @staticmethod
     def from_dict(found: Mapping[str, Any]) -> OutputWhy:
-        """Returns what such an object says."""
         fed = tuple(Fed(one["id"], one["query"], tuple(one["documents"])) for one in found["fed"])
         events = None if found["events"] is None else Filling.from_dict(found["events"])
         return OutputWhy(ShownMatch.from_dict(found), fed, found["text"], events)
@@ -514,12 +501,11 @@ def why_output(
     recent: RecentAnswers | None = None,
     documents: RememberedDocuments | None = None,
 ) -> OutputWhy:
-    """Returns why an output came about, given its id, a beginning of it that no other has, or its number (`seq`).
+    """Explains an output, given its id, a unique prefix of it, or its number (`seq`).
 
-    `select` answers questions over the store. The output with an id is found faster if it is in `group`, whose first
-    output has this number. `recent` and `documents` are what is remembered of the store. Takes at most a few seconds:
-    what is too large to search has no reason.
-    Raises NoOutput, and what `select` raises.
+    `group`, the number of the first output of its group, speeds up the lookup; `recent` and `documents` are caches of
+    the store. Takes at most a few seconds: what is too large to search has no reason. Raises NoOutput, and what
+    `select` raises.
     """
     asked = asked.strip().lower()
     row, documents = None, documents or RememberedDocuments(select)
@@ -570,7 +556,7 @@ def _found(select: SelectFn, asked: str) -> Row:
 
 
 def _recent(select: SelectFn, asked: str) -> list[tuple[str, int, str]]:
-    """Looks for a whole id, which one output alone has, among the newest outputs."""
+    """Searches the newest outputs for a complete id, which is unique."""
     if len(asked) < ID_LENGTH:
         return []
     oldest, newest = span_of_outputs(select)
@@ -578,8 +564,7 @@ def _recent(select: SelectFn, asked: str) -> list[tuple[str, int, str]]:
 
 
 def stored_parts(select: SelectFn, behind: Sequence[tuple[int, ...]]) -> list[tuple[Record, ...]]:
-    """Returns the documents of a query's blocks for each match, which is given by its docids; none for one of which a
-    document is no longer stored."""
+    """Returns the block documents of each match, given by its docids; () if one of them is no longer stored."""
     records = RememberedDocuments(select).with_parts(docid for docids in behind for docid in docids)
     return [block_documents(docids, records) for docids in behind]
 
@@ -587,8 +572,7 @@ def stored_parts(select: SelectFn, behind: Sequence[tuple[int, ...]]) -> list[tu
 def source_items(
     select: SelectFn, sources: Iterable[tuple[str, str]], records: Mapping[int, Record], documents: RememberedDocuments
 ) -> dict[tuple[str, str], ShownItem]:
-    """Returns the items of documents, by id and stream. Those that are not among `records` are asked for; `documents`
-    remembers those that are."""
+    """Returns the items of documents by id and stream. Reads those not in `records`; `documents` caches them."""
     wanted = set(sources)
     external = (((one.id, one.stream), one) for one in records.values() if one.kind == "external")
     found = {key: documents.item(one) for key, one in external if key in wanted}
@@ -602,21 +586,21 @@ def source_items(
 
 @lru_cache(KEPT_TEXTS)
 def selects_values(text: str, form: str | None) -> bool:
-    """Returns whether the outputs of a query, of which also the id of its form may be known, have values to show,
-    instead of whole documents: those of event queries have, too. A query that this version cannot read has none."""
+    """Whether a query's outputs have values instead of whole documents, as those of event queries do. False if this
+    version cannot read it."""
     query = compile_stored_query(text)
     return is_event_form(form or "") if query is None else not query.normal.star
 
 
 def compile_stored_query(text: str) -> CompiledQuery | None:
-    """Returns a stored query, or None if it is an event query, or if this version cannot read it."""
+    """Returns a stored query; None if it is an event query or this version cannot read it."""
     with suppress(StoreError):
         return None if is_bare(text) else Compiler().compile_text(text)
     return None
 
 
 def block_documents(docids: Sequence[int], records: Mapping[int, Record]) -> tuple[Record, ...]:
-    """Returns the documents of the query's blocks; none if one of them is no longer stored."""
+    """Returns the documents of the query's blocks; () if one of them is no longer stored."""
     if not all(docid in records and all(part in records for part in records[docid].parts) for docid in docids):
         return ()
     return tuple(records[part] for docid in docids for part in records[docid].parts)
@@ -630,8 +614,8 @@ def output_reason(
     *,
     whole: bool = True,
 ) -> tuple[Reason | None, str]:
-    """Returns the reason of an output, and the text of its query; None if it cannot be told. Unless it is to be
-    `whole`, the reason of a join is the joined values and conditions alone."""
+    """Returns the reason of an output (None: unknown) and its query's text. Unless `whole`, the reason has only joined
+    values and join conditions."""
     places = {source: place for place, source in reversed([*enumerate(sources)])}  # the first place of each
     for parts in filter(None, behind):
         placed = [(part, places.get(part.sources[0], -1) if part.kind == "external" else -1) for part in parts]

@@ -1,17 +1,6 @@
-"""The queries of a name as one script that can be changed and subscribed again.
-
-What the event queries of a name read: definitions of events, and what other event queries PUBLISH.
-
-The documents that a store keeps, the newest first, read by SELECTs some at a time.
-
-Event queries as a store has them, with the definitions of the events that they read, read by SELECTs.
-
-The events of a store, read by SELECTs: what is defined, and what event queries PUBLISH, with their attributes.
-
-The registered queries of a name as a store has them, read by SELECTs.
-
-A document that somebody names: by its id as output lines show it, or by an address or title that only it has.
-"""
+"""Looks up registered queries, event definitions and documents by SELECTs over a store. Queries, absences and event
+queries with the streams they read come back as editable scripts or compiled for explanations; documents are found by
+id, or by a URL or title that only one has."""
 
 from __future__ import annotations
 
@@ -66,8 +55,8 @@ from xscl.syntax import NO_EVENTS, EventStreams, Join, Script, names_read
 
 
 def editable(texts: Sequence[str], definitions: Sequence[str] = (), events: EventStreams = NO_EVENTS) -> str:
-    """Returns the script of registered queries, given by their texts, and of the definitions that they read. `events`
-    are those that they read.
+    """Returns one script of registered queries and the definitions they read, fit for editing and subscribing again.
+    `events` are the event streams they read.
 
     >>> texts = [f'DECLARE NAMESPACE a = "http://a/"; FROM S//a:{name}->x PUBLISH both' for name in ("one", "two")]
     >>> print(editable(texts), end="")
@@ -98,8 +87,8 @@ WHERE form LIKE 'events-%' AND qid NOT IN (SELECT qid FROM removed_queries) GROU
 
 
 def definitions(select: SelectFn) -> dict[str, RegisteredDefinition]:
-    """Returns the definitions of a store by name. `select` answers questions over it. Raises what it does, and
-    StoreError if this version cannot read one."""
+    """Returns the definitions of a store by name. Raises what `select` does, and StoreError if this version cannot read
+    one."""
     found = {}
     for row in select(_DEFINITIONS).to_pylist():
         definition, script = stored_definition(row["text"])
@@ -108,7 +97,7 @@ def definitions(select: SelectFn) -> dict[str, RegisteredDefinition]:
 
 
 def event_streams(select: SelectFn) -> EventStreams:
-    """Returns the event streams of a store. Raises what `definitions` does."""
+    """Raises what `definitions` does."""
     defined = {name: definition.schema for name, definition in definitions(select).items()}
     texts = select(_PUBLISHING)["text"].to_pylist()
     compiled = compile_stored(texts, defined)
@@ -118,8 +107,8 @@ def event_streams(select: SelectFn) -> EventStreams:
 
 @dataclass(frozen=True, slots=True)
 class EventsRead:
-    """The `names` and `texts` of definitions, each a script of its own, and the names of queries that are `published`,
-    in order."""
+    """What event queries read: the `names` and `texts` of definitions, each a complete script, and the names of queries
+    that are `published`, in order."""
 
     names: tuple[str, ...] = ()
     texts: tuple[str, ...] = ()
@@ -130,8 +119,8 @@ NOTHING = EventsRead()
 
 
 def events_read(select: SelectFn, name: str) -> EventsRead:
-    """Returns what the registered event queries of a name read. `select` answers questions over the store. Raises what
-    it does, and StoreError or XsclErrors if this version cannot read a text."""
+    """Returns what the registered event queries of a name read. Raises what `select` does, and StoreError or XsclErrors
+    if this version cannot read a text."""
     texts = select(event_queries(name))["text"].to_pylist()
     if not texts:
         return NOTHING
@@ -142,16 +131,16 @@ def events_read(select: SelectFn, name: str) -> EventsRead:
 
 
 AT_ONCE, CHARACTERS_AT_ONCE = 500, 8 << 20
-"""So many documents, with so many characters of XML, are read together."""
+"""Documents per read, and their characters of XML."""
 
 MOST_CHARACTERS, MOST_CHARACTERS_OF_ONE = 64 << 20, 4 << 20
-"""No more characters of XML are read in all, and larger documents are left out."""
+"""Maximum characters of XML read in all, and in one document; larger ones are omitted."""
 
 
 @dataclass
 class DocumentScan:
-    """The newest `most` documents of some streams. After `records`, `read` says how many were read, and `left_out` how
-    many are too large, or are not read because all together are."""
+    """The newest `most` documents of some streams. After `records`, `read` counts those read and `left_out` those
+    omitted because of their size or the total."""
 
     select: SelectFn
     streams: Collection[str]
@@ -160,7 +149,7 @@ class DocumentScan:
     left_out: int = 0
 
     def records(self) -> Iterator[Record]:
-        """Yields them, the newest first."""
+        """Yields the documents, newest first."""
         sizes = newest_documents(self.select, self.streams, self.most)
         wanted = affordable(sizes)
         self.left_out = len(sizes) - len(wanted)
@@ -172,8 +161,7 @@ class DocumentScan:
 
 
 def affordable(sizes: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Returns those of some documents that can be read, the first ones first; each is a docid and a size in
-    characters."""
+    """Returns the docids and sizes, in characters, that fit the limits, the first ones first."""
     room, wanted = MOST_CHARACTERS, list[tuple[int, int]]()
     for docid, size in sizes:
         if size <= MOST_CHARACTERS_OF_ONE and size <= room:
@@ -187,8 +175,7 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 
 @dataclass(frozen=True, slots=True)
 class KnownEvents:
-    """An event query: what its operators are, and the definitions that it reads, by name. What it reads else, others
-    publish."""
+    """An event query: its operators, and the definitions it reads, by name. Its other inputs are published."""
 
     query: Subscription
     stream: Stream
@@ -197,8 +184,7 @@ class KnownEvents:
 
 @dataclass(frozen=True, slots=True)
 class KnownPattern:
-    """A PATTERN statement: what it looks for, and the definitions that it reads, by name. What it reads else, others
-    publish."""
+    """A PATTERN statement, and the definitions it reads, by name. Its other inputs are published."""
 
     query: Subscription
     stream: Pattern | NearPattern
@@ -206,8 +192,8 @@ class KnownPattern:
 
 
 def known_event_queries(select: SelectFn, name: str, form: str | None = None) -> list[KnownEvents | KnownPattern]:
-    """Returns the event queries of a name, at most 100 of them: those that are registered, or, with their `form`, also
-    removed ones. Those that this version cannot read are left out."""
+    """Returns at most 100 event queries of a name: registered ones, or, given `form`, also removed ones. Omits those
+    that this version cannot read."""
     rows = [row for row in queries_named(select, name, MOST_QUERIES) if is_event_form(row["form"] or "")]
     wanted = [row for row in rows if (row["removed_at"] is None if form is None else row["form"] == form)]
     pauses = pauses_of(select, [row["qid"] for row in wanted])
@@ -238,8 +224,8 @@ def _known(select: SelectFn, name: str, row: Row, pauses: Iterable[Row]) -> Know
 
 
 def _behind(select: SelectFn, text: str, removed_at: int | None) -> tuple[list[str], dict[str, RegisteredDefinition]]:
-    """Returns the texts of event queries that publish what a query reads, and what is behind these, and the definitions
-    of all, as they were before the query was removed."""
+    """Returns the texts of all event queries upstream of a query, and the definitions of all, as of the query's
+    removal."""
     publishing: dict[str, str] = {}
     definitions: dict[str, RegisteredDefinition] = {}
     known, new = set[str](), set(_NAME.findall(text))
@@ -266,21 +252,19 @@ def _names(texts: Iterable[str]) -> Iterator[str]:
 
 
 MOST_NAMES = 10_000
-"""Among so many names one is looked for that was meant."""
+"""Maximum number of names searched for a similar one."""
 
 
 @dataclass(frozen=True, slots=True)
 class RegisteredQuery:
-    """A registered query."""
-
     query: Subscription
     readable: ReadableQuery
 
 
 @dataclass(frozen=True, slots=True)
 class KnownAbsence:
-    """A registered query that tells what did not come. `left` is its left input alone, and `partners` the query that
-    would tell what did come: there the blocks of the left input are at `places`."""
+    """A registered absence. `left` is its left input as a query, and `partners` the query for left input and partner,
+    where the blocks of the left input are at `places`."""
 
     query: Subscription
     left: ReadableQuery
@@ -289,15 +273,15 @@ class KnownAbsence:
 
     @property
     def common_variables(self) -> set[str]:
-        """The variables of the left input that it has with whatever disjunct finds partners."""
+        """The variables of the left input that every disjunct of the partner query has."""
         sides = [one.right if self.places.start else one.left for one in self.partners.normal.conjuncts]
         common = [set(side.pattern.variables()) for side in sides if side is not None]
         return set.intersection(*common) & set(self.left.normal.conjuncts[0].left.pattern.variables())
 
 
 def known_queries(select: SelectFn, name: str) -> list[RegisteredQuery]:
-    """Returns the registered queries of a name, at most 100 of them. Event queries are left out, those with absences,
-    and those that this version cannot read."""
+    """Returns at most 100 registered queries of a name. Omits event queries, absences, and those that this version
+    cannot read."""
     found = []
     for query in _registered(select, name):
         with suppress(XsclErrors):
@@ -307,7 +291,7 @@ def known_queries(select: SelectFn, name: str) -> list[RegisteredQuery]:
 
 
 def known_absences(select: SelectFn, name: str) -> list[KnownAbsence]:
-    """Returns the registered queries of a name, at most 100 of them, that are absences of inputs without absences."""
+    """Returns at most 100 registered absences of a name whose inputs have no absences."""
     found = []
     for query in _registered(select, name):
         with suppress(XsclErrors):
@@ -324,8 +308,8 @@ def known_absences(select: SelectFn, name: str) -> list[KnownAbsence]:
 
 
 def partner_text(text: str) -> str | None:
-    """Returns the text of the query whose matches are those of the left input of an absence with its partners; None if
-    it is no absence, or its inputs have some.
+    """Returns the query whose matches are those of an absence's left input with its partners; None if it is no absence,
+    or its inputs have some.
 
     >>> partner_text("S//a->x NOT PRECEDED BY {x = y, 1 h} S//b->y")
     'FROM S//b->y FOLLOWED BY {x = y, 1 h} S//a->x'
@@ -364,14 +348,14 @@ def _registered(select: SelectFn, name: str) -> Iterator[Subscription]:
 
 
 MOST_WITH, LISTED, SHORTEST = 200, 3, 4
-"""Among so many documents in which a text stands, one of that address or title is looked for; so many are listed; and
-shorter texts are not looked for."""
+"""Maximum number of documents containing a text that are searched for one with this URL or title, maximum number
+listed, and minimum length of the text."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamedDocument:
-    """The document of a name; or, if `record` is None, why there is none: the `kind` is "document", "dead letter" or
-    "pruned", and `message` and `hint` say it in words."""
+    """The document a name refers to; if `record` is None, `kind` is "document", "dead letter" or "pruned", and
+    `message` and `hint` say why."""
 
     record: Record | None
     kind: str = ""
@@ -380,7 +364,7 @@ class NamedDocument:
 
 
 def named_document(select: SelectFn, asked: str, streams: Collection[str]) -> NamedDocument:
-    """Returns the document that a text names. If several streams have its id, it is that of the one in `streams`."""
+    """Returns the document that a text names. If several streams have its id, those in `streams` take precedence."""
     rows = document_rows_by_id(select, [asked]) or document_rows_by_id(select, [asked := asked.strip()])
     if len(rows) > 1:
         rows = [row for row in rows if row["stream"] in streams] or rows
@@ -403,8 +387,8 @@ def named_document(select: SelectFn, asked: str, streams: Collection[str]) -> Na
 def named_records(
     select: SelectFn, name: str, asked: Sequence[str], streams: Collection[str], text: str
 ) -> list[Record] | WhyNot:
-    """Returns the documents that texts name; if there is none for one of them, what is said of that to somebody who
-    asks about the query of a name, with this `text`."""
+    """Returns the documents that texts name, or, if one is missing, the answer to a why-not question about the query
+    `name`."""
     found = []
     for one in asked:
         document = named_document(select, one, streams)
@@ -415,7 +399,6 @@ def named_records(
 
 
 def _by_item(select: SelectFn, asked: str) -> list[Row]:
-    """The documents that have an address or title."""
     wanted = printable_line(asked)
     if len(wanted) < SHORTEST:
         return []

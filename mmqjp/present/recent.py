@@ -1,18 +1,7 @@
-"""Makes news of what a store tells that it has committed, so that nothing need be asked.
-
-What is new in a store, to be remembered, and up to where a store is known.
-
-Remembers the newest answers, and who gets them, so that pages need not ask; of forms that are looked at, older ones.
-
-What was committed never changes, but it may be dropped. So a new batch is read once, for all forms; and when something
-was dropped, all is forgotten.
-
-Reads what is new in a store since a batch, to remember it: answers, who gets them, their XML, and documents.
-
-Keeps the newest rows of a table in Arrow: cheap to add, and read only when somebody wants them.
-
-Remembers documents that pages show, so that each is read once while it is shown, and the newest documents.
-"""
+"""Caches the newest answers of a store with their recipients, XML and documents, so that pages need no queries. A new
+batch is read once, for all forms, from what the store reports as committed or else by SELECTs; committed rows never
+change, but deletions clear the cache. Older answers are cached per form on demand; rows stay in Arrow until they are
+read."""
 
 from __future__ import annotations
 
@@ -52,12 +41,12 @@ from mmqjp.tables import schema as answer_tables
 from mmqjp.tables.lookup import ANSWER_COLUMNS, LONGEST_XML, Row, SelectFn, documents_by_docid
 
 AT_ONCE = 1_000
-"""So many rows go together when there are too many."""
+"""Rows are evicted in blocks of this size."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowBlock:
-    """Some rows in the order of their numbers, and the number of their bytes."""
+    """Rows in order of their numbers, and their size in bytes."""
 
     numbers: NDArray[np.int64]
     columns: dict[str, pa.Array]
@@ -65,7 +54,6 @@ class RowBlock:
 
     @property
     def first(self) -> int:
-        """The least number."""
         return int(self.numbers[0])
 
     def row(self, number: int) -> Row | None:
@@ -76,7 +64,7 @@ class RowBlock:
 
 
 def sort_into_blocks(rows: pa.Table, column: str) -> list[RowBlock]:
-    """Returns rows, in any order, in blocks: in the order of the numbers in a column."""
+    """Returns rows in blocks, sorted by the numbers in a column."""
     numbers = rows[column].to_numpy()
     order = np.argsort(numbers)
     made: list[RowBlock] = []
@@ -89,15 +77,13 @@ def sort_into_blocks(rows: pa.Table, column: str) -> list[RowBlock]:
 
 
 class RecentRows:
-    """Rows by their numbers. Those that are added later have greater numbers. Not for several threads at once."""
+    """Rows by number; later ones have greater numbers. Not thread-safe."""
 
     def __init__(self, most_bytes: int) -> None:
-        """Keeps so many bytes, and the rows that were added last."""
         self._most, self._bytes = most_bytes, 0
         self._blocks = deque[RowBlock]()
 
     def add(self, rows: Iterable[RowBlock]) -> None:
-        """Adds rows in order."""
         for block in rows:
             self._blocks.append(block)
             self._bytes += block.size
@@ -105,7 +91,7 @@ class RecentRows:
             self._bytes -= self._blocks.popleft().size
 
     def rows(self, wanted: Iterable[int]) -> dict[int, Row]:
-        """Returns those of some rows that are kept, by number."""
+        """Returns those of the rows that are cached, by number."""
         found: dict[int, Row] = {}
         for number in wanted:
             place = bisect_right(self._blocks, number, key=lambda block: block.first) - 1
@@ -114,28 +100,27 @@ class RecentRows:
         return found
 
     def clear(self) -> None:
-        """Forgets all."""
         self._blocks.clear()
         self._bytes = 0
 
 
 MOST_NEW = 20_000
-"""If there are more new answers, or some were dropped, so many of the newest are read instead."""
+"""If there are more new answers, or some were deleted, this number of the newest is read instead."""
 
 MOST_NEW_DOCUMENTS, MOST_NEW_TEXTS = 20_000, 20_000
-"""So many of the newest documents are remembered, and of the XML of the newest answers."""
+"""Maximum number of newest documents, and of newest answers' XML, that are cached."""
 
 CHANGED = ("memberships", "removed_queries", "pauses")
 """The tables that get a row when queries are registered or paused."""
 
 
 class StoreCursor(NamedTuple):
-    """Up to where a store is known: its newest batch, and the greatest numbers of a document, an answer and an output;
-    how many answers and documents there were.
+    """The position up to which a store is known: its newest batch, the greatest numbers of a document, an answer and an
+    output, and the counts of answers and documents.
 
-    There are other members when `registered` is another number, and other queries are registered or paused when
-    `changes` has another value. `numbers` is what the ledger notes. There are outputs of former formats if it
-    `has_earlier`, and some are withheld if `are_withheld`. The store tells what it commits after the `mark`.
+    `registered` changes with the members, `changes` when queries are registered or paused. `numbers` is from the
+    ledger. `has_earlier`: there are outputs of earlier formats; `are_withheld`: some outputs are withheld. `mark` is
+    the position in the store's commits.
     """
 
     batch: int = -1
@@ -154,14 +139,12 @@ class StoreCursor(NamedTuple):
 
 @dataclass(slots=True)
 class News:
-    """What is new, and up to where the store is `known` with it.
+    """What is new, and the cursor `known` after it.
 
-    - Something `is_dropped` of what was known.
-    - `members` are there if they are others than before, and have names that were first `added` at some time. None of
-      them are remembered if they `are_many`.
-    - `answers` are the new ones; None if there are none, or if they are too large together. With `is_first`, they are
-      the newest, of which the first batch may be there in part unless they are all: `is_all`.
-    - `documents` and `texts` are rows of new documents, and the XML of new answers; None if they are too large.
+    `is_dropped`: cached rows were deleted. `members` are set if they changed, with the times when names were first
+    `added`; if they `are_many`, none is cached. `answers` are the new ones; None if there are none, or they are too
+    large. With `is_first` they are the newest, with a partial first batch unless `is_all`. `documents` and `texts` are
+    rows of new documents and the XML of new answers; None if too large.
     """
 
     known: StoreCursor
@@ -177,17 +160,16 @@ class News:
 
 
 ASKED = (*CHANGED, "added_queries", "earlier_outputs")
-"""When these tables get rows, the store is asked."""
+"""Rows in these tables make the reader query the store."""
 
 FOLLOWED = ("answers", "answer_matches", "batches", "documents", "match_rows", "withheld", *ASKED)
-"""The tables whose rows are to be told. Of settings only what the ledger notes matters, which is news only when outputs
-are dropped."""
+"""The tables whose commits are followed. Of settings only the ledger's notes matter, and only when outputs are
+deleted."""
 
 
 def committed_news(before: StoreCursor, committed: Committed, *, are_many: bool) -> News | None:
-    """Returns what is new since what was known `before`. None if the store is to be asked: if it does not tell all, or
-    tells of other queries or of very many answers. What is told may in part be known: what was committed while the
-    store was asked."""
+    """Returns the news since `before`, or None if the store has to be queried: commits are incomplete, or concern other
+    queries or too many answers. May repeat what was committed while the store was queried."""
     rows = committed.rows
     if rows is None or any(table in rows for table in ASKED):
         return None
@@ -204,7 +186,7 @@ def committed_news(before: StoreCursor, committed: Committed, *, are_many: bool)
 
 
 def _add(news: News, rows: Mapping[str, pa.Table], answers: pa.Table) -> bool:
-    """Adds new answers. Returns False if the store is to be asked instead."""
+    """Adds new answers. Returns False if the store has to be queried instead."""
     behind = _behind(rows, answers["answer"])
     if len(answers) > MOST_NEW or behind is None:
         return False
@@ -244,7 +226,7 @@ def _committed_at(rows: Mapping[str, pa.Table], wanted: pa.ChunkedArray) -> pa.A
 
 
 def _behind(rows: Mapping[str, pa.Table], answers: pa.ChunkedArray) -> pa.Table | None:
-    """The docids of the matches behind answers, in the order of the matches. None if some matches are not told."""
+    """The docids of the matches behind answers, in match order. None if some matches are missing."""
     links = _rows(rows, "answer_matches")
     links = links.filter(pc.is_in(links["answer"], answers.combine_chunks())).sort_by("match")
     matches = _rows(rows, "match_rows").select(["match", "docid1", "docid2"]).sort_by("match")
@@ -256,32 +238,30 @@ def _behind(rows: Mapping[str, pa.Table], answers: pa.ChunkedArray) -> pa.Table 
 
 
 AT_FIRST = 100_000
-"""So many of the newest answers are read at first, of whatever form: that takes no longer than to read some forms."""
+"""Newest answers read at first, of any form: no slower than reading only some forms."""
 
 DOCUMENTS_AT_FIRST = 50_000
-"""So many of the newest documents are read at first; the others when they are shown."""
+"""Newest documents read at first; the others on demand."""
 
 MOST_MEMBERS = 50_000
-"""The most members that are remembered; if there were ever more, none is, and pages ask instead."""
+"""Maximum number of members cached; if there were ever more, none is, and pages query the store."""
 
 FEW = 200
-"""What is behind so many answers is asked for by their numbers."""
+"""Up to this number of answers, the rows behind them are selected by number."""
 
 
 Since = Callable[[int], Committed | None]
-"""Returns what a store has committed since a look that returned a mark. None if it cannot tell."""
+"""Returns what a store has committed since a mark. None if unknown."""
 
 
 class NewsReader:
-    """Reads what is new: what the store tells that it has committed, else by questions. Raises what `select` raises."""
+    """Reads what is new from the store's commits, else by queries. Raises what `select` raises."""
 
     def __init__(self, select: SelectFn, since: Since | None = None) -> None:
-        """Without `since`, the store tells nothing."""
         self._select, self._since = select, since
 
     def read(self, before: StoreCursor, *, is_first: bool, are_many: bool) -> News:
-        """Returns what is new since what was known `before`. The newest answers are to be read if it `is_first`;
-        members are not remembered if they `are_many`."""
+        """Returns the news since `before`. `is_first` reads the newest answers; `are_many` skips members."""
         if self._since is not None and (committed := self._since(before.mark)) is not None:
             if not is_first and (told := committed_news(before, committed, are_many=are_many)) is not None:
                 return told
@@ -322,7 +302,7 @@ class NewsReader:
         return news
 
     def table_of(self, rows: pa.Table, *, are_withheld: bool) -> AnswerTable:
-        """Returns rows of `answers` with what is behind them, and who does not get them."""
+        """Returns rows of `answers` with the docids behind them and the withheld recipients."""
         numbers = rows["answer"].to_pylist() if len(rows) <= FEW else None
         least = pa.compute.min(rows["answer"]).as_py()
         behind, withheld = (
@@ -334,7 +314,7 @@ class NewsReader:
         return AnswerTable(rows, self._select(behind), self._select(withheld) if are_withheld else none)
 
     def _read_members(self, news: News) -> None:
-        """Reads the members, unless they are too many, or their texts too long."""
+        """Reads the members unless they are too many or their texts too long."""
         news.are_many = True
         if news.known.registered <= 2 * MOST_MEMBERS:  # a query and its membership
             with suppress(QuestionRefused):
@@ -356,7 +336,6 @@ class NewsReader:
             news.answers = self.table_of(rows, are_withheld=news.known.are_withheld)
 
     def _read_rows(self, news: News, before: StoreCursor) -> None:
-        """Reads new documents, and the XML of new answers: as they are, for nobody may want to see them."""
         known = news.known
         after = max(before.docid, known.docid - (DOCUMENTS_AT_FIRST if before.docid < 0 else MOST_NEW_DOCUMENTS))
         if known.docid > after:
@@ -369,20 +348,20 @@ class NewsReader:
 
 
 KEPT_CHARACTERS = 64 << 20
-"""Documents are remembered until they have so many characters; then the oldest ones go."""
+"""Maximum size of cached documents, in characters; the oldest are evicted."""
 
 NEWEST_BYTES = 64 << 20
-"""So much is kept of the newest documents before anybody wants to see them."""
+"""Maximum size of the newest documents cached before first use, in bytes."""
 
 LARGEST = 1 << 20
-"""Larger documents are not remembered, in characters."""
+"""Larger documents are not cached, in characters."""
 
 OVERHEAD, TREE = 500, 6
-"""A document counts as so many characters more, and as so many times its XML: its tree is kept, too."""
+"""Cost of a cached document: characters added, and the factor for its tree."""
 
 
 class RememberedDocuments:
-    """Documents by docid. Methods may be called in any thread, and raise what `select` raises."""
+    """Documents by docid. Thread-safe; methods raise what `select` raises."""
 
     def __init__(self, select: SelectFn, most: int = KEPT_CHARACTERS) -> None:
         self._select, self._most = select, most
@@ -393,12 +372,11 @@ class RememberedDocuments:
         self._newest = RecentRows(NEWEST_BYTES)
 
     def add(self, rows: Iterable[RowBlock]) -> None:
-        """Adds rows of newer documents, which need not be asked for then."""
         with self._lock:
             self._newest.add(rows)
 
     def records(self, docids: Iterable[int]) -> dict[int, Record]:
-        """Returns those of some documents that are stored, by docid."""
+        """Returns those of the documents that are stored, by docid."""
         wanted = set(docids)
         with self._lock:
             found = {docid: self._kept[docid] for docid in wanted if docid in self._kept}
@@ -414,13 +392,13 @@ class RememberedDocuments:
         return found
 
     def with_parts(self, docids: Iterable[int]) -> dict[int, Record]:
-        """Returns the same, with the documents that they are made of."""
+        """Like `records`, with the documents they are composed of."""
         found = self.records(docids)
         parts = {part for record in found.values() for part in record.parts} - found.keys()
         return found | self.records(parts) if parts else found
 
     def item(self, record: Record) -> ShownItem:
-        """Returns what is shown of a document. It is made once while the document is remembered."""
+        """Returns a document as shown; cached with the document."""
         with self._lock:
             if (known := self._items.get(record.docid)) is not None:
                 return known
@@ -431,7 +409,7 @@ class RememberedDocuments:
         return made
 
     def forget(self) -> None:
-        """Forgets all: some may have been dropped."""
+        """Clears the cache, e.g. after deletions."""
         with self._lock:
             self._kept.clear()
             self._items.clear()
@@ -455,23 +433,23 @@ def _size(record: Record) -> int:
 
 
 OF_FORM = 200
-"""So many of the newest answers of a form are read, if those of the newest batches are too few."""
+"""Newest answers of a form to read if the newest batches have too few."""
 
 MAX_CACHED_FORM_ANSWERS = 60_000
-"""The most answers that are so remembered; then the forms go that nobody has looked at for longest."""
+"""Maximum number of answers cached that way; the least recently used forms are evicted."""
 
 TEXT_BYTES = 64 << 20
-"""So much is kept of the XML of the newest answers."""
+"""Maximum size of the newest answers' XML, in bytes."""
 
 VersionFn = Callable[[], object]
-"""Returns something that is another once there is a newer batch."""
+"""Returns a value that changes with each batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class OfFeed:
-    """What a feed shows as of a version: the newest outputs of a name, the newest first; the greatest number of an
-    output of any name, -1 if there is none; the `numbers` that the ledger notes; how often something was dropped; and
-    when the first query of the name was added, None if there never was one."""
+    """The contents of a feed as of a version: the newest outputs of a name, newest first; the greatest output number of
+    all names, or -1; the ledger's `numbers`; the count of deletions; and when the name was first added (None: never).
+    """
 
     version: object
     told: list[tuple[AnswerRow, Member]]
@@ -482,8 +460,8 @@ class OfFeed:
 
 
 class NewOutputs(NamedTuple):
-    """Who `got` the answers after a batch, up to another `batch`; how many `answers` there are in all; and `changes`,
-    which has another value when other queries are registered or paused."""
+    """Who `got` the answers after a batch, up to `batch`; the count of all `answers`; and `changes`, which differs once
+    queries are registered or paused."""
 
     got: Got
     batch: int
@@ -493,7 +471,7 @@ class NewOutputs(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Older:
-    """The newest answers of a form up to a batch. `is_whole` says that there are no others."""
+    """The newest answers of a form up to a batch. `is_whole`: there are no others."""
 
     answers: AnswerTable
     is_whole: bool
@@ -501,11 +479,11 @@ class _Older:
 
 
 class RecentAnswers:
-    """The newest answers of a store, as of a batch that was the newest at the last look. Methods may be called in any
-    thread, and raise what `select` raises."""
+    """The newest answers of a store, as of its newest batch at the last refresh. Thread-safe; methods raise what
+    `select` raises."""
 
     def __init__(self, select: SelectFn, version: VersionFn, since: Since | None = None) -> None:
-        """`since` tells what is committed, so that it need not be asked for."""
+        """`since` returns what was committed, which saves queries."""
         self._select, self._version = select, version
         self.documents = RememberedDocuments(select)
         self._looking, self._lock = Lock(), RLock()  # whoever looks does not hold up those who need nothing newer
@@ -518,21 +496,20 @@ class RecentAnswers:
         self._made_for: object = object()
 
     def drops(self) -> int:
-        """Returns how often something was dropped. What was read before must not be shown any more."""
+        """Returns the count of deletions. What was read before the last one must not be shown any more."""
         self._look()
         return self._drops
 
     def newest(self, name: str, before: OutputOrder | None, most: int) -> list[tuple[AnswerRow, Member]] | None:
-        """Returns the newest outputs of a name, the newest first, before one that is given by the `first_seq` and the
-        `place` of its answer, and its qid. None if they are not all remembered."""
+        """Returns the newest outputs of a name, newest first, before a position: `first_seq` and `place` of an answer,
+        and a qid. None if some are not cached."""
         self._look()
         self._read_older(name, before, most)
         with self._lock:
             return self._newest_of(name, before, most)
 
     def of_feed(self, name: str, most: int) -> OfFeed | None:
-        """Returns the newest outputs of a name with the numbers of the same batch. None if they are not all
-        remembered."""
+        """Returns the newest outputs of a name with the numbers of the same batch. None if some are not cached."""
         self._look()
         self._read_older(name, None, most)
         with self._lock:
@@ -543,7 +520,7 @@ class RecentAnswers:
             return OfFeed(self._made_for, told, self._known.seq, self._known.numbers, self._drops, since)
 
     def outputs_after(self, batch: int) -> NewOutputs | None:
-        """Returns the outputs of all batches after one. None if they are not all remembered, or too many."""
+        """Returns the outputs of all later batches. None if some are not cached, or too many."""
         self._look()
         with self._lock:
             if self._known.has_earlier or self._members is None:
@@ -552,14 +529,13 @@ class RecentAnswers:
             return None if got is None else NewOutputs(got, known.batch, known.answers, known.changes)
 
     def members(self, name: str) -> list[Member] | None:
-        """Returns the members of a name: also those that have ended. None if they are not remembered."""
+        """Returns the members of a name, ended ones included. None if not cached."""
         self._look()
         with self._lock:
             return None if self._members is None else self._members.named(name)
 
     def output(self, id: str, group: int) -> Row | None:
-        """Returns the output with an id in a group, as `mmqjp.tables.lookup.output_by_id` does. None if it is to be
-        asked for there."""
+        """Returns an output of a group like `mmqjp.tables.lookup.output_by_id`. None if it has to be queried there."""
         self._look()
         with self._lock:
             known_members, batch = self._members, self._known.batch
@@ -591,13 +567,13 @@ class RecentAnswers:
         return known
 
     def numbers(self, name: str, group: int) -> list[int] | None:
-        """Returns the numbers of the outputs of a name in a group, in order. None if they are not remembered."""
+        """Returns the numbers of a name's outputs in a group, in order. None if not cached."""
         with self._lock:
             numbered = None if self._members is None else self._newest.numbered(group, self._members)
             return None if numbered is None else [one.seq for one in numbered if one.member.name == name]
 
     def latest(self, most: int) -> list[Numbered] | None:
-        """Returns the newest outputs of all names, the newest first. None if they are not all remembered."""
+        """Returns the newest outputs of all names, newest first. None if some are not cached."""
         self._look()
         with self._lock:
             if self._known.has_earlier or self._members is None:
@@ -637,8 +613,7 @@ class RecentAnswers:
         return known
 
     def _read_older(self, name: str, before: OutputOrder | None, most: int) -> None:
-        """Reads older answers of the forms of a name if so many outputs are not remembered. Others may look at what is
-        remembered meanwhile."""
+        """Reads older answers of a name's forms if fewer than `most` outputs are cached, without blocking readers."""
         with self._lock:
             if self._known.has_earlier or self._members is None or self._newest.is_all:
                 return
@@ -662,7 +637,6 @@ class RecentAnswers:
                     self._count -= len(self._older.popitem(last=False)[1].answers)
 
     def _look(self) -> None:
-        """Reads what is new, unless there is no newer batch."""
         version = self._version()
         if not is_newer(version, self._made_for):
             return
@@ -701,11 +675,9 @@ class RecentAnswers:
         return self._news.table_of(rows, are_withheld=self._known.are_withheld)
 
     def _text(self, answer: AnswerRow) -> Row | None:
-        """Reads the XML of an answer. None if it is gone."""
         rows = self._select(lookup.answers_of_group(answer.first_seq)).to_pylist()
         return next((row for row in rows if row["answer"] == answer.answer), None)
 
 
 def is_newer(version: object, before: object) -> bool:
-    """Whether a version is newer than another one, or at least another: numbers grow."""
     return version > before if isinstance(version, int) and isinstance(before, int) else version != before

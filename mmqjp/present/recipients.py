@@ -1,9 +1,5 @@
-"""Who gets which answers, as the tables say: the condition `RECEIVES`, over many answers and members at once.
-
-Some answers of a store, as columns. Very many come and few are looked at: only those become objects of Python.
-
-Keeps the answers of the newest batches, so that pages and feeds need not ask for them.
-"""
+"""Evaluates `RECEIVES`, the condition that decides which member gets which answer, in bulk with NumPy. Also caches the
+answers of the newest batches. Answers stay in columns; only those that are shown become Python objects."""
 
 from __future__ import annotations
 
@@ -40,25 +36,23 @@ class Member(NamedTuple):
 
     @property
     def is_registered(self) -> bool:
-        """Whether the query is still a member."""
         return self.ended == INFINITE
 
 
 @dataclass(frozen=True)
 class SomeMembers:
-    """Members of one form, in the order of names and qids."""
+    """Members of one form, in order of names and qids."""
 
     form: str
     all: Sequence[Member]
 
     @cached_property
     def columns(self) -> Mapping[str, Ints]:
-        """What the condition reads, each as a column."""
         return _columns(self.all)
 
 
 class MemberHistory:
-    """All members there ever were, by name and by form, each in the order of names and qids."""
+    """All members ever, by name and by form, each in order of names and qids."""
 
     def __init__(self, rows: Iterable[Mapping[str, Any]] = ()) -> None:
         self._of_name: dict[str, list[Member]] = {}
@@ -71,11 +65,9 @@ class MemberHistory:
         self._of_form = {form: SomeMembers(form, some) for form, some in of_form.items()}
 
     def named(self, name: str) -> list[Member]:
-        """Returns the members of a name."""
         return self._of_name.get(name, [])
 
     def named_by_form(self, name: str) -> list[SomeMembers]:
-        """Returns the members of a name, those of each form together."""
         of_form: dict[str, list[Member]] = {}
         for member in self.named(name):
             of_form.setdefault(member.form, []).append(member)
@@ -85,12 +77,12 @@ class MemberHistory:
         return self._of_form.get(form) or SomeMembers(form, ())
 
     def places(self, form: str) -> tuple[int, int]:
-        """Returns where the members of a form begin and end in `columns`."""
+        """Returns start and end of a form's members in `columns`."""
         return self._places.get(form, (0, 0))
 
     @cached_property
     def columns(self) -> Mapping[str, Ints]:
-        """What the condition reads of all members, those of each form together."""
+        """The columns of all members for `receives`, grouped by form."""
         return _columns([one for some in self._of_form.values() for one in some.all])
 
     @cached_property
@@ -100,9 +92,8 @@ class MemberHistory:
 
 
 def receives(answers: Mapping[str, Ints], members: Mapping[str, Ints]) -> NDArray[np.bool_]:
-    """Returns which answers of a form go to which of its members, as far as it is not noted for single answers that
-    they are withheld. `answers` has columns of the table `answers`, and `members` has those of the members: of any
-    shapes that go together."""
+    """Returns which answers of a form go to which of its members, before single outputs are withheld. `answers` has
+    columns of the table `answers`, `members` those of the members, in shapes that broadcast."""
     batch = answers["batch"]
     got: NDArray[np.bool_] = (
         (answers["width"] <= members["widest"])
@@ -120,17 +111,16 @@ def _columns(members: Sequence[Member]) -> dict[str, Ints]:
 
 
 READ_AT_ONCE = 20
-"""So many answers are read together, of which perhaps only the first are needed."""
+"""Answers read together, though perhaps only the first are needed."""
 
 JUDGED_AT_ONCE = 500
-"""For so many answers it is found at once who gets them."""
+"""Answers whose recipients are computed together."""
 
 _NUMBERS = ("answer", "t1", "batch", "first_seq", "place", "width", "appeared", "first_qid", "arrival")
 
 
 class AnswerRow(NamedTuple):
-    """A row of the table `answers`, with when it was committed, None if that was dropped, and the docids of the matches
-    behind it."""
+    """A row of the table `answers`, with its commit time (None: deleted) and the docids of the matches behind it."""
 
     answer: int
     form: str
@@ -149,14 +139,14 @@ class AnswerRow(NamedTuple):
 
 
 OutputOrder = tuple[int, int, int]
-"""Where an output stands among those of its name: the first number of its group, its place there, and the qid."""
+"""The position of an output among those of its name: the first number of its group, its place there, and the qid."""
 
 OutputRow = tuple[OutputOrder, AnswerRow, Member]
-"""An answer and one of those who get it, with the place of that output."""
+"""An answer, a recipient, and the position of that output."""
 
 
 class Got(NamedTuple):
-    """Who gets so many answers: for each output the qid, and its t1."""
+    """The recipients of a number of answers: qid and t1 of each output."""
 
     answers: int
     qids: Ints
@@ -164,11 +154,11 @@ class Got(NamedTuple):
 
 
 class AnswerTable:
-    """Answers in the order of `first_seq` and `place`. Not for several threads at once."""
+    """Answers in order of `first_seq` and `place`. Not thread-safe."""
 
     def __init__(self, rows: pa.Table, behind: pa.Table, withheld: pa.Table) -> None:
-        """`rows` have the columns of `mmqjp.tables.lookup`. `behind` has the docids of matches by `answer`, and
-        `withheld` the qids of those who do not get one; there may be other answers in them, too."""
+        """`rows` have the columns of `mmqjp.tables.lookup`. `behind` has docids of matches by `answer`, and `withheld`
+        the qids that do not get one; both may cover other answers, too."""
         columns = {name: _ints(rows[name]) for name in _NUMBERS}
         order = np.lexsort((columns["place"], columns["first_seq"]))
         self._columns = {name: column[order] for name, column in columns.items()}
@@ -182,21 +172,17 @@ class AnswerTable:
 
     @property
     def first_batch(self) -> int:
-        """The first batch of which it has answers."""
         return int(self._columns["batch"][0])
 
     @property
     def last_batch(self) -> int:
-        """The last batch of which it has answers."""
         return int(self._columns["batch"][-1])
 
     @property
     def first_seq(self) -> int:
-        """The first of its groups."""
         return int(self._columns["first_seq"][0])
 
     def followed_by(self, later: AnswerTable) -> AnswerTable:
-        """Returns these answers and those of later batches."""
         rows = pa.concat_tables([self._rows, later._rows], promote_options="default")
         behind, withheld = (
             pa.table({name: np.concatenate([column, others[name]]) for name, column in own.items()})
@@ -207,11 +193,10 @@ class AnswerTable:
         return made
 
     def without_first_batch(self) -> AnswerTable:
-        """Returns the answers of all batches but the first."""
         return self._between(int(np.searchsorted(self._columns["batch"], self.first_batch + 1)), len(self))
 
     def in_parts(self, least: int) -> Iterator[AnswerTable]:
-        """Yields all answers in tables of whole batches, which have at least so many answers, but for the last one."""
+        """Splits the table into whole batches of at least `least` answers, except the last part."""
         begin, batches = 0, self._columns["batch"]
         while begin < len(self):
             last = min(begin + least, len(self)) - 1
@@ -224,16 +209,15 @@ class AnswerTable:
         return AnswerTable(rows, pa.table(self._behind), pa.table(self._withheld))
 
     def all(self) -> list[AnswerRow]:
-        """Returns all answers."""
         return self.at(range(len(self)))
 
     def groups(self) -> list[int]:
-        """Returns the groups, by their `first_seq`, in order."""
+        """Returns the `first_seq` of each group, in order."""
         found: list[int] = np.unique(self._columns["first_seq"]).tolist()
         return found
 
     def group(self, first_seq: int) -> dict[str, Ints]:
-        """Returns the places in this table of the answers of a group, by form."""
+        """Returns the row indexes of a group's answers, by form."""
         begin, end = np.searchsorted(self._columns["first_seq"], (first_seq, first_seq + 1)).tolist()
         found: dict[str, list[int]] = {}
         for place, form in enumerate(self._rows["form"][begin:end].to_pylist(), begin):
@@ -241,7 +225,6 @@ class AnswerTable:
         return {form: np.array(places, np.int64) for form, places in found.items()}
 
     def at(self, places: Iterable[int]) -> list[AnswerRow]:
-        """Returns the answers at some places of this table."""
         wanted = list(places)
         for place in wanted:
             if place not in self._read:
@@ -249,8 +232,7 @@ class AnswerTable:
         return [self._read[place] for place in wanted]
 
     def recipients(self, places: Ints, members: SomeMembers) -> NDArray[np.bool_]:
-        """Returns which answers of a form, given by their places in this table, go to which of its members: a row for
-        each answer, and a column for each member."""
+        """Returns a matrix of answers, given by row index, and members: who receives what."""
         got = receives({name: column[places, None] for name, column in self._columns.items()}, members.columns)
         if len(self._withheld["answer"]):  # most stores have none
             for row, number in zip(got, self._columns["answer"][places].tolist(), strict=True):
@@ -259,7 +241,7 @@ class AnswerTable:
         return got
 
     def got_after(self, batch: int, members: MemberHistory, most: int) -> Got | None:
-        """Returns who gets the answers of the batches after one. None if more than `most` members are to be judged."""
+        """Returns the recipients of all later batches. None if that evaluates more than `most` pairs."""
         begin = int(np.searchsorted(self._columns["batch"], batch + 1))
         forms, codes = self._forms
         begins, ends = np.array([members.places(form) for form in forms], np.int64).reshape(-1, 2).T
@@ -281,8 +263,7 @@ class AnswerTable:
     def newest(
         self, members: SomeMembers, before: OutputOrder | None, before_batch: int | None = None
     ) -> Iterator[OutputRow]:
-        """Yields the outputs of some members of a form, the newest first, that are before a place, and, if it is given,
-        of batches before one."""
+        """Yields the outputs of members of a form, newest first, before a position and, if given, before a batch."""
         places = self._of_form.get(members.form, np.zeros(0, np.int64))
         if before is not None:
             places = places[self._columns["first_seq"][places] <= before[0]]
@@ -294,7 +275,6 @@ class AnswerTable:
                     yield told
 
     def _told(self, places: Ints, members: SomeMembers) -> Iterator[OutputRow]:
-        """Yields the outputs of some answers, the last ones first."""
         got, those = np.nonzero(self.recipients(places, members)[::-1, ::-1])
         got, those = places[::-1][got], len(members.all) - 1 - those
         for begin in range(0, len(got), READ_AT_ONCE):
@@ -305,12 +285,11 @@ class AnswerTable:
 
     @cached_property
     def _arrays(self) -> dict[str, pa.Array]:
-        """What is stored of an answer, by column: to read few rows, this is faster than to take them from a table."""
+        """The stored columns: to read a few rows, this is faster than a table."""
         return {name: self._rows[name].combine_chunks() for name in AnswerRow._fields[:-1]}
 
     @cached_property
     def _of_form(self) -> dict[str, Ints]:
-        """The places of the answers of each form, in order."""
         forms, codes = self._forms
         order = np.argsort(codes, kind="stable")
         some = np.split(order, np.cumsum(np.bincount(codes, minlength=1))[:-1])
@@ -318,7 +297,6 @@ class AnswerTable:
 
     @cached_property
     def _forms(self) -> tuple[list[str], Ints]:
-        """The forms, and for each answer the place of its own among them."""
         encoded = self._rows["form"].combine_chunks().dictionary_encode()
         return encoded.dictionary.to_pylist(), encoded.indices.to_numpy().astype(np.int64)
 
@@ -335,7 +313,7 @@ def _ints(column: pa.ChunkedArray) -> Ints:
 
 
 def _by_answer(rows: pa.Table, names: Sequence[str], answers: Ints) -> dict[str, Ints]:
-    """Columns of the rows about some answers, in the order of these, and otherwise as they are."""
+    """Columns of the rows about some answers, sorted stably in the order of these."""
     numbers = _ints(rows["answer"])
     order = np.argsort(numbers, kind="stable")
     order = order[np.isin(numbers[order], answers)]
@@ -343,24 +321,24 @@ def _by_answer(rows: pa.Table, names: Sequence[str], answers: Ints) -> dict[str,
 
 
 MAX_CACHED_ANSWERS = 100_000
-"""The most answers that are kept; then the oldest batches go."""
+"""Maximum number of answers cached; the oldest batches are evicted."""
 
 TOGETHER = 1_000
-"""Batches are kept together until they have so many answers."""
+"""Batches are merged until they have this number of answers."""
 
 MOST_RECIPIENTS = 20_000
 """Larger groups of outputs are not numbered here."""
 
 MOST_NUMBERED = 50_000
-"""The groups that were looked at last stay numbered, as long as they have no more outputs than this together."""
+"""Maximum number of outputs in groups cached with their numbers."""
 
 
 MOST_JUDGED = 500_000
-"""If there are more pairs of an answer and a member of its form, it is not found here who gets the answers."""
+"""Maximum number of pairs of an answer and a member evaluated here."""
 
 
 class Numbered(NamedTuple):
-    """An output of a group: its number, its answer, and who gets it."""
+    """An output of a group: its number, answer and recipient."""
 
     seq: int
     answer: AnswerRow
@@ -368,8 +346,8 @@ class Numbered(NamedTuple):
 
 
 class NewestAnswers:
-    """All answers of the newest batches of a store. Groups are the answers with one `first_seq`, all of one batch. Not
-    for several threads at once."""
+    """All answers of a store's newest batches. A group is the answers with one `first_seq`, all of one batch. Not
+    thread-safe."""
 
     def __init__(self) -> None:
         self._tables: list[AnswerTable] = []
@@ -379,17 +357,16 @@ class NewestAnswers:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no answer."""
         return not self._tables
 
     @property
     def first_batch(self) -> int | None:
-        """The first batch with answers of which, and of all that follow, all answers are here; None if none is."""
+        """The first batch from which on all answers are cached; None if there is none."""
         return self._tables[0].first_batch if self._tables else None
 
     def begin(self, table: AnswerTable, *, is_all: bool) -> None:
-        """Has these answers instead of all others: the newest of a store. Unless they are all of them, the first batch
-        may be there in part, and is left out."""
+        """Replaces all answers with the newest of a store. Unless `is_all`, drops the first batch, which may be
+        incomplete."""
         self.clear()
         self.add(table if is_all or not len(table) else table.without_first_batch())
         self.is_all = is_all and self._count == len(table)
@@ -406,12 +383,12 @@ class NewestAnswers:
             self.is_all = False
 
     def newest(self, members: SomeMembers, before: OutputOrder | None) -> Iterator[OutputRow]:
-        """Yields the outputs of some members of a form that are here, the newest first, before a place."""
+        """Yields the cached outputs of members of a form, newest first, before a position."""
         for table in reversed(self._tables):
             yield from table.newest(members, before)
 
     def numbered(self, first_seq: int, members: MemberHistory) -> list[Numbered] | None:
-        """Returns the outputs of a group with their numbers, in order. None if it is not here, or too large."""
+        """Returns the outputs of a group with their numbers, in order. None if not cached or too large."""
         if (known := self._numbered.get(first_seq)) is not None:
             self._numbered.move_to_end(first_seq)
             return known
@@ -426,7 +403,7 @@ class NewestAnswers:
         return found
 
     def got_after(self, batch: int, members: MemberHistory) -> Got | None:
-        """Returns who gets the answers of all batches after one. None if they are not all here, or too many."""
+        """Returns the recipients of all later batches. None if some are not cached, or too many."""
         if not self.is_all and (self.first_batch is None or self.first_batch > batch + 1):
             return None
         found: list[Got] = []
@@ -446,12 +423,12 @@ class NewestAnswers:
         )
 
     def groups(self) -> Iterator[int]:
-        """Yields the groups that are here by their `first_seq`, the newest first."""
+        """Yields the `first_seq` of each cached group, newest first."""
         for table in reversed(self._tables):
             yield from reversed(table.groups())
 
     def forget_numbers(self) -> None:
-        """Is told that there are other members."""
+        """Drops cached numbers; call after membership changes."""
         self._numbered.clear()
         self._outputs = 0
 
@@ -461,8 +438,7 @@ class NewestAnswers:
 
 
 def number_group_outputs(table: AnswerTable, first_seq: int, members: MemberHistory) -> list[Numbered] | None:
-    """Returns the outputs of a group, all of whose answers are in a table, in the order of their numbers. None if there
-    are too many."""
+    """Numbers the outputs of a group whose answers are all in a table. None if too many."""
     got: list[tuple[Member, AnswerRow]] = []
     for form, places in table.group(first_seq).items():
         some = members.of_form(form)

@@ -1,17 +1,6 @@
-"""Matches in a terminal: a heading for each query, and below it what matched and why. Links stay whole.
-
-The formats of matches for programs: JSON lines, JSON and CSV. They hold one match at a time in memory.
-
-Matches as Markdown: a table for each query that forges show. Nothing in a title can become markup.
-
-What a notebook shows: matches, why there is one, and how queries are run. The style counts for these parts alone.
-
-Matches as a page: one file without scripts that a browser shows. All text of documents is escaped.
-
-Why there is no output, in a terminal: the verdict on documents, and the funnel of a query.
-
-Why an output came about, in a terminal: its match, and below it the times, the conditions and what fed it.
-"""
+"""Writes matches and explanations in all formats: terminal, Markdown, HTML page, notebook, JSON, JSON lines and CSV.
+Formats for programs hold one match in memory at a time; text of documents is escaped, so that nothing becomes markup or
+a spreadsheet formula. Also prints why an output exists, why there is none, and the funnel of a query."""
 
 from __future__ import annotations
 
@@ -62,22 +51,19 @@ from mmqjp.present.why_not_result import WhyNot
 from mmqjp.process import json_line, printable_line
 
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
-"""Spreadsheets take a text that begins so for a formula."""
+"""Spreadsheets read a text with such a start as a formula."""
 
 
 def write_json_lines(matches: Iterable[ShownMatch], out: BinaryIO) -> None:
-    """Writes a line of JSON for each match: the output line, with more at its end."""
     for match in matches:
         out.write(json_line(match.to_dict()))
 
 
 def write_json(matches: Iterable[ShownMatch], out: BinaryIO) -> None:
-    """Writes a JSON array of the same objects."""
     write_json_array((match.to_dict() for match in matches), out)
 
 
 def write_json_array(found: Iterable[object], out: BinaryIO) -> None:
-    """Writes objects as a JSON array, one to a line."""
     before = b"[\n"
     for one in found:
         out.write(before + dumps(one, ensure_ascii=False).encode())
@@ -86,7 +72,7 @@ def write_json_array(found: Iterable[object], out: BinaryIO) -> None:
 
 
 def write_csv(matches: Iterable[ShownMatch], out: BinaryIO, clock: TimeFormat) -> None:
-    """Writes a header, and a row for each match. Its documents follow each other in columns."""
+    """Writes a header and a row for each match, with its documents side by side."""
     with MatchSpool().add(matches) as spool:
         own = ("time", "title", "site", "link", "id")
         header = [f"{name}_{place + 1}" for place in range(spool.most_documents) for name in own]
@@ -96,7 +82,7 @@ def write_csv(matches: Iterable[ShownMatch], out: BinaryIO, clock: TimeFormat) -
 
 
 def write_csv_rows(header: Iterable[object], rows: Iterable[Iterable[object]], out: BinaryIO) -> None:
-    """Writes rows as RFC 4180 has them. A text that a spreadsheet would take for a formula gets a ' before it."""
+    """Writes rows as in RFC 4180. A text that looks like a formula gets a ' in front."""
     text = io.TextIOWrapper(out, "utf-8", newline="", write_through=True)
     writer = csv.writer(text)
     try:
@@ -126,15 +112,14 @@ def _harmless(cell: object) -> object:
 
 
 _SPECIAL = re.compile(r"[\\`*_\[\]<>|~&$]|:(?=//)|(?<=www)\.")
-"""What could begin markup inside a cell, or make an address of a text."""
+"""Characters that could begin markup inside a cell or turn a text into a link."""
 
 _REFERENCE = re.compile(r"(?=@|[#!]\d|\bGH-\d)")
-"""A forge tells the person or team whose name follows an @, makes an address of what has one inside, and links or even
-closes the issue whose number follows a #, ! or GH-: not if an invisible character stands before it."""
+"""Forges notify names after an @, turn an inner one into an e-mail address, and link or close issues after #, ! or GH-,
+unless an invisible character precedes them."""
 
 
 def write_markdown(report: Report, out: BinaryIO) -> None:
-    """Writes the matches of a report."""
     out.write(f"**{report.summary}**\n".encode())
     for group in report.groups:
         out.write(_head(group).encode())
@@ -143,7 +128,6 @@ def write_markdown(report: Report, out: BinaryIO) -> None:
 
 
 def write_markdown_rows(header: Iterable[str], rows: Iterable[Iterable[str]], out: BinaryIO) -> None:
-    """Writes a table of texts."""
     names = list(header)
     out.write(f"| {' | '.join(map(escape_markdown, names))} |\n|{' --- |' * len(names)}\n".encode())
     for row in rows:
@@ -160,7 +144,6 @@ def escape_markdown(text: str) -> str:
 
 
 def _in_line(text: str) -> str:
-    """Returns a text with its spaces, but without line breaks and other control characters."""
     return "".join(char if char.isprintable() else " " for char in text)
 
 
@@ -194,7 +177,6 @@ def _fact_markdown(fact: Fact) -> str:
 
 
 def write_page(report: Report, out: BinaryIO) -> None:
-    """Writes the matches of a report."""
     newest = report.newest
     context = {
         "report": report,
@@ -206,7 +188,6 @@ def write_page(report: Report, out: BinaryIO) -> None:
 
 
 def write_page_rows(header: Iterable[str], rows: Iterable[Iterable[str]], title: str, out: BinaryIO) -> None:
-    """Writes a page with a table of texts."""
     _write("rows.html", {"header": list(header), "rows": rows, "title": title}, out)
 
 
@@ -220,7 +201,6 @@ def _write(name: str, context: Mapping[str, Any], out: BinaryIO) -> None:
 
 
 def get_template(name: str) -> Template:
-    """Returns one of the templates of this package, in which all texts are escaped."""
     return _environment().get_template(name)
 
 
@@ -243,13 +223,12 @@ def _environment() -> Environment:
 
 
 INDENT = 18
-"""The width of a time and the space after it."""
+"""Width of a time and the following space."""
 
 _STYLES = {"name": "cyan", "value": "", "plain": "dim"}
 
 
 def print_report(report: Report, out: Console) -> None:
-    """Prints the matches of a report."""
     for group in report.groups:
         print_heading(group.name, match_count_text(len(group)), out)
         for match in group.matches:
@@ -259,7 +238,6 @@ def print_report(report: Report, out: Console) -> None:
 
 
 def print_heading(name: str, about: str, out: Console) -> None:
-    """Prints the name of a query and a few words about it."""
     heading = Text(name, style="bold").append(f"  {about}", style="not bold dim")
     for part in heading.wrap(out, out.width):
         part.rstrip()
@@ -268,13 +246,11 @@ def print_heading(name: str, about: str, out: Console) -> None:
 
 
 def print_match(match: ShownMatch, clock: TimeFormat, out: Console) -> None:
-    """Prints a match: its documents, and why they matched, with an empty line behind it."""
     print_rows(match, clock, out)
     out.print()
 
 
 def print_rows(match: ShownMatch, clock: TimeFormat, out: Console) -> None:
-    """Prints a match without the empty line."""
     for place, item in enumerate(match.items):
         print_item(item, clock, out, marked_title(match, place))
     print_facts("because", reason_facts(match), out)
@@ -283,7 +259,7 @@ def print_rows(match: ShownMatch, clock: TimeFormat, out: Console) -> None:
 
 
 def print_item(item: ShownItem, clock: TimeFormat, out: Console, title: Sequence[tuple[str, bool]] = ()) -> None:
-    """Prints a document. `title` is its title in parts, each with whether it is marked."""
+    """Prints a document. `title` has its title in parts, each with whether it is marked."""
     shown = Text()
     for part, marked in title or ((item.title, False),):
         shown.append(part, style="bold underline" if marked and out.is_terminal else "bold")
@@ -292,13 +268,11 @@ def print_item(item: ShownItem, clock: TimeFormat, out: Console, title: Sequence
 
 
 def print_facts(label: str, facts: Iterable[Fact], out: Console) -> None:
-    """Prints facts, one below the other, with a label before the first."""
     for number, fact in enumerate(facts):
         _print_row(Text(label if not number else "", style="dim", justify="right"), _styled_fact(fact), out)
 
 
 def _print_row(first: Text, second: Text, out: Console) -> None:
-    """Prints a time, or a word in its place, and a text beside it."""
     for number, part in enumerate(second.wrap(out, max(out.width - INDENT, 10), overflow="fold")):
         part.rstrip()
         before = Text(first.plain if not number else "", style=first.style)
@@ -320,7 +294,6 @@ def _styled_fact(fact: Fact) -> Text:
 
 
 def print_why(found: OutputWhy, clock: TimeFormat, out: Console) -> None:
-    """Prints why an output came about."""
     output = found.match.output
     print_heading(output.query, f"output {output.id}, number {output.seq}, at {clock.iso(output.t1)}", out)
     print_rows(found.match, clock, out)
@@ -333,7 +306,6 @@ def print_why(found: OutputWhy, clock: TimeFormat, out: Console) -> None:
 
 
 def sections(found: OutputWhy) -> Iterator[tuple[str, list[Fact]]]:
-    """Yields what there is beyond the match, each kind with a word for it."""
     told = reason_facts(found.match)
     conditions = [fact for fact in filters(found.match) if fact not in told]
     filled = [] if found.events is None else list(events(found.events))
@@ -350,13 +322,12 @@ def _fed(found: OutputWhy) -> Iterator[Fact]:
 
 
 def matches_html(matches: Sequence[ShownMatch], more: str, clock: TimeFormat) -> str:
-    """Returns matches in their order. `more` says what is not shown, "" if that is nothing."""
+    """Returns matches in order. `more` says what is omitted, or is ""."""
     context: dict[str, object] = {"matches": matches, "more": more, "zone": _zone(matches, clock)}
     return _rendered("notebook_matches.html", clock, context)
 
 
 def why_html(found: OutputWhy, clock: TimeFormat) -> str:
-    """Returns why an output came about."""
     context: dict[str, object] = {
         "found": found,
         "sections": list(sections(found)),
@@ -366,7 +337,6 @@ def why_html(found: OutputWhy, clock: TimeFormat) -> str:
 
 
 def explanation_html(lines: Iterable[str], picture: str) -> str:
-    """Returns how queries are run: a picture of their join graphs, as SVG, and an explanation to unfold."""
     # The picture is ours: what draws it escapes the texts of queries.
     return _rendered("notebook_explanation.html", TimeFormat(), {"lines": "\n".join(lines), "picture": Markup(picture)})
 
@@ -425,11 +395,10 @@ TITLES = {
     "too large": "that cannot be found out",
     "output": "there is an output",
 }
-"""A few words for each kind of verdict."""
+"""Short text for each kind of verdict."""
 
 
 def print_why_not(found: WhyNot, clock: TimeFormat, out: Console) -> None:
-    """Prints why documents give no output."""
     print_heading(found.query, TITLES.get(found.kind, found.kind), out)
     for item in found.items:
         print_item(item, clock, out)
@@ -451,7 +420,6 @@ def print_why_not(found: WhyNot, clock: TimeFormat, out: Console) -> None:
 
 
 def print_funnels(found: QueryFunnels, out: Console) -> None:
-    """Prints what the queries of a name find in kept documents."""
     if found.message:
         print_heading(found.query, "there is nothing to tell of such a query", out)
         print_facts("because", _plain(found.message), out)
@@ -491,14 +459,12 @@ def _print_funnel(funnel: QueryFunnel, out: Console) -> None:
 
 
 def what_is_found(funnel: QueryFunnel) -> str:
-    """Returns what gets past all stages, in words."""
     if funnel.of_pattern:
         return "first events of matches"
     return "events of the query" if funnel.of_events else "choices of documents"
 
 
 def funnel_notes(funnel: QueryFunnel) -> Iterable[str]:
-    """Yields what else is to be said of a funnel."""
     if funnel.paused:
         yield f"it is paused: {printable_line(funnel.paused)}"
     if funnel.unseen:
@@ -514,7 +480,6 @@ def funnel_notes(funnel: QueryFunnel) -> Iterable[str]:
 
 
 def stage_name(stage: FunnelStage) -> str:
-    """Returns a word for a stage."""
     return (
         f"block {stage.block}"
         if stage.block
@@ -523,7 +488,6 @@ def stage_name(stage: FunnelStage) -> str:
 
 
 def count_text(stage: FunnelStage) -> str:
-    """Returns what gets past a stage, in words."""
     if stage.unit == "values":
         return f"{stage.left:,} and {stage.right:,} values, {stage.found:,} common"
     more = " or more" if stage.at_least else ""
@@ -531,7 +495,6 @@ def count_text(stage: FunnelStage) -> str:
 
 
 def _passed(stages: Sequence[FunnelStage]) -> list[Fact]:
-    """What comes before the stage in the way, each block in a line."""
     lines: dict[int, list[str]] = {}
     for number, stage in enumerate(stages):
         lines.setdefault(stage.block or -number, []).append(printable_line(stage.part))

@@ -1,26 +1,6 @@
-"""Why documents give no output of a query: looks up the query and the documents, and says what is in the way.
-
-Why a query that tells what did not come gives no output, or few: how many of the kept documents its left input
-matches, how many of these have no partner, and of how many that is decided.
-
-Why event queries give no output, or few: how many events of kept documents get past each of their stages.
-
-What is found of an event query for some documents, and what is said if that is an output, or something near.
-
-Why documents give no output of an event query: makes the events again, and says what the first is in the way.
-
-Why documents give no output of a PATTERN: looks for their match, and says why one that there is is not told.
-
-Why a query gives no output, or few: how many of the kept documents get past each of its stages.
-
-How many of the kept documents, or of their events, get past each stage of the queries of a name.
-
-Why documents have no output of a query that tells what did not come: something came, or it is not decided yet.
-
-What is said of fewer documents than a query has blocks: they are tried with the documents that are kept.
-
-What is said of one document for each block of a query: whether the outputs that they give are stored.
-"""
+"""Explains why documents give no output of a query, and counts how many pass each stage (the funnel). Covers joins
+(missing blocks are filled from stored documents), absences (a partner came, or it is undecided), event queries and
+PATTERN (events are recomputed, and a match that is not an output is explained). Reads the store by SELECTs."""
 
 from __future__ import annotations
 
@@ -107,11 +87,10 @@ from xscl.syntax import Join
 
 @dataclass(frozen=True, slots=True)
 class QueryFunnel:
-    """How many of the kept documents get past each stage of a query. `found` is how many choices of documents pass all;
-    `ties` how many only equal times keep from that (FOLLOWED BY). `unseen` documents came before the query was
-    registered or while it was paused, and `left_out` are too large to search. `paused` is the reason if it is paused.
-    If it is `incomplete`, there was too much to look at all. Of an event query (`of_events`) `found` are the events
-    that it makes, or, of a PATTERN, those at which its matches begin."""
+    """How many stored documents pass each stage of a query. `found` counts document combinations that pass all, for an
+    event query (`of_events`) its events, for a PATTERN the first events of matches; `ties` those that only equal times
+    exclude (FOLLOWED BY). `unseen` documents precede the registration or fall into a pause, `left_out` are too large to
+    search. `paused` is the reason of a pause. `incomplete`: the step limit was reached."""
 
     text: str
     stages: tuple[FunnelStage, ...]
@@ -126,14 +105,13 @@ class QueryFunnel:
 
     @property
     def failed(self) -> FunnelStage | None:
-        """The first stage that nothing passes."""
         return next((stage for stage in self.stages if not stage.found), None)
 
 
 @dataclass(frozen=True, slots=True)
 class QueryFunnels:
-    """What the queries of a name find in kept documents. `documents` were looked at, and `left_out` are too large for
-    that. `outputs` are stored. If there is no such query, `message` and `hint` say so."""
+    """The funnels of a name's queries over stored documents. `documents` were read, `left_out` are too large; `outputs`
+    are stored. If there is no such query, `message` and `hint` say so."""
 
     query: str
     documents: int = 0
@@ -144,12 +122,10 @@ class QueryFunnels:
     hint: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns a JSON object."""
         return asdict(self)
 
     @staticmethod
     def from_dict(found: Mapping[str, Any]) -> QueryFunnels:
-        """Returns what such an object says."""
         funnels = tuple(
             QueryFunnel(**one | {"stages": tuple(map(FunnelStage.from_dict, one["stages"]))})
             for one in found["funnels"]
@@ -158,8 +134,8 @@ class QueryFunnels:
 
 
 def absence_funnels(select: SelectFn, name: str, known: Sequence[KnownAbsence], most: int) -> QueryFunnels:
-    """Returns what the absences of a name, of which there is one at least, find in kept documents: so many of the
-    newest ones. Raises what `select` does."""
+    """Returns the funnels of at least one absence over the newest `most` stored documents. Raises what `select`
+    does."""
     kept = DocumentScan(select, {block.stream for one in known for block in one.partners.blocks}, most)
     looking = [_AbsenceScan(one, steps_for(2 * len(known))) for one in known]
     for record in kept.records():
@@ -172,7 +148,7 @@ def absence_funnels(select: SelectFn, name: str, known: Sequence[KnownAbsence], 
 
 
 class _AbsenceScan:
-    """An absence that looks at documents: with the funnel of its left input, and that of what has a partner."""
+    """Evaluates an absence: the funnel of its left input, and that of matches with a partner."""
 
     def __init__(self, known: KnownAbsence, steps: int) -> None:
         self._known, self._unseen = known, 0
@@ -212,7 +188,6 @@ class _AbsenceScan:
         )  # fmt: skip
 
     def _bound(self, row: BindingRow, places: range) -> Hashable:
-        """What tells a match of the left input from others."""
         documents = tuple(row.documents[place].docid for place in places)
         return documents, frozenset((var, one.node) for var, one in row.bound.items() if var in self._variables)
 
@@ -224,12 +199,12 @@ def _alone(op: str, alone: Collection[object]) -> FunnelStage:
 
 
 ALWAYS = Interval(-FOR_EVER, FOR_EVER, FOR_EVER)
-"""Whenever they end, the newest first."""
+"""All end times, the newest first."""
 
 
 def event_funnels(select: SelectFn, name: str, known: Sequence[KnownEvents | KnownPattern], most: int) -> QueryFunnels:
-    """Returns what the event queries of a name, of which there is one at least, find in kept documents and in stored
-    outputs: so many of the newest ones. Raises what `select` does."""
+    """Returns the funnels of at least one event query over the newest `most` stored documents and outputs. Raises what
+    `select` does."""
     read, left_out, funnels = 0, 0, list[QueryFunnel]()
     for one in known:
         work, paused = StepBudget(MAX_EVENT_STEPS // len(known)), one.query.paused or ""
@@ -247,7 +222,6 @@ def event_funnels(select: SelectFn, name: str, known: Sequence[KnownEvents | Kno
 def _found(
     known: KnownEvents | KnownPattern, sources: EventSources, work: StepBudget
 ) -> tuple[tuple[FunnelStage, ...], int]:
-    """Returns what gets past each stage, and how many events of the query, or first ones of matches, there are."""
     if isinstance(known, KnownPattern):
         sought = LookingForMatches(known.stream, sources.given, (), sources.why_none, work.take).sought()
         return sought.stages, sought.starts
@@ -257,9 +231,8 @@ def _found(
 
 @dataclass(frozen=True, slots=True)
 class LookedAt:
-    """What was found of one query: whether documents are in a result of it, and if not, the `stages`, of which the last
-    has nothing, and what Looked says besides. So many documents were `read` for that; some were not if it is
-    incomplete."""
+    """The result for one query: whether documents are in a result, and if not, the `stages`, the last of them empty,
+    and the rest of a Looked. `read` counts the documents read; `incomplete`: some were not."""
 
     known: KnownEvents | KnownPattern
     is_found: bool
@@ -272,8 +245,7 @@ class LookedAt:
 
 
 def times_around(select: SelectFn, known: KnownEvents | KnownPattern, records: Sequence[Record]) -> tuple[int, int]:
-    """Returns when the first of documents begins and the last one ends, with what queries publish of them that a query
-    reads."""
+    """Returns the interval of documents and of what is published from them and read by a query."""
     times = [(one.t0, one.t1) for one in records]
     ids = {id for record in records for id, _ in record.sources}
     published = [name for name in read_by(known.stream) if name not in known.definitions]
@@ -282,7 +254,6 @@ def times_around(select: SelectFn, known: KnownEvents | KnownPattern, records: S
 
 
 def outputs_found(name: str, ids: Sequence[str], text: str, items: tuple[ShownItem, ...]) -> WhyNot:
-    """Returns that documents give outputs."""
     more = "more than " if len(ids) > MOST_LISTED else ""
     many = min(len(ids), MOST_LISTED)
     what = f"they give {more}{many} outputs" if many > 1 else "they give an output"
@@ -290,12 +261,11 @@ def outputs_found(name: str, ids: Sequence[str], text: str, items: tuple[ShownIt
 
 
 def shown_of(name: str, best: LookedAt, items: tuple[ShownItem, ...]) -> WhyNot:
-    """Returns what is shown of documents whatever is said of them."""
     return WhyNot(name, "", "", text=best.known.query.text, items=items, stages=best.stages, tried=best.read)
 
 
 def untold(select: SelectFn, best: LookedAt, known: int, shown: WhyNot) -> WhyNot | None:
-    """Returns why a result that is known at a time is not told, as far as that has nothing to do with what it is."""
+    """Returns why a result of a given time is not an output, for reasons other than its contents."""
     query, until = best.known.query, horizon(select)
     if known >= until:
         far = f"have been answered up to {iso_utc(until)}" if until > -FOR_EVER else "have not been answered yet"
@@ -315,7 +285,6 @@ def dropped(shown: WhyNot) -> WhyNot:
 
 
 def near_items(select: SelectFn, events: Iterable[Event], last: FunnelStage) -> tuple[Near, ...]:
-    """Returns the documents of events that stand in the way, or that came nearest."""
     ids = dict.fromkeys(source for event in events for part in given_parts(event) for source in part.behind)
     rows = {(row["id"], row["stream"]): row for row in document_rows_by_id(select, {id for id, _ in ids})}
     kept = [rows[source] for source in ids if source in rows]
@@ -330,7 +299,6 @@ _NO_MATCH = Sought(None, (), 0)
 def pattern_looked_at(
     select: SelectFn, known: KnownPattern, records: Sequence[Record]
 ) -> tuple[LookedAt, MatchBindings | None]:
-    """Looks for a match of documents, among those around them."""
     t0, t1 = times_around(select, known, records)
     far = known.stream.within
     interval = Interval(-FOR_EVER, FOR_EVER, t1) if far is None else Interval(t0 - 2 * far, t1 + 2 * far, t1)
@@ -346,7 +314,6 @@ def pattern_looked_at(
 
 
 def pattern_made(select: SelectFn, at: LookedAt, match: MatchBindings, shown: WhyNot) -> WhyNot:
-    """Returns why there is no output of documents that are in a match."""
     assert isinstance(at.known, KnownPattern)
     pattern, known = at.known.stream, known_at(at.known.stream, match)
     if (said := untold(select, at, known, shown)) is not None:
@@ -368,7 +335,7 @@ _NO_TRACE = Looked([], (FunnelStage("event", "", 0),), 0, ())
 def event_why_not(
     select: SelectFn, name: str, known: Sequence[KnownEvents | KnownPattern], records: Sequence[Record]
 ) -> WhyNot:
-    """Returns why documents give no output of the event queries of a name, of which there is one at least."""
+    """Returns why documents give no output of at least one event query."""
     items, text = record_items(records), known[0].query.text
     ids = {id for record in records for id, _ in record.sources}
     if stored := ids_with(select, name, ids, MOST_LISTED + 1):
@@ -399,7 +366,6 @@ def _looked(
     records: Sequence[Record],
     items: tuple[ShownItem, ...],
 ) -> tuple[LookedAt, WhyNot | None]:
-    """Returns what is found of a query, and what is said if that is a result."""
     if isinstance(known, KnownPattern):
         at, match = pattern_looked_at(select, known, records)
         return at, None if match is None else pattern_made(select, at, match, shown_of(name, at, items))
@@ -408,7 +374,6 @@ def _looked(
 
 
 def _looked_at(select: SelectFn, known: KnownEvents, records: Sequence[Record]) -> tuple[LookedAt, Sequence[Event]]:
-    """Looks for what a query makes of documents, among those around them."""
     interval = interval_of(known.stream, *times_around(select, known, records), around=True)
     work, found, sources = StepBudget(), _NO_TRACE, None
     with suppress(Exhausted):
@@ -422,7 +387,6 @@ def _looked_at(select: SelectFn, known: KnownEvents, records: Sequence[Record]) 
 
 
 def _made(select: SelectFn, at: LookedAt, events: Sequence[Event], shown: WhyNot) -> WhyNot:
-    """Returns what is said of documents that events are made of: their outputs, or why these are not there."""
     stored = [id for event in events if (id := _stored(select, shown.query, event)) is not None]
     if stored:
         return outputs_found(shown.query, stored, shown.text, shown.items)
@@ -446,12 +410,12 @@ def _publishing(select: SelectFn, name: str, known: KnownEvents | KnownPattern) 
 
 
 MOST_KEPT, MOST_QUERIES_TRIED = 10_000, 10
-"""Among so many of the newest kept documents partners are looked for, of so many of the queries of a name."""
+"""Maximum number of newest stored documents, and of queries of a name, that are tried."""
 
 
 def why_not_absence(select: SelectFn, name: str, known: Sequence[KnownAbsence], asked: Sequence[str]) -> WhyNot:
-    """Returns why documents give no output of absences of one name: those of the left input, or these and others that
-    may be their partners. `select` answers questions over the store. Raises what it does."""
+    """Returns why documents give no output of absences of a name: documents of the left input, optionally with possible
+    partners. Raises what `select` does."""
     known = known[:MOST_QUERIES_TRIED]
     read = {block.stream for one in known for block in one.partners.blocks}
     text = known[0].query.text
@@ -476,7 +440,6 @@ def why_not_absence(select: SelectFn, name: str, known: Sequence[KnownAbsence], 
 
 
 def _with_partner(name: str, known: Sequence[KnownAbsence], records: Sequence[Record]) -> WhyNot:
-    """Whether the last of some documents are partners of the others."""
     found = []
     for one in known:
         left, right = records[: len(one.places)], records[len(one.places) :]
@@ -491,8 +454,8 @@ def _with_partner(name: str, known: Sequence[KnownAbsence], records: Sequence[Re
 
 @dataclass(frozen=True, eq=False)
 class _AbsenceAttempt:
-    """An order in which documents stand in the left input of an absence: what that finds in them, and the funnel of
-    their partners, which looks at kept documents."""
+    """An assignment of documents to an absence's left input: its result, and the funnel of their partners over stored
+    documents."""
 
     known: KnownAbsence
     ordered: tuple[Record, ...]
@@ -511,19 +474,16 @@ class _AbsenceAttempt:
         return _AbsenceAttempt(known, ordered, left.result(), partners, variables)
 
     def look(self, record: Record) -> None:
-        """Looks at a kept document."""
         blocks, places = self.known.partners.blocks, self.known.places
         if self.found.rows and self.known.query.sees(record.appeared):
             free = [place for place in range(len(blocks)) if place not in places]
             self.partners.look(record, [place for place in free if blocks[place].stream == record.stream])
 
     def bound(self, row: BindingRow) -> frozenset[tuple[str, object]]:
-        """What tells a match of the left input from others."""
         return frozenset((var, one.node) for var, one in row.bound.items() if var in self.variables)
 
 
 def _without_partner(select: SelectFn, name: str, known: Sequence[KnownAbsence], records: Sequence[Record]) -> WhyNot:
-    """Why there is no output of the documents of a left input: of the queries of a name, that which came furthest."""
     tries, unseen = list[_AbsenceAttempt](), list[Verdict]()
     for one in known:
         if not one.query.sees([at for record in records for at in record.appeared]):
@@ -545,7 +505,6 @@ def _without_partner(select: SelectFn, name: str, known: Sequence[KnownAbsence],
 
 
 def _told(select: SelectFn, name: str, one: _AbsenceAttempt) -> tuple[int, WhyNot]:
-    """What is said of an order of documents, with a rank: how far it came."""
     known, text, items = one.known, one.known.query.text, record_items(one.ordered)
     result = one.partners.result()
     if not one.found.rows or result.incomplete:
@@ -561,7 +520,7 @@ def _told(select: SelectFn, name: str, one: _AbsenceAttempt) -> tuple[int, WhyNo
 
 
 def _undecided(select: SelectFn, name: str, known: KnownAbsence, ordered: tuple[Record, ...]) -> WhyNot:
-    """What is said if no kept document is a partner: when it is decided, or that it was."""
+    """The verdict if no stored document is a partner: when the absence is or was decided."""
     normal, t0 = known.query.normal, min(record.t0 for record in ordered)
     assert normal.op is not None, "an absence is a join"
     stream, window = normal.conjuncts[1].left.stream, normal.window or 0
@@ -593,12 +552,12 @@ def _others(row: BindingRow, known: KnownAbsence) -> tuple[int, ...]:
 
 
 def _distance(row: BindingRow, known: KnownAbsence) -> tuple[int, tuple[int, ...]]:
-    """How much time the documents of a row cover: the nearest come first, and of those the first to come."""
+    """The time that a row's documents cover: the nearest sort first, then the earliest."""
     return row.t1 - row.t0, _others(row, known)
 
 
 def shown_verdict(select: SelectFn, name: str, verdicts: Sequence[Verdict]) -> WhyNot:
-    """Returns the verdict that came furthest, once it is known whether the outputs that it gives are stored."""
+    """Returns the verdict that got furthest, after checking whether its outputs are stored."""
     withheld = list[WhyNot]()
     for one in sorted((one for one in verdicts if one.kind == "output"), key=lambda one: one.rank, reverse=True):
         stored = stored_ids(select, name, one.given)
@@ -621,7 +580,7 @@ def stored_ids(select: SelectFn, name: str, given: Sequence[GivenOutput]) -> tup
 
 
 def _missing(select: SelectFn, name: str, one: Verdict) -> WhyNot:
-    """Why documents have no outputs that they would give: told before, or dropped."""
+    """Why documents lack the outputs they would give: reported before (ONCE), or deleted."""
     items, once = record_items(one.documents), one.query.normal.once
     if once is not None:
         for given in one.given:
@@ -643,8 +602,8 @@ def _missing(select: SelectFn, name: str, one: Verdict) -> WhyNot:
 
 
 def _told_by(select: SelectFn, name: str, one: Verdict, given: GivenOutput, time: int) -> tuple[str, ...]:
-    """The id of the output that ends at a time and says one of the things that another one would tell again; none if
-    there are too many of that time, or its documents are no longer stored."""
+    """The id of the output that ends at a time and has the same ONCE value; () if there are too many of that time, or
+    its documents are no longer stored."""
     outputs = outputs_at(select, name, time, MOST_LISTED)
     if len(outputs) == 1:
         return (outputs[0]["id"],)
@@ -658,22 +617,21 @@ def _told_by(select: SelectFn, name: str, one: Verdict, given: GivenOutput, time
 
 
 MOST_NEAREST, MOST_TRIED = 3, 20
-"""So many choices of documents are shown that came nearest; of those that match so many are looked at one by one."""
+"""Maximum number of nearest document combinations shown, and of matching ones examined one by one."""
 
 MOST_KEPT, MOST_QUERIES_TRIED = 10_000, 10
-"""So many of the newest kept documents are tried, with so many of the queries of a name."""
+"""Maximum number of newest stored documents, and of queries of a name, that are tried."""
 
 
 @dataclass(frozen=True, eq=False)
 class _QueryAttempt:
-    """A way in which the documents stand in the blocks of a query. Kept documents go into the others."""
+    """An assignment of documents to blocks of a query. Stored documents fill the other blocks."""
 
     known: RegisteredQuery
     placed: tuple[Record | None, ...]
     funnel: Funnel
 
     def look(self, record: Record) -> None:
-        """Looks at a kept document."""
         if self.known.query.sees(record.appeared):
             blocks = self.known.readable.blocks
             free = [place for place, given in enumerate(self.placed) if given is None]
@@ -681,7 +639,6 @@ class _QueryAttempt:
 
 
 def with_kept(select: SelectFn, name: str, known: Sequence[RegisteredQuery], records: Sequence[Record]) -> WhyNot:
-    """Returns what is said of documents together with those that are kept, of queries with more blocks."""
     stored = ids_with(select, name, {id for record in records for id, _ in record.sources}, MOST_LISTED + 1)
     if stored:
         more = "more than " if len(stored) > MOST_LISTED else ""
@@ -737,7 +694,6 @@ def _begun(known: RegisteredQuery, placed: tuple[Record | None, ...], steps: int
 
 
 def _nearest(best: Verdict, one: RegisteredQuery) -> tuple[Near, ...]:
-    """The documents that came nearest, closest in time first."""
     pairs = sorted(
         best.found.before, key=lambda pair: max(pair[0].t1, pair[1].t1) - min(pair[0].t0, pair[1].t0)
     )  # stable: those whose values are nearest stay first
@@ -754,12 +710,12 @@ def _nearest(best: Verdict, one: RegisteredQuery) -> tuple[Near, ...]:
 
 
 LISTED = 3
-"""So many names of queries are listed."""
+"""Maximum number of query names listed."""
 
 
 def explain_missing_output(select: SelectFn, name: str, asked: Sequence[str]) -> WhyNot:
-    """Returns why documents give no output of the queries of a name. Each is given by its id, or by an address or title
-    that only one kept document has. `select` answers questions over the store. Raises what it does."""
+    """Returns why documents give no output of the queries of a name. Each is given by its id, or by a URL or title that
+    only one stored document has. Raises what `select` does."""
     known = known_queries(select, name)
     if not known and (events := known_event_queries(select, name)):
         return _of_events(select, name, events, asked)
@@ -797,7 +753,7 @@ def _of_events(
 
 
 def no_query(select: SelectFn, name: str) -> tuple[str, str]:
-    """Returns why there is no query of a name, and what to do."""
+    """Returns why there is no query of a name, and a hint."""
     removed = [row for row in queries_named(select, name, 1) if row["removed_at"] is not None]
     if removed:
         return f"the query {name} was removed at {iso_utc(removed[0]['removed_at'])}", "subscribe it again"
@@ -814,12 +770,12 @@ def no_query(select: SelectFn, name: str) -> tuple[str, str]:
 
 
 MOST_DOCUMENTS, MOST_QUERIES_TRIED = 10_000, 10
-"""So many of the newest kept documents are looked at, for so many of the queries of a name."""
+"""Maximum number of newest stored documents read, and of queries of a name tried."""
 
 
 def query_funnel(select: SelectFn, name: str, most: int = MOST_DOCUMENTS) -> QueryFunnels:
-    """Returns what the queries of a name find in kept documents, the newest of the streams that they read. `select`
-    answers questions over the store. Raises what it does."""
+    """Returns the funnels of a name's queries over the newest stored documents of their streams. Raises what `select`
+    does."""
     known = known_queries(select, name)[:MOST_QUERIES_TRIED]
     if not known and (events := known_event_queries(select, name)[:MOST_QUERIES_TRIED]):
         return event_funnels(select, name, events, most)
@@ -839,8 +795,6 @@ def query_funnel(select: SelectFn, name: str, most: int = MOST_DOCUMENTS) -> Que
 
 @dataclass(eq=False)
 class _QueryScan:
-    """A query that looks at documents."""
-
     known: RegisteredQuery
     funnel: Funnel
     unseen: int = 0

@@ -1,4 +1,4 @@
-"""What is said of documents that give no output of a query, and of those that do."""
+"""The answer to a why-not question: why documents give no output of a query, or which outputs they give."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mmqjp.present.item import ShownItem, item_of
 
 @dataclass(frozen=True, slots=True)
 class Near:
-    """Documents that came nearest to an output, in the order of the query, and what stands in their way."""
+    """The documents nearest to an output, in query order, and what is in their way."""
 
     items: tuple[ShownItem, ...]
     kind: str
@@ -26,14 +26,13 @@ class Near:
 class WhyNot:
     """Why documents give no output of a query, or that they do.
 
-    `kind` says what is in the way, the first thing in this order: "query" (there is none of the name), "document" (it
-    is not known), "dead letter", "pruned", "blocks" (there are more documents than blocks), "paused", "newer" (than a
-    document), a stage as `mmqjp.explain.terms.StageKind` has them, "partner" (what an absence says did not come did)
-    or "waiting" (that is not decided yet), "told" (once, before), "dropped" (the outputs were, or a document before the
-    other came), "too large"; or "output": then `outputs` has the ids of what they give.
-    `part` is the part of the query that is in the way, `message` and `hint` say it in words. `items` are the documents,
-    in the order of the query that came furthest, whose text is `text`; `stages` what was evaluated of it. If there are
-    fewer documents than blocks, so many kept ones were `tried` with them, and `nearest` are those that came nearest.
+    `kind` is the first obstacle in this order: "query" (none of the name), "document" (unknown), "dead letter",
+    "pruned", "blocks" (more documents than blocks), "paused", "newer" (than a document), a
+    `mmqjp.explain.terms.StageKind`, "partner" (an absence has one) or "waiting" (it is undecided), "told" (ONCE,
+    before), "dropped" (the outputs, or a document before the other came, were deleted), "too large"; or "output": then
+    `outputs` has ids. `part` is the obstacle's part of the query, `message` and `hint` describe it. `items` are the
+    documents in the order of the query that got furthest, whose text is `text`; `stages` were evaluated for it. With
+    fewer documents than blocks, `tried` stored ones were combined with them, and `nearest` got nearest.
     """
 
     query: str
@@ -49,12 +48,10 @@ class WhyNot:
     tried: int = 0
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns a JSON object."""
         return asdict(self)
 
     @staticmethod
     def from_dict(found: Mapping[str, Any]) -> WhyNot:
-        """Returns what such an object says."""
         nearest = tuple(Near(**one | {"items": _items(one["items"])}) for one in found["nearest"])
         stages = tuple(map(FunnelStage.from_dict, found["stages"]))
         rest = {"items": _items(found["items"]), "outputs": tuple(found["outputs"])}

@@ -1,1 +1,1 @@
-"""The service: reads sources batch by batch for as long as it is let, and takes commands meanwhile."""
+"""The service: reads sources batch by batch until it is stopped, and runs commands between batches."""

@@ -1,15 +1,6 @@
-"""Runs commands from other processes on an engine: each once, in its own batch, which also stores the result.
-
-Sends commands to the process that holds a store. If no process does, it opens the store and runs them itself.
-
-Matches for other processes: the service that holds a store hands them over in pages, between two batches.
-
-Commands about sinks for a store that no service holds: they change what is stored, and nothing is delivered.
-
-Asks for sinks to be added, changed and tested. What is added or changed is checked first, so that a secret in the
-wrong place is written nowhere.
-
-Commands about sinks from other processes: what they ask for, and what they get.
+"""Commands from other processes. A client submits them to the process that holds the store, or opens the store itself
+if none does; each runs once, in its own batch, which also stores the result. Covers changes to queries, lookups, pages
+of matches, and sinks: definitions are checked before they are submitted, so that a misplaced secret is never written.
 """
 
 from __future__ import annotations
@@ -48,19 +39,19 @@ from mmqjp.syndication.atom import setting_of
 from mmqjp.tables.schema import CommitMetadata
 
 MATCHES = "matches"
-"""The command that asks for a page."""
+"""The command that fetches a page of matches."""
 
 LOOKED_THROUGH = 20_000
-"""So many outputs are looked through for one page: the documents that arrive meanwhile wait."""
+"""Maximum number of outputs scanned per page, as arriving documents wait meanwhile."""
 
 
 class BadRequest(InputError, ValueError):
-    """A page of matches was asked for in a wrong way."""
+    """An invalid request for a page of matches."""
 
 
 def page_of_matches(engine: Session, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the first wanted matches with numbers greater than `after`, and the `after` of the next page, which is
-    None if there is none. Raises BadRequest."""
+    """Returns the first selected matches numbered above `after`, and the `after` of the next page (None: the end).
+    Raises BadRequest."""
     name, since, last = arguments.get("name"), arguments.get("since"), arguments.get("after")
     if not isinstance(name, str | None) or not isinstance(since, int | None) or not isinstance(last, int):
         raise BadRequest("a page of matches is asked for by a name, a time since, and the number after which it begins")
@@ -78,7 +69,7 @@ def page_of_matches(engine: Session, arguments: Mapping[str, Any]) -> dict[str, 
 def paged_matches(
     ask: Callable[[str, Mapping[str, Any]], Any], wanted: MatchFilter, after: int
 ) -> Iterator[ShownMatch]:
-    """Yields the wanted matches with numbers greater than `after`. `ask` puts a command to the service."""
+    """Yields the selected matches numbered above `after`. `ask` submits a command to the service."""
     place: int | None = after
     while place is not None:
         page = ask(MATCHES, {"name": wanted.name, "since": wanted.since, "after": place})
@@ -87,20 +78,20 @@ def paged_matches(
 
 
 SINKS, PREFIX = "sinks", "sinks-"
-"""The command that lists sinks, and what the names of all others begin with."""
+"""The command that lists sinks, and the prefix of all other sink commands."""
 
 SINK_LOOKUPS = frozenset({SINKS, "sinks-secrets", "sinks-tested", "sinks-failed"})
-"""Those that change nothing."""
+"""The read-only sink commands."""
 
 LIVE = "sinks"
-"""The directory, in that of the state, where live sinks write their files."""
+"""The directory below the state where live sinks write."""
 
 MOST_FAILED = 1_000
-"""So many rows of what a sink did not get are told, the newest ones."""
+"""Maximum number of failed deliveries listed, the newest ones."""
 
 
 AnswersOf = Callable[[object], Mapping[str, str]]
-"""Returns the answer to the command at hand, by its id, to be committed with what it changes. Given is its result."""
+"""Turns the result of the current command into its answer by id, to be committed with its changes."""
 
 _Lookup = Callable[[Mapping[str, Any]], object]
 _SinkChange = Callable[[Mapping[str, Any], AnswersOf], object]
@@ -110,16 +101,16 @@ class Sinks(SinkControl, Protocol):
     """The sinks of a service, with their definitions."""
 
     def definition(self, name: str) -> SinkDefinition:
-        """Returns the definition of a sink. Raises UnknownSink."""
+        """Raises UnknownSink."""
 
 
 class SinkCommands:
-    """Runs commands about the sinks of a store. Only the thread that holds the store may call this."""
+    """Runs sink commands. Only for the thread that holds the store."""
 
     def __init__(
         self, engine: Session, sinks: Sinks, secrets: Secrets, state: Path, read_tables: Callable[[], SinkTables]
     ) -> None:
-        """`read_tables` reads the configuration files anew."""
+        """`read_tables` reloads the configuration files."""
         self._engine, self._sinks, self._secrets, self._state = engine, sinks, secrets, state
         self._read_tables = read_tables
         self._looks: Mapping[str, _Lookup] = {
@@ -140,8 +131,8 @@ class SinkCommands:
         }
 
     def run(self, command: Command) -> object:
-        """Runs a command and returns its result, which JSON can hold. A change is committed together with that, and not
-        made again if it was made before a kill. Raises InputError."""
+        """Runs a command and returns its result as JSON. A change is committed with the result, and not repeated after
+        a kill. Raises InputError."""
         if (look := self._looks.get(command.do)) is not None:
             return look(command.arguments)
         if (change := self._changes.get(command.do)) is None:
@@ -151,7 +142,6 @@ class SinkCommands:
         return change(command.arguments, lambda result: {command.id: CommandResult(result).to_json()})
 
     def _list(self, arguments: Mapping[str, Any]) -> object:
-        """All sinks; with a name, that one with its definition."""
         name = arguments.get("name")
         if name is None:
             return [self._shown(state) for state in self._sinks.list()]
@@ -173,7 +163,7 @@ class SinkCommands:
         return definition.name
 
     def _set(self, arguments: Mapping[str, Any], answers: AnswersOf) -> object:
-        """Changes some keys. Those that are null get their defaults."""
+        """Changes some keys; null resets one to its default."""
         name = _sink_argument(arguments, "name")
         known = self._sinks.definition(name)
         if not known.is_live:
@@ -203,7 +193,6 @@ class SinkCommands:
         return self._sinks.tested(_sink_argument(arguments, "name"))
 
     def _failed(self, arguments: Mapping[str, Any]) -> object:
-        """What a sink did not get: outputs that its receiver refused, and those that were given up."""
         name = self._sinks.definition(_sink_argument(arguments, "name")).name  # which has no quotes
         end = f"WHERE sink = '{name}' ORDER BY noted_at DESC, {{}} DESC LIMIT {MOST_FAILED}"
         undelivered = f"SELECT seq, id, tries, reason, noted_at FROM undelivered {end.format('seq')}"
@@ -231,17 +220,16 @@ class SinkCommands:
 
 
 def read_live(state: Path, name: str, table: Mapping[str, Any]) -> SinkDefinition:
-    """Returns the definition of a live sink of a store. Raises BadSink."""
+    """Raises BadSink."""
     return read_sink(name, table, state.absolute() / LIVE)
 
 
 def merge_changes(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a table with changes. Keys that become None are left out."""
+    """Returns a table with changes; None deletes a key."""
     return {key: value for key, value in {**table, **changes}.items() if value is not None}
 
 
 def told_where(definition: SinkDefinition) -> str:
-    """Returns the sentence that says where a sink of the configuration file is changed."""
     return f"the sink {definition.name} is defined in {definition.file}: change it there, and run mmqjp sinks reload"
 
 
@@ -258,29 +246,27 @@ def _table(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 RESULT_RETENTION = 24 * 3600 * 1_000_000
-"""Microseconds that a result waits to be fetched."""
+"""Microseconds that an unfetched result is kept."""
 
 STATUS = "status"
-"""The command that asks for the status."""
+"""The command that returns the status."""
 
 _Change = Callable[[Session, Mapping[str, Any], MetadataFor], None]
 Lookup = Callable[[Session, Mapping[str, Any]], object]
 RunSinks = Callable[[Session, Command], object]
-"""Runs a command about sinks, and returns its result."""
+"""Runs a sink command and returns its result."""
 
 
 class BadCommand(InputError, ValueError):
-    """A command from another process is unknown, or lacks an argument."""
+    """A command is unknown or lacks an argument."""
 
 
 def no_sinks(engine: Session, command: Command) -> object:
-    """Runs no commands about sinks. Raises BadCommand."""
     raise BadCommand(f"unknown command {command.do!r}")
 
 
 class CommandQueue:
-    """The commands of a spool, for the engine that holds the store. Commands of the kinds `skip` are left to others.
-    `run_sinks` runs those about sinks."""
+    """The commands of a spool. Skips the kinds `skip`, which others run. `run_sinks` runs sink commands."""
 
     def __init__(
         self, spool: Spool, now: Now = now_us, *, skip: Container[str] = (), run_sinks: RunSinks = no_sinks
@@ -289,7 +275,6 @@ class CommandQueue:
         spool.sweep(now() - RESULT_RETENTION)
 
     def apply(self, engine: Session, log: Log) -> int:
-        """Runs the waiting commands. Returns how many there were."""
         waiting = [command for command in self._spool.waiting() if command.do not in self._skip]
         for command in waiting:
             result = run_command(engine, command, self.run_sinks)
@@ -300,7 +285,7 @@ class CommandQueue:
 
 
 def run_command(engine: Session, command: Command, run_sinks: RunSinks = no_sinks) -> CommandResult:
-    """Runs a command, unless it was already run before the process was killed, and returns its result."""
+    """Runs a command, unless it ran before the process was killed, and returns its result."""
     try:
         if command.do == SINKS or command.do.startswith(PREFIX):
             return CommandResult(run_sinks(engine, command))
@@ -325,14 +310,12 @@ def run_command(engine: Session, command: Command, run_sinks: RunSinks = no_sink
 
 
 def _with_sinks(engine: Session, found: object, run_sinks: RunSinks) -> object:
-    """Adds the states of sinks to a status."""
     if run_sinks is no_sinks or not isinstance(found, dict):
         return found
     return found | {"sinks": run_sinks(engine, Command("", SINKS, {}))}
 
 
 def _result_notes(command: Command, changed: list[str], names: list[str]) -> CommitMetadata:
-    """The result of a change, which is committed together with it."""
     changed[:] = names
     return CommitMetadata(answers={command.id: CommandResult(names).to_json()})
 
@@ -366,7 +349,7 @@ def _resume(engine: Session, arguments: Mapping[str, Any], metadata_for: Metadat
 
 
 def _command_argument(arguments: Mapping[str, Any], name: str) -> str:
-    """An argument that is text. Raises BadCommand if it is missing or something else."""
+    """Returns a text argument. Raises BadCommand if it is missing or no text."""
     if not isinstance(found := arguments.get(name), str):
         raise BadCommand(f"the command lacks its {name}")
     return found
@@ -385,7 +368,7 @@ CHANGES: Mapping[str, _Change] = {
     "resume": _resume,
     "revoke-feed-link": _revoke_feed_link,
 }
-"""Commands that change the store. The result of each is the list of names of the queries that it concerns."""
+"""Commands that change the store. Each returns the names of the queries concerned."""
 
 
 # ------------------------------------------------------------ lookups
@@ -428,7 +411,7 @@ def _feed_link(engine: Session, arguments: Mapping[str, Any]) -> object:
 
 
 def _revoked(engine: Session, name: str) -> int:
-    """How often the link of the feed of a query, which may be removed by now, was revoked. Raises UnknownQuery."""
+    """Returns how often a query's feed link was revoked, even if the query is removed. Raises UnknownQuery."""
     if not engine.registry.named(name) and not engine.removed_queries(name):
         raise UnknownQuery(name)
     return int(engine.setting(setting_of(name)) or 0)
@@ -441,17 +424,15 @@ def _counters(engine: Session, arguments: Mapping[str, Any]) -> object:
 
 
 def _sharing(engine: Session, arguments: Mapping[str, Any]) -> object:
-    """Returns what `mmqjp.explain.plan.Sharing.from_dict` reads."""
     return summarise_sharing(engine).to_dict()
 
 
 def _explain(engine: Session, arguments: Mapping[str, Any]) -> object:
-    """How the queries of a `name` are run, which `mmqjp.service.spool.Explained.from_dict` reads."""
     return explain_queries(engine, _command_argument(arguments, "name")).to_dict()
 
 
 SHARING, EXPLAIN = "sharing", "explain"
-"""The commands that ask what queries share, and how the queries of a name are run."""
+"""The commands that return what queries share, and how the queries of a name run."""
 
 LOOKUPS: Mapping[str, Lookup] = {
     "list": _list,
@@ -463,15 +444,15 @@ LOOKUPS: Mapping[str, Lookup] = {
     SHARING: _sharing,
     EXPLAIN: _explain,
 }
-"""Commands that only read, apart from those that run beside the batches. They run between two batches."""
+"""Read-only commands that run between two batches."""
 
 
 ANSWER_POLL = 0.05
-"""Seconds between two looks for the answer."""
+"""Seconds between two polls for the answer."""
 
 IDLE = frozenset((*LOOKUPS, *RUN_BESIDE, *SINK_LOOKUPS))
-"""The commands that change nothing, and that a store which is only read can answer. Nobody needs their results once the
-wait is over."""
+"""The commands that change nothing, which a read-only store can answer, and whose results nobody needs after the
+wait."""
 
 
 class CommandError(InputError, ValueError):
@@ -486,9 +467,9 @@ class NoAnswer(StoreError):
 class Client:
     """Submits commands for the store of a state directory, and waits up to `wait` seconds for each answer.
 
-    `open_store` opens the store when no process holds it. `open_read_only` opens it for commands that change nothing;
-    without it, these are submitted too. If it `reads_beside`, it may be opened while another process holds it. `clock`
-    returns seconds, and `sleep` waits for some. `run_sinks` runs commands about sinks when no process holds the store.
+    `open_store` opens the store when no process holds it, `open_read_only` for commands that change nothing; without
+    it, these are submitted too. `reads_beside`: the store may be read while another process holds it. `clock` returns
+    seconds. `run_sinks` runs sink commands when no process holds the store.
     """
 
     state: Path
@@ -501,15 +482,15 @@ class Client:
     run_sinks: RunSinks = no_sinks
 
     def ask(self, do: str, arguments: Mapping[str, Any]) -> Any:
-        """The result of a command. Raises CommandError if it was refused; NoAnswer, StoreError, OSError."""
+        """Returns the result of a command. Raises CommandError if it was refused; NoAnswer, StoreError, OSError."""
         answer = self._looked_up(do, arguments) or self._submitted(do, arguments)
         if answer.error is not None:
             raise CommandError(answer.error)
         return answer.result
 
     def _looked_up(self, do: str, arguments: Mapping[str, Any]) -> CommandResult | None:
-        """The result of a read-only command that this process can run itself; None if it cannot. How sinks are is known
-        to the process that serves them."""
+        """Runs a read-only command in this process; None if it cannot. Only the serving process knows the states of
+        sinks."""
         if do not in IDLE or (do in SINK_LOOKUPS and is_held(self.state)):
             return None
         with self.reading(beside=do in RUN_BESIDE) as engine:
@@ -517,11 +498,11 @@ class Client:
 
     @contextmanager
     def reading(self, *, beside: bool = True) -> Iterator[Session | None]:
-        """The store, only to be read.
+        """Opens the store read-only.
 
-        None if another process holds the store and nobody may read beside it, or if commands wait that must be run
-        first. Only a process that may write to the store can run those, so one that may not does not wait for them. Who
-        may read `beside` another process does not wait for them either: that process may answer another dialect of SQL.
+        None if another process holds it and it cannot be read beside that, or if waiting commands must run first. A
+        process that may not write does not wait for these; nor does a reader `beside` another process, which may answer
+        another dialect of SQL.
         """
         engine = self._opened_read_only(beside=beside)
         if engine is None:
@@ -548,7 +529,6 @@ class Client:
         return self.open_read_only()
 
     def _submitted(self, do: str, arguments: Mapping[str, Any]) -> CommandResult:
-        """The result of a command in the spool. The process that holds the store runs it, or this one if none does."""
         spool = Spool(self.state)
         command = spool.submit(do, arguments)
         deadline = self.clock() + self.wait
@@ -569,7 +549,7 @@ class Client:
         return answer
 
     def _run_here(self, spool: Spool) -> bool:
-        """Runs all waiting commands. Returns False if another process holds the store by now."""
+        """Runs all waiting commands. Returns False if another process now holds the store."""
         try:
             engine = self.open_store()
         except InUse:
@@ -589,7 +569,7 @@ class Client:
 
 
 class NoJobs:
-    """Does nothing for any sink."""
+    """Runs no jobs for any sink."""
 
     def send(self, job: int, receiver: Receiver, messages: Sequence[Message]) -> None:
         """Sends nothing."""
@@ -615,8 +595,8 @@ class NoJobs:
 
 
 def run_offline(state: Path, read_tables: Callable[[], SinkTables], engine: Session, command: Command) -> object:
-    """Runs a command about the sinks of a store that this process holds, or only reads if that changes nothing.
-    `read_tables` reads the configuration. Raises InputError."""
+    """Runs a sink command on a store that this process holds, perhaps read-only if that suffices. `read_tables` reads
+    the configuration. Raises InputError."""
     tables = read_tables()
     secrets = Secrets(tables.secrets, state)
     read = partial(read_live, state)
@@ -628,10 +608,10 @@ def run_offline(state: Path, read_tables: Callable[[], SinkTables], engine: Sess
 
 
 SINK_TEST_POLL = 0.1
-"""Seconds between two looks for the result of a test."""
+"""Seconds between two polls for a test's result."""
 
 _Ask = Callable[[str, Mapping[str, Any]], Any]
-"""Puts a command to the process that holds the store, and returns its result."""
+"""Submits a command and returns its result."""
 
 
 def add_sink(ask: _Ask, state: Path, name: str, table: Mapping[str, Any]) -> None:
@@ -641,7 +621,7 @@ def add_sink(ask: _Ask, state: Path, name: str, table: Mapping[str, Any]) -> Non
 
 
 def set_sink(ask: _Ask, state: Path, name: str, table: Mapping[str, Any]) -> None:
-    """Changes keys of a live sink; those that are None get their defaults. Raises InputError."""
+    """Changes keys of a live sink; None resets one to its default. Raises InputError."""
     known = ask(SINKS, {"name": name})
     if known["file"] is None:
         _check(ask, read_live(state, name, merge_changes(known["definition"], table)))
@@ -657,8 +637,8 @@ def try_sink(
     sleep: Callable[[float], object] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> str | None:
-    """Has a service send a test message, and waits so long for its result. Returns "" if it was acknowledged, else the
-    reason; None if that is not known yet. Raises InputError."""
+    """Sends a test message through a service and waits up to `seconds`. Returns "" if it was acknowledged, else the
+    reason; None if unknown yet. Raises InputError."""
     ask("sinks-test", {"name": name})
     until = clock() + seconds
     while (found := ask("sinks-tested", {"name": name})) is None and clock() < until:
@@ -667,7 +647,7 @@ def try_sink(
 
 
 def _check(ask: _Ask, definition: SinkDefinition) -> None:
-    """Raises BadSink if a definition names secrets that are not known."""
+    """Raises BadSink if a definition names unknown secrets."""
     if names := named_secrets(definition.options):
         known = ask("sinks-secrets", {})
         if any(secret.name not in known for secret in names):

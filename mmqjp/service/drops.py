@@ -1,17 +1,7 @@
-"""The drop directory into which a service fetches feeds: it is a source, and is cleared of what has been read.
-
-The feeds of a fetch as people see them, where their state is, and which of them an address stands for.
-
-Fetches feeds in a thread beside the loop of a service, and logs each visit. If fetching fails, the loop stops.
-
-Reads files again that an earlier run may have read, and passes over those that have not changed.
-
-The service on Spark: one Structured Streaming query from the sources to the tables.
-
-Executors read documents and evaluate them. This process admits, joins and commits them, in batches as on DuckDB. Each
-commit includes the offsets of the files and the number of the micro-batch, so if Spark repeats a micro-batch after a
-crash, the part that was committed is skipped.
-"""
+"""Feeds and files as inputs of a service. A thread fetches feeds into the drop directory, which is a source and is
+swept once read; StreamingService reads sources by one Structured Streaming query, evaluates documents on Spark
+executors, and commits them in this process with file offsets and the micro-batch number, so that a repeated micro-batch
+skips what was committed. Rereading skips files unchanged since an earlier run."""
 
 from __future__ import annotations
 
@@ -62,17 +52,15 @@ from mmqjp.state.choice import OWNER_FILE
 from mmqjp.tables.schema import CommitMetadata, MetadataOf
 
 FETCHED = "#fetched"
-"""The source's name in stored offsets, which stay valid when the state directory is moved. No other source has this
-name: the others are named by their absolute paths."""
+"""The source's name in stored offsets, which survives moving the state directory. Other sources are named by their
+absolute paths."""
 
 HOUR = 3600 * 1_000_000
 
 
 class DropDirectory:
-    """A directory of fetched versions of feeds, created if needed.
-
-    Versions that were read are kept for `keep` microseconds (None: for ever).
-    """
+    """A directory of fetched feed versions, created if needed. Versions that were read are kept for `keep` microseconds
+    (None: for ever)."""
 
     def __init__(self, directory: Path, keep: int | None, now: Now = now_us) -> None:
         self.directory, self._keep, self._now = directory, keep, now
@@ -80,14 +68,11 @@ class DropDirectory:
         directory.mkdir(parents=True, exist_ok=True)
 
     def tail(self, feeds: EntryForm) -> Tail:
-        """The directory as a source of documents."""
         return Tail(self.directory, feeds=feeds, name=FETCHED)
 
     def sweep(self, engine: Session) -> None:
-        """Removes old versions that were read to the end, once that is committed. Does so at most once an hour.
-
-        The newest version of each feed stays: a fetch compares with it to see whether a feed has changed.
-        """
+        """Removes old versions once their complete reading is committed, at most hourly. Keeps the newest version of
+        each feed, which the next fetch compares with."""
         now = self._now()
         if self._keep is None or (self._swept is not None and now - self._swept < min(self._keep, HOUR)):
             return
@@ -102,15 +87,15 @@ DROPS = "drops"
 
 
 class NoSuchFeed(InputError, ValueError):
-    """An address stands for no feed, or could stand for several."""
+    """An address matches no feed, or several."""
 
 
 @dataclass(frozen=True, slots=True)
 class FeedSummary:
-    """A feed, without names and passwords in addresses. Times are microseconds since 1970, None for never.
+    """A feed, with addresses stripped of names and passwords. Times are microseconds since 1970, None for never.
 
-    `url` is the address in the subscription, and `fetched_from` where it is fetched now. `changed_at` is when it last
-    had something new; `errors` counts the failures since the last success.
+    `url` is the subscribed address, `fetched_from` the current one. `changed_at` is the last time with new entries;
+    `errors` counts failures since the last success.
     """
 
     url: str
@@ -127,7 +112,6 @@ class FeedSummary:
 
     @staticmethod
     def of(feed: FeedState) -> FeedSummary:
-        """Returns what is told of a feed."""
         return FeedSummary(
             feed.shown,
             feed.title,
@@ -144,7 +128,7 @@ class FeedSummary:
 
 
 def state_file(path: Path) -> Path:
-    """The fetcher's state file for a path: the file itself, or the one in a directory of `fetch`, `run` or `stream`."""
+    """Returns the fetcher's state file for a path: itself, or the one in a directory of `fetch`, `run` or `stream`."""
     if not path.is_dir():
         return path
     here, below = path / STATE_FILE, path / DROPS / STATE_FILE
@@ -152,8 +136,8 @@ def state_file(path: Path) -> Path:
 
 
 def new_state_file(path: Path) -> Path:
-    """The fetcher's state file for a path where there may be none yet. A missing path without a suffix is a directory
-    to make. In a store of `run` or `stream`, it is where they fetch into. Raises OSError."""
+    """Returns the path of a state file that may not exist yet. A missing path without a suffix becomes a directory; a
+    store of `run` or `stream` has its drop directory. Raises OSError."""
     if not path.exists() and not path.suffix:
         return path / STATE_FILE
     if (path / OWNER_FILE).exists() and not (path / STATE_FILE).exists():
@@ -162,8 +146,8 @@ def new_state_file(path: Path) -> Path:
 
 
 def fetch_directory(state: Path) -> Path:
-    """The folder that `run`, `stream` and `serve` with a state fetch into. It is made if it is missing, and feeds that
-    were added before there was a store go there. Raises OSError, SourceError."""
+    """Returns the folder that `run`, `stream` and `serve` fetch into. Creates it if missing, and moves feeds there that
+    were added before the store existed. Raises OSError, SourceError."""
     folder = make_inside(state, DROPS)
     if (early := _added_early(state)) is not None:
         with FetchStore(early, write=True):  # nobody adds feeds to it meanwhile
@@ -177,8 +161,7 @@ def has_feeds(state: Path) -> bool:
 
 
 def _added_early(state: Path) -> Path | None:
-    """The file of feeds that were added before there was a store. A crawl, of which something was fetched, stays where
-    it is."""
+    """The file of feeds added before there was a store. A crawl that has fetched something stays where it is."""
     early = state / STATE_FILE
     if not early.is_file() or (state / DROPS / STATE_FILE).exists():
         return None
@@ -186,20 +169,20 @@ def _added_early(state: Path) -> Path | None:
 
 
 def known_feeds(file: Path) -> list[FeedState]:
-    """The feeds of a state file, in the order in which they were added. Raises SourceError."""
+    """Returns the feeds of a state file in insertion order. Raises SourceError."""
     with FetchStore(file) as store:
         return store.feeds()
 
 
 def as_opml(feeds: Sequence[FeedState], *, passwords: bool = False) -> bytes:
-    """Feeds as a list for other readers: those that have not stopped, under the addresses that they have moved to."""
+    """Exports feeds that have not stopped as OPML, under their current addresses."""
     known = ((f.address or f.url, f) for f in feeds if not f.stopped)
     shown = ((url if passwords else without_credentials(url), f) for url, f in known)
     return write_opml(ListedFeed(url, f.title, folder) for url, f in shown for folder in f.folders or ("",))
 
 
 def feed_named(address: str) -> FeedState:
-    """The feed of an address, in its state before the first fetch. Raises NoSuchFeed if it is no web address."""
+    """Returns a new feed of an address. Raises NoSuchFeed if it is no web address."""
     try:
         return feed_of_address(address)
     except FetchError as error:
@@ -207,10 +190,9 @@ def feed_named(address: str) -> FeedState:
 
 
 def chosen_feeds(known: Sequence[FeedState], addresses: Sequence[str], where: str) -> list[FeedState]:
-    """The feeds that addresses stand for: those that have them, or else have them with a name and password.
+    """Returns the feeds with these addresses, compared exactly or else without name and password.
 
-    `where` says in the error where the feeds are, and how they are listed. Raises NoSuchFeed for an address that is no
-    feed's, or could be several feeds'.
+    `where` tells in the error where feeds are listed. Raises NoSuchFeed if an address matches no feed, or several.
     """
     chosen: dict[str, FeedState] = {}
     for address in addresses:
@@ -228,7 +210,6 @@ def chosen_feeds(known: Sequence[FeedState], addresses: Sequence[str], where: st
 
 
 def _shown(address: str) -> str:
-    """An address as it was given, without name and password."""
     try:
         return feed_of_address(address).shown
     except FetchError:
@@ -238,14 +219,14 @@ def _shown(address: str) -> str:
 class Fetching:
     """A context manager that runs a fetch job in a thread.
 
-    The errors of single feeds are logged as events. An error of the job itself (such as a full disk, or a state that
-    another process holds) sets `stop` and is raised at the end of the block.
+    Errors of single feeds are logged. An error of the job itself, such as a full disk or a locked state, sets `stop`
+    and is raised at the end of the block.
     """
 
     def __init__(
         self, job: Job, log: Log, stop: threading.Event, *, watch: bool = True, world: World | None = None
     ) -> None:
-        """With `watch`, feeds are fetched whenever they are due; without it, once."""
+        """With `watch`, feeds are fetched whenever due; otherwise once."""
         self._job, self._log, self._stop, self._watch, self._world = job, log, stop, watch, world
         self._loop = asyncio.new_event_loop()
         self._end = asyncio.Event()
@@ -266,7 +247,6 @@ class Fetching:
             raise self._failure
 
     def wait(self) -> None:
-        """Returns when all feeds are fetched, or when `stop` is set."""
         while self._thread.is_alive() and not self._stop.is_set():
             self._thread.join(0.1)  # in short steps, so that signals are handled between them
 
@@ -289,18 +269,18 @@ class Fetching:
 
 
 FILES, HISTORY = "files ", "documents-history "
-"""Prefixes of the names of sources, and of the settings with what is known of the entries of each feed. What follows
-depends on how files are read: otherwise they would give other documents."""
+"""Prefixes of source names and of the settings with the history of feeds. Options that affect reading follow, because
+they change the documents."""
 
 
 def reading_of(*options: object) -> str:
-    """A short name for a way to read files, given the options that it depends on."""
+    """Returns a digest of the options that affect reading."""
     return blake2b(repr(options).encode(), digest_size=6).hexdigest() + " "
 
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """An item, and what it was before it was judged; None at the end of the file."""
+    """An item before and after the history judged it; None at the end of the file."""
 
     item: Document | Reject | None
     source: str
@@ -309,12 +289,11 @@ class _Read:
 
 
 class Rereading:
-    """The documents of tails whose names begin with FILES. The stamp of a file is stored after the batch with its last
-    document. A file of which something became a dead letter gets none: each run reads it, and tries the entries that
-    were refused again. Nor does a file that changed between its stamp and its end, or that shares its name, as text,
-    with another.
+    """The documents of tails whose names begin with FILES. A file's stamp is stored after the batch with its last
+    document. A file gets no stamp, and so is read by each run, if one of its entries became a dead letter, if it
+    changed while it was read, or if it shares its name, as text, with another.
 
-    `unchanged` counts the files that were passed over, `read` those that were read, of `waiting` files.
+    Of `waiting` files, `unchanged` were skipped and `read` were read.
     """
 
     def __init__(
@@ -333,11 +312,11 @@ class Rereading:
         self._ready: list[Offset] = []
         self.unchanged = self.read = self.waiting = 0
         self.told: Callable[[], object] = lambda: None
-        """Is called before each file."""
+        """Called before each file."""
         history.load(engine.settings(self._prefix))
 
     def batches(self) -> Iterator[tuple[Sequence[Document | Reject], MetadataOf]]:
-        """Batches of what is new. Each must be committed before the next is taken."""
+        """Yields batches of new items. Each must be committed before the next is taken."""
         for batch in in_batches(self._items(), self._batch_size, BATCH_BYTES, _size):
             yield [read.item for read in batch if read.item is not None], partial(self._metadata, batch)
             self._committed(batch)
@@ -346,7 +325,7 @@ class Rereading:
             self._ready.clear()
 
     def listing(self) -> tuple[list[str], set[tuple[str, str]]]:
-        """The names of the sources that can be listed now, and the files in them, as (source, file)."""
+        """Returns the sources that can be listed now, and their files as (source, file)."""
         names = {tail.name: tail.names() for tail in self._tails}
         files = {(source, file) for source, found in names.items() for file in found or ()}
         return [source for source, found in names.items() if found is not None], files
@@ -364,7 +343,6 @@ class Rereading:
                 yield _Read(None, tail.name, file)
 
     def _is_new(self, tail: Tail, file: SourceFile) -> bool:
-        """Whether a file is not known as it is now."""
         key = tail.name, file.name
         kept, path = self._kept.get(key), file.path.absolute()
         stamp = stamp_of(path, "" if kept is None else kept.fingerprint, time_ns())
@@ -379,7 +357,6 @@ class Rereading:
         return True
 
     def _compare(self, key: tuple[str, str]) -> None:
-        """Lets a file have no stamp if it is not now what it was when the stamp was taken."""
         path, stamp = self._stamps[key]
         if stamp is None or not is_still(path, stamp, time_ns()):
             self._bad.add(key)
@@ -412,7 +389,7 @@ def _size(read: _Read) -> int | None:
 
 
 MICRO_BATCHES = "micro-batches"
-"""The file name of the offset that stores which micro-batches of a streaming query are done."""
+"""The file name of the offset that records completed micro-batches."""
 
 
 class StreamFailed(OperationalError, RuntimeError):
@@ -420,14 +397,12 @@ class StreamFailed(OperationalError, RuntimeError):
 
 
 class Stopped(Exception):
-    """Raised, to Spark alone, by a micro-batch that starts when the service is stopping. Spark will repeat it."""
+    """Raised, to Spark alone, by a micro-batch that starts during shutdown. Spark repeats it later."""
 
 
 class StreamingService(Service):
-    """A service whose documents arrive in a streaming data frame, as rows of `mmqjp.spark.source.ROWS`.
-
-    `checkpoint` is the directory where Spark keeps the state of the query. The rows carry the offsets of `sources`.
-    """
+    """A service whose documents arrive in a streaming data frame, as rows of `mmqjp.spark.source.ROWS`. `checkpoint` is
+    Spark's directory for the query's state. The rows carry the offsets of `sources`."""
 
     def __init__(
         self,
@@ -448,10 +423,8 @@ class StreamingService(Service):
         self._stop: Stop | None = None
 
     def run(self, trigger: float | None, stop: Stop) -> None:
-        """Looks for documents every `trigger` seconds until `stop` is set. With None, looks once and returns.
-
-        Raises StreamFailed, and any error of a batch.
-        """
+        """Polls every `trigger` seconds until `stop` is set; once if `trigger` is None. Raises StreamFailed, and any
+        error of a batch."""
         self._stop = stop
         self._run_commands()
         query = self._start(trigger)
@@ -472,7 +445,6 @@ class StreamingService(Service):
         self._close_sinks(trigger, stop)
 
     def _watch(self, query: StreamingQuery, stop: Stop) -> None:
-        """Runs commands and does upkeep beside the query, until it ends or may be stopped."""
         with suppress(StreamingQueryException):  # the caller asks the query for its error
             while query.isActive:
                 busy = bool(query.status["isTriggerActive"])
@@ -489,7 +461,6 @@ class StreamingService(Service):
         return writer.trigger(processingTime=f"{max(round(trigger * 1000), 1)} milliseconds").start()
 
     def _between(self, *, idle: bool) -> None:
-        """Runs commands between two micro-batches, and does the upkeep once all that has arrived is processed."""
         if not self._lock.acquire(blocking=False):
             return
         try:
@@ -504,7 +475,7 @@ class StreamingService(Service):
             self._lock.release()
 
     def _micro_batch(self, frame: DataFrame, number: int) -> None:
-        """Processes a micro-batch. Spark calls it in a thread of its own, and calls it again if it did not finish."""
+        """Called by Spark in its own thread, and again if it did not finish."""
         with self._lock:
             if self._stop is None or self._stop.is_set():
                 raise Stopped
@@ -516,7 +487,7 @@ class StreamingService(Service):
                 raise
 
     def _process_rows(self, frame: DataFrame, number: int) -> None:
-        """Evaluates a micro-batch on the executors and processes what of it is not yet committed."""
+        """Evaluates a micro-batch on the executors and commits what is not yet committed."""
         self._was_busy = True
         done = Offset(f"spark {self._query_id()}", MICRO_BATCHES, (number + 1) << 32)
         if self._intake.position(done.source, done.file) >= done.position:
@@ -555,7 +526,7 @@ class StreamingService(Service):
             self._prune()
 
     def _query_id(self) -> str:
-        """The id that Spark gave to the query. It stays the same as long as the checkpoint exists."""
+        """Returns Spark's id of the query, which lives as long as the checkpoint."""
         try:
             return str(json.loads((self._checkpoint / "metadata").read_text("utf-8"))["id"])
         except (OSError, ValueError, KeyError) as error:
@@ -563,7 +534,7 @@ class StreamingService(Service):
 
 
 def spark_error_text(error: PySparkException) -> str:
-    """Why a query failed, in one line: the last error of a Python process, else the first line of Spark's message."""
+    """Returns the cause in one line: the last error of a Python process, else the first line of Spark's message."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     errors = [line for line in lines if line.partition(":")[0].endswith(("Error", "Exception"))]
     if not errors:

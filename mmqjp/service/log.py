@@ -1,11 +1,5 @@
-"""The log of a service, one event at a time: as JSON lines, or as text for people.
-
-Values of SQL as JSON has them: whatever a query answers can be written as JSON.
-
-How far a service is behind: files waiting to be read, the age of the newest document, and the size of the state.
-
-Puts what libraries log into the log of a service, so that it has one form.
-"""
+"""The log of a service: events with fields, as JSON lines or text, including records of Python's `logging`. Also
+computes the progress fields of a batch: files waiting, the age of the newest document, and the size of the state."""
 
 from __future__ import annotations
 
@@ -29,9 +23,8 @@ from mmqjp.process import printable_line
 
 
 def column_values(column: pa.ChunkedArray) -> list[object]:
-    """Returns the values of a column: numbers, texts, booleans, None, and lists and objects of these.
-
-    Decimals become numbers if these are equal to them; what else JSON lacks, such as dates, becomes text.
+    """Returns the values of a column as JSON types. Decimals become numbers if exact; other types, such as dates,
+    become text.
 
     >>> column_values(pa.chunked_array([[Decimal("3.0"), Decimal("4.5")]])), column_values(pa.chunked_array([[b"a"]]))
     ([3, 4.5], ['a'])
@@ -83,7 +76,7 @@ class NullLog:
 
 
 class JsonLog:
-    """Writes one line of JSON for each event. Its first keys are `time` (ISO-8601, UTC) and `event`."""
+    """Writes an event as a line of JSON. Its first keys are `time` (ISO 8601, UTC) and `event`."""
 
     def __init__(self, write: Write, now: Now = now_us) -> None:
         self._write, self._now = write, now
@@ -94,7 +87,7 @@ class JsonLog:
 
 
 class TextLog:
-    """Writes one line of text for each event. With `terminal`, the line of a batch is overwritten by the next line."""
+    """Writes an event as a line of text. On a `terminal`, the next line overwrites that of a batch."""
 
     def __init__(self, write: Write, now: Now = now_us, *, terminal: bool = False) -> None:
         self._write, self._now, self._terminal = write, now, terminal
@@ -109,7 +102,7 @@ class TextLog:
 
 
 class SharedLog:
-    """A log that several threads may use. It passes on one event at a time."""
+    """A thread-safe log that passes on one event at a time."""
 
     def __init__(self, log: Log) -> None:
         self._log, self._lock = log, Lock()
@@ -120,8 +113,6 @@ class SharedLog:
 
 
 def standard_log(form: str) -> Log:
-    """Returns a log on standard error, as `text` or `json`."""
-
     def write(text: str) -> None:
         sys.stderr.write(text)
         sys.stderr.flush()
@@ -142,23 +133,20 @@ def _text(value: object) -> str:
 
 
 class InputBacklog:
-    """The number of files waiting to be read, of those last listed. None if it is not known."""
+    """The number of listed files not yet read. None if unknown."""
 
     def __init__(self) -> None:
         self.waiting_files: int | None = None
 
     def counting(self, waiting: Sequence[WaitingFile]) -> Iterator[WaitingFile]:
-        """Yields the files one by one, and counts down."""
         for number, file in enumerate(waiting, 1):
             self.waiting_files = len(waiting) - number
             yield file
 
 
 def progress(engine: Session, backlog: InputBacklog) -> dict[str, object]:
-    """The fields that are logged with each batch, as far as they are known.
-
-    `waiting_files` is a count, `lag_seconds` the age of the newest document, and `state_bytes` the size of the state.
-    """
+    """Returns the fields logged with each batch, as far as known: `waiting_files`, `lag_seconds` (age of the newest
+    document) and `state_bytes`."""
     found: dict[str, object] = {}
     if backlog.waiting_files is not None:
         found["waiting_files"] = backlog.waiting_files
@@ -173,8 +161,6 @@ _PLAIN = logging.Formatter()
 
 
 class _Records(logging.Handler):
-    """Makes events of records."""
-
     def __init__(self, log: Log) -> None:
         super().__init__(logging.WARNING)
         self._log = log
@@ -186,7 +172,7 @@ class _Records(logging.Handler):
 
 @contextmanager
 def records_in(log: Log, *names: str) -> Iterator[None]:
-    """Inside the block, warnings and errors of some loggers of Python's `logging` go to a log, and nowhere else."""
+    """Inside the block, warnings and errors of these `logging` loggers go to `log` only."""
     handler, loggers = _Records(log), [logging.getLogger(name) for name in names]
     before = [logger.propagate for logger in loggers]
     for logger in loggers:

@@ -1,11 +1,6 @@
-"""The loop of a service: it processes what has arrived, batch by batch, commits the offsets with it, and waits.
-
-Reads the sources batch by batch, and says what to commit with each batch so that everything is read once.
-
-Watchers: a service waits until something may have come, told by the file system, or else by the clock alone.
-
-What a service watches: its sources and its spool. Says where changes may not be told at once.
-"""
+"""The loop of a service: reads, commits, delivers, runs commands, prunes, and waits. Each batch is committed with its
+offsets, so that everything is read exactly once. The wait ends early when the file system reports changes of sources or
+spool; where it cannot, as on network file systems, the service polls."""
 
 from __future__ import annotations
 
@@ -40,15 +35,13 @@ from mmqjp.state.eviction import ID_RETENTION
 from mmqjp.tables.schema import CommitMetadata
 
 HISTORY = "history "
-"""Prefix of the settings that store what is known of the entries of each feed."""
+"""Prefix of the settings that store the history of each feed."""
 
 
 @dataclass(slots=True)
 class ReadBatch:
-    """A batch as it was read: its documents, and the offsets to commit with them.
-
-    If executors have evaluated the documents already, `evaluated` is their result and `seconds` the time that took.
-    """
+    """A batch of documents with the offsets to commit. If executors evaluated it, `evaluated` has the result and
+    `seconds` the time taken."""
 
     items: list[Document | Reject] = field(default_factory=list)
     offsets: dict[tuple[str, str], Offset] = field(default_factory=dict)
@@ -57,7 +50,6 @@ class ReadBatch:
 
     @classmethod
     def of(cls, batch: Sequence[ReadItem[Document | Reject]]) -> ReadBatch:
-        """The batch made of these items."""
         items = [read.item for read in batch if read.item is not None]
         return cls(items, {(read.offset.source, read.offset.file): read.offset for read in batch})
 
@@ -67,11 +59,8 @@ def _size(read: ReadItem[Document | Reject]) -> int | None:
 
 
 class Intake:
-    """The sources of an engine. Reading resumes at the offsets that the store has committed.
-
-    `history` is shared by all sources and is loaded here. Each batch must be committed with its `metadata` before
-    the next one is read.
-    """
+    """The sources of an engine. Resumes at the committed offsets. `history`, shared by all sources, is loaded here.
+    Each batch must be committed with its `metadata` before the next one is read."""
 
     def __init__(
         self,
@@ -82,8 +71,7 @@ class Intake:
         batch_bytes: int,
         report: Callable[[str, str], object],
     ) -> None:
-        """`report` is called once with each file that cannot be read now and the reason, and with "" as the reason when
-        the file is read again."""
+        """`report` is called once for each unreadable file with the reason, and with "" when it is readable again."""
         self._report, self._failed = report, dict[tuple[str, str], str]()
         self._engine, self._sources, self._history = engine, sources, history
         self._batch_size, self._batch_bytes = batch_size, batch_bytes
@@ -92,7 +80,6 @@ class Intake:
         history.load(engine.settings(HISTORY))
 
     def batches(self) -> Iterator[ReadBatch]:
-        """Batches of everything that can be read now."""
         found = waiting_files(self._sources, self._positions)
         self._forget_missing({(waiting.source, waiting.file) for waiting in found})
 
@@ -102,35 +89,31 @@ class Intake:
         return self.in_batches(self.judged(read_waiting(self.backlog.counting(found), report)))
 
     def fail(self, file: tuple[str, str], cause: str) -> None:
-        """Notes that a file, given as (source, file), cannot be read now, or not to its end."""
+        """Records that a file, given as (source, file), cannot be read now, or not to its end."""
         if file not in self._failed:
             self._failed[file] = cause
             self._report(file[1], cause)
 
     def _forget_missing(self, present: Container[tuple[str, str]]) -> None:
-        """Forgets unreadable files that no longer exist."""
         self._failed = {file: cause for file, cause in self._failed.items() if file in present}
 
     def in_batches(self, items: Iterable[ReadItem[Document | Reject]]) -> Iterator[ReadBatch]:
-        """Items in batches. Nothing is read ahead of the batch that is taken."""
+        """Groups items into batches without reading ahead."""
         return map(ReadBatch.of, in_batches(items, self._batch_size, self._batch_bytes, _size))
 
     def judged(self, items: Iterable[ReadItem[InputItem]]) -> Iterator[ReadItem[Document | Reject]]:
-        """Items after the history has judged them: which are new documents, and which are rejected."""
         return judged(items, self._history)
 
     @property
     def positions(self) -> Positions:
-        """How far each file has been read, by (source, file)."""
         return self._positions
 
     def position(self, source: str, file: str) -> int:
-        """How far a file has been read; 0 if nothing has been."""
         offset = self._positions.get((source, file))
         return 0 if offset is None else offset.position
 
     def metadata(self, batch: ReadBatch, settings: Mapping[str, str]) -> CommitMetadata:
-        """What to commit with the batch that was just read, including `settings`."""
+        """Returns what to commit with the last batch read, including `settings`."""
         known = {HISTORY + feed: text for feed, text in self._history.changed().items()}
         return CommitMetadata(tuple(batch.offsets.values()), {**settings, **known})
 
@@ -142,7 +125,7 @@ class Intake:
             self._report(file[1], "")
 
     def listing(self) -> tuple[list[str], set[tuple[str, str]]]:
-        """The names of the sources that can be listed now, and the files that exist in them, as (source, file)."""
+        """Returns the sources that can be listed now, and their files as (source, file)."""
         names = {source.name: source.names() for source in self._sources}
         files = {(source, file) for source, found in names.items() for file in found or ()}
         if None not in names.values():
@@ -150,32 +133,32 @@ class Intake:
         return [source for source, found in names.items() if found is not None], files
 
     def refresh(self) -> None:
-        """Reloads the offsets from the store, after some were dropped there."""
+        """Reloads offsets, after some were deleted from the store."""
         self._positions = self._engine.offsets()
 
 
 STEP = 5
-"""Milliseconds between two looks at what the file system has told. A change is passed on at the second look."""
+"""Milliseconds between two polls of file system events. The second poll passes a change on."""
 
 MOST_DIRECTORIES = 10_000
-"""A source with more directories is polled: the notices of the system are limited, and other programs need some."""
+"""A source with more directories is polled, because the system's watches are limited and shared."""
 
 CHECK = 1.0
-"""Seconds between two checks that the paths still lead to the directories that are watched."""
+"""Seconds between two checks that the watched paths are still the same directories."""
 
 RETRY = 10.0
-"""Seconds until watching is tried again after it has failed."""
+"""Seconds until a failed watch is retried."""
 
 
 DELETED = 3
-"""The number that watchfiles gives to a change after which a path is no more."""
+"""The number of watchfiles' deletion event."""
 
 _Clock = Callable[[], float]
 IsWanted = Callable[[str], bool]
 
 
 class Stop(Protocol):
-    """Says when to stop. A `threading.Event` is one."""
+    """Says when to stop, like `threading.Event`."""
 
     def is_set(self) -> bool: ...
 
@@ -183,10 +166,10 @@ class Stop(Protocol):
 
 
 class Watcher(Protocol):
-    """Waits for what may have come. It may miss something, so a service also looks when no watcher has told it to."""
+    """Waits for input. May miss changes, so a service also polls."""
 
     def wait(self, seconds: float, stop: Stop) -> bool:
-        """Waits for `seconds`, or until `stop` is set. Returns True, early, if something may have come."""
+        """Waits for `seconds`, or until `stop` is set. Returns True, early, if there may be input."""
 
     def close(self) -> None:
         """Ends the watch."""
@@ -205,32 +188,32 @@ class Polling:
 
 @dataclass(frozen=True, slots=True)
 class WatchedPath:
-    """A file, or a directory with all below it. A change of a name matters if `is_wanted` says so."""
+    """A file, or a directory tree. `is_wanted` filters the names whose changes matter."""
 
     path: Path
     is_wanted: IsWanted
 
 
 class Notices(Protocol):
-    """What the file system tells of some directories. `watchfiles.RustNotify` is one; its page explains the numbers."""
+    """File system events, such as `watchfiles.RustNotify`, whose page explains the numbers."""
 
     def watch(self, debounce_ms: int, step_ms: int, timeout_ms: int, stop_event: Stop) -> set[tuple[int, str]] | str:
-        """Waits for changes. Raises OSError or RuntimeError, now and from then on, if they cannot be told."""
+        """Waits for changes. Raises OSError or RuntimeError, from then on each time, if they cannot be watched."""
 
     def close(self) -> None: ...
 
 
 def notices(directories: Sequence[str]) -> Notices:
-    """The notices of the system. Directories that may not be read are left out. Raises OSError, RuntimeError."""
+    """Watches directories; unreadable ones are skipped. Raises OSError, RuntimeError."""
     # Not recursive: the library would follow links to directories, which sources do not.
     return RustNotify(list(directories), False, False, 0, False, True)
 
 
 class FileWatcher:
-    """A watcher of files and directories. Where the system tells nothing, it only waits, and logs the event `polling`
-    with the reason; it tries again every RETRY seconds, and logs the event `watching` when it succeeds.
+    """Watches files and directories. Where that fails, it only waits, logs the event `polling` with the reason, retries
+    every RETRY seconds, and logs `watching` on success.
 
-    Directories are watched one by one, each with its parent, so that one that is made, moved or replaced is noticed.
+    Directories are watched singly, each with its parent, to notice when one is created, moved or replaced.
     """
 
     def __init__(
@@ -250,7 +233,7 @@ class FileWatcher:
         self._set_up()
 
     def wait(self, seconds: float, stop: Stop) -> bool:
-        """Raises KeyboardInterrupt if a signal's handler raises it meanwhile."""
+        """Raises KeyboardInterrupt if a signal handler does."""
         until = self._clock() + seconds
         if self._is_due():
             self._set_up()
@@ -279,7 +262,7 @@ class FileWatcher:
             self._notices = None
 
     def _matter(self, changes: Iterable[tuple[int, str]]) -> bool:
-        """Whether any of the changes matters. Notes whether the directories are others now."""
+        """Whether any change matters. Notes whether directories were replaced."""
         found = False
         for kind, path in changes:
             directory, name = os.path.split(path)
@@ -293,7 +276,6 @@ class FileWatcher:
         return found
 
     def _is_due(self) -> bool:
-        """Whether the watch must be set up again, and it is time for that."""
         now = self._clock()
         if now >= self._check_at:
             self._check_at = now + CHECK
@@ -301,7 +283,6 @@ class FileWatcher:
         return self._is_stale and now >= self._not_before
 
     def _set_up(self) -> None:
-        """Watches the directories that are there now."""
         self.close()
         started = self._clock()
         self._is_stale = False
@@ -317,14 +298,12 @@ class FileWatcher:
             self._check_at, self._not_before = now + CHECK, now + SHARE * (now - started)
 
     def _fail(self, error: Exception) -> None:
-        """Falls back to waiting, for RETRY seconds."""
         self.close()
         self._is_stale = True
         self._check_at = self._not_before = self._clock() + RETRY
         self._say(str(error).partition(" (Error {")[0])
 
     def _say(self, reason: str) -> None:
-        """Logs whether and why there is no watch, if that has changed."""
         if reason != self._said:
             self._said = reason
             if reason:
@@ -333,10 +312,8 @@ class FileWatcher:
                 self._log.event("watching", directories=len(self._wanted))
 
     def _list(self) -> tuple[dict[str, list[IsWanted]], set[str]]:
-        """The directories to watch, each with what is wanted in it, and which of them are inside what is watched.
-
-        Raises OSError if there are too many.
-        """
+        """Returns the directories to watch with their filters, and those inside watched paths. Raises OSError if there
+        are too many."""
         wanted: dict[str, list[IsWanted]] = defaultdict(list)
         inside: set[str] = set()
         for watched in self._watched:
@@ -352,12 +329,11 @@ class FileWatcher:
         return dict(wanted), inside
 
     def _identify(self) -> list[tuple[int, int] | None]:
-        """What tells whether the paths, and their parents, lead to other directories than before."""
         return [_identity(path) for watched in self._watched for path in (watched.path, watched.path.parent)]
 
 
 def _directories(top: Path) -> Iterator[str]:
-    """A directory and those below it. Links are not followed."""
+    """Yields a directory and those below it, without following links."""
     found = [str(top)]
     while found:
         directory = found.pop()
@@ -378,24 +354,24 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 POLL = 0.1
-"""Seconds between two looks for commands while the service waits."""
+"""Seconds between two polls for commands while waiting."""
 
 SHARE = 9
-"""A look that found nothing, though the watcher had called for it, is followed by a rest that takes so many times as
-long. So a storm of changes that do not matter costs at most one part in ten of a processor."""
+"""A poll that the watcher triggered in vain is followed by a rest of this multiple of its duration, so that a storm of
+irrelevant changes costs at most a tenth of a processor."""
 
 PRUNE_INTERVAL = 50
-"""Every so many batches, counted across restarts, the service drops what it need not keep any longer."""
+"""Batches between two prunings, counted across restarts."""
 
 PRUNED_AT_BATCH = "pruned"
-"""The setting that stores the number of the batch at which that was last done."""
+"""The setting that stores the number of the batch last pruned at."""
 
 
 class Commands(Protocol):
-    """Commands from other processes, which run between two batches."""
+    """Commands from other processes, run between two batches."""
 
     def apply(self, engine: Session, log: Log) -> int:
-        """Runs the waiting commands. Returns how many there were."""
+        """Runs the waiting commands. Returns their number."""
 
 
 def do_nothing(engine: Session) -> None:
@@ -403,7 +379,6 @@ def do_nothing(engine: Session) -> None:
 
 
 def never() -> bool:
-    """The default of the options that ask a question: no."""
     return False
 
 
@@ -411,15 +386,12 @@ def never() -> bool:
 class ServiceOptions:
     """The options of a service.
 
-    - `batch_size`, `batch_bytes`: a batch ends after so many documents or bytes of XML.
-    - `keep`: microseconds for which data that no join needs is kept (None: for ever).
-    - `keep_ids`: microseconds for which the ids of dropped documents are remembered (None: for ever).
-    - `history`: what is known of feed entries, shared by all sources.
-    - `on_idle`: called whenever everything that has arrived is processed.
-    - `should_reopen`: returns True, once, if the output file must be opened again.
-    - `free_memory`: called when a batch runs out of memory. Returns whether it freed any, so that a retry is worth it.
-    - `watcher`: waits between two looks, and calls for one when something may have come. The caller closes it.
-    - `sinks`: the sinks beside that of `--output`.
+    `batch_size` and `batch_bytes` limit a batch, in documents and bytes of XML. `keep` is the retention of data that no
+    join needs, `keep_ids` that of deleted documents' ids, both in microseconds (None: for ever). `history` of feed
+    entries is shared by all sources. `on_idle` is called whenever all input is processed. `should_reopen` returns True,
+    once, if the output file must be reopened. `free_memory` is called when a batch runs out of memory; it returns
+    whether a retry is worthwhile. `watcher` waits for input; the caller closes it. `sinks` are those besides that of
+    `--output`.
     """
 
     batch_size: int = BATCH_DOCUMENTS
@@ -457,8 +429,8 @@ class Service:
         self._write()
 
     def run(self, trigger: float | None, stop: Stop) -> None:
-        """Looks for documents whenever the watcher calls for it, and at least every `trigger` seconds, until `stop` is
-        set. With None, looks once and returns."""
+        """Polls whenever the watcher reports input, and at least every `trigger` seconds, until `stop` is set; once if
+        `trigger` is None."""
         while not stop.is_set():
             started = perf_counter()
             self.drain(stop)
@@ -472,8 +444,8 @@ class Service:
         self._close_sinks(trigger, stop)
 
     def _wait(self, until: float, stop: Stop) -> None:
-        """Waits for the next regular look, and looks in between when the watcher calls for it. Upkeep that only time
-        calls for, such as advancing silent streams, is left to the regular looks."""
+        """Waits for the next regular poll, and polls in between when the watcher reports input. Time-driven upkeep,
+        such as advancing silent streams, is left to the regular polls."""
         rest_until = 0.0
         while not stop.is_set() and (left := until - (now := perf_counter())) > 0:
             self._run_commands()
@@ -485,10 +457,8 @@ class Service:
                     rest_until = now + SHARE * (now - started)
 
     def drain(self, stop: Stop) -> bool:
-        """Processes all that has arrived, batch by batch. Once `stop` is set, returns after the current batch.
-
-        Returns whether there was anything, be it a document or a command.
-        """
+        """Processes all input, batch by batch; once `stop` is set, returns after the current batch. Returns whether
+        there were documents or commands."""
         found = self._run_commands()
         for batch in self._intake.batches():
             found = True
@@ -500,21 +470,19 @@ class Service:
         return found
 
     def _close_sinks(self, trigger: float | None, stop: Stop) -> None:
-        """Ends the delivery to sinks. If there was only one look, delivers first what can be delivered now."""
+        """Ends the delivery to sinks; if `trigger` is None, delivers first what can be delivered now."""
         if self._sinks is not None:
             if trigger is None:
                 self._sinks.finish(stop.is_set)
             self._sinks.close()
 
     def _pass_time(self) -> None:
-        """Advances silent streams with the clock, and writes the outputs that this decides."""
         if self._engine.pass_time():
             self._write()
             self._log_paused()
             self._prune()
 
     def _prune(self) -> None:
-        """Every PRUNE_INTERVAL batches, drops what need not be kept any longer."""
         if self._engine.batch - self._pruned < PRUNE_INTERVAL:
             return
         self._commit_settings()
@@ -525,8 +493,8 @@ class Service:
         self._note_delivered()
 
     def _run_commands(self) -> bool:
-        """Runs the commands of other processes, and returns whether there were any. A backfill among them has outputs,
-        and may pause queries. Sinks get their turn."""
+        """Runs commands and returns whether there were any. A backfill among them has outputs, and may pause
+        queries."""
         if self._options.should_reopen():
             self._delivery.prepare()
             self._note_delivered()
@@ -540,17 +508,14 @@ class Service:
         return True
 
     def _log_paused(self) -> None:
-        """Logs which queries passed a bound and were paused."""
         for name, reason in self._engine.take_paused().items():
             self._log.event("paused", name=name, reason=reason)
 
     def _write(self) -> None:
-        """Writes the outputs that are committed but not yet written."""
         self._delivery.write(self._delivery.pending())
         self._note_delivered()
 
     def _process(self, read: ReadBatch) -> None:
-        """Commits a batch, writes its outputs and logs it."""
         engine, started, before = self._engine, perf_counter(), self._engine.counters()
         notes = Notes() if self._sinks is None else self._sinks.notes()
         outputs = self._answer(read, notes)
@@ -582,15 +547,14 @@ class Service:
             self._log.event("dead-letter", id=letter["id"], stream=letter["stream"], reason=letter["reason"])
 
     def _log_unreadable(self, file: str, reason: str) -> None:
-        """Logs that a file cannot be read now, or, if the reason is "", that it is read again."""
         if reason:
             self._log.event("unreadable", file=file, reason=reason)
         else:
             self._log.event("readable", file=file)
 
     def _answer(self, read: ReadBatch, notes: Notes) -> Sequence[Output]:
-        """Commits a batch, with notes about sinks, and returns its outputs. If memory runs out, questions are ended and
-        the batch is retried."""
+        """Commits a batch, with notes about sinks, and returns its outputs. If memory runs out, ends questions and
+        retries."""
         metadata = self._intake.metadata(read, {**self._settings, **notes.values()})
         metadata = replace(metadata, gaps=notes.gaps, undelivered=notes.undelivered)
         try:
@@ -601,11 +565,9 @@ class Service:
         return self._engine.process(read.items, metadata, read.evaluated)
 
     def _note_delivered(self) -> None:
-        """Notes, to be committed with the next batch, that all outputs so far are written."""
         self._settings = {**self._delivery.settings(), PRUNED_AT_BATCH: str(self._pruned)}
 
     def _commit_settings(self) -> None:
-        """Commits at once the settings that the next batch would commit, if they have changed."""
         if self._committed_settings != self._settings:
             self._engine.commit_metadata(CommitMetadata(settings=self._settings))
             self._committed_settings = self._settings
@@ -616,17 +578,15 @@ MOUNTS = Path("/proc/self/mountinfo")
 REMOTE = frozenset(
     {"9p", "afs", "beegfs", "ceph", "cifs", "glusterfs", "lustre", "ncpfs", "nfs", "nfs4", "smb3", "smbfs"}
 )
-"""File systems that tell nothing of what other machines change. Those of FUSE may do so, or not: they count, too."""
+"""File systems that do not report other machines' changes. FUSE file systems count, too, as some do not."""
 
 _PLACE = 4
-"""The number of the field with the place of a mount."""
+"""Index of the mount point field."""
 
 
 def watch(sources: Sequence[Tail], spool: Spool, log: Log) -> FileWatcher:
-    """A watcher of the sources and of the commands in the spool.
-
-    The event `polling` names the sources where other machines may make changes that nobody tells of.
-    """
+    """Watches the sources and the spool's commands. Logs `polling` for sources that other machines may change
+    unreported."""
     mounts = mounted_file_systems(_lines(MOUNTS))
     for source in sources:
         if (kind := file_system_of(source.path, mounts)) in REMOTE or kind.startswith("fuse."):
@@ -653,13 +613,12 @@ def mounted_file_systems(lines: Iterable[str]) -> dict[Path, str]:
 
 
 def file_system_of(path: Path, mounts: dict[Path, str]) -> str:
-    """The kind of the file system that a path is on; "" if it is not known."""
+    """Returns the type of a path's file system; "" if unknown."""
     resolved = path.resolve()
     return next((mounts[place] for place in (resolved, *resolved.parents) if place in mounts), "")
 
 
 def _lines(path: Path) -> list[str]:
-    """The lines of a file; none if it cannot be read, as on systems that have no such file."""
     try:
         return path.read_text("utf-8", "replace").splitlines()
     except OSError:

@@ -1,10 +1,7 @@
-"""The spool of a state directory: commands for the process that holds the store, and their results.
-
-A command is a file in `spool/commands`. Its name begins with the time, so commands run in the order in which they were
-submitted. Its result is a file of the same name in `spool/answers`. Files appear by a rename, so they are always whole.
-
-How queries are run, for other processes: what `explain` prints, and the picture of their join graphs.
-"""
+"""The spool of a state directory: commands for the process that holds the store, and their results. A command is a file
+in `spool/commands` named by time, so that commands run in order of submission; its result is a file of the same name in
+`spool/answers`. Files are renamed into place, so they are always complete. Also renders explanations of queries for
+other processes."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ from mmqjp.queries.changes import UnknownQuery
 from mmqjp.queries.model import Subscription
 
 MOST_QUERIES = 10
-"""How many queries of a name are explained."""
+"""Maximum number of queries explained per name."""
 
 NO_ESTIMATES = "not made while documents arrive; mmqjp explain --state makes it when no service runs"
 
@@ -36,10 +33,8 @@ NOTHING_KEPT = "a back-test tells what the queries cost over the documents that 
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """How the queries of a name are run: the first MOST_QUERIES of `queries`.
-
-    `text` is what `mmqjp explain` prints, without estimates; `svg` is an SVG element with their join graphs.
-    """
+    """How the queries of a name run: the first MOST_QUERIES of `queries`. `text` is the output of `mmqjp explain`
+    without estimates; `svg` is an SVG element with their join graphs."""
 
     name: str
     queries: int
@@ -47,28 +42,24 @@ class Explained:
     svg: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns a JSON object."""
         return asdict(self)
 
     @staticmethod
     def from_dict(found: Mapping[str, Any]) -> Explained:
-        """Returns what such an object says."""
         return Explained(**found)
 
 
 def explained_text(text: str) -> list[Explained]:
-    """Returns how the queries of a text would be run by themselves, by name: the first MOST_QUERIES names.
-
-    They are registered in an engine in memory. Raises XsclErrors, PublishCycle.
-    """
+    """Explains the queries of a text in an engine in memory, by name: the first MOST_QUERIES names. Raises XsclErrors,
+    PublishCycle."""
     with Session("duckdb", quiet=True) as engine:
         names = list(dict.fromkeys(engine.subscribe(text)))
         return [explain_queries(engine, name, NOTHING_KEPT) for name in names[:MOST_QUERIES]]
 
 
 def explain_queries(engine: Session, name: str, no_estimates: str = NO_ESTIMATES) -> Explained:
-    """Returns how the queries of a name are run. It takes time for each row of R_T. `no_estimates` says why the text
-    has no estimates. Raises UnknownQuery."""
+    """Explains the queries of a name, in time linear in the rows of R_T. `no_estimates` is the reason given for missing
+    estimates. Raises UnknownQuery."""
     queries = engine.registry.named(name)
     if not queries:
         raise UnknownQuery(name)
@@ -88,7 +79,7 @@ SPOOL, COMMANDS, ANSWERS = "spool", "commands", "answers"
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What to do, with its arguments. The id is unique for ever."""
+    """A command with its arguments. The id is globally unique."""
 
     id: str
     do: str
@@ -97,7 +88,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """The result of a command, which JSON can hold, or its error in one line."""
+    """The result of a command as JSON, or its error in one line."""
 
     result: Any = None
     error: str | None = None
@@ -112,30 +103,27 @@ class CommandResult:
 
 
 class Spool:
-    """The files of a state directory's spool."""
-
     def __init__(self, state: Path, now: Now = now_us) -> None:
         # Not directly in the state directory: a Spark store has its tables there, and removes folders it does not know.
         self._commands, self._answers, self._now = state / SPOOL / COMMANDS, state / SPOOL / ANSWERS, now
         self._state = state
 
     def directory(self) -> Path:
-        """The directory of the commands, which is made if it is missing. Raises OSError."""
+        """Creates and returns the directory of commands. Raises OSError."""
         make_state(self._state)
         return make_inside(self._state, SPOOL, COMMANDS)
 
     def submit(self, do: str, arguments: Mapping[str, Any]) -> Command:
-        """Submits a command. Raises OSError if the directory cannot be written to."""
+        """Raises OSError if the directory is not writable."""
         command = Command(f"{self._now():019d}-{uuid4().hex}", do, arguments)
         self._write(self._commands / f"{command.id}.json", json.dumps({"do": do, "arguments": dict(arguments)}))
         return command
 
     def withdraw(self, command: Command) -> None:
-        """Removes a command that nobody waits for any more, if it is still there."""
         (self._commands / f"{command.id}.json").unlink(missing_ok=True)
 
     def waiting(self) -> list[Command]:
-        """The waiting commands, oldest first. A file that is not a command is answered with an error."""
+        """Returns waiting commands, oldest first. A file that is no command is answered with an error."""
         found = []
         for path in self._paths():
             try:
@@ -147,7 +135,6 @@ class Spool:
         return found
 
     def waiting_of(self, *kinds: str) -> list[Command]:
-        """The waiting commands of some kinds, oldest first."""
         found = []
         for path in self._paths():
             with suppress(FileNotFoundError, ValueError, KeyError, TypeError):  # withdrawn, or not a command
@@ -155,11 +142,10 @@ class Spool:
         return [command for command in found if command.do in kinds]
 
     def is_waiting(self, id: str) -> bool:
-        """Whether a command is waiting. Sure where a listing is not: it may miss one while another is removed."""
+        """Whether a command waits. Reliable, unlike a listing, which may miss a file while another is removed."""
         return (self._commands / f"{id}.json").exists()
 
     def is_empty(self) -> bool:
-        """Whether no command is waiting."""
         return not self._paths()
 
     def _paths(self) -> list[Path]:
@@ -170,12 +156,11 @@ class Spool:
         return [self._commands / name for name in names]
 
     def answer(self, command: Command, result: CommandResult) -> None:
-        """Stores the result of a command for the process that submitted it, and removes the command."""
         self._write(self._answers / f"{command.id}.json", result.to_json())
         self.withdraw(command)
 
     def take_result(self, command: Command) -> CommandResult | None:
-        """Removes and returns the result of a command. None if there is none yet; a damaged file is an error result."""
+        """Removes and returns a result. None if there is none yet; a damaged file is an error result."""
         path = self._answers / f"{command.id}.json"
         try:
             result = CommandResult.from_json(path.read_text("utf-8"))
@@ -193,7 +178,7 @@ class Spool:
         _write(path, text)
 
     def sweep(self, before: int) -> None:
-        """Removes results that nobody fetched and temporary files of killed processes, if submitted before a time."""
+        """Removes unfetched results and temporary files of killed processes, if submitted before a time."""
         for directory in (self._commands, self._answers):
             for path in directory.glob("*") if directory.is_dir() else ():
                 time = path.name.lstrip(".").partition("-")[0]
@@ -203,7 +188,6 @@ class Spool:
 
 
 def is_command(name: str) -> bool:
-    """Whether a file in the directory of the commands is one."""
     return name.endswith(".json")
 
 
@@ -213,5 +197,4 @@ def _command(path: Path) -> Command:
 
 
 def _as_text(value: object) -> str:
-    """A value that JSON cannot hold: bytes are decoded, anything else is printed."""
     return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)

@@ -1,11 +1,6 @@
-"""A question: it runs in its own thread and is interrupted when its time is over.
-
-A back-test as a question: it runs beside the service, in a thread and a process of its own.
-
-Questions about outputs and queries that a service answers beside its batches. They read the store by SELECTs.
-
-Runs the questions put to a service, in SQL and others, beside its loop and each in its own thread.
-"""
+"""Questions that a service answers beside its batches, each in its own thread with limits on time and size. They are
+SQL over the store, why and why-not, explanations of a text, and back-tests in a process of their own. QuestionRunner
+starts them from the spool and interrupts those that exceed their time."""
 
 from __future__ import annotations
 
@@ -33,12 +28,12 @@ from mmqjp.service.spool import Command, CommandResult, Spool, explained_text
 from mmqjp.tables.lookup import SelectFn
 
 BACKTEST = "backtest"
-"""The command that asks for one."""
+"""The command for a back-test."""
 
 
 class BacktestQuestion:
-    """A back-test of the `text` in the arguments of a command, over the documents that a store keeps. With
-    `script_only`, only what `mmqjp.backtest.script.prepared` says of it."""
+    """A back-test of the argument `text` over stored documents. With `script_only`, only the result of
+    `mmqjp.backtest.script.prepared`."""
 
     def __init__(self, engine: Session, arguments: Mapping[str, Any]) -> None:
         """Raises KeyError without a text."""
@@ -56,30 +51,29 @@ class BacktestQuestion:
             raise QuestionInterrupted(str(error)) from None
 
     def interrupt(self) -> None:
-        """Ends it, from any thread."""
         self._backtest.interrupt()
 
 
 WHY = "why"
-"""The command that asks why an output came about."""
+"""The command that explains an output."""
 
 WHY_NOT = "why-not"
-"""The command that asks why there is no output."""
+"""The command that explains a missing output."""
 
 EXPLAIN_TEXT = "explain-text"
-"""The command that asks how the queries of a text would be run."""
+"""The command that explains the queries of a text."""
 
 LONGEST_TEXT = 100_000
-"""The most characters of a text that is explained."""
+"""Maximum length of a text to explain, in characters."""
 
 LOGGED = ("sql", "id", "query", "documents")
 """The arguments of questions that are logged."""
 
 MOST_ROWS, MOST_BYTES = 100_000, 256 << 20
-"""A question asks for no more at once, so that it cannot exhaust the memory of the service."""
+"""Maximum size of one SELECT's result, so that a question cannot exhaust the service's memory."""
 
 MOST_DOCUMENTS = 20
-"""So many documents may be named in a question."""
+"""Maximum number of documents named in a question."""
 
 _SelectLookup = Callable[[SelectFn, Mapping[str, Any]], object]
 
@@ -89,7 +83,7 @@ class BadQuestion(InputError, ValueError):
 
 
 class SelectQuestion:
-    """A question that is answered by SELECTs, in any thread. It may be interrupted between them and within them."""
+    """A question answered by SELECTs, in any thread. It may be interrupted between and within them."""
 
     def __init__(self, engine: Session, look: _SelectLookup, arguments: Mapping[str, Any]) -> None:
         self._engine, self._look, self._arguments = engine, look, arguments
@@ -97,11 +91,11 @@ class SelectQuestion:
         self._running: Question | None = None
 
     def answer(self) -> Any:
-        """Returns the answer, which JSON can hold. Raises QuestionInterrupted, and what is said of the question."""
+        """Returns the answer as JSON. Raises QuestionInterrupted, and errors of the question."""
         return self._look(self._select, self._arguments)
 
     def interrupt(self) -> None:
-        """Ends it as soon as it asks for something, or while it waits for that."""
+        """Interrupts the current or next SELECT."""
         self._cut = True
         if (running := self._running) is not None:
             running.interrupt()
@@ -114,21 +108,15 @@ class SelectQuestion:
 
 
 def _why(select: SelectFn, arguments: Mapping[str, Any]) -> object:
-    """Why an output came about. `id` is its id, a beginning of it that no other has, or its number (`seq`) as text.
-
-    Returns what `mmqjp.present.output_why.OutputWhy.to_dict` does; `OutputWhy.from_dict` reads it.
-    """
+    """Explains an output: `id` is its id, a unique prefix of it, or its number (`seq`) as text.
+    `mmqjp.present.output_why.OutputWhy.from_dict` reads the result."""
     return why_output(select, text_argument(arguments, "id")).to_dict()
 
 
 def _why_not(select: SelectFn, arguments: Mapping[str, Any]) -> object:
-    """Why documents give no output of a query. `query` is its name; `documents` is a list of their ids, or of addresses
-    or titles that only one kept document has: one for each block of the query, or fewer.
-
-    Returns what `mmqjp.present.why_not_result.WhyNot.to_dict` does, and `WhyNot.from_dict` reads it. With an empty
-    list, or without one, the question is how many of the kept documents get past each stage of the query: then it
-    returns what `mmqjp.present.why_not.QueryFunnels.to_dict` does.
-    """
+    """Explains why documents give no output of the query named `query`. `documents` lists their ids, or URLs or titles
+    that only one stored document has, one per block or fewer; `mmqjp.present.why_not_result.WhyNot.from_dict` reads the
+    result. Without documents, returns the query's funnels, a `mmqjp.present.why_not.QueryFunnels`."""
     documents = arguments.get("documents") or []
     if not isinstance(documents, list) or not all(isinstance(one, str) for one in documents):
         raise BadQuestion("the documents of the question are no list of texts")
@@ -139,10 +127,7 @@ def _why_not(select: SelectFn, arguments: Mapping[str, Any]) -> object:
 
 
 def _explain_text(select: SelectFn, arguments: Mapping[str, Any]) -> object:
-    """How the queries of a `text` would be run, whether or not they are registered: a list for their names.
-
-    `mmqjp.service.spool.Explained.from_dict` reads each.
-    """
+    """Explains the queries of a `text`, registered or not: a list by name of `mmqjp.service.spool.Explained`."""
     text = text_argument(arguments, "text")
     if len(text) > LONGEST_TEXT:
         raise BadQuestion(f"the text has {len(text):,} characters, and at most {LONGEST_TEXT:,} are explained")
@@ -150,7 +135,7 @@ def _explain_text(select: SelectFn, arguments: Mapping[str, Any]) -> object:
 
 
 def text_argument(arguments: Mapping[str, Any], name: str) -> str:
-    """Returns an argument that is text. Raises BadQuestion if it is missing or something else."""
+    """Returns a text argument. Raises BadQuestion if it is missing or no text."""
     if not isinstance(found := arguments.get(name), str):
         raise BadQuestion(f"the question lacks its {name}")
     return found
@@ -161,13 +146,13 @@ BESIDE: Mapping[str, _SelectLookup] = {WHY: _why, WHY_NOT: _why_not, EXPLAIN_TEX
 
 
 MAX_SECONDS, MAX_ROWS, MAX_BYTES = 30.0, 100_000, 64 << 20
-"""The default limits of a question: its time in seconds, and the rows and bytes of its answer."""
+"""The default limits of a question: seconds, and rows and bytes of its answer."""
 
 GRACE = 5.0
-"""Seconds that an interrupted question has to end. After that it is answered with an error and its thread abandoned."""
+"""Seconds that an interrupted question has to end before it is answered with an error and its thread abandoned."""
 
 POLL = 0.1
-"""Seconds between two looks at a running question."""
+"""Seconds between two polls of a running question."""
 
 MonotonicClock = Callable[[], float]
 """Returns seconds since an arbitrary point, like `time.monotonic`."""
@@ -175,7 +160,7 @@ MonotonicClock = Callable[[], float]
 
 @dataclass(frozen=True, slots=True)
 class SqlQuestion:
-    """A question and its limits: its time in seconds (None: no limit) and the size of its answer."""
+    """A question with its limits: seconds (None: no limit) and the size of its answer."""
 
     sql: str
     seconds: float | None = MAX_SECONDS
@@ -183,23 +168,22 @@ class SqlQuestion:
 
     @staticmethod
     def of(arguments: Mapping[str, Any]) -> SqlQuestion:
-        """The question that the arguments of a `query` command describe."""
         bounds = Bounds(arguments.get("most_rows", MAX_ROWS), arguments.get("most_bytes", MAX_BYTES))
         return SqlQuestion(arguments["sql"], arguments.get("seconds", MAX_SECONDS), bounds)
 
 
 class Answering(Protocol):
-    """What answers a question: a `Question` of a store, or anything else that may be interrupted."""
+    """Answers a question and can be interrupted, such as a `Question` of a store."""
 
     def answer(self) -> Any:
-        """Returns the answer, as rows or as JSON has it. Raises QuestionInterrupted soon after it was interrupted."""
+        """Returns rows or JSON. Raises QuestionInterrupted soon after an interrupt."""
 
     def interrupt(self) -> None:
         """Ends it. May be called from any thread, at any time, and repeatedly."""
 
 
 class RunningQuestion:
-    """A question that runs in its own thread. `report` receives its result or error, exactly once, from any thread."""
+    """A question in its own thread. `report` receives its result or error, exactly once, from any thread."""
 
     def __init__(
         self,
@@ -218,7 +202,7 @@ class RunningQuestion:
         self._thread.start()
 
     def wait(self, seconds: float) -> bool:
-        """Waits up to `seconds` for the result. Returns whether it was reported."""
+        """Waits up to `seconds`. Returns whether the result was reported."""
         return self._done.wait(seconds)
 
     def look(self) -> bool:
@@ -236,7 +220,7 @@ class RunningQuestion:
         return self._done.is_set()
 
     def end(self, reason: str) -> None:
-        """Interrupts the question. The first reason given is the one that is reported."""
+        """Interrupts the question. Only the first reason is reported."""
         if self._ended_at is None:
             self._ended_at, self._reason = self._clock(), reason
         self._question.interrupt()
@@ -263,7 +247,7 @@ class RunningQuestion:
 def answer_question(
     question: Answering, seconds: float | None, clock: MonotonicClock = time.monotonic
 ) -> CommandResult:
-    """Runs a question and returns its result. If this thread is interrupted, so is the question."""
+    """Runs a question and returns its result. Interrupting this thread interrupts the question."""
     found: list[CommandResult] = []
     running = RunningQuestion(question, seconds, found.append, clock)
     try:
@@ -277,7 +261,7 @@ def answer_question(
 
 
 def _as_json(found: Any) -> Any:
-    """An answer as JSON can hold it: rows as lists. Two columns may have the same name."""
+    """Converts an answer to JSON, with rows as lists, as columns may share a name."""
     if not isinstance(found, pa.Table):
         return found
     columns = [column_values(column) for column in found.columns]
@@ -285,17 +269,16 @@ def _as_json(found: Any) -> Any:
 
 
 QUERY = "query"
-"""The command that is a question in SQL."""
+"""The command for a question in SQL."""
 
 FOR_PAGE = "for_page"
-"""The argument of questions of a page that another process serves. They are not logged: each page asks some, and what
-people ask there is theirs."""
+"""The argument of questions for a page that another process serves. These are not logged: they are many and private."""
 
 RUN_BESIDE = (QUERY, BACKTEST, *BESIDE)
-"""The commands that this runs."""
+"""The commands run here."""
 
 MAX_RUNNING = 2
-"""How many questions run at the same time by default. The others wait."""
+"""Default maximum of concurrent questions. The others wait."""
 
 ABANDONED = "nobody waits for the answer any more"
 ENDING = "the service is stopping: ask again later"
@@ -303,8 +286,8 @@ MEMORY_NEEDED = "a batch needs the memory: ask again later, or for less"
 
 
 def question_of(engine: Session, command: Command) -> tuple[Answering, float | None]:
-    """Returns the question that a command puts, and its time in seconds (None: no limit). Raises KeyError, TypeError or
-    ValueError if it is none."""
+    """Returns a command's question and its time limit in seconds (None: no limit). Raises KeyError, TypeError or
+    ValueError if it is invalid."""
     if command.do == BACKTEST:
         return BacktestQuestion(engine, command.arguments), None
     if command.do in BESIDE:
@@ -316,11 +299,10 @@ def question_of(engine: Session, command: Command) -> tuple[Answering, float | N
 
 
 class QuestionRunner:
-    """A context manager: inside it, the commands of a spool that are questions are answered.
+    """A context manager that answers the questions of a spool.
 
-    No question may take more than `max_seconds`, whatever it asks for (None: as long as it asks for). At most
-    `max_running` run at the same time, and one back-test beside them, which has limits of its own. `log`
-    must be safe to call from several threads.
+    `max_seconds` caps the time of each question (None: no cap). At most `max_running` run at once, and one back-test
+    beside them, with its own limits. `log` must be thread-safe.
     """
 
     def __init__(
@@ -338,7 +320,7 @@ class QuestionRunner:
         self._running: dict[str, RunningQuestion] = {}
         self._missed: set[str] = set()
         self._backtests: set[str] = set()
-        """Those that are running which are back-tests."""
+        """The running back-tests."""
         self._stop = Event()
         self._thread = Thread(target=self._run, name="mmqjp questions", daemon=True)
 
@@ -354,14 +336,12 @@ class QuestionRunner:
         self._end_all(ENDING)
 
     def free_memory(self) -> bool:
-        """Ends all questions, for a batch that has run out of memory. Returns whether there were any."""
+        """Ends all questions when a batch runs out of memory. Returns whether there were any."""
         return self._end_all(MEMORY_NEEDED)
 
     def step(self) -> None:
-        """Starts waiting questions, and ends those that took too long or that nobody waits for.
-
-        A command has gone when it was missed twice: some file systems miss a file while another one is removed.
-        """
+        """Starts waiting questions and ends those that timed out or were withdrawn. A command counts as withdrawn when
+        it is missed twice: some file systems miss a file while another is removed."""
         missed: set[str] = set()
         waiting = {command.id: command for command in self._spool.waiting_of(*RUN_BESIDE)}
         for id, question in list(self._running.items()):

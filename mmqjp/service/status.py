@@ -1,9 +1,4 @@
-"""The status of a store: how far its streams have come, what it keeps and what it has done.
-
-Metrics of a service for Prometheus: totals of the events that it logs, and the status of its store.
-
-Metrics of sinks: how far each is behind, and what came of its deliveries.
-"""
+"""The status of a store (progress of its streams, what is stored, totals) and of sinks, also as Prometheus metrics."""
 
 from __future__ import annotations
 
@@ -25,7 +20,7 @@ SINK_COUNTERS = ("delivered", "failed", "given_up")
 
 
 class SinkMetrics:
-    """The metrics of sinks, each with the label `sink`."""
+    """The metrics of sinks, labelled by `sink`."""
 
     def __init__(self, registry: CollectorRegistry, now: Now) -> None:
         self._now = now
@@ -44,7 +39,6 @@ class SinkMetrics:
         self._counted: dict[tuple[str, str], int] = {}
 
     def update(self, states: Iterable[SinkState]) -> None:
-        """Sets the metrics to the states of all sinks."""
         found, now = {state.name: state for state in states}, self._now()
         self._behind.clear()
         self._seconds.clear()
@@ -63,15 +57,13 @@ class SinkMetrics:
 
 
 MOST_LISTED = 100
-"""The number of queries whose pairs with equal times are told."""
+"""Maximum number of queries listed with their ties."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamStatus:
-    """The documents kept of a stream: their number, their approximate size in bytes, the latest time, the watermark.
-
-    Times are microseconds since 1970. A stream that only queries publish has no watermark.
-    """
+    """The stored documents of a stream: number, approximate bytes, latest time, and watermark. Times are microseconds
+    since 1970. A stream that only queries publish has no watermark."""
 
     stream: str
     documents: int
@@ -82,14 +74,13 @@ class StreamStatus:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The status of a store. Counts are of what is kept; times are microseconds since 1970.
+    """The status of a store. Counts are of stored rows; times are microseconds since 1970.
 
-    `ties` has, by the names of the at most MOST_LISTED queries with the most, the pairs of documents that FOLLOWED BY
-    left out only because of equal times; queries in `ties_at_least` may have more. `horizon` is the lowest watermark
-    of the streams that queries read. No join can need documents that begin before `evictable_before` (None: not
-    known). `state_bytes` is the size of the files. `sinks` are known while a service delivers to them.
-    `events` says what waits in event queries, if there are any. `waiting` has, by the names of queries, how many
-    documents wait for it to be decided that nothing came: those of the first MOST_LISTED names.
+    `ties` counts, for the MOST_LISTED queries with the most, pairs of documents that FOLLOWED BY excludes only because
+    of equal times; queries in `ties_at_least` may have more. `horizon` is the lowest watermark of streams that queries
+    read. No join needs documents that begin before `evictable_before` (None: unknown). `state_bytes` is the size of the
+    files. `sinks` are known only while a service delivers to them. `events` describes the waiting state of event
+    queries. `waiting` counts, for the first MOST_LISTED names, documents of undecided absences.
     """
 
     queries: int
@@ -113,7 +104,6 @@ class Status:
 
 
 def store_status(engine: Session, sinks: Iterable[SinkState] = ()) -> Status:
-    """The status of the store of an engine, and of the sinks of a service."""
     counts: collections_Counter[str] = collections_Counter()
     kept: dict[str, StreamStatus] = {}
     for row in engine.sql(ROW_COUNTS, trusted=True).to_pylist():
@@ -158,7 +148,7 @@ COUNTERS = ("documents", "outputs", "duplicates", "dead_letters")
 
 
 class Metrics:
-    """Metrics in their own registry. As a `Log`, it counts each event and passes it on."""
+    """Metrics in their own registry. As a `Log`, counts each event and passes it on."""
 
     def __init__(self, log: Log, now: Now = now_us) -> None:
         self._log, self._now = log, now
@@ -213,7 +203,6 @@ class Metrics:
         self._log.event(name, **fields)
 
     def update(self, found: Status) -> None:
-        """Sets the gauges from the status of the store."""
         self._queries.labels("active").set(found.queries - found.paused)
         self._queries.labels("paused").set(found.paused)
         for gauge, time in ((self._horizon, found.horizon), (self._evictable, found.evictable_before)):
@@ -236,6 +225,6 @@ class Metrics:
             self._bytes.labels(stream.stream).set(stream.bytes)
 
     def serve(self, port: int, address: str = LOOPBACK) -> int:
-        """Serves http://address:port/metrics as long as the process lives. Returns the port; 0 takes any free one."""
+        """Serves http://address:port/metrics until the process ends. Returns the port; 0 picks a free one."""
         server, _ = start_http_server(port, address, self.registry)
         return int(server.server_port)

@@ -1,1 +1,1 @@
-"""Sinks: write output lines, each exactly once where the destination allows it."""
+"""Sinks write output lines, each exactly once where the destination allows it."""

@@ -1,4 +1,4 @@
-"""The kind `atom`: a feed and its archives as files, for any server that shows a directory."""
+"""The sink kind `atom`: a feed and its archives as files, for any server of static directories."""
 
 from __future__ import annotations
 
@@ -26,18 +26,15 @@ from mmqjp.syndication.atom import (
 )
 
 FEED = "feed.atom"
-"""The name of the file with the newest entries."""
+"""The file with the newest entries."""
 
 _ARCHIVE = re.compile(r"archive-(\d{1,17})\.atom")
 _ENTRY = re.compile(r"<!-- (\d+) (-?\d+) --><entry>.*</entry>")
 
 
 class AtomSink:
-    """The files of a feed: FEED has the newest outputs and all that are in no archive, `archive-K.atom` those of an
-    archive that is full. An archive never changes once it is there.
-
-    Entries are kept in the files themselves. What is written again after a kill is there already, and stays as it is.
-    """
+    """The files of a feed: FEED has the newest outputs and all that are in no archive, `archive-K.atom` those of a full
+    archive. Archives never change. Entries live in the files alone; rewriting them after a kill changes nothing."""
 
     def __init__(
         self, name: str, options: AtomOptions, position: Position, warn: Warn = lambda text: None, now: Now = now_us
@@ -51,8 +48,8 @@ class AtomSink:
         self._archives: set[int] = set()
 
     def prepare(self, pending: Pending) -> bool:
-        """Reads the files that are there, removes those that a killed process left, and makes an empty feed if there is
-        none. Raises OSError."""
+        """Reads existing files, removes leftovers of a killed process, and creates an empty feed if none exists. Raises
+        OSError."""
         path = self._options.path / FEED
         if self._entries is not None and path.exists():
             return False
@@ -73,13 +70,13 @@ class AtomSink:
         return False
 
     def write(self, outputs: Iterable[Output]) -> int:
-        """Writes outputs without what is shown of their documents. Raises OSError."""
+        """Writes outputs without their items. Raises OSError."""
         return self.write_matches(
             ShownMatch(one, tuple(map(missing_item, one.documents, one.streams))) for one in outputs
         )
 
     def write_matches(self, matches: Iterable[ShownMatch]) -> int:
-        """Writes outputs with their items: first the archives that they fill, then the feed. Raises OSError."""
+        """Writes outputs with their items: first the archives they fill, then the feed. Raises OSError."""
         assert self._entries is not None, "prepare comes first"
         entries, count, last = dict(self._entries), 0, self._acked
         for match in matches:
@@ -100,7 +97,6 @@ class AtomSink:
         return count
 
     def position(self) -> Position:
-        """Returns the position after the last output."""
         return Position(self._acked)
 
     def close(self) -> None:
@@ -118,7 +114,6 @@ class AtomSink:
         self._put(FEED, feed_document(self._feed, _newest_first(entries), before))
 
     def _archive_before(self, archive: int) -> str | None:
-        """The address of the newest archive that is there with a lower number."""
         before = max((one for one in self._archives if one < archive), default=None)
         return None if before is None else self._options.url + _archive_name(before)
 
@@ -127,7 +122,7 @@ class AtomSink:
             file.write(content)
 
     def _read(self, path: Path) -> dict[int, AtomEntry]:
-        """Returns the entries of a file that is there. Raises FileExistsError if it is of another feed."""
+        """Returns the entries of a file. Raises FileExistsError if it is of another feed."""
         text = path.read_text("utf-8", "replace")
         if f"\n<id>{self._feed.id}</id>\n" not in text:
             cause = f"{path} is of another feed, or of this one at another address"
@@ -137,7 +132,6 @@ class AtomSink:
 
 
 def _noted(seq: int, entry: AtomEntry) -> AtomEntry:
-    """Notes the number and the time of an entry in it, for `_read`."""
     return AtomEntry(entry.committed_at, f"<!-- {seq} {entry.committed_at} -->{entry.xml}")
 
 

@@ -1,12 +1,6 @@
-"""The definition of a sink: what it wants, how it groups and how far it may fall behind. Read from a table of TOML or
-JSON, of the configuration file or live.
-
-What each kind of sink has beside the keys that all have: one frozen dataclass a kind, read from its table.
-
-When a sink tries again, and when it gives up: a table of waits.
-
-The tables of a configuration file that concern sinks: `[secrets]` and `[sinks.NAME]`.
-"""
+"""The definition of a sink, read from TOML (`[secrets]`, `[sinks.NAME]`) or, if added live, from JSON. It has the
+queries wanted, grouping, backlog limits, the options of its kind (one frozen dataclass each), and the table of waits
+for retries."""
 
 from __future__ import annotations
 
@@ -32,7 +26,7 @@ from mmqjp.sinks.sink import DeliveryResult
 SECOND, MINUTE, HOUR, DAY = 1_000_000, 60_000_000, 3_600_000_000, 86_400_000_000
 
 COMMAND_SECONDS = 60.0
-"""How long a command may take."""
+"""Default time limit of a command, in seconds."""
 
 _TIME = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)(:00)?")
 _FILE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
@@ -40,7 +34,7 @@ _FILE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
 
 @dataclass(frozen=True, slots=True)
 class WebhookOptions:
-    """An endpoint that messages are posted to. `secret` has the names of the secrets that sign them."""
+    """An endpoint that messages are posted to. `secret` names the secrets that sign them."""
 
     url: str | SecretName
     secret: tuple[SecretName, ...] = ()
@@ -50,10 +44,8 @@ class WebhookOptions:
 
 @dataclass(frozen=True, slots=True)
 class MailOptions:
-    """A digest by mail: daily `at` so many minutes after midnight in `zone`, or `every_us` after its first output.
-
-    `tls` is "at once", "starttls", or "none". `ca` is a file of certificates to trust instead of the well-known ones.
-    """
+    """A digest by mail, sent daily `at` minutes after midnight in `zone`, or `every_us` after its first output. `tls`
+    is "at once", "starttls", or "none". `ca` is a file of certificates to trust instead of the well-known ones."""
 
     host: str
     port: int
@@ -70,21 +62,19 @@ class MailOptions:
 
 @dataclass(frozen=True, slots=True)
 class CommandOptions:
-    """A program that is run for each message: its argument vector."""
+    """The argument vector of a program that is run for each message."""
 
     command: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class JsonlOptions:
-    """A file of output lines."""
-
     path: Path
 
 
 @dataclass(frozen=True, slots=True)
 class ParquetOptions:
-    """A directory of Parquet files. Each is closed after so many rows, or microseconds after its first."""
+    """A directory of Parquet files. Each is closed after a number of rows, or microseconds after its first."""
 
     path: Path
     rows: int = 100_000
@@ -93,7 +83,7 @@ class ParquetOptions:
 
 @dataclass(frozen=True, slots=True)
 class AtomOptions:
-    """A directory with an Atom feed and its archives, for a server that shows it at the address `url`."""
+    """A directory with an Atom feed and its archives, served at the address `url`."""
 
     path: Path
     url: str
@@ -110,7 +100,7 @@ def named_secrets(options: Options) -> tuple[SecretName, ...]:
 
 
 def path_of(options: Options) -> Path | None:
-    """Returns the file or directory that a sink alone may write to; None for a push kind."""
+    """Returns the file or directory that a sink has to itself; None for a push kind."""
     return options.path.absolute() if isinstance(options, JsonlOptions | ParquetOptions | AtomOptions) else None
 
 
@@ -124,7 +114,7 @@ def _webhook(keys: OptionTable, base: Path) -> WebhookOptions:
 
 
 def check_web_address(url: str, keys: OptionTable, key: str = "url") -> None:
-    """Raises BadSink if a text is no http(s) address, or has a user name or password. Never shows it."""
+    """Raises BadSink if a text is no http(s) URL, or has a user name or password. The message never shows it."""
     parts = _split_address(url)
     if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
         raise keys.bad(key, "write an http or https address")
@@ -180,7 +170,7 @@ def _check_mail_address(text: str, keys: OptionTable, key: str) -> None:
 
 
 def _times(keys: OptionTable) -> tuple[int | None, ZoneInfo | None, int]:
-    """When digests are sent: `at` with `zone`, or `every`."""
+    """Returns when digests are sent: `at` with `zone`, or `every`."""
     if not keys.has("at"):
         if keys.has("zone"):
             raise keys.bad("zone", 'a zone belongs to at = "07:00"')
@@ -223,7 +213,7 @@ def _atom(keys: OptionTable, base: Path) -> AtomOptions:
 
 
 def _path(keys: OptionTable, base: Path) -> Path:
-    """The path of a sink's file or directory. What is added live lies in a directory of the state."""
+    """Returns the path of a file or directory; that of a live sink is below the state."""
     text = keys.text("path")
     if keys.live and not _FILE_NAME.fullmatch(text):
         advice = "to write elsewhere, define the sink in the configuration file"
@@ -232,7 +222,6 @@ def _path(keys: OptionTable, base: Path) -> Path:
 
 
 def _split_address(url: str) -> SplitResult | None:
-    """The parts of an address whose port is one; None for what is no address."""
     try:
         parts = urlsplit(url)
         return parts if not any(char.isspace() for char in url) and parts.port != 0 else None
@@ -250,14 +239,14 @@ KINDS: Mapping[str, Callable[[OptionTable, Path], Options]] = MappingProxyType(
         "atom": _atom,
     }
 )
-"""Reads the options of each kind. Paths are relative to the directory that is given."""
+"""Reads the options of each kind. Paths are relative to the given directory."""
 
 PUSH_KINDS, FILE_KINDS = ("webhook", "mail", "command"), ("jsonl", "parquet", "atom")
 """The kinds that send messages, and those that write files."""
 
 
 RESERVED_SINK_NAMES = frozenset({"output"})
-"""Names that no sink may have: `output` is that of the sink of `--output`."""
+"""Names that no sink may have: `output` is the sink of `--output`."""
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
 _DIGITS = re.compile(r"\d{1,17}")
@@ -265,8 +254,8 @@ _DIGITS = re.compile(r"\d{1,17}")
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where a new sink begins: with the output number `seq`, or with what was committed from `time` on (microseconds);
-    with neither, now."""
+    """Where a new sink begins: at the output number `seq`, or at the commit `time` in microseconds; with neither,
+    now."""
 
     seq: int | None = None
     time: int | None = None
@@ -274,14 +263,12 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class SinkDefinition:
-    """What a sink is.
+    """The definition of a sink.
 
-    - `queries`: shell patterns of the names of the queries that it wants; () for all.
-    - `wait_us`, `most`: a push sink groups what comes within `wait_us` after the first output; a message shows `most`.
-    - `backlog_us`, `backlog_outputs`: what is older (None: never too old) or more is given up.
-    - `start`: where it begins when it is new.
-    - `file`: the configuration file that defines it; "" for a live one.
-    - `table`: what it was read from. It has secrets by their names only.
+    `queries` are shell patterns of query names, () for all. A push sink groups outputs within `wait_us` after the
+    first; a message shows `most`. Outputs older than `backlog_us` (None: unlimited), or in excess of `backlog_outputs`,
+    are given up. `start` applies when the sink is new. `file` is the configuration file, "" for a live sink. `table` is
+    the source, with secrets by name only.
     """
 
     name: str
@@ -298,21 +285,18 @@ class SinkDefinition:
 
     @property
     def is_push(self) -> bool:
-        """Whether it sends messages, rather than writing files."""
         return self.kind in PUSH_KINDS
 
     @property
     def is_live(self) -> bool:
-        """Whether it was added by a command, and not by the configuration file."""
         return not self.file
 
     def wants(self, query: str) -> bool:
-        """Returns whether the sink gets the outputs of a query."""
         return not self.queries or _matcher(self.queries).match(query) is not None
 
     def closes(self, opened: int) -> int | None:
-        """Returns when a group closes whose first output was committed at `opened`, or None if each output is a message
-        of its own. Both in microseconds."""
+        """Returns when a group opened by a commit at `opened` closes, in microseconds; None if each output is a
+        message."""
         options = self.options
         if not isinstance(options, MailOptions):
             return opened + self.wait_us if self.wait_us else None
@@ -322,10 +306,8 @@ class SinkDefinition:
 
 
 def read_sink(name: str, table: Mapping[str, Any], base: Path, *, file: str = "") -> SinkDefinition:
-    """Returns the definition that a table has. Without `file`, it is that of a live sink. Paths are relative to `base`.
-
-    Raises BadSink.
-    """
+    """Returns the definition in a table; of a live sink without `file`. Paths are relative to `base`. Raises
+    BadSink."""
     place = f"the configuration {file}: sinks.{name}" if file else f"the sink {name}"
     check_sink_name(name, f"the configuration {file}: " if file else "")
     keys = OptionTable(table, f"{place}." if file else f"{place}: ", live=not file)
@@ -357,7 +339,7 @@ def read_sink(name: str, table: Mapping[str, Any], base: Path, *, file: str = ""
 
 
 def check_sink_name(name: str, place: str = "") -> None:
-    """Raises BadSink if a text cannot be the name of a sink."""
+    """Raises BadSink for an invalid name."""
     if not _NAME.fullmatch(name):
         rule = "a sink's name begins with a letter, and has letters, digits, - and _, at most 40"
         raise BadSink(f"{place}{name[:60]!r} cannot be a sink's name: {rule}")
@@ -366,7 +348,7 @@ def check_sink_name(name: str, place: str = "") -> None:
 
 
 def refuse_same_path(definition: SinkDefinition, others: Iterable[SinkDefinition]) -> None:
-    """Raises BadSink if another sink writes to the same file or directory: each would take the other's for its own."""
+    """Raises BadSink if another sink writes to the same file or directory."""
     path = path_of(definition.options)
     for other in others:
         if path is not None and other.name != definition.name and path_of(other.options) == path:
@@ -374,7 +356,7 @@ def refuse_same_path(definition: SinkDefinition, others: Iterable[SinkDefinition
 
 
 def _check_parquet(options: ParquetOptions, backlog: int | None, backlog_outputs: int, keys: OptionTable) -> None:
-    """What waits in a file that is not yet closed must not count as given up."""
+    """Rows waiting in an open file must not count as given up."""
     if 2 * options.rows > backlog_outputs:
         raise keys.bad("rows", f"a file may have at most half of backlog_outputs, which is {backlog_outputs:,}")
     if backlog is not None and 2 * options.every_us > backlog:
@@ -389,7 +371,7 @@ def _start(keys: OptionTable) -> Start:
 
 
 def read_start(text: str) -> Start:
-    """Returns where a new sink begins: `now`, `start`, the number of an output, or a time. Raises BadSink."""
+    """Parses `now`, `start`, the number of an output, or a time. Raises BadSink."""
     if text == "now":
         return Start()
     if text == "start":
@@ -408,7 +390,7 @@ def _matcher(patterns: tuple[str, ...]) -> re.Pattern[str]:
 
 
 def _next_time(after: int, minutes: int, zone: ZoneInfo) -> int:
-    """The next time that a clock in a zone shows so many minutes past midnight, after a time."""
+    """Returns the next time after `after` when clocks in a zone show `minutes` past midnight."""
     day = (EPOCH + timedelta(microseconds=after)).astimezone(zone).date()
     for _ in range(3):
         # Of a time that a change of clocks skips or repeats, this is the first one that exists.
@@ -422,22 +404,20 @@ def _next_time(after: int, minutes: int, zone: ZoneInfo) -> int:
 MINUTE, HOUR, DAY = 60 * SECOND, 3_600 * SECOND, 86_400 * SECOND
 
 DOWN_WAITS = (5 * SECOND, 5 * MINUTE, 30 * MINUTE, *(hours * HOUR for hours in (2, 5, 10, 14, 20, 24)))
-"""How long a sink waits after the first, second, ... failure in a row to reach its receiver. Then it stops. These are
-the times of Standard Webhooks."""
+"""Waits after successive failures to reach the receiver, as in Standard Webhooks. Then the sink stops."""
 
 REFUSED_WAITS = (5 * SECOND, 10 * SECOND, 30 * SECOND, MINUTE)
-"""How long it waits after the first, second, ... refusal of a message. After one more it leaves the message out."""
+"""Waits after successive refusals of a message. One more drops it."""
 
 LONGEST_ASKED = DAY
-"""A receiver is let wait for as long as it asks, up to this."""
+"""Maximum wait that a receiver may ask for."""
 
 RetryAction = Literal["wait", "leave out", "stop"]
 
 
 @dataclass(frozen=True, slots=True)
 class Tries:
-    """How often a sink has failed in a row: `down` since its receiver took a message or a message was left out,
-    `refused` with the message at hand."""
+    """Failures in a row: `down` since a message was accepted or dropped, `refused` for the current message."""
 
     down: int = 0
     refused: int = 0
@@ -446,8 +426,8 @@ class Tries:
         return bool(self.down or self.refused)
 
     def after(self, verdict: DeliveryResult, more: float) -> tuple[Tries, RetryAction, int]:
-        """Returns what has been tried after a failure, what to do, and how long to wait, in microseconds. `more` is a
-        random number from 0 to 1: waits become up to a tenth longer, so that sinks do not all try again at once."""
+        """Returns the new count after a failure, the action, and the wait in microseconds. `more`, random in 0 to 1,
+        adds up to a tenth as jitter."""
         if verdict.kind == "gone":
             return replace(self, down=self.down + 1), "stop", 0
         waits = REFUSED_WAITS if verdict.kind == "refused" else DOWN_WAITS
@@ -465,21 +445,18 @@ TABLES = ("secrets", "sinks")
 
 @dataclass(frozen=True, slots=True)
 class SinkTables:
-    """The sinks of configuration files, by name, and where the secrets are that they may name."""
+    """The sinks of configuration files and the sources of secrets, both by name."""
 
     sinks: Mapping[str, SinkDefinition] = field(default_factory=dict)
     secrets: Mapping[str, SecretSource] = field(default_factory=dict)
 
     def over(self, lower: SinkTables) -> SinkTables:
-        """Returns both together. Of a name that both have, this one is taken."""
+        """Merges two tables; this one takes precedence."""
         return SinkTables({**lower.sinks, **self.sinks}, {**lower.secrets, **self.secrets})
 
 
 def read_tables(settings: Mapping[str, Any], path: Path) -> SinkTables:
-    """Returns the sinks and secrets in the settings of a configuration file. Paths in it are relative to its directory.
-
-    Raises BadSink.
-    """
+    """Returns the sinks and secrets of a configuration file. Paths are relative to its directory. Raises BadSink."""
     base, file = path.parent, str(path)
     tables = {name: settings.get(name, {}) for name in TABLES}
     for name, table in tables.items():

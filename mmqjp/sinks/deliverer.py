@@ -1,16 +1,6 @@
-"""The deliverer: does the jobs of all sinks beside the service. One thread has an event loop for those that send, and
-each write to files has a thread of its own. Nothing that happens to a sink reaches another one, or the service.
-
-Delivery: hands committed outputs to a sink, so that it gets each output once, even if the process is killed.
-
-The work for sinks that the thread of the service does: hands out what they want, and takes in what came of it.
-
-Offers the outputs of a batch to sinks. Those that nobody has room for are counted, and not even made.
-
-Reads what sinks want from the store: some outputs at a time, with the times when they were committed.
-
-What sinks show of outputs: their documents as items. Sinks that want the same outputs share what was looked up.
-"""
+"""Delivers committed outputs to sinks, each once, even if the process is killed. The service's thread offers outputs,
+refills backlogs from the store and collects results (SinkScheduler); jobs run beside it, push sinks on one thread with
+an event loop, each write to files on its own thread. A failing sink affects neither others nor the service."""
 
 from __future__ import annotations
 
@@ -52,10 +42,10 @@ from mmqjp.sinks.sink import (
 from mmqjp.tables.schema import CommitMetadata
 
 ATTEMPT_SECONDS = 120.0
-"""No attempt takes longer, whatever the receiver does."""
+"""Time limit of an attempt, in seconds."""
 
 JOB_SECONDS = 5.0
-"""A job that has sent messages for so long ends after the one at hand."""
+"""A job that has sent messages for this many seconds ends after the current one."""
 
 
 class _Closed(Exception):
@@ -63,7 +53,7 @@ class _Closed(Exception):
 
 
 class _Question:
-    """What a sink of files asks for: the outputs after a number. `answer` is None if there is none any more."""
+    """A file sink's request for outputs after a number. `answer` is None if there are no more."""
 
     def __init__(self, job: int, after: int) -> None:
         self.job, self.after = job, after
@@ -72,7 +62,7 @@ class _Question:
 
 
 class Deliverer:
-    """Does jobs (see `mmqjp.sinks.sink.Jobs`). Its threads begin with the first job."""
+    """Runs jobs (see `mmqjp.sinks.sink.Jobs`). Starts its threads with the first job."""
 
     def __init__(self, attempt_seconds: float = ATTEMPT_SECONDS) -> None:
         self._attempt_seconds = attempt_seconds
@@ -87,21 +77,17 @@ class Deliverer:
     # ------------------------------------------------------------ for the thread of the service
 
     def send(self, job: int, receiver: Receiver, messages: Sequence[Message]) -> None:
-        """Sends messages in their order, until one is not acknowledged."""
         self._started_loop().call_soon_threadsafe(self._begin, job, receiver, messages)
 
     def write(self, job: int, sink: Sink, matches: Sequence[ShownMatch]) -> None:
-        """Writes outputs to a sink of files."""
         self._writing[job] = done = Flag()
         Thread(target=self._write, args=(job, sink, matches, done), name=f"sink job {job}", daemon=True).start()
 
     def cancel(self, job: int) -> None:
-        """Ends a job that sends. One that writes goes on."""
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._end, job)
 
     def events(self, read: ReadOutputs) -> list[JobEvent]:
-        """Returns what happened since the last call, and answers what sinks of files ask for."""
         with self._lock:
             found, self._events = self._events, []
             asked, self._questions = self._questions, []
@@ -116,19 +102,16 @@ class Deliverer:
         return found
 
     def close_receiver(self, receiver: Receiver | Sink) -> None:
-        """Closes a receiver or sink whose jobs have ended."""
         if isinstance(receiver, Sink):
             Thread(target=_close_quietly, args=(receiver,), daemon=True).start()
         else:
             asyncio.run_coroutine_threadsafe(_close_receiver(receiver), self._started_loop())
 
     def wait(self, seconds: float) -> None:
-        """Waits until something happens, or so long."""
         self._changed.wait(seconds)
         self._changed.clear()
 
     def close(self, seconds: float, receivers: Sequence[Receiver | Sink] = ()) -> None:
-        """Ends all jobs, closes receivers, and ends the threads, if all that takes no longer."""
         until = monotonic() + seconds
         with self._lock:
             self._is_closed = True
@@ -212,7 +195,6 @@ class Deliverer:
             self._tell(JobEvent(job, "ended"))
 
     def _pending(self, job: int, after: int) -> Iterator[Output]:
-        """Yields the outputs after a number, which the thread of the service reads."""
         while found := self._asked(_Question(job, after)):
             yield from found
             after = found[-1].seq
@@ -270,7 +252,7 @@ class Delivery:
         self._engine, self._sink, self._key = engine, sink, SINK_PREFIX + name
 
     def prepare(self) -> None:
-        """Prepares the sink for writing, and stores its position if it has changed. Raises OSError."""
+        """Prepares the sink and stores its position if it changed. Raises OSError."""
         if self._sink.prepare(self.pending):
             self.save_position()
 
@@ -280,25 +262,22 @@ class Delivery:
         return self._sink.position().acked
 
     def pending(self) -> Iterable[Output]:
-        """Returns the committed outputs that the sink does not have, in the order of `seq`."""
         return self._engine.outputs(self.acked)
 
     def write(self, outputs: Iterable[Output]) -> int:
-        """Writes outputs, in any order, and returns how many. They must be all that the sink does not have."""
+        """Writes outputs, in any order, and returns their number. They must be all that the sink lacks."""
         self.prepare()
         return self._sink.write(outputs)
 
     def settings(self) -> dict[str, str]:
-        """Returns the position as settings to store."""
         return {self._key: self._sink.position().to_setting()}
 
     def save_position(self) -> None:
-        """Stores the position, in a batch of its own."""
         self._engine.commit_metadata(CommitMetadata(settings=self.settings()))
 
 
 def offer(courses: Iterable[Course], outputs: Sequence[Output], committed_at: int) -> None:
-    """Offers the outputs of a batch, which are in order, to the courses that want them."""
+    """Offers the ordered outputs of a batch to the courses that want them."""
     courses = list(courses)
     if not isinstance(outputs, Outputs):
         _offer_each(courses, outputs, committed_at)
@@ -341,12 +320,11 @@ def _offer_each(courses: list[Course], outputs: Iterable[Output], committed_at: 
 
 
 WANTED_AT_A_TIME, READ_AT_A_TIME = 500, 2_500
-"""So many wanted outputs are read between two batches, among so many."""
+"""Maximum number of wanted outputs taken, and of outputs read, between two batches."""
 
 
 def with_times(engine: Session, outputs: list[Output], now: int) -> Iterator[BacklogEntry]:
-    """Yields stored outputs, which are in order, with the times when they were committed. A time that is no longer
-    stored is `now`."""
+    """Yields stored, ordered outputs with their commit times; `now` if a time is no longer stored."""
     if not outputs:
         return
     found = engine.committed_between(outputs[0].seq, outputs[-1].seq)
@@ -357,16 +335,16 @@ def with_times(engine: Session, outputs: list[Output], now: int) -> Iterator[Bac
 
 
 class Cursor:
-    """Reads the stored outputs after a number. It sees those that are stored when it is made."""
+    """Reads the outputs after a number that were stored when the cursor was created."""
 
     def __init__(self, engine: Session, after: int) -> None:
         self._engine, self._outputs = engine, iter(engine.outputs(after))
         self.end = engine.last_seq + 1
-        """The number of the first output that it does not see."""
+        """The number of the first output beyond the cursor."""
         self._left: list[BacklogEntry] = []
 
     def read(self, wants: Callable[[str], bool], now: int) -> tuple[list[BacklogEntry], bool]:
-        """Returns the next wanted outputs, and whether there are no others."""
+        """Returns the next wanted outputs, and whether the cursor is exhausted."""
         if self._left:
             found, self._left = self._left, []
             return found, False
@@ -379,25 +357,23 @@ class Cursor:
         return list(with_times(self._engine, wanted, now)), True
 
     def put_back(self, entries: Iterable[BacklogEntry]) -> None:
-        """Gives back outputs that there was no room for."""
         self._left = [*entries, *self._left]
 
 
 MOST_KNOWN, MOST_CHARACTERS = 2_000, 8 << 20
-"""So many outputs, or so many characters of XML, are remembered."""
+"""Size limits of the cache: outputs, and characters of XML."""
 
 
 class Showing:
-    """Looks up the documents of outputs, some together, and remembers the last ones."""
+    """Looks up the documents of outputs in groups, with a cache shared by sinks."""
 
     def __init__(self, engine: Session, *, reasons: bool = False) -> None:
-        """With `reasons`, also finds out why."""
+        """With `reasons`, also looks up reasons."""
         self._reader = OutputPresenter(engine, reasons=reasons)
         self._known: dict[int, ShownMatch] = {}
         self._size = 0
 
     def matches(self, outputs: Sequence[Output]) -> list[ShownMatch]:
-        """Returns outputs with their items."""
         unknown = [output for output in outputs if output.seq not in self._known]
         for match in self._reader.matches(unknown) if unknown else ():
             self._known[match.output.seq] = match
@@ -408,7 +384,6 @@ class Showing:
         return found
 
     def messages(self, name: str, groups: Sequence[DeliveryGroup]) -> Iterator[Message]:
-        """Yields the messages of a sink for some groups."""
         shown: Iterable[ShownMatch] = iter(self.matches([output for group in groups for output in group.outputs]))
         for group in groups:
             matches = tuple(islice(shown, len(group.outputs)))
@@ -416,13 +391,13 @@ class Showing:
 
 
 REFILLED_AT_A_TIME, MOST_CURSORS = 2, 8
-"""So many sinks are refilled from the store between two batches, and so many readings are not begun anew each time."""
+"""Maximum number of sinks refilled from the store between two batches, and of open cursors."""
 
 MOST_NAMES = 10_000
-"""It is remembered which sinks want the outputs of so many queries."""
+"""Maximum number of query names cached with the sinks that want them."""
 
 Tell = Callable[..., object]
-"""Logs something about a sink: its name, and fields."""
+"""Logs an event about a sink: its name, and fields."""
 
 
 class Opener(Protocol):
@@ -436,7 +411,7 @@ class Opener(Protocol):
 
 
 class SinkScheduler:
-    """The courses of all sinks, by name, and the work for them."""
+    """The courses of all sinks, by name, and their jobs."""
 
     def __init__(self, engine: Session, opener: Opener, jobs: Jobs, tell: Tell, now: Now, random: Callable[[], float]):
         self.courses: dict[str, Course] = {}
@@ -456,15 +431,14 @@ class SinkScheduler:
     # ------------------------------------------------------------ sinks come and go
 
     def add(self, course: Course) -> None:
-        """Adds a course, and counts what is waiting for it."""
         self.committed()
         self.courses[course.definition.name] = course
         self._wanting.clear()
         self.recount(course)
 
     def recount(self, course: Course) -> None:
-        """Counts what is stored after the position of a course, whose memory is empty. All that is stored must have
-        been offered to it."""
+        """Counts the stored outputs after a course's position. Its memory must be empty, and all stored outputs offered
+        to it."""
         self._cursors.pop(course.definition.name, None)
         for query, count, t0, since in self._engine.waiting_after(course.acked):
             if course.definition.wants(query):
@@ -473,8 +447,7 @@ class SinkScheduler:
         course.pass_on()
 
     def let_go(self, name: str) -> None:
-        """Forgets the receiver of a sink, which is closed once its job has ended. Nothing that comes of the job any
-        more counts."""
+        """Drops a sink's receiver, which is closed when its job ends. Later results of the job are ignored."""
         course, receiver = self.courses[name], self._open.pop(name, None)
         self._cursors.pop(name, None)
         if course.job is not None:
@@ -486,18 +459,17 @@ class SinkScheduler:
             self._jobs.close_receiver(receiver)
 
     def remove(self, name: str) -> None:
-        """Removes a course."""
         self.let_go(name)
         del self.courses[name]
         self._wanting.clear()
 
     def cancel(self, course: Course) -> None:
-        """Ends what is being done for a sink. What came of it until then counts."""
+        """Cancels a sink's job. Results so far count."""
         if course.job is not None:
             self._jobs.cancel(course.job)
 
     def close(self, seconds: float) -> None:
-        """Ends all jobs, which may take so long, takes in what came of them, and closes all receivers."""
+        """Ends all jobs within `seconds`, collects their results, and closes all receivers."""
         self._jobs.close(seconds, list(self._open.values()))
         self._open.clear()
         self.take_in()
@@ -505,7 +477,7 @@ class SinkScheduler:
     # ------------------------------------------------------------ outputs come
 
     def committed(self, outputs: Sequence[Output] = ()) -> None:
-        """Offers the outputs of a batch that was committed, or reads from the store what was committed meanwhile."""
+        """Offers the outputs of a committed batch, or reads from the store what was committed meanwhile."""
         end = self._engine.last_seq + 1
         if end == self._end:
             return
@@ -542,7 +514,7 @@ class SinkScheduler:
     # ------------------------------------------------------------ a turn
 
     def turn(self) -> None:
-        """Takes in what came of jobs, gives up what is too much, reads what there is room for, and begins jobs."""
+        """Collects results, gives up excess backlog, refills, and starts jobs."""
         now = self._now()
         self.committed()
         self.take_in()
@@ -560,20 +532,18 @@ class SinkScheduler:
                 self._begin(course, groups, now)
 
     def _is_due(self, course: Course, now: int) -> bool:
-        """Whether a sink of files has something to do although there is nothing to write."""
         sink = self._open.get(course.definition.name)
         if course.job is not None or course.state != "running" or not isinstance(sink, TimedSink):
             return False
         return sink.closes_at is not None and sink.closes_at <= now
 
     def take_in(self) -> None:
-        """Takes in what came of jobs."""
         now = self._now()
         for event in self._jobs.events(self._read):
             self._apply(event, now)
 
     def is_idle(self) -> bool:
-        """Whether nothing is being done, and nothing can be until time passes or an output comes."""
+        """Whether no job runs and none can until time passes or an output arrives."""
         return (
             not self._running
             and not self._closing
@@ -602,7 +572,6 @@ class SinkScheduler:
             del self._cursors[next(iter(self._cursors))]
 
     def _read(self, job: int, after: int) -> list[Output] | None:
-        """Returns the next outputs that the sink of a job wants, for a sink of files that looks after itself."""
         name = self._running.get(job)
         if name is None:
             return None
@@ -647,7 +616,6 @@ class SinkScheduler:
         return self._open[name]
 
     def test(self, name: str) -> None:
-        """Begins to send a test message."""
         receiver = self._receiver(self.courses[name])
         self._next_job += 1
         self._tests[self._next_job], self.tested[name] = name, None

@@ -1,11 +1,6 @@
-"""The checkpoint of a file of output lines: its identity and length. Finds the file again and truncates it.
-
-Sinks of output lines: a file that is appended to, a file that is written whole, and a pipe.
-
-A sink that writes nothing: what is committed is delivered.
-
-Standard output that is closed when the program starts, or whose reader goes away.
-"""
+"""Sinks of output lines: a growing file, a file written whole, and a pipe; also one that writes nothing. A checkpoint
+(path, inode, length) finds a file again after a crash and truncates lines past the stored position, so that each is
+written once. Handles standard output that is closed or whose reader goes away."""
 
 from __future__ import annotations
 
@@ -30,8 +25,7 @@ from mmqjp.sinks.sink import Pending, Sink, Warn
 
 @dataclass(frozen=True, slots=True)
 class FileCheckpoint:
-    """A file with a length in bytes. Path and inode identify it; its device may get another number on the next
-    mount."""
+    """A file with a length in bytes. Path and inode identify it; its device number may change with the next mount."""
 
     file: str
     inode: int | None
@@ -39,19 +33,15 @@ class FileCheckpoint:
 
     @classmethod
     def from_details(cls, details: Mapping[str, Any]) -> FileCheckpoint | None:
-        """Returns the checkpoint in the details of a position, or None if they are not of a file."""
+        """Returns the checkpoint in a position's details; None if they are not of a file."""
         return cls(details["file"], details.get("inode"), details["bytes"]) if "file" in details else None
 
     def to_details(self) -> dict[str, Any]:
-        """Returns the details to store in a position."""
         return asdict(self)
 
     def cut_back(self, pending: Pending) -> bool:
-        """Truncates the file to the checkpoint if all that follows is pending outputs, which are written again.
-
-        Also finds a file that was moved within its directory. Returns whether lines of others remain after the
-        checkpoint.
-        """
+        """Truncates the file, even if moved within its directory, to the checkpoint if all that follows is pending
+        outputs. Returns whether other lines remain after it."""
         stays = [path for path in self._files() if not _cut_back(path, self.bytes, pending)]
         return bool(stays)
 
@@ -80,8 +70,7 @@ def _cut_back(path: Path, length: int, pending: Pending) -> bool:
 
 
 def _is_in(path: Path, start: int, outputs: Iterable[Output]) -> bool:
-    """Returns whether all lines of a file from a byte offset on are lines of outputs. The last one may be
-    incomplete."""
+    """Whether all lines from a byte offset on are outputs; the last may be incomplete."""
     missing: set[bytes] = set()
     half = b""
     with path.open("rb") as file:
@@ -107,8 +96,6 @@ def _digest(line: bytes) -> bytes:
 
 
 class _Closed(io.RawIOBase):
-    """A file that refuses everything."""
-
     def writable(self) -> bool:
         return True
 
@@ -117,10 +104,8 @@ class _Closed(io.RawIOBase):
 
 
 def reserve_standard_files() -> None:
-    """Opens the standard files that are closed, so that no other file gets their numbers.
-
-    Printing to a closed standard output is an error; printing to a closed standard error is not.
-    """
+    """Opens closed standard files, so that no other file gets their numbers. Printing to a closed standard output is an
+    error; to a closed standard error it is not."""
     for number in range(3):
         try:
             os.fstat(number)
@@ -141,7 +126,7 @@ def standard_output() -> BinaryIO:
 
 
 def flush_standard_output() -> None:
-    """Flushes standard output. Raises OSError, and replaces the stream, so that Python does not fail again at exit."""
+    """Flushes it. On failure, raises OSError and replaces the stream, so that Python does not fail again at exit."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -150,33 +135,28 @@ def flush_standard_output() -> None:
 
 
 CHUNK = 1 << 20
-"""The number of bytes written at a time."""
+"""Bytes per write."""
 
 
 class _AcknowledgingSink:
-    """Tracks the greatest `seq` that the sink has written."""
-
     def __init__(self, position: Position) -> None:
         self._acked = self._greatest = position.acked
 
     def _passing(self, outputs: Iterable[Output]) -> Iterator[OutputLines]:
-        """Yields the lines of outputs that are about to be written."""
         self._greatest = self._acked
         for lines in lines_of(outputs):
             self._greatest = max(self._greatest, lines.greatest)
             yield lines
 
     def _acknowledge(self) -> None:
-        """Marks the outputs that passed as written."""
         self._acked = self._greatest
 
     def position(self) -> Position:
-        """Returns the position, without details."""
         return Position(self._acked)
 
 
 class Pipe(_AcknowledgingSink):
-    """Standard output, or a path that is not a regular file. After a crash, lines may be written twice."""
+    """Standard output, or a path that is no regular file. After a crash, lines may be written twice."""
 
     def __init__(self, path: Path | None, position: Position) -> None:
         super().__init__(position)
@@ -184,14 +164,14 @@ class Pipe(_AcknowledgingSink):
         self._file: BinaryIO = standard_output() if path is None else path.open("wb")
 
     def prepare(self, pending: Pending) -> bool:
-        """Truncates the file that lines went to before, if any."""
+        """Truncates the file previously written to, if any."""
         before, self._former = self._former, None
         if before is not None:
             before.cut_back(pending)
         return before is not None
 
     def write(self, outputs: Iterable[Output]) -> int:
-        """Writes lines and flushes them. Raises OSError, also if the reader has gone."""
+        """Writes and flushes lines. Raises OSError, also if the reader has gone."""
         try:
             count = _write(self._passing(outputs), self._file)
             self._file.flush()
@@ -202,24 +182,22 @@ class Pipe(_AcknowledgingSink):
         return count
 
     def close(self) -> None:
-        """Closes a named pipe. Standard output stays open."""
         if self._path is not None:
             self._file.close()
 
 
 class WholeFile(_AcknowledgingSink):
-    """A file that appears, or replaces another, when all lines of one `write` are there."""
+    """A file that appears, or replaces another, once all lines of a `write` are there."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(Position())
         self._path = path
 
     def prepare(self, pending: Pending) -> bool:
-        """Does nothing: there is nothing to resume."""
         return False
 
     def write(self, outputs: Iterable[Output]) -> int:
-        """Writes the whole file. Raises OSError."""
+        """Raises OSError."""
         with whole_file(self._path) as file:
             count = _write(self._passing(outputs), file)
         self._acknowledge()
@@ -232,9 +210,9 @@ class WholeFile(_AcknowledgingSink):
 class GrowingFile(_AcknowledgingSink):
     """A file that output lines are appended to.
 
-    Lines after the stored position were written by a process that was killed before it could store it: they are cut off
-    and written again. What others have appended stays. If the file is moved, removed, truncated or replaced, lines are
-    appended to the file that has its name then.
+    Lines past the stored position come from a process that was killed before it stored its position: they are cut off
+    and written again. Lines of others stay. If the file is moved, removed, truncated or replaced, lines go to the file
+    that then has its name.
     """
 
     def __init__(self, path: Path, position: Position, warn: Warn = lambda text: None) -> None:
@@ -245,7 +223,7 @@ class GrowingFile(_AcknowledgingSink):
         self._break = b""
 
     def prepare(self, pending: Pending) -> bool:
-        """Opens the file again if it was moved, truncated or replaced, and truncates it to the position."""
+        """Reopens a moved, truncated or replaced file, and truncates it to the position."""
         if self._is_as_left():
             return False
         before, path = self._checkpoint, self._path.resolve()
@@ -278,7 +256,7 @@ class GrowingFile(_AcknowledgingSink):
         return False
 
     def _resume(self, before: FileCheckpoint, path: Path, created: bool, pending: Pending) -> None:
-        """Truncates the file to the position, and warns if others have changed it."""
+        """Truncates the file to the position; warns if others changed it."""
         stays = before.cut_back(pending)
         if before.file != str(path):
             return
@@ -293,7 +271,7 @@ class GrowingFile(_AcknowledgingSink):
             self._warn(f"{path} has {status.st_size - before.bytes:,} bytes from others: appending to it")
 
     def write(self, outputs: Iterable[Output]) -> int:
-        """Appends lines and syncs them to disk. If that fails, none of them stays. Raises OSError."""
+        """Appends lines and syncs them to disk, all or none. Raises OSError."""
         checkpoint = self._checkpoint
         assert checkpoint is not None, "prepare comes first"
         self._end = checkpoint.bytes
@@ -326,32 +304,26 @@ class GrowingFile(_AcknowledgingSink):
             self._end = os.lseek(self._handle, 0, os.SEEK_CUR)
 
     def _truncate(self, length: int) -> None:
-        """Cuts off lines that could not be written completely."""
         with suppress(OSError):
             if os.fstat(self._handle).st_size == self._end:
                 os.ftruncate(self._handle, length)
 
     def position(self) -> Position:
-        """Returns the position, with the file and its length as details."""
         return Position(self._acked, {} if self._checkpoint is None else self._checkpoint.to_details())
 
     def close(self) -> None:
-        """Closes the file."""
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1
 
 
 def is_stream(path: Path) -> bool:
-    """Returns whether the path is a pipe or a device, which is written to directly."""
     return path.exists() and not path.is_file()
 
 
 def open_sink(path: Path | None, position: Position, warn: Warn = lambda text: None, *, growing: bool = True) -> Sink:
-    """Opens the sink of `--output`: standard output for None, otherwise a file, appended to if `growing`.
-
-    `position` is the stored one. `warn` is called with a sentence if others have changed the file. Raises OSError.
-    """
+    """Opens the sink of `--output`: standard output for None, otherwise a file, appended to if `growing`. `position` is
+    the stored one; `warn` reports changes by others. Raises OSError."""
     if path is None or is_stream(path):
         return Pipe(path, position)
     return GrowingFile(path, position, warn) if growing else WholeFile(path)
@@ -372,23 +344,20 @@ def _write(given: Iterable[OutputLines], file: BinaryIO) -> int:
 
 
 class Nowhere:
-    """Acknowledges all outputs. `last_seq` returns the number of the last one that is committed."""
+    """Acknowledges all outputs without writing. `last_seq` returns the last committed number."""
 
     def __init__(self, last_seq: Callable[[], int]) -> None:
         self._last_seq = last_seq
         self._acked = last_seq()
 
     def prepare(self, pending: Pending) -> bool:
-        """Needs nothing."""
         return False
 
     def write(self, outputs: Iterable[Output]) -> int:
-        """Takes note of the outputs without making them, and returns how many there are."""
         before, self._acked = self._acked, self._last_seq()
         return self._acked - before
 
     def position(self) -> Position:
-        """Returns the position to resume from."""
         return Position(self._acked)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Opens what the definition of a sink describes: the receiver of a push kind, or the files of another."""
+"""Opens the receiver of a push sink or the files of another, as its definition says."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mmqjp.sinks.sink import Receiver, Sink, Warn
 
 
 def open_receiver(definition: SinkDefinition, secrets: Secrets) -> Receiver:
-    """Opens the receiver of a push sink. Raises OSError and SecretError if it cannot be used as it is configured."""
+    """Raises OSError and SecretError if the sink is unusable as configured."""
     # Each is imported here, since it brings libraries that only its kind needs.
     match definition.options:
         case CommandOptions() as options:
@@ -38,8 +38,7 @@ def open_receiver(definition: SinkDefinition, secrets: Secrets) -> Receiver:
 
 
 def open_file_sink(definition: SinkDefinition, position: Position, warn: Warn = lambda text: None) -> Sink:
-    """Opens a sink of files at a stored position. `warn` is called with a sentence if others have changed them. Raises
-    OSError."""
+    """Opens a file sink at a stored position. `warn` reports changes by others. Raises OSError."""
     options = definition.options
     if definition.is_live and isinstance(options, JsonlOptions | ParquetOptions | AtomOptions):
         options.path.parent.mkdir(exist_ok=True)  # the directory of the state that all live sinks share
@@ -58,23 +57,22 @@ def open_file_sink(definition: SinkDefinition, position: Position, warn: Warn = 
 
 
 class Kinds:
-    """Opens sinks for the deliverer, with the secrets that they name."""
+    """Opens sinks for the deliverer, with the secrets they name."""
 
     def __init__(self, secrets: Secrets) -> None:
         self._secrets = secrets
 
     def receiver(self, definition: SinkDefinition) -> Receiver:
-        """Opens a push sink. Raises OSError and SecretError."""
+        """Raises OSError and SecretError."""
         self._secrets.check(named_secrets(definition.options))
         return open_receiver(definition, self._secrets)
 
     def file_sink(self, definition: SinkDefinition, position: Position, warn: Warn) -> Sink:
-        """Opens a sink of files at a position. Raises OSError."""
         return open_file_sink(definition, position, warn)
 
 
 def shown_target(definition: SinkDefinition, secrets: Secrets) -> str:
-    """Returns where a sink delivers to, as it may be shown: of a secret address the host alone."""
+    """Returns a sink's destination for display; of a secret URL only the host."""
     match definition.options:
         case WebhookOptions(url=url):
             return secrets.shown_address(url)

@@ -1,4 +1,5 @@
-"""The sinks of a service: what its loop and commands do with them. Only the thread of the service calls this."""
+"""The sinks of a service: stores their definitions and positions, and runs its operations. For the service's thread
+only."""
 
 from __future__ import annotations
 
@@ -31,32 +32,29 @@ from mmqjp.sinks.sink import Jobs
 from mmqjp.tables.schema import GapRow, Owed
 
 NOTED_AFTER, URGENT_AFTER = 5 * SECOND, 1 * SECOND
-"""Positions are stored with the next batch, or so long after the last time without one. A group that is about to be
-sent must not wait that long."""
+"""Positions are stored with the next batch, or this long after the last store; the urgent limit applies to groups about
+to be sent."""
 
 CLOSED_AFTER = 5.0
 """Seconds that jobs have to end when the service stops."""
 
 WAIT = 0.1
-"""Seconds between two looks at jobs, while nothing else is left to do."""
+"""Seconds between two polls of jobs when nothing else is left to do."""
 
 ReadLive = Callable[[str, Mapping[str, Any]], SinkDefinition]
 """Returns the definition of a live sink, from its name and table. Raises InputError."""
 
 
 class EventLog(Protocol):
-    """Where events are logged."""
-
     def event(self, name: str, /, **fields: object) -> None: ...
 
 
 class NotASink(InputError, ValueError):
-    """A sink cannot do what was asked of it."""
+    """A sink does not support the operation."""
 
 
 class SinkManager:
-    """The sinks of a service: `definitions` of the configuration file, and those that were added live, which are
-    stored."""
+    """The sinks of a service: `definitions` of the configuration file, and stored live ones."""
 
     def __init__(
         self,
@@ -71,7 +69,7 @@ class SinkManager:
         random: Callable[[], float] = random_number,
         read_only: bool = False,
     ) -> None:
-        """Begins new sinks, and stores where, unless the store is `read_only`. `random` gives numbers from 0 to 1."""
+        """Starts new sinks and stores their positions, unless `read_only`. `random` returns numbers from 0 to 1."""
         self._engine, self._jobs, self._log, self._now, self._read_only = engine, jobs, log, now, read_only
         self._work = SinkScheduler(engine, opener, jobs, self._tell, now, random)
         kept = {key: value for key, value in engine.settings("sink").items() if value != REMOVED}
@@ -95,17 +93,17 @@ class SinkManager:
     # ------------------------------------------------------------ for the loop of the service
 
     def turn(self) -> None:
-        """Does what can be done now without waiting, and stores positions that are due."""
+        """Does what is possible without waiting, and stores positions that are due."""
         self._work.turn()
         if self.is_due():
             self._store(self.notes())
 
     def committed(self, outputs: Sequence[Output] = ()) -> None:
-        """Must be called once outputs are committed. Without them, they are read from the store."""
+        """Must be called after outputs are committed. Without `outputs`, reads them from the store."""
         self._work.committed(outputs)
 
     def notes(self) -> Notes:
-        """Returns what has changed, to be committed with the next batch."""
+        """Returns the changes to commit with the next batch."""
         return Notes.of(self._work.courses, self._stored)
 
     def noted(self, notes: Notes) -> None:
@@ -114,7 +112,7 @@ class SinkManager:
         self._noted_at = self._now()
 
     def is_due(self) -> bool:
-        """Whether what has changed must be stored without waiting for a batch."""
+        """Whether changes must be stored before the next batch."""
         passed = self._now() - self._noted_at
         if 0 <= passed < URGENT_AFTER:
             return False
@@ -122,13 +120,12 @@ class SinkManager:
         return (is_urgent or not 0 <= passed < NOTED_AFTER) and bool(self.notes())
 
     def owed(self) -> Owed | None:
-        """Returns what must not be dropped, since sinks are owed it."""
+        """Returns what must not be deleted because sinks still need it."""
         found = [owed for course in self._work.courses.values() if (owed := course.owed()) is not None]
         return Owed(*map(min, zip(*found, strict=True))) if found else None
 
     def finish(self, should_stop: Callable[[], bool]) -> None:
-        """Delivers what can be delivered now, until that is done or should be stopped, and stores positions. Groups
-        that are open stay so."""
+        """Delivers what can be delivered now, until done or stopped, and stores positions. Open groups stay open."""
         self._work.committed()
         self._work.turn()
         while not should_stop() and not self._work.is_idle():
@@ -140,12 +137,10 @@ class SinkManager:
         self.save()
 
     def close(self) -> None:
-        """Stops delivering, and stores positions."""
         self._work.close(CLOSED_AFTER)
         self.save()
 
     def save(self) -> None:
-        """Stores what has changed, at once."""
         self._store(self.notes())
 
     def _store(self, notes: Notes, answers: Mapping[str, str] = NO_ANSWERS) -> None:
@@ -156,15 +151,12 @@ class SinkManager:
     # ------------------------------------------------------------ for commands
 
     def list(self) -> list[SinkState]:
-        """See `SinkControl`."""
         return [course.shown() for _, course in sorted(self._work.courses.items())]
 
     def definition(self, name: str) -> SinkDefinition:
-        """Returns the definition of a sink. Raises UnknownSink."""
         return self._course(name).definition
 
     def add(self, definition: SinkDefinition, answers: Mapping[str, str] = NO_ANSWERS) -> None:
-        """See `SinkControl`."""
         name = definition.name
         if name in self._work.courses:
             raise SinkExists(f"there is a sink {name} already: change it with mmqjp sinks set")
@@ -173,7 +165,6 @@ class SinkManager:
         self._save_definition(name, definition, answers)
 
     def set(self, definition: SinkDefinition, answers: Mapping[str, str] = NO_ANSWERS) -> None:
-        """See `SinkControl`."""
         course = self._live_course(definition.name)
         if course.definition.kind != definition.kind:
             raise NotASink(
@@ -184,19 +175,17 @@ class SinkManager:
         self._save_definition(definition.name, definition, answers)
 
     def pause(self, name: str, answers: Mapping[str, str] = NO_ANSWERS) -> None:
-        """See `SinkControl`."""
         course = self._course(name)
         course.pause()
         self._work.cancel(course)
         self._store(self.notes(), answers)
 
     def resume(self, name: str, answers: Mapping[str, str] = NO_ANSWERS) -> None:
-        """See `SinkControl`."""
         self._course(name).resume()
         self._store(self.notes(), answers)
 
     def test(self, name: str) -> None:
-        """See `SinkControl`. Raises NotASink for a sink of files."""
+        """Raises NotASink for a file sink."""
         course = self._course(name)
         if not course.definition.is_push:
             raise NotASink(f"the sink {name} writes files: only webhook, mail and command take a test message")
@@ -206,12 +195,10 @@ class SinkManager:
             raise NotASink(str(error)) from error
 
     def tested(self, name: str) -> str | None:
-        """See `SinkControl`."""
         self._course(name)
         return self._work.tested.get(name)
 
     def replay(self, name: str, start: Start, answers: Mapping[str, str] = NO_ANSWERS) -> None:
-        """See `SinkControl`."""
         course = self._course(name)
         self._work.committed()
         self._work.let_go(name)
@@ -220,7 +207,6 @@ class SinkManager:
         self._store(self.notes(), answers)
 
     def remove(self, name: str, answers: Mapping[str, str] = NO_ANSWERS) -> None:
-        """See `SinkControl`."""
         self._live_course(name)
         notes = Notes(settings={SINK_PREFIX + name: REMOVED, DEFINITION_PREFIX + name: REMOVED})
         self._work.remove(name)
@@ -228,7 +214,7 @@ class SinkManager:
         self._stored.pop(name, None)
 
     def reload(self, definitions: Iterable[SinkDefinition], answers: Mapping[str, str] = NO_ANSWERS) -> None:
-        """See `SinkControl`. Sinks that are no longer defined keep their positions, should they come again."""
+        """Sinks no longer defined keep their positions, in case they return."""
         wanted = {definition.name: definition for definition in definitions}
         for name, definition in wanted.items():
             known = self._work.courses.get(name)
@@ -264,7 +250,6 @@ class SinkManager:
         return course
 
     def _open(self, definition: SinkDefinition) -> None:
-        """Takes up a sink where it was, or begins a new one."""
         value = self._stored.get(definition.name)
         if value is None:
             acked, now = self._before(definition.start), self._now()
@@ -277,7 +262,6 @@ class SinkManager:
         self._work.add(course)
 
     def _tell_dropped(self, course: Course) -> None:
-        """Tells of outputs that were dropped while nobody knew that the sink would want them."""
         first = self._engine.first_seq()
         if course.acked + 1 < first:
             count = first - 1 - course.acked
@@ -287,7 +271,7 @@ class SinkManager:
             course.rewind()
 
     def _change(self, course: Course, definition: SinkDefinition) -> None:
-        """Gives a sink another definition. It goes on after the last output that is done with."""
+        """Replaces a definition. The sink continues after its last finished output."""
         name = definition.name
         self._work.let_go(name)
         course.definition = definition
@@ -302,7 +286,6 @@ class SinkManager:
         self._store(notes, answers)
 
     def _before(self, start: Start) -> int:
-        """Returns the number of the last output that a sink does not get."""
         newest = self._engine.last_seq
         if start.seq is not None:
             return min(start.seq - 1, newest)
@@ -313,7 +296,6 @@ class SinkManager:
 
 
 def _with_prefix(prefix: str, settings: Mapping[str, str]) -> dict[str, str]:
-    """Returns the settings whose keys have a prefix that begins with "sink", by the rest. The keys lack these
-    letters."""
+    """Returns the settings with a prefix that begins with "sink", by the rest of their keys, which lack "sink"."""
     rest = prefix.removeprefix("sink")
     return {key.removeprefix(rest): value for key, value in settings.items() if key.startswith(rest)}

@@ -1,7 +1,5 @@
-"""The kind `parquet`: a directory of Parquet files, in which each output is exactly once.
-
-One Parquet file of outputs: it grows under a hidden name, and appears whole under its own.
-"""
+"""The sink kind `parquet`: a directory of Parquet files with each output exactly once. A file grows under a hidden name
+and is renamed when complete; its outputs are acknowledged then."""
 
 from __future__ import annotations
 
@@ -39,17 +37,17 @@ SCHEMA = pa.schema(
         pa.field("xml", pa.string()),
     ]
 )
-"""The columns: those of an output line, with times as such and `nodes` as JSON."""
+"""The columns of an output line, with times as timestamps and `nodes` as JSON."""
 
 GROUP_ROWS, GROUP_CHARACTERS = 10_000, 16 << 20
-"""So many outputs, or characters of XML, are in memory before they become a row group."""
+"""Size limits of a row group: outputs, and characters of XML."""
 
 OWNER = b"mmqjp.sink"
-"""The key of a file's metadata with the id of the sink that wrote it."""
+"""The metadata key for the id of the sink that wrote a file."""
 
 
 class ParquetFile:
-    """A file that grows. Outputs come in the order of `seq`."""
+    """A file under construction. Outputs are added in order of `seq`."""
 
     def __init__(self, draft: Path, owner: str) -> None:
         """Raises OSError."""
@@ -62,7 +60,7 @@ class ParquetFile:
         self._writer = pq.ParquetWriter(self._file, SCHEMA.with_metadata({OWNER: owner.encode()}), compression="zstd")
 
     def add(self, outputs: Sequence[Output]) -> None:
-        """Adds outputs. Raises OSError, after which the file is of no use."""
+        """Raises OSError, after which the file is unusable."""
         for output in outputs:
             self.first = output.seq if self.first < 0 else self.first
             self.last = output.seq
@@ -86,8 +84,8 @@ class ParquetFile:
             self._writer.write_batch(rows)
 
     def finish(self, *, again: bool = False) -> Path:
-        """Makes the file appear under its name, which says what it has, and returns its path. It may be there already
-        if this is done `again`. Raises OSError."""
+        """Renames the file to its final name, which has its range of numbers, and returns the path. With `again`, it
+        may exist already. Raises OSError."""
         if self._waiting:
             self._write_group()
         self._writer.close()
@@ -102,14 +100,14 @@ class ParquetFile:
         return path
 
     def is_in_place(self) -> bool:
-        """Returns whether the draft is where it was made, and not removed or moved by others."""
+        """Whether the draft was not removed or moved by others."""
         try:
             return self.draft.stat().st_ino == self._inode
         except OSError:
             return False
 
     def abandon(self) -> None:
-        """Gives up the file, and removes its draft if it is there."""
+        """Discards the file and its draft."""
         self._writer.is_open = False  # else it would write its end when it is forgotten
         for step in (self.draft.unlink, self._file.close):  # the latter writes what is left, which may fail again
             with suppress(OSError):
@@ -117,7 +115,7 @@ class ParquetFile:
 
 
 def cut_file(path: Path, last: int, owner: str) -> None:
-    """Leaves only the outputs up to a number in a file, under another name. Raises OSError."""
+    """Keeps only the outputs up to a number, under another name. Raises OSError."""
     draft = path.with_name(f".{path.name}.draft")
     kept = ParquetFile(draft, owner)
     try:
@@ -131,7 +129,7 @@ def cut_file(path: Path, last: int, owner: str) -> None:
 
 
 def owner_of(path: Path) -> str | None:
-    """Returns the id of the sink that wrote a Parquet file; None if none did, or it cannot be read."""
+    """Returns the id of the sink that wrote a file; None if none did or it is unreadable."""
     try:
         metadata = pq.read_schema(path).metadata or {}
     except (pa.ArrowException, OSError):
@@ -160,8 +158,7 @@ _NAME = re.compile(r"(\d{12,})-(\d{12,})\.parquet")
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a sink writes: its directory, the id by which it knows its files, and when the file that is open was begun,
-    in microseconds; None if none is."""
+    """Where a sink writes: directory, owner id, and start of the open file in microseconds (None: none)."""
 
     directory: str
     owner: str
@@ -174,11 +171,10 @@ class _Place:
 
 
 class ParquetSink:
-    """Files of whole writes. Each has the outputs from the first to the last number in its name.
+    """A directory of complete files, named by the range of their outputs' numbers.
 
-    A file is closed after some rows or some time. Its outputs are acknowledged when it is. What is in a file that is
-    open when the process ends is written again. So is what a process had in a file that it could not note: its files
-    past the position are removed first.
+    A file is closed, and its outputs acknowledged, after a number of rows or a time. Outputs in a file still open at
+    exit are written again, as are those in files past the position, which are removed first.
     """
 
     def __init__(
@@ -192,8 +188,8 @@ class ParquetSink:
         self._swept = False
 
     def prepare(self, pending: Pending) -> bool:
-        """Makes the directory, and removes what an earlier process has left behind the position. If the file that was
-        open is gone, its outputs are written again. Raises OSError."""
+        """Creates the directory and removes files past the position. If the open file is gone, its outputs are written
+        again. Raises OSError."""
         directory, before = self._options.path.absolute(), self._place
         if before is not None and not self._swept:
             self._sweep(Path(before.directory), before.owner)
@@ -211,8 +207,7 @@ class ParquetSink:
         return self._place != before
 
     def write(self, outputs: Iterable[Output]) -> int:
-        """Adds outputs to the file, which is closed if it is time. Without outputs, only looks whether it is. Raises
-        OSError."""
+        """Adds outputs and closes the file if due, also without outputs. Raises OSError."""
         count, last = 0, self._reached
         for some in in_batches(outputs, GROUP_ROWS, GROUP_ROWS, lambda output: 1):
             self._add(some)
@@ -225,20 +220,19 @@ class ParquetSink:
 
     @property
     def closes_at(self) -> int | None:
-        """When `write` must be called, with or without outputs, in microseconds; None if nothing is open."""
         if self._file is None or self._place is None or self._place.opened is None:
             return None
         return self._place.opened + self._options.every_us
 
     def position(self) -> Position:
-        """Returns the position after the last file that was closed."""
+        """Returns the position after the last closed file."""
         place = self._place
         if place is None:
             return Position(self._acked)
         return Position(self._acked, {"directory": place.directory, "owner": place.owner, "opened": place.opened})
 
     def close(self) -> None:
-        """Drops the file that is open. It is written again from the position on."""
+        """Drops the open file, which is written again from the position on."""
         if self._file is not None:
             with suppress(OSError):
                 self._file.abandon()
@@ -272,7 +266,6 @@ class ParquetSink:
         self._place = _Place(self._place.directory, self._place.owner)
 
     def _give_up(self) -> None:
-        """Drops the file that is open. `prepare` writes its outputs again."""
         file, self._file = self._file, None
         if file is not None:
             with suppress(OSError):
@@ -281,7 +274,6 @@ class ParquetSink:
     # ------------------------------------------------------------ what is there already
 
     def _sweep(self, directory: Path, owner: str) -> None:
-        """Removes our draft, and our files past the position. Raises OSError."""
         with suppress(FileNotFoundError):
             (directory / f".{owner}.draft").unlink()
         for path, first, last in _files(directory):
@@ -299,7 +291,7 @@ class ParquetSink:
 
 
 def _files(directory: Path) -> Iterator[tuple[Path, int, int]]:
-    """Yields the files of a directory that have the name of one of ours, and the first and the last number in it."""
+    """Yields files named like ours, with their first and last number."""
     with suppress(FileNotFoundError), os.scandir(directory) as entries:
         for entry in entries:
             if (found := _NAME.fullmatch(entry.name)) is not None:

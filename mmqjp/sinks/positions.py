@@ -1,15 +1,7 @@
-"""What can be asked of the sinks of a service, in its thread: the protocol that commands and pages use.
-
-The backlog of a sink: the outputs that it wants and has not got, in groups, the oldest first.
-
-A window of them is in memory. The others are counted, and read from the store when there is room.
-
-The course of a sink: where it is, what it waits for, and what comes next. It does nothing itself, and asks no clock.
-
-The thread of the service owns it. What it knows is stored as the position of the sink.
-
-What is stored about sinks with a batch: their positions, and what they did not get.
-"""
+"""The state of a sink, owned by the service's thread and stored as its position with a batch. Course is a state machine
+without clock or I/O: where the sink is, what it waits for, and what comes next. Backlog groups the wanted, undelivered
+outputs, oldest first, with a window in memory and the rest counted in the store. SinkControl is the protocol for
+commands and pages."""
 
 from __future__ import annotations
 
@@ -42,11 +34,11 @@ class UnknownSink(InputError, KeyError):
 
 
 class SinkOfFile(InputError, ValueError):
-    """A sink of the configuration file can be changed there alone."""
+    """A sink of the configuration file can only be changed there."""
 
 
 class SinkExists(InputError, ValueError):
-    """A sink of this name exists already, or the name is not free for another reason."""
+    """The name of a sink is taken or reserved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +46,10 @@ class SinkState:
     """The state of a sink. Times are microseconds since 1970.
 
     `state` is "running"; "waiting" for the next attempt at `next`, as the receiver is down or refuses a message, after
-    `tries` attempts; or "paused" or "stopped", both until somebody resumes it. `reason` is the last failure. `acked` is
-    the number up to which it has all outputs, `behind` how many wanted ones are left, and `behind_since` when the
-    oldest of them was committed. `delivered` and `given_up` count outputs, and `failed` attempts, since the service
-    began. `in_file` says that it is defined in the configuration file.
+    `tries` attempts; or "paused" or "stopped", until it is resumed. `reason` is the last failure. `acked` is the number
+    up to which it has all outputs, `behind` counts wanted ones that are left, the oldest committed at `behind_since`.
+    `delivered` and `given_up` count outputs, and `failed` attempts, since the service started. `in_file`: it is defined
+    in the configuration file.
     """
 
     name: str
@@ -75,59 +67,57 @@ class SinkState:
     in_file: bool
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns a JSON object."""
         return asdict(self)
 
 
 class SinkControl(Protocol):
-    """The sinks of a service. Only its thread may call this. Methods raise UnknownSink, SinkOfFile and SinkExists, and
-    commit what they change before they return, together with the `answers` to commands, by their ids."""
+    """The sinks of a service, for its thread only. Methods raise UnknownSink, SinkOfFile and SinkExists, and commit
+    their changes, together with the `answers` to commands by id, before they return."""
 
     def list(self) -> list[SinkState]:
-        """Returns the states of all sinks, by name."""
+        """Returns all states, by name."""
 
     def add(self, definition: SinkDefinition, answers: Mapping[str, str] = NO_ANSWERS) -> None:
         """Adds a sink, which begins where its definition says."""
 
     def set(self, definition: SinkDefinition, answers: Mapping[str, str] = NO_ANSWERS) -> None:
-        """Replaces the definition of a sink of the same name and kind, which goes on from where it is."""
+        """Replaces the definition of a sink of the same name and kind, which keeps its position."""
 
     def pause(self, name: str, answers: Mapping[str, str] = NO_ANSWERS) -> None:
         """Pauses a sink."""
 
     def resume(self, name: str, answers: Mapping[str, str] = NO_ANSWERS) -> None:
-        """Lets a sink that is paused, stopped or waiting try again at once."""
+        """Retries a paused, stopped or waiting sink at once."""
 
     def test(self, name: str) -> None:
-        """Begins to send a message `mmqjp.test` without outputs. `tested` has its result some time later."""
+        """Starts sending a message `mmqjp.test` without outputs. `tested` returns the result later."""
 
     def tested(self, name: str) -> str | None:
-        """Returns what came of the last test, or None as long as it is not known: "" if it was acknowledged, else the
-        reason."""
+        """Returns the result of the last test: None if pending, "" if acknowledged, else the reason."""
 
     def replay(self, name: str, start: Start, answers: Mapping[str, str] = NO_ANSWERS) -> None:
-        """Delivers again, from an output or a time on."""
+        """Delivers again from an output or a time on."""
 
     def remove(self, name: str, answers: Mapping[str, str] = NO_ANSWERS) -> None:
         """Removes a sink and its position."""
 
     def reload(self, definitions: Iterable[SinkDefinition], answers: Mapping[str, str] = NO_ANSWERS) -> None:
-        """Takes over the definitions of the configuration file, which was read anew."""
+        """Applies the reloaded definitions of the configuration file."""
 
     def close(self) -> None:
-        """Stops delivering, and notes the positions."""
+        """Stops delivering and stores positions."""
 
 
 WINDOW_OUTPUTS, WINDOW_CHARACTERS = 1_000, 8 << 20
-"""So many outputs of a sink are in memory, or so many characters of XML."""
+"""Size limits of a sink's window in memory: outputs, and characters of XML."""
 
 BacklogEntry = tuple[Output, int]
-"""A wanted output, and when it was committed."""
+"""A wanted output and its commit time."""
 
 
 class Backlog:
-    """The backlog of a sink. `taken` is the number up to which wanted outputs are in `groups` or were delivered, and
-    `beyond` counts those after it. `pending` is the last number of a group that a former process had begun to send."""
+    """The backlog of a sink. Wanted outputs up to the number `taken` are in `groups` or delivered; `beyond` counts
+    those after it. `pending` is the last number of a group that an earlier process began to send."""
 
     def __init__(self, definition: SinkDefinition, taken: int, pending: int | None) -> None:
         self.definition, self.taken = definition, taken
@@ -139,43 +129,38 @@ class Backlog:
 
     @property
     def count(self) -> int:
-        """The number of outputs."""
         return self._counted + self.beyond
 
     @property
     def since(self) -> int | None:
-        """When the oldest output was committed, or None if there is none."""
+        """The commit time of the oldest output; None if empty."""
         if self.groups:
             return self.groups[0].opened
         return self._beyond_since if self.beyond else None
 
     @property
     def t0(self) -> int | None:
-        """The least t0 of the outputs, or an earlier time. None if there are none."""
+        """A lower bound of the outputs' t0; None if empty."""
         found = [group.t0 for group in self.groups]
         return min([*found, self._beyond_t0] if self.beyond else found, default=None)
 
     # ------------------------------------------------------------ more outputs
 
     def offer(self, output: Output, committed_at: int) -> None:
-        """Adds a wanted output that was committed after all others."""
         if self.beyond or not self._take((output, committed_at)):
             self.count_beyond(1, output.t0, committed_at)
 
     def count_beyond(self, count: int, t0: int, since: int) -> None:
-        """Counts outputs that stay in the store for now."""
         if count:
             self._beyond_t0 = min(t0, self._beyond_t0) if self.beyond else t0
             self._beyond_since = self._beyond_since if self.beyond else since
             self.beyond += count
 
     def pass_over(self, last: int) -> None:
-        """Notes that all outputs with numbers up to `last` were offered."""
         if not self.beyond:
             self.taken = max(self.taken, last)
 
     def has_room(self) -> bool:
-        """Whether outputs should be read from the store."""
         if not self.beyond:
             return False
         last = self.groups[-1] if self.groups else None
@@ -183,7 +168,7 @@ class Backlog:
         return joins or (2 * self._kept < WINDOW_OUTPUTS and 2 * self._size < WINDOW_CHARACTERS)
 
     def refill(self, entries: Iterable[BacklogEntry]) -> list[BacklogEntry]:
-        """Takes wanted outputs that were read from the store, in order. Returns those that there is no room for."""
+        """Adds ordered wanted outputs from the store. Returns those without room."""
         left: list[BacklogEntry] = []
         for entry in entries:
             if left or not self._take(entry):
@@ -193,12 +178,10 @@ class Backlog:
         return left
 
     def read_up_to(self, last: int, *, is_all: bool) -> None:
-        """Notes that all wanted outputs with numbers up to `last` were taken, and whether there are no others."""
         self.taken = max(self.taken, last)
         self.beyond = 0 if is_all else self.beyond  # there were fewer than were counted
 
     def _take(self, entry: BacklogEntry) -> bool:
-        """Puts an output into a group, unless there is no room."""
         output, committed_at = entry
         most = self.definition.most
         last = self.groups[-1] if self.groups else None
@@ -227,7 +210,6 @@ class Backlog:
     # ------------------------------------------------------------ fewer outputs
 
     def pop(self) -> DeliveryGroup:
-        """Removes the oldest group."""
         group = self.groups.popleft()
         self._counted -= group.count
         self._kept -= len(group.outputs)
@@ -235,8 +217,7 @@ class Backlog:
         return group
 
     def fix(self, now: int) -> DeliveryGroup | None:
-        """Returns the oldest group if it is closed, and lets no more outputs join it. None if it is still open, or if
-        more of it may be in the store."""
+        """Returns the oldest group if closed, and fixes it. None if it is open, or the store may have more of it."""
         if not self.groups:
             return None
         group = self.groups[0]
@@ -250,8 +231,8 @@ class Backlog:
         return group
 
     def give_up(self, may: Callable[[DeliveryGroup, int], bool]) -> list[DeliveryGroup]:
-        """Removes and returns the oldest groups, as long as they may go: `may` is asked with a group and how many
-        outputs follow it."""
+        """Removes and returns the oldest groups while `may` allows it, given a group and the number of outputs after
+        it."""
         gone = []
         left = self.count
         while self.groups and may(self.groups[0], left - self.groups[0].count):
@@ -261,22 +242,21 @@ class Backlog:
 
 
 AT_A_TIME = 100
-"""So many messages are handed over together."""
+"""Messages handed to a job."""
 
 GRACE = MINUTE
-"""An output is not given up before it has waited for this long, however many there are: many that come at once, in one
-batch or in several, are no reason."""
+"""Minimum wait before an output is given up, however large the backlog: a burst is no reason."""
 
 LONGEST_WAIT = 2 * DAY
-"""No sink waits longer, whatever the clock was when it began to."""
+"""Maximum wait of a sink, even if the clock changes."""
 
 TOO_OLD, TOO_MANY = "older than the backlog may be", "more outputs than the backlog may have"
 
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """Outputs up to `last` that a file sink has written but could still lose: `count` of them, committed from `since`
-    on."""
+    """Outputs up to `last` that a file sink has written but could lose: their `count`, and the oldest commit time
+    `since`."""
 
     last: int
     count: int
@@ -285,29 +265,26 @@ class _Written:
 
 
 class Course:
-    """The course of a sink. Its outputs up to the number `acked` are done with.
-
-    `job` is the number of what the deliverer is doing for it, or None. `unnoted` are the rows to store with the
-    position.
-    """
+    """The course of a sink, which is done with outputs up to the number `acked`. `job` is the number of its current
+    job, or None. `unnoted` are the rows to store with the position."""
 
     def __init__(self, definition: SinkDefinition, position: Position) -> None:
         noted = dict(position.details)
         self.definition = definition
         self.acked = position.acked
         self.details: Mapping[str, Any] = noted.get("details", {})
-        """What a sink of files needs to go on."""
+        """State that a file sink needs to resume."""
         self.state: SinkStatus = noted.get("state", "running")
         self.reason: str = noted.get("reason", "")
         self.next: int | None = noted.get("next")
         self.begun: int = noted.get("begun", 0)
-        """When somebody asked for what comes from here on: at least since then outputs may wait."""
+        """When delivery from here was requested: outputs count as waiting from then at the earliest."""
         self._tries = Tries(*noted.get("tries", (0, 0)))
         self._pending: int | None = noted.get("pending")
         self._noted_pending = self._pending
         self._written: deque[_Written] = deque()
         self._held = self.acked
-        """The number up to which a sink of files cannot lose what it has written."""
+        """The number up to which a file sink cannot lose outputs."""
         self.backlog = Backlog(definition, self.acked, self._pending)
         self.gaps: list[GapRow] = []
         self.undelivered: list[UndeliveredRow] = []
@@ -318,7 +295,6 @@ class Course:
     # ------------------------------------------------------------ what is known of it
 
     def position(self) -> Position:
-        """Returns the position to store."""
         noted = {
             "pending": self._pending,
             "tries": [self._tries.down, self._tries.refused] if self._tries else None,
@@ -331,7 +307,6 @@ class Course:
         return Position(self.acked, {key: value for key, value in noted.items() if value is not None})
 
     def was_noted(self, position: Position, gaps: int, undelivered: int) -> None:
-        """Notes that a position is stored, with some rows."""
         self._noted_pending = position.details.get("pending")
         del self.gaps[:gaps], self.undelivered[:undelivered]
         self.is_urgent = False
@@ -355,7 +330,6 @@ class Course:
         )
 
     def owed(self) -> Owed | None:
-        """Returns what the sink is still owed."""
         found = [Owed(written.t0, written.since) for written in self._written]
         backlog = self.backlog
         if backlog.t0 is not None and backlog.since is not None:
@@ -367,7 +341,7 @@ class Course:
     # ------------------------------------------------------------ the next attempt
 
     def window(self, now: int) -> list[DeliveryGroup]:
-        """Returns the groups to deliver now, if any. Then there must be a job."""
+        """Returns the groups to deliver now, if any; the caller must then start a job."""
         if self.job is not None or self.state not in ("running", "waiting"):
             return []
         if self.is_urgent and not self.definition.is_push:
@@ -391,8 +365,8 @@ class Course:
     # ------------------------------------------------------------ what came of it
 
     def acknowledged(self, last: int, refused: str, now: int) -> None:
-        """Notes that the receiver has all messages up to the output with the number `last`. If some of those that the
-        last one was for have `refused` it, that is noted: it is not sent again, as the others have it."""
+        """Records that the receiver has all messages up to `last`. `refused` says which recipients of the last one
+        rejected it; it is not sent again, as others have it."""
         while self.backlog.groups and self.backlog.groups[0].last <= last:
             group = self.backlog.pop()
             self.delivered += group.count
@@ -402,7 +376,6 @@ class Course:
         self.reason = refused
 
     def written(self, last: int, position: Position) -> None:
-        """Notes that a file sink has written all outputs up to the number `last`, and its position."""
         groups = []
         while self.backlog.groups and self.backlog.groups[0].last <= last:
             groups.append(self.backlog.pop())
@@ -414,7 +387,7 @@ class Course:
         self._go_on(position)
 
     def prepared(self, position: Position) -> None:
-        """Notes that a file sink must have its position stored before it writes."""
+        """Records that a file sink's position must be stored before it writes."""
         self.details, self.is_urgent = position.details, True
 
     def _go_on(self, position: Position | None = None) -> None:
@@ -428,14 +401,13 @@ class Course:
         self.pass_on()
 
     def pass_on(self) -> None:
-        """Moves the position over outputs that the sink does not want."""
         backlog = self.backlog
         reached = backlog.groups[0].first - 1 if backlog.groups else backlog.taken
         self.acked = max(self.acked, self._held if self._written else reached)
 
     def failure(self, verdict: DeliveryResult, now: int, more: float) -> Literal["wait", "leave out", "stop"]:
-        """Notes that the oldest group was not delivered, and returns what is to be done. `more` is a random number from
-        0 to 1."""
+        """Records that the oldest group was not delivered; returns the action. `more` is a random number from 0 to
+        1."""
         self.failed += 1
         self._tries, step, wait = self._tries.after(verdict, more)
         self.reason = verdict.reason
@@ -448,7 +420,6 @@ class Course:
         return step
 
     def _leave_out(self, now: int) -> None:
-        """Makes dead letters of the oldest group, and goes on with the next."""
         reason = self.reason
         if self.backlog.groups:
             group = self.backlog.pop()
@@ -458,7 +429,6 @@ class Course:
         self.reason = reason
 
     def _miss(self, group: DeliveryGroup, tries: int, reason: str, now: int) -> None:
-        """Makes dead letters of a group."""
         name = self.definition.name
         self.undelivered += [
             UndeliveredRow(name, output.seq, output.id, tries, reason, now) for output in group.outputs
@@ -468,8 +438,8 @@ class Course:
             self.gaps.append(GapRow(name, first, group.last, group.more, f"refused: {reason}", now))
 
     def give_up(self, now: int) -> int:
-        """Gives up outputs that are too old or too many, and returns how many. None that a sink of files has written
-        but could lose may come before them."""
+        """Gives up outputs that are too old or too many; returns their number. Outputs that a file sink could still
+        lose block it."""
         if self.job is not None or self._written:
             return 0
         gone = 0
@@ -488,7 +458,7 @@ class Course:
         return gone
 
     def is_held_up(self, now: int) -> bool:
-        """Whether outputs should be given up, but a sink of files that does not get on has others before them open."""
+        """Whether outputs are due to be given up but a stuck file sink has earlier ones open."""
         if self.job is not None or not self._written or self.state == "running" or not self.backlog.groups:
             return False
         head = self.backlog.groups[0]
@@ -504,15 +474,13 @@ class Course:
     # ------------------------------------------------------------ what people ask for
 
     def pause(self) -> None:
-        """Stops delivering."""
         self.state, self.next = "paused", None
 
     def resume(self) -> None:
-        """Delivers again, at once."""
         self.state, self.next, self.reason, self._tries = "running", None, "", Tries()
 
     def begin(self, acked: int, now: int) -> None:
-        """Begins after another output. All that follows must be counted anew."""
+        """Restarts after another output. The backlog must be recounted."""
         self.begun = now
         self._pending, self._tries = None, Tries()
         self.rewind(acked)
@@ -520,7 +488,7 @@ class Course:
             self.state, self.next = "running", None
 
     def rewind(self, acked: int | None = None) -> None:
-        """Forgets what is in memory. All that follows the position, or another output, must be counted anew."""
+        """Drops the backlog in memory, which must be recounted after the position or another output."""
         self.acked = self.acked if acked is None else acked
         self._held = self.acked
         self._written.clear()
@@ -528,15 +496,15 @@ class Course:
 
 
 DEFINITION_PREFIX = "sink-definition:"
-"""The prefix of the settings with the definitions of sinks that were added live. The name of the sink follows."""
+"""Prefix of the settings with definitions of live sinks; the name follows."""
 
 REMOVED = ""
-"""The value of a setting of a sink that was removed."""
+"""The value of a removed sink's setting."""
 
 
 @dataclass(slots=True)
 class Notes:
-    """What is to be stored about sinks. `positions` are those of courses, `settings` has others."""
+    """What to store about sinks: `positions` of courses, and other `settings`."""
 
     positions: dict[str, Position] = field(default_factory=dict)
     settings: dict[str, str] = field(default_factory=dict)
@@ -546,7 +514,7 @@ class Notes:
 
     @classmethod
     def of(cls, courses: Mapping[str, Course], stored: Mapping[str, str]) -> Notes:
-        """Returns what has changed since `stored`, the settings of positions by name."""
+        """Returns the changes since `stored`, the settings of positions by name."""
         notes = cls()
         for name, course in courses.items():
             position = course.position()
@@ -562,7 +530,6 @@ class Notes:
         return bool(self.positions or self.settings)
 
     def values(self) -> dict[str, str]:
-        """Returns all settings, by their keys."""
         positions = {SINK_PREFIX + name: position.to_setting() for name, position in self.positions.items()}
         return {**positions, **self.settings}
 
@@ -570,7 +537,6 @@ class Notes:
         return CommitMetadata(settings=self.values(), gaps=self.gaps, undelivered=self.undelivered)
 
     def were_stored(self, courses: Mapping[str, Course], stored: dict[str, str]) -> None:
-        """Tells the courses that these notes are committed."""
         for name, position in self.positions.items():
             stored[name] = position.to_setting()
             if name in courses:
@@ -578,5 +544,4 @@ class Notes:
 
 
 def definition_setting(table: Mapping[str, object]) -> str:
-    """Returns the setting of the definition of a live sink."""
     return json.dumps(dict(table), ensure_ascii=False)

@@ -1,11 +1,6 @@
-"""Secrets: named in definitions, kept in files or in the environment, and read when they are used.
-
-Tables, commands, logs and errors have their names only.
-
-Reads the keys of a table that defines a sink: checks each one, and refuses those that are left over.
-
-Signatures of Standard Webhooks 1.0: who holds a secret can tell that a message is ours, and not an old one.
-"""
+"""Secrets of sinks, which definitions name, and which are read from files or the environment when used. Tables,
+commands, logs and errors contain only names. Also checks the keys of a sink's table, and signs messages as in Standard
+Webhooks 1.0, which authenticates them and prevents replay."""
 
 from __future__ import annotations
 
@@ -38,44 +33,39 @@ _NAME_ADVICE = "a secret's name is made of lower-case letters, digits, - and _, 
 
 
 class BadSink(InputError, ValueError):
-    """The definition of a sink or secret is at fault. The message names its place, and contains no secret."""
+    """The definition of a sink or secret is invalid. The message names its place, and contains no secret."""
 
 
 @dataclass(frozen=True, slots=True)
 class SecretName:
-    """Stands for a secret by its name."""
+    """A reference to a secret by name."""
 
     name: str
 
 
 class OptionTable:
-    """The keys of a table.
-
-    `place` says in errors where the table is, and ends so that a key can follow: `the configuration x.toml: sinks.a.`.
-    A live table may not have the keys that only the file may have.
-    """
+    """The keys of a table. `place` is the table's place in errors, ready for a key to follow: `the configuration
+    x.toml: sinks.a.`. Some keys are not allowed in live tables."""
 
     def __init__(self, table: Mapping[str, Any], place: str, *, live: bool = False) -> None:
         self._table, self._place, self.live = dict(table), place, live
         self._known: set[str] = set()
 
     def has(self, key: str) -> bool:
-        """Returns whether the table has a key."""
         self._known.add(key)
         return key in self._table
 
     def bad(self, key: str, cause: str) -> BadSink:
-        """Returns the error about the value of a key."""
         return BadSink(f"{self._place}{key}: {cause}")
 
     def only_in_file(self, *keys: str) -> None:
-        """Refuses keys of a live table that only the configuration file may have. Raises BadSink."""
+        """Raises BadSink if a live table has one of these keys."""
         for key in keys:
             if self.has(key) and self.live:
                 raise self.bad(key, "only a sink of the configuration file may have this key")
 
     def text(self, key: str, default: str | None = None, *, most: int = 1_000) -> str:
-        """Returns a text. Without a default, it must be there. Raises BadSink."""
+        """Returns a text, required unless there is a default. Raises BadSink."""
         if not self.has(key) and default is not None:
             return default
         found = self._given(key)
@@ -86,14 +76,14 @@ class OptionTable:
         return found
 
     def word(self, key: str, default: str) -> str:
-        """Returns a text, also of a number, date or time, which TOML knows. Raises BadSink."""
+        """Returns a text, or a TOML number, date or time as text. Raises BadSink."""
         found = self._table[key] if self.has(key) else default
         if isinstance(found, int) and not isinstance(found, bool):
             return str(found)
         return found.isoformat() if isinstance(found, date | time) else self.text(key, default)
 
     def texts(self, key: str, *, most: int = 100) -> tuple[str, ...]:
-        """Returns a list of texts, or of the one text that is given; () if the key is missing. Raises BadSink."""
+        """Returns a text or list of texts as a tuple; () if missing. Raises BadSink."""
         if not self.has(key):
             return ()
         found = self._table[key]
@@ -105,28 +95,28 @@ class OptionTable:
         return tuple(texts)
 
     def number(self, key: str, default: int, least: int, most: int) -> int:
-        """Returns a whole number. Raises BadSink."""
+        """Returns an integer from `least` to `most`. Raises BadSink."""
         found = self._table[key] if self.has(key) else default
         if not isinstance(found, int) or isinstance(found, bool) or not least <= found <= most:
             raise self.bad(key, f"write a whole number from {least:,} to {most:,}")
         return found
 
     def flag(self, key: str, *, default: bool = False) -> bool:
-        """Returns true or false. Raises BadSink."""
+        """Raises BadSink if it is no boolean."""
         found = self._table[key] if self.has(key) else default
         if not isinstance(found, bool):
             raise self.bad(key, "write true or false")
         return found
 
     def choice(self, key: str, known: Collection[str], default: str | None = None) -> str:
-        """Returns one of the known texts. Raises BadSink."""
+        """Raises BadSink if the text is not in `known`."""
         found = self.text(key, default)
         if found not in known:
             raise self.bad(key, f"{_shown(found)} is none; {_advice(found, known)}")
         return found
 
     def duration(self, key: str, default: int | None, *, least: int = 0, endless: bool = False) -> int | None:
-        """Returns a duration in microseconds, None for INF, which only an `endless` one may be. Raises BadSink."""
+        """Returns microseconds, or None for INF, if `endless` allows it. Raises BadSink."""
         if not self.has(key):
             return default
         found = self._table[key]
@@ -143,7 +133,7 @@ class OptionTable:
         return length
 
     def secret(self, key: str) -> SecretName | None:
-        """Returns the secret that a key names; None if the key is missing. Raises BadSink."""
+        """Returns the named secret; None if missing. Raises BadSink."""
         if not self.has(key):
             return None
         found = self._table[key]
@@ -152,14 +142,14 @@ class OptionTable:
         return self._named(key, found)
 
     def secrets(self, key: str) -> tuple[SecretName, ...]:
-        """Returns the secrets that a key names, one or a list; () if the key is missing. Raises BadSink."""
+        """Returns one or a list of named secrets; () if missing. Raises BadSink."""
         if not self.has(key):
             return ()
         found = self._table[key]
         return tuple(self._named(key, one) for one in (found if isinstance(found, list) else [found]))
 
     def text_or_secret(self, key: str) -> str | SecretName:
-        """Returns a text, or the secret that has it: `{ secret = "NAME" }`. Raises BadSink."""
+        """Returns a text, or the secret of `{ secret = "NAME" }`. Raises BadSink."""
         if self.has(key) and isinstance(self._table[key], Mapping):
             if self._table[key].keys() != {"secret"}:
                 raise self.bad(key, 'write a text, or { secret = "NAME" }')
@@ -167,7 +157,7 @@ class OptionTable:
         return self.text(key, most=2_000)
 
     def end(self) -> None:
-        """Refuses keys that nobody asked for. Raises BadSink."""
+        """Raises BadSink if there are unread keys."""
         for key in sorted(self._table.keys() - self._known):
             raise self.bad(_shown(key).strip("'"), f"there is no such key; {_advice(key, self._known)}")
 
@@ -177,14 +167,14 @@ class OptionTable:
         return self._table[key]
 
     def _named(self, key: str, found: object) -> SecretName:
-        """Never shows what was given: it may be the secret itself."""
+        """The error never shows the value, which may be the secret itself."""
         if not isinstance(found, str) or not SECRET_NAME.fullmatch(found):
             raise self.bad(key, f"name a secret, do not write it here; {_NAME_ADVICE}")
         return SecretName(found)
 
 
 def check_secret_name(name: str, place: str = "") -> None:
-    """Raises BadSink if a text cannot be the name of a secret."""
+    """Raises BadSink for an invalid name."""
     if not SECRET_NAME.fullmatch(name):
         raise BadSink(f"{place}{_NAME_ADVICE}")
 
@@ -203,13 +193,13 @@ RESERVED_SECRET_NAMES = frozenset({"token"})
 """Files there that no sink may name: the token of the page."""
 
 MOST_BYTES = 64 << 10
-"""No secret is larger."""
+"""Maximum size of a secret."""
 
 SHORTEST = 4
-"""Shorter values are not looked for in texts: they are parts of words."""
+"""Shorter values are not redacted: they are parts of words."""
 
 LIKE_A_KEY = 16
-"""A part of a secret address with so many characters may be a key by itself."""
+"""A part of a secret URL with this many characters may be a key by itself."""
 
 _READ_BY_OTHERS = 0o044
 
@@ -220,14 +210,14 @@ class SecretError(InputError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class FileSecret:
-    """A secret that is the content of a file."""
+    """A secret stored in a file."""
 
     path: Path
 
 
 @dataclass(frozen=True, slots=True)
 class EnvSecret:
-    """A secret that is the value of an environment variable."""
+    """A secret in an environment variable."""
 
     variable: str
 
@@ -236,7 +226,7 @@ SecretSource = FileSecret | EnvSecret
 
 
 def read_sources(table: Mapping[str, Any], base: Path, *, file: str) -> dict[str, SecretSource]:
-    """Returns where the secrets of a table `[secrets]` are. Paths are relative to `base`. Raises BadSink."""
+    """Returns the sources of the secrets in a table `[secrets]`. Paths are relative to `base`. Raises BadSink."""
     return {name: _source(name, given, base, f"the configuration {file}: secrets") for name, given in table.items()}
 
 
@@ -252,7 +242,7 @@ def _source(name: str, given: object, base: Path, place: str) -> SecretSource:
 
 
 class Secrets:
-    """The secrets of a configuration, and those in the directory of a state."""
+    """The secrets of a configuration and of a state directory."""
 
     __slots__ = ("_sources", "_state")
 
@@ -263,19 +253,16 @@ class Secrets:
         return f"Secrets({', '.join(self.names())})"
 
     def renew(self, sources: Mapping[str, SecretSource]) -> None:
-        """Takes over the secrets of a configuration that was read anew."""
         self._sources = dict(sources)
 
     def names(self) -> list[str]:
-        """Returns the names of the known secrets."""
         return sorted({*self._sources, *self._made()})
 
     def variables(self) -> set[str]:
-        """Returns the environment variables that hold secrets."""
         return {source.variable for source in self._sources.values() if isinstance(source, EnvSecret)}
 
     def value(self, name: str | SecretName) -> str:
-        """Returns a secret, without white space around it. Raises SecretError."""
+        """Returns a secret, stripped of white space. Raises SecretError."""
         name = name.name if isinstance(name, SecretName) else name
         source = self._sources.get(name)
         if source is None and self._state is not None and name in self._made():
@@ -287,12 +274,12 @@ class Secrets:
         return _value(name, source)
 
     def check(self, names: Iterable[SecretName]) -> None:
-        """Raises SecretError if one of the secrets is not known or cannot be read."""
+        """Raises SecretError if a secret is unknown or unreadable."""
         for name in names:
             self.value(name)
 
     def address(self, url: str | SecretName) -> str:
-        """Returns an address, or the one that is a secret. Raises SecretError."""
+        """Returns a URL, resolving a secret one. Raises SecretError."""
         if isinstance(url, str):
             return url
         found = self.value(url)
@@ -301,7 +288,7 @@ class Secrets:
         return found
 
     def shown_address(self, url: str | SecretName) -> str:
-        """Returns an address as it may be shown: of a secret one the host alone."""
+        """Returns a URL for display; of a secret one only the host."""
         if isinstance(url, str):
             return url
         try:
@@ -310,7 +297,7 @@ class Secrets:
             return f"secret {url.name}"
 
     def redacted(self, text: str) -> str:
-        """Returns a text in which the names of secrets stand for them: what others say may repeat what we sent."""
+        """Replaces secrets in a text by their names, as replies may repeat what we sent."""
         for name in self.names():
             with suppress(SecretError):
                 for spelling in _spellings(self.value(name)):
@@ -325,10 +312,8 @@ class Secrets:
 
 
 def make_secret(state: Path, name: str) -> str:
-    """Makes a secret in the directory of a state, and returns it: 32 random bytes, as Standard Webhooks writes them.
-
-    Raises BadSink, SecretError if it exists, and OSError.
-    """
+    """Creates a secret in a state directory and returns it: 32 random bytes in the form of Standard Webhooks. Raises
+    BadSink, SecretError if it exists, and OSError."""
     check_secret_name(name)
     if name in RESERVED_SECRET_NAMES:
         raise BadSink(f"the name {name} is reserved: choose another one")
@@ -384,7 +369,7 @@ def _from_file(name: str, path: Path) -> str:
 
 
 def _open_at_once(path: str, flags: int) -> int:
-    """Does not wait for a writer, should the path be a pipe."""
+    """Does not wait for a writer if the path is a pipe."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 
@@ -397,8 +382,8 @@ def _host(url: str) -> str:
 
 
 def _spellings(value: str) -> Iterator[str]:
-    """Yields the forms in which a secret may come back: as it is, in an address, and in Base64. Of a secret address
-    also what follows its host, what stands before that, and what is as long as a key."""
+    """Yields the forms in which a secret may come back: literal, URL-encoded, Base64; for a secret URL also its path,
+    the part before its host, and parts as long as a key."""
     texts = [value, value.removeprefix("whsec_")]
     if _host(value):
         texts += _secret_parts(urlsplit(value))
@@ -419,7 +404,7 @@ SECRET_PREFIX = "whsec_"
 
 
 def signing_key(secret: str) -> bytes | None:
-    """Returns the key that a secret stands for, which is Base64 after its prefix. None if it is something else."""
+    """Returns the key of a secret, which is Base64 after a prefix; None for other secrets."""
     text = secret.removeprefix(SECRET_PREFIX)
     try:
         return base64.b64decode(text + "=" * (-len(text) % 4), validate=True) or None
@@ -428,7 +413,7 @@ def signing_key(secret: str) -> bytes | None:
 
 
 def signature(keys: Iterable[bytes], id: str, timestamp: int, body: bytes) -> str:
-    """Returns the header `webhook-signature`: one signature a key. `timestamp` is in seconds."""
+    """Returns the header `webhook-signature` with a signature per key. `timestamp` is in seconds."""
     signed = f"{id}.{timestamp}.".encode() + body
     made = (base64.b64encode(hmac.digest(key, signed, hashlib.sha256)).decode() for key in keys)
     return " ".join(f"v1,{one}" for one in made)

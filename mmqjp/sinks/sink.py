@@ -1,13 +1,5 @@
-"""The protocol of sinks.
-
-Groups: the outputs of one message of a sink.
-
-What the deliverer does for a sink, and what it tells about it: the protocol between it and the service.
-
-What a push sink sends in one attempt, what its receiver makes of it, and the protocol of receivers.
-
-The JSON of a message, as webhooks and commands get it: the same bytes in every attempt.
-"""
+"""The protocols between the service, sinks and receivers. Has messages and their JSON (the same bytes in every
+attempt), groups of outputs, results of attempts, file sinks, and the jobs of the deliverer with their events."""
 
 from __future__ import annotations
 
@@ -27,11 +19,11 @@ ID_PREFIX = "msg_"
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message of a sink. It is the same in every attempt.
+    """A message of a sink, identical in every attempt.
 
-    It covers the wanted outputs with numbers from `first` to `last`. `matches` has the first of them, and `more` counts
-    the others. `committed_at` is when the first one was committed, in microseconds. The message of one output has an
-    id made of that output's id, others have a digest of all ids that they cover.
+    Covers the wanted outputs numbered `first` to `last`: `matches` has the first of them, `more` counts the others.
+    `committed_at` is the first one's commit time in microseconds. The id is made of the output's id if there is one
+    output, else it is a digest of all ids covered.
     """
 
     id: str
@@ -44,18 +36,17 @@ class Message:
 
     @property
     def is_test(self) -> bool:
-        """Whether it only tries out the receiver: it has no outputs then, and stands outside of positions."""
+        """Whether it is a test of the receiver, without outputs or position."""
         return not self.matches
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryResult:
-    """What came of an attempt.
+    """The result of an attempt.
 
-    - `acknowledged`: the receiver has the message. If it went to several, a `reason` says who refused it.
-    - `refused`: it does not want this message, for the `reason`. It may want the next one.
-    - `down`: it cannot take any message now. `retry_after` is for how many microseconds, if it said so.
-    - `gone`: it wants no more messages, ever.
+    `acknowledged`: the receiver has the message; if it went to several, `reason` says who refused it. `refused`: it
+    rejects this message for the `reason`, but maybe not the next one. `down`: it takes no messages now; `retry_after`
+    is its wait in microseconds, if given. `gone`: it wants no more messages, ever.
     """
 
     kind: Literal["acknowledged", "refused", "down", "gone"]
@@ -64,44 +55,41 @@ class DeliveryResult:
 
 
 def acknowledged() -> DeliveryResult:
-    """The receiver has the message."""
     return DeliveryResult("acknowledged")
 
 
 def refused(reason: str) -> DeliveryResult:
-    """The receiver does not want this message."""
     return DeliveryResult("refused", reason)
 
 
 def down(reason: str, retry_after: int | None = None) -> DeliveryResult:
-    """The receiver cannot take any message now. `retry_after` is in microseconds."""
+    """`retry_after` is in microseconds."""
     return DeliveryResult("down", reason, retry_after)
 
 
 def gone(reason: str) -> DeliveryResult:
-    """The receiver wants no more messages."""
     return DeliveryResult("gone", reason)
 
 
 class Receiver(Protocol):
-    """Where the messages of a push sink go."""
+    """The destination of a push sink's messages."""
 
     async def send(self, message: Message) -> DeliveryResult:
-        """Makes one attempt. May be cancelled. An error that it raises means that the receiver is down."""
+        """Makes one attempt. May be cancelled. An exception means that the receiver is down."""
 
     async def close(self) -> None:
         """Closes what is open."""
 
 
 MOST_CHARACTERS = 4 << 20
-"""A group shows no more characters of XML than this, unless its first output alone has more."""
+"""Maximum size of a group's outputs in characters of XML, unless the first alone exceeds it."""
 
 
 class DeliveryGroup:
-    """Wanted outputs that are told together. It keeps the first `most` of them, and counts the others.
+    """Outputs that share a message. Stores the first `most` and counts the rest.
 
-    `first` and `last` are the numbers of the first and the last one. `opened` is when the first one was committed, and
-    `newest` the latest such time. `t0` is the least of theirs. `is_fixed` says that none can join any more.
+    `first` and `last` are numbers of outputs, `opened` and `newest` the first and latest commit times, `t0` the least
+    t0. `is_fixed`: no output can join any more.
     """
 
     __slots__ = ("_ids", "closes", "count", "first", "is_fixed", "last", "newest", "opened", "outputs", "size", "t0")
@@ -115,7 +103,7 @@ class DeliveryGroup:
         self._ids = sha256(output.id.encode())
 
     def add(self, output: Output, committed_at: int, most: int) -> int:
-        """Adds an output, and returns how many characters are kept of it."""
+        """Adds an output; returns how many of its characters are stored."""
         self.last, self.count = output.seq, self.count + 1
         self.newest, self.t0 = max(self.newest, committed_at), min(self.t0, output.t0)
         self._ids.update(b" " + output.id.encode())
@@ -127,41 +115,39 @@ class DeliveryGroup:
         return len(output.xml)
 
     def is_filled(self, most: int) -> bool:
-        """Whether what joins is only counted."""
         return len(self.outputs) >= most or self.size >= MOST_CHARACTERS
 
     @property
     def more(self) -> int:
-        """How many outputs are only counted."""
         return self.count - len(self.outputs)
 
     @property
     def id(self) -> str:
-        """The id of the message: made of that of its output, or a digest of the ids of all, with spaces between."""
+        """The message's id: made of its only output's id, or a digest of all ids, separated by spaces."""
         return ID_PREFIX + (self.outputs[0].id if self.count == 1 else self._ids.hexdigest()[:32])
 
 
 Pending = Callable[[], Iterable[Output]]
-"""Returns the outputs after the stored position of a sink, in the order of `seq`."""
+"""Returns the outputs after a sink's stored position, in order of `seq`."""
 
 Warn = Callable[[str], object]
-"""Is called with a sentence about what others did to a sink's file."""
+"""Called with a sentence about others' changes to a sink's file."""
 
 
 @runtime_checkable
 class Sink(Protocol):
     """Writes outputs.
 
-    Its position is stored with the state before the first output is written, and again whenever `prepare` asks for it.
-    After a crash, outputs after the stored position are undone or written again.
+    Its position is stored with the state before the first write, and whenever `prepare` requests it. After a crash,
+    outputs past the stored position are undone or written again.
     """
 
     def prepare(self, pending: Pending) -> bool:
-        """Prepares for writing. Returns whether the position must be stored first, because the destination has changed.
+        """Prepares for writing. Returns whether the position must be stored first, because the destination changed.
         Raises OSError."""
 
     def write(self, outputs: Iterable[Output]) -> int:
-        """Writes outputs durably and returns how many. Raises OSError."""
+        """Writes outputs durably and returns their number. Raises OSError."""
 
     def position(self) -> Position:
         """Returns the position to resume from."""
@@ -172,35 +158,32 @@ class Sink(Protocol):
 
 @runtime_checkable
 class TimedSink(Sink, Protocol):
-    """A sink that has something to do when some time has passed, without new outputs too."""
+    """A sink that also has to act at certain times without new outputs."""
 
     @property
     def closes_at(self) -> int | None:
-        """When `write` must be called, with or without outputs, in microseconds; None if it need not be."""
+        """When `write` must be called, with or without outputs, in microseconds; None if never."""
 
 
 @runtime_checkable
 class MatchSink(Sink, Protocol):
-    """A sink that shows the documents behind outputs, too. The deliverer calls `write_matches` instead of `write`."""
+    """A sink that also shows documents. The deliverer calls `write_matches` instead of `write`."""
 
     def write_matches(self, matches: Iterable[ShownMatch]) -> int:
-        """Writes outputs with their items durably and returns how many. Raises OSError."""
+        """Writes outputs with their items durably and returns their number. Raises OSError."""
 
 
 ReadOutputs = Callable[[int, int], list[Output] | None]
-"""Returns the next outputs that the sink of a job wants, after a number. The job's number comes first. None if the job
-no longer counts."""
+"""Returns the next wanted outputs for a job's number, after an output's number. None if the job was dropped."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobEvent:
-    """Something that happened to a job.
+    """An event of a job.
 
-    - `acknowledged`: all messages up to `last` are. The `verdict`, if there is one, says who did not want the last one.
-    - `written`: all outputs up to `last` are, and the sink of files has the `position` now.
-    - `prepared`: nothing is written before the `position` is stored.
-    - `failed`: the next message got the `verdict`.
-    - `ended`: nothing more comes of the job.
+    `acknowledged`: all messages up to `last`; a `verdict` says who refused the last one. `written`: all outputs up to
+    `last`; the file sink is at `position`. `prepared`: nothing is written before `position` is stored. `failed`: the
+    next message got the `verdict`. `ended`: no more events.
     """
 
     job: int
@@ -211,43 +194,40 @@ class JobEvent:
 
 
 class Jobs(Protocol):
-    """Does jobs, of which a sink has one at a time. Nothing here waits for a receiver, and `job` is a new number."""
+    """Runs jobs, one at a time per sink, without blocking on receivers. `job` is a new number."""
 
     def send(self, job: int, receiver: Receiver, messages: Sequence[Message]) -> None:
-        """Sends messages in their order, until one is not acknowledged."""
+        """Sends messages in order, until one is not acknowledged."""
 
     def write(self, job: int, sink: Sink, matches: Sequence[ShownMatch]) -> None:
         """Writes outputs to a sink of files."""
 
     def cancel(self, job: int) -> None:
-        """Ends a job early, if it can be. It ends with an event all the same."""
+        """Cancels a job if possible. It still ends with an event."""
 
     def events(self, read: ReadOutputs) -> list[JobEvent]:
-        """Returns what happened since the last call. `read` answers what sinks of files ask for meanwhile."""
+        """Returns the events since the last call. `read` answers requests of file sinks."""
 
     def close_receiver(self, receiver: Receiver | Sink) -> None:
         """Closes a receiver or sink whose jobs have ended."""
 
     def wait(self, seconds: float) -> None:
-        """Waits until something happens, or so long."""
+        """Waits for an event, at most `seconds`."""
 
     def close(self, seconds: float, receivers: Sequence[Receiver | Sink] = ()) -> None:
-        """Ends all jobs, closes receivers and sinks, and waits for that for so long. Events may be left."""
+        """Ends all jobs and closes receivers and sinks, waiting at most `seconds`. Events may be left."""
 
 
 OUTPUTS, TEST = "mmqjp.outputs", "mmqjp.test"
 """The types of messages."""
 
 MOST_BYTES = 20 << 10
-"""Outputs leave out their XML once a message would be larger: receivers take about so much."""
+"""Outputs omit their XML once a message would exceed this, about what receivers accept."""
 
 
 def payload(message: Message) -> bytes:
-    """Returns a JSON object in UTF-8, on one line.
-
-    Its `outputs` are output lines with `items`. One that would make the object larger than MOST_BYTES has `xml_bytes`,
-    the size of its XML, instead of `xml`. A message without outputs is a test.
-    """
+    """Returns a JSON object in UTF-8, on one line. Its `outputs` are output lines with `items`; one that would exceed
+    MOST_BYTES has `xml_bytes`, the size of its XML, instead of `xml`. A message without outputs is a test."""
     size = 200
     outputs = []
     for match in message.matches:

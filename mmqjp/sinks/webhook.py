@@ -1,11 +1,5 @@
-"""The kind `webhook`: posts each message to an address, as Standard Webhooks 1.0 has it.
-
-The kind `command`: runs a program for each message, with its JSON on standard input. Status 0 acknowledges.
-
-A message as a mail: plain text, and beside it HTML that looks like the page of matches.
-
-The kind `mail`: sends a digest to an SMTP server.
-"""
+"""The push kinds of sinks: `webhook`, `command` and `mail`. A webhook gets messages as in Standard Webhooks 1.0, a
+program as JSON on standard input (status 0 acknowledges), and an SMTP server as digests in plain text and HTML."""
 
 from __future__ import annotations
 
@@ -41,26 +35,24 @@ from mmqjp.sinks.secrets import SecretError, Secrets, signature, signing_key
 from mmqjp.sinks.sink import DeliveryResult, Message, acknowledged, down, gone, payload, refused
 
 MAX_STDERR_BYTES = 1_000
-"""So many of the last bytes of standard error become the reason."""
+"""Number of last bytes of standard error used as the reason."""
 
 LAST_WORDS = 1.0
-"""Seconds to wait for the end of what was killed, and of standard error."""
+"""Seconds to wait for killed processes and the end of standard error."""
 
 TRY_LATER = os.EX_TEMPFAIL
-"""The status by which a program says that it cannot take any message now."""
+"""The exit status by which a program says that it takes no messages now."""
 
 
 class CommandReceiver:
-    """Runs a program, without a shell and in a process group of its own.
-
-    The group is killed when the program has ended or its time is over, so that nothing runs between two messages.
-    """
+    """Runs a program without a shell in its own process group, which is killed when the program ends or times out, so
+    that nothing runs between two messages."""
 
     def __init__(self, options: CommandOptions, secrets: Secrets, seconds: float = COMMAND_SECONDS) -> None:
         self._command, self._secrets, self._seconds = options.command, secrets, seconds
 
     async def send(self, message: Message) -> DeliveryResult:
-        """Runs the program. It gets no environment variables that hold secrets."""
+        """Environment variables with secrets are withheld."""
         words = _LastWords()
         try:
             # Not pipes of asyncio: it would wait until the last process that has them open has ended.
@@ -106,15 +98,12 @@ class CommandReceiver:
 
 
 class _LastWords:
-    """A pipe for standard error. `text` has the last bytes that came, however many there were."""
-
     def __init__(self) -> None:
         self._read_end, self.write_end = os.pipe()
         self._transport: asyncio.ReadTransport | None = None
         self.text = b""
 
     async def read(self) -> None:
-        """Reads until all who have the other end have closed it."""
         os.close(self.write_end)
         self.write_end = -1
         reader = asyncio.StreamReader()
@@ -127,7 +116,6 @@ class _LastWords:
             self.text = (self.text + part)[-MAX_STDERR_BYTES:]
 
     def close(self) -> None:
-        """Closes what is open."""
         for handle in (self._read_end, self.write_end):
             if handle >= 0:
                 os.close(handle)
@@ -136,20 +124,19 @@ class _LastWords:
 
 
 def _kill_group(process: Process) -> None:
-    """Kills what is left of the program and what it has started."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
 
 
 WIDTH = 76
-"""The width of the plain text, in columns."""
+"""Width of plain text, in columns."""
 
 # Lines of at most 76 bytes, in ASCII, so that any server takes them.
 _POLICY = policy.SMTP.clone(max_line_length=76, cte_type="7bit")
 
 
 def render_mail(message: Message, options: MailOptions) -> bytes:
-    """Returns a message as a mail, with the line ends of SMTP. It is the same bytes in every attempt."""
+    """Returns a message as a mail with CRLF line ends; the same bytes in every attempt."""
     total, page = len(message.matches) + message.more, io.BytesIO()
     text = "This is a test: the mails of this sink arrive here.\n"
     with MatchSpool().add(message.matches) as spool:
@@ -172,7 +159,6 @@ def render_mail(message: Message, options: MailOptions) -> bytes:
 
 
 def message_id(message: Message, sender: str) -> str:
-    """Returns the Message-ID. It is made of the sink, of the numbers that the message covers and of their outputs."""
     return f"<{message.sink}.{message.first}-{message.last}.{message.id}@{sender.rpartition('@')[2]}>"
 
 
@@ -186,14 +172,14 @@ MAIL_IDLE_TIMEOUT, MAIL_ATTEMPT_TIMEOUT = 20.0, 120.0
 """Seconds that the server may be silent, and that an attempt may take."""
 
 MAX_REPLY_CHARACTERS = 300
-"""So many characters of what a server says are told."""
+"""Maximum characters of a server's reply reported."""
 
 _SmtpReply = tuple[int, str]
-"""The code and the text of an answer of SMTP."""
+"""Code and text of an SMTP reply."""
 
 
 class MailReceiver:
-    """Sends each message as a mail, over a connection of its own."""
+    """Sends each message as a mail, over its own connection."""
 
     def __init__(
         self,
@@ -207,7 +193,7 @@ class MailReceiver:
         self._tls = ssl.create_default_context(cafile=options.ca or certifi.where())
 
     async def send(self, message: Message) -> DeliveryResult:
-        """Hands a mail over to the server. Raises SecretError."""
+        """Raises SecretError."""
         options, host = self._options, self._options.host
         password = None if options.password is None else self._secrets.value(options.password)
         content = await asyncio.to_thread(render_mail, message, options)
@@ -246,7 +232,7 @@ class MailReceiver:
         )
 
     def _refused(self, answers: Mapping[str, _SmtpReply]) -> DeliveryResult:
-        """What comes of a mail that nobody got: servers say with a code below 500 that they may take it later."""
+        """The result of a mail that no recipient got: a code below 500 allows a retry."""
         reason = self._reason(answers)
         return refused(reason) if all(code >= 500 for code, _ in answers.values()) else down(reason)
 
@@ -263,25 +249,25 @@ class MailReceiver:
 
 
 WEBHOOK_IDLE_TIMEOUT, WEBHOOK_ATTEMPT_TIMEOUT = 20.0, 60.0
-"""Seconds: no connection or answer is waited for longer, and no attempt takes longer, however slowly bytes come."""
+"""Seconds until a silent connection times out, and limit of an attempt, however slowly bytes come."""
 
 MOST_READ = 2_000
-"""So many bytes of an answer are read: they say why a message was refused."""
+"""Bytes read of a reply, which may say why a message was refused."""
 
 MAX_REASON_CHARACTERS = 200
-"""So many characters of a reason are kept."""
+"""Maximum length of a reason, in characters."""
 
 ASKED_TO_WAIT = frozenset((408, 425, 429))
-"""The statuses of the 4xx that concern the receiver and not the message."""
+"""The 4xx statuses that concern the receiver and not the message."""
 
 NOT_PUBLIC = ("and only public addresses are fetched from", "which is not a public address")
-"""What a fetch and a delivery say of an address that is refused."""
+"""Wording for a refused address, of a fetch and of a delivery."""
 
 OpenClient = Callable[[bool, int], httpx.AsyncClient]
 
 
 class WebhookReceiver:
-    """Posts messages to the address of a webhook."""
+    """Posts messages to a webhook's URL."""
 
     def __init__(
         self,
@@ -333,7 +319,7 @@ class WebhookReceiver:
         return down(reason, None if after is None else max(after - now, 0))
 
     def _headers(self, message: Message, body: bytes) -> dict[str, str]:
-        """Returns the headers. Raises SecretError."""
+        """Raises SecretError."""
         seconds = self._now() // 1_000_000
         kind = "text/plain; charset=utf-8" if self._options.format == "text" else "application/json"
         headers = {
@@ -356,14 +342,13 @@ class WebhookReceiver:
         return truncate(self._secrets.redacted(printable_line(reason)), MAX_REASON_CHARACTERS)
 
     async def close(self) -> None:
-        """Closes the connections."""
         if self._client is not None:
             await self._client.aclose()
             self._client = None
 
 
 async def _beginning(response: httpx.Response) -> str:
-    """Returns the beginning of an answer, as it came: what is packed is not unpacked."""
+    """Returns the beginning of a response body, without decompression."""
     found = b""
     if "content-encoding" not in response.headers:
         async for part in response.aiter_raw():
@@ -375,7 +360,6 @@ async def _beginning(response: httpx.Response) -> str:
 
 
 def _message_text(message: Message) -> bytes:
-    """Returns a message as plain text: a line for each item, under the names of the queries."""
     lines = []
     for match in message.matches:
         lines.append(f"{match.output.query}:")

@@ -12,7 +12,7 @@ __all__ = ["attach", "drops", "register"]
 
 
 def __getattr__(name: str) -> object:
-    """Imports the public functions when they are first used. Executors need few of the modules behind them."""
+    """Imports public functions on first use; executors need only some of the modules behind them."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from mmqjp.spark import attachment

@@ -1,4 +1,4 @@
-"""Makes the tables of a store, and our data sources, available in any Spark session, also while a service writes."""
+"""Makes the tables of a store and our data sources available in any Spark session, also while a service writes."""
 
 from __future__ import annotations
 
@@ -23,19 +23,16 @@ def attach(spark: SparkSession, warehouse: Path | str, database: str = DATABASE)
     The database has the tables `documents`, `outputs`, `dead_letters`, `batches`, `r_bin`, `r_doc` and `r_docts`, and
     the views `queries`, `matches`, `costs` and `r_t_0`, `r_t_1`, ...
 
-    The database exists for all sessions, but each session chooses which store it shows, and may change that. A query
-    sees the batches that are committed when it is planned, including those after this call. For the views of templates
-    that are added later, call this again. Executors need this package.
-
-    Raises StoreError if the directory holds no store, or if the database has a table that is not ours.
+    The database exists for all sessions, but each session chooses, and may change, which store it shows. A query sees
+    the batches committed when it is planned, including those after this call. Call again for the views of templates
+    added later. Executors need this package. Raises StoreError if the directory holds no store, or if the database has
+    a table that is not ours.
     """
     _attach(spark, FLAT_STORE | SCHEMA | StoreSchema(views=SPARK_VIEWS), Path(warehouse), database)
 
 
 def register(spark: SparkSession) -> None:
-    """Registers the data sources `mmqjp_warc` (WARC files) and `mmqjp_feeds` (live feeds) in a session.
-
-    Both work with `spark.read` and `spark.readStream`. Executors need this package.
-    """
+    """Registers the data sources `mmqjp_warc` (WARC files) and `mmqjp_feeds` (live feeds) in a session, for
+    `spark.read` and `spark.readStream`. Executors need this package."""
     for source in (WarcSource, FeedSource):
         spark.dataSource.register(source)

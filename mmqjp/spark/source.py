@@ -1,18 +1,7 @@
-"""The read plan of a micro-batch: which splits of which files it reads. It is written to a file before Spark starts it.
-
-The offset that Spark keeps for the source is the number of the last plan. So a micro-batch that is repeated after a
-crash reads the same splits again. Once it is committed, its plan is removed.
-
-The streaming data source for files as they arrive: the driver plans what to read next, executors read it.
-
-The streaming data frames that a service reads: of files as they arrive, or of any streaming source of Spark.
-
-The rows of a micro-batch: executors make one for each item and each offset without an item, in source order.
-
-The committed offsets of a Spark store, read by a process other than the one that holds the store.
-
-Documents from any streaming source of Spark whose rows have a `value`: XML, or a record as in a .jsonl file.
-"""
+"""The streaming data sources of a service on Spark: files, or any source whose rows have a `value`. For files, the
+driver writes a read plan (which splits of which files) before Spark starts a micro-batch; the plan's number is Spark's
+offset, so that a repeated micro-batch reads the same splits, and the plan is removed once committed. Executors turn
+splits into rows, one per item or bare offset, in source order. A `value` is XML or a JSON record."""
 
 from __future__ import annotations
 
@@ -60,15 +49,12 @@ from mmqjp.documents.admission import size_refusal
 from mmqjp.tables.schema import OFFSETS, by_file
 
 LARGE = 64 << 20
-"""Bytes of XML after which the rest of a file is left to a later micro-batch. So large a file ends its plan."""
+"""Bytes of XML after which the rest of a file is left to a later micro-batch. A file of this size ends its plan."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
-    """The splits that a micro-batch reads, in the order in which their documents are admitted.
-
-    `time` is for documents that have none, in microseconds.
-    """
+    """The splits of a micro-batch, in the order of admission. `time`, in microseconds, is for documents without one."""
 
     time: int
     splits: tuple[Split, ...] = ()
@@ -80,10 +66,8 @@ EMPTY = ReadPlan(0)
 def next_plan(
     waiting: list[WaitingFile], positions: Positions, time: int, most: int, most_bytes: int, grain: int = GRAIN
 ) -> ReadPlan:
-    """Plans the next micro-batch, of about `most` documents and `most_bytes` bytes.
-
-    Files that the plan reads to the end are removed from the front of `waiting`.
-    """
+    """Plans the next micro-batch, of about `most` documents and `most_bytes` bytes. Removes files that it reads to the
+    end from the front of `waiting`."""
     splits: list[Split] = []
     documents = size = 0
     while waiting and documents < most and size < most_bytes:
@@ -100,10 +84,8 @@ def next_plan(
 
 
 def plan_partitions(plan: ReadPlan, most: int, grain: int = GRAIN) -> Iterator[tuple[int, Sequence[Split]]]:
-    """Cuts a plan into about `most` partitions of equal weight, but of at least `grain` bytes.
-
-    Yields for each the number of its first split, and its splits.
-    """
+    """Splits a plan into about `most` partitions of equal weight and at least `grain` bytes. Yields the number of the
+    first split, and the splits, of each."""
     aim = max(sum(split.weight for split in plan.splits) / most, grain)
     first = 0
     for splits in in_batches(plan.splits, len(plan.splits), ceil(aim), attrgetter("weight")):
@@ -112,20 +94,18 @@ def plan_partitions(plan: ReadPlan, most: int, grain: int = GRAIN) -> Iterator[t
 
 
 class PlanFiles:
-    """The read plans in a directory, by number."""
-
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
     def write(self, number: int, plan: ReadPlan) -> None:
-        """Writes a plan. It may replace one of the same number that Spark never started."""
+        """Writes a plan, perhaps replacing one that Spark never started."""
         self._directory.mkdir(parents=True, exist_ok=True)
         # The keys must stay: an older version may have left plans that have them.
         content = {"time": plan.time, "parts": [astuple(split) for split in plan.splits]}
         write_whole(self._path(number), json.dumps(content))
 
     def read(self, number: int) -> ReadPlan:
-        """Reads a plan. A missing one is empty: whatever it covered and is not committed is still waiting."""
+        """Reads a plan. A missing one is empty: its uncommitted files are still waiting."""
         try:
             found = json.loads(self._path(number).read_text("utf-8"))
         except FileNotFoundError:
@@ -133,7 +113,7 @@ class PlanFiles:
         return ReadPlan(found["time"], tuple(Split(*split) for split in found["parts"]))
 
     def drop_before(self, number: int) -> None:
-        """Removes the plans before a number, which are committed."""
+        """Removes the committed plans before a number."""
         for path in self._directory.glob("*.json"):
             if path.stem.isdecimal() and int(path.stem) < number:
                 path.unlink(missing_ok=True)
@@ -161,16 +141,11 @@ ROWS = pa.schema(
         ("known_fingerprint", pa.string()),
     ]
 )
-"""The schema of the rows.
-
-- `place`: the number of the row in the micro-batch.
-- `source`, `file`, `position`, `fingerprint`: the offset after the row.
-- `known`, `known_fingerprint`: the committed offset of the file when the micro-batch was planned.
-- A document has `xml`; a reject has `reason` and `raw`.
-- A sighting and the end of a fetch have in `seen` what the driver needs to judge them. A sighting also has `xml`.
-- A row without these is an offset alone. If its position is UNREAD, its file cannot be read further: `reason` says why,
-  and `seen` is the address of its feed.
-"""
+"""The schema of the rows. `place` is the row's number in the micro-batch; `source`, `file`, `position` and
+`fingerprint` are the offset after the row; `known` and `known_fingerprint` are the file's committed offset when the
+micro-batch was planned. A document has `xml`; a reject has `reason` and `raw`. A sighting, which has `xml`, and the end
+of a fetch have in `seen` what the driver needs to judge them. Other rows are bare offsets; one at UNREAD says by
+`reason` why its file cannot be read further, and `seen` is its feed's address."""
 
 _XML, _RAW = ROWS.names.index("xml"), ROWS.names.index("raw")
 
@@ -178,7 +153,7 @@ NOWHERE = -2
 """A position that no file has."""
 
 UNREAD = -3
-"""Stands for the position of a file that could not be read."""
+"""The position of an unreadable file."""
 
 ROWS_AT_ONCE = 1_000
 BYTES_AT_ONCE = 4 << 20
@@ -187,7 +162,7 @@ BYTES_AT_ONCE = 4 << 20
 def row_of(
     place: int, known: int, read: ReadItem[InputItem], max_document: int | None, known_fingerprint: str = ""
 ) -> tuple[Any, ...]:
-    """The row of an item. A document of more than `max_document` bytes becomes a reject."""
+    """Returns the row of an item. A document of more than `max_document` bytes becomes a reject."""
     offset, item, seen = read.offset, read.item, None
     where = (place, offset.source, offset.file, known, offset.position)
     fingerprints = offset.fingerprint or None, known_fingerprint or None
@@ -209,16 +184,13 @@ def row_of(
 
 
 def unread_row(place: int, split: Split, reason: str, feed: str) -> tuple[Any, ...]:
-    """The row that says why a file cannot be read further ("": another file has its name by now).
-
-    `feed` is the address of its feed ("": not known).
-    """
+    """Returns the row of an unreadable file, with the reason ("": another file now has its name) and the address of its
+    feed ("": unknown)."""
     where = (place, split.source, split.file, split.known, UNREAD)
     return (*where, None, None, None, None, None, reason, None, feed, None, split.known_fingerprint or None)
 
 
 def to_batches(rows: Iterable[tuple[Any, ...]]) -> Iterator[pa.RecordBatch]:
-    """Rows as Arrow record batches."""
     return map(_batch, in_batches(rows, ROWS_AT_ONCE, BYTES_AT_ONCE, _size))
 
 
@@ -232,7 +204,7 @@ def _batch(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
 
 
 def uncommitted(rows: pa.Table, positions: Positions) -> pa.Table:
-    """The rows after the committed offsets of their files. Part of a repeated micro-batch may be committed already."""
+    """Returns the rows after committed offsets: part of a repeated micro-batch may be committed."""
     names = ("source", "file", "known", "known_fingerprint", "position")
     stays = [
         not _is_done(known, fingerprint or "", position, positions.get((source, file)))
@@ -242,7 +214,7 @@ def uncommitted(rows: pa.Table, positions: Positions) -> pa.Table:
 
 
 def _is_done(known: int, fingerprint: str, position: int, committed: Offset | None) -> bool:
-    """Whether an offset is committed already. If the file was replaced, its offsets begin again at the start."""
+    """Whether an offset is committed. Offsets of a replaced file start again."""
     now = (0, "") if committed is None else (committed.position, committed.fingerprint)
     if now == (known, fingerprint):
         return False
@@ -250,11 +222,8 @@ def _is_done(known: int, fingerprint: str, position: int, committed: Offset | No
 
 
 def split_unreadable(rows: pa.Table) -> tuple[pa.Table, dict[tuple[str, str], str]]:
-    """The rows, in order, of the files that could be read, and the reasons why others could not, by (source, file).
-
-    The reason is "" for a file whose name another file has by now, and for one that must wait for an unreadable earlier
-    version of its feed.
-    """
+    """Returns the rows of readable files, in order, and reasons for the others by (source, file). The reason is "" for
+    a file whose name another one now has, or that must wait for an unreadable earlier version of its feed."""
     failed: dict[tuple[str, str], str] = {}
     if pc.min(rows["position"]).as_py() != UNREAD:
         return rows, failed
@@ -272,7 +241,7 @@ def split_unreadable(rows: pa.Table) -> tuple[pa.Table, dict[tuple[str, str], st
 
 
 def assign_positions(rows: pa.Table, source: str, file: str, batch: int) -> pa.Table:
-    """Gives the rows of a source without offsets their numbers as positions, in the given source and file."""
+    """Numbers the rows of a source without offsets, as positions in the given source and file."""
     count = len(rows)
     offsets = {
         "source": pa.repeat(pa.scalar(source), count),
@@ -288,10 +257,8 @@ def assign_positions(rows: pa.Table, source: str, file: str, batch: int) -> pa.T
 
 
 def decode_items(rows: pa.Table) -> Iterator[ReadItem[InputItem]]:
-    """The items of rows that stage 1 has evaluated on executors.
-
-    `text` is the decoded document; `unread` holds the bytes of one that could not be decoded.
-    """
+    """Yields the items of rows that stage 1 evaluated on executors. `text` is the decoded document, `unread` the bytes
+    of an undecodable one."""
     names = (
         "source",
         "file",
@@ -324,18 +291,15 @@ def decode_items(rows: pa.Table) -> Iterator[ReadItem[InputItem]]:
 FORMAT = "mmqjp_files"
 
 MAX_SKIPS = 16
-"""The most listings for which a file that could not be read is skipped before the next attempt."""
+"""Maximum number of listings that skip an unreadable file before a retry."""
 
 _PLAN = "plan"
 
 
 @dataclass(frozen=True, slots=True)
 class SourcePath:
-    """A directory, or a file that grows.
-
-    `feeds` is the form in which the entries of its feeds are read (None: it has no feeds). `name` is its name in
-    offsets, by default its path.
-    """
+    """A directory, or a growing file. `feeds` is the form of feed entries (None: no feeds), `name` the name in offsets,
+    by default the path."""
 
     path: Path
     feeds: EntryForm | None = None
@@ -346,9 +310,9 @@ class SourcePath:
 class FileSource:
     """What to read and how (see `feeds.tail.Tail`).
 
-    A micro-batch has about `most` documents and `most_bytes` bytes. It is read by at most about `tasks` tasks, of at
-    least `grain` bytes each. A document of more than `max_document` bytes is a dead letter. Executors only read feeds;
-    which entries are new is judged by the driver.
+    A micro-batch has about `most` documents and `most_bytes` bytes, and about `tasks` tasks at most, of at least
+    `grain` bytes. A document of more than `max_document` bytes is a dead letter. Executors only parse feeds; the driver
+    decides which entries are new.
     """
 
     paths: tuple[SourcePath, ...]
@@ -360,7 +324,7 @@ class FileSource:
     grain: int = GRAIN
 
     def tails(self, now: Now = now_us) -> list[Tail]:
-        """The sources for the paths. Raises SourceError."""
+        """Raises SourceError."""
         return [
             Tail(path, feeds=feeds, time_xpath=self.time_xpath, name=name, now=now)
             for path, feeds, name in map(attrgetter("path", "feeds", "name"), self.paths)
@@ -369,7 +333,7 @@ class FileSource:
 
 @dataclass
 class PlanPartition(InputPartition):
-    """The part of a plan that one task reads: splits in order, the number of the first one, and the plan's time."""
+    """The part of a plan for one task: splits in order, the number of the first, and the plan's time."""
 
     time: int
     first: int
@@ -377,10 +341,8 @@ class PlanPartition(InputPartition):
 
 
 class FileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans and reads micro-batches of files.
-
-    `positions` returns the committed offsets of the files. The offsets that Spark sees are the numbers of plans.
-    """
+    """Plans and reads micro-batches of files. `positions` returns the committed file offsets. Spark's offsets are plan
+    numbers."""
 
     def __init__(
         self, source: FileSource, positions: Callable[[], Positions], plans: PlanFiles, now: Now = now_us
@@ -415,11 +377,11 @@ class FileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {_PLAN: number + 1}
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Limits reading to the files that exist now. Lines that are added to them later are still read."""
+        """Limits reading to the files that exist now, including lines appended later."""
         self._available = {(waiting.source, waiting.file) for waiting in self._list(self._positions())}
 
     def _note_unread(self, positions: Positions, *, is_done: bool) -> None:
-        """Once the last plan is done, delays the next attempt at those of its files that could not be read further."""
+        """Once the last plan is done, delays retries of its unreadable files."""
         for file, before in self._planned.items() if is_done else ():
             if positions.get(file) != before:
                 self._delays.pop(file, None)
@@ -438,8 +400,7 @@ class FileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [waiting for waiting in found if self._is_readable(waiting, delayed, blocked)]
 
     def _is_readable(self, waiting: WaitingFile, delayed: Container[tuple[str, str]], blocked: BlockedFeeds) -> bool:
-        """Whether to read a file now: it did not arrive too late, is not delayed, and follows no delayed version of its
-        feed."""
+        """Whether to read a file now: it is not late, delayed, or after a delayed version of its feed."""
         file = waiting.source, waiting.file
         if blocked.has(waiting) or (self._available is not None and file not in self._available):
             return False
@@ -480,7 +441,7 @@ class FileReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class RetryDelay:
-    """How many listings to skip a file that could not be read: twice as many after each attempt, up to MAX_SKIPS."""
+    """The number of listings that skip an unreadable file: doubles with each attempt, up to MAX_SKIPS."""
 
     def __init__(self) -> None:
         self._skips = self._left = 0
@@ -489,16 +450,13 @@ class RetryDelay:
         self._skips = self._left = min(max(1, 2 * self._skips), MAX_SKIPS)
 
     def is_over(self) -> bool:
-        """Whether it is time for another attempt. Must be called once in each listing."""
+        """Whether to retry. Must be called once in each listing."""
         self._left -= 1
         return self._left < 0
 
 
 def _read(tail: Tail, split: Split) -> Iterator[ReadItem[InputItem]]:
-    """The items of a split. After LARGE bytes of XML the rest is left to the next micro-batch.
-
-    Raises OSError if the file cannot be read.
-    """
+    """Yields the items of a split, up to LARGE bytes of XML. Raises OSError if the file is unreadable."""
     start = Offset(split.source, split.file, split.start, split.start_fingerprint)
     reads, lines = split.end != NOTED, split.end != ALL_READ
     waiting = WaitingFile(reads, 0, split.source, split.file, Path(split.path), tail, start, None, lines=lines)
@@ -514,7 +472,7 @@ def _read(tail: Tail, split: Split) -> Iterator[ReadItem[InputItem]]:
 
 
 def file_source(source: FileSource, positions: Callable[[], Positions], plans: Path) -> type[DataSource]:
-    """The data source for `readStream`. Executors must see the files under the same paths."""
+    """Returns the data source for `readStream`. Executors must see the files under the same paths."""
 
     class Files(DataSource):
         @classmethod
@@ -531,7 +489,7 @@ def file_source(source: FileSource, positions: Callable[[], Positions], plans: P
 
 
 class StoredPositions:
-    """Returns the offsets that the last batch of a store has committed. Reads them only when they have changed."""
+    """Returns a store's committed offsets, read by another process; rereads them only after changes."""
 
     def __init__(self, state: Path) -> None:
         self._state = state.absolute()
@@ -556,15 +514,12 @@ _COLUMNS = ("value", "id", "stream", "time")
 
 
 def values_frame(session: SparkSession, source: str, options: Mapping[str, str], max_document: int | None) -> DataFrame:
-    """The documents of a streaming source as rows of `ROWS`. Documents of more than `max_document` bytes are rejects.
+    """Returns the documents of a streaming source as rows of `ROWS`, without offsets, which Spark stores itself.
+    Documents of more than `max_document` bytes are rejects. Raises SourceError.
 
-    The rows have no offsets: Spark keeps those of such sources itself. A document in XML has
-
-    - as id the column `id`, else `topic/partition/offset`, which Kafka gives, else a hash;
-    - as stream the column `stream`, else the `topic`, else S;
-    - as time the column `time`, else the `timestamp`, else the time of reading.
-
-    A JSON record contains all these itself. Raises SourceError.
+    The id of an XML document is the column `id`, else Kafka's `topic/partition/offset`, else a hash; its stream is the
+    column `stream`, else the `topic`, else S; its time is the column `time`, else the `timestamp`, else the time of
+    reading. A JSON record contains all these.
     """
     try:
         frame = session.readStream.format(source).options(**options).load()
@@ -576,7 +531,7 @@ def values_frame(session: SparkSession, source: str, options: Mapping[str, str],
 
 
 def rows_frame(frame: DataFrame, source: str, max_document: int | None) -> DataFrame:
-    """A data frame as rows of `ROWS`. Raises SourceError if none of its columns holds documents."""
+    """Returns a data frame as rows of `ROWS`. Raises SourceError if no column holds documents."""
     value = next((name for name in VALUES if name in frame.columns), None)
     if value is None:
         hint = f"it has {', '.join(frame.columns) or 'none'}"
@@ -616,7 +571,7 @@ def _rows(
 def _item(
     value: bytes, id: str | None, stream: str | None, time: int | None, source: str, is_number: bool
 ) -> Document | Reject:
-    """The document or reject of a row. `is_number` says whether the column of the time is numeric."""
+    """Returns the document or reject of a row. `is_number`: the time column is numeric."""
     read_at = now_us() if time is None else time
     name = id or blake2b(value + str(time).encode(), digest_size=16).hexdigest()
     if value.lstrip().startswith(b"{"):
@@ -657,7 +612,7 @@ PLANS = "plans"
 
 @dataclass(frozen=True, slots=True)
 class ValueSource:
-    """A streaming source of Spark: its name, its options, and the largest document that is accepted, in bytes."""
+    """A streaming source of Spark: name, options, and maximum size of a document in bytes."""
 
     name: str
     options: Mapping[str, str] = field(default_factory=dict)
@@ -667,11 +622,8 @@ class ValueSource:
 def streaming_frame(
     session: SparkSession, source: FileSource | ValueSource, state: Path, checkpoint: Path
 ) -> DataFrame:
-    """A streaming data frame of `mmqjp.spark.source.ROWS`, in a new session.
-
-    `state` is the directory of an existing store, `checkpoint` the directory where Spark keeps the state of the query.
-    Raises SourceError.
-    """
+    """Returns a streaming data frame of `mmqjp.spark.source.ROWS`, in a new session. `state` is the directory of an
+    existing store, `checkpoint` Spark's directory for the query's state. Raises SourceError."""
     own = session.newSession()
     if isinstance(source, ValueSource):
         own.conf.set("spark.sql.streaming.schemaInference", "true")

@@ -1,1 +1,1 @@
-"""Outputs as Atom feeds with archives: the documents, their links and keys, over HTTP and as files."""
+"""Outputs as Atom feeds with archives, over HTTP and as files: documents, links and keys."""

@@ -1,15 +1,7 @@
-"""Atom documents (RFC 4287) of entries: a feed, and archives of it (RFC 5005).
-
-Archives of a feed by number. The archive `k` has the outputs with 100k <= `seq` < 100k + 100, once all of these are
-committed. It never changes.
-
-The Atom entry of an output: one line of XML, the same whenever it is made.
-
-Links of feeds: a key in the address lets readers in, and each link can be revoked by itself.
-
-A key is a digest of a secret of the state, of what the feed is of, and of how often the link was revoked. No table has
-it.
-"""
+"""Atom documents (RFC 4287) of outputs: a feed and its archives (RFC 5005). Archive `k` has the outputs with 100k <=
+`seq` < 100k + 100 once all are committed, and never changes. An entry is one line of XML, always the same for an
+output. Links grant access by a key in the address: a digest of a secret of the state, the feed, and the number of
+revocations, stored in no table."""
 
 from __future__ import annotations
 
@@ -35,24 +27,22 @@ from mmqjp.present.item import IN_UTC, ShownItem, ShownMatch, fact_text, reason_
 from mmqjp.process import printable_line
 
 SIZE = 100
-"""So many numbers of outputs, of all queries, belong to an archive."""
+"""Output numbers, of all queries, per archive."""
 
 NEWEST = 50
-"""So many of the newest outputs stand in a feed, and all that are in no archive."""
+"""Newest outputs in a feed, besides all that are in no archive."""
 
 
 def archive_of(seq: int) -> int:
-    """Returns the number of the archive that an output belongs to."""
     return seq // SIZE
 
 
 def archive_range(archive: int) -> range:
-    """Returns the numbers of the outputs that belong to an archive."""
     return range(archive * SIZE, (archive + 1) * SIZE)
 
 
 def unarchived_from(last_seq: int) -> int:
-    """Returns the first number that is in no archive yet, given the last one that is committed."""
+    """Returns the first number in no archive, given the last committed one."""
     return archive_of(last_seq + 1) * SIZE
 
 
@@ -64,19 +54,19 @@ _ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "\t": "&#9;",
 
 @dataclass(frozen=True, slots=True)
 class AtomEntry:
-    """An entry: when its output was committed, in microseconds, and a line of XML without its end."""
+    """An entry: the commit time of its output, in microseconds, and a line of XML without its end."""
 
     committed_at: int
     xml: str
 
     @property
     def id(self) -> str:
-        """The id. Outputs have the same if a query was removed and registered again, and told something again."""
+        """The id. An output of a query that was registered again may repeat it."""
         return self.xml.partition("<id>")[2].partition("</id>")[0]
 
 
 def entry_of(match: ShownMatch, committed_at: int) -> AtomEntry:
-    """Returns the entry of an output. It has no markup but ours, whatever the documents hold."""
+    """Returns the entry of an output. Markup in documents is escaped."""
     output = match.output
     parts = [
         f"<id>{_uuid(output.id)}</id>",
@@ -102,7 +92,7 @@ def escape_xml(text: str) -> str:
 
 
 def timestamp(microseconds: int) -> str:
-    """Returns a time as RFC 3339 has it, the nearest one of the years 1 to 9999."""
+    """Returns an RFC 3339 time, clamped to the years 1 to 9999."""
     try:
         moment = EPOCH + timedelta(microseconds=microseconds)
     except OverflowError:
@@ -115,7 +105,7 @@ def _uuid(id: str) -> str:
 
 
 def _title(match: ShownMatch) -> str:
-    """The title of the first item that is still stored; else the query, and the values that it selects."""
+    """The title of the first item still stored, else the query and its selected values."""
     kept = next((item.title for item in match.items if item.is_kept and item.title), None)
     shown = ", ".join(text for _, text in match.selected)
     query = printable_line(match.output.query)
@@ -128,7 +118,6 @@ def _links(match: ShownMatch) -> Iterator[str]:
 
 
 def _content(match: ShownMatch) -> str:
-    """The content as HTML: a list of the values and the items."""
     rows = [(name, escape_xml(text)) for name, text in values(match)]
     rows += [
         ("because", escape_xml(fact_text(fact))) for fact in (reason_facts(match) if match.reason is not None else ())
@@ -156,8 +145,8 @@ HISTORY = "http://purl.org/syndication/history/1.0"
 
 @dataclass(frozen=True, slots=True)
 class AtomFeed:
-    """What all documents of a feed share. `address` is that of the feed, `id` and `title` its own for good, and
-    `since` the time, in microseconds, that it was last changed if it has no entries."""
+    """What all documents of a feed share. `address` is the feed's, `id` and `title` are permanent; without entries,
+    `since` is its last change, in microseconds."""
 
     id: str
     title: str
@@ -166,19 +155,18 @@ class AtomFeed:
 
 
 def feed_document(feed: AtomFeed, entries: Sequence[AtomEntry], prev_archive: str | None) -> bytes:
-    """Returns the feed with some entries, newest first. `prev_archive` is the address of the newest archive, if there
-    is any."""
+    """Returns the feed, newest entries first. `prev_archive` is the newest archive's address."""
     return _document(feed, entries, [("self", feed.address), *_previous(prev_archive)], archive=False)
 
 
 def archive_document(feed: AtomFeed, entries: Sequence[AtomEntry], address: str, prev_archive: str | None) -> bytes:
-    """Returns the archive at an address. `prev_archive` is the address of the archive before it, if there is any."""
+    """Returns the archive at an address. `prev_archive` is the previous archive's address."""
     links = [("self", address), ("current", feed.address), *_previous(prev_archive)]
     return _document(feed, entries, links, archive=True)
 
 
 def _once(entries: Sequence[AtomEntry]) -> Iterator[str]:
-    """Yields the entries as XML, of those with the same id the first."""
+    """Yields entries as XML, the first of those with the same id."""
     known = set()
     for entry in entries:
         if entry.id not in known:
@@ -213,27 +201,26 @@ def _document(
 
 
 SECRETS, SECRET_FILE = "secrets", ".links"
-"""The directory in a state that holds secrets, and the file there with that of the links. Its name is none that a sink
-could name."""
+"""The directory of secrets in a state, and the file with that of the links, a name that no sink can use."""
 
 BYTES = 32
-"""The number of bytes of the secret."""
+"""Size of the secret."""
 
 KEY_CHARACTERS = 22
-"""The characters of a key: more than 128 bits."""
+"""Length of a key: more than 128 bits."""
 
 SETTING = "feed-link:"
-"""The prefix of the settings that count how often a link was revoked."""
+"""Prefix of the settings that count revocations."""
 
 _OF = "query"
-"""What a feed is of. It is a part of all keys, ids and settings, which stay as they are."""
+"""The kind of feed: a permanent part of all keys, ids and settings."""
 
 _KEY = re.compile(rf"([\w-]{{{KEY_CHARACTERS}}})(?:\.([1-9][0-9]{{0,9}}))?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """Makes and checks the keys of links."""
+    """Creates and checks the keys of links."""
 
     secret: bytes
 
@@ -241,19 +228,17 @@ class Links:
         return "Links()"
 
     def key(self, name: str, revoked: int) -> str:
-        """Returns the key of a feed whose link was revoked some times."""
         digest = urlsafe_b64encode(self._digest("key", name, revoked)).decode()[:KEY_CHARACTERS]
         return f"{digest}.{revoked}" if revoked else digest
 
     def revoked_before(self, name: str, key: str) -> int | None:
-        """Returns how often the link of a feed had been revoked when a key was made; None if we did not make it. Takes
-        the same time whatever the key is."""
+        """Returns the number of revocations when a key was made; None if it is not ours. Takes constant time."""
         found = _KEY.fullmatch(key)
         revoked = int(found[2] or 0) if found else 0
         return revoked if hmac.compare_digest(self.key(name, revoked).encode(), key.encode()) else None
 
     def feed_id(self, name: str) -> str:
-        """Returns the id of a feed, which stays when its link is revoked."""
+        """Returns the id of a feed, which survives revocations."""
         return UUID(bytes=self._digest("id", name, 0)[:16], version=4).urn
 
     def _digest(self, use: str, name: str, revoked: int) -> bytes:
@@ -261,7 +246,7 @@ class Links:
 
 
 def load_feed_links(state: Path) -> Links:
-    """Returns the links of a state. Their secret is made if there is none. Raises StoreError, OSError."""
+    """Returns the links of a state, creating the secret if missing. Raises StoreError, OSError."""
     path = make_inside(state, SECRETS) / SECRET_FILE
     if not path.exists():
         _make(path)
@@ -286,12 +271,11 @@ def _make(path: Path) -> None:
 
 
 def setting_of(name: str) -> str:
-    """Returns the key of the setting that counts how often a link was revoked."""
     return f"{SETTING}{_OF}:{name}"
 
 
 def feed_path(key: str, name: str) -> str:
-    """Returns the path of a feed below the address of the site.
+    """Returns the path of a feed below the site's address.
 
     >>> feed_path("KEY", "a b/é")
     '/f/KEY/a%20b%2F%C3%A9.atom'

@@ -1,11 +1,6 @@
-"""Reads the entries of outputs of a store: their documents and values. Keeps them, since they do not change.
-
-Answers requests for feeds: which document, with which entity tag, and what has moved, is gone or was revoked.
-
-No server is here: a request is the path's parts and two headers, and an answer is a status, headers and bytes.
-
-Feeds of the queries of a store: which outputs stand in a feed and in its archives, read through a reader of SQL.
-"""
+"""Answers requests for Atom feeds of queries: path parts and two headers in; status, headers and bytes out. There are
+entity tags, and responses for moved, gone and revoked feeds. Outputs, archives and documents are read by SQL; entries
+are cached, as they do not change."""
 
 from __future__ import annotations
 
@@ -52,13 +47,13 @@ from mmqjp.syndication.atom import (
 from mmqjp.tables import lookup
 
 KEPT_CHARACTERS = 32 << 20
-"""Entries are kept until they have so many characters; then the oldest ones go."""
+"""Maximum size of cached entries, in characters; the oldest are evicted."""
 
 SQL_CHARACTERS = 80_000
-"""A question names ids of documents up to so many characters together."""
+"""Maximum characters of document ids in a SELECT."""
 
 MOST_TOGETHER = 200
-"""The most documents that are read at once, which may be long."""
+"""Maximum number of documents read together."""
 
 _Select = Callable[[str], pa.Table]
 """Returns the rows of SQL."""
@@ -71,8 +66,8 @@ _Output = tuple[int, int, int]
 
 
 class Delivered(NamedTuple):
-    """An output of a query, as the tables have it: an answer and who gets it; the answer is -1 for one of an earlier
-    format. Its number is between `first` and `last`."""
+    """An output of a query in the tables: an answer (-1: of an earlier format) and its recipient. Its number is between
+    `first` and `last`."""
 
     answer: int
     qid: int
@@ -81,7 +76,7 @@ class Delivered(NamedTuple):
 
 
 class EntryReader:
-    """Reads entries. Methods may be called in any thread."""
+    """Reads entries. Thread-safe."""
 
     def __init__(self, select: _Select, documents: RememberedDocuments | None = None) -> None:
         self._select, self._documents = select, documents or RememberedDocuments(select)
@@ -93,8 +88,8 @@ class EntryReader:
     def of(
         self, told: Sequence[Delivered], remembered: Mapping[tuple[int, int], tuple[AnswerRow, Member]] | None = None
     ) -> tuple[tuple[AtomEntry, ...], bool]:
-        """Returns the entries of outputs in their order, and whether they show all: documents, and when
-        outputs were committed, may be dropped. Outputs that are `remembered`, by answer and qid, are not asked for."""
+        """Returns the entries of outputs, in order, and whether they are complete: documents and commit times may be
+        deleted. `remembered` outputs, by answer and qid, are not read."""
         found = {key: kept for key in map(_key, told) if (kept := self._known(key)) is not None}
         known = {} if remembered is None else remembered
         new = [known[key[:2]] for key in map(_key, told) if key not in found and key[:2] in known]
@@ -121,7 +116,7 @@ class EntryReader:
     def _of_remembered(
         self, remembered: Sequence[tuple[AnswerRow, Member]]
     ) -> Iterator[tuple[AnswerRow, Member, AtomEntry, bool]]:
-        """Yields the entries of those outputs that are of queries without values, and whether they show all."""
+        """Yields the entries of outputs of queries without values, and whether they are complete."""
         some = [(answer, member) for answer, member in remembered if not self._selects(member)]
         records = self._documents.with_parts(
             docid for answer, _ in some for docids in answer.behind for docid in docids
@@ -143,7 +138,7 @@ class EntryReader:
         return known
 
     def _matches(self, told: Sequence[Delivered]) -> Iterator[tuple[Delivered, ShownMatch, int | None]]:
-        """Yields outputs without their items, and when they were committed; None if that is not stored any more."""
+        """Yields outputs without items, and their commit times (None: no longer stored)."""
         later = {(one.answer, one.qid): one for one in told if one.answer >= 0}
         earlier = {one.first: one for one in told if one.answer < 0}
         if later:
@@ -162,7 +157,6 @@ class EntryReader:
                 yield earlier[row["seq"]], ShownMatch(_output(row, row["id"], ""), ()), row["committed_at"]
 
     def _selecting(self, qids: set[int]) -> list[int]:
-        """Returns the queries that select values, instead of whole documents."""
         if unknown := qids - self._has_select.keys():
             for row in self._select(lookup.query_texts_sql(sorted(unknown))).to_pylist():
                 self._has_select[row["qid"]] = selects_values(row["text"], row["form"])
@@ -209,7 +203,7 @@ def _output(row: dict[str, Any], id: str, xml: str) -> Output:
 
 
 def _item(stream: str, id: str, t0: int, xml: str, is_cut: bool) -> ShownItem:
-    """What is shown of a document. One that is cut is read as far as it goes: titles and addresses stand first."""
+    """Returns an item. A truncated document is read as far as possible: titles and URLs come first."""
     if is_cut:
         beginning = etree.fromstring(xml.encode(), xml_parser(trusted=True, recover=True))
         xml = etree.tostring(beginning, encoding="unicode")
@@ -217,29 +211,29 @@ def _item(stream: str, id: str, t0: int, xml: str, is_cut: bool) -> ShownItem:
 
 
 MOST_ROWS, SECONDS = 100_000, 10.0
-"""The bounds of a question."""
+"""Limits of a SELECT."""
 
 MOST_NAMES = 2_000
-"""It is kept of so many names which outputs stand in their feeds."""
+"""Maximum number of names whose feeds are cached."""
 
 _MOST = NEWEST + SIZE
-"""The most outputs in a feed: fewer than SIZE are in no archive."""
+"""Maximum number of outputs in a feed: fewer than SIZE are in no archive."""
 
 
 class Reader(Protocol):
-    """Reads the tables of a store on DuckDB, or of one on Spark from its files."""
+    """Reads the tables of a store on DuckDB, or of a Spark store from its files."""
 
     def select(self, sql: str, limit: int, seconds: float) -> pa.Table:
-        """Returns the rows of a SELECT. It may have up to `limit` rows and take so many seconds."""
+        """Returns up to `limit` rows of a SELECT within `seconds`."""
 
     def version(self) -> object:
-        """Returns something that is another once there is a newer batch."""
+        """Returns a value that changes with each batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class FeedContents:
-    """What stands in the feed of a query, the newest first, and the number of the newest archive, None if there is
-    none. `since` is when the query was first added, in microseconds."""
+    """The contents of a query's feed, newest first, and the number of the newest archive (None: none). `since` is when
+    the query was first added, in microseconds."""
 
     entries: tuple[AtomEntry, ...]
     archive: int | None
@@ -248,8 +242,8 @@ class FeedContents:
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """What stands in an archive, the newest first. `more` says that others may come before it: its number is not 0, and
-    it is not the empty one that ends the chain."""
+    """The contents of an archive, newest first. `more`: earlier archives may follow, as its number is not 0 and it is
+    not the empty end of the chain."""
 
     entries: tuple[AtomEntry, ...]
     more: bool
@@ -258,21 +252,21 @@ class Archived:
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """An archive is empty. The nearest one before it that is not has this number."""
+    """An archive is empty; this is the nearest earlier one that is not."""
 
     archive: int
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveGone:
-    """Something that stood in an archive was dropped."""
+    """An output of an archive was deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Heading:
-    """What holds for all feeds at a version: the number of the last output that was ever committed, and the greatest
-    that is stored. `drops` is another number once something was dropped: it is negative if the outputs were remembered.
-    `stored` counts what is there, if it was asked for."""
+    """A version's data for all feeds: the number of the last output ever committed, and the greatest stored. `drops`
+    changes after deletions; it is negative if outputs came from the cache. `stored` counts the outputs, if requested.
+    """
 
     version: object
     last_seq: int
@@ -283,8 +277,8 @@ class _Heading:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """A feed as of a heading: the newest outputs of a query, as many as may be needed, of which the first `count` stand
-    in it; the number of the newest archive; and when the query was first added."""
+    """A feed as of a heading: the newest outputs, the first `count` of which are in it; the newest archive's number;
+    and when the query was first added."""
 
     heading: _Heading
     told: list[Delivered]
@@ -294,7 +288,7 @@ class _Kept:
 
 
 class StoreFeeds:
-    """The feeds of the queries of a store. Methods may be called in any thread, and raise what the reader raises."""
+    """The feeds of a store's queries. Thread-safe; methods raise what the reader raises."""
 
     def __init__(self, reader: Reader, recent: RecentAnswers | None = None) -> None:
         self._reader, self._recent = reader, recent
@@ -306,8 +300,7 @@ class StoreFeeds:
         self._revoked: tuple[object, dict[str, int]] | None = None
 
     def newest(self, name: str) -> FeedContents | None:
-        """Returns what stands in the feed of a query: the newest NEWEST outputs, and all that are in no archive. None
-        if no query ever had the name."""
+        """Returns a query's feed: the newest NEWEST outputs, and all in no archive. None if the name never existed."""
         found = None if self._recent is None else self._recent.of_feed(name, _MOST)
         kept = self._remembered(name, found) or self._as_of(name, self._current())
         if kept is None:
@@ -317,7 +310,7 @@ class StoreFeeds:
         return FeedContents(entries, kept.archive, kept.since)
 
     def archive(self, name: str, number: int) -> Archived | Earlier | ArchiveGone | None:
-        """Returns an archive of a query. None if there is no such query, or not yet such an archive."""
+        """Returns an archive. None if there is no such query, or no such archive yet."""
         numbers, heading = archive_range(number), self._current()
         if number < 0 or numbers.stop > heading.last_seq + 1 or (since := self._since(name)) is None:
             return None
@@ -331,11 +324,9 @@ class StoreFeeds:
         return Archived(entries, number > 0, since) if is_whole else ArchiveGone()
 
     def look(self) -> None:
-        """Reads which links were revoked, unless there is nothing newer."""
         self._revoked_links()
 
     def revoked(self, name: str) -> int:
-        """Returns how often the link of a feed was revoked."""
         return self._revoked_links().get(setting_of(name), 0)
 
     def _revoked_links(self) -> dict[str, int]:
@@ -364,7 +355,6 @@ class StoreFeeds:
         return self._made(name, heading, told, found.since, known)
 
     def _as_of(self, name: str, heading: _Heading) -> _Kept | None:
-        """Returns the outputs in a feed. Reads those that are new since it was asked for."""
         with self._lock:
             known = self._kept.get(name)
         if known is not None and known.heading == heading:
@@ -378,7 +368,6 @@ class StoreFeeds:
         return self._made(name, heading, told, since, known)
 
     def _made(self, name: str, heading: _Heading, told: list[Delivered], since: int, known: _Kept | None) -> _Kept:
-        """Returns and keeps a feed with its newest outputs, given what was known of it."""
         begin = unarchived_from(heading.last_seq)
         count = self._count(name, told, begin, heading.greatest + 1)
         is_same = known is not None and known.heading.drops == heading.drops
@@ -395,7 +384,7 @@ class StoreFeeds:
         return found
 
     def _count(self, name: str, told: list[Delivered], begin: int, end: int) -> int:
-        """Returns how many of the newest outputs stand in a feed: NEWEST, or all with `begin` <= seq < `end`."""
+        """Returns how many of the newest outputs are in a feed: NEWEST, or all with `begin` <= seq < `end`."""
         later = sum(one.first >= begin for one in told)
         parted = next((one.first for one in told[NEWEST:] if one.first < begin <= one.last), None)
         if parted is not None:  # a group that is archived in part: its outputs are numbered
@@ -405,7 +394,7 @@ class StoreFeeds:
         return max(NEWEST, later)
 
     def _archive_before(self, name: str, told: list[Delivered], begin: int) -> int | None:
-        """Returns the number of the newest archive that is not empty."""
+        """Returns the number of the newest non-empty archive."""
         newest = next((one for one in told if one.first < begin), None)
         if newest is None:
             return None  # there are fewer new outputs than were looked for, so that is all
@@ -423,7 +412,7 @@ class StoreFeeds:
         return None if self._recent is None else self._recent.numbers(name, group)
 
     def _seq_before(self, name: str, before: int) -> int | None:
-        """Returns the greatest number of an output of a query below a number, or another of the same archive."""
+        """Returns the greatest output number of a query below a number, or another in the same archive."""
         while told := self._told(lookup.newest(name, -1, before, 1)):
             (one,) = told
             if one.last < before and archive_of(one.first) == archive_of(one.last):
@@ -437,7 +426,6 @@ class StoreFeeds:
     # ------------------------------------------------------------ questions
 
     def _current(self) -> _Heading:
-        """Returns the heading of the newest version."""
         version = self._reader.version()
         with self._lock:
             known = self._heading
@@ -465,7 +453,7 @@ class StoreFeeds:
 
 
 def _last_seq(greatest: int, numbers: str | None) -> int:
-    """The number of the last output that was ever committed, given the greatest one that is stored."""
+    """The number of the last output ever committed, given the greatest stored one."""
     noted: list[int] = json.loads(numbers or "[]")
     return max([greatest, *(number - 1 for number in noted[3:4])])
 
@@ -478,8 +466,8 @@ _FOR_GOOD = "private, max-age=31536000, immutable"
 
 @dataclass(frozen=True, slots=True)
 class FeedRequest:
-    """A request for the feed of a query, or for its archive of a number. `if_none_match` and `if_modified_since` are
-    the headers of these names, "" if they are missing."""
+    """A request for a query's feed, or an archive by number. `if_none_match` and `if_modified_since` are these headers,
+    "" if missing."""
 
     key: str
     name: str
@@ -490,7 +478,7 @@ class FeedRequest:
 
 @dataclass(frozen=True, slots=True)
 class FeedResponse:
-    """The answer to a request. HEAD has the same without the body."""
+    """A response; HEAD omits the body."""
 
     status: int
     headers: Mapping[str, str]
@@ -499,8 +487,7 @@ class FeedResponse:
 
 @dataclass(frozen=True, slots=True)
 class FeedPages:
-    """Answers requests. `url` is the address of the site, without a slash at its end, and `now` the clock in
-    microseconds."""
+    """Answers requests. `url` is the site's address without a final slash, `now` the clock in microseconds."""
 
     feeds: StoreFeeds
     links: Links
@@ -508,7 +495,7 @@ class FeedPages:
     now: Callable[[], int]
 
     def answer(self, request: FeedRequest) -> FeedResponse:
-        """Returns the answer. Raises what the reader of the feeds raises."""
+        """Raises what the reader of the feeds raises."""
         made_at = self.links.revoked_before(request.name, request.key)
         if made_at is None:
             return _error(404, "there is no feed at this address")
@@ -550,7 +537,7 @@ class FeedPages:
 
 
 def is_unchanged(request: FeedRequest, tag: str, modified: str | None) -> bool:
-    """Returns whether the reader has a document already, by its entity tag or, if it names none, by its date."""
+    """Whether the client has the document, by entity tag or, without one, by date."""
     if request.if_none_match:
         known = [one.strip().removeprefix("W/") for one in request.if_none_match.split(",")]
         return tag in known or "*" in known
@@ -558,7 +545,7 @@ def is_unchanged(request: FeedRequest, tag: str, modified: str | None) -> bool:
 
 
 def http_date(microseconds: int) -> str | None:
-    """Returns a time as HTTP has it, to the second; None outside of the years 1 to 9999."""
+    """Returns an HTTP date, to the second; None outside of the years 1 to 9999."""
     try:
         return format_datetime(datetime.fromtimestamp(microseconds // SECOND, UTC), usegmt=True)
     except (OverflowError, ValueError, OSError):
@@ -570,10 +557,7 @@ def _modified(entries: tuple[AtomEntry, ...], since: int) -> int:
 
 
 def _document(request: FeedRequest, document: bytes, modified: int, caching: str, now: int) -> FeedResponse:
-    """A document, or the news that it is the known one.
-
-    In the second of a commit there may be another one, which the date would not tell apart: it is left out.
-    """
+    """Returns a document or 304. Omits the date in the second of a commit, when it is ambiguous."""
     tag = f'"{sha256(document).hexdigest()[:32]}"'
     date = http_date(modified) if modified // SECOND < now // SECOND else None
     headers = {"ETag": tag, "Cache-Control": caching} | ({} if date is None else {"Last-Modified": date})

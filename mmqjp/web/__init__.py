@@ -1,1 +1,1 @@
-"""The page and its JSON API: what `mmqjp serve` shows."""
+"""The page and its JSON API, served by `mmqjp serve`."""

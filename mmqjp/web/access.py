@@ -1,7 +1,5 @@
-"""Who may use the page: whoever has the token of the state, a code for one use, or a cookie that came of either.
-
-The names under which a browser may know the site. Others are refused: a page elsewhere could rebind its own name.
-"""
+"""Who may use the page: whoever has the token of the state, a single-use code, or a cookie obtained by either. Also
+checks the host names that requests may use, against DNS rebinding."""
 
 from __future__ import annotations
 
@@ -27,22 +25,22 @@ from join_stage.store.protocol import StoreError
 from mmqjp.syndication.atom import SECRETS
 
 TOKEN = "token"
-"""The file with the token, in the directory of a state that holds secrets."""
+"""The file with the token, in the state's directory of secrets."""
 
 BYTES = 32
-"""The number of random bytes of a token or a code."""
+"""Random bytes of a token or code."""
 
 SHORTEST = 20
-"""A token with fewer characters was not made here, and could be guessed."""
+"""A shorter token, in characters, was not made here and could be guessed."""
 
 COOKIE_SECONDS = 30 * 24 * 3600
-"""For so long a browser stays logged in."""
+"""Lifetime of a login."""
 
 ATTEMPTS, ATTEMPTS_SECONDS = 10, 60.0
-"""So many wrong tokens from one address in so many seconds; after that wrong ones are not even counted."""
+"""Maximum number of wrong tokens from an address within a number of seconds; further ones are not even counted."""
 
 MOST_ADDRESSES = 1000
-"""The number of addresses whose wrong tokens are counted."""
+"""Maximum number of addresses whose wrong tokens are counted."""
 
 Seconds = Callable[[], float]
 """Returns the seconds since 1970."""
@@ -58,7 +56,7 @@ class TooManyAttempts(OperationalError, RuntimeError):
 
 
 def token_of(state: Path) -> str:
-    """Returns the token of a state, which is made if there is none. Raises StoreError, OSError."""
+    """Returns the token of a state, creating it if missing. Raises StoreError, OSError."""
     path = make_inside(state, SECRETS) / TOKEN
     if not path.exists():
         draft = path.with_name(f".{TOKEN}.{os.getpid()}.{secrets.token_hex(4)}")
@@ -78,10 +76,8 @@ def token_of(state: Path) -> str:
 
 
 class Access:
-    """Checks tokens, codes and cookies. Without a token everybody may use the page.
-
-    `cookie` is the name of the cookie: pages on other ports of a host share its cookies.
-    """
+    """Checks tokens, codes and cookies. Without a token, access is open. `cookie` is the cookie's name, as pages on
+    other ports of a host share its cookies."""
 
     def __init__(self, token: str | None, cookie: str = "mmqjp", *, clock: Seconds = time.time) -> None:
         self._token, self.cookie, self._clock = token, cookie, clock
@@ -92,22 +88,21 @@ class Access:
 
     @property
     def is_open(self) -> bool:
-        """Whether everybody may use the page."""
         return self._token is None
 
     def make_code(self) -> str:
-        """Returns a new code, which can be used once."""
+        """Returns a new single-use code."""
         code = secrets.token_urlsafe(BYTES)
         with self._lock:
             self._codes.add(_digest(code))
         return code
 
     def link(self, url: str) -> str:
-        """Returns a link to the page at `url`. It can be used once to log in, if that is needed at all."""
+        """Returns a link to the page at `url` that logs in once, if needed."""
         return url if self.is_open else f"{url.rstrip('/')}/login?code={quote(self.make_code())}"
 
     def use_code(self, code: str) -> bool:
-        """Returns whether a code is right. It is wrong from then on."""
+        """Checks a code and invalidates it."""
         with self._lock:
             if (digest := _digest(code)) in self._codes:
                 self._codes.remove(digest)
@@ -115,7 +110,7 @@ class Access:
         return False
 
     def is_token(self, text: str, address: str) -> bool:
-        """Returns whether a text from a client's address is the token. Raises TooManyAttempts."""
+        """Whether a text sent from a client's address is the token. Raises TooManyAttempts."""
         if self._token is not None and hmac.compare_digest(_digest(text), _digest(self._token)):
             return True  # however many wrong ones came from there: many may share an address
         now = self._clock()
@@ -130,12 +125,11 @@ class Access:
         return False
 
     def make_cookie(self) -> str:
-        """Returns the value of a cookie: when it ends, and a digest of that."""
         end = str(int(self._clock()) + COOKIE_SECONDS)
         return f"{end}.{self._sign(end)}"
 
     def is_cookie(self, value: str) -> bool:
-        """Returns whether a value is that of a cookie from here which has not ended."""
+        """Whether a cookie's value is ours and has not expired."""
         end, _, digest = value.partition(".")
         if not (end.isascii() and end.isdecimal() and len(end) < 20):
             return False
@@ -155,24 +149,21 @@ _HOST = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,253})(?::
 
 
 def is_loopback(host: str) -> bool:
-    """Returns whether a host is this machine alone."""
     address = _address(host)
     return host == "localhost" or (address is not None and address.is_loopback)
 
 
 @dataclass(frozen=True, slots=True)
 class Hosts:
-    """The hosts that requests may name: those of the address where the server listens, and of the public URL.
-
-    Where it listens on every address of the machine, any address of digits is one: names cannot be rebound to those.
-    """
+    """The hosts that requests may name: those of the listening address and of the public URL. When listening on all
+    addresses, any IP address is allowed, as these cannot be rebound."""
 
     host: str
     port: int
     public_url: str = ""
 
     def has(self, header: str) -> bool:
-        """Returns whether the header Host, or the host and port of an Origin, is one of them."""
+        """Whether a Host header, or host and port of an Origin, is allowed."""
         if self.public_url and header.lower() == urlsplit(self.public_url).netloc.lower():
             return True
         if (parts := _HOST.fullmatch(header)) is None or int(parts["port"] or HTTP_PORT) != self.port:
@@ -186,7 +177,6 @@ class Hosts:
         return host == self.host.lower() or is_loopback(host)
 
     def is_origin(self, origin: str) -> bool:
-        """Returns whether the header Origin names one of them."""
         scheme, _, host = origin.partition("://")
         return scheme in ("http", "https") and self.has(host)
 

@@ -1,4 +1,4 @@
-"""Stands before all pages: judges hosts, origins, sizes and who asks, and sets the headers of every response."""
+"""ASGI middleware before all pages: checks hosts, origins, sizes and authentication; sets response headers."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from mmqjp.web.access import ATTEMPTS_SECONDS, Access, Hosts, TooManyAttempts
 from mmqjp.web.site import API, STATIC, plain_error_response
 
 OPEN = ("/login", "/healthz")
-"""The pages that need no token."""
+"""Paths that need no token."""
 
 OPEN_BELOW = (STATIC, "/f/")
-"""What is below these needs no token: files without data, and feeds, whose addresses have keys."""
+"""Prefixes that need no token: static files, and feeds, whose addresses have keys."""
 
 DATA = (API, "/sql/answer")
-"""What is below these is for scripts and downloads from here: no page elsewhere may make a browser ask for it."""
+"""Prefixes for scripts and downloads of this site, refused to requests from other pages."""
 
 ELSEWHERE = ("cross-site", "same-site")
-"""What browsers say of requests that come from other pages (Sec-Fetch-Site)."""
+"""Values of Sec-Fetch-Site for requests from other pages."""
 
 SAFE = frozenset(("GET", "HEAD", "OPTIONS"))
 """The methods that change nothing."""
 
 LARGEST = 1 << 20
-"""The largest body of a request, in bytes."""
+"""Maximum size of a request body, in bytes."""
 
 BODY_SECONDS = 30.0
-"""The longest time that the body of a request may take to come."""
+"""Time limit for receiving a request body."""
 
 POLICY = "; ".join((
     "default-src 'none'", "style-src 'self'", "script-src 'self'", "img-src 'self' data:", "connect-src 'self'",
@@ -48,11 +48,11 @@ HEADERS = {
 }
 
 PRIVATE = "private, no-cache"
-"""What pages say about caches, unless they say something else."""
+"""The default Cache-Control of pages."""
 
 
 class _BadBody(Exception):
-    """The body of a request is larger than allowed, or did not come in time."""
+    """A request body is too large, or too slow."""
 
     def __init__(self, status: int) -> None:
         super().__init__(status)
@@ -60,12 +60,11 @@ class _BadBody(Exception):
 
 
 def needs_no_token(path: str) -> bool:
-    """Returns whether everybody may have a page."""
     return path in OPEN or path.startswith(OPEN_BELOW)
 
 
 class Guard:
-    """An ASGI app around another. What it lets through is allowed."""
+    """ASGI middleware that passes on allowed requests only."""
 
     def __init__(
         self, app: ASGIApp, access: Access, hosts: Hosts, *, largest: int = LARGEST, seconds: float = BODY_SECONDS
@@ -95,7 +94,6 @@ class Guard:
             await response(scope, receive, sender.send)
 
     def _complaint(self, path: str, error: _BadBody) -> Response:
-        """What to answer to a request whose body cannot be read to its end."""
         text = (
             f"a request has at most {self._largest:,} bytes" if error.status == 413 else "the request came too slowly"
         )
@@ -104,7 +102,7 @@ class Guard:
         return response
 
     def _refusal(self, scope: Scope) -> Response | None:
-        """What to answer to a request that is refused; None if it is not."""
+        """Returns the response to a refused request; None if it is allowed."""
         headers, path = Headers(scope=scope), scope["path"]
         if len(headers.getlist("host")) != 1 or not self._hosts.has(headers["host"]):
             return plain_error_response(
@@ -135,8 +133,8 @@ class Guard:
         return _unauthorized(path, "the token is wrong: it is in the file secrets/token of the state directory")
 
     def _comes_from_here(self, headers: Headers, has_bearer: bool) -> bool:
-        """Whether a request that changes something comes from a page of this site, or not from a browser. Browsers send
-        at least one of the two headers with a form; scripts send a token, and neither."""
+        """Whether a changing request comes from a page of this site or no browser. Browsers send at least one of the
+        two headers with a form; scripts send a token and neither."""
         site, origin = headers.get("sec-fetch-site"), headers.get("origin")
         if site is not None:
             return site in ("same-origin", "none")
@@ -150,8 +148,8 @@ class Guard:
 
 
 class _Sender:
-    """Sends a response with the headers that every response has. None is sent for a body that cannot be read: whoever
-    reads it may take that for other errors."""
+    """Sends a response with the common headers; sends none once the body is unreadable, as the app may mistake that for
+    other errors."""
 
     def __init__(self, send: Send, body: _Body) -> None:
         self._send, self._body, self.begun = send, body, False
@@ -169,7 +167,7 @@ class _Sender:
 
 
 class _Body:
-    """Receives the body of a request, up to a size and within a time."""
+    """Receives a request body, limited in size and time."""
 
     def __init__(self, receive: Receive, largest: int, seconds: float) -> None:
         self._receive, self._left, self._seconds = receive, largest, seconds
@@ -205,7 +203,7 @@ def _bearer(headers: Headers) -> str | None:
 
 
 def _log_in(scope: Scope) -> Response:
-    """Sends a browser to the page where one logs in, and from there back. A script gets an error."""
+    """Redirects a browser to the login page, and from there back. Scripts get an error."""
     path = scope["path"]
     if path.startswith(API):
         return _unauthorized(path, "send the header Authorization: Bearer TOKEN")

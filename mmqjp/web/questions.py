@@ -1,8 +1,6 @@
-"""Questions of the process that serves the page to the process that holds the store on DuckDB, over a pipe.
-
-Python runs one thread at a time: pages made in the engine's process would take their turns from it, and wait for each.
-So pages are made elsewhere, and only SQL is run here. A message is a number, an object of JSON, and the rows in Arrow.
-"""
+"""SQL questions of the process that serves the page to the process that holds the DuckDB store, over a pipe. Pages are
+rendered in another process because of Python's global lock; only SQL runs in the engine's. A message is a number, a
+JSON object, and rows in Arrow."""
 
 from __future__ import annotations
 
@@ -26,17 +24,17 @@ from mmqjp.service.sql_question import MAX_BYTES, MonotonicClock
 from mmqjp.web.readers import RUNNING, Busy, CursorReader, TooSlow
 
 GRACE = 10.0
-"""So many seconds more than its own a question waits for its answer."""
+"""Extra seconds that a question waits for its answer."""
 
 LOOK = 0.1
-"""Seconds between two looks for a newer batch."""
+"""Seconds between two polls for a newer batch."""
 
 EVERY = 1.0
-"""Newer batches are told so many seconds apart at least. A page may be as old as that: each new number has pages made
-anew, beside an engine that may commit many times a second."""
+"""Minimum seconds between two announcements of newer batches, and so the maximum age of a page: each one invalidates
+all pages, and an engine may commit many times a second."""
 
 LARGEST = MAX_BYTES + (16 << 20)
-"""The largest message, in bytes."""
+"""Maximum size of a message, in bytes."""
 
 _HEAD = struct.Struct("<QI")
 
@@ -62,17 +60,17 @@ def _read(message: bytes) -> tuple[int, dict[str, Any], memoryview]:
 
 
 class QuestionServer:
-    """Answers questions over a pipe, a few at a time, until the other end is closed."""
+    """Answers questions over a pipe, with limited concurrency, until the other end is closed."""
 
     def __init__(self, pipe: Connection, reader: CursorReader | None, clock: MonotonicClock = time.monotonic) -> None:
-        """Without a reader, it answers nothing, and only tells the other process that this one is there."""
+        """Without a reader, it only keeps the pipe open as a sign of life."""
         self._pipe, self._reader, self._clock = pipe, reader, clock
         self._lock = Lock()
         self._told: object = None
         self._told_at = float("-inf")
 
     def run(self) -> None:
-        """Returns when the other process has closed its end, or ended."""
+        """Returns when the other process closes its end, or ends."""
         own, of_people = ThreadPoolExecutor(RUNNING, "mmqjp page"), ThreadPoolExecutor(1, "mmqjp page SQL")
         try:
             with suppress(EOFError, OSError):
@@ -95,7 +93,7 @@ class QuestionServer:
                 pool.shutdown(wait=False, cancel_futures=True)
 
     def _tell_version(self, number: int = 0) -> None:
-        """Tells the number of the next batch, if it was not told yet."""
+        """Announces the number of the next batch, if new."""
         now = self._clock()
         if now < self._told_at + EVERY and not number:
             return
@@ -105,7 +103,7 @@ class QuestionServer:
             self._send(_message(number, {"version": version}))
 
     def _tell_committed(self, number: int, mark: int) -> None:
-        """Tells what was committed since a mark: the rows of all tables one after the other."""
+        """Sends what was committed since a mark: the rows of all tables, in sequence."""
         found = None if self._reader is None else self._reader.committed(mark)
         if found is None or found.rows is None:
             self._send(_message(number, {"mark": None if found is None else found.mark, "sizes": None}))
@@ -138,7 +136,7 @@ class QuestionServer:
 
 
 class PipeReader:
-    """Reads the store of the process at the other end of a pipe. A `StoreReader`."""
+    """A `StoreReader` of the store at the other end of a pipe."""
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
@@ -150,7 +148,6 @@ class PipeReader:
         self._thread.start()
 
     def select(self, sql: str, limit: int, seconds: float, *, asked: bool = False, own: bool = False) -> pa.Table:
-        """Returns the rows of a SELECT."""
         question = {"sql": sql, "limit": limit, "seconds": seconds, "asked": asked, "own": own}
         said, rows = self._ask(question, 2 * seconds + GRACE)
         if (kind := said.get("error")) == "busy":
@@ -160,11 +157,10 @@ class PipeReader:
         return _unpacked(rows)
 
     def version(self) -> object:
-        """Returns the number of the next batch, as it was LOOK seconds ago."""
+        """Returns the number of the next batch, as of LOOK seconds ago."""
         return self._version
 
     def committed(self, mark: int) -> Committed | None:
-        """Returns what was committed since a look."""
         said, rows = self._ask({"since": mark}, GRACE)
         if said["mark"] is None or said["sizes"] is None:
             return None if said["mark"] is None else Committed(said["mark"], None)
@@ -173,16 +169,13 @@ class PipeReader:
         return Committed(said["mark"], told)
 
     def refresh(self) -> None:
-        """Asks for the number of the next batch, after a change."""
         with suppress(StoreProcessGone, TooSlow):
             self._ask({}, GRACE)
 
     def wait(self) -> None:
-        """Returns when the other process has ended."""
         self._thread.join()
 
     def close(self) -> None:
-        """Closes this end."""
         with suppress(OSError), socket.socket(fileno=os.dup(self._pipe.fileno())) as end:
             end.shutdown(socket.SHUT_RDWR)  # to close it is not enough while a thread reads from it
         self._thread.join()

@@ -1,17 +1,6 @@
-"""How the page reads a store: in the process that holds it, from the files of Spark, or through the spool.
-
-Interrupts questions that take too long. One thread watches all: to start one for each would take as long as most.
-
-Keeps slow requests few, so that they leave enough threads for all other pages.
-
-Keeps what is made of a store until it changes: a bounded number of values, each for a version of what it shows.
-
-Keeps for a moment what the service answered, so that many visitors cost it one question.
-
-Shows a store as it was a moment ago while what is new in it is being read, so that no page waits for that.
-
-The outputs of a store by their numbers, which a site's reader reads.
-"""
+"""How the page reads a store: in the process that holds it, from Spark's files, or through the spool. Limits concurrent
+slow requests, interrupts questions at their deadlines by one shared thread, caches values per version and replies for a
+moment, and serves the previous version until new data is loaded (stale-while-revalidate)."""
 
 from __future__ import annotations
 
@@ -53,11 +42,11 @@ IDLE = 30.0
 """Seconds without a question after which the thread ends."""
 
 AGAIN = 0.5
-"""Seconds after which a question is interrupted again: it may have begun another statement since."""
+"""Seconds until a question is interrupted again, as it may have begun another statement."""
 
 
 class Deadlines:
-    """Questions that run. Methods may be called in any thread."""
+    """The running questions. Thread-safe."""
 
     def __init__(self) -> None:
         self._changed, self._deadlines = Condition(), dict[Question, float]()
@@ -65,7 +54,6 @@ class Deadlines:
         self._wakes_at = 0.0
 
     def add(self, question: Question, seconds: float) -> None:
-        """Has a question interrupted after so many seconds."""
         deadline = time.monotonic() + seconds
         with self._changed:
             self._deadlines[question] = deadline
@@ -77,12 +65,10 @@ class Deadlines:
                 self._changed.notify()
 
     def remove(self, question: Question) -> None:
-        """Is told that a question has ended."""
         with self._changed:
             self._deadlines.pop(question, None)
 
     def interrupt(self) -> bool:
-        """Interrupts all questions. Returns whether there were any."""
         with self._changed:
             running = list(self._deadlines)
         for question in running:
@@ -105,16 +91,16 @@ class Deadlines:
 
 
 SendCommand = Callable[[str, Mapping[str, Any]], Any]
-"""Puts a command to whoever holds the store and returns its result. Raises CommandError, StoreError, OSError."""
+"""Submits a command and returns its result. Raises CommandError, StoreError, OSError."""
 
 RUNNING = 1
-"""So many questions run at the same time: the engine works beside them, and each takes a processor from it."""
+"""Maximum number of concurrent questions, each of which takes a processor from the engine."""
 
 KEPT_SECONDS = 1.0
-"""For so long an answer of another process serves again, and the newest batch is taken to be the newest."""
+"""Seconds for which replies of another process, and the newest version, are cached."""
 
 KEPT_ANSWERS = 100
-"""The most answers of another process that are kept."""
+"""Maximum number of cached replies of another process."""
 
 
 class Busy(OperationalError, RuntimeError):
@@ -129,64 +115,59 @@ class TooSlow(OperationalError, TimeoutError):
 
 
 class StoreReader(Protocol):
-    """Reads the tables of a store. SQL is taken as untrusted, and judged as that of `mmqjp query` is, unless it is our
-    own."""
+    """Reads the tables of a store. SQL is untrusted, and judged as in `mmqjp query`, unless it is our own."""
 
     def select(self, sql: str, limit: int, seconds: float, *, asked: bool = False, own: bool = False) -> pa.Table:
-        """Returns the rows of a SELECT, as of one committed batch. It may have up to `limit` rows and take so many
-        seconds. `asked` are questions that people wrote: one at a time is answered, and pages never wait for it.
-        `own` are those that the page writes: they only read, and need not be judged.
-        Raises QuestionRefused for other SQL and for more rows, Busy, TooSlow and StoreError."""
+        """Returns the rows of a SELECT, as of one committed batch, up to `limit` rows within `seconds`. `asked` are
+        questions written by people: one runs at a time, and pages never wait for it. `own` are those of pages, which
+        need no check. Raises QuestionRefused for other SQL and for more rows, Busy, TooSlow and StoreError."""
 
     def version(self) -> object:
-        """Returns something that is another once there is a newer batch."""
+        """Returns a value that changes with each batch."""
 
     def committed(self, mark: int) -> Committed | None:
-        """Returns the rows that were committed to the tables FOLLOWED since a look that returned a mark, the last one.
-        None if it cannot tell."""
+        """Returns the rows committed to the tables FOLLOWED since a mark, the last one returned. None if unknown."""
 
     def refresh(self) -> None:
-        """Is told that this process has just changed the store: what is read from now on must show that."""
+        """Call after this process changes the store: later reads must show the change."""
 
     def close(self) -> None:
-        """Ends what is being read."""
+        """Ends running reads."""
 
 
 class Selects(Protocol):
-    """What a part of the page needs of a reader."""
+    """The part of a reader that most pages need."""
 
     def select(self, sql: str, limit: int, seconds: float) -> pa.Table:
         """Returns the rows of a SELECT."""
 
     def version(self) -> object:
-        """Returns something that is another once there is a newer batch."""
+        """Returns a value that changes with each batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnQuestions:
-    """Asks a reader what pages ask: SQL that we wrote."""
+    """Sends a reader our own SQL."""
 
     reader: StoreReader
 
     def select(self, sql: str, limit: int, seconds: float) -> pa.Table:
-        """Returns the rows of a SELECT."""
         return self.reader.select(sql, limit, seconds, own=True)
 
     def version(self) -> object:
-        """Returns something that is another once there is a newer batch."""
         return self.reader.version()
 
 
 class RunningQuestions:
-    """Questions that run in the threads of their callers, each with its own limit of time."""
+    """Questions that run in their callers' threads, each with a time limit."""
 
     def __init__(self, most: int = RUNNING) -> None:
         self._slots, self._asked = BoundedSemaphore(most), BoundedSemaphore()
         self._deadlines = Deadlines()
 
     def answer(self, question: Callable[[], Question], seconds: float, *, asked: bool = False) -> pa.Table:
-        """Runs a question. Raises Busy if no other one ends in its time, and TooSlow. Those that people `asked` are not
-        always quick to end when they are interrupted: they have a place of their own."""
+        """Runs a question. Raises TooSlow, and Busy if no slot is free in time. Questions people `asked` have their own
+        slot, as they may be slow to end when interrupted."""
         slots = self._asked if asked else self._slots
         if not slots.acquire(timeout=seconds):
             raise Busy
@@ -203,12 +184,11 @@ class RunningQuestions:
             slots.release()
 
     def interrupt(self) -> bool:
-        """Ends all questions. Returns whether there were any."""
         return self._deadlines.interrupt()
 
 
 class CursorReader:
-    """Reads a store on DuckDB in the process that holds it, beside the engine."""
+    """Reads a DuckDB store in the process that holds it, beside the engine."""
 
     def __init__(self, engine: Session) -> None:
         self._engine, self._running = engine, RunningQuestions()
@@ -218,32 +198,28 @@ class CursorReader:
         return self._engine.follow(FOLLOWED)
 
     def select(self, sql: str, limit: int, seconds: float, *, asked: bool = False, own: bool = False) -> pa.Table:
-        """Returns the rows of a SELECT."""
         bounds = Bounds(limit, MAX_BYTES)
         return self._running.answer(lambda: self._engine.question(sql, bounds, own=own), seconds, asked=asked)
 
     def version(self) -> object:
-        """Returns the number of the next batch."""
         return self._engine.batch
 
     def committed(self, mark: int) -> Committed | None:
-        """Returns what was committed since a look."""
         return None if self._following is None else self._following.since(mark)
 
     def refresh(self) -> None:
         """Needs nothing: each question sees the newest batch."""
 
     def free_memory(self) -> bool:
-        """Ends all questions, for a batch that has run out of memory. Returns whether there were any."""
+        """Ends all questions when a batch runs out of memory. Returns whether there were any."""
         return self._running.interrupt()
 
     def close(self) -> None:
-        """Ends all questions."""
         self._running.interrupt()
 
 
 class FilesReader:
-    """Reads a store of Spark from its files, in any process, as of the newest batch."""
+    """Reads a Spark store from its files, in any process, as of the newest batch."""
 
     def __init__(self, state: Path, clock: MonotonicClock = time.monotonic) -> None:
         self._state, self._clock, self._running = state, clock, RunningQuestions()
@@ -254,7 +230,6 @@ class FilesReader:
         self._users: dict[DuckDBFilesReader, int] = {}
 
     def select(self, sql: str, limit: int, seconds: float, *, asked: bool = False, own: bool = False) -> pa.Table:
-        """Returns the rows of a SELECT."""
         with self._reader() as reader:
 
             def question() -> Question:
@@ -264,7 +239,7 @@ class FilesReader:
             return self._running.answer(question, seconds, asked=asked)
 
     def version(self) -> object:
-        """Returns the name of the newest manifest, which is looked for at most once in KEPT_SECONDS."""
+        """Returns the name of the newest manifest, refreshed at most once in KEPT_SECONDS."""
         now = self._clock()
         if now >= self._looked_at + KEPT_SECONDS:
             self._newest = max((path.name for path in (self._state / SPARK_MANIFESTS).glob("*.json")), default="")
@@ -275,12 +250,11 @@ class FilesReader:
         """Cannot tell: it reads files."""
 
     def refresh(self) -> None:
-        """Looks for a newer manifest the next time."""
         self._looked_at = float("-inf")
 
     @contextmanager
     def _reader(self) -> Iterator[DuckDBFilesReader]:
-        """The reader of the newest batch. An older one is closed when nobody uses it any more."""
+        """The reader of the newest batch. An older one is closed after its last use."""
         newest = self.version()
         with self._changed:
             if self._opened is None or newest != self._opened_at:
@@ -303,7 +277,6 @@ class FilesReader:
             reader.close()
 
     def close(self) -> None:
-        """Ends all questions, and closes the files."""
         self._running.interrupt()
         with self._changed:
             before, self._opened = self._opened, None
@@ -311,7 +284,7 @@ class FilesReader:
 
 
 class SpoolReader:
-    """Asks the process that holds a store on DuckDB, whose file no other process can open."""
+    """Queries the process that holds a DuckDB store, whose file no other process can open."""
 
     def __init__(self, ask: SendCommand, clock: MonotonicClock = time.monotonic) -> None:
         self._ask, self._clock = ask, clock
@@ -319,7 +292,7 @@ class SpoolReader:
         self._kept: OrderedDict[tuple[str, int], tuple[float, pa.Table]] = OrderedDict()
 
     def select(self, sql: str, limit: int, seconds: float, *, asked: bool = False, own: bool = False) -> pa.Table:
-        """Returns the rows of a SELECT. An answer serves again for KEPT_SECONDS."""
+        """Caches replies for KEPT_SECONDS."""
         key, now = (sql, limit), self._clock()
         with self._lock:
             if (kept := self._kept.get(key)) is not None and now < kept[0] + KEPT_SECONDS:
@@ -335,14 +308,12 @@ class SpoolReader:
         return table
 
     def version(self) -> object:
-        """Returns something else each KEPT_SECONDS."""
         return int(self._clock() / KEPT_SECONDS), self._changes
 
     def committed(self, mark: int) -> None:
         """Cannot tell: it asks through the spool."""
 
     def refresh(self) -> None:
-        """Forgets all answers."""
         with self._lock:
             self._kept.clear()
             self._changes += 1
@@ -352,7 +323,6 @@ class SpoolReader:
 
 
 def _array(values: list[object]) -> pa.Array:
-    """A column of values that JSON holds. Mixed ones become text."""
     try:
         return pa.array(values)
     except (pa.ArrowException, OverflowError):
@@ -360,11 +330,11 @@ def _array(values: list[object]) -> pa.Array:
 
 
 MOST_SLOW = 10
-"""So many slow requests are answered at a time: a quarter of the threads that there are."""
+"""Maximum number of concurrent slow requests: a quarter of the threads."""
 
 
 class ConcurrencyLimit:
-    """A context manager for slow requests, in any thread. Nobody waits to enter it: raises Busy if there are `most`."""
+    """A context manager for slow requests. Thread-safe; raises Busy instead of waiting if there are `most`."""
 
     def __init__(self, most: int = MOST_SLOW) -> None:
         self._places = BoundedSemaphore(most)
@@ -382,11 +352,11 @@ class ConcurrencyLimit:
 _Made = TypeVar("_Made")
 
 MAX_CACHED_PAGES, PAGE_CACHE_SECONDS = 2_000, 60.0
-"""The most values that are kept, and for how long at most: documents are dropped now and then, which has no version."""
+"""Maximum number of cached values, and their maximum age, as deletions of documents have no version."""
 
 
 class TtlCache:
-    """Values by key. Methods may be called in any thread."""
+    """Values by key. Thread-safe."""
 
     def __init__(
         self, most: int = MAX_CACHED_PAGES, seconds: float = PAGE_CACHE_SECONDS, clock: MonotonicClock = time.monotonic
@@ -396,7 +366,7 @@ class TtlCache:
         self._values: OrderedDict[Hashable, tuple[object, float, Any]] = OrderedDict()
 
     def get(self, key: Hashable, version: object, make: Callable[[], _Made]) -> _Made:
-        """Returns the value of a key, which is made if it is not kept for this version."""
+        """Returns the value of a key, computing it if not cached for this version."""
         now = self._clock()
         with self._lock:
             found = self._values.get(key)
@@ -414,15 +384,15 @@ class TtlCache:
 
 
 REPLY_FRESH_SECONDS, REPLY_STALE_SECONDS = 1.0, 10.0
-"""So long an answer serves again, and so long while a newer one is under way."""
+"""Seconds for which a reply is fresh, and for which it is served stale while a newer one is fetched."""
 
 MAX_CACHED_REPLIES = 100
-"""The most answers that are kept."""
+"""Maximum number of cached replies."""
 
 
 @dataclass(slots=True)
 class _Told:
-    """An answer, or who asks for it, and when that was; and whether it is being asked for again."""
+    """A reply or its pending request, its time, and whether it is being refreshed."""
 
     asked_at: float
     answer: Future[Any] = field(default_factory=Future)
@@ -430,8 +400,7 @@ class _Told:
 
 
 class RecentlyTold:
-    """Puts questions that change nothing, and keeps their answers. Whoever asks while a question is under way gets its
-    answer. Methods may be called in any thread."""
+    """Sends read-only commands and caches the replies; concurrent requests share one reply. Thread-safe."""
 
     def __init__(self, ask: SendCommand, clock: MonotonicClock = time.monotonic) -> None:
         self._ask, self._clock = ask, clock
@@ -439,8 +408,8 @@ class RecentlyTold:
         self._kept: OrderedDict[str, _Told] = OrderedDict()
 
     def ask(self, do: str, arguments: Mapping[str, Any]) -> Any:
-        """Returns what the service answers, or answered within the last second, or within LATE if it is asked again
-        meanwhile: nobody may change it. Raises what asking raises, each time anew."""
+        """Returns a reply that is fresh, or at most LATE old while it is refreshed. Callers must not modify it. Raises
+        what asking raises, each time anew."""
         key, now = json.dumps([do, arguments], sort_keys=True), self._clock()
         with self._lock:
             told = self._kept.get(key)
@@ -478,7 +447,7 @@ class RecentlyTold:
             new.answer.set_exception(error)
 
     def forget(self) -> None:
-        """Forgets all: something has changed. What is under way is not waited for any more."""
+        """Clears the cache after a change; pending replies are ignored."""
         with self._lock:
             self._kept.clear()
 
@@ -489,12 +458,12 @@ class RecentlyTold:
 
 
 STORE_STALE_SECONDS = 10.0
-"""A page waits rather than show a store of which a newer batch may have been there for so many seconds."""
+"""Maximum staleness in seconds: after that, a page waits for the newer batch."""
 
 
 class SteadyReader:
-    """A `StoreReader` around another, whose version is an older one until `prepare` has read what is new: `prepare` is
-    called in a thread of its own, in which the version is the newest one. Versions are numbers that grow."""
+    """A `StoreReader` around another that serves the previous version until `prepare` has loaded the new one. `prepare`
+    runs in its own thread, which sees the newest version. Versions are growing numbers."""
 
     def __init__(self, reader: StoreReader, clock: MonotonicClock = time.monotonic) -> None:
         self._reader, self._clock = reader, clock
@@ -506,22 +475,19 @@ class SteadyReader:
         self._is_preparing = False
 
     def prepare_by(self, prepare: Callable[[], object]) -> None:
-        """Has `prepare` called from now on."""
         self._prepare = prepare
 
     def begin(self) -> None:
-        """Begins to read what there is, before anybody asks."""
         self.version()
         with self._lock:
             self._is_preparing = True
         Thread(target=self._run, args=(self._newest,), name="mmqjp news", daemon=True).start()
 
     def select(self, sql: str, limit: int, seconds: float, *, asked: bool = False, own: bool = False) -> pa.Table:
-        """Returns the rows of a SELECT, as of the newest batch."""
         return self._reader.select(sql, limit, seconds, asked=asked, own=own)
 
     def version(self) -> int:
-        """Returns the number of the version that is shown: in the thread that prepares, that of the newest."""
+        """Returns the version shown; in the preparing thread, the newest."""
         with self._lock:
             looked_at, self._looked_at = self._looked_at, self._clock()
             if (version := self._reader.version()) != self._known:
@@ -539,11 +505,9 @@ class SteadyReader:
             return self._shown
 
     def committed(self, mark: int) -> Committed | None:
-        """Returns what was committed since a look, as of the newest batch."""
         return self._reader.committed(mark)
 
     def refresh(self) -> None:
-        """Is told that this process has just changed the store: what is read from now on shows that."""
         self._reader.refresh()
         with self._lock:
             self._known = self._reader.version()
@@ -551,7 +515,6 @@ class SteadyReader:
             self._shown = self._newest
 
     def close(self) -> None:
-        """Ends what is being read."""
         self._reader.close()
 
     def _run(self, newest: int) -> None:
@@ -569,25 +532,22 @@ class SteadyReader:
 
 
 MOST_ROWS, OUTPUT_QUERY_SECONDS = 100_000, 10.0
-"""The bounds of the questions."""
+"""Limits of a SELECT."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredOutputs:
-    """The outputs of a store, as the hub reads them."""
+    """The outputs of a store for the hub."""
 
     reader: Selects
 
     def version(self) -> object:
-        """Returns something that is another once there are newer outputs."""
         return self.reader.version()
 
     def span(self) -> tuple[int, int]:
-        """Returns the numbers of the oldest output that is kept and of the newest one; (0, -1) if there is none."""
         return span_of_outputs(self._select)
 
     def after(self, seq: int, until: int) -> Sequence[ShownMatch]:
-        """Returns the outputs with greater numbers, up to one."""
         return matches_between(self._select, seq, until)
 
     def _select(self, sql: str) -> pa.Table:

@@ -1,19 +1,6 @@
-"""Makes the app of a site: the guard, the pages of all areas, and the API with its description.
-
-The process that serves the page beside a service: python -m mmqjp.web.child OPTIONS SOCKET PIPE
-
-It ends on SIGTERM, and when the service has ended. Ctrl-C is for the service.
-
-The socket at which the page is served.
-
-Keeps rendered pages until the next commit, so that many readers of a page cost the engine no more than one.
-
-Serves the page in a process of its own, beside the service in this one. Each ends when the other does.
-
-Serves the page of a store: makes the site, listens, and says where it is.
-
-Runs an app under uvicorn in a thread beside the service.
-"""
+"""Serves the page of a store: builds the app, listens, and runs uvicorn in a thread or a child process. The app has
+guard, page cache, routes and API description; rendered pages are cached until the next commit. The child process
+(python -m mmqjp.web.child OPTIONS SOCKET PIPE) ends on SIGTERM or with the service, which Ctrl-C is left to."""
 
 from __future__ import annotations
 
@@ -66,16 +53,16 @@ if TYPE_CHECKING:
     from mmqjp.web.readers import SendCommand
 
 MOST_SECONDS = 10.0
-"""Pages also tell what is no part of a commit, such as the time: they are kept no longer."""
+"""Maximum age of cached pages, which also show data outside of commits, such as the time."""
 
 MOST_BYTES = 32 << 20
-"""The size of all pages that are kept."""
+"""Size of the page cache."""
 
 LARGEST = 1 << 20
-"""Larger pages are not kept, in bytes."""
+"""Larger pages are not cached, in bytes."""
 
 LONGEST_ADDRESS = 4_000
-"""Pages with longer addresses are not kept, in characters."""
+"""Pages with longer addresses are not cached, in characters."""
 
 KEPT_TYPES = ("text/html", "application/json")
 
@@ -89,11 +76,8 @@ class _Page:
 
 
 class PageCache:
-    """An ASGI app around another. It keeps what GET returns with status 200, unless the page says `no-store`.
-
-    A page is made once, however many ask for it at the same time. After a request that changes something, no page is
-    kept that was made before.
-    """
+    """ASGI middleware that caches responses to GET with status 200, unless marked `no-store`. Concurrent requests for a
+    page share one rendering. A changing request invalidates all earlier pages."""
 
     def __init__(
         self,
@@ -102,7 +86,7 @@ class PageCache:
         clock: MonotonicClock = time.monotonic,
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_change` is called when a request has changed something, before it is answered."""
+        """`on_change` is called after a changing request, before it is answered."""
         self._app, self._reader, self._clock, self._on_change = app, reader, clock, on_change
         self._pages: OrderedDict[tuple[str, bytes], _Page] = OrderedDict()
         self._size = self._changes = 0
@@ -142,7 +126,7 @@ class PageCache:
     async def _make(
         self, key: tuple[str, bytes], scope: Scope, receive: Receive, send: Send, made: asyncio.Event
     ) -> None:
-        """Sends a page that is made now, and keeps it if it may be kept. Sets `made` when others need not wait."""
+        """Renders, sends and perhaps caches a page. Sets `made` when others need not wait."""
         page = _Page(self._version(), self._clock())
         address = sum(map(len, key))
         page.size, keeps = 2 * address, address <= LONGEST_ADDRESS
@@ -174,7 +158,7 @@ class PageCache:
         return self._changes, self._reader.version()
 
     async def _change(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Passes on a request that changes something. Whoever gets its answer sees the change from then on."""
+        """Passes on a changing request. Its client sees the change from then on."""
 
         async def changed(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -187,7 +171,7 @@ class PageCache:
 
 
 def _copied(message: Message) -> Message:
-    """A message with headers of its own: the guard adds some."""
+    """A message with its own list of headers, as the guard adds some."""
     return {**message, "headers": list(message["headers"])} if "headers" in message else message
 
 
@@ -212,7 +196,6 @@ def make_app(site: Site, hosts: Hosts) -> Guard:
 
 
 def make_routes(site: Site) -> FastAPI:
-    """Returns the routes of a site, without what stands before them."""
     # Its pages about the API load scripts from elsewhere.
     app = FastAPI(title="mmqjp", docs_url=None, redoc_url=None, openapi_url=None)
     handle_errors(app, site)
@@ -246,13 +229,13 @@ def make_routes(site: Site) -> FastAPI:
 
 
 ONCE = " (this link logs in once; later, the token in secrets/token of the state does)"
-"""What is said of the link that is printed."""
+"""The note on a printed link."""
 
 
 @dataclass(frozen=True, slots=True)
 class PageOptions:
-    """How the page is served: of which state, for which host, under which public URL ("" for none), without a token or
-    with one; whether a browser is opened; and the format of the log."""
+    """How the page is served: state, host, public URL ("" for none), with or without a token, whether a browser is
+    opened, and the log format."""
 
     state: str
     host: str
@@ -262,12 +245,10 @@ class PageOptions:
     log_form: str = "text"
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns an object of JSON."""
         return asdict(self)
 
     @staticmethod
     def from_dict(found: Mapping[str, Any]) -> PageOptions:
-        """Returns the options of such an object."""
         return PageOptions(**found)
 
 
@@ -282,8 +263,8 @@ def page_served(
     *,
     holds: bool,
 ) -> Iterator[None]:
-    """Serves the page inside the block. `stop` is set if that fails. `holds` says whether the store is held by the
-    command that serves. Closes the reader."""
+    """Serves the page inside the block, and closes the reader. `stop` is set on failure. `holds`: this command holds
+    the store."""
     from mmqjp.web.access import Access, Hosts, token_of
     from mmqjp.web.readers import SteadyReader
     from mmqjp.web.site import Site
@@ -309,14 +290,14 @@ def page_served(
 
 
 NICE = 5
-"""How much the engine goes first, where both want the same processor."""
+"""Niceness of the page's process, which yields to the engine."""
 
 TAKE_TURNS = 0.001
-"""Seconds after which a thread that makes a page lets another one run: many small steps follow each other in each."""
+"""Thread switch interval in seconds: rendering has many small steps."""
 
 
 def main(text: str, listening: str, pipe: str) -> int:
-    """Serves until it is told to stop. Returns the exit status."""
+    """Serves until stopped. Returns the exit status."""
     stop = Event()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda number, frame: stop.set())
@@ -357,11 +338,11 @@ if __name__ == "__main__":
 
 
 class CannotListen(OperationalError, OSError):
-    """The server cannot listen where it is told to."""
+    """The server cannot listen at its address."""
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Returns a socket that listens. Raises CannotListen."""
+    """Raises CannotListen."""
     try:
         family, kind, protocol, _, place = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP, flags=socket.AI_PASSIVE
@@ -382,7 +363,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 END_SECONDS = 15.0
-"""So long the process may take to end; then it is killed."""
+"""Seconds until the process is killed if it does not end."""
 
 
 class PageEnded(OperationalError, RuntimeError):
@@ -390,10 +371,8 @@ class PageEnded(OperationalError, RuntimeError):
 
 
 class PageProcess:
-    """A context manager: inside it, another process serves the page. `stop` is set if that ends before.
-
-    `reader` answers its questions over the store; it is None if that process reads the files of a store itself.
-    """
+    """A context manager that serves the page in another process. `stop` is set if that ends early. `reader` answers its
+    questions; None if it reads the files of a store itself."""
 
     def __init__(
         self, options: PageOptions, listening: socket.socket, reader: CursorReader | None, log: Log, stop: Event
@@ -438,30 +417,28 @@ class PageProcess:
 
 
 MOST_CONNECTIONS = 500
-"""The most connections at a time. Others are answered with 503."""
+"""Maximum number of connections. Further ones get 503."""
 
 HEAD_SECONDS = 20.0
-"""The longest time that the head of a request may take to come."""
+"""Time limit for a request's head."""
 
 IDLE_SECONDS = 15
-"""A connection without a request is closed after so many seconds."""
+"""Seconds until an idle connection is closed."""
 
 STOP_SECONDS = 3
-"""So long the server waits for its connections when it stops, in seconds."""
+"""Seconds that the server waits for connections when it stops."""
 
 
 class PatientProtocol(H11Protocol):
-    """Closes a connection whose next request does not come: uvicorn itself waits for the rest of a head for ever."""
+    """Closes a connection whose next request head is late; uvicorn alone would wait for ever."""
 
     _head: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
-        """Begins to wait for a head."""
         super().connection_made(transport)
         self._wait_for_head()
 
     def data_received(self, data: bytes) -> None:
-        """Goes on waiting if the head is not whole yet."""
         super().data_received(data)
         if self.cycle is None or self.cycle.response_complete:
             if self._head is None:
@@ -471,7 +448,6 @@ class PatientProtocol(H11Protocol):
             self._head = None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Waits no longer."""
         if self._head is not None:
             self._head.cancel()
             self._head = None
@@ -487,8 +463,7 @@ class PatientProtocol(H11Protocol):
 
 
 class Server:
-    """A context manager: inside it, an app is served over a socket, in a thread of its own. `stop` is set if that
-    fails."""
+    """A context manager that serves an app over a socket in its own thread. `stop` is set on failure."""
 
     def __init__(self, app: ASGIApp, listening: socket.socket, log: Log, stop: Event) -> None:
         config = uvicorn.Config(

@@ -1,24 +1,7 @@
-"""A site: what the pages and the API of one store work with.
-
-Puts the commands of pages to whoever holds the store, through the spool.
-
-The files that every page uses, such as styles: read once, at addresses that change with their content.
-
-The opaque `next` of lists: where the next page begins.
-
-Errors as browsers and scripts get them: a page, or JSON under `/api/`.
-
-Server-sent events: a response that ends with its messages or its client, and waits for no stalled client.
-
-Hands outputs to open pages as they come: it looks at the store from beside, so the engine does nothing for it.
-
-One task looks for newer outputs while somebody listens, reads each once, and puts it into a queue for each listener. A
-listener whose queue is full is closed; it comes back and names the last output that it has seen.
-
-Templates of pages. All text is escaped; what matches look like comes from `mmqjp.present`.
-
-What the next page tells once, such as that a query was paused. Kept here, so that no link makes a page tell it.
-"""
+"""A site: the reader, commands, access, templates and caches that the pages and the API of one store share. Also has
+static files at content-hashed addresses, cursors of lists, error responses (pages, or JSON under `/api/`), one-time
+messages, and server-sent events. The hub polls the store while somebody listens, reads each new output once, and queues
+it for each listener; a listener with a full queue is closed, and resumes from the last output it saw."""
 
 from __future__ import annotations
 
@@ -77,11 +60,11 @@ from mmqjp.web.tallies import Tallies
 from xscl.problems import XsclErrors
 
 WAIT = 30.0
-"""Seconds that a page waits for the answer of a service."""
+"""Seconds that a page waits for the service's answer."""
 
 
 def asking(client_that_waits: Callable[[float], Client]) -> SendCommand:
-    """Returns what asks a service. It waits longer for a back-test, which takes its time."""
+    """Returns a function that submits commands, and waits longer for a back-test."""
     soon, later = client_that_waits(WAIT), client_that_waits(WAIT + BACKTEST_SECONDS)
 
     def ask(do: str, arguments: Mapping[str, Any]) -> Any:
@@ -91,7 +74,7 @@ def asking(client_that_waits: Callable[[float], Client]) -> SendCommand:
 
 
 STATIC = "/static/"
-"""Where the files are."""
+"""The path of static files."""
 
 TYPES = {
     "css": "text/css; charset=utf-8",
@@ -100,13 +83,13 @@ TYPES = {
     "txt": "text/plain; charset=utf-8",
     "woff2": "font/woff2",
 }
-"""The types of the files that are served. Others are left alone."""
+"""Media types of the files served. Others are ignored."""
 
 YEAR = 365 * 24 * 3600
 
 
 class Assets:
-    """The files in `static/`. Their addresses share one digest, so that they can name each other relatively."""
+    """The files in `static/`. Their addresses share one digest, so that they can refer to each other relatively."""
 
     def __init__(self, content: Mapping[str, bytes] | None = None) -> None:
         self._content = _read_assets() if content is None else content
@@ -114,13 +97,13 @@ class Assets:
         self._digest = sha256(every).hexdigest()[:16]
 
     def url(self, name: str) -> str:
-        """Returns the address of a file. Raises KeyError if there is none of this name."""
+        """Raises KeyError if there is no such file."""
         if name not in self._content:
             raise KeyError(name)
         return f"{STATIC}{self._digest}/{name}"
 
     def response(self, digest: str, name: str) -> Response | None:
-        """Returns a file, for browsers to keep; None if there is none, or it had this address with other content."""
+        """Returns a cacheable file; None if it is missing or its content has changed."""
         if digest != self._digest or name not in self._content:
             return None
         kept = {"Cache-Control": f"public, max-age={YEAR}, immutable"}
@@ -134,7 +117,7 @@ def _read_assets() -> dict[str, bytes]:
 
 
 def cursor(value: int, name: str) -> str:
-    """Returns a cursor for a place in a list, which a number and a name describe.
+    """Returns a list cursor for a number and a name.
 
     >>> decode_cursor(cursor(-3, "a'b")), decode_cursor(None)
     ((-3, "a'b"), None)
@@ -143,7 +126,7 @@ def cursor(value: int, name: str) -> str:
 
 
 def decode_cursor(text: str | None) -> tuple[int, str] | None:
-    """Returns the number and the name of a cursor; None for none. Raises InvalidValue."""
+    """Returns the number and the name of a cursor; None for None. Raises InvalidValue."""
     if not text:
         return None
     match _decode_json(text):
@@ -153,7 +136,7 @@ def decode_cursor(text: str | None) -> tuple[int, str] | None:
 
 
 def places_text(places: tuple[int, int, int]) -> str:
-    """Returns a cursor for a place that three numbers describe.
+    """Returns a cursor for three numbers.
 
     >>> decode_places(places_text((3, 0, 7)))
     (3, 0, 7)
@@ -162,7 +145,7 @@ def places_text(places: tuple[int, int, int]) -> str:
 
 
 def decode_places(text: str | None) -> tuple[int, int, int] | None:
-    """Returns the three numbers of a cursor; None for none. Raises InvalidValue."""
+    """Returns the three numbers of a cursor; None for None. Raises InvalidValue."""
     if not text:
         return None
     match _decode_json(text):
@@ -191,20 +174,20 @@ def _unknown(text: str) -> InvalidValue:
 
 
 MOST_LISTENERS, MOST_QUEUED = 100, 100
-"""The most listeners, and the most events that wait for one of them."""
+"""Maximum number of listeners, and of events queued for each."""
 
 MOST_BEHIND = 1_000
-"""Who is more outputs behind gets a gap instead of them."""
+"""A listener that missed more outputs gets a gap instead."""
 
 LOOK = 0.5
-"""Seconds between two looks for newer outputs."""
+"""Seconds between two polls for outputs."""
 
 PAGE = 50
-"""The most outputs that are told at each look: nobody reads faster, and the engine works beside."""
+"""Maximum number of outputs sent per poll: nobody reads faster, and the engine works beside."""
 
 
 class TooManyListeners(OperationalError, RuntimeError):
-    """There are as many listeners as there may be."""
+    """The limit of listeners is reached."""
 
     def __init__(
         self, text: str = f"{MOST_LISTENERS} pages are open that show outputs as they come: close one, or reload later"
@@ -214,28 +197,27 @@ class TooManyListeners(OperationalError, RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class OutputGap:
-    """Outputs that are left out, by their numbers: the first and the last."""
+    """Omitted outputs: the first and last number."""
 
     first: int
     last: int
 
 
 class OutputLog(Protocol):
-    """The outputs of a store, by their numbers. Its methods are called in other threads."""
+    """The outputs of a store by number. Methods are called in other threads."""
 
     def version(self) -> object:
-        """Returns something that is another once there are newer outputs."""
+        """Returns a value that changes with new outputs."""
 
     def span(self) -> tuple[int, int]:
-        """Returns the numbers of the oldest output that is kept and of the newest one; (0, -1) if there is none."""
+        """Returns the numbers of the oldest stored output and of the newest one; (0, -1) if there is none."""
 
     def after(self, seq: int, until: int) -> Sequence[ShownMatch]:
-        """Returns the outputs with greater numbers, up to one."""
+        """Returns the outputs numbered above `seq`, up to `until`."""
 
 
 class Listener:
-    """Somebody who gets events. None in the queue ends it. Events up to `position` are not for the queue; None until it
-    has begun."""
+    """A receiver of events; None in the queue ends it. Events up to `position` (None: not started) are not queued."""
 
     def __init__(self) -> None:
         self.queue: asyncio.Queue[ShownMatch | OutputGap | None] = asyncio.Queue()
@@ -243,21 +225,20 @@ class Listener:
         self.is_closed = False
 
     def put(self, event: ShownMatch | OutputGap) -> None:
-        """Adds an event, or closes the listener if too many wait."""
         if self.queue.qsize() >= MOST_QUEUED:
             self.close()
         elif not self.is_closed:
             self.queue.put_nowait(event)
 
     def close(self) -> None:
-        """Ends it after the events that wait."""
+        """Ends it after the queued events."""
         if not self.is_closed:
             self.is_closed = True
             self.queue.put_nowait(None)
 
 
 class Hub:
-    """The listeners of a site. All methods but `close` belong to the event loop of the server."""
+    """The listeners of a site. All methods but `close` are for the server's event loop."""
 
     def __init__(self, outputs: OutputLog, look: float = LOOK) -> None:
         self._outputs, self._look = outputs, look
@@ -269,16 +250,14 @@ class Hub:
 
     @property
     def listeners(self) -> int:
-        """How many listen."""
         return len(self._listeners)
 
     @property
     def begun(self) -> int:
-        """How many of them get what comes from now on."""
         return sum(listener.position is not None for listener in self._listeners)
 
     def close(self) -> None:
-        """Ends all listeners, from any thread. There are no new ones after it."""
+        """Ends all listeners, from any thread, and refuses new ones."""
         self._is_closed = True
         if self._loop is not None:
             with suppress(RuntimeError):  # the loop has ended already
@@ -291,16 +270,14 @@ class Hub:
             self._task.cancel()
 
     def check(self) -> None:
-        """Raises TooManyListeners if there may be no other one."""
+        """Raises TooManyListeners if the limit is reached."""
         if len(self._listeners) >= MOST_LISTENERS:
             raise TooManyListeners
 
     async def listen(self, seen: int | None, quiet: float) -> AsyncGenerator[ShownMatch | OutputGap | None, None]:
-        """Yields the outputs after the one with the number `seen`, or, with None, those that come from now on. Yields
-        None when nothing came for `quiet` seconds. Ends when the listener was too slow, or when the hub is closed.
-
-        Raises TooManyListeners, and what reading the store raises.
-        """
+        """Yields the outputs after the number `seen` (None: from now on), and None after `quiet` seconds without one.
+        Ends when the listener is too slow or the hub is closed. Raises TooManyListeners, and what reading the store
+        raises."""
         self.check()
         listener = Listener()
         self._listeners.add(listener)
@@ -327,7 +304,7 @@ class Hub:
                 self._task = None
 
     async def _missed(self, oldest: int, newest: int, seen: int | None) -> AsyncIterator[ShownMatch | OutputGap]:
-        """Yields what came since a listener went away. What comes meanwhile is in its queue."""
+        """Yields what came while a listener was away; later outputs are queued."""
         if seen is None or seen >= newest:
             return
         first = seen + 1
@@ -341,7 +318,7 @@ class Hub:
             first = until + 1
 
     async def _begin(self) -> tuple[int, int]:
-        """Begins to look, unless that has begun. Returns the span up to where has been looked."""
+        """Starts polling if needed. Returns the span polled so far."""
         oldest, newest = await asyncio.to_thread(self._outputs.span)
         if self._task is None or self._task.done():
             self._position = newest
@@ -349,7 +326,7 @@ class Hub:
         return oldest, self._position
 
     async def _watch(self) -> None:
-        """Looks for newer outputs. What goes wrong with the store ends the listeners, who come back."""
+        """Polls for outputs. Errors of the store end the listeners, who reconnect."""
         seen: object = None
         try:
             while True:
@@ -362,7 +339,7 @@ class Hub:
                 listener.close()
 
     async def _publish(self) -> bool:
-        """Tells at most PAGE of the newer outputs. Returns whether these were all."""
+        """Sends at most PAGE new outputs. Returns whether these were all."""
         oldest, newest = await asyncio.to_thread(self._outputs.span)
         first = max(self._position + 1, oldest)
         if newest - self._position > MOST_BEHIND:
@@ -381,8 +358,8 @@ class Hub:
 
 
 def environment(clock: TimeFormat) -> Environment:
-    """Returns the environment of the templates of pages. Those of `mmqjp.present` are below `present/`. Times are in
-    the zone of `clock`."""
+    """Returns the template environment of pages, with `mmqjp.present`'s below `present/`. Times are in the zone of
+    `clock`."""
     made = Environment(
         loader=ChoiceLoader([PackageLoader("mmqjp.web"), PrefixLoader({"present": PackageLoader("mmqjp.present")})]),
         autoescape=True,
@@ -407,12 +384,11 @@ def environment(clock: TimeFormat) -> Environment:
 
 
 def format_number(value: int) -> str:
-    """Returns a number with commas: `2,314`."""
     return f"{value:,}"
 
 
 def format_bytes(count: int | None) -> str:
-    """Returns a number of bytes in words.
+    """Formats a number of bytes.
 
     >>> format_bytes(None), format_bytes(900), format_bytes(48_100_000)
     ('–', '900 B', '45.9 MiB')
@@ -428,7 +404,7 @@ def format_bytes(count: int | None) -> str:
 
 
 def format_duration(microseconds: int | None) -> str:
-    """Returns a duration in its two largest units.
+    """Formats a duration with its two largest units.
 
     >>> format_duration(None), format_duration(1_500_000), format_duration(90_000_000), format_duration(200_000_000_000)
     ('–', '1.5 s', '1 min 30 s', '2 d 7 h')
@@ -448,12 +424,11 @@ def format_duration(microseconds: int | None) -> str:
 
 
 def segment(text: str) -> str:
-    """Returns a text as one segment of an address's path."""
     return quote(text, safe="")
 
 
 def with_query(path: str, **fields: object) -> str:
-    """Returns an address with those fields that are neither None nor "".
+    """Returns an address with the fields that are neither None nor "".
 
     >>> with_query("/", search="a b", after=None, state="")
     '/?search=a+b'
@@ -463,18 +438,16 @@ def with_query(path: str, **fields: object) -> str:
 
 
 MOST = 1_000
-"""So many texts wait for their pages. The oldest are dropped first."""
+"""Maximum number of pending texts; the oldest are evicted."""
 
 
 class FlashMessages:
-    """Texts for the pages that come next."""
-
     def __init__(self) -> None:
         self._lock = Lock()
         self._texts: OrderedDict[str, str] = OrderedDict()
 
     def keep(self, text: str) -> str:
-        """Keeps a text, and returns the key to it, which nobody can guess."""
+        """Stores a text and returns its unguessable key."""
         key = secrets.token_urlsafe(9)
         with self._lock:
             self._texts[key] = text
@@ -483,21 +456,21 @@ class FlashMessages:
         return key
 
     def take(self, key: str) -> str:
-        """Returns the text of a key, which is gone from then on; "" if there is none."""
+        """Removes and returns a text; "" if there is none."""
         with self._lock:
             return self._texts.pop(key, "")
 
 
 MOST_ROWS, SECONDS = 5_000_000, 10.0
-"""The bounds of a question for a page."""
+"""Limits of a page's SELECT."""
 
 TOLD = "told"
-"""The field of an address with the key to what the page tells."""
+"""The query parameter with the key of a one-time message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """An entry of the navigation. Entries are in the order of `place`."""
+    """An entry of the navigation, sorted by `place`."""
 
     path: str
     label: str
@@ -506,12 +479,11 @@ class Link:
 
 @dataclass(frozen=True)
 class Site:
-    """What pages are made of.
+    """What pages share.
 
-    - `reader` reads the store, and `ask` puts commands to whoever holds it, through the spool.
-    - `access` says who may come in, and `public_url` where browsers find the site, without a slash at its end.
-    - `state` is the directory of the state. `holds` says whether this process holds it.
-    - `now` is the clock in microseconds, and `clock` shows times.
+    `reader` reads the store, and `ask` submits commands to its holder, through the spool. `access` checks clients;
+    `public_url` is the site's address without a final slash. `state` is the state directory; `holds`: this process
+    holds it. `now` is the clock in microseconds; `clock` formats times.
     """
 
     reader: StoreReader
@@ -527,55 +499,48 @@ class Site:
 
     @cached_property
     def own(self) -> OwnQuestions:
-        """Reads the store by SQL of ours."""
         return OwnQuestions(self.reader)
 
     @cached_property
     def slow(self) -> ConcurrencyLimit:
-        """What requests enter that take long: some wait for seconds."""
+        """The limit for slow requests, some of which wait for seconds."""
         return ConcurrencyLimit()
 
     @cached_property
     def tallies(self) -> Tallies:
-        """The counts of outputs."""
         return Tallies(self.own, self.now, self.matches.recent)
 
     @cached_property
     def matches(self) -> NewestMatches:
-        """Matches as they are shown."""
         select = partial(self.own.select, limit=MOST_ROWS, seconds=SECONDS)
         return NewestMatches(select, self.own.version, self.reader.committed)
 
     @cached_property
     def feeds(self) -> StoreFeeds:
-        """The Atom feeds of queries."""
         return StoreFeeds(self.own, self.matches.recent)
 
     def prepare(self) -> None:
-        """Reads what is new, which most pages need."""
+        """Loads new data that most pages need."""
         with gc_paused():  # what is read remains, and to scan it holds up all pages
             self.tallies.current()
             self.matches.forget_what_was_dropped()
             self.feeds.look()
 
     def prepare_templates(self) -> None:
-        """Compiles all templates, which takes some time at the first page of each kind otherwise."""
+        """Compiles all templates, to speed up first requests."""
         for name in self._templates.list_templates(["html"]):
             self._templates.get_template(name)
 
     @cached_property
     def feed_links(self) -> Links:
-        """The keys in the addresses of these feeds."""
         return load_feed_links(self.state)
 
     @cached_property
     def kept(self) -> TtlCache:
-        """What views have made of the store."""
         return TtlCache()
 
     @cached_property
     def kept_for_good(self) -> TtlCache:
-        """What views have made of the store that does not change."""
         return TtlCache(seconds=inf)
 
     @cached_property
@@ -583,8 +548,8 @@ class Site:
         return RecentlyTold(self.ask)
 
     def look(self, do: str, arguments: Mapping[str, Any]) -> Any:
-        """Asks what `ask` does by a command that changes nothing. Nobody waits for an answer that is there already: it
-        may be some seconds old while a newer one is under way, but is none from before this site changed something."""
+        """Sends a read-only command. A cached reply may be some seconds old while it is refreshed, but is never older
+        than this site's last change."""
         return self._recently.ask(do, arguments)
 
     @cached_property
@@ -592,18 +557,17 @@ class Site:
         return RecentlyTold(lambda sql, bounds: self.own.select(sql, **bounds))
 
     def look_up(self, sql: str, limit: int, seconds: float) -> pa.Table:
-        """Returns the rows of SQL, of the same age as what `look` returns."""
+        """Returns rows of SQL, cached like `look`."""
         found: pa.Table = self._recently_read.ask(sql, {"limit": limit, "seconds": seconds})
         return found
 
     def forget_what_was_told(self) -> None:
-        """Is told that this site has changed something: what is shown from now on must show that."""
+        """Call after this site changes something: later reads must show that."""
         self._recently.forget()
         self._recently_read.forget()
 
     @cached_property
     def hub(self) -> Hub:
-        """Who listens to what comes."""
         return Hub(StoredOutputs(self.own))
 
     @cached_property
@@ -617,31 +581,29 @@ class Site:
         return made
 
     def add_links(self, links: Sequence[Link]) -> None:
-        """Adds entries to the navigation."""
         self.links.extend(links)
         self.links.sort(key=lambda link: link.place)
 
     def render(self, request: Request, template: str, status: int = 200, **context: object) -> HTMLResponse:
-        """Returns a page: a template that extends `layout.html`, with its context and the `message` that it tells."""
+        """Returns a page: a template that extends `layout.html`, with its context and one-time `message`."""
         message = self._told.take(request.query_params.get(TOLD, ""))
         known = {"here": request.url.path, "links": self.links, "site": self, "message": message}
         text = self._templates.get_template(template).render(known | context)
         return HTMLResponse(text, status, {"Cache-Control": "no-store"} if message else None)
 
     def show(self, path: str, message: str, fragment: str = "") -> RedirectResponse:
-        """Returns the answer to a form: the page at a path, which tells a message this once."""
+        """Returns the response to a form: a redirection to a page that shows a message once."""
         return RedirectResponse(with_query(path, **{TOLD: self._told.keep(message)}) + fragment, 303)
 
     def piece(self, template: str, **context: object) -> str:
-        """Returns a piece of a page."""
         return self._templates.get_template(template).render(context)
 
 
 API = "/api/"
-"""Below this, errors are JSON."""
+"""Below this path, errors are JSON."""
 
 MOST_MISTAKES = 100
-"""The most mistakes that one answer has."""
+"""Maximum number of mistakes in an answer."""
 
 HEADINGS = {
     400: "That cannot be done",
@@ -661,7 +623,7 @@ HEADINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """A mistake in what was sent: where, counted from 1 (None: nowhere in particular), what, and what may help."""
+    """A mistake in the input: its place, from 1 (None: nowhere in particular), what it is, and what may help."""
 
     line: int | None
     column: int | None
@@ -671,7 +633,7 @@ class Mistake:
 
 @dataclass(frozen=True, slots=True)
 class ErrorBody:
-    """What the API answers if it cannot do what it is asked for."""
+    """The body of the API's error responses."""
 
     error: str
     errors: Sequence[Mistake] = ()
@@ -686,12 +648,10 @@ def problem_response(site: Site, request: Request, status: int, problem: ErrorBo
 
 
 def mistakes_of(errors: XsclErrors) -> list[Mistake]:
-    """Returns the mistakes of XSCL text."""
     return [Mistake(one.line, one.column, one.message, one.hint or None) for one in errors.errors[:MOST_MISTAKES]]
 
 
 def status_of(error: MmqjpError) -> int:
-    """Returns the HTTP status of an error of ours."""
     match error:
         case UnknownQuery():
             return 404
@@ -707,8 +667,6 @@ def status_of(error: MmqjpError) -> int:
 
 
 def handle_errors(app: FastAPI, site: Site) -> None:
-    """Makes an app answer errors in one form."""
-
     def ours(request: Request, error: Exception) -> Response:
         assert isinstance(error, MmqjpError)
         mistakes = mistakes_of(error) if isinstance(error, XsclErrors) else ()
@@ -742,24 +700,23 @@ def handle_errors(app: FastAPI, site: Site) -> None:
 
 
 def plain_error_response(path: str, status: int, message: str) -> Response:
-    """Returns an error without a site, for requests that are refused before any page is made."""
     if path.startswith(API):
         return Response(json.dumps({"error": message, "errors": []}), status, media_type="application/json")
     return Response(f"{message}\n", status, media_type="text/plain; charset=utf-8")
 
 
 SEND_SECONDS = 20.0
-"""A client that takes nothing for so many seconds is left."""
+"""A client that receives nothing for this many seconds is dropped."""
 
 COMMENT = b": still there\n\n"
-"""What is sent when there is nothing to send."""
+"""Keep-alive comment."""
 
 RETRY = b"retry: 3000\n\n"
-"""Tells the client to come back after 3 s."""
+"""Makes the client reconnect after 3 s."""
 
 
 class ServerSentEvents(Response):
-    """A response with a message for each of `messages`."""
+    """A response that sends each of `messages`, and ends with them or its client; a stalled client is dropped."""
 
     media_type = "text/event-stream"
 
@@ -770,7 +727,6 @@ class ServerSentEvents(Response):
         self._messages = messages
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Sends the messages until they end or the client goes."""
         sending = asyncio.create_task(self._send(send))
         gone = asyncio.create_task(_gone(receive))
         try:

@@ -1,4 +1,4 @@
-"""Counts the outputs of each query by hour, each batch once, and knows which queries there are."""
+"""Counts the outputs of each query by hour and day, each batch once, and tracks the registered queries."""
 
 from __future__ import annotations
 
@@ -16,29 +16,28 @@ from mmqjp.tables.lookup import DAY, HOUR, NAMES, QUERIES, next_batches, tally
 from mmqjp.web.readers import Selects
 
 HOURS = 7 * 24 + 1
-"""So many hours are counted one by one, up to the present one."""
+"""Number of hours counted singly, up to the present one."""
 
 DAYS, HOURS_A_DAY = 30, DAY // HOUR
-"""So many days are counted one by one, of UTC, up to the present one."""
+"""Number of UTC days counted singly, up to the present one, and hours per day."""
 
 MOST_ROWS, SECONDS = 5_000_000, 60.0
-"""The bounds of the questions, which read much only when a store is first shown."""
+"""Limits of a SELECT, which reads much only when a store is first shown."""
 
 MOST_OUTPUTS = 1_000_000
-"""About so many outputs are counted by one question: there may be as many rows of a query and an hour."""
+"""Approximate number of outputs counted per SELECT, which may yield as many rows."""
 
 NEVER = -(1 << 62)
-"""The time of the last output of a query that has none."""
+"""The last output's time of a query without outputs."""
 
 
 @dataclass(frozen=True)
 class QueryTally:
-    """The registered names, in order, and as columns of the same length: how many queries have the name and how many of
-    these are paused, with a reason; their outputs in all, in the last day and in the last week, and the last t1.
+    """The registered names, in order, with columns of equal length: numbers of queries and of paused ones, a pause's
+    reason, outputs in all, in the last day and in the last week, and the last t1.
 
-    A day and a week are 24 and 168 hours, the present one included in addition. `days` has the outputs of each of the
-    last DAYS days of UTC, the present one last; `today` is the number of that day since 1970. `registered` is another
-    value once other queries are registered or paused.
+    A day and a week are 24 and 168 hours, plus the present one. `days` has the outputs of the last DAYS UTC days, the
+    present one last; `today` is its number since 1970. `registered` changes when queries are registered or paused.
     """
 
     registered: object
@@ -55,8 +54,7 @@ class QueryTally:
 
 
 class Tallies:
-    """Keeps the tally of a store, and counts only what is new: itself what is `recent`, else by a question. Methods may
-    be called in any thread."""
+    """The tally of a store, updated incrementally from the cache `recent`, else by SELECTs. Thread-safe."""
 
     def __init__(self, reader: Selects, now: Now, recent: RecentAnswers | None = None) -> None:
         self._reader, self._now, self._recent = reader, now, recent
@@ -111,8 +109,8 @@ class Tallies:
         )
 
     def _count_recent(self) -> bool:
-        """Adds the outputs of newer batches. Returns False if they are not remembered, or if others have gone, or
-        queries have changed."""
+        """Adds newer batches from the cache. Returns False if they are not cached, outputs were deleted, or queries
+        changed."""
         found = None if self._recent is None or self._batch < 0 else self._recent.outputs_after(self._batch)
         if found is None or (found.answers - found.got.answers, found.changes) != (self._kept, self._queries_are):
             return False
@@ -122,7 +120,7 @@ class Tallies:
         return True
 
     def _count(self) -> bool:
-        """Adds the outputs of newer batches. Returns False if others have gone."""
+        """Adds newer batches. Returns False if outputs were deleted."""
         while True:
             (there,) = self._reader.select(next_batches(self._batch, MOST_OUTPUTS), 1, SECONDS).to_pylist()
             until = self._batch if there["until"] is None else there["until"]
@@ -152,7 +150,6 @@ class Tallies:
         return True
 
     def _read_queries(self) -> None:
-        """Reads which queries are registered, and what those are called that ever were."""
         self._registered = self._reader.select(QUERIES, MOST_ROWS, SECONDS)
         self._names = self._registered["name"].to_pylist()
         every = self._reader.select(NAMES, MOST_ROWS, SECONDS)
@@ -178,7 +175,6 @@ class Tallies:
             np.add.at(counts, (np.minimum(places[recent], len(counts) - 1), codes[recent]), outputs[recent])
 
     def _know(self, names: Sequence[str]) -> None:
-        """Gives names that are new a place in the columns."""
         for name in names:
             self._code.setdefault(name, len(self._code))
         more = len(self._code) - len(self._total)
@@ -193,7 +189,6 @@ class Tallies:
         return self._hour * HOUR // DAY
 
     def _shift(self, hour: int) -> None:
-        """Lets the hours and days that are too long ago go."""
         before = self._today
         by = max(hour - self._hour, 0)
         self._hour = max(hour, self._hour)
@@ -202,7 +197,7 @@ class Tallies:
 
 
 def _shifted(counts: Ints, by: int) -> Ints:
-    """Counts without the first ones, and with as many zeros after the others."""
+    """Drops the first `by` counts and appends zeros."""
     if not by:
         return counts
     return np.vstack((counts[by:], np.zeros((min(by, len(counts)), counts.shape[1]), np.int64)))

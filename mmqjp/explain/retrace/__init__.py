@@ -1,1 +1,1 @@
-"""Retraces event queries over single events: what made an output, and what kept documents from one."""
+"""Retraces event queries over single events: what caused an output, and what kept documents from causing one."""

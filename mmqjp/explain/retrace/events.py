@@ -1,15 +1,7 @@
-"""What filled the parts of an event query for one of its outputs, and the conditions and times that allowed it.
-
-FOLD over events of documents: the stages that runs pass, and the first that they do not.
-
-Looks for events of an event query that are made of some documents: what they pass, and the first that they do not.
-
-Documents are given numbers, and are looked for in the parts of the query: first what each operator has of its inputs,
-then its own conditions, in the order of NEXT and FOLD: order, window, conditions, and whether an earlier event was
-taken. Of the ways in which documents may fill parts it is told of that which comes furthest.
-
-NEXT over events of documents: the stages that pairs of a left and a right event pass, and the first they do not.
-"""
+"""Retraces NEXT, FOLD and other event operators over events of documents. For an output, says which events filled which
+part of the query and which conditions and times allowed it. For documents without an output, evaluates the operators
+bottom-up (order, window, conditions, earlier events), reports the first stage that nothing passes, and keeps the
+assignment of documents to parts that gets furthest."""
 
 from __future__ import annotations
 
@@ -66,13 +58,13 @@ from xscl.algebra.events import Aggregate, EventCondition, Events, Filter, Fold,
 from xscl.algebra.events import EventCondition as Tested
 
 MAX_SHOWN_EVENTS = 5
-"""Of the events of a run or group, so many are told."""
+"""Maximum number of events shown of a run or group."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShownEvent:
-    """An event: its attributes, its interval in microseconds, and the places of its documents among those of the
-    output. If another query published it, `output` is the id of the output that it is, and `query` the query."""
+    """An event: attributes, interval in microseconds, and the indexes of its documents in the output. If another query
+    published it, `output` is the id of that output, and `query` the query."""
 
     attributes: tuple[tuple[str, Plain], ...]
     t0: int
@@ -84,7 +76,7 @@ class ShownEvent:
 
 @dataclass(frozen=True, slots=True)
 class FilledPart:
-    """A part of a query, and the events that filled it: `count`, of which the last ones are told, and the first."""
+    """A part of a query, and the events that filled it: `count`, the first one and the last ones."""
 
     name: str
     count: int
@@ -93,8 +85,7 @@ class FilledPart:
 
 @dataclass(frozen=True, slots=True)
 class PartDuration:
-    """How long a part took: DUR, GAP, if it has one, and how long it may take at most; None for any time. In
-    microseconds."""
+    """How long a part took: DUR, GAP if any, and the limit (None: any time), in microseconds."""
 
     part: str
     duration: int
@@ -104,13 +95,12 @@ class PartDuration:
 
 @dataclass(frozen=True, slots=True)
 class Filling:
-    """What filled the parts of an event query for an output, and how long that took."""
+    """The events that filled the parts of an event query for an output, and the durations."""
 
     parts: tuple[FilledPart, ...]
     spans: tuple[PartDuration, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns a JSON object."""
         return {
             "parts": [
                 {"name": part.name, "count": part.count, "events": [_seen_to_dict(one) for one in part.events]}
@@ -121,7 +111,6 @@ class Filling:
 
     @staticmethod
     def from_dict(found: Mapping[str, Any]) -> Filling:
-        """Returns what such an object says."""
         return Filling(
             tuple(
                 FilledPart(part["name"], part["count"], tuple(map(_seen_from_dict, part["events"])))
@@ -142,13 +131,10 @@ def _seen_from_dict(found: Mapping[str, Any]) -> ShownEvent:
 
 
 def explain_event(event: Event, documents: Sequence[DocumentRef]) -> tuple[Filling, Reason]:
-    """Returns what made an event that is an output with these documents, and the conditions that held."""
     return _Telling(documents).told(event)
 
 
 class _Telling:
-    """Tells how an event came about, its inputs first, from left to right."""
-
     def __init__(self, documents: Sequence[DocumentRef]) -> None:
         self._places = source_places(documents)
         self._parts: list[FilledPart] = []
@@ -162,7 +148,6 @@ class _Telling:
         return Filling(tuple(self._parts), tuple(self._spans)), reason
 
     def _tell(self, event: Event, operator: str) -> None:
-        """Tells an event that an operator takes as its right side; the leftmost one has none."""
         match event.made:
             case SourceEvent(stream=stream):
                 self._parts.append(self._part(f"{operator} {stream}".lstrip(), [event]))
@@ -205,7 +190,6 @@ class _Telling:
 
 
 def source_places(documents: Sequence[DocumentRef]) -> dict[DocumentRef, int]:
-    """Returns the first place of each of the documents of an output."""
     return {source: place for place, source in reversed([*enumerate(documents)])}
 
 
@@ -224,7 +208,7 @@ def _seen(event: Event, places: Mapping[DocumentRef, int]) -> ShownEvent:
 
 
 def shown(operator: Stream, condition: Tested, scope: ValueScope) -> ShownCondition:
-    """Returns a condition of an operator that held as reasons have it: texts stand in it like those of nodes."""
+    """Returns a condition that held as reasons show it, with texts like those of nodes."""
     parts = [
         part
         if isinstance(part, str)
@@ -242,14 +226,14 @@ Covers = Callable[[Event, Docs], bool]
 
 
 class NextTracer:
-    """Pairs events for NEXT. `covers` says whether an event is made of some documents."""
+    """Pairs events for NEXT. `covers` says whether an event derives from given documents."""
 
     def __init__(self, trial: Trial, covers: Covers) -> None:
         self._trial, self._covers = trial, covers
 
     def of(self, stream: Next, left: Looked, right: Looked, rights: Docs, named: bool) -> Looked:
-        """Returns what is found of pairs of events of both sides. `rights` are the documents that the right events are
-        made of. If no document is `named`, events are counted instead of pairs."""
+        """Traces pairs of events of both sides. `rights` are the documents behind the right events. Without a `named`
+        document, counts events instead of pairs."""
         source = both(left, right)
         if not (left.events and right.events):
             return source
@@ -306,7 +290,7 @@ class NextTracer:
 def ordered_pairs(
     lefts: Sequence[Event], rights: Sequence[Event], take: Callable[[int], object]
 ) -> Iterator[EventPair]:
-    """Yields the pairs in which the right event, of events in the order of t1, begins after the left one has ended."""
+    """Yields the pairs whose right event begins after the left one has ended. `rights` are in order of t1."""
     times = [one.t1 for one in rights]
     for left in lefts:
         first = bisect_right(times, left.t1)
@@ -315,7 +299,7 @@ def ordered_pairs(
 
 
 def out_of_order(lefts: Sequence[Event], rights: Sequence[Event], stream: Next | Fold) -> tuple[str, str]:
-    """Returns what is said of events none of which is before another one, and a hint."""
+    """Returns message and hint for events that are never in order."""
     right = stream_text(stream.right)
     gap = min(one.t1 - max(rights, key=lambda other: other.t0).t0 for one in lefts)
     if len({one.t1 for one in lefts}) == len({one.t0 for one in rights}) == 1:
@@ -326,7 +310,6 @@ def out_of_order(lefts: Sequence[Event], rights: Sequence[Event], stream: Next |
 
 
 def too_far(pairs: Sequence[EventPair], window: int) -> str:
-    """Returns what is said of pairs that are too far apart."""
     whose = "it takes" if len(pairs) == 1 else "the nearest take"
     return f"{whose} {duration_text(min(map(_distance, pairs)))}, and at most {format_window(window)} is allowed"
 
@@ -334,7 +317,7 @@ def too_far(pairs: Sequence[EventPair], window: int) -> str:
 def filtered_rights(
     stages: Stages, stream: Next | Fold, condition: EventCondition, rights: Sequence[Event]
 ) -> Sequence[Event]:
-    """Adds what a condition asks of right events alone, as a FILTER would; returns those that pass."""
+    """Adds the stages for conditions on right events alone, as a FILTER would; returns the events that pass."""
     for one in conjuncts(condition):
         if rights and is_of_right(one):
             rights = stages.filter(one, stream, rights, lambda event: ValueScope({}, 0, event.values))
@@ -351,7 +334,7 @@ def shortest_pair(pairs: Sequence[EventPair]) -> tuple[Event, ...]:
 
 
 def count_lefts(stages: Stages, stream: Next | Fold, lefts: Sequence[Event], rights: Sequence[Event]) -> Looked | None:
-    """Adds how many left events have a right one behind them, and one in the window. Returns what is said if none has,
+    """Adds stages for left events with a later right one, and with one in the window. Returns the result if none has,
     else None."""
     ordered = sorted(rights, key=lambda one: one.t0)
     starts, least = [one.t0 for one in ordered], [one.t1 for one in ordered]
@@ -376,13 +359,13 @@ def _distance(pair: EventPair) -> int:
 
 
 MOST_TRIED = 20
-"""Of the pairs of a left event and one that no run has, so many are followed."""
+"""Maximum number of pairs of a left event and a missing one that are followed."""
 
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """Why a run does not go on to an event: `condition` is false for it; or, if the kind is "ended", was false for all
-    that came first, such as `by`; or, without a condition, it begins too early."""
+    """Why a run does not reach an event: `condition` is false for it; with kind "ended", was false for all that came
+    before, such as `by`; without a condition, it begins too early."""
 
     run: Folded
     by: Event
@@ -391,14 +374,14 @@ class _End:
 
 
 class FoldTracer:
-    """Makes runs for FOLD. `covers` says whether an event is made of some documents."""
+    """Builds runs for FOLD. `covers` says whether an event derives from given documents."""
 
     def __init__(self, trial: Trial, covers: Covers) -> None:
         self._trial, self._covers = trial, covers
 
     def of(self, stream: Fold, left: Looked, rights: Sequence[Looked], docs: Docs) -> Looked:
-        """Returns what is found of runs that begin with left events, and that are made of some documents behind them.
-        `rights` has the right events of each of these, or, if there is none, all."""
+        """Traces runs that begin with left events and contain given documents behind them. `rights` has the right
+        events of each document, or all events if there is none."""
         stages = Stages(_all(left, rights), height(stream))
         if not (left.events and all(one.events for one in rights)):
             return stages.source
@@ -440,7 +423,6 @@ class FoldTracer:
         return stages.failed(_said_of(stream, end, wanted), near=near, part=len(end.run.steps))
 
     def _end(self, stream: Fold, pair: EventPair) -> _End:
-        """Returns why runs that begin with a left event do not get to a right one: what ends the longest of them."""
         first, wanted = pair
         current, found = [Folded(stream, first, ())], None
         while current:
@@ -483,7 +465,6 @@ def _said_of(stream: Fold, end: _End, wanted: Sequence[Event]) -> str:
 
 
 def _all(left: Looked, rights: Sequence[Looked]) -> Looked:
-    """Returns what was found of all inputs: no events."""
     found = left.found + sum(one.found for one in rights)
     for side in (left, *rights):
         if not side.events:
@@ -492,20 +473,19 @@ def _all(left: Looked, rights: Sequence[Looked]) -> Looked:
 
 
 def _is_in(events: Iterable[Event], runs: Iterable[Event]) -> bool:
-    """Returns whether one of some events is behind the first of a run."""
     inside = [one for run in runs for one in run.inputs[1:]]
     return any(is_same(one, other) for one in events for other in inside)
 
 
 MOST_SPLIT = 3
-"""So many documents may fill the sides of an operator in any way; more do so as they are given."""
+"""Up to this number, documents may be split between the sides of an operator in any way; more keep their order."""
 
 WhyNone = Callable[[str, Record], Iterable[FunnelStage]]
-"""Yields the stages up to the first that a document does not pass of having an event of a stream, given by its name."""
+"""Yields the stages up to the first that keeps a document from having an event of the named stream."""
 
 
 class EventTracer:
-    """Looks for events made of some documents. `why_none` says why one has no event of a stream."""
+    """Searches for events that derive from documents. `why_none` says why a document has no event of a stream."""
 
     def __init__(self, trial: Trial, documents: Sequence[Record], why_none: WhyNone) -> None:
         self._trial, self._documents, self._why_none = trial, documents, why_none
@@ -515,14 +495,13 @@ class EventTracer:
         self._folding = FoldTracer(trial, self.covers)
 
     def of(self, stream: Stream, docs: Docs) -> Looked:
-        """Returns what is found of a stream: its events that are made of all of some documents."""
+        """Traces a stream: its events that derive from all the documents."""
         key = id(stream), docs
         if key not in self._known:
             self._known[key] = self._look(stream, docs)
         return self._known[key]
 
     def covers(self, event: Event, docs: Docs) -> bool:
-        """Returns whether an event is made of all of some documents."""
         return not docs or self._covering.of(event).issuperset(docs)
 
     def _look(self, stream: Stream, docs: Docs) -> Looked:
@@ -605,7 +584,6 @@ class EventTracer:
 
 
 def _united(left: Looked, right: Looked) -> Looked:
-    """Returns what was found of two inputs, the events of either: each once."""
     found = [side for side in (left, right) if side.events]
     events = {identity(one): one for side in found for one in side.events}
     best = furthest_trace((left, right))
@@ -619,7 +597,6 @@ def _scope(event: Event) -> ValueScope:
 
 
 def _splits(docs: Docs) -> Iterator[tuple[Docs, Docs]]:
-    """Yields the ways in which documents may be on the left and on the right."""
     if len(docs) > MOST_SPLIT:
         yield from ((docs[:place], docs[place:]) for place in range(len(docs), -1, -1))
         return

@@ -1,15 +1,6 @@
-"""Looks for matches of a PATTERN that are made of some documents, and says what the first is in the way.
-
-The search for matches of a PATTERN without SET: its variables take events one after the other.
-
-The search for matches of a PATTERN with SET: its variables take events in any order of time inside of a set.
-
-Looks for chains of events for a PATTERN with ERRORS that are made of some documents: what they lack at least.
-
-Looks for a match of a PATTERN that is made of some documents, or counts how far all events come.
-
-Finds the events of a PATTERN's match again, given its output: those for which the pattern's conditions hold.
-"""
+"""Searches for a PATTERN's matches that contain given documents, and reports the first obstacle. Without documents,
+counts how far all events get. Variables take events in sequence (InLine), in any order inside a SET (InSets), or as
+chains of letters with ERRORS (Lettered). Matcher finds the events of a match again, given its output."""
 
 from __future__ import annotations
 
@@ -54,10 +45,9 @@ from xscl.algebra.events import EventCondition, NearPattern, Pattern, WhereConju
 
 
 class InLine(MatchSearch):
-    """Looks for runs."""
+    """Match search for patterns without SET: variables take events one after the other."""
 
     def begins(self) -> Iterator[Partial]:
-        """See Search."""
         for one in self.events(0):
             self.take(1)
             if self._is_ok(None, one, 0):
@@ -66,7 +56,6 @@ class InLine(MatchSearch):
                     yield begun
 
     def steps(self, partial: Partial) -> Iterator[Partial]:
-        """See Search."""
         at = len(partial.bound) - 1
         nexts = [at] if self.variable(at).kleene else []
         nexts += [at + 1] if at + 1 < len(self.positive) else []
@@ -77,7 +66,6 @@ class InLine(MatchSearch):
             yield from self._to(partial, to, blocking)
 
     def _to(self, partial: Partial, to: int, blocking: Event | None) -> Iterator[Partial]:
-        """Yields a partial match with an event more of a variable."""
         comes = False
         for one in self._behind(partial, to):
             self.take(1)
@@ -95,14 +83,12 @@ class InLine(MatchSearch):
         self._tell_order(partial, to, comes=comes)
 
     def _behind(self, partial: Partial, to: int) -> Iterator[Event]:
-        """Yields the events of a variable that begin when the last one of a partial match has ended."""
         events = self.events(to)
         for place in range(bisect_right(events, partial.last.t1, key=_t1), len(events)):
             if before(partial.last, events[place]):
                 yield events[place]
 
     def _misses(self, partial: Partial, one: Event) -> bool:
-        """Whether a document that a partial match has not is of an event behind another one."""
         missing = self.wanted - partial.covered
         return any(
             self.covers(other) & missing
@@ -112,7 +98,6 @@ class InLine(MatchSearch):
         )
 
     def _tell_order(self, partial: Partial, to: int, *, comes: bool) -> None:
-        """Keeps that an event of the documents, or any, does not come behind a partial match."""
         missing = self.wanted - partial.covered
         early = [one for one in self.named[to] if self.covers(one) & missing and not before(partial.last, one)]
         for one in early:
@@ -135,7 +120,6 @@ class InLine(MatchSearch):
     # ------------------------------------------------------------ which event may be next
 
     def _is_ok(self, partial: Partial | None, one: Event, at: int) -> bool:
-        """Whether an event may be the next one of a variable, but for the strategy."""
         return (
             self.is_alike(partial, one, at)
             and self.is_near(partial, one, at)
@@ -156,22 +140,20 @@ class InLine(MatchSearch):
                 yield asked, match, None if is_first else number
 
     def ends(self, partial: Partial) -> Iterator[tuple[BoundCondition, int | None]]:
-        """See Search."""
         number = self.numbers[len(partial.bound) - 1]
         for asked, conjunct in self.asked:
             if conjunct.variable == number and conjunct.phase == "complete":
                 yield asked, None
 
     def _is_too_far(self, partial: Partial, one: Event) -> bool:
-        """Whether an event, and so all that end later, are out of the window."""
         within = self.pattern.within
         return within is not None and one.t1 - partial.first.t0 > within
 
     # ------------------------------------------------------------ strategies
 
     def _blocking(self, partial: Partial, wanted: int) -> Event | None:
-        """Returns an event that a partial match cannot pass over, of those the one that ends first; `wanted` is the
-        variable whose events it would take."""
+        """Returns the event that ends first of those a partial match cannot skip; `wanted` is the variable to fill
+        next."""
         match self.pattern.strategy:
             case "any":
                 return None
@@ -202,7 +184,6 @@ class InLine(MatchSearch):
         return True
 
     def _tell_blocked(self, rank: Rank, by: Event | None) -> None:
-        """Keeps that a partial match cannot pass over an event."""
         assert by is not None, "it blocks"
         why = {
             "strict": "nothing may come in between",
@@ -216,7 +197,6 @@ class InLine(MatchSearch):
     # ------------------------------------------------------------ which are followed
 
     def _may_have_all(self, partial: Partial) -> bool:
-        """Whether all documents may be in it in the end. Keeps that they cannot."""
         missing = self.wanted - partial.covered
         if not missing:
             return True
@@ -231,7 +211,6 @@ class InLine(MatchSearch):
         return missing <= frozenset[int]().union(*later)
 
     def likeness(self, partial: Partial) -> Hashable:
-        """See Search."""
         if not self.whole.kills:
             return None
         return tuple((id(some[0]), id(some[-1])) for some in partial.bound)
@@ -242,14 +221,12 @@ def _t1(event: Event) -> int:
 
 
 class InSets(MatchSearch):
-    """Looks for bindings, variable by variable."""
+    """Match search for patterns with SET, variable by variable: events of a set come in any order."""
 
     def begins(self) -> Iterator[Partial]:
-        """See Search."""
         yield from self._to(None, 0)
 
     def steps(self, partial: Partial) -> Iterator[Partial]:
-        """See Search."""
         at = len(partial.bound) - 1
         if self.variable(at).kleene:
             yield from self._to(partial, at)
@@ -257,7 +234,6 @@ class InSets(MatchSearch):
             yield from self._to(partial, at + 1)
 
     def _to(self, partial: Partial | None, to: int) -> Iterator[Partial]:
-        """Yields a partial match with an event more of a variable."""
         used = set() if partial is None else set(map(id, partial.events()))
         comes = False
         for one in self.events(to):
@@ -283,7 +259,6 @@ class InSets(MatchSearch):
             self.furthest.fails(rank, lambda: self.missing_stage(to).told(what), ())
 
     def _not_before(self, partial: Partial, one: Event, to: int) -> Event | None:
-        """Returns an event of a partial match that has to be over when one of a variable begins, and is not."""
         group = self.variable(to).group
         behind = [
             other
@@ -318,7 +293,6 @@ class InSets(MatchSearch):
                 yield asked, match, None if is_first else number
 
     def ends(self, partial: Partial) -> Iterator[tuple[BoundCondition, int | None]]:
-        """See Search."""
         at = len(partial.bound) - 1
         for asked, conjunct in self.asked:
             if self._last(asked) == at and not self._is_of_step(asked, conjunct, at):
@@ -328,13 +302,11 @@ class InSets(MatchSearch):
         return max((self.numbers.index(one) for one in asked.variables), default=0)
 
     def _is_of_step(self, asked: BoundCondition, conjunct: WhereConjunct, at: int) -> bool:
-        """Whether a condition is about events of one variable as they are added."""
         return self._last(asked) == at and len(asked.variables) < 2 and conjunct.phase != "complete"
 
     # ------------------------------------------------------------ which are followed
 
     def _may_have_all(self, partial: Partial) -> bool:
-        """Whether all documents may be in it in the end."""
         missing = self.wanted - partial.covered
         if not missing:
             return True
@@ -346,7 +318,6 @@ class InSets(MatchSearch):
         return missing <= frozenset[int]().union(*rest)
 
     def likeness(self, partial: Partial) -> Hashable:
-        """See Search."""
         at = len(partial.bound) - 1
         rest = {one.source.stream for one in self.positive[at:]}
         shared = [
@@ -364,13 +335,13 @@ class InSets(MatchSearch):
 
 
 Ends = dict[frozenset[int], Vector]
-"""Chains that end with an event: for the documents that they are made of, where they are in the expression."""
+"""Chains that end with an event: maps their documents to their places in the expression."""
 
 _KEPT: tuple[tuple[int, StageKind], ...] = ((ORDER, "order"), (EQUAL, "equal"), (WINDOW, "window"))
 
 
 class Lettered:
-    """Looks for chains that are made of some documents, numbered from 0; `covers` returns those of an event."""
+    """Searches for chains that contain given documents, numbered from 0; `covers` returns those of an event."""
 
     def __init__(
         self,
@@ -389,7 +360,7 @@ class Lettered:
         self._events = sorted(every, key=lambda one: one[0].t1)
 
     def sought(self, stages: Sequence[FunnelStage], found: int) -> Sought:
-        """Returns what is found, behind the stages of single events."""
+        """Returns the result, after the stages of single events."""
         options = [
             [one for one, _ in self._events if document in self._covers(one)] for document in sorted(self._wanted)
         ]
@@ -404,7 +375,6 @@ class Lettered:
         return self._chained(passed, found)
 
     def _failed(self, choice: Sequence[Event] | dict[Event, None]) -> tuple[int, FunnelStage | None]:
-        """Returns what keeps events of the documents from being in one chain."""
         events = sorted(choice, key=attrgetter("t1"))
         for one, other in pairwise(events):
             if not before(one, other):
@@ -425,7 +395,6 @@ class Lettered:
         return FIRST_CONDITION, None
 
     def _chained(self, stages: Sequence[FunnelStage], found: int) -> Sought:
-        """Returns what chains with all documents lack at least."""
         least, match, starts = -1, None, 0
         for place in range(len(self._events)):
             lacking, last = self._least(place)
@@ -447,8 +416,8 @@ class Lettered:
         return Sought(match if is_found else None, (*stages, stage), found, rank, starts=starts)
 
     def _least(self, place: int) -> tuple[int, Event]:
-        """Returns what chains with all documents lack at least that begin with an event, -1 if there is none; and the
-        last event of one that lacks so little."""
+        """Returns the fewest errors of a chain with all documents that begins with an event (-1: none), and its last
+        event."""
         first, stream = self._events[place]
         ends: list[tuple[Event, Ends]] = []
         least, last = -1, first
@@ -470,7 +439,6 @@ class Lettered:
         return {self._covers(first): vector} if vector and is_known and is_short else {}
 
     def _longer(self, ends: list[tuple[Event, Ends]], place: int, first: Event) -> Iterator[tuple[Event, Ends]]:
-        """Yields the events behind a first one that chains end with, and adds them to `ends`."""
         within = self._pattern.within
         for one, stream in self._events[place + 1 :]:
             if within is not None and one.t1 - first.t0 > within:
@@ -493,7 +461,7 @@ class Lettered:
 
 
 class LookingForMatches:
-    """Looks for matches of a pattern. `why_none` says why a document has no event of a stream."""
+    """Searches for matches of a pattern. `why_none` says why a document has no event of a stream."""
 
     def __init__(
         self,
@@ -507,8 +475,8 @@ class LookingForMatches:
         self._covering, self._take = Covering(documents), take
 
     def sought(self) -> Sought:
-        """Returns a match of all documents, or what is in the way of one. Without documents, how many events come how
-        far as the first one of a match."""
+        """Returns a match with all documents, or the obstacle. Without documents, counts how far events get as the
+        first of a match."""
         stages, found = list[FunnelStage](), 0
         for number, record in enumerate(self._documents):
             if any(number in self._covering.of(one) for name in self._read for one in self._given(name)):
@@ -573,7 +541,6 @@ class LookingForMatches:
         return Sought(None, (*stages, *_passed(search, best), best.stage), found, best.rank, best.near)
 
     def _counted(self, search: MatchSearch, stages: list[FunnelStage]) -> Sought:
-        """Returns how many events come how far as the first one of a match."""
         for variables, one in enumerate(search.positive, 1):
             if not self._add(
                 stages, search, FunnelStage("run", component_text(one), search.furthest.count(variables), "events")
@@ -599,7 +566,6 @@ class LookingForMatches:
 
 
 def _passed(search: MatchSearch, best: MatchFailure | None) -> Iterator[FunnelStage]:
-    """Yields what a partial match with the event that fails has passed."""
     if best is None:
         return
     _, variables, test, _ = best.rank
@@ -627,7 +593,7 @@ def _depth(stages: Sequence[FunnelStage]) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class OutputMatch:
-    """What an output says of its match: the events, their interval, and the documents behind them."""
+    """A match as its output shows it: the events, their interval, and the documents behind them."""
 
     fillers: Sequence[Filler]
     t0: int
@@ -635,7 +601,7 @@ class OutputMatch:
 
 
 class Matcher:
-    """Finds matches of a pattern among events; `given` returns those of a stream. `take` is called with steps."""
+    """Finds matches of a pattern; `given` returns the events of a stream. `take` is called with the steps done."""
 
     def __init__(self, pattern: Pattern | NearPattern, given: Callable[[str], Iterable[Event]], take: Take) -> None:
         self._pattern, self._given, self._take = pattern, given, take
@@ -646,7 +612,7 @@ class Matcher:
             self._streams = {one.source.stream: one.source.stream for one in letters_of(pattern.letters)}
 
     def match(self, wanted: OutputMatch) -> MatchBindings | None:
-        """Returns a match with the events that an output has; None if there is none."""
+        """Returns a match with the events in the output; None if there is none."""
         candidates = [self._candidates(one, wanted) for one in wanted.fillers]
         return next(self._matches(wanted, candidates, {}, 0), None)
 
@@ -676,7 +642,6 @@ class Matcher:
                 bound[variable].pop()
 
     def _may_follow(self, event: Event, variable: str, bound: Mapping[str, Sequence[Event]]) -> bool:
-        """Whether an event may come to those of a match, each of which begins no later."""
         for other, events in bound.items():
             steps = self._steps(other, variable)
             for one in events:
@@ -687,7 +652,7 @@ class Matcher:
         return True
 
     def _steps(self, one: str, other: str) -> int:
-        """Whether the events of a variable come before later ones of another, or its own (1), behind them (-1), or in
+        """Whether events of one variable precede later ones of the other, or itself (1), follow them (-1), or come in
         any order (0)."""
         if isinstance(self._pattern, NearPattern) or one == other:
             return 1
@@ -702,8 +667,7 @@ class Matcher:
 
 
 def tested(pattern: Pattern | NearPattern, match: MatchBindings) -> Iterator[tuple[EventCondition, ValueScope]]:
-    """Yields the conditions on the events of a match, those of HAVING last, each with what its names mean, which are
-    written as in the statement: for all events that it is about, in their order."""
+    """Yields the conditions on a match, HAVING last, with the values of their names, for each event in order."""
     if isinstance(pattern, NearPattern):
         return
     for asked in [*(conjunct_of(pattern, one) for one in pattern.conjuncts), *having_of(pattern)]:

@@ -1,15 +1,7 @@
-"""A condition of a PATTERN: for which events it is asked, whether it holds, and what tells partial matches apart for
-it.
-
-What is found of a PATTERN for some documents, and how far the search for its matches came.
-
-What is asked of the whole match of a PATTERN: HAVING, that nothing came that must not, and that none is better.
-
-The search for matches of a PATTERN, step by step: what its partial matches are, and which are alike.
-
-A partial match has the events of the first variables, in their order. Each step adds an event, to the last variable, if
-that takes several, or to the next. Partial matches that are alike in all that matters later are followed once.
-"""
+"""The step-by-step search for matches of a PATTERN that contain given documents. A partial match has the events of the
+first variables, in order; each step adds an event to the last variable, if that is repeated, or to the next. Partial
+matches that agree in all that matters later are followed once. Whole matches are tested for HAVING, negated events and
+EARLIEST MAXIMAL, and the failure that gets furthest is kept."""
 
 from __future__ import annotations
 
@@ -62,13 +54,13 @@ from xscl.algebra.events import (
 )
 
 MatchBindings = Mapping[str, Sequence[Event]]
-"""Of each variable, or of each letter, its events in the order of time."""
+"""Maps each variable or letter to its events in order of time."""
 
 _EACH = ("each", "previous")
 
 
 class BoundCondition:
-    """A condition, whose names stand for something of a match."""
+    """A condition of a PATTERN, whose names refer to events of a match."""
 
     def __init__(self, pattern: Pattern, condition: EventCondition, names: Names) -> None:
         self._pattern, self._names = pattern, names
@@ -76,14 +68,14 @@ class BoundCondition:
         self.said = rewritten_condition(condition, self._renamed)
         """The condition with its names as in the statement."""
         self.variables = tuple(dict.fromkeys(of.variable for _, of in names))
-        """The variables that it is about, by their numbers."""
+        """The numbers of its variables."""
 
     def _renamed(self, leaf: Value) -> Value:
         return Attribute(leaf.part, self._texts[leaf.name], leaf.kind) if isinstance(leaf, Attribute) else leaf
 
     def scopes(self, match: MatchBindings, new: int | None = None) -> Iterator[ValueScope]:
-        """Yields what the names mean, for all events that it is about, in their order; of the variable `new`, only for
-        its last event."""
+        """Yields the values of the names for each combination of events, in order; of the variable `new`, only for its
+        last event."""
         about = {one: self._places(match, one, is_new=one == new) for one in self.variables}
         variables = self._pattern.variables
         for places in product(*about.values()):
@@ -92,11 +84,11 @@ class BoundCondition:
             yield ValueScope(values, 0)
 
     def failing(self, match: MatchBindings, new: int | None = None) -> ValueScope | None:
-        """Returns what the names mean where it does not hold; None if it holds."""
+        """Returns the first scope where it is false; None if it holds."""
         return next((scope for scope in self.scopes(match, new) if not condition_holds(self.said, scope)), None)
 
     def _places(self, match: MatchBindings, variable: int, *, is_new: bool) -> range:
-        """Returns the places of a variable's events for each of which it has to hold: one, if it is about none."""
+        """Returns the indexes of a variable's events that it is tested for; one if it does not use the variable."""
         count = len(match[self._pattern.variables[variable].name])
         if self._is_of_pairs(variable):
             return range(count - 1, count) if is_new else range(1, count)
@@ -116,8 +108,8 @@ class BoundCondition:
     # ------------------------------------------------------------ what matters of partial matches
 
     def signature(self, match: MatchBindings) -> Iterator[Hashable]:
-        """Yields what of the variables that a partial match has may matter for the condition later: partial matches
-        with the same have it alike, with whatever is added to both."""
+        """Yields what may still matter to the condition: partial matches with equal signatures stay equal, whatever is
+        added to both."""
         for variable in self.variables:
             events = match.get(self._pattern.variables[variable].name, ())
             yield from (_kept(of, events) for of in self._of(variable) if events)
@@ -137,7 +129,7 @@ class BoundCondition:
 
     @cached_property
     def is_of_steps(self) -> bool:
-        """Whether it is about one variable alone, and there about an event and the one before it, or each event."""
+        """Whether it concerns one variable alone, and there each event, or an event and its predecessor."""
         places = {of.place if isinstance(of, OfItem) else "" for _, of in self._names}
         return len(self.variables) == 1 and places <= {*_EACH, "every"}
 
@@ -181,21 +173,21 @@ def _value(of: Referent, events: Sequence[Event], at: Mapping[int, int]) -> Plai
 
 
 ORDER, EQUAL, WINDOW, FIRST_CONDITION, STRATEGY = 0, 1, 2, 3, 1_000
-"""What an event that may be the next one of a partial match is tested for, in this order."""
+"""The tests of a next event, in this order."""
 
 TOGETHER, HAVING, ABSENT, MAXIMAL, FOUND = 1_000, 1_001, 2_000, 2_001, 2_002
-"""What a match is tested for when its last variable is complete: FIRST_CONDITION stands for what is asked of that."""
+"""The tests of a match with a complete last variable, after those from FIRST_CONDITION."""
 
 Rank = tuple[int, int, int, int]
-"""How many of the documents are in a partial match, or in the event that fails; how many variables it has; which test
-that is; and less the time that both take."""
+"""How far a partial match gets: its documents, those of the failing event included; its variables; the number of the
+failed test; and minus its duration."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sought:
-    """What was found of a pattern: a match of all documents, if there is one; else `stages`, of which the last has
-    nothing. `near` are events in the way, `without` the documents that have no event. `found` and `rank` say how far
-    the search came. `starts` counts the events at which a match begins, if no documents are given."""
+    """The result for a pattern: a match of all documents, or `stages`, the last of them empty. `near` are events in the
+    way, `without` the documents that have no event. `found` and `rank` say how far the search got. `starts` counts the
+    events at which a match begins, if no documents are given."""
 
     match: MatchBindings | None
     stages: tuple[FunnelStage, ...]
@@ -208,7 +200,7 @@ class Sought:
 
 @dataclass(frozen=True, slots=True)
 class MatchFailure:
-    """What a partial match cannot be: with an `event`, if there is one, as the next. `passed` are the stages before."""
+    """Why a partial match fails, perhaps with a next `event`. `passed` are the stages before."""
 
     rank: Rank
     stage: FunnelStage
@@ -216,35 +208,31 @@ class MatchFailure:
 
 
 class Furthest:
-    """Keeps the failure that came furthest, and how far each event came that matches begin with."""
+    """Keeps the failure that got furthest, and how far the matches from each first event got."""
 
     def __init__(self) -> None:
         self.best: MatchFailure | None = None
         self.reached: dict[tuple[int, int], set[int]] = {}
-        """For variables and tests the ids of the first events of which a partial match came so far."""
+        """Maps numbers of variables and tests to the ids of the first events whose matches got there."""
 
     def fails(self, rank: Rank, stage: Callable[[], FunnelStage], near: Sequence[Event]) -> None:
-        """Keeps a failure, if none came further."""
         if self.may_be_better(rank):
             self.best = MatchFailure(rank, stage(), tuple(near))
 
     def may_be_better(self, rank: Rank) -> bool:
-        """Returns whether no failure came further."""
         return self.best is None or rank > self.best.rank
 
     def comes(self, first: Event, variables: int, test: int = 0) -> None:
-        """Keeps how far a match came that begins with an event."""
         self.reached.setdefault((variables, test), set()).add(id(first))
 
     def count(self, variables: int, *tests: int) -> int:
-        """Returns how many first events came so far as to have so many variables, and to one of these tests."""
+        """Counts first events whose matches reached this number of variables and one of the tests."""
         return len(set[int]().union(*(self.reached.get((variables, test), ()) for test in tests or (0,))))
 
 
 def condition_stage(
     pattern: Pattern, asked: BoundCondition, scope: ValueScope, of: Event | None, kind: str = ""
 ) -> FunnelStage:
-    """Returns the stage of a condition that is false, perhaps for an event."""
     operator = pattern.variables[0].source
     text = values_text(said(asked.said, operator, scope))
     whose = "" if of is None else f", of {event_text(of)}"
@@ -253,17 +241,15 @@ def condition_stage(
 
 
 def covered_by(match: MatchBindings, covers: Callable[[Event], frozenset[int]]) -> frozenset[int]:
-    """Returns the documents that a match is made of."""
     return frozenset().union(*(covers(one) for events in match.values() for one in events))
 
 
 def as_match(names: Sequence[str], bound: Sequence[Sequence[Event]]) -> Mapping[str, Sequence[Event]]:
-    """Returns the events of variables by their names: of the first ones, if not all have events."""
     return dict(zip(names, bound, strict=False))
 
 
 class Fault(NamedTuple):
-    """What is wrong with a whole match: which test, the stage, and the events in the way."""
+    """What is wrong with a whole match: the test, the stage, and the events in the way."""
 
     test: int
     stage: FunnelStage
@@ -271,8 +257,6 @@ class Fault(NamedTuple):
 
 
 class Whole:
-    """Tests whole matches of a pattern."""
-
     def __init__(self, pattern: Pattern, given: GivenEvents, take: Take) -> None:
         self._pattern, self._given, self._take = pattern, given, take
         self._conjuncts = [conjunct_of(pattern, one) for one in pattern.conjuncts]
@@ -285,7 +269,7 @@ class Whole:
         self._positive = [one for one in pattern.variables if not one.negated]
 
     def fault(self, match: MatchBindings) -> Fault | None:
-        """Returns what is wrong with a match for which all conditions of WHERE hold: HAVING, or an event that came."""
+        """Returns why a match that satisfies WHERE is none: HAVING, or an event that must not occur."""
         for asked in self.having:
             self._take(1)
             if (scope := asked.failing(match)) is not None:
@@ -299,7 +283,6 @@ class Whole:
         return None
 
     def _killing(self, match: MatchBindings, at: int) -> Iterator[Event]:
-        """Yields the events of a negated variable that a match must not have."""
         variable = self._pattern.variables[at]
         groups = [[one for of in self._of_group(group) for one in match[of]] for group in range(self._pattern.groups)]
         every = [one for some in groups for one in some]
@@ -325,14 +308,13 @@ class Whole:
         return self._pattern.within is None or t1 - t0 <= self._pattern.within
 
     def is_alike(self, one: Event, first: Event) -> bool:
-        """Returns whether two events are equal, and not NULL, in all keys."""
         return all(one.values[key] is not None and one.values[key] == first.values[key] for key in self._pattern.keys)
 
     # ------------------------------------------------------------ EARLIEST MAXIMAL
 
     def best(self, match: MatchBindings) -> tuple[MatchBindings, Event | None]:
-        """Returns a match that EARLIEST MAXIMAL keeps: that, or one that follows from it, step by step, with the event
-        of the last step."""
+        """Returns the match that EARLIEST MAXIMAL keeps, reached step by step from this one, and the event of the last
+        step."""
         last: Event | None = None
         while True:
             better = next(((one, by) for one, by in self._changed(match) if self._is_match(one)), None)
@@ -354,7 +336,7 @@ class Whole:
                     yield {**match, variable.name: tuple(sorted((*events, one), key=_order))}, one
 
     def _is_match(self, match: MatchBindings) -> bool:
-        """Returns whether bindings, of which none is of a strategy, are a match."""
+        """Whether bindings satisfy all but the strategy."""
         self._take(1)
         every = [one for events in match.values() for one in events]
         if not self._fits(min(one.t0 for one in every), max(one.t1 for one in every)):
@@ -388,19 +370,17 @@ def known_at(pattern: Pattern | NearPattern, match: MatchBindings) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """A partial match: the events of its variables, and the documents that it is made of."""
+    """A partial match: the events of its variables, and the documents they derive from."""
 
     bound: tuple[tuple[Event, ...], ...]
     covered: frozenset[int]
 
     @property
     def first(self) -> Event:
-        """The first event of the first variable."""
         return self.bound[0][0]
 
     @property
     def last(self) -> Event:
-        """The event that was added last."""
         return self.bound[-1][-1]
 
     def events(self) -> Iterator[Event]:
@@ -408,18 +388,16 @@ class Partial:
             yield from some
 
     def span_with(self, one: Event) -> int:
-        """Returns how long it takes with an event more."""
         every = [*self.events(), one]
         return max(other.t1 for other in every) - min(other.t0 for other in every)
 
     def with_event(self, one: Event, at: int, covers: frozenset[int]) -> Partial:
-        """Returns it with an event more, which is of the variable `at`."""
         own = (*self.bound[at], one) if at < len(self.bound) else (one,)
         return Partial((*self.bound[:at], own), self.covered | covers)
 
 
 class MatchSearch(ABC):
-    """Looks for a match that is made of some documents, numbered from 0; `covers` returns those of an event."""
+    """Searches for a match that contains documents numbered from 0; `covers` returns those of an event."""
 
     def __init__(
         self,
@@ -442,23 +420,20 @@ class MatchSearch(ABC):
         self._lasting = [asked for asked, one in self.asked if not _is_done(asked, one)]
         self._lasting += [*self.whole.having, *(asked for kills in self.whole.kills.values() for asked in kills)]
         self.named = [[one for one in self.events(at) if covers(one)] for at in range(len(self.positive))]
-        """Of each variable the events of its stream that are made of the documents."""
+        """For each variable, the events of its stream that derive from the documents."""
         self._at_once = max((len(covers(one)) for some in self.named for one in some), default=1)
 
     def variable(self, at: int) -> Variable:
-        """Returns the variable at a place of those that take events."""
         return self.positive[at]
 
     def events(self, at: int) -> Sequence[Event]:
-        """Returns the events of a variable's stream in the order of t1."""
         return self.given(self.variable(at).source.stream)
 
     def match(self, partial: Partial) -> MatchBindings:
-        """Returns a partial match by the names of its variables."""
         return as_match(self.names, partial.bound)
 
     def run(self) -> MatchBindings | None:
-        """Returns a match of all documents; None if there is none. Without documents, all are looked for."""
+        """Returns a match of all documents; None if there is none. Without documents, visits all matches."""
         waiting = list(self.begins())
         while waiting:
             partial = waiting.pop()
@@ -480,14 +455,13 @@ class MatchSearch(ABC):
 
     @abstractmethod
     def ends(self, partial: Partial) -> Iterator[tuple[BoundCondition, int | None]]:
-        """Yields what is asked of a partial match when its last variable is complete."""
+        """Yields the conditions to test when the last variable of a partial match is complete."""
 
     @abstractmethod
     def likeness(self, partial: Partial) -> Hashable:
-        """Returns what else matters of a partial match than what conditions ask."""
+        """Returns what matters later of a partial match besides condition signatures."""
 
     def _is_known(self, partial: Partial) -> bool:
-        """Whether it is like one that was followed before."""
         match = self.match(partial)
         self.take(1 + sum(map(len, partial.bound)) // 8)
         key = (
@@ -504,7 +478,6 @@ class MatchSearch(ABC):
         return False
 
     def _is_whole(self, partial: Partial) -> bool:
-        """Whether it is a match of all documents. Keeps what it fails."""
         match, covered, variables = self.match(partial), len(partial.covered), len(partial.bound)
         span = partial.span_with(partial.last)
         for place, (asked, new) in enumerate(self.ends(partial)):
@@ -530,13 +503,11 @@ class MatchSearch(ABC):
     # ------------------------------------------------------------ tests of a further event
 
     def rank(self, partial: Partial | None, one: Event, at: int, test: int) -> tuple[int, int, int, int]:
-        """Returns how far a partial match comes that fails a test with an event of a variable."""
         if partial is None:
             return len(self.covers(one)), at, test, one.t0 - one.t1
         return len(partial.covered | self.covers(one)), at, test, -partial.span_with(one)
 
     def is_alike(self, partial: Partial | None, one: Event, at: int) -> bool:
-        """Tests whether an event is equal to the first in all keys, and none of these is NULL."""
         first = one if partial is None else partial.first
         if self.whole.is_alike(one, first):
             return True
@@ -544,7 +515,6 @@ class MatchSearch(ABC):
         return False
 
     def is_near(self, partial: Partial | None, one: Event, at: int) -> bool:
-        """Tests whether a partial match and an event are within the window."""
         within = self.pattern.within
         span = one.t1 - one.t0 if partial is None else partial.span_with(one)
         if within is None or span <= within:
@@ -564,7 +534,7 @@ class MatchSearch(ABC):
         at: int,
         tests: Iterator[tuple[BoundCondition, MatchBindings, int | None]],
     ) -> bool:
-        """Tests conditions, each of a match, for an event that may be the next."""
+        """Tests conditions for an event that may be the next."""
         for place, (asked, match, new) in enumerate(tests):
             self.take(1)
             if (scope := asked.failing(match, new)) is not None:
@@ -584,7 +554,6 @@ class MatchSearch(ABC):
     # ------------------------------------------------------------ what cannot have all documents
 
     def has_room(self, partial: Partial) -> bool:
-        """Returns whether the other variables may take the documents that a partial match has not."""
         missing = len(self.wanted - partial.covered)
         rest = self.positive[len(partial.bound) :]
         if self.positive[len(partial.bound) - 1].kleene or any(one.kleene for one in rest):
@@ -592,7 +561,6 @@ class MatchSearch(ABC):
         return missing <= len(rest) * self._at_once
 
     def missing_stage(self, at: int, kind: StageKind = "order") -> FunnelStage:
-        """Returns the stage of a variable for which no event comes behind those of a partial match."""
         return FunnelStage(kind, component_text(self.variable(at)), 0, "events")
 
 
@@ -601,5 +569,5 @@ def came_text(one: Event) -> str:
 
 
 def _is_done(asked: BoundCondition, one: WhereConjunct) -> bool:
-    """Whether a conjunct, once it was tested, matters no more for its variable."""
+    """Whether a conjunct, once tested, no longer matters for its variable."""
     return (one.phase == "first" and len(asked.variables) == 1) or (one.phase == "each" and asked.is_of_steps)

@@ -1,11 +1,6 @@
-"""What is found of a stream of events, and the stages on the way there.
-
-The events that a document has by a definition, one by one, and why it has none.
-
-Computes what streams of event queries are over given events, each with how it came about, as the operators say.
-
-Conditions, values and operators of event statements in words, with the values that events have.
-"""
+"""The reference evaluator for event queries, over single events. Derives the events of documents by their definitions
+and computes the streams of operators over given events, each event with its origin. `Looked` has the events found, or
+the stages up to the first that nothing passes; conditions are rendered as text with the events' values."""
 
 from __future__ import annotations
 
@@ -79,7 +74,7 @@ MAX_DOCUMENT_EVENTS = 10_000
 
 @dataclass(frozen=True)
 class DocumentEvents:
-    """Makes the events of a definition."""
+    """Derives a definition's events from documents."""
 
     definition: RegisteredDefinition
 
@@ -127,15 +122,13 @@ class DocumentEvents:
 
     @cached_property
     def _readable(self) -> ReadableQuery:
-        """A query whose block is that of the definition, and that selects what it takes with IN."""
         found, script = stored_definition(self.definition.text)
         each = tuple(SelectItem(one.operand, f"v{place}") for place, one in enumerate(found.attributes) if one.each)
         query = Query(found.block, SelectItems(each) if each else None)
         return ReadableQuery.of(to_xscl(Script((query,), script.namespaces)))
 
     def why_none(self, record: Record, take: Take = uncounted) -> Iterator[FunnelStage]:
-        """Yields the stages of the definition that a document passes, and the first that it does not, with what there
-        is instead."""
+        """Yields the stages of the definition up to the first that a document does not pass."""
         side = self._readable.normal.conjuncts[0].left
         trial = BlockRows(self._readable, 0, side, ())
         trial.look(record, take)
@@ -158,7 +151,7 @@ def _label(record: Record, node: Node) -> int | str:
 
 
 GivenEvents = Callable[[str], Sequence[Event]]
-"""Returns the events of a stream that is defined or published, given its name, in the order of t1."""
+"""Returns the events of a defined or published stream, given its name, in order of t1."""
 
 
 class Trial:
@@ -170,15 +163,13 @@ class Trial:
         self._rights: dict[int, Rights] = {}
 
     def all(self, stream: Stream) -> list[Event]:
-        """Returns the events of a stream in the order of t1."""
         found = self._all.get(id(stream))
         if found is None:
             found = self._all[id(stream)] = self.events(stream)
         return found
 
     def events(self, stream: Stream, t0: int | None = None, t1: int | None = None) -> list[Event]:
-        """Returns the events of a stream in the order of t1: those that begin and end at these times, if they are
-        given."""
+        """Returns the events of a stream in order of t1, optionally only those with interval t0 to t1."""
         found: Iterable[Event] = _at(self._events(stream, t0, t1), t0, t1)
         if _may_repeat(stream):
             found = {identity(one): one for one in found}.values()
@@ -202,14 +193,12 @@ class Trial:
                 return self.together(stream, t1)
 
     def filtered(self, stream: Filter, one: Event) -> Event | None:
-        """Returns an event that passes a FILTER, or None if it does not."""
         self.take(1)
         if condition_holds(stream.condition, ValueScope(one.values, one.t1 - one.t0)):
             return Event(one.values, one.t0, one.t1, PassedFilter(stream, one))
         return None
 
     def rights(self, stream: Next | Fold) -> Rights:
-        """Returns the right events of an operator, as it looks for them."""
         found = self._rights.get(id(stream))
         if found is None:
             condition = stream.condition if isinstance(stream, Next) else stream.chooses
@@ -219,7 +208,7 @@ class Trial:
     # ------------------------------------------------------------ NEXT
 
     def partners(self, stream: Next, left: Event) -> list[Event]:
-        """Returns the first right events for which the condition holds, whatever the window."""
+        """Returns the right events that satisfy the condition and end first, whatever the window."""
         scope = ValueScope(left.values, 0)
         return self._first(
             self.rights(stream).after(left.t1, scope),
@@ -227,12 +216,11 @@ class Trial:
         )
 
     def followed(self, stream: Next, left: Event) -> list[Event]:
-        """Returns what NEXT makes of a left event."""
         partners = self.partners(stream, left)
         return [join_events(stream, left, one) for one in partners if is_within(stream, left, one)]
 
     def _first(self, candidates: Iterator[Event], fits: Callable[[Event], bool]) -> list[Event]:
-        """Returns the candidates, which come in the order of t1, that fit and end first."""
+        """Returns the fitting candidates that end first. `candidates` are in order of t1."""
         for _, simultaneous in groupby(candidates, key=lambda one: one.t1):
             found = []
             for one in simultaneous:
@@ -246,7 +234,6 @@ class Trial:
     # ------------------------------------------------------------ FOLD
 
     def runs(self, stream: Fold, first: Event) -> list[Event]:
-        """Returns the runs that begin with a left event and are within the window."""
         found: list[Event] = []
         current = [Folded(stream, first, ())]
         while current:
@@ -256,7 +243,7 @@ class Trial:
         return found
 
     def chosen(self, stream: Fold, run: Folded) -> list[Event]:
-        """Returns the right events with which a run would go on: the first of those that are looked at."""
+        """Returns the right events that would continue a run: the earliest that qualify."""
         scope = ValueScope(run.first.values, 0, None, run.values)
         return self._first(
             self.rights(stream).after(run.latest.t1, scope),
@@ -264,7 +251,6 @@ class Trial:
         )
 
     def longer(self, stream: Fold, run: Folded) -> Iterator[Folded]:
-        """Yields a run with one more event, for each with which it goes on."""
         for one in self.chosen(stream, run):
             scope = run_scope(run, one)
             if condition_holds(stream.continues, scope):
@@ -273,7 +259,7 @@ class Trial:
     # ------------------------------------------------------------ AGGREGATE
 
     def together(self, stream: Aggregate, t1: int | None = None) -> list[Event]:
-        """Returns the events of AGGREGATE: those at a time, if it is given."""
+        """Returns the events of AGGREGATE, optionally only those at `t1`."""
         groups: dict[tuple[Plain, ...], list[Event]] = {}
         for one in self.all(stream.source):
             self.take(1)
@@ -291,7 +277,7 @@ class Trial:
 
 
 class Rights:
-    """The right events of NEXT or FOLD in the order of t1, and by a value that the condition asks them to have."""
+    """The right events of NEXT or FOLD in order of t1, hashed by a value that the condition requires."""
 
     def __init__(self, events: Sequence[Event], condition: EventCondition) -> None:
         self.events = events
@@ -305,8 +291,8 @@ class Rights:
                     self._by_key.setdefault(key, []).append(place)
 
     def after(self, time: int, scope: ValueScope) -> Iterator[Event]:
-        """Yields events that begin after a time, in the order of t1: perhaps without such for which the condition does
-        not hold. `scope` has the other side."""
+        """Yields events that begin after a time, in order of t1; may omit those that fail the condition. `scope` has
+        the other side."""
         first = bisect_right(self._times, time)
         places: Iterable[int] = range(first, len(self.events))
         if self._equality is not None:
@@ -325,14 +311,12 @@ class Rights:
 
 
 def apply_select(stream: Select, one: Event) -> Event:
-    """Returns what SELECT makes of an event."""
     scope = ValueScope(one.values, one.t1 - one.t0)
     values = {name: evaluate_value(value, scope) for name, value in stream.items}
     return Event(values, one.t0, one.t1, Selected(one))
 
 
 def join_events(stream: Next, left: Event, right: Event) -> Event:
-    """Returns an event of both."""
     sides = {"left": left.values, "right": right.values}
     names = zip(stream.schema, stream.names, strict=True)
     values = {name: sides[part][own] for (name, _), (part, own) in names}
@@ -340,7 +324,6 @@ def join_events(stream: Next, left: Event, right: Event) -> Event:
 
 
 def lengthened(run: Folded, one: Event) -> Folded:
-    """Returns a run with one more event."""
     scope = run_scope(run, one)
     new = {name: evaluate_value(value, scope) for name, value in run.by.sets}
     values = {**run.values, **one.values, **new}
@@ -348,7 +331,7 @@ def lengthened(run: Folded, one: Event) -> Folded:
 
 
 def distinct_runs(runs: Iterable[Folded]) -> list[Folded]:
-    """Returns runs that begin with one event, each once: those with one latest event and equal values are one."""
+    """Returns runs from one event, deduplicated by latest event and values."""
     return list({(id(run.latest), *run.values.values()): run for run in runs}.values())
 
 
@@ -360,17 +343,14 @@ def run_event(run: Folded) -> Event:
 
 
 def pair_scope(left: Event, right: Event) -> ValueScope:
-    """Returns what names mean in the condition of NEXT."""
     return ValueScope(left.values, right.t1 - left.t0, right.values, None, right.t0 - left.t1)
 
 
 def run_scope(run: Folded, one: Event) -> ValueScope:
-    """Returns what names mean in FOLD for a run and the event that may be next."""
     return ValueScope(run.first.values, one.t1 - run.first.t0, one.values, run.values, one.t0 - run.latest.t1)
 
 
 def is_within(stream: Next | Fold, left: Event, right: Event) -> bool:
-    """Returns whether it is not too long from the beginning of a left event to the end of a right one."""
     return stream.within is None or right.t1 - left.t0 <= stream.within
 
 
@@ -382,7 +362,6 @@ def _group_event(stream: Aggregate, key: tuple[Plain, ...], window: tuple[Event,
 
 
 def _may_repeat(stream: Stream) -> bool:
-    """Returns whether one event of a stream may be made in several ways."""
     match stream:
         case Events():
             return False
@@ -399,7 +378,7 @@ def _at(events: Iterable[Event], t0: int | None, t1: int | None) -> Iterator[Eve
 
 
 def _equalities(condition: EventCondition) -> Iterator[tuple[Value, Value]]:
-    """Yields the equalities that have to hold between a value of the left side and one of the right side."""
+    """Yields the necessary equalities between values of the left and of the right side."""
     for one in condition.args if isinstance(condition, AllOf) else (condition,):
         if isinstance(one, Comparison) and one.op == "=":
             sides = [set(_parts(value)) for value in (one.left, one.right)]
@@ -412,7 +391,7 @@ def _equalities(condition: EventCondition) -> Iterator[tuple[Value, Value]]:
 
 
 def is_of_right(condition: EventCondition) -> bool:
-    """Returns whether a condition of NEXT or FOLD is about the right event alone, as a FILTER of it."""
+    """Whether a condition of NEXT or FOLD tests the right event alone, like a FILTER."""
     match condition:
         case AllOf(args=args) | AnyOf(args=args):
             return bool(args) and all(map(is_of_right, args))
@@ -426,7 +405,7 @@ def is_of_right(condition: EventCondition) -> bool:
 
 
 def _parts(value: Value) -> Iterator[str]:
-    """Yields the sides that a value is of; "?" for DUR and GAP, which are of no side alone."""
+    """Yields the sides a value depends on; "?" for DUR and GAP, which depend on both."""
     match value:
         case Attribute(part=part):
             yield part
@@ -451,34 +430,31 @@ _SIGN = {"left": "$1", "latest": "$", "right": "$2"}
 
 @dataclass(frozen=True, slots=True)
 class NamedValue:
-    """An attribute, DUR or GAP in a condition, with its value. That of DUR and GAP is in seconds."""
+    """An attribute, DUR or GAP in a condition, with its value; DUR and GAP in seconds."""
 
     name: str
     value: Plain
 
     @property
     def text(self) -> str:
-        """The value as it is shown."""
         return display_value(self.value, is_time=self.name in ("DUR", "GAP"))
 
 
 Said = tuple[str | NamedValue, ...]
-"""A condition as text in parts, with the values of events where it has attributes."""
+"""A condition as text in parts, with event values in place of attributes."""
 
 
 def said(condition: EventCondition, operator: Stream, scope: ValueScope) -> Said:
-    """Returns a condition of an operator with the values that a scope has."""
     return tuple(_joined(_Saying(_common(condition, operator), scope).condition(condition)))
 
 
 def operator_condition_text(condition: EventCondition, operator: Stream) -> str:
-    """Returns a condition of an operator as text, without values."""
     parts = _Saying(_common(condition, operator), None).condition(condition)
     return "".join(part if isinstance(part, str) else part.name for part in parts)
 
 
 def _common(condition: EventCondition, operator: Stream) -> frozenset[str]:
-    """Returns the attributes that need a $1 or $2 in a condition, as both sides have them."""
+    """Returns the attributes that both sides have, and which therefore need a $1 or $2."""
     if not isinstance(operator, Next | Fold) or is_of_right(condition):
         return frozenset()
     return frozenset(dict(operator.left.schema)) & frozenset(dict(operator.right.schema))
@@ -491,12 +467,10 @@ def values_text(found: Said) -> str:
 
 
 def conjuncts(condition: EventCondition) -> tuple[EventCondition, ...]:
-    """Returns the conditions that have to hold together."""
     return condition.args if isinstance(condition, AllOf) else (condition,)
 
 
 def display_value(value: Plain, *, is_time: bool = False) -> str:
-    """Returns a value as it is shown: texts in quotes, cut short."""
     if isinstance(value, str):
         line = printable_line(value)
         return f'"{line if len(line) <= VALUE_WIDTH else line[: VALUE_WIDTH - 1] + "…"}"'
@@ -506,7 +480,7 @@ def display_value(value: Plain, *, is_time: bool = False) -> str:
 
 
 def stream_text(stream: Stream) -> str:
-    """Returns a few words for a stream: `Advisory`, `Advisory NEXT Release`."""
+    """Returns a short name for a stream: `Advisory`, `Advisory NEXT Release`."""
     match stream:
         case Events(stream=name):
             return name
@@ -528,7 +502,7 @@ def _right_text(stream: Stream) -> str:
 
 
 class _Saying:
-    """Says a condition, in which some names are `common` to both sides; without a scope, attributes have no values."""
+    """Renders a condition; names `common` to both sides are qualified. Without a scope, attributes have no values."""
 
     def __init__(self, common: frozenset[str], scope: ValueScope | None) -> None:
         self._common, self._scope = common, scope
@@ -605,7 +579,6 @@ class _Saying:
 
 
 def _joined(parts: Iterable[str | NamedValue]) -> Iterator[str | NamedValue]:
-    """Yields the parts, texts that follow each other as one."""
     text = ""
     for part in parts:
         if isinstance(part, str):
@@ -620,19 +593,18 @@ def _joined(parts: Iterable[str | NamedValue]) -> Iterator[str | NamedValue]:
 
 
 Docs = tuple[int, ...]
-"""Documents by their numbers, ascending."""
+"""Document numbers, ascending."""
 
 SHOWN = 3
-"""So many attributes of an event are shown."""
+"""Maximum number of attributes shown of an event."""
 
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """What was found of a stream: its `events`, and the `stages`, of which the last has nothing if there is no event.
+    """The result for a stream: its `events`, and the `stages`, the last of them empty if there is no event.
 
-    `found` counts the documents with an event, and `rank` says how far these came: how high the operator that nothing
-    passes is, and to which of its stages. `near` are events that stand in the way, and `without` documents that have no
-    event.
+    `found` counts the documents with an event; `rank` is the height of the operator that nothing passes and its stage.
+    `near` are events in the way, and `without` documents that have no event.
     """
 
     events: Sequence[Event]
@@ -643,12 +615,11 @@ class Looked:
     without: Docs = ()
 
     def with_events(self, events: Sequence[Event]) -> Looked:
-        """Returns the same with other events."""
         return replace(self, events=events)
 
 
 class Stages:
-    """The stages of an operator, behind those of its inputs."""
+    """The stages of an operator, after those of its inputs."""
 
     def __init__(self, source: Looked, height: int) -> None:
         self.source, self._height = source, height
@@ -659,13 +630,12 @@ class Stages:
         return len(self._stages) - len(self.source.stages)
 
     def add(self, stage: FunnelStage) -> int:
-        """Adds a stage; returns how much gets past it."""
         self._stages.append(stage)
         return stage.found
 
     def failed(self, message: str = "", hint: str = "", near: Sequence[Event] = (), part: int = 0) -> Looked:
-        """Returns what was found if nothing gets past the last stage, which may have said why. `part` says how far it
-        came inside of it."""
+        """Returns the result if nothing passes the last stage, which may already have a message. `part` ranks failures
+        within it."""
         if message:
             self._stages[-1] = self._stages[-1].told(message, hint)
         rank = self._height, self._own, part
@@ -674,7 +644,7 @@ class Stages:
     def filter(
         self, condition: EventCondition, operator: Stream, events: Sequence[Event], scope: Callable[[Event], ValueScope]
     ) -> list[Event]:
-        """Adds a condition on single events, of which there is one at least, and returns those that pass it."""
+        """Adds a condition on single events, at least one, and returns those that pass."""
         passed = [one for one in events if condition_holds(condition, scope(one))]
         stage = FunnelStage("filtered", operator_condition_text(condition, operator), len(passed), "events")
         if not passed:
@@ -684,12 +654,11 @@ class Stages:
         return passed
 
     def done(self, events: Sequence[Event]) -> Looked:
-        """Returns what was found if something gets past all stages."""
         return Looked(events, tuple(self._stages), self.source.found, (self._height, self._own))
 
 
 def both(left: Looked, right: Looked) -> Looked:
-    """Returns what was found of two inputs: no events if there are none of either."""
+    """Combines the results of two inputs: no events unless both have some."""
     found = left.found + right.found
     for side in (left, right):
         if not side.events:
@@ -698,12 +667,11 @@ def both(left: Looked, right: Looked) -> Looked:
 
 
 def furthest_trace(ways: Iterable[Looked]) -> Looked:
-    """Returns that of several which has events, else the one that came furthest: the first of equal ones."""
+    """Returns the first result that has events, else the one that got furthest."""
     return max(ways, key=lambda one: (bool(one.events), one.found, one.rank))
 
 
 def height(stream: Stream) -> int:
-    """Returns how many operators lie on one another."""
     match stream:
         case Events():
             return 0
@@ -714,7 +682,7 @@ def height(stream: Stream) -> int:
 
 
 def event_text(event: Event) -> str:
-    """Returns an event in a few words: `Release (project "tarbox", version "0.9.4")`."""
+    """Returns an event in short: `Release (project "tarbox", version "0.9.4")`."""
     one = event
     while not isinstance(one.made, SourceEvent) and len(one.parts) == 1:
         (one,) = one.parts

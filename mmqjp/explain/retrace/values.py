@@ -1,9 +1,5 @@
-"""Values and conditions of event statements for single events.
-
-Events with how each came about: of a document or an output, or made of others by an operator.
-
-Which of some documents events are made of.
-"""
+"""Values and conditions of event statements for single events. An event records its origin: a document or output, or
+other events and the operator that combined them; `Covering` maps events to the documents behind them."""
 
 from __future__ import annotations
 
@@ -41,21 +37,21 @@ from xscl.algebra.regex_syntax import PatternError
 from xscl.algebra.values import MOST_TEXT, NUMERIC, TESTS, chained, number_text, xpath_number
 
 Plain = str | float | None
-"""The value of an attribute: a text, a number, or None for NULL."""
+"""An attribute's value: a text, a number, or None for NULL."""
 
 AttributeValues = Mapping[str, Plain]
 
 DocumentRef = tuple[str, str]
-"""A document or an output: its id and its stream."""
+"""The id and the stream of a document or output."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceEvent:
-    """An event of a stream that is defined, or that queries publish.
+    """An event of a defined or published stream.
 
-    `source` is its document, or, with `output`, the output that it is. `behind` are the external documents behind that,
-    and `roots` the nodes that output lines show of them: that of the event's root alone if it is of a document. Then
-    `nodes` tell it from other events of the document.
+    `source` is its document, or, with `output`, the output that it is. `behind` are the external documents behind it,
+    and `roots` their nodes in output lines: for a document, only that of the event's root, and `nodes` distinguish it
+    from the document's other events.
     """
 
     stream: str
@@ -68,7 +64,7 @@ class SourceEvent:
 
 @dataclass(frozen=True, slots=True)
 class PassedFilter:
-    """It passed a FILTER."""
+    """The input event of a FILTER."""
 
     by: Filter
     source: Event
@@ -76,14 +72,14 @@ class PassedFilter:
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """It was made of another one by SELECT."""
+    """The input event of a SELECT."""
 
     source: Event
 
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """A left event with a right one, by NEXT."""
+    """The left and the right event of NEXT."""
 
     by: Next
     left: Event
@@ -92,7 +88,7 @@ class Followed:
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """A run: a left event, and right ones, each with the values that the run had then."""
+    """A run: a left event, and right ones, each with the run's values at that time."""
 
     by: Fold
     first: Event
@@ -100,19 +96,16 @@ class Folded:
 
     @property
     def latest(self) -> Event:
-        """The last event of the run."""
         return self.steps[-1][0] if self.steps else self.first
 
     @property
     def values(self) -> AttributeValues:
-        """The latest values."""
         return self.steps[-1][1] if self.steps else self.first.values
 
 
 @dataclass(frozen=True, slots=True)
 class AggregatedEvents:
-    """Values of a group: the events of its window, in the order of time. Those that end with the window are its
-    parts."""
+    """The events of a group's window, in order of time. Those that end with the window are its parts."""
 
     by: Aggregate
     window: tuple[Event, ...]
@@ -123,7 +116,7 @@ Provenance = SourceEvent | PassedFilter | Selected | Followed | Folded | Aggrega
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Event:
-    """An event: its attributes, its interval in microseconds, and how it was made."""
+    """An event: attributes, interval in microseconds, and origin."""
 
     values: AttributeValues
     t0: int
@@ -132,8 +125,8 @@ class Event:
 
     @property
     def parts(self) -> tuple[Event, ...]:
-        """The events that it is said to be made of: of a run the first and the latest, of a group those that end with
-        its window."""
+        """The events reported as its inputs: of a run the first and the latest, of a group those that end with its
+        window."""
         match self.made:
             case SourceEvent():
                 return ()
@@ -148,14 +141,13 @@ class Event:
 
     @property
     def inputs(self) -> tuple[Event, ...]:
-        """All events that it was made of: also those inside a run."""
         if isinstance(self.made, Folded):
             return self.made.first, *(step for step, _ in self.made.steps)
         return self.parts
 
 
 def given_parts(event: Event) -> Iterator[SourceEvent]:
-    """Yields what an event is made of in the end, as outputs tell it."""
+    """Yields the source events behind an event, as outputs report them."""
     if isinstance(event.made, SourceEvent):
         yield event.made
     for part in event.parts:
@@ -163,19 +155,18 @@ def given_parts(event: Event) -> Iterator[SourceEvent]:
 
 
 def before(left: Event, right: Event) -> bool:
-    """Returns whether an event has ended when another one begins."""
     return left.t1 < right.t0
 
 
 def is_same(one: Event, other: Event) -> bool:
-    """Returns whether two events are one, computed twice."""
+    """Whether two events are one, computed twice."""
     if one is other:
         return True
     return one.t1 == other.t1 and identity(one) == identity(other)
 
 
 def identity(event: Event) -> Hashable:
-    """Returns what tells an event from others: its attributes, its interval and its parts, however it was made."""
+    """Returns an event's identity: attributes, interval and source events, whatever its origin."""
     return tuple(event.values.items()), event.t0, event.t1, frozenset(given_parts(event))
 
 
@@ -200,7 +191,7 @@ _COMPARE: dict[str, Callable[[float, float], bool]] = {
 
 @dataclass(frozen=True, slots=True)
 class ValueScope:
-    """What names mean: of `left`, the `latest` values of a run, and `right`. Times are in microseconds."""
+    """The values of names: of `left`, the `latest` of a run, and `right`. Times are in microseconds."""
 
     left: AttributeValues
     duration: int
@@ -235,7 +226,6 @@ def evaluate_value(value: Value, scope: ValueScope) -> Plain:
 
 
 def condition_holds(condition: EventCondition, scope: ValueScope) -> bool:
-    """Returns whether a condition holds."""
     match condition:
         case AllOf(args=args):
             return all(condition_holds(arg, scope) for arg in args)
@@ -258,17 +248,15 @@ def condition_holds(condition: EventCondition, scope: ValueScope) -> bool:
 
 
 def as_number(value: Plain) -> float | None:
-    """Returns a value as a number; None if it is NULL or no finite number."""
+    """Returns a value as a number; None for NULL or no finite number."""
     return _finite(xpath_number(value)) if isinstance(value, str) else value
 
 
 def as_text(value: Plain) -> str | None:
-    """Returns a value as a text; None if it is NULL."""
     return number_text(value) if isinstance(value, float) else value
 
 
 def aggregate_group(one: Aggregated, group: Sequence[ValueScope]) -> Plain:
-    """Returns an aggregate of the events of a group."""
     rows = [[evaluate_value(arg, scope) for arg in one.args] for scope in group]
     if one.name == "count":
         return float(sum(None not in row for row in rows))
@@ -339,14 +327,13 @@ def _compared(op: str, left: Plain, right: Plain) -> bool:
 
 
 class Covering:
-    """Tells of events which of some documents, by their numbers, they are made of."""
+    """Maps an event to the numbers of the documents that it was derived from."""
 
     def __init__(self, documents: Sequence[Record]) -> None:
         self._sources = [(record.id, record.stream) for record in documents]
         self._known: dict[int, tuple[Event, frozenset[int]]] = {}
 
     def of(self, event: Event) -> frozenset[int]:
-        """Returns the documents that an event is made of."""
         known = self._known.get(id(event))
         if known is None:
             known = event, self._found(event)  # with the event, so that its id stays its own

@@ -1,9 +1,4 @@
-"""The engine: throughput, lag, watermarks, caches.
-
-How the engine does: what it keeps, how far its streams have come, its work by the hour, and its caches.
-
-The page where one logs in, with the token or a code.
-"""
+"""The engine page: throughput, lag, watermarks, work by the hour, and caches; also the login page."""
 
 from __future__ import annotations
 
@@ -19,20 +14,20 @@ from mmqjp.web.access import COOKIE_SECONDS, TooManyAttempts
 from mmqjp.web.site import Link, Site
 
 HOURS = 48
-"""So many hours of work are shown."""
+"""Hours of work shown."""
 
 HOUR, SECOND = 3_600_000_000, 1_000_000
 
 RECENT = 20
-"""The throughput is that of so many of the last batches."""
+"""The throughput is that of this number of last batches."""
 
 MOST_ROWS, SECONDS = 1_000, 10.0
-"""The bounds of the questions."""
+"""Limits of a SELECT."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hour:
-    """The work of an hour: when it began, in microseconds, and how many documents and outputs it had."""
+    """The work of an hour: its start in microseconds, and its documents and outputs."""
 
     begin: int
     documents: int
@@ -41,11 +36,11 @@ class Hour:
 
 @dataclass(frozen=True, slots=True)
 class EngineView:
-    """The status of the store, and what it has done.
+    """The status of the store, and its work.
 
-    `documents_a_second` is that of the last batches while they were worked on, None if there was none; `lag_us` the age
-    of the newest document when the status was taken. `counters` has those of stage 1 and of stage 2, with the `plan`
-    that was used last, if the process that holds the store tells them.
+    `documents_a_second` is the throughput of the last batches while they ran (None: no batch); `lag_us` is the age of
+    the newest document at the time of the status. `counters` of stage 1 and 2, and the `plan` used last, are set if the
+    process that holds the store reports them.
     """
 
     status: Status
@@ -58,7 +53,7 @@ class EngineView:
 
 
 def engine_view(site: Site) -> EngineView:
-    """Returns how the engine does. Raises what asking and reading raise."""
+    """Raises what asking and reading raise."""
     found = site.look("status", {})
     streams = tuple(StreamStatus(**one) for one in found["streams"])
     status = Status(**found | {"streams": streams, "ties_at_least": tuple(found["ties_at_least"])})
@@ -114,7 +109,7 @@ def engine_router(site: Site) -> APIRouter:
 
 
 LONGEST = 500
-"""The most characters of a token that are looked at."""
+"""Maximum length of a token that is checked."""
 
 
 def login_router(site: Site) -> APIRouter:
@@ -154,7 +149,6 @@ def login_router(site: Site) -> APIRouter:
 
 
 def logged_in(site: Site, next: str) -> Response:
-    """Returns a redirection that sets the cookie."""
     response = RedirectResponse(local(next), 303, {"Cache-Control": "no-store"})
     response.set_cookie(
         site.access.cookie,

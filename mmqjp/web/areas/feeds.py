@@ -1,7 +1,5 @@
-"""The feeds: their health, and how they are added, retried and removed, one by one or as OPML.
-
-The feeds of a state, which are read beside the fetch, and changes to them, which the fetch takes in.
-"""
+"""The feeds of a state with their health, and how they are added, retried and removed, singly or as OPML. State is read
+beside the running fetch, which picks up changes."""
 
 from __future__ import annotations
 
@@ -22,13 +20,13 @@ from mmqjp.service.drops import DROPS, FeedSummary, as_opml, chosen_feeds, feed_
 from mmqjp.web.site import Link, Site, cursor, decode_cursor
 
 ROWS = 100
-"""The feeds on a page."""
+"""Feeds per page."""
 
 WAIT = 3.0
-"""Seconds to wait for a fetch that runs to take in a change."""
+"""Seconds to wait until a running fetch has applied a change."""
 
 OVERDUE = 600_000_000
-"""A feed that is due for so many microseconds shows that nobody fetches."""
+"""A feed overdue for this many microseconds shows that no fetch runs."""
 
 Health = Literal["well", "new", "failing", "stopped"]
 WantedFeeds = Literal["", "failing", "stopped"]
@@ -43,8 +41,7 @@ class FeedRow(FeedSummary):
 
 @dataclass(frozen=True, slots=True)
 class FeedPage:
-    """A page of feeds. `feeds`, `failing` and `stopped` count all. `overdue` says that some should have been fetched
-    long ago: nobody fetches."""
+    """A page of feeds. `feeds`, `failing` and `stopped` count all. `overdue`: feeds are long due, so no fetch runs."""
 
     rows: tuple[FeedRow, ...]
     next: str | None
@@ -56,8 +53,8 @@ class FeedPage:
 
 @dataclass(frozen=True, slots=True)
 class FeedsChanged:
-    """What was done: how many feeds it concerns, what was left out and why. `made` is false if the fetch that runs has
-    not taken it in yet."""
+    """The result of a change: the number of feeds, and what was left out and why. `made` is false if the running fetch
+    has not applied it yet."""
 
     feeds: int
     made: bool
@@ -65,7 +62,7 @@ class FeedsChanged:
 
 
 def feed_page(site: Site, wanted: WantedFeeds = "", after: str | None = None) -> FeedPage:
-    """Returns the feeds of a health, from a place on. Raises SourceError."""
+    """Returns feeds of a health, from a cursor on. Raises SourceError."""
     known = _known(site)
     rows = [_row(feed) for feed in known]
     begin = decode_cursor(after)
@@ -84,26 +81,26 @@ def feed_page(site: Site, wanted: WantedFeeds = "", after: str | None = None) ->
 
 
 def opml(site: Site) -> bytes:
-    """Returns the feeds as a list for other readers, without names and passwords. Raises SourceError."""
+    """Returns the feeds as OPML, without names and passwords. Raises SourceError."""
     return as_opml(_known(site))
 
 
 def add_feed(site: Site, address: str, title: str = "", folder: str = "") -> FeedsChanged:
-    """Adds a feed. Raises NoSuchFeed for what is no web address, SourceError, OSError."""
+    """Raises NoSuchFeed if it is no web address, SourceError, OSError."""
     feed = feed_named(address.strip())
     added = AddedFeed(feed.url, one_line(title)[:LONGEST_TITLE], one_line(folder)[:LONGEST_TITLE])
     return FeedsChanged(1, _change(site, FeedChange(add=(added,))))
 
 
 def add_feed_list(site: Site, data: bytes) -> FeedsChanged:
-    """Adds the feeds of a list, in OPML or with an address a line. Raises SourceError, OSError."""
+    """Adds feeds from OPML, or a list with one address per line. Raises SourceError, OSError."""
     found, complaints = read_feed_list(data, "the list")
     added = tuple(AddedFeed(feed.url, feed.title, feed.folder) for feed in found)
     return FeedsChanged(len(added), _change(site, FeedChange(add=added)) if added else True, tuple(complaints))
 
 
 def remove_feed(site: Site, address: str) -> FeedsChanged:
-    """Removes a feed. Raises NoSuchFeed, SourceError, OSError."""
+    """Raises NoSuchFeed, SourceError, OSError."""
     urls = tuple(feed.url for feed in _chosen(site, [address]))
     return FeedsChanged(len(urls), _change(site, FeedChange(remove=urls)))
 
@@ -148,14 +145,14 @@ def _row(feed: FeedState) -> FeedRow:
 LINKS = (Link("/feeds", "Feeds", 30),)
 
 LONGEST = 4_000
-"""The most characters of an address."""
+"""Maximum length of an address, in characters."""
 
 OPML = "text/x-opml; charset=utf-8"
 FRESH = {"Cache-Control": "no-store"}
-"""The fetch changes what is shown without a commit."""
+"""Not cacheable, as the fetch changes the data without a commit."""
 
 DONE = {"add": "added", "remove": "removed", "retry": "due now"}
-"""What has happened to feeds, by what was asked for."""
+"""The result of an action, in words."""
 
 _After = Annotated[str | None, Query(description="The `next` of the page before.")]
 Address = Annotated[str, Form(max_length=LONGEST)]
@@ -163,7 +160,7 @@ Address = Annotated[str, Form(max_length=LONGEST)]
 
 @dataclass(frozen=True, slots=True)
 class NewFeed:
-    """A feed to add: its address, or that of a page that names it, what you call it, and its folder."""
+    """A feed to add: its address, or that of a page that names it, your title, and its folder."""
 
     address: str
     title: str = ""

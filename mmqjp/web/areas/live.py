@@ -1,13 +1,6 @@
-"""Outputs as they come: a page, and server-sent events for it and for programs.
-
-The newest outputs of all queries, or of one.
-
-Atom feeds of queries, at addresses with a key: whoever has one needs no token. Each can be revoked by itself.
-
-An output: its documents side by side, with the joined values marked, and why it came about.
-
-Why a query gives no output: of documents that are named, and of all that are kept.
-"""
+"""Pages of outputs: the newest ones live, one with its reason, why there is none, and Atom feeds. Live outputs are
+server-sent events; an output's page has its documents side by side, with joined values marked; feeds are at addresses
+with a key, which need no token and can be revoked singly."""
 
 from __future__ import annotations
 
@@ -85,16 +78,15 @@ def atom_router(site: Site) -> APIRouter:
 
 
 SHOWN = 30
-"""The newest outputs that the page shows at first."""
+"""Newest outputs shown at first."""
 
 LOOKED_THROUGH = 300
-"""So many of the newest outputs are looked through for those of one query."""
+"""Newest outputs searched for those of one query."""
 
 
 @dataclass(frozen=True, slots=True)
 class LatestOutputs:
-    """The latest outputs, the newest first. `newest` is the number after which further ones follow, -1 if there is
-    none yet."""
+    """The latest outputs, newest first. Later ones follow after the number `newest`, -1 if there is none yet."""
 
     matches: tuple[ShownMatch, ...]
     newest: int
@@ -120,7 +112,7 @@ def _latest(site: Site, query: str, most: int) -> LatestOutputs:
 LINKS = (Link("/live", "Live", 20),)
 
 QUIET = 15.0
-"""After so many seconds without an output, a comment is sent."""
+"""Seconds without an output after which a keep-alive comment is sent."""
 
 _Name = Annotated[str, Query(max_length=200, description="Only the outputs of this query.")]
 _Form = Annotated[Literal["json", "html"], Query(description="Outputs as JSON, or as a piece of the page.")]
@@ -177,7 +169,7 @@ def _data(site: Site, match: ShownMatch, form: str) -> str:
 
 
 LONGEST_OUTPUT_ID = 64
-"""The most characters of an id."""
+"""Maximum length of an id, in characters."""
 
 _Group = Annotated[
     int | None, Query(ge=0, lt=1 << 62, description="The first number of the group, which finds it faster.")
@@ -188,7 +180,7 @@ def output_router(site: Site) -> APIRouter:
     routes = APIRouter()
 
     def found(id: str, group: int | None) -> OutputWhy:
-        """Why an output came about. Outputs do not change, but they and their documents may go."""
+        """Explains an output. Cacheable until the output or its documents are deleted."""
         matches = site.matches
         drops = matches.forget_what_was_dropped()
         make = partial(
@@ -211,7 +203,7 @@ def output_router(site: Site) -> APIRouter:
 
 
 MOST_DOCUMENTS, LONGEST_DOCUMENT_NAME = 10, 4_000
-"""The most documents that are named, and the most characters of a name."""
+"""Maximum number of named documents, and length of a name in characters."""
 
 _Documents = Annotated[
     list[Annotated[str, Query(max_length=LONGEST_DOCUMENT_NAME)]],
@@ -227,7 +219,7 @@ def why_not_router(site: Site) -> APIRouter:
     routes = APIRouter()
 
     def asked(name: str, documents: list[str]) -> tuple[list[str], dict[str, Any]]:
-        """The documents that are named, and the answer. It is found beside the batches, where others wait, too."""
+        """Returns the named documents, and the answer, computed beside the batches."""
         named = [text.strip() for text in documents if text.strip()]
         with site.slow:
             return named, site.ask(WHY_NOT, {"query": name, "documents": named})

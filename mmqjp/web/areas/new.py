@@ -1,11 +1,5 @@
-"""New queries: the text is checked, tried on what is kept, and subscribed.
-
-Checks the text of queries: its mistakes and warnings with their places, or what its queries are called.
-
-Queries to begin with: some of those that `mmqjp demo` brings along, each with what it is for.
-
-The outputs of a back-test by day, with the days that have none.
-"""
+"""New queries: a text is checked, tried on stored documents, shown with outputs per day, and subscribed. Mistakes and
+warnings have their places. Also offers starter queries from `mmqjp demo`."""
 
 from __future__ import annotations
 
@@ -34,21 +28,19 @@ from xscl.problems import LACKS_EVENTS, XsclError, XsclErrors
 from xscl.syntax import Script
 
 LONGEST = 200_000
-"""The most characters of a text that is checked."""
+"""Maximum length of a text to check, in characters."""
 
 MOST_TOLD = 20
-"""The most mistakes, and the most warnings, that are told."""
+"""Maximum number of mistakes, and of warnings, reported."""
 
 MOST_NAMES = 1_000
-"""The most names of queries that are told."""
+"""Maximum number of query names reported."""
 
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """A mistake or a warning: its place, counted from 1, what it is, and what may help (None: nothing is known).
-
-    `shown` has the line with carets below the place.
-    """
+    """A mistake or warning: its place, counted from 1, what it is, and what may help (None: unknown). `shown` has the
+    line with carets below the place."""
 
     line: int
     column: int
@@ -59,8 +51,8 @@ class Remark:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What was found in a text. `queries` counts its queries, and `names` has the first of their names, if it has no
-    mistakes. `mistakes` and `warnings` count all, and the first of them are `errors` and `remarks`."""
+    """The result of checking a text. Without mistakes, `queries` counts its queries and `names` has the first names.
+    `mistakes` and `warnings` count all; `errors` and `remarks` are the first ones."""
 
     queries: int = 0
     names: Sequence[str] = ()
@@ -71,12 +63,10 @@ class Checked:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing in the text yet."""
         return not self.queries and not self.mistakes
 
     @property
     def summary(self) -> str:
-        """What was found, in a few words."""
         if self.is_empty:
             return ""
         if self.mistakes:
@@ -87,7 +77,7 @@ class Checked:
 
 
 def check_script_text(site: Site, text: str) -> Checked:
-    """Checks a text. A script of mistakes is an answer, not an error."""
+    """Checks a text. Mistakes are a result, not an error."""
     if not text.strip():
         return Checked()
     try:
@@ -102,7 +92,7 @@ def check_script_text(site: Site, text: str) -> Checked:
 
 
 def parsed(site: Site, text: str) -> Script:
-    """Returns the script of a text, which may read the events of the store. Raises XsclErrors."""
+    """Parses a text, which may read events of the store. Raises XsclErrors."""
     try:
         return parse_script(text)
     except XsclErrors as found:
@@ -124,14 +114,14 @@ def _counted(number: int, one: str, more: str = "") -> str:
 
 
 NAMES = ("same_story", "follow_up", "retitled", "safety_research", "elsewhere")
-"""Those that are of use over any feeds, in the order in which they are shown."""
+"""Starter queries that suit any feeds, in display order."""
 
 _NUMBER = re.compile(r"^-- (?:\d+\. )?", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class Starter:
-    """A query to begin with: its name, what it is for, and its text."""
+    """A starter query: its name, its purpose, and its text."""
 
     name: str
     purpose: str
@@ -140,7 +130,6 @@ class Starter:
 
 @cache
 def starters() -> tuple[Starter, ...]:
-    """Returns the queries."""
     text = files("mmqjp.demo").joinpath("reader.xscl").read_text("utf-8")
     found = {}
     for block in text.split("\n\n"):
@@ -153,7 +142,7 @@ def starters() -> tuple[Starter, ...]:
 
 
 DAYS = 60
-"""So many days are shown, up to that of the last output."""
+"""Number of days shown, up to that of the last output."""
 
 
 def days_of(trial: Backtest) -> list[tuple[str, int]]:
@@ -179,8 +168,8 @@ class QueryText:
 
 @dataclass(frozen=True, slots=True)
 class NewQueries:
-    """Queries to subscribe to. They replace all of their names, unless `add`. With `backfill`, they are answered over
-    the documents that are kept, too."""
+    """Queries to subscribe to. They replace all of their names, unless `add`. With `backfill`, they are also evaluated
+    over stored documents."""
 
     text: _Text
     add: bool = False

@@ -1,13 +1,5 @@
-"""The list of queries, and how they are paused, resumed and removed.
-
-The list of queries: names with their states and counts of outputs, in several orders, page by page.
-
-A name of queries: its texts, join graph, sharers, matches a day and latest matches.
-
-What the queries share: templates and rows, what they cost, and a picture of that.
-
-A name: the texts of its queries, their join graphs, what they share with others, and what they have matched.
-"""
+"""The pages of queries: the sorted and paged list of names, and a name with its texts, graphs and matches. Also shows
+shared templates, and pauses, resumes, removes and edits queries."""
 
 from __future__ import annotations
 
@@ -43,7 +35,7 @@ from mmqjp.web.tallies import NEVER, QueryTally
 from xscl.syntax import NO_EVENTS
 
 ROWS = 100
-"""The names on a page."""
+"""Names per page."""
 
 QueryState = Literal["active", "paused", "partly paused"]
 WantedQueries = Literal["", "active", "paused", "never"]
@@ -52,8 +44,8 @@ QuerySort = Literal["name", "last", "day", "week", "total"]
 
 @dataclass(frozen=True, slots=True)
 class QueryRow:
-    """A name: its number of queries, state and the reason for that; its outputs in all, in 24 hours and in 7 days; and
-    the t1 of the last one in microseconds, None if it has never matched."""
+    """A name: number of queries, state and its reason; outputs in all, in 24 hours and in 7 days; and the last t1 in
+    microseconds (None: never matched)."""
 
     name: str
     queries: int
@@ -67,8 +59,8 @@ class QueryRow:
 
 @dataclass(frozen=True, slots=True)
 class QueryPage:
-    """A page of names. `found` counts those that are looked for, and `names` all; `paused` and `never` count those that
-    are paused, and that have never matched."""
+    """A page of names. `found` counts those selected, `names` all, `paused` and `never` those that are paused and that
+    never matched."""
 
     rows: tuple[QueryRow, ...]
     next: str | None
@@ -81,7 +73,7 @@ class QueryPage:
 def query_page(
     tally: QueryTally, search: str = "", wanted: WantedQueries = "", order: QuerySort = "name", after: str | None = None
 ) -> QueryPage:
-    """Returns the names that contain `search`, whatever its case, and have the wanted state, from a place on."""
+    """Returns the names that contain `search`, ignoring case, and have the wanted state, from a cursor on."""
     is_paused, is_never = tally.paused > 0, tally.total == 0
     mask = np.ones(len(tally.names), np.bool_)
     if search:
@@ -115,7 +107,7 @@ def query_page(
 
 
 def query_row(tally: QueryTally, place: int) -> QueryRow:
-    """Returns the row of the name at a place of the tally."""
+    """Returns the row at an index of the tally."""
     queries, paused = int(tally.queries[place]), int(tally.paused[place])
     last = int(tally.last[place])
     return QueryRow(
@@ -131,7 +123,7 @@ def query_row(tally: QueryTally, place: int) -> QueryRow:
 
 
 def _keys(tally: QueryTally, order: QuerySort) -> Ints:
-    """The numbers by which names are in order, the greatest first; those with equal ones are in the order of names."""
+    """The descending sort keys of names; ties are in order of names."""
     match order:
         case "last":
             return -tally.last
@@ -147,10 +139,10 @@ def _keys(tally: QueryTally, order: QuerySort) -> Ints:
 LINKS = (Link("/", "Queries", 10), Link("/sharing", "Sharing", 60))
 
 LONGEST = 200
-"""The most characters that are searched for."""
+"""Maximum length of a search, in characters."""
 
 DONE = {"pause": "paused", "resume": "resumed", "unsubscribe": "removed"}
-"""What has happened to a query, by the command."""
+"""The result of a command, in words."""
 
 _Search = Annotated[str, Query(max_length=LONGEST, description="Only names that contain this, whatever its case.")]
 _After = Annotated[str | None, Query(description="The `next` of the page before.")]
@@ -220,27 +212,27 @@ def queries_router(site: Site) -> APIRouter:
 
 
 OUTPUTS, MOST_OUTPUTS = 10, 100
-"""The number of matches on a page, and the most that a script may ask for."""
+"""Matches per page, by default and at most."""
 
 MOST_TEXTS, MOST_SHARERS = 20, 10
-"""The most queries of a name, and of names that share a template, that are listed."""
+"""Maximum number of queries of a name, and of names sharing a template, listed."""
 
 MOST_ROWS, SECONDS = 100_000, 10.0
-"""The bounds of the questions."""
+"""Limits of a SELECT."""
 
 MOST_PLACEMENTS = 2_000_000
-"""The most rows of templates that are looked through for sharers."""
+"""Maximum number of template rows scanned for sharers."""
 
 KEPT_GRAPHS = 500
-"""The most join graphs that are kept."""
+"""Maximum number of cached join graphs."""
 
 EPOCH = date(1970, 1, 1)
 
 
 @dataclass(frozen=True, slots=True)
 class QueryDetails:
-    """A query of a name: its number, its text, when it was added, in microseconds, and why it is paused, None if it is
-    not."""
+    """A query of a name: its number, its text, when it was added, in microseconds, and why it is paused (None: it is
+    not)."""
 
     qid: int
     text: str
@@ -250,8 +242,8 @@ class QueryDetails:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """A template of a name's queries: how many queries use it, how many of them share a row with one of the name's, and
-    some of their names."""
+    """A template of a name's queries: how many queries use it, how many share a row with one of the name's, and some of
+    their names."""
 
     template: int
     queries: int
@@ -261,7 +253,7 @@ class Shared:
 
 @dataclass(frozen=True, slots=True)
 class Day:
-    """The matches of a day of UTC, by the time of their last document."""
+    """The matches of a UTC day, by the time of their last document."""
 
     day: str
     matches: int
@@ -269,7 +261,7 @@ class Day:
 
 @dataclass(frozen=True, slots=True)
 class QueryPart:
-    """What is known of a name, apart from its matches. `events` are what its event queries read."""
+    """The data of a name, apart from its matches. `events` are what its event queries read."""
 
     row: QueryRow
     texts: tuple[QueryDetails, ...]
@@ -280,7 +272,7 @@ class QueryPart:
 
 @dataclass(frozen=True, slots=True)
 class MatchPage:
-    """Matches of a name, the newest first, and where the next ones begin."""
+    """Matches of a name, newest first, and the cursor of the next page."""
 
     matches: tuple[ShownMatch, ...]
     groups: tuple[int, ...]
@@ -288,7 +280,7 @@ class MatchPage:
 
 
 def place_in(tally: QueryTally, name: str) -> int:
-    """Returns the place of a name in the tally. Raises UnknownQuery."""
+    """Returns the index of a name in the tally. Raises UnknownQuery."""
     place = bisect_left(tally.names, name)
     if place == len(tally.names) or tally.names[place] != name:
         raise UnknownQuery(name)
@@ -296,7 +288,7 @@ def place_in(tally: QueryTally, name: str) -> int:
 
 
 def query_part(site: Site, name: str) -> QueryPart:
-    """Returns what is known of a name. Raises UnknownQuery."""
+    """Raises UnknownQuery."""
     tally = site.tallies.current()
     place = place_in(tally, name)
     paused = bool(tally.paused[place])
@@ -309,7 +301,7 @@ def query_part(site: Site, name: str) -> QueryPart:
 
 
 def match_page(site: Site, name: str, after: str | None, most: int = OUTPUTS, *, numbered: bool = False) -> MatchPage:
-    """Returns the newest matches of a registered name from a place on. Raises UnknownQuery, InvalidValue."""
+    """Returns the newest matches of a registered name from a cursor on. Raises UnknownQuery, InvalidValue."""
     tally = site.tallies.current()
     drops = site.matches.forget_what_was_dropped()
     version = drops, tally.registered, int(tally.total[place_in(tally, name)])
@@ -321,7 +313,6 @@ def match_page(site: Site, name: str, after: str | None, most: int = OUTPUTS, *,
 
 
 def atom_feed_url(site: Site, name: str) -> str:
-    """Returns the address of a query's Atom feed."""
     key = site.feed_links.key(name, site.feeds.revoked(name))
     return site.public_url + feed_path(key, name)
 
@@ -340,7 +331,6 @@ def _graph(text: str, name: str) -> str:
 
 
 def select(site: Site, sql: str) -> pa.Table:
-    """Returns the rows of SQL that is asked for a page."""
     return site.own.select(sql, MOST_ROWS, SECONDS)
 
 
@@ -354,7 +344,6 @@ def can_be_replaced(name: str, texts: Iterable[str]) -> bool:
 
 
 def read_events(site: Site, name: str) -> EventsRead:
-    """Returns what the event queries of a name read."""
     members = site.matches.recent.members(name)
     if members is not None and not any(one.is_registered and is_event_form(one.form) for one in members):
         return NOTHING
@@ -362,8 +351,7 @@ def read_events(site: Site, name: str) -> EventsRead:
 
 
 def editable_script(site: Site, name: str) -> tuple[str, bool]:
-    """Returns the queries of a name as a script that can be changed, and whether it would replace them. Raises
-    UnknownQuery."""
+    """Returns a name's queries as an editable script, and whether it would replace them. Raises UnknownQuery."""
     texts = [one["text"] for one in site.ask("show", {"name": name})]
     read = read_events(site, name)
     text = editable(texts, read.texts, NO_EVENTS if read == NOTHING else event_streams(partial(select, site)))
@@ -380,7 +368,7 @@ def _texts(site: Site, name: str, *, paused: bool) -> tuple[QueryDetails, ...]:
 
 
 class _Sharing:
-    """Which names use which rows of which templates."""
+    """The names that use each row of the templates."""
 
     def __init__(self, rows: Sequence[tuple[int, tuple[int, ...], str, int]]) -> None:
         self._queries = Counter[int]()
@@ -396,7 +384,6 @@ class _Sharing:
             self._rows.setdefault(name, set()).add((template, variables))
 
     def of(self, name: str) -> tuple[Shared, ...]:
-        """Returns the templates of a name."""
         rows = self._rows.get(name, set())
         return tuple(
             Shared(
@@ -420,7 +407,7 @@ _OutputsAfter = Annotated[str | None, Query(description="The `next` of the page 
 
 @dataclass(frozen=True, slots=True)
 class OutputPage:
-    """Matches, the newest first: the JSON objects of their output lines, with `items`, `why` and `selected`."""
+    """Matches, newest first: the JSON objects of their output lines, with `items`, `why` and `selected`."""
 
     outputs: list[dict[str, Any]]
     next: str | None
@@ -481,12 +468,11 @@ def sharing_router(site: Site) -> APIRouter:
 
 
 def names_of(template: SharedTemplate) -> list[str]:
-    """Returns some names of queries that have a template, those of its most shared rows first."""
     return _names(template)[:MOST_NAMES]
 
 
 def has_others(template: SharedTemplate) -> bool:
-    """Returns whether there may be more names than these. A query may subscribe to several rows, or several times."""
+    """Whether there may be more names. A query may subscribe to several rows, or several times."""
     cut = any(row.subscribers > len(row.names) >= MOST_NAMES for row in template.most_shared)
     return cut or template.rows > len(template.most_shared) or len(_names(template)) > MOST_NAMES
 

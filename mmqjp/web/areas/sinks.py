@@ -1,7 +1,4 @@
-"""The sinks: where outputs are delivered, how that goes, and how they are added, tested, paused and replayed.
-
-The sinks of a store: what they are, how far they are behind, and what they did not get.
-"""
+"""The sinks of a store: destinations, backlogs, missed outputs, and how to add, test, pause and replay them."""
 
 from __future__ import annotations
 
@@ -21,8 +18,8 @@ from mmqjp.web.site import Link, Site, segment
 
 @dataclass(frozen=True, slots=True)
 class SinkRow(SinkState):
-    """A sink as `mmqjp sinks list` tells it: with the `queries` that it wants, as patterns, and where it delivers `to`,
-    without secrets."""
+    """A sink as in `mmqjp sinks list`, with the `queries` it wants, as patterns, and its destination `to`, without
+    secrets."""
 
     queries: Sequence[str]
     to: str
@@ -30,7 +27,7 @@ class SinkRow(SinkState):
 
 @dataclass(frozen=True, slots=True)
 class Undelivered:
-    """An output that a receiver refused, after so many tries."""
+    """An output that a receiver refused, and the number of tries."""
 
     seq: int
     id: str
@@ -52,8 +49,8 @@ class MissedOutputs:
 
 @dataclass(frozen=True, slots=True)
 class SinkView:
-    """A sink with its definition, in which secrets have their names only, the configuration `file` that has it, and
-    what it did not get, the newest first."""
+    """A sink with its definition, which has secrets by name only, its configuration `file`, and what it missed, newest
+    first."""
 
     sink: SinkRow
     file: str | None
@@ -63,12 +60,12 @@ class SinkView:
 
 
 def sink_rows(ask: SendCommand) -> list[SinkRow]:
-    """Returns all sinks. Raises what asking raises."""
+    """Raises what asking raises."""
     return [_row(one) for one in ask(SINKS, {})]
 
 
 def sink_view(ask: SendCommand, name: str) -> SinkView:
-    """Returns a sink. Raises CommandError if there is none of the name."""
+    """Raises CommandError if there is no such sink."""
     found = ask(SINKS, {"name": name})
     missed = ask("sinks-failed", {"name": name})
     return SinkView(
@@ -87,10 +84,10 @@ def _row(found: Mapping[str, Any]) -> SinkRow:
 LINKS = (Link("/sinks", "Sinks", 40),)
 
 FRESH = {"Cache-Control": "no-store"}
-"""What is shown changes without a commit."""
+"""Not cacheable, as the data changes without a commit."""
 
 TEST_SECONDS = 5.0
-"""So long a page waits for the result of a test."""
+"""Seconds that a page waits for a test's result."""
 
 DONE = {
     "added": "It was added, and delivers what comes from now on.",
@@ -101,7 +98,7 @@ DONE = {
     "sent": "The test is under way: load this page again for its result.",
     "removed": "The sink was removed.",
 }
-"""What has happened to a sink."""
+"""The result of an action, in words."""
 
 _FormText = Annotated[str, Form(max_length=4_000)]
 
@@ -123,7 +120,7 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class Tested:
-    """What came of a test: whether it was acknowledged, None if that is not known yet, and the reason if it was not."""
+    """The result of a test: whether it was acknowledged (None: pending), and the reason if not."""
 
     acknowledged: bool | None
     reason: str = ""

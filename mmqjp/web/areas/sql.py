@@ -1,7 +1,4 @@
-"""Questions in SQL over the tables of the store, and their answers as a table, CSV or JSON.
-
-Questions in SQL: the rows of one SELECT, and the tables that there are.
-"""
+"""Questions in SQL over the tables of the store: one SELECT's rows as a table, CSV or JSON; and the tables."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ from mmqjp.web.guard import ELSEWHERE
 from mmqjp.web.site import Link, Site, status_of
 
 MOST_ROWS, SECONDS = 1_000, 5.0
-"""The most rows of an answer, and the longest time that it may take."""
+"""Limits of an answer: rows, and seconds."""
 
 EXAMPLES = {
     "Outputs of each query": """SELECT query, count(*) AS outputs, max(t1) AS t1
@@ -36,13 +33,13 @@ FROM documents ORDER BY characters DESC LIMIT 20""",
     "The work of the last batches": """SELECT batch, documents, outputs, committed_at
 FROM batches ORDER BY batch DESC LIMIT 50""",
 }
-"""Questions to begin with."""
+"""Sample questions."""
 
 
 @dataclass(frozen=True, slots=True)
 class SqlResult:
-    """The answer to a question: its columns, two of which may have the same name, and its rows. `is_cut` says that
-    there are more than MOST_ROWS."""
+    """The result of a question: its columns, whose names may repeat, and its rows. `is_cut`: there are more than
+    MOST_ROWS."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[object]]
@@ -58,7 +55,7 @@ class Table:
 
 
 def answer(site: Site, sql: str) -> SqlResult:
-    """Returns the rows of a SELECT. Raises QuestionRefused for what is none, TooSlow, Busy, StoreError."""
+    """Returns the rows of a SELECT. Raises QuestionRefused for other SQL, TooSlow, Busy, StoreError."""
     question = sql.strip().rstrip(";").rstrip()
     if not question:
         raise QuestionRefused("there is no question yet: write a SELECT")
@@ -71,7 +68,6 @@ def answer(site: Site, sql: str) -> SqlResult:
 
 
 def tables(site: Site) -> list[Table]:
-    """Returns the tables and views that are documented."""
     return site.kept_for_good.get("tables", None, lambda: [_table(site, name) for name in SCHEMA.documented])
 
 
@@ -82,7 +78,7 @@ def _table(site: Site, name: str) -> Table:
 LINKS = (Link("/sql", "SQL", 70),)
 
 LONGEST_CELL = 400
-"""Longer values are cut short on the page, in characters."""
+"""Maximum length of a value on the page, in characters."""
 
 Sql = Annotated[str, Query(max_length=LONGEST, description="A SELECT in the SQL of DuckDB.")]
 
@@ -152,7 +148,7 @@ def _download(out: io.BytesIO, kind: str, media_type: str) -> Response:
 
 
 def _laid_out(found: SqlResult, clock: TimeFormat) -> tuple[list[list[object]], list[tuple[str, str]]]:
-    """The rows of an answer as the page shows them; the headings, with the class of columns of numbers."""
+    """Returns rows for display, and headings with the class of numeric columns."""
     rows = [list(map(_shown, row)) for row in format_rows(found.columns, found.rows, clock)]
     numbers = [
         all(isinstance(row[place], int | float) or row[place] == "" for row in rows)
@@ -164,7 +160,6 @@ def _laid_out(found: SqlResult, clock: TimeFormat) -> tuple[list[list[object]], 
 
 
 def _shown(value: Any) -> object:
-    """A value for the page: numbers stay numbers, so that they line up."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return value
     whole = cell_text(value)
