@@ -1,6 +1,7 @@
 # Each target works in a fresh clone: the first one creates .venv and installs everything into it.
 
 ENGINE ?=
+DAY ?= $(shell date +%F)
 PYTHONS ?= python3.11 python3 python3.12 python3.13 python3.14
 
 BIN := .venv/bin
@@ -86,8 +87,9 @@ feedparser-tests: $(READY)
 	tar -xzf .feedparser/feedparser-$$version.tar.gz -C .feedparser
 	$(PYTEST) tests/feeds/test_feedparser_cases.py
 
+# Its random cases are others each day: make soak DAY=2026-11-26 repeats those of a day.
 soak: $(READY)
-	$(PYTEST) -m "" --hypothesis-profile=soak
+	MMQJP_TESTS_DAY=$(DAY) $(PYTEST) -m "" --hypothesis-profile=soak
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,bench]'
 	@mkdir -p bench-results
 	$(BIN)/mmqjp bench flat-state --documents 1000000 --json bench-results/flat-state.json --plot bench-results/flat-state

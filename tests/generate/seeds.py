@@ -1,7 +1,9 @@
-"""How many random cases: a few for every run, many more for the long one."""
+"""How many random cases: a few for every run, many more for the long one, and those others each day."""
 
 from __future__ import annotations
 
+import os
+from datetime import date
 from typing import Any
 
 from hypothesis import settings
@@ -10,9 +12,19 @@ AT_LENGTH = 1_000
 """The number of examples of hypothesis in the long run, unless a test names one."""
 
 
+DAY = (date.fromisoformat(os.environ.get("MMQJP_TESTS_DAY", "2026-01-01")) - date(2026, 1, 1)).days
+"""The day whose seeds the long run takes. `make soak` sets it to today; set it to repeat the run of another day."""
+
+SMALL = 100
+"""With fewer seeds in the long run a test has the same ones each day: they number cases."""
+
+
 def seeds(few: int, many: int, first: int = 0) -> range:
-    """Numbers from `first` on as parameters of a test: a few, or in the long run many."""
-    return range(first, first + (many if at_length() else few))
+    """Numbers from `first` on as parameters of a test: a few, or in the long run many, which change by the day."""
+    if not at_length():
+        return range(first, first + few)
+    begin = first + (DAY * many if many >= SMALL else 0)
+    return range(begin, begin + many)
 
 
 def examples(few: int, many: int, **more: Any) -> settings:

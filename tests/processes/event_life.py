@@ -20,7 +20,7 @@ from tests.mmqjp.answers.test_event_worlds import SETTLE, batches, documents, in
 from tests.oracle.event_syntax import Cel, Name
 from tests.oracle.pattern_world import PatternWorld
 
-FIRST_PATTERNS = 1000
+FIRST_PATTERNS = 1_000_000_000
 """From this seed on, worlds have PATTERN statements."""
 
 DONE = "test: done"

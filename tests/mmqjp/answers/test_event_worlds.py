@@ -31,7 +31,7 @@ from tests.support.pattern_outputs import assert_told
 from xscl.algebra.values import number_text
 
 SETTLE = 4 * SECOND
-FIRST_PATTERNS = 1000
+FIRST_PATTERNS = 1_000_000_000
 """Worlds of this seed and of later ones have PATTERN statements."""
 
 
