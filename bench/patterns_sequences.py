@@ -278,7 +278,10 @@ def _telling(run: KleeneRun) -> Iterator[None]:
         return call
 
     results = clocked(RunMatching._results)
-    with patch.object(running, "told", clocked(expand_bundles)), patch.object(RunMatching, "_results", results):
+    with (
+        patch.object(running, "expand_bundles", clocked(expand_bundles)),
+        patch.object(RunMatching, "_results", results),
+    ):
         yield
 
 

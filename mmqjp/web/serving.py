@@ -328,15 +328,6 @@ def main(text: str, listening: str, pipe: str) -> int:
     return 0
 
 
-if __name__ == "__main__":
-    try:
-        status = main(*sys.argv[1:])
-    except (MmqjpError, OSError) as error:
-        sys.exit(f"mmqjp: error: the page cannot be served: {printable_line(str(error))}")
-    end_without_freeing(status)  # the service waits for this process, and to free its memory takes half a second
-    sys.exit(status)
-
-
 class CannotListen(OperationalError, OSError):
     """The server cannot listen at its address."""
 
@@ -504,3 +495,12 @@ class Server:
             self._log.event("serve-failed", error=error)
         finally:
             self._stop.set()
+
+
+if __name__ == "__main__":
+    try:
+        status = main(*sys.argv[1:])
+    except (MmqjpError, OSError) as error:
+        sys.exit(f"mmqjp: error: the page cannot be served: {printable_line(str(error))}")
+    end_without_freeing(status)  # the service waits for this process, and to free its memory takes half a second
+    sys.exit(status)

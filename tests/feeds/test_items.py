@@ -8,7 +8,7 @@ from urllib.parse import urljoin
 import pytest
 from lxml import etree
 
-from feeds import feed as feed_module
+from feeds import confined
 from feeds.documents import Reject
 from feeds.feed import MOST_AUTHORS, read_entries
 from feeds.history import Sighting
@@ -309,7 +309,7 @@ def test_the_feed_s_addresses_and_authors_stay_if_they_are_not_too_long():
 
 
 def test_a_feed_that_grows_in_other_ways_is_refused(monkeypatch):
-    monkeypatch.setattr(feed_module, "ANSWER", 1 << 20)
+    monkeypatch.setattr(confined, "ANSWER", 1 << 20)
     base = f"xml:base='https://e.example/{'a' * 50_000}/'"
     grown = f"<feed xmlns='http://www.w3.org/2005/Atom' {base}>" + "<entry><link href='x'/></entry>" * 40
     (reject,) = read_entries(f"{grown}</feed>".encode(), HERE)
