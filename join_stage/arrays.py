@@ -1,4 +1,4 @@
-"""Operations on arrays of int64, from which the plan is built. Arrays have one dimension."""
+"""Vectorised operations on one-dimensional int64 arrays: encoding, grouping, range expansion and bisection."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from common.arrays import Ints
 
 
 class IntLookup(Protocol):
-    """Numbers that are looked up by index, many at a time."""
+    """Integers that can be read by an array of indices."""
 
     def __getitem__(self, at: Ints, /) -> Ints: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Composed:
-    """Numbers that are looked up by way of another column."""
+    """A column read through another one: `values[index]`."""
 
     inner: IntLookup
     outer: IntLookup
@@ -30,7 +30,7 @@ class Composed:
 
 
 class GrowingInts:
-    """Numbers of which more come at the end."""
+    """An array that grows by appending, in amortised constant time."""
 
     def __init__(self) -> None:
         self._held = np.zeros(1024, np.int64)
@@ -41,7 +41,6 @@ class GrowingInts:
 
     @property
     def values(self) -> Ints:
-        """All numbers, until more come."""
         return self._held[: self._count]
 
     def extend(self, values: Ints) -> None:
@@ -53,14 +52,11 @@ class GrowingInts:
 
 
 FEW = 100
-"""So many values are faster encoded in Python, because a call of Arrow takes as long as they do."""
+"""Up to this length, encoding in Python is faster than a call of Arrow."""
 
 
 def dictionary_encode(values: Ints) -> tuple[Ints, Ints]:
-    """The code of each value, and the distinct values by code. Codes count from 0 in the order of first occurrence.
-
-    The first array is as long as `values`.
-    """
+    """The code of each value, and the distinct values by code; codes count from 0 in order of first occurrence."""
     if len(values) <= FEW:
         codes: dict[int, int] = {}
         code = [codes.setdefault(value, len(codes)) for value in values.tolist()]
@@ -70,22 +66,19 @@ def dictionary_encode(values: Ints) -> tuple[Ints, Ints]:
 
 
 def expand_ranges(start: Ints, end: Ints) -> tuple[Ints, Ints]:
-    """The numbers of all ranges, one range after the other, and for each number the index of its range.
-
-    `start` and `end` have one length, and so have the two results.
-    """
+    """Concatenates all ranges; the second array has the index of the range of each number."""
     counts = end - start
     place = np.arange(len(counts)).repeat(counts)
     return np.arange(len(place)) + (start - counts.cumsum() + counts).repeat(counts), place
 
 
 def equal_ranges(values: Ints, ordered: Ints) -> tuple[Ints, Ints]:
-    """The range of indices at which each value stands in a sorted array: starts and ends, as long as `values`."""
+    """For each value, start and end of its range of indices in a sorted array."""
     return ordered.searchsorted(values, "left"), ordered.searchsorted(values, "right")
 
 
 def group_starts(*ordered: Ints) -> Ints:
-    """The indices at which a new tuple starts, in columns of one length that are sorted together."""
+    """The indices at which a new tuple starts; the columns are sorted together and of one length."""
     if not len(ordered[0]):
         return np.zeros(0, np.int64)
     changed = np.zeros(len(ordered[0]), np.bool_)
@@ -96,7 +89,7 @@ def group_starts(*ordered: Ints) -> Ints:
 
 
 def first_of_each(*columns: Ints) -> Ints:
-    """The index of the first of equal rows, in columns of one length, ascending."""
+    """The ascending indices of the first row of each set of equal rows."""
     code = np.zeros(len(columns[0]), np.int64)
     for column in columns:
         code, _ = dictionary_encode(code << 32 | dictionary_encode(column)[0])
@@ -107,11 +100,8 @@ def first_of_each(*columns: Ints) -> Ints:
 def bisect_ranges(
     ordered: IntLookup, start: Ints, end: Ints, values: NDArray[np.integer], *, after: bool = False
 ) -> Ints:
-    """The first index in each range whose element is not less than the value, or `after` it: greater than the value.
-    The end of the range if there is none.
-
-    `ordered` is sorted within each range. `start`, `end`, `values` and the result have one length.
-    """
+    """The first index in each range whose element is at least the value (`after`: greater), else the end of the range.
+    `ordered` is sorted within each range."""
     start, end = start.copy(), end.copy()
     going = (start < end).nonzero()[0]
     while len(going):

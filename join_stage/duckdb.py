@@ -1,15 +1,7 @@
-"""The plans of the DuckDB engine: what they have in common, and `basic` (thesis, Algorithm 1).
-
-The embedded engine: a DuckDB store with the joins of any plan over it.
-
-The `signature` plan on DuckDB: builds the postings from the tables of the store.
-
-The `views` plan on DuckDB (thesis 6.5, Algorithms 4 and 5), with the view cache in temporary tables.
-
-`cached_slices` holds the rows of the slices, `cached_values` the string values and their numbers. `view_cache` is the
-view of both that the thesis calls VC. The tables change in the transaction of a batch: if it is rolled back, the cache
-is as it was.
-"""
+"""The DuckDB engine: a store with the joins of the plans `basic`, `views` and `signature` over it. `basic` runs the
+conjunctive queries of all templates (thesis, Algorithm 1). `views` (thesis 6.5, Algorithms 4 and 5) caches slices in
+temporary tables: `cached_slices` has their rows, `cached_values` the string values and their numbers, and the view
+`view_cache` is the thesis' VC. They change in the transaction of the batch, so a rollback restores the cache."""
 
 from __future__ import annotations
 
@@ -66,28 +58,25 @@ from templates.graph import executable_query, executable_views_query
 from templates.witness import R_GROUP, Witnesses
 
 JOINS = 40
-"""The number of joins in a statement. DuckDB starts all branches of a union at once and reserves up to 4 MiB for each
-join and thread, which it cannot spill: sixty templates in one statement exceeded the memory limit over hardly any data.
-Statements of 40 joins were also 10 to 20 % faster than statements of 80 or 160."""
+"""Maximum number of joins in a statement. DuckDB starts all branches of a union at once and reserves up to 4 MiB per
+join and thread that it cannot spill: sixty templates in one statement exceeded the memory limit over hardly any data.
+40 joins were also 10 to 20 % faster than 80 or 160."""
 
 
 class DuckDBPlan(JoinPlan, Protocol):
-    """A plan over the connection of the engine, whose tables r_bin, r_doc and r_docts are the join state.
-
-    A batch is a transaction: what a plan writes to the database in it is rolled back with it. r_bin_w, r_doc_w and
-    r_docts_w hold the batch; r_bin_old, r_doc_old and r_docts_old hold what was there before.
-    """
+    """A plan over the connection of the engine; tables r_bin, r_doc and r_docts are the join state. A batch is a
+    transaction. r_bin_w, r_doc_w and r_docts_w hold the batch, r_bin_old, r_doc_old and r_docts_old the state before
+    it."""
 
     def join(self, batch: Batch) -> Matches:
         """Answers all templates for a batch, which the state already holds."""
 
     def evicted(self, docids: str, before: int) -> None:
-        """Is told that the documents that begin before a time leave the state. The SQL query `docids` gives their
-        ids."""
+        """Called when documents that begin before a time leave the state; the SQL query `docids` selects their ids."""
 
 
 class DuckDBBasicPlan(SQLPlan):
-    """The plan `basic`: the conjunctive queries of all templates over the join state. `DuckDBViewsPlan` extends it."""
+    """The plan `basic`: the conjunctive queries of all templates over the join state."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         super().__init__()
@@ -123,7 +112,6 @@ class DuckDBBasicPlan(SQLPlan):
         return self._answer(batch)
 
     def _answer(self, batch: Batch, form: QueryForm = executable_query) -> pa.Table:
-        """The matches of all templates, once the tables that their queries read are there."""
         templates = list(self._templates.values())
         statements = batch_statements(templates, "[{}]", with_old=batch.older, joins=JOINS, form=form)
         results = [RESULT.empty_table()]
@@ -133,12 +121,11 @@ class DuckDBBasicPlan(SQLPlan):
             self._costs.add(Cost(time.perf_counter() - begin, len(results[-1]), numbers))
         return pa.concat_tables(results)
 
-    def evicted(self, docids: str, before: int) -> None:
-        """Does nothing: the plan keeps nothing about documents."""
+    def evicted(self, docids: str, before: int) -> None: ...
 
 
 class DuckDBSignaturePlan(SignaturePlan):
-    """A `DuckDBPlan`. Keeps runs in `directory`, if there is one."""
+    """The plan `signature` on DuckDB; runs are stored in `directory`, if given."""
 
     def __init__(self, store: TableStore, directory: Path | None) -> None:
         super().__init__(_StoredState(store), directory)
@@ -151,8 +138,6 @@ class DuckDBSignaturePlan(SignaturePlan):
 
 
 class _StoredState:
-    """The `StoredState` of a store on DuckDB."""
-
     def __init__(self, store: TableStore) -> None:
         self._store = store
 
@@ -222,7 +207,7 @@ SELECT value, n FROM (
 """The values to evict: the least recently used past the bound, and those larger than the bound."""
 
 STALE_ROWS = 100_000
-"""The number of deleted rows from which a table is rewritten. DuckDB keeps them until then."""
+"""Number of deleted rows from which a table is rewritten; DuckDB does not reclaim them before."""
 
 
 class DuckDBViewsPlan(DuckDBBasicPlan):
@@ -263,7 +248,7 @@ class DuckDBViewsPlan(DuckDBBasicPlan):
         return found
 
     def _maintain(self) -> None:
-        """Algorithm 5: adds the slices of the batch to those that it touched, and evicts what exceeds the bound."""
+        """Algorithm 5: adds the batch to the cached slices that it touched, and evicts past the bound."""
         run = self._connection.execute
         self._batches += 1
         run(_TOUCHED)
@@ -282,7 +267,6 @@ SELECT * FROM slices_old WHERE value IN (SELECT value FROM kept WHERE NOT cached
 UNION ALL SELECT * FROM slices_w WHERE value IN (SELECT value FROM kept)""")
 
     def _shrink(self) -> None:
-        """Evicts slices until the rest is within the bound."""
         self._connection.execute(_DOOMED, {"bound": self.bound})
         values = self._delete("cached_values", "value IN (SELECT value FROM doomed_values)")
         self._evictions += values
@@ -294,7 +278,6 @@ UNION ALL SELECT * FROM slices_w WHERE value IN (SELECT value FROM kept)""")
         return int(deleted)
 
     def _tidy(self) -> None:
-        """Rewrites the tables when more rows are deleted than are left."""
         if self._deleted > max(STALE_ROWS, self._bytes() // ROW_BYTES):
             for table in ("cached_slices", "cached_values"):
                 self._connection.execute(f"CREATE OR REPLACE TEMP TABLE {table} AS SELECT * FROM {table}")
@@ -315,7 +298,6 @@ WHERE e.value = cached_values.value""")
         self.forget()
 
     def forget(self) -> None:
-        """Drops all cached slices: they lack what was added."""
         for table in ("cached_slices", "cached_values"):
             self._connection.execute(f"DELETE FROM {table}")
 
@@ -334,7 +316,6 @@ WHERE e.value = cached_values.value""")
         }
 
     def view_cache(self) -> pa.Table:
-        """The rows of the cached slices, for inspection."""
         return self._connection.sql("SELECT * FROM view_cache").to_arrow_table()
 
     def _bytes(self) -> int:
@@ -359,20 +340,17 @@ DROP TABLE edges;
 DROP TABLE r_bin;
 COMMIT;
 """
-"""Upgrades a store that has R_bin as a table: each of its edges becomes a group."""
+"""Upgrades a store that has R_bin as a table: each edge becomes a group."""
 
 
 @telling_damage
 class DuckDBEngine(DuckDBStore):
-    """A `JoinEngine` on DuckDB, in memory if there is no `directory`.
-
-    `schema` declares the tables beside the join state. `plan` is one of PLANS, and may be another one than the last
-    time. `cache_bytes` bounds the cache of the plan `views`. Raises StoreError if the store cannot be opened, and
-    UnknownPlan for an unknown plan.
-    """
+    """A `JoinEngine` on DuckDB, in memory without a `directory`. `schema` declares the tables beside the join state;
+    `plan`, one of PLANS, may change between openings; `cache_bytes` bounds the cache of `views`. Raises StoreError if
+    the store cannot be opened, UnknownPlan for an unknown plan."""
 
     _to_close: DuckDBPlan | None = None
-    """The plan, as soon as there is one."""
+    """None until the plan is built."""
 
     def __init__(
         self,
@@ -434,12 +412,10 @@ class DuckDBEngine(DuckDBStore):
         self._settle()
 
     def _forget_runs(self) -> None:
-        """Drops the runs of the plan `signature` if another plan is used, which does not keep them up to date."""
         if self._plan.in_sql:
             drop_runs_manifest(self)
 
     def _add(self, batch: Witnesses) -> None:
-        """Appends witnesses to the join state."""
         self.append("groups", batch.r_group)
         self.append("bound", batch.r_bin)
         self.append("r_doc", batch.r_doc)
@@ -450,8 +426,8 @@ class DuckDBEngine(DuckDBStore):
         return self._run(f"SELECT EXISTS (FROM r_docts WHERE docid < {docid})").fetchall() == [(True,)]
 
     def _split_state(self, first_docid: int, *, many: bool) -> None:
-        """Splits the join state into the part of the batch (r_bin_w ...) and the part before it (r_bin_old ...). With
-        `many`, nodes may have several values: then texts have their keys there, and r_doc_all is both parts."""
+        """Splits the join state into the batch (r_bin_w ...) and the part before (r_bin_old ...). With `many`, nodes
+        may have several values: texts have their keys there, and r_doc_all is both parts."""
         for name in STATE:
             rows = f"({keyed_statement(name, IN_DUCKDB)})" if many and name == "r_doc" else name
             self._run(f"DELETE FROM {name}_w")
@@ -472,11 +448,8 @@ class DuckDBEngine(DuckDBStore):
             self._run(f"DELETE FROM {name} WHERE {condition}")
 
     def _documents_before(self, time: int) -> str:
-        """The condition in SQL that a docid is that of a document that begins before a time.
-
-        Documents come nearly in the order of their times, and row groups of DuckDB that are outside of a range are not
-        read: with 10 million documents, a thirtieth of them are deleted in 0.1 s instead of 0.5 s.
-        """
+        """SQL condition for docids of documents that begin before a time. Bounding the docids lets DuckDB skip row
+        groups: of 10 million documents, a thirtieth is deleted in 0.1 s instead of 0.5 s."""
         old = f"FROM r_docts WHERE t0 < {time}"
         ((first, last),) = self._run(f"SELECT min(docid), max(docid) {old}").fetchall()
         if first is None:
@@ -503,7 +476,7 @@ class DuckDBEngine(DuckDBStore):
         self._forget_runs()
 
     def _make_plan(self, name: str, directory: Path | None, cache_bytes: int) -> DuckDBPlan:
-        """The plan of a name. Raises UnknownPlan if there is none."""
+        """Raises UnknownPlan."""
         if name in PLANS and name != "signature" and directory is not None and runs_manifest(self) is None:
             shutil.rmtree(directory / RUNS, ignore_errors=True)
         if name == "basic":

@@ -1,7 +1,5 @@
-"""A store of Parquet files, which Spark writes, opened by DuckDB to be read only. It needs no Java.
-
-A DuckDB store that is opened to be read only. The file and its directory may belong to anybody.
-"""
+"""Read-only `JoinEngine`s on DuckDB, over the Parquet files that Spark writes and over a DuckDB store. Neither needs
+Java, nor write access to the directory."""
 
 from __future__ import annotations
 
@@ -34,7 +32,7 @@ from join_stage.tables import BOUND_STORE, FLAT_STORE, OnlyRead
 _WORD = re.compile(r"\w+")
 
 _LISTING = frozenset(("show", "describe", "summarize", "information_schema"))
-"""Words of questions about the relations there are."""
+"""Words of statements that list relations."""
 
 _GLOB = re.compile(r"([*?\[])")
 
@@ -42,7 +40,7 @@ _ERRORS = (duckdb.Error, OSError)
 
 
 class _Question(DuckDBQuestion):
-    """A question over files, which may go while it is answered: `reading` wraps that."""
+    """A question over files, which may vanish while it is answered: `reading` translates that."""
 
     def __init__(
         self,
@@ -64,14 +62,12 @@ class _Question(DuckDBQuestion):
 
 @telling_damage
 class DuckDBFilesReader(OnlyRead, DuckDBTables):
-    """A `JoinEngine` that only reads, as of the last batch when it was opened, while others may write the store.
-
-    Tables are views over their files. A relation is made when a statement first names it: for each, DuckDB looks at all
-    files below it.
-    """
+    """A read-only `JoinEngine` over Parquet files, as of the last batch when it was opened; others may write the store.
+    Tables are views over their files. A relation is created when a statement first names it, because DuckDB reads all
+    files below it."""
 
     def __init__(self, schema: StoreSchema, directory: Path) -> None:
-        """`schema` has what the store holds beside the join state. Raises StoreError if there is no store."""
+        """Raises StoreError if there is no store. `schema` declares the tables beside the join state."""
         self.schema = FLAT_STORE | schema
         self._files = CheckedSnapshot(self.schema, directory)
         self._made, self._below = set[str](), dict[str, frozenset[str]]()
@@ -115,7 +111,7 @@ class DuckDBFilesReader(OnlyRead, DuckDBTables):
         return self._files.highest(table, column)
 
     def _prepare(self, sql: str) -> frozenset[str]:
-        """Makes the relations that a statement names, and checks the files that it reads. Returns their tables."""
+        """Creates the relations that a statement names, and checks the files that it reads. Returns their tables."""
         words = set(_WORD.findall(sql.lower()))
         if words & _LISTING:
             words |= self.schema.relations | self._numbered_views().keys()
@@ -126,12 +122,10 @@ class DuckDBFilesReader(OnlyRead, DuckDBTables):
         return tables
 
     def _named_in(self, sql: str, words: set[str]) -> set[str]:
-        """The relations that a statement reads: those among its words if DuckDB cannot tell."""
         named = tables_in(self._connection, sql)
         return {name for name in (words if named is None else named) if self._statement(name) is not None}
 
     def _tables_below(self, name: str) -> frozenset[str]:
-        """The tables that a relation is made of."""
         if name in self.schema.tables:
             return frozenset((name,))
         if name not in self._below:
@@ -140,7 +134,6 @@ class DuckDBFilesReader(OnlyRead, DuckDBTables):
         return self._below[name]
 
     def _make(self, name: str) -> None:
-        """Makes a relation of this name, if there is one and it is not made, and those that it names."""
         if name in self._made or (statement := self._statement(name)) is None:
             return
         if name not in self.schema.tables:
@@ -154,13 +147,12 @@ class DuckDBFilesReader(OnlyRead, DuckDBTables):
         self._made.add(name)
 
     def _statement(self, name: str) -> str | None:
-        """The SELECT of a relation; None if there is none of this name."""
         if name in self.schema.tables:
             return self._table(name)
         return self.schema.views.get(name) or self._numbered_views(name).get(name)
 
     def _table(self, name: str) -> str:
-        """The SELECT of a table. Columns that files lack are null."""
+        """Selects a table; columns that files lack are null."""
         fields = list(self.schema.tables[name])
         typed = ", ".join(f"CAST(NULL AS {TYPES[field.type]}) AS {field.name}" for field in fields)
         if not (paths := self._files.unchecked_paths(name)):
@@ -170,7 +162,6 @@ class DuckDBFilesReader(OnlyRead, DuckDBTables):
         return f"SELECT {columns} FROM (SELECT {typed} WHERE false UNION ALL BY NAME SELECT * FROM {files})"
 
     def _numbered_views(self, name: str | None = None) -> dict[str, str]:
-        """The SELECTs of the numbered views by name; none if `name` has another form than theirs."""
         numbered = self.schema.numbered
         if numbered is None or (name is not None and not numbered.has(name)):
             return {}
@@ -187,7 +178,6 @@ class DuckDBFilesReader(OnlyRead, DuckDBTables):
 
 
 def _literal(path: str) -> str:
-    """A path in which no character stands for others."""
     return _GLOB.sub(r"[\1]", path)
 
 
@@ -201,13 +191,11 @@ def _texts(texts: Iterable[str]) -> str:
 
 @telling_damage
 class DuckDBReader(OnlyRead, DuckDBTables):
-    """A `JoinEngine` that only reads. It also reads what a killed process left in the log beside the file."""
+    """A read-only `JoinEngine` over a DuckDB store; also reads the log that a killed process left beside the file."""
 
     def __init__(self, schema: StoreSchema, directory: Path) -> None:
-        """Opens the store in a directory; `schema` has what it holds beside the join state.
-
-        Raises StoreError if there is no store that can be read, Outdated if it is of an older format.
-        """
+        """Raises StoreError if there is no readable store in the directory, Outdated if it is of an older format.
+        `schema` declares the tables beside the join state."""
         self.schema = BOUND_STORE | schema
         file = directory / DUCKDB_FILE
         if not file.exists():

@@ -1,23 +1,8 @@
-"""Near-equal texts in the join state: the words of a text as numbers, the few of them that are joined, and the check of
-what the join finds.
-
-The keys of texts in SQL, in the order of numbers: the longest words first.
-
-The keys by which a value join finds texts that may be near: the first few words of each.
-
-If J of two texts is at least a threshold, one of the first `n - ceil(threshold * n) + 1` of the n words of one text is
-one of those of the other, in whatever order of all words. (This is prefix filtering, of Chaudhuri, Ganti and Kaushik,
-2006.) So equal keys find all that are near, and some more.
-
-The texts of a join that are joined by their words: their keys, and their words for the check of what these find.
-
-The words of texts as arrays of numbers, read from what stage 1 writes of them.
-
-The order of all words by which the keys of a text are chosen: any will do, and with the rarest words first the
-fewest documents are found in vain.
-
-Checks whether texts that have a key in common are near, before anything else is done for their documents.
-"""
+"""Near-equal texts in the join state: the join keys of texts, and the check of the pairs that the join finds. Prefix
+filtering (Chaudhuri, Ganti and Kaushik, 2006): if Jaccard similarity J of two texts is at least a threshold, one of the
+first `n - ceil(threshold * n) + 1` of the n words of one text is one of those of the other, in any common order of
+words. These words are the keys; rare words first give the fewest candidates. Candidates are verified before anything
+else is done for their documents."""
 
 from __future__ import annotations
 
@@ -41,15 +26,14 @@ _TENTHS = "CAST(substr(strval, 1, 1) AS INTEGER) * 10 + CAST(substr(strval, 3, 1
 _WORDS = f"(length(strval) - {THRESHOLD}) / {DIGITS}"
 
 COUNT = f"CAST(floor((10 - ({_TENTHS})) * ({_WORDS}) / 10) AS INTEGER) + 1"
-"""How many keys a text has, given its words as `strval`."""
+"""The number of keys of a text, given its words as `strval`, in SQL."""
 
 IN_DUCKDB, IN_SPARK = f"unnest(range({COUNT}))", f"explode(sequence(0, {COUNT} - 1))"
-"""A row for each key, from 0, in the SQL of each engine."""
+"""One row per key, from 0, in the SQL of each engine."""
 
 
 def keyed_statement(table: str, places: str) -> str:
-    """The rows of a table like R_doc, in which texts that are joined by their words have a row for each key. `places`
-    is IN_DUCKDB or IN_SPARK."""
+    """The rows of a table like R_doc, with a row for each key of a text. `places` is IN_DUCKDB or IN_SPARK."""
     word = f"substr(strval, {THRESHOLD + 1} + {DIGITS} * place, {DIGITS})"
     texts = f"SELECT docid, node, strval, stream, {places} AS place FROM {table} WHERE node >= {MANY} AND strval <> ''"
     return f"""SELECT docid, node, strval, stream FROM {table} WHERE node < {MANY}
@@ -58,8 +42,8 @@ SELECT docid, node, concat(substr(strval, 1, {THRESHOLD}), {word}) AS strval, st
 
 
 class NumberedTexts(NamedTuple):
-    """Texts, each of some words. `tenths` has the threshold of each in tenths, `numbers` those of all words, text by
-    text and ascending, and `start` where the words of each text start, and their number."""
+    """Texts as word numbers: `tenths` has each threshold in tenths, `numbers` the words, text by text and ascending,
+    and `start` the offsets of the texts and the total."""
 
     tenths: Ints
     numbers: Ints
@@ -67,12 +51,11 @@ class NumberedTexts(NamedTuple):
 
     @property
     def sizes(self) -> Ints:
-        """The number of words of each text."""
         return np.diff(self.start)
 
 
 def numbered_texts(values: Sequence[str]) -> NumberedTexts:
-    """Reads what `xscl.algebra.words.encode_words` has written, for texts that have words."""
+    """Parses what `xscl.algebra.words.encode_words` writes, for texts that have words."""
     digits = bytes.fromhex("".join([value[THRESHOLD:] for value in values]))
     sizes = [(len(value) - THRESHOLD) // DIGITS for value in values]
     return NumberedTexts(
@@ -83,21 +66,20 @@ def numbered_texts(values: Sequence[str]) -> NumberedTexts:
 
 
 MOST_LEARNT = 100_000
-"""An order knows at most so many words, the most frequent ones."""
+"""Maximum number of words, the most frequent ones, in an order."""
 
 _FREQUENT = np.uint64(1 << 63)
-"""Added to the ranks of frequent words: numbers of words are less."""
+"""Added to the ranks of frequent words; word numbers are less."""
 
 
 @dataclass(frozen=True)
 class WordOrder:
-    """An order of words by their numbers. `frequent` are those that come last, the most frequent one at the very end.
-    All others come first, in the order of their numbers."""
+    """An order of words by number, with the words in `frequent` behind all others, the most frequent at the very
+    end."""
 
     frequent: Ints
 
     def ranks(self, numbers: Ints) -> NDArray[np.uint64]:
-        """The place of each word in the order."""
         ranks = numbers.astype(np.uint64)
         known, place = self._known
         if len(known):
@@ -108,18 +90,17 @@ class WordOrder:
 
     @cached_property
     def _known(self) -> tuple[Ints, Ints]:
-        """The frequent words, ascending, and their places."""
         order = np.argsort(self.frequent, kind="stable")
         return self.frequent[order], order
 
 
 LONGEST_FIRST = WordOrder(np.zeros(0, np.int64))
-"""The order of numbers: the longest words first."""
+"""Numeric order: longest words first."""
 
 
 def learnt(texts: Iterable[str]) -> WordOrder:
-    """The order in which words are rarer than the next ones in some texts, given as `numbered` writes them. Words of
-    one text only come first, as those of none do."""
+    """Learns an order with rarer words first from texts, as `numbered` writes them. Words of a single text come first,
+    with the unseen ones."""
     words = np.sort(numbered_texts(list(texts)).numbers)
     numbers = distinct(words)
     counts = np.diff(np.append(words.searchsorted(numbers), len(words)))
@@ -131,21 +112,20 @@ _HEXADECIMAL = np.frombuffer(b"0123456789abcdef", np.uint8)
 
 
 def keyed(r_doc: pa.Table, order: WordOrder) -> pa.Table:
-    """Rows of R_doc, in which texts that are joined by their words have a row for each key."""
+    """Rows of R_doc, with a row for each key of a text."""
     others, texts = split_text_rows(r_doc)
     return pa.concat_tables([others, with_text_keys(texts, numbered_texts(texts["strval"].to_pylist()), order)])
 
 
 def split_text_rows(r_doc: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """Rows of R_doc: all others, and those of texts that are joined by their words. A text without words is in
-    neither."""
+    """Splits rows of R_doc into others and word-joined texts. A text without words is in neither."""
     many = pc.greater_equal(r_doc["node"], MANY)
     texts = r_doc.filter(many)
     return r_doc.filter(pc.invert(many)), texts.filter(pc.not_equal(texts["strval"], ""))
 
 
 def with_text_keys(rows: pa.Table, texts: NumberedTexts, order: WordOrder) -> pa.Table:
-    """Rows of R_doc with the keys of texts, given those with their words, and these."""
+    """Rows of R_doc with the keys of texts; `rows` are the texts, `texts` their words."""
     place, word = first_words(texts, order)
     keys = _written(texts.tenths[place], texts.numbers[word])
     others = rows.drop_columns(["strval"]).take(pa.array(place))  # the words of a text are long
@@ -153,8 +133,7 @@ def with_text_keys(rows: pa.Table, texts: NumberedTexts, order: WordOrder) -> pa
 
 
 def first_words(texts: NumberedTexts, order: WordOrder) -> tuple[Ints, Ints]:
-    """Which text each key is one of, and the index of its word: as many of the first words of each text as its
-    threshold asks for, each number once."""
+    """For each key, the index of its text and of its word: of each text the prefix that its threshold requires."""
     sizes = texts.sizes
     text = np.arange(len(sizes)).repeat(sizes)
     by_rank = np.lexsort((order.ranks(texts.numbers), text))
@@ -168,7 +147,6 @@ def first_words(texts: NumberedTexts, order: WordOrder) -> tuple[Ints, Ints]:
 
 
 def _written(tenths: Ints, numbers: Ints) -> pa.StringArray:
-    """Keys as texts of one width: the threshold, and the number of the word."""
     width = THRESHOLD + DIGITS
     text = np.empty((len(numbers), width), np.uint8)
     text[:, 0], text[:, 1], text[:, 2] = ord("0") + tenths // 10, ord("."), ord("0") + tenths % 10
@@ -179,27 +157,24 @@ def _written(tenths: Ints, numbers: Ints) -> pa.StringArray:
 
 
 Find = Callable[[pa.Array], pa.Table]
-"""Returns the rows of R_doc of some documents, given by their ids."""
+"""Returns the rows of R_doc of some documents, by id."""
 
 _Mask = NDArray[np.bool_]
 
 _TextKey = tuple[int, int]
-"""A text: its document and its node."""
 
 MOST_HELD = 2_000_000
-"""About so many words of texts are held in memory, and as many that were held before. Others are found when they are
-asked for."""
+"""Approximate maximum number of words held in each of two generations; others are reloaded on demand."""
 
 MOST_COMPARED = 1_000_000
-"""So many words of pairs of texts are compared at a time."""
+"""Number of words of text pairs compared at a time."""
 
 _PAIR_SHIFT = 43
-"""The shift of a pair where it is packed with a word. The words of fewer than 2^20 pairs are compared at a time."""
+"""Shift of a pair packed with a word; fewer than 2^20 pairs are compared at a time."""
 
 
 class OneOfEach(NamedTuple):
-    """One text of each of some pairs: its index in `docids` and `nodes`, which have the documents and nodes of
-    texts."""
+    """One side of some pairs of texts: indices into `docids` and `nodes`."""
 
     docids: Ints
     nodes: Ints
@@ -207,10 +182,8 @@ class OneOfEach(NamedTuple):
 
 
 class WordSets:
-    """The words of texts that are joined by them. Without `find`, all that were added are held in memory.
-
-    `pairs` counts the pairs of texts whose words were compared, and `near` those that are near.
-    """
+    """Caches the words of texts. Without `find`, all texts stay in memory. `pairs` counts the pairs compared, `near`
+    those that are near."""
 
     def __init__(self, find: Find | None = None) -> None:
         self._find = find
@@ -218,17 +191,15 @@ class WordSets:
         self.pairs = self.near = 0
 
     def forget(self) -> None:
-        """Lets go of all texts: other documents may get the ids of some."""
         self._held, self._earlier = _Held(), _Held()
 
     def add(self, rows: pa.Table, texts: NumberedTexts) -> None:
-        """Takes in texts, as rows of R_DOC and with their words. They replace what was held with their ids."""
         self._make_room()
         self._held.add(rows, texts)
 
     def are_near(self, one: OneOfEach, other: OneOfEach) -> _Mask:
-        """Whether J of pairs of texts is at least their threshold in tenths. Words with one number count as one word,
-        so some pairs may be taken for near that are not; and so is what has no words, of which nobody can tell."""
+        """Whether J of each pair is at least its threshold. May be true for a pair that is not near if words share a
+        number, and is true for texts without words."""
         self._make_room()
         left, right = self._places(one), self._places(other)
         near = (left < 0) | (right < 0)
@@ -242,7 +213,7 @@ class WordSets:
         return near
 
     def checked(self, found: pa.Table) -> pa.Table:
-        """The rows of RESULT without those whose texts are joined by their words and are not near."""
+        """The rows of RESULT without those whose word-joined texts are not near."""
         nodes = found["nodes"].combine_chunks()
         flat, row = nodes.flatten().to_numpy(), pc.list_parent_indices(nodes).to_numpy()
         at = np.flatnonzero(flat & MANY)
@@ -257,7 +228,6 @@ class WordSets:
         return found.filter(pa.array(stays))
 
     def _places(self, texts: OneOfEach) -> Ints:
-        """Where the text of each pair is held, -1 if there are no words."""
         distinct = list(zip(texts.docids.tolist(), texts.nodes.tolist(), strict=True))
         places = self._held.places(distinct)
         if (places < 0).any():
@@ -266,7 +236,6 @@ class WordSets:
         return places[texts.place]
 
     def _recall(self, missing: set[_TextKey]) -> None:
-        """Has some texts held that were held before, or are found."""
         self._held.take(self._earlier, missing)
         missing -= self._held.place.keys()
         if missing and self._find is not None:
@@ -276,15 +245,13 @@ class WordSets:
             self._held.add(rows, numbered_texts(rows["strval"].to_pylist()))
 
     def _make_room(self) -> None:
-        """Lets go of what was not asked for recently, if much is held. Places change."""
         if len(self._held.numbers) > MOST_HELD and self._find is not None:
             self._held, self._earlier = _Held(), self._held
 
 
 class _Held:
-    """Texts in memory. `place` tells where each is in the columns: `tenths` has its threshold, and `start` and `size`
-    the range of its words in `numbers`. `bits` has a bit for each word, one of 64, and `spare` tells how many more
-    words there are than bits."""
+    """Texts in memory. `place` indexes the columns: `tenths` has the threshold, `start` and `size` the range in
+    `numbers`, `bits` a bit for each word modulo 64, `spare` the number of words beyond the bits."""
 
     def __init__(self) -> None:
         self.place: dict[_TextKey, int] = {}
@@ -295,11 +262,9 @@ class _Held:
         return np.fromiter(map(self.place.get, texts, repeat(-1)), np.int64, len(texts))
 
     def add(self, rows: pa.Table, texts: NumberedTexts) -> None:
-        """Adds texts, as rows of R_DOC and with their words. They replace those with their ids."""
         self._extend(zip(rows["docid"].to_pylist(), rows["node"].to_pylist(), strict=True), *texts)
 
     def take(self, other: _Held, texts: Iterable[_TextKey]) -> None:
-        """Adds those of some texts that another one holds."""
         some = [text for text in texts if text in other.place]
         at = other.places(some)
         start, size = other.start.values[at], other.size.values[at]
@@ -319,16 +284,14 @@ class _Held:
         self.spare.extend(size - np.bitwise_count(bits.view(np.uint64)))
 
     def may_be_near(self, one: Ints, other: Ints) -> _Mask:
-        """Whether texts, given by place, can be near: whether they have bits enough in common. (This is the bitmap
-        filter of Sandes, Teodoro and Melo, 2017.) A word that both have is a bit that both have, unless others of their
-        words have this bit, too."""
+        """Bitmap filter (Sandes, Teodoro and Melo, 2017): whether the texts at these places share enough bits to be
+        near. A shared word is a shared bit unless other words of the text have this bit, too."""
         bits, spare, size, tenths = self.bits.values, self.spare.values, self.size.values, self.tenths.values[one]
         common = np.bitwise_count((bits[one] & bits[other]).view(np.uint64)) + np.minimum(spare[one], spare[other])
         may_be: _Mask = common * (10 + tenths) >= tenths * (size[one] + size[other])
         return may_be
 
     def are_near(self, one: Ints, other: Ints) -> _Mask:
-        """Whether texts, given by place, are near."""
         sizes, tenths = self.size.values, self.tenths.values[one]
         both = sizes[one] + sizes[other]
         near = np.zeros(len(one), np.bool_)
@@ -338,7 +301,6 @@ class _Held:
         return near
 
     def _in_common(self, one: Ints, other: Ints) -> Ints:
-        """The number of words that texts have in common."""
         texts = np.append(one, other)
         start = self.start.values[texts]
         word, at = expand_ranges(start, start + self.size.values[texts])
@@ -350,7 +312,6 @@ class _Held:
 
 
 def _parts(sizes: Ints) -> Iterator[slice]:
-    """Slices of consecutive pairs with about MOST_COMPARED words."""
     total = np.cumsum(sizes)
     start = 0
     while start < len(sizes):
@@ -361,20 +322,18 @@ def _parts(sizes: Ints) -> Iterator[slice]:
 
 
 ENOUGH = 2_000
-"""The order of words is learnt from at least so many different texts."""
+"""Minimum number of different texts from which the word order is learnt."""
 
 AGAIN = 200
-"""If many texts are the same, so that these are not enough, it is tried again after at least so many."""
+"""With too many duplicates to reach ENOUGH, number of texts until learning is tried again."""
 
 MOST_READ = 50_000
-"""The order is learnt from at most so many texts, the latest ones."""
+"""Maximum number of texts, the latest ones, from which the order is learnt."""
 
 
 class NearTexts:
-    """Gives texts their keys in an `order` of words, and holds their words. `find` is that of `WordSets`.
-
-    The order is that of their lengths until there are ENOUGH texts. Then it is learnt from these, once and for all.
-    """
+    """Adds keys to texts in an `order` of words, and holds their words. `find` is that of `WordSets`. Words are ordered
+    by length until ENOUGH texts are seen; then the order is learnt, once."""
 
     def __init__(self, find: Find | None = None) -> None:
         self.order = LONGEST_FIRST
@@ -382,12 +341,13 @@ class NearTexts:
         self._seen = 0
 
     def begin(self, frequent: Sequence[int] | None) -> None:
-        """Takes the order that was learnt, None if none was, before all texts that are kept get their keys."""
+        """Restores the learnt order, None if none was, before stored texts get their keys."""
         self.order = LONGEST_FIRST if frequent is None else WordOrder(np.array(frequent, np.int64))
         self._seen = 0
 
     def learnt(self, latest: Callable[[int], Sequence[str]]) -> list[int] | None:
-        """The words that come last in the order, if it is to be learnt now. `latest` returns at most so many texts."""
+        """The words that come last in the order, if it is time to learn it; `latest` takes a maximum number of
+        texts."""
         if self.order is not LONGEST_FIRST or self._seen < ENOUGH:
             return None
         different = {text[THRESHOLD:]: text for text in latest(MOST_READ)}
@@ -397,7 +357,7 @@ class NearTexts:
         return list(map(int, learnt(different.values()).frequent))
 
     def keyed(self, witnesses: Witnesses) -> Witnesses:
-        """Witnesses in which texts that are joined by their words have a row of R_doc for each key."""
+        """Witnesses with a row of R_doc for each key of a text."""
         others, rows = split_text_rows(witnesses.r_doc)
         if not len(rows):
             return replace(witnesses, r_doc=others)

@@ -1,7 +1,4 @@
-"""The writing half of a `JoinEngine` that is opened to be read only.
-
-The tables of the join state (thesis 6.3.1): their schemas, by engine, and the queries over them.
-"""
+"""The tables of the join state (thesis 6.3.1): schemas by engine, and queries; and `OnlyRead` for read-only engines."""
 
 from __future__ import annotations
 
@@ -17,13 +14,11 @@ from templates.witness import MANY, R_BIN, R_DOC, R_GROUP, Witnesses
 
 
 class OnlyRead:
-    """Ignores rows of R_T, which no batch will need, and refuses all other changes with StoreError."""
+    """Ignores rows of R_T, since no batch follows, and refuses all other changes with StoreError."""
 
-    def put_rows(self, template: TemplateTable, rows: Sequence[TemplateRow]) -> None:
-        """Does nothing: no batch is answered."""
+    def put_rows(self, template: TemplateTable, rows: Sequence[TemplateRow]) -> None: ...
 
-    def drop_rows(self, template: TemplateTable, rows: Sequence[TemplateRow]) -> None:
-        """Does nothing: no batch is answered."""
+    def drop_rows(self, template: TemplateTable, rows: Sequence[TemplateRow]) -> None: ...
 
     def begin(self) -> NoReturn:
         raise StoreError("the store was opened to be read only")
@@ -31,8 +26,7 @@ class OnlyRead:
     def commit(self) -> NoReturn:
         self.begin()
 
-    def rollback(self) -> None:
-        """Does nothing: no batch was begun."""
+    def rollback(self) -> None: ...
 
     def append(self, table: str, rows: pa.Table) -> NoReturn:
         self.begin()
@@ -55,8 +49,7 @@ class OnlyRead:
     def drop_before(self, table: str, column: str, bound: int) -> NoReturn:
         self.begin()
 
-    def follow(self, tables: Collection[str]) -> None:
-        """Cannot tell."""
+    def follow(self, tables: Collection[str]) -> None: ...
 
     def counters(self) -> dict[str, int]:
         return {}
@@ -80,20 +73,19 @@ R_DOCTS_STORED = pa.schema([("docid", pa.int64()), ("timestamp", pa.int64()), ("
 """R_docTS; `timestamp` is the thesis' name for t0."""
 
 STATE = {"r_bin": R_BIN_FLAT, "r_doc": R_DOC, "r_docts": R_DOCTS_STORED}
-"""The join state, which each batch extends and eviction shortens."""
+"""The join state, which batches extend and eviction shortens."""
 
 BOUND_STATE = {"bound": R_BIN, "r_doc": R_DOC, "r_docts": R_DOCTS_STORED}
-"""The same as it comes from stage 1: R_bin by groups of edges, which the table `groups` has."""
+"""The join state as stage 1 gives it: R_bin by groups of edges, which table `groups` has."""
 
 RUNS = "postings"
-"""The folder of a store in which the plan `signature` keeps runs of postings."""
+"""The folder of a store for runs of postings, by plan `signature`."""
 
 POSTING_RUNS = pa.schema([("version", pa.int64()), ("manifest", pa.string())])
-"""The runs of postings on disk, by the plan `signature`: its row with the greatest version counts."""
+"""Manifests of the runs of postings, by plan `signature`; the row with the greatest version counts."""
 
 WORD_ORDER = pa.schema([("version", pa.int64()), ("frequent", pa.list_(pa.int64()))])
-"""The order of words by which texts get their keys (`join_stage.near`): the numbers of those that come last.
-There is no row before it is learnt."""
+"""The word order for the keys of texts (`join_stage.near`): numbers of the words that come last. Empty until learnt."""
 
 _BESIDE = {"groups": R_GROUP, "posting_runs": POSTING_RUNS, "word_order": WORD_ORDER}
 
@@ -102,23 +94,22 @@ _R_BIN = "SELECT docid, var1, var2, node1, node2 FROM bound JOIN groups USING (g
 _DATED = Dated(tuple(STATE), "r_docts", "t0")
 
 FLAT_STORE = StoreSchema(STATE | _BESIDE, dated=_DATED)
-"""What a store has that keeps R_bin by edges, on Spark."""
+"""The tables of a store with R_bin by edges, on Spark."""
 
 BOUND_STORE = StoreSchema(BOUND_STATE | _BESIDE, {"r_bin": _R_BIN})
-"""What a store has that keeps R_bin by groups, on DuckDB: r_bin is a view."""
+"""The tables of a store with R_bin by groups, on DuckDB: r_bin is a view."""
 
 NOTHING_ELSE = StoreSchema()
-"""That of a store of the join state alone."""
 
 _KEYS = {
     "r_bin": ("docid", "var1", "var2", "node1", "node2"),
     "r_doc": ("docid", "node"),
     "r_docts": ("docid",),
 }
-"""The columns by which a row of a table of the join state is found."""
+"""The key columns of the tables of the join state."""
 
 DOCUMENTS = "SELECT count(*) AS n FROM r_docts"
-"""How many documents the join state has."""
+"""The number of documents in the join state."""
 
 EQUAL_VALUES = """
 WITH postings AS (
@@ -127,22 +118,22 @@ WITH postings AS (
 )
 SELECT l.var AS var1, r.var AS var2, sum(l.n * r.n) AS pairs
 FROM postings l JOIN postings r ON l.strval = r.strval GROUP BY l.var, r.var"""
-"""How many pairs of nodes, bound by two variables, have one value, in all documents of the join state."""
+"""The number of pairs of nodes with equal values, by variables, in the join state."""
 
 
 def docids_between(store: TableStore, first: int, before: int) -> set[int]:
-    """The docids of the join state's documents that begin from `first` on and before `before`, in microseconds."""
+    """The docids of documents with `first` <= begin < `before`, in microseconds."""
     rows = store.select(f"SELECT docid FROM r_docts WHERE t0 >= {first} AND t0 < {before}")
     return set(rows["docid"].to_pylist())
 
 
 def has_documents_between(store: TableStore, first: int, before: int) -> bool:
-    """Whether documents of the join state begin from `first` on and before `before`, in microseconds."""
+    """Whether documents have `first` <= begin < `before`, in microseconds."""
     return len(store.select(f"SELECT docid FROM r_docts WHERE t0 >= {first} AND t0 < {before} LIMIT 1")) > 0
 
 
 def groups(store: TableStore) -> Iterator[tuple[int, frozenset[StepEdge]]]:
-    """The groups of edges that the rows of R_bin were expanded from, by their numbers."""
+    """The groups of edges from which rows of R_bin were expanded, by number."""
     found: dict[int, set[StepEdge]] = {}
     rows = store.read("groups", R_GROUP.names)
     for number, var1, var2 in zip(*(column.to_pylist() for column in rows.columns), strict=True):
@@ -151,50 +142,48 @@ def groups(store: TableStore) -> Iterator[tuple[int, frozenset[StepEdge]]]:
 
 
 def by_edges(store: TableStore, r_bin: pa.Table) -> pa.Table:
-    """Rows of R_BIN, whose groups the store has, as rows of R_BIN_FLAT."""
+    """Expands rows of R_BIN, whose groups the store has, to R_BIN_FLAT."""
     sql = "SELECT w.docid, g.var1, g.var2, w.node1, w.node2 FROM w JOIN groups g ON w.grp = g.grp"
     return store.select(sql, {"w": r_bin})
 
 
 def missing(store: TableStore, table: str, rows: pa.Table) -> pa.Table:
-    """Those of rows of a table of STATE that the store does not have."""
+    """The rows that a table of STATE lacks."""
     same = " AND ".join(f"f.{column} = s.{column}" for column in _KEYS[table])
     return store.select(f"SELECT f.* FROM found f LEFT JOIN {table} s ON {same} WHERE s.docid IS NULL", {"found": rows})
 
 
 def latest_texts(store: TableStore, most: int) -> list[str]:
-    """At most so many texts that are joined by their words, the latest ones, as R_doc has them."""
+    """At most `most` word-joined texts, the latest ones, as in R_doc."""
     order = f"ORDER BY docid DESC LIMIT {most}"
     rows = store.select(f"SELECT strval FROM r_doc WHERE node >= {MANY} AND strval <> '' {order}")
     return list(rows["strval"].to_pylist())
 
 
 def word_order(store: TableStore) -> list[int] | None:
-    """The words that come last in the order that was learnt, None if none was."""
+    """The words that come last in the learnt order, None if none was learnt."""
     rows = store.read("word_order", WORD_ORDER.names).sort_by("version")["frequent"]
     return list(rows[-1].as_py()) if len(rows) else None
 
 
 def save_word_order(store: TableStore, frequent: list[int]) -> None:
-    """Stores the order of words."""
     version = store.highest("word_order", "version") + 1
     store.append("word_order", pa.table([[version], [frequent]], WORD_ORDER))
 
 
 def runs_manifest(store: TableStore) -> str | None:
-    """The manifest of the runs of postings on disk, None if there is none."""
+    """The manifest of the runs of postings on disk, if any."""
     rows = store.read("posting_runs", POSTING_RUNS.names).sort_by("version")["manifest"]
     return rows[-1].as_py() if len(rows) else None
 
 
 def save_runs_manifest(store: TableStore, manifest: str) -> None:
-    """Stores another manifest of the runs of postings on disk."""
     version = store.highest("posting_runs", "version") + 1
     store.append("posting_runs", pa.table([[version], [manifest]], POSTING_RUNS))
     store.drop_before("posting_runs", "version", version)
 
 
 def drop_runs_manifest(store: TableStore) -> None:
-    """Has the postings on disk built anew when they are next needed."""
+    """Has the postings on disk rebuilt when next needed."""
     if (version := store.highest("posting_runs", "version")) >= 0:
         store.drop_before("posting_runs", "version", version + 1)

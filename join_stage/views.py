@@ -1,9 +1,6 @@
-"""What both engines share of the `views` plan (thesis 6.5): the SQL of slices and their joins, and the cache bound.
-
-A slice is the thesis' R_L,s: the rows of R_doc with one string value, joined with R_bin on node = node2. Its rows
-also have the stream and the times of their document, which decide what joins with what. The view cache keeps complete
-slices: a slice has all rows that R_doc and R_bin hold for its value.
-"""
+"""The engine-independent part of the `views` plan (thesis 6.5): the SQL of slices and their joins, and the cache bound.
+A slice is R_L,s of section 6.5: the rows of R_doc with one string value, joined with R_bin on node = node2, with the
+stream and times of their document. The view cache has complete slices: all rows of R_doc and R_bin for the value."""
 
 from __future__ import annotations
 
@@ -17,13 +14,13 @@ from templates.catalog import INFINITE, TemplateRow
 from templates.graph import Shape
 
 CACHE_BYTES = 256 << 20
-"""The bytes that cached slices may take between batches. A batch takes what it needs beyond that."""
+"""Maximum bytes of cached slices between batches; a batch may use more."""
 
 ROW_BYTES = 72
-"""The bytes of a row of a slice: its nine columns, uncompressed."""
+"""Bytes of a row of a slice: nine columns, uncompressed."""
 
 VALUE_BYTES = 64
-"""The approximate bytes of a cached value, beside its text and its slice."""
+"""Approximate bytes of a cached value beside its text and slice."""
 
 SLICE = pa.schema(
     [
@@ -38,7 +35,7 @@ SLICE = pa.schema(
         ("t1", pa.int64()),
     ]
 )
-"""Rows of slices. `value` is the number of the string value, in the cache and in a batch."""
+"""Rows of slices. `value` numbers the string value, in the cache and in a batch."""
 
 JOINED_EDGES = pa.schema([(name, pa.int32()) for name in ("var1", "var2", "var3", "var4")])
 
@@ -52,14 +49,13 @@ class JoinedEdges:
         self._table: pa.Table | None = None
 
     def put(self, template: TemplateTable, rows: Sequence[TemplateRow]) -> None:
-        """Adds rows of a template. A row replaces the one with its id."""
+        """Adds rows of a template, replacing rows with the same id."""
         self.drop(template, rows)
         for row in rows:
             self._variables[template.number, row.id] = row.variables
             self._users.update(_edge_pairs(template.shape, row.variables))
 
     def drop(self, template: TemplateTable, rows: Sequence[TemplateRow]) -> None:
-        """Removes rows of a template."""
         self._table = None
         for row in rows:
             variables = self._variables.pop((template.number, row.id), None)
@@ -69,7 +65,6 @@ class JoinedEdges:
                     del self._users[pair]
 
     def table(self) -> pa.Table:
-        """The pairs as rows of JOINED_EDGES."""
         if self._table is None:
             columns = list(zip(*self._users, strict=True)) or [()] * len(JOINED_EDGES)
             self._table = pa.table([pa.array(column, pa.int32()) for column in columns], schema=JOINED_EDGES)
@@ -77,7 +72,6 @@ class JoinedEdges:
 
 
 def _edge_pairs(shape: Shape, variables: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """The two edges (parent, leaf) of each value join of a row. A side with a single node has its self row."""
     for join in shape.joins:
         yield tuple(variables[node] for leaf in join for node in (_parent(shape, leaf), leaf))
 
@@ -88,8 +82,7 @@ def _parent(shape: Shape, leaf: int) -> int:
 
 
 def slices_statement(values: str, suffix: str) -> str:
-    """The slices of the values in the relation `values` (strval, value). The names of R_doc, R_bin and R_docTS end with
-    `suffix`."""
+    """The slices of the values in `values` (strval, value). `suffix` ends the names of R_doc, R_bin and R_docTS."""
     # The hint, which is a comment to DuckDB, spares Spark a shuffle of R_bin: few rows have these values.
     return f"""SELECT /*+ BROADCAST(n) */ n.value, n.docid, b.var1, b.var2, b.node1, b.node2, n.stream, n.t0, n.t1
 FROM r_bin{suffix} b JOIN (
@@ -100,11 +93,9 @@ FROM r_bin{suffix} b JOIN (
 
 
 def joined_slices_statement(side: Orientation, window: int, *, many: bool) -> str:
-    """R_LR: the pairs of rows of `slices`, left and right, with one value, edges that some row of R_T joins, and two
-    documents that some query may join. With `many`, nodes may have several values, and a pair is there once.
-
-    The documents, `span` and `apart` are as in R_vj.
-    """
+    """R_LR: pairs of rows of `slices`, left and right, with equal value, edges that some row of R_T joins, and
+    documents that some query may join. With `many`, nodes may have several values, and each pair occurs once. The
+    documents, `span` and `apart` are as in R_vj."""
     # All conditions on the left side come before the join with the right side, which makes the many pairs.
     within = "" if window == INFINITE else f" AND {SPAN} <= {window}"
     return f"""SELECT {"DISTINCT " if many else ""}l.docid AS docid1, l.var1, l.var2, l.node1, l.node2,

@@ -87,7 +87,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> object:
-    """Imports exported names on first use: processes that Spark starts need few of them."""
+    """Imports exported names on first use, which keeps the start of Spark's worker processes fast."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_MODULES[name]), name)

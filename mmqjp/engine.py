@@ -1,7 +1,6 @@
-"""The engine: subscribes queries, processes batches of documents, returns output documents.
-
-A session: the engine as services and commands use it, with metadata in commits, maintenance and introspection.
-"""
+"""The engine: registers standing queries, processes batches of documents, returns output documents. `CoreEngine` is the
+library's interface; `Session` adds what services and commands use: metadata committed with batches, maintenance and
+introspection."""
 
 from __future__ import annotations
 
@@ -83,7 +82,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Totals since the engine was opened. Duplicates and dead letters do not count as documents."""
+    """Totals since opening. `documents` excludes duplicates and dead letters."""
 
     documents: int = 0
     duplicates: int = 0
@@ -91,7 +90,6 @@ class Counters:
     outputs: int = 0
 
     def after(self, batch: BatchResult) -> Counters:
-        """Returns the totals after a batch."""
         return Counters(
             self.documents + batch.documents,
             self.duplicates + batch.duplicates,
@@ -209,12 +207,12 @@ class CoreEngine:
         self._is_closed = False
 
     _make_operators: MakeOperators = staticmethod(make_operators)
-    """Creates the operators of the plan nodes. Tests replace it."""
+    """Overridden in tests."""
 
     def _open_store(
         self, session: SparkSession | None, directory: Path | None, plan: str, cache_bytes: int, read_only: bool
     ) -> JoinEngine:
-        """Opens the store. Tests replace it with one that fails on demand."""
+        """Overridden in tests by a store that fails on demand."""
         return open_store(session, directory, plan, cache_bytes, read_only=read_only)
 
     def __enter__(self) -> Self:
@@ -229,8 +227,7 @@ class CoreEngine:
             self._close()  # after an error, nothing more is written
 
     def close(self) -> None:
-        """Closes the store. A state directory keeps what was processed. Does nothing if it is closed. Raises
-        StoreError."""
+        """Closes the store; idempotent. A state directory keeps what was processed. Raises StoreError."""
         if self._is_closed:
             return
         try:
@@ -257,13 +254,13 @@ class CoreEngine:
     def subscribe(self, text: str, *, add: bool = False, backfill: bool = False) -> list[str]:
         """Registers the queries of a script and returns their names.
 
-        They see documents that arrive from now on. With `backfill` they also see all stored documents, and the results
-        are in `outputs` at once. They replace the queries registered under their PUBLISH names, except those with the
-        same text. With `add`, nothing is replaced.
+        They see documents that arrive from now on; with `backfill` also all stored documents, and the results are in
+        `outputs` at once. They replace the queries registered under their PUBLISH names, except those with the same
+        text; with `add`, none.
 
-        Raises XsclErrors with every mistake in the text, PublishCycle if a stream would depend on itself through
-        queries registered earlier, NameTaken if a name is that of a query without PUBLISH, TooManyChains if the store
-        has no number left for a chain of functions, and StoreError. Then nothing is registered.
+        On error, registers nothing and raises XsclErrors with every mistake in the text, PublishCycle if a stream would
+        depend on itself through registered queries, NameTaken if a name is that of a query without PUBLISH,
+        TooManyChains if the store has no number left for a chain of functions, or StoreError.
         """
         return self._subscribe(text, "add" if add else "replace", no_metadata, backfill=backfill)
 
@@ -285,18 +282,14 @@ class CoreEngine:
             self._components.changes.unsubscribe(name)
 
     def pause(self, name: str, reason: str = "asked to") -> None:
-        """Pauses all queries of a name: they give no outputs and never see documents that arrive meanwhile.
-
-        Raises UnknownQuery if there is none, and StoreError.
-        """
+        """Pauses all queries of a name: they give no outputs and never see documents that arrive meanwhile. Raises
+        UnknownQuery if there is none, and StoreError."""
         with self._batches.whole():
             self._components.changes.pause(name, reason)
 
     def resume(self, name: str) -> None:
-        """Resumes all queries of a name. They also see stored documents from before the pause.
-
-        Raises UnknownQuery if there is none, and StoreError.
-        """
+        """Resumes all queries of a name. They also see stored documents from before the pause. Raises UnknownQuery if
+        there is none, and StoreError."""
         with self._batches.whole():
             self._components.changes.resume(name)
 
@@ -310,17 +303,17 @@ class CoreEngine:
     # ------------------------------------------------------------ documents
 
     def process(self, documents: Iterable[Document | Reject]) -> Outputs:
-        """Processes a batch of documents and returns the outputs that it completes, in the order of output lines.
+        """Processes a batch of documents and returns the outputs that it completes, in line order.
 
-        A document that is refused becomes a dead letter: `last_dead_letters` returns those of the batch, and the logger
-        "mmqjp" gets a warning. The batch is committed whole or not at all. Raises StoreError, OutOfMemory if the batch
-        is too large, and whatever iterating `documents` raises.
+        A refused document becomes a dead letter: `last_dead_letters` returns those of the batch, and the logger "mmqjp"
+        gets a warning. The batch commits atomically. Raises StoreError, OutOfMemory if the batch is too large, and
+        whatever iterating `documents` raises.
         """
         return self._process(documents)
 
     def finish(self) -> Outputs:
-        """Ends a finite run: answers event queries over all events that wait, if it began without `settle`. Events that
-        follow are later. Without a state decides all absences. Returns the outputs. Raises StoreError."""
+        """Ends a finite run: answers event queries over all waiting events, if it began without `settle`; without a
+        state, decides all absences. Later events follow these. Returns the outputs. Raises StoreError."""
         if (known := self._components.registry).events.running.forms or (known.absent and self._directory is None):
             return self._process((), lasts=self._directory is not None)
         self._last_dead_letters = []
@@ -340,7 +333,6 @@ class CoreEngine:
         return batch.outputs
 
     def _record(self, batch: BatchResult) -> None:
-        """Adds a batch to the counters and warns about its dead letters."""
         self._paused |= batch.paused
         self._last_dead_letters = batch.dead_letters
         if not self._quiet:
@@ -350,10 +342,8 @@ class CoreEngine:
     # ------------------------------------------------------------ results
 
     def outputs(self, after: int = -1) -> OutputStream:
-        """Returns an iterable of the stored outputs whose `seq` is greater than `after`, in the order of `seq`.
-
-        A consumer that remembers the last `seq` can resume from it, also after a restart. Raises StoreError.
-        """
+        """Returns an iterable of the stored outputs whose `seq` is greater than `after`, by `seq`. A consumer that
+        stores its last `seq` can resume from it, also after a restart. Raises StoreError."""
         return self._components.outbox.outputs(after)
 
     @property
@@ -373,8 +363,8 @@ class CoreEngine:
         """Runs an SQL query over the tables of the engine, in the engine's dialect, and returns the result.
 
         Queries are read-only: DuckDB, and the check of Spark's plan, refuse whatever writes, reads files, or reveals
-        details of the process. With `trusted`, a query may do whatever the engine can. Raises QuestionRefused, also for
-        bad SQL, and StoreError; with `trusted` it raises the engine's own errors instead of QuestionRefused.
+        details of the process. A `trusted` query may do whatever the engine can. Raises QuestionRefused, also for bad
+        SQL, and StoreError; if `trusted`, the engine's own errors instead of QuestionRefused.
         """
         return self._store.select(query) if trusted else self._store.question(query).answer()
 
@@ -382,7 +372,6 @@ class CoreEngine:
 def _stage1(
     session: SparkSession | None, store: JoinEngine, limits: Limits, max_nodes: int | None
 ) -> XPathStage | SparkStage:
-    """Creates stage 1 with the stored groups of edges."""
     with gc_paused(lasting=True):
         known = groups(store)
         if session is None:
@@ -395,10 +384,10 @@ class NotOnSpark(InputError, TypeError):
 
 
 class Session(CoreEngine):
-    """An engine that can commit metadata with changes and batches: offsets of sources, settings, answers to commands.
-    It also advances time, drops old data, and reports on what it has registered and stored.
+    """An engine that commits metadata with changes and batches: source offsets, settings, answers to commands. It also
+    advances time, prunes old data, and reports on its queries and store.
 
-    Methods that access the store may raise StoreError, as in `CoreEngine`, and nothing else unless they say so.
+    Methods that access the store may raise StoreError, as in `CoreEngine`, and nothing else unless documented.
     `registry`, `catalog`, `records`, `take_paused`, `counters`, `lag` and `batch` raise nothing.
     """
 
@@ -407,62 +396,53 @@ class Session(CoreEngine):
     def subscribe(
         self, text: str, *, add: bool = False, backfill: bool = False, metadata_for: MetadataFor = no_metadata
     ) -> list[str]:
-        """Like `Engine.subscribe`. Commits the result of `metadata_for` with it."""
         return self._subscribe(text, "add" if add else "replace", metadata_for, backfill=backfill)
 
     def ensure(self, script: Script, mode: SubscribeMode = "ensure") -> list[str]:
-        """Registers the queries of a script that are not registered yet with the same name and text.
-
-        With "renew" they replace others under their PUBLISH names, with "exact" all others. Raises PublishCycle,
-        TooManyChains, StoreError.
-        """
+        """Registers a script's queries unless the same name and text is registered. With "renew" they replace others
+        under their PUBLISH names, with "exact" all others. Raises PublishCycle, TooManyChains, StoreError."""
         return self._subscribe(script, mode, no_metadata)
 
     def unsubscribe(self, name: str, *, metadata_for: MetadataFor = no_metadata) -> None:
-        """Like `Engine.unsubscribe`. Commits the result of `metadata_for` with it."""
+        """As in `Engine`; commits the result of `metadata_for` with it."""
         with self._batches.whole():
             self._components.changes.unsubscribe(name, metadata_for)
 
     def pause(self, name: str, reason: str = "asked to", *, metadata_for: MetadataFor = no_metadata) -> None:
-        """Like `Engine.pause`. Commits the result of `metadata_for` with it."""
+        """As in `Engine`; commits the result of `metadata_for` with it."""
         with self._batches.whole():
             self._components.changes.pause(name, reason, metadata_for)
 
     def resume(self, name: str, *, metadata_for: MetadataFor = no_metadata) -> None:
-        """Like `Engine.resume`. Commits the result of `metadata_for` with it."""
+        """As in `Engine`; commits the result of `metadata_for` with it."""
         with self._batches.whole():
             self._components.changes.resume(name, metadata_for)
 
     @property
     def registry(self) -> Registry:
-        """The registered queries and what they share."""
         return self._components.registry
 
     @property
     def catalog(self) -> Catalog:
-        """The shared variables, templates and rows of R_T."""
         return self._components.registry.catalog
 
     @property
     def records(self) -> Records:
-        """The stored documents, by docid."""
         return self._components.records
 
     def ties(self, *, here: bool = False) -> dict[str, int]:
-        """Returns how many pairs of documents FOLLOWED BY left out only because of equal times, by the names of the
-        queries, the most first. With `here`, counts those found since the engine was opened."""
+        """Returns the number of document pairs that FOLLOWED BY excluded only for equal times, by query name, most
+        first. With `here`, only since the engine was opened."""
         return self._components.pipeline.ties.of(self.registry.subscriptions.values(), here=here)
 
     def ties_at_least(self, *, here: bool = False) -> set[str]:
-        """Returns the names of queries that may have more pairs than `ties` says."""
         return self._components.pipeline.ties.at_least(self.registry.subscriptions.values(), here=here)
 
     def added_at(self, qid: int) -> int:
-        """Returns when a query was registered, in microseconds."""
         return self._components.stored_queries.added_at(qid)
 
     def take_paused(self) -> dict[str, str]:
-        """Returns the queries that were paused for their quota since the last call: reasons by name."""
+        """Returns and clears the queries paused for their quota since the last call: reasons by name."""
         paused, self._paused = self._paused, {}
         return paused
 
@@ -474,31 +454,23 @@ class Session(CoreEngine):
         metadata: CommitMetadata | MetadataOf = NO_METADATA,
         evaluated: EvaluatedBatch | None = None,
     ) -> Outputs:
-        """Like `Engine.process`. Commits `metadata` with the batch. If it depends on what is refused, it is a function.
-
-        `evaluated` has the results of stage 1 from `Session.evaluate`, after which no query may have come or gone.
-        """
+        """As in `Engine`; commits `metadata` with the batch, a function if it depends on refused documents. `evaluated`
+        comes from `Session.evaluate`; queries must not have changed since."""
         return self._process(documents, metadata, evaluated)
 
     def evaluate(self, documents: DataFrame) -> EvaluatedRows:
-        """Runs stage 1 over a data frame on Spark's executors.
-
-        The data frame has the columns `stream`, `xml` (null for a row without a document), and any others. Raises
-        NotOnSpark if the engine is on DuckDB.
-        """
+        """Runs stage 1 over a data frame on Spark's executors. Its columns are `stream`, `xml` (null without a
+        document), and any others. Raises NotOnSpark on DuckDB."""
         if not isinstance(self._components.stage1, SparkStage):
             raise NotOnSpark("only an engine on Spark can evaluate data frames")
         return EvaluatedRows(self._components.stage1, documents)
 
     def commit_metadata(self, metadata: CommitMetadata) -> None:
-        """Commits metadata in a batch of its own."""
         self._batches.commit_metadata(metadata)
 
     def pass_time(self) -> bool:
-        """Advances idle streams to the clock, although no document came. Returns whether this changed anything.
-
-        Commits a batch of its own if this decides queries or lets join state be evicted.
-        """
+        """Advances idle streams to the clock. Returns whether anything changed; if queries are decided or join state
+        can be evicted, commits a batch of its own."""
         with gc_paused():
             batch = self._batches.pass_time()
         if batch is not None:
@@ -513,115 +485,100 @@ class Session(CoreEngine):
         files: Collection[tuple[str, str]] = (),
         owed: Owed | None = None,
     ) -> None:
-        """Drops old data in a batch of its own, but nothing that is `owed` to sinks.
+        """Drops old data in a batch of its own, but nothing `owed` to sinks.
 
-        Drops outputs, matches and dead letters older than `keep` microseconds, and documents as old that no join can
-        need. Their ids stay for `keep_ids` microseconds; None means forever. Also drops superseded settings, unused
-        groups of edges, and superseded offsets of `sources`. `files` are the files of these sources that exist, as
-        (source, file).
+        Drops outputs, matches and dead letters older than `keep` microseconds, and equally old documents that no join
+        can need; their ids remain for `keep_ids` microseconds (None: forever). Also drops superseded settings, unused
+        groups of edges, and superseded offsets of `sources`, whose existing `files` are given as (source, file).
         """
         self._batches.prune(keep, keep_ids, sources, files, owed)
 
     # ------------------------------------------------------------ introspection
 
     def counters(self) -> Counters:
-        """Returns the totals since the engine was opened."""
         return self._counters
 
     def stage1_counters(self) -> dict[str, int]:
-        """Returns the counters of stage 1.
-
-        `states` of the automaton that are cached; `groups` of edges that bind together; `flushes` of states and of
-        shapes; `shape_hits` and `shape_misses`: documents whose shape was known, or was not. On Spark these describe
-        the driver, and there are also `spread_documents`, which went to the executors, and `broadcasts` of the
-        patterns.
-        """
+        """Returns the counters of stage 1: cached automaton `states`; `groups` of edges that bind together; `flushes`
+        of states and shapes; `shape_hits` and `shape_misses` of document shapes. On Spark these describe the driver,
+        with `spread_documents` sent to executors and `broadcasts` of the patterns."""
         return self._components.stage1.counters()
 
     def stage2_counters(self) -> dict[str, int]:
-        """Returns the counters of stage 2, which depend on the plan.
+        """Returns the counters of stage 2, by plan.
 
-        The plan `views` counts string values of a batch that the state also has: `hits` and `misses` of their slices in
-        the cache, and `evictions` of slices for want of room. `values` and `bytes` are the number of cached slices and
-        their approximate size. The plan `signature` counts the `documents`, `postings` and `groups` of edges in its
-        index; of the postings in memory the `values` and the bytes without indexes over them, `posting_bytes`; and the
-        `runs` on disk, their `run_bytes`, and the `merges` under way. Evicted documents count as long as their run is
-        there. The plan `basic` has no counters.
+        `views` counts string values of a batch that the state also has: cache `hits`, `misses` and `evictions` of their
+        slices; `values` and approximate `bytes` are those cached. `signature` counts `documents`, `postings` and edge
+        `groups` in its index; `values` and `posting_bytes` in memory, without indexes; `runs` on disk, their
+        `run_bytes`, and `merges` under way. Evicted documents count until their run goes. `basic` has none.
         """
         return self._store.counters()
 
     def costs(self) -> tuple[str, dict[int, Cost]] | None:
-        """Returns the plan that was used last, and the costs of templates in the last batch that matched each.
-
-        Returns None before the first batch. Costs of an earlier run are known if it was closed.
-        """
+        """Returns the last plan, and the cost of each template in the last batch that matched it; None before the first
+        batch. Survives a restart after `close`."""
         return (self._plan, costs) if (costs := self._store.costs()) else self._components.ledger.costs()
 
     def lines(self, after: int = -1) -> OutputStream:
-        """Returns the same outputs as `outputs`, in the order of output lines: by t1, query, documents, nodes."""
+        """Returns the same outputs as `outputs`, in line order: by t1, query, documents, nodes."""
         return self._components.outbox.lines(after)
 
     def matches_behind(self, outputs: Sequence[Output]) -> dict[int, list[tuple[str | None, tuple[int, ...]]]]:
-        """Returns the matches that may be behind some stored outputs, by `seq`: each as the form of its query, None in
-        stores of earlier formats, and the docids of its documents, in the query's order."""
+        """Returns candidate matches behind stored outputs, by `seq`: the form of its query (None in earlier formats),
+        and its docids in the query's order."""
         return self._components.outbox.matches_behind(outputs)
 
     def removed_queries(self, name: str) -> dict[str, CompiledQuery]:
-        """Returns the queries that were registered under a name and removed, by the ids of their forms. Those that
-        this version cannot read are left out."""
+        """Returns removed queries of a name by form id, except those that this version cannot read."""
         return self._components.stored_queries.removed(name)
 
     def documents(self, keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], tuple[int, str]]:
-        """Returns the t0 and the XML of the stored external documents among some, given as (stream, id), by these."""
+        """Returns t0 and XML of the stored external documents among `keys` (stream, id)."""
         return documents_by_id(self._store, keys)
 
     def position(self, sink: str) -> Position:
-        """Returns the stored position of a sink."""
         return self._components.outbox.position(sink)
 
     def offsets(self) -> dict[tuple[str, str], Offset]:
-        """Returns the offset of each file, by source and file."""
         return self._components.ledger.offsets()
 
     def setting(self, key: str) -> str | None:
-        """Returns the latest value of a setting, or None."""
         return self._components.ledger.setting(key)
 
     def settings(self, prefix: str) -> dict[str, str]:
-        """Returns the latest values of all settings with a prefix, by the rest of their keys."""
+        """Returns the latest settings with a prefix, by the rest of their keys."""
         return self._components.ledger.settings(prefix)
 
     def answer_to(self, command: str) -> str | None:
-        """Returns the stored answer to a command by its id, or None if the command is not done."""
+        """Returns the stored answer to a command id, or None if it is not done."""
         return self._components.ledger.answer_to(command)
 
     def watermarks(self) -> dict[str, int]:
-        """Returns the watermark of each external stream that has one. Without lateness, returns the stored ones."""
+        """Returns the watermark of each external stream that has one; without lateness, the stored ones."""
         if is_lateness_bounded(self._components.watermarks.timing.lateness):
             return self._components.watermarks.by_stream()
         return self._stored_watermarks
 
     @cached_property
     def _stored_watermarks(self) -> dict[str, int]:
-        """The stored watermarks, which do not change while there is no lateness."""
+        """Constant while there is no lateness."""
         return by_stream(*saved_watermarks(self._components.ledger))
 
     def waiting_events(self) -> WaitingCounts | None:
-        """Returns how far event queries have been answered, and what waits; None if there is none."""
+        """Returns how far event queries are answered and what waits; None without event queries."""
         return self._components.pipeline.patterns.waiting()
 
     def waiting_absences(self) -> dict[str, int]:
-        """Returns, by the names of queries, how many documents wait for it to be decided that nothing came."""
+        """Returns the number of documents with undecided absences, by query name."""
         return self._components.pipeline.operators.waiting() if self.registry.absent else {}
 
     def never_decided(self) -> dict[str, str]:
-        """Returns the queries for which it is never decided that nothing came, because a stream may be late without a
-        limit: that stream, by their names."""
+        """Returns the queries whose absences are never decided, each with the stream whose lateness is unlimited."""
         return self._components.pipeline.operators.never_decided() if self.registry.absent else {}
 
     def horizon(self) -> tuple[int | None, int | None]:
-        """Returns the least watermark of the streams that queries read, and the time before which no document can match
-        any more. Each is None if there is none."""
+        """Returns the least watermark of the streams that queries read, and the time before which no document can
+        match; None where there is none."""
         known = self.watermarks()
         horizon = min(
             (known.get(stream, EARLIEST) for stream in self._components.registry.outside() - {EVENT_TIME}),
@@ -631,8 +588,7 @@ class Session(CoreEngine):
         return None if horizon <= EARLIEST else horizon, None if evictable <= EARLIEST else evictable
 
     def lag(self) -> int | None:
-        """Returns how many microseconds the newest document since the engine was opened is behind the clock, or
-        None."""
+        """Returns the microseconds from the newest document since opening to the clock, or None."""
         return (
             None
             if self._components.watermarks.newest is None
@@ -645,46 +601,39 @@ class Session(CoreEngine):
 
     @property
     def plan(self) -> str:
-        """The join plan."""
         return self._plan
 
     @property
     def batch(self) -> int:
-        """The number of the next batch."""
         return self._components.ledger.batch
 
     @property
     def committed_at(self) -> int:
-        """When the last batch of this process was committed, in microseconds; 0 before the first one."""
         return self._components.ledger.committed_at
 
     def committed_between(self, first: int, last: int) -> list[tuple[int, int]]:
-        """Returns the number of the first output of each batch that has outputs with numbers from `first` to `last`,
-        and when it was committed, in order."""
+        """Returns, in order, the first output and commit time of each batch with outputs numbered `first` to `last`."""
         return committed_between(self._store, first, last)
 
     def waiting_after(self, seq: int) -> list[tuple[str, int, int, int]]:
-        """Returns, by query, how many outputs have greater numbers, the least t0 of them, and when the first of them
-        was committed."""
+        """Returns, by query, the number of outputs numbered above `seq`, their least t0, and the first commit time."""
         return waiting_after(self._store, seq) if seq < self.last_seq else []
 
     def first_seq(self) -> int:
-        """Returns the number of the first stored output, or the next number if there is none."""
+        """Returns the first stored output's number, or the next number."""
         first = first_seq(self._store)
         return self.last_seq + 1 if first is None else first
 
     def first_committed_from(self, time: int) -> int | None:
-        """Returns the number of the first output that was committed at a time or later, or None."""
+        """Returns the number of the first output committed at or after a time, or None."""
         return first_committed_from(self._store, time)
 
     def question(self, query: str, bounds: Bounds = UNBOUNDED, *, own: bool = False) -> Question:
-        """Prepares a read-only SQL query that may be answered in any thread while this one continues.
-
-        It sees the batches that are committed when it begins. `bounds` limit the size of the answer. SQL that is
-        our `own` is not judged as that of strangers. Raises StoreError; `answer` raises the errors of the query.
-        """
+        """Prepares a read-only SQL query to answer in any thread while this one continues. It sees the batches
+        committed when it begins. `bounds` limit the answer; our `own` SQL is not vetted as strangers' is. Raises
+        StoreError; `answer` raises the query's errors."""
         return self._store.question(query, bounds, own=own)
 
     def follow(self, tables: Collection[str]) -> Following | None:
-        """Returns what tells of the rows that are committed to some tables from now on. None on Spark."""
+        """Returns a follower of rows committed to some tables from now on; None on Spark."""
         return self._store.follow(tables)

@@ -1,9 +1,6 @@
-"""Controls Python's cyclic garbage collector, which is slow with many long-lived objects.
-
-Ends the process: at Ctrl-C while modules are loaded, while queries still run, and without freeing its memory.
-
-Formats text and objects for single lines.
-"""
+"""Process-level helpers: garbage collection, exit, single-line text. Collection is controlled because scanning many
+long-lived objects is slow. The process can end on Ctrl-C during imports, while queries still run, and without freeing
+memory. Text is formatted for single lines of a terminal or JSON."""
 
 from __future__ import annotations
 
@@ -21,23 +18,23 @@ from types import FrameType
 from common.tools import hidden
 
 LEAST_GROWTH = 500_000
-"""At least so many objects must have come, beyond those that have gone, before all are scanned for garbage."""
+"""Minimum net growth in objects before a full scan."""
 
 
 class _Heap:
-    """What is known of the objects that the collector tracks."""
+    """State of the collector's tracked objects."""
 
     def __init__(self) -> None:
         self.frozen = False
-        """Whether `gc_frozen` keeps them from being scanned."""
+        """Whether `gc_frozen` excludes them from scans."""
         self._grown = 0
         self._bearable = LEAST_GROWTH
         self._scanned = 0
-        """So many there were after the last scan, and those that came to last."""
+        """Number of objects after the last scan, plus those known to be lasting."""
 
     def put_away(self, *, lasting: bool) -> None:
-        """Moves young objects to those that are rarely scanned, without a look at them. Scans all of them if those that
-        are not known to be `lasting` have become more by a quarter: some may be garbage."""
+        """Moves young objects to the oldest generation without scanning. Runs a full scan if those not known to be
+        `lasting` grew by a quarter."""
         young = gc.get_count()[0]
         gc.freeze()
         if lasting:
@@ -61,8 +58,8 @@ _HEAP = _Heap()
 
 @contextmanager
 def gc_paused(*, lasting: bool = False) -> Iterator[None]:
-    """Disables collection inside. What is made inside and remains is not scanned at the end: that takes a tenth of the
-    time of a batch. `lasting` is for code that makes very many objects to last, such as queries."""
+    """Disables collection inside. Survivors are not scanned at the end, which would take a tenth of a batch's time.
+    `lasting`: the block creates very many permanent objects, such as queries."""
     if not gc.isenabled():
         yield
         return
@@ -76,7 +73,7 @@ def gc_paused(*, lasting: bool = False) -> Iterator[None]:
 
 @contextmanager
 def gc_frozen() -> Iterator[None]:
-    """Excludes the objects that exist now from collection inside."""
+    """Excludes existing objects from collection inside."""
     before, _HEAP.frozen = _HEAP.frozen, True
     gc.freeze()
     try:
@@ -90,15 +87,13 @@ def gc_frozen() -> Iterator[None]:
 INTERRUPTED = 130
 
 QUESTION_THREAD = "mmqjp question"
-"""The name of threads that answer queries of other processes."""
+"""Name of threads that answer other processes' queries."""
 
 
 @contextmanager
 def ending_when_interrupted() -> Iterator[None]:
-    """Makes Ctrl-C end the process at once inside, if Python's own handler is installed.
-
-    Nothing is open yet that must be closed, and a library that is being imported may swallow a KeyboardInterrupt.
-    """
+    """Makes Ctrl-C end the process at once inside, if Python's own handler is installed. Nothing is open yet, and a
+    library being imported may swallow a KeyboardInterrupt."""
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
         return
@@ -114,7 +109,7 @@ def ending_when_interrupted() -> Iterator[None]:
 
 
 def without_pandas() -> None:
-    """Has pyarrow look for pandas, which it does once, while pandas is hidden (see `common.tools`)."""
+    """Lets pyarrow look up pandas, once, while pandas is hidden (see `common.tools`)."""
     with hidden("pandas"):
         import pyarrow
 
@@ -122,10 +117,8 @@ def without_pandas() -> None:
 
 
 def end_past_questions(status: int) -> None:
-    """Ends the process at once if a thread named QUESTION_THREAD still runs a DuckDB query that ignores interrupts.
-
-    If the query returned while Python shuts down, it would abort the process.
-    """
+    """Exits at once if a QUESTION_THREAD still runs a DuckDB query that ignores interrupts; returning during Python's
+    shutdown, it would abort the process."""
     if any(thread.name == QUESTION_THREAD for thread in threading.enumerate()):
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError, AttributeError):  # closed, or there is none
@@ -134,11 +127,8 @@ def end_past_questions(status: int) -> None:
 
 
 def end_without_freeing(status: int) -> None:
-    """Ends the process as Python does, but does not free its objects one by one.
-
-    The objects of very many queries refer to each other. Finding out that nothing needs them takes up to a quarter of
-    the time that it took to register the queries. Returns if a thread still runs, or if output cannot be written.
-    """
+    """Exits as Python does, but without freeing objects one by one: for many queries, that takes up to a quarter of
+    their registration time. Returns if a thread still runs or output cannot be written."""
     if any(not thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):
         return
     atexit._run_exitfuncs()
@@ -157,7 +147,7 @@ def _end(number: int, frame: FrameType | None) -> None:
 
 
 def printable_line(text: str) -> str:
-    """Returns the text without line breaks and other control characters."""
+    """Removes line breaks and other control characters."""
     line = " ".join(text.split())
     return line if line.isprintable() else "".join(char if char.isprintable() else "\ufffd" for char in line)
 
@@ -173,5 +163,4 @@ def printable_text(text: str) -> str:
 
 
 def json_line(values: Mapping[str, object]) -> bytes:
-    """Returns an object as a line of JSON in UTF-8."""
     return json.dumps(values, ensure_ascii=False).encode() + b"\n"

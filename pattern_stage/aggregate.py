@@ -1,8 +1,6 @@
-"""AGGREGATE: for each group and each t1 of its events, values of the events of the group in a window that ends then.
-
-What the AGGREGATEs over one input share: events at one time that are alike in whatever any of them groups by are one
-row for all of them, with what their aggregates are computed from.
-"""
+"""AGGREGATE: for each group and each t1 of its events, aggregates over the group's events in a window that ends then.
+AGGREGATEs over one input share work: simultaneous events that agree in all grouping attributes become one row with the
+measures from which aggregates are computed."""
 
 from __future__ import annotations
 
@@ -35,13 +33,13 @@ from pattern_stage.windows import greatest_in
 from xscl.algebra.events import Aggregate, Schema
 
 FEW = 128
-"""Fewer simultaneous events of a row of the input stay as they are: to merge them would cost more than it saves."""
+"""Fewer simultaneous events of an input row are not merged: it would cost more than it saves."""
 
 
 @dataclass(frozen=True, slots=True)
 class SimultaneousRows:
-    """Rows that stand for events, of each: the row of the input, t1, when the first part ended, how many events, the
-    attributes to group by and the measures, its parts, and whether it is one of `FEW`."""
+    """Rows that stand for events: input row, t1, end of the first part, number of events, grouping attributes,
+    measures, parts, and whether it is one of `FEW`."""
 
     rows: Ints
     t1: Ints
@@ -54,8 +52,7 @@ class SimultaneousRows:
 
 
 class Simultaneous:
-    """The events of an input, merged for all AGGREGATEs that were added. What is merged is a function of the events of
-    a time, so nothing waits here."""
+    """The events of an input, merged for all AGGREGATEs over it; only simultaneous ones, so nothing waits here."""
 
     def __init__(self, schema: Schema, texts: Texts, lineage: SetNumbering) -> None:
         self._schema, self._texts, self._lineage = schema, texts, lineage
@@ -64,18 +61,17 @@ class Simultaneous:
         self._measures: dict[Measure, Callable[[Pairs], Column]] = {}
         self._flow: Flow | None = None
         self._made: dict[tuple[str, ...], SimultaneousRows] = {}
-        """Of the last flow, by what it is grouped by."""
+        """For the last flow, by grouping attributes."""
 
     def __len__(self) -> int:
         return len(self._users)
 
     def add(self, number: int, definition: Aggregate) -> None:
-        """Adds an AGGREGATE, by a number of its own."""
         self._users[number] = definition
         self._follow()
 
     def remove(self, number: int) -> None:
-        """Removes an AGGREGATE. The others go on with what they keep."""
+        """Removes an AGGREGATE; the state of the others stays."""
         del self._users[number]
         self._follow()
 
@@ -88,7 +84,7 @@ class Simultaneous:
         self.forget()
 
     def of(self, flow: Flow, by: tuple[str, ...]) -> SimultaneousRows:
-        """Returns the events of a flow, merged where they are alike in `by`. All who ask for it get the same."""
+        """Returns the events of a flow, merged where they agree in `by`; cached per flow."""
         if self._flow is not flow:
             self._flow, self._made = flow, {self._by: self._finest(flow)}
         by = tuple(name for name in self._by if name in by)
@@ -97,11 +93,10 @@ class Simultaneous:
         return self._made[by]
 
     def is_idle(self, flow: Flow) -> bool:
-        """Returns whether there is nothing to share or merge: one AGGREGATE, and few events at any time."""
+        """Returns whether there is nothing to share or merge: one AGGREGATE, and few events at each time."""
         return len(self._users) == 1 and _are_all_few(flow.events.t1[flow.at])
 
     def forget(self) -> None:
-        """Forgets the last flow."""
         self._flow, self._made = None, {}
 
     def _finest(self, flow: Flow) -> SimultaneousRows:
@@ -130,7 +125,7 @@ class Simultaneous:
         return self._merged(replace(whole, by=grouped, measures=measures))
 
     def _merged(self, of: SimultaneousRows) -> SimultaneousRows:
-        """Merges what is not few: whether it is, depends neither on what it is grouped by nor on who asks."""
+        """Merges all but the few; which are few depends neither on the grouping nor on the caller."""
         many = np.flatnonzero(~of.few)
         if not len(many):
             return of
@@ -160,7 +155,7 @@ class Simultaneous:
 
 
 def _are_few(rows: Ints, t1: Ints, began: Ints) -> Mask:
-    """Returns which events are among few that are simultaneous. Times ascend."""
+    """Returns which events are among fewer than FEW simultaneous ones. Times ascend."""
     if _are_all_few(t1):
         return np.ones(len(t1), np.bool_)
     _, of = number_distinct([rows, t1, began])
@@ -169,29 +164,26 @@ def _are_few(rows: Ints, t1: Ints, began: Ints) -> Mask:
 
 
 def _are_all_few(t1: Ints) -> bool:
-    """Returns whether there are few events at each time. Times ascend."""
     return len(t1) < FEW or bool((t1[FEW - 1 :] != t1[: len(t1) - FEW + 1]).all())
 
 
 def _widened(numbers: Ints, width: int) -> Ints:
-    """Returns numbers as rows with so many places, the others empty."""
     parts = np.full((len(numbers), width), -1, np.int64)
     parts[:, 0] = numbers
     return parts
 
 
 def finest(definitions: Iterable[Aggregate]) -> tuple[str, ...]:
-    """Returns the attributes that any of these groups by."""
     return tuple(dict.fromkeys(name for one in definitions for name in one.by))
 
 
 def all_measures(definition: Aggregate) -> list[Measure]:
-    """Returns what the aggregates of a definition are computed from, each once."""
+    """Returns the measures of a definition's aggregates, each once."""
     return list(dict.fromkeys(measure for _, one in definition.items for measure in measures_of(one)))
 
 
 def began_of(events: Columns, lineage: SetNumbering) -> Ints:
-    """Returns when the first parts of events ended: of those without duration it is known."""
+    """Returns when the first parts of events ended; known without lineage for events without duration."""
     began = events.t1.copy()
     longer = np.flatnonzero(events.t0 < events.t1)
     if len(longer):
@@ -201,7 +193,7 @@ def began_of(events: Columns, lineage: SetNumbering) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class _Coming:
-    """What comes in an interval: of each row its group, t1, how many events it stands for, its columns, and parts."""
+    """The input of an interval. By row: group, t1, number of events, columns, and parts."""
 
     groups: Ints
     times: Ints
@@ -212,8 +204,6 @@ class _Coming:
 
 @dataclass(frozen=True, slots=True)
 class _Sorted:
-    """Events, groups one after the other and each in the order of time, and where runs of simultaneous ones are."""
-
     times: Ints
     weights: Ints
     columns: list[Column]
@@ -230,12 +220,10 @@ class _Arrived:
 
 
 class Aggregating:
-    """AGGREGATE. It has one shape, as other items would give other attributes; rows differ in input, window and since.
-
-    Of an event in a window are kept: its time, the attributes of BY, the measures of the aggregates, and when its first
-    part ended. A row sees what began after its since. Rows that see the same have one result, computed once. With
-    `shared`, what is simultaneous and alike in BY is kept as one, made of what other AGGREGATEs use, too.
-    """
+    """The AGGREGATE operator. It has one shape, since other items give other attributes; rows differ in input, window
+    and since. State, by event in a window: time, attributes of BY, measures, and end of the first part. A row sees
+    events that began after its since; rows that see the same share one result. With `shared`, simultaneous events that
+    agree in BY are one, merged for other AGGREGATEs, too."""
 
     def __init__(
         self,
@@ -263,21 +251,18 @@ class Aggregating:
         self._store = WindowStore([*self._are_texts, True])
 
     def add_rows(self, new: Ints) -> None:
-        """Takes in rows that were added."""
         self._classes.add(new)
         self._groups.add(new, self._classes.of_row[new])
 
     def remove_rows(self, gone: Ints) -> None:
-        """Forgets rows and their windows."""
         self._store.remove_rows(self._groups.remove(gone))
         self._classes.remove(gone)
 
     def run(self, inputs: Sequence[Flow], until: int) -> Flow:
-        """Returns the aggregates of all groups and times of this interval."""
         return self.attempt(inputs, until, Room())
 
     def attempt(self, inputs: Sequence[Flow], until: int, room: Room) -> Flow:
-        """Does the same within room. Raises Crowded."""
+        """Like `run`, within room. Raises Crowded."""
         (flow,) = inputs
         shared = self._shared
         come = self._each(flow) if shared is None or shared.is_idle(flow) else self._together(flow, shared)
@@ -292,7 +277,6 @@ class Aggregating:
         return found
 
     def _each(self, flow: Flow) -> _Coming:
-        """Returns the events of a flow, each by itself."""
         places, groups = self._groups.groups.of(flow.rows)
         at, events = flow.at[places], flow.events
         columns: list[Column] = [events.values[place][at] for place in self._by]
@@ -302,7 +286,6 @@ class Aggregating:
         return _Coming(groups, events.t1[at], np.ones(len(at), np.int64), columns, events.parts[at])
 
     def _together(self, flow: Flow, shared: Simultaneous) -> _Coming:
-        """Returns the events of a flow, merged where they are simultaneous and alike in BY."""
         whole = shared.of(flow, self._definition.by)
         places, groups = self._groups.groups.of(whole.rows)
         columns: list[Column] = [whole.by[name][places] for name in self._definition.by]
@@ -367,7 +350,7 @@ class Aggregating:
         arrived: _Arrived,
         mine: Ints,
     ) -> Flow:
-        """The same, with what each `since` has not seen taken out of everything."""
+        """Like `_windows`, for rows whose `since` excludes some events of windows."""
         made, pairs, size = [], list[tuple[Ints, Ints]](), 0
         for since in distinct(asked[2]).tolist():
             window, rows = (part[asked[2] == since] for part in asked[:2])
@@ -394,7 +377,6 @@ class Aggregating:
         return each_once(sorted_flow(joined(made), at, rows))
 
     def _windows(self, data: _Sorted, run: Ints, starts: Ints, arrived: _Arrived) -> Columns:
-        """Returns the aggregates of windows, each of which begins at a place and ends with a run."""
         heads, ends = data.heads[run], data.ends[run]
         by = len(self._by)
         values = tuple(column[heads] for column in data.columns[:by])
@@ -407,7 +389,6 @@ class Aggregating:
         return Columns(t, t, values, parts[run].reshape(-1, 1))
 
     def _together_parts(self, arrived: _Arrived) -> Ints:
-        """Returns the number of the parts of each run."""
         parts, runs = arrived.parts, arrived.runs
         firsts = np.flatnonzero(np.diff(runs, prepend=-1))
         numbers: Ints = parts[firsts, 0]
@@ -416,8 +397,7 @@ class Aggregating:
         return self._lineage.together(parts, runs)
 
     def crowded(self, most: int, until: int, sees: Sees) -> Ints:
-        """Returns the rows for which more than so many events are in windows that end at `until` or later. What they
-        see is known here."""
+        """Returns the rows with more than `most` visible events in windows that end at `until` or later."""
         candidates = np.flatnonzero(self.waiting() > most).tolist()
         if not candidates:
             return np.zeros(0, np.int64)
@@ -428,13 +408,12 @@ class Aggregating:
                 found.append(row)
         return np.array(found, np.int64)
 
-    def leave(self, rows: Ints) -> None:
-        """Does nothing: what waits is no more than what comes."""
+    def leave(self, rows: Ints) -> None: ...
 
     # ------------------------------------------------------------ state
 
     def waiting(self) -> Ints:
-        """Returns how many events are in the windows of each row."""
+        """Returns the number of events in the windows of each row."""
         groups, counts = self._groups.of_row, self._store.counts
         there = (groups >= 0) & (groups < len(counts))
         return np.where(there, counts[np.where(there, groups, 0)], 0)
@@ -449,7 +428,6 @@ class Aggregating:
         return ()
 
     def state(self) -> pa.Table:
-        """Returns the windows."""
         kept = self._store.all()
         # A row of a group stands for it.
         row_of = np.zeros(int(self._groups.of_row.max(initial=0)) + 1, np.int64)
@@ -462,7 +440,6 @@ class Aggregating:
         return pa.table(columns)
 
     def restore(self, table: pa.Table, renumber: Renumber) -> None:
-        """Takes over windows that were saved."""
         rows = renumber(ints(table, "row"))
         there = np.flatnonzero(rows >= 0)
         is_old = "events" not in table.column_names

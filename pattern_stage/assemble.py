@@ -1,12 +1,7 @@
-"""Events from the witnesses of a batch: the nodes of each, and its attributes.
-
-There is an event for each distinct choice of nodes that tells events apart. The bindings are counted from the leaves up
-before any is made, so that a document with too many of them costs no memory, and none is made that leads nowhere.
-
-Time in event patterns: the horizon, before which everything is known, and the events that wait for it.
-
-What stage 1 found for events in a batch of documents, told from what it found for joins, as arrays.
-"""
+"""Assembles events from the witnesses of a batch, and holds them until the horizon has passed. There is an event for
+each distinct choice of nodes that distinguishes events. Bindings are counted from the leaves up before any is built, so
+a document with too many costs no memory, and no partial binding fails. The horizon is the time before which all events
+are known."""
 
 from __future__ import annotations
 
@@ -25,18 +20,18 @@ from templates.witness import ATTRIBUTE_SHIFT, CHAIN_SHIFT, PLAIN, Witnesses
 from xscl.algebra.values import OF_EVENTS
 
 ORDER_SHIFT = CHAIN_SHIFT
-"""The bits of a place (see `document_order`)."""
+"""Bits of a place (see `document_order`)."""
 
 MOST_DOCUMENTS = 1 << (63 - ORDER_SHIFT)
-"""The largest number of documents that are looked at together: a document's index and a place are one key."""
+"""Maximum number of documents in one call: document index and place are packed into one key."""
 
 EdgesOf = Callable[[Iterable[int]], Mapping[int, Collection[StepEdge]]]
-"""Returns the edges of groups, by their numbers."""
+"""Returns the edges of groups, by group number."""
 
 
 @dataclass(frozen=True, slots=True)
 class EdgeRows:
-    """The rows of an edge: the index of the document, and the places of the two nodes."""
+    """The rows of an edge: document index, and the places of both nodes."""
 
     document: Ints
     upper: Ints
@@ -49,15 +44,14 @@ _UNBOUND = EdgeRows(_NO_ROWS, _NO_ROWS, _NO_ROWS)
 
 @dataclass(frozen=True, slots=True)
 class FoundValues:
-    """The values of one chain of functions: keys of document and place, sorted, and the code of each text."""
+    """The values of a chain of functions: sorted keys of document and place, and the code of each text."""
 
     keys: Ints
     codes: Ints
 
 
 class Witnessed:
-    """The rows for events of a batch: by edge, and values by chain. `docids` are those of its documents, sorted; they
-    are named by their index there."""
+    """The event witnesses of a batch: rows by edge, values by chain. Documents are indices into the sorted `docids`."""
 
     def __init__(self, witnesses: Witnesses, edges_of: EdgesOf, texts: Texts) -> None:
         self.docids = np.sort(witnesses.r_docts["docid"].to_numpy())
@@ -90,7 +84,6 @@ class Witnessed:
         return EdgeRows(*(np.concatenate([column[part] for part in slices]) for column in columns))
 
     def values(self, chain: int) -> FoundValues:
-        """Returns the values of a chain of functions."""
         found = self._values.get(chain)
         if found is None:
             found = self._values[chain] = self._read(self._chains == chain)
@@ -108,24 +101,23 @@ class Witnessed:
 
 
 def document_order(nodes: Ints) -> Ints:
-    """Returns the ids of nodes, without chains of functions, as numbers in document order."""
+    """Converts node ids, without chains of functions, to places: numbers in document order."""
     return (nodes & 0xFFFFFFFF) << (CHAIN_SHIFT - ATTRIBUTE_SHIFT) | (nodes & PLAIN) >> ATTRIBUTE_SHIFT
 
 
 def nodes_of(places: Ints) -> Ints:
-    """Returns the ids of the nodes at places."""
+    """Converts places to node ids."""
     return places >> (CHAIN_SHIFT - ATTRIBUTE_SHIFT) | (places & ((1 << CHAIN_SHIFT - ATTRIBUTE_SHIFT) - 1)) << (
         ATTRIBUTE_SHIFT
     )
 
 
 def place_keys(document: Ints, places: Ints) -> Ints:
-    """Returns a number for each pair of a document, by index, and a place: in this order."""
     return document << ORDER_SHIFT | places
 
 
 def event_chains(chains: Mapping[Functions, int]) -> Mask:
-    """Returns which of the chains of functions of a catalog, by number, are those of events."""
+    """Returns the mask, by number, of a catalog's chains of functions that events use."""
     found = np.zeros(max(chains.values(), default=0) + 1, np.bool_)
     for functions, number in chains.items():
         found[number] = functions[-1] == OF_EVENTS
@@ -133,7 +125,7 @@ def event_chains(chains: Mapping[Functions, int]) -> Mask:
 
 
 def told_apart(witnesses: Witnesses, chains: Mask) -> tuple[Witnesses, Witnesses]:
-    """Returns the witnesses for joins, and those for events, whose chains of functions `chains` names."""
+    """Splits witnesses into those for joins and those for events, whose chains are in the mask `chains`."""
     of_edges = chains[witnesses.r_bin["node2"].to_numpy() >> CHAIN_SHIFT]
     of_values = chains[witnesses.r_doc["node"].to_numpy() >> CHAIN_SHIFT]
     joins, events = (
@@ -146,18 +138,16 @@ def told_apart(witnesses: Witnesses, chains: Mask) -> tuple[Witnesses, Witnesses
 
 
 MOST_EVENTS = 10_000
-"""The largest number of events of a definition in a document."""
+"""Maximum number of events of a definition in a document."""
 
 MOST_BINDINGS = 16 * MOST_EVENTS
-"""The largest number of ways in which a document may bind the nodes of a definition. Several may be one event, if
-elements of one name lie in one another."""
+"""Maximum number of bindings of a definition in a document; several may be one event if elements of one name nest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assembled:
-    """The events of a definition in a batch, in document order: the docid of each, its interval, the ids of its nodes,
-    the root first, a column for each, and a column for each attribute. `crowded` are the docids of the documents that
-    have more than MOST_EVENTS: these have none."""
+    """The events of a definition in a batch, in document order: docid, interval, node ids (root first, a column each),
+    and attributes. `crowded` are the docids of documents with more than MOST_EVENTS, which have none here."""
 
     docids: Ints
     t0: Ints
@@ -170,7 +160,6 @@ class Assembled:
         return len(self.docids)
 
     def take(self, places: Ints | Mask) -> Assembled:
-        """Returns the events at these places."""
         return Assembled(
             self.docids[places],
             self.t0[places],
@@ -182,7 +171,6 @@ class Assembled:
 
 
 def assemble_events(placement: EventPlacement, witnessed: Witnessed, texts: Texts) -> Assembled:
-    """Returns the events of a definition in a batch."""
     document, places, crowded = _bindings(placement, witnessed)
     values = [_attribute(attribute, document, places, witnessed, texts) for attribute in placement.attributes]
     return Assembled(
@@ -199,8 +187,7 @@ def assemble_events(placement: EventPlacement, witnessed: Witnessed, texts: Text
 
 
 def _bindings(placement: EventPlacement, witnessed: Witnessed) -> tuple[Ints, dict[int, Ints], Ints]:
-    """Returns the document of each event and the places of its nodes, by node; and the documents with too many. They
-    are named by index."""
+    """Returns the document index of each event and the places of its nodes, and the documents with too many."""
     rows = [_distinct(witnessed.bound(node.edge)) for node in placement.nodes]
     rows, crowded = _leading_on(placement, rows, len(witnessed.docids))
     document, columns = rows[0].document, {0: rows[0].lower}
@@ -218,8 +205,8 @@ def _bindings(placement: EventPlacement, witnessed: Witnessed) -> tuple[Ints, di
 
 
 def _leading_on(placement: EventPlacement, rows: list[EdgeRows], documents: int) -> tuple[list[EdgeRows], Mask]:
-    """Returns those rows of each node that are in a whole binding, but for nodes above them; and which documents have
-    too many bindings: these have no rows."""
+    """Returns the rows of each node that extend to whole bindings below it, and the mask of documents with too many
+    bindings, which have no rows."""
     ways: list[Floats] = [np.ones(len(bound.document)) for bound in rows]
     for number in range(len(rows) - 1, 0, -1):
         bound, parent = rows[number], placement.nodes[number].parent
@@ -241,7 +228,6 @@ def _taken(bound: EdgeRows, places: Ints | Mask) -> EdgeRows:
 
 
 def _first_of_each(columns: list[Ints]) -> Ints:
-    """Returns where each distinct row of columns is, in the order of the rows."""
     order = np.lexsort(columns[::-1])
     new = np.zeros(len(order), np.bool_)
     new[:1] = True
@@ -252,7 +238,6 @@ def _first_of_each(columns: list[Ints]) -> Ints:
 
 
 def _partners(keys: Ints, ordered: Ints) -> tuple[Ints, Ints]:
-    """Returns the pairs of equal keys, as places in `keys` and in the keys that are `ordered`."""
     low, high = np.searchsorted(ordered, keys, "left"), np.searchsorted(ordered, keys, "right")
     counts = high - low
     at = np.repeat(np.arange(len(keys)), counts)
@@ -290,25 +275,22 @@ START, END = -(2**62), 2**62
 """Horizons before and after all times."""
 
 OTHER_STREAMS = "*"
-"""In a mapping of `settle`, stands for all streams that it does not name."""
+"""In a mapping of `settle`, the key of all streams not named."""
 
 Settle = int | None | Mapping[str, int | None]
-"""How long events wait for earlier ones, in microseconds: for all streams, or by stream. None means to the end."""
+"""How long events wait for earlier ones, in microseconds: for all streams, or by stream. None waits to the end."""
 
 
 def settle_of(settle: Settle, stream: str) -> int | None:
-    """Returns how long events of an external stream wait; None means to the end."""
+    """Returns the wait of an external stream; None waits to the end."""
     return settle.get(stream, settle.get(OTHER_STREAMS)) if isinstance(settle, Mapping) else settle
 
 
 def next_horizon(
     horizon: int, greatest: Mapping[str, int], streams: Iterable[str], settle: Settle, clock: int | None = None
 ) -> int:
-    """Returns the horizon after a batch, which is never before `horizon`.
-
-    `greatest` has the greatest time of each external stream, and `streams` are those behind any event statement. A live
-    one counts to the `clock` only.
-    """
+    """Returns the horizon after a batch, which never decreases. `greatest` has the greatest time of each external
+    stream; `streams` are those that event statements depend on. A live stream counts only up to the `clock`."""
     least = END
     for stream in streams:
         waits, time = settle_of(settle, stream), greatest.get(stream)
@@ -321,8 +303,8 @@ def next_horizon(
 def last_horizon(
     horizon: int, greatest: Mapping[str, int], streams: Iterable[str], settle: Settle, *, lasts: bool
 ) -> int:
-    """Returns the horizon at the end of a finite run: END if no `settle` is given. If its state `lasts`, it is just
-    past the greatest time, so that another run may go on."""
+    """Returns the horizon at the end of a finite run: END without `settle`; if the state `lasts`, just past the
+    greatest time, so that another run may continue."""
     if settle is not None:
         return horizon
     if not lasts:
@@ -332,7 +314,7 @@ def last_horizon(
 
 
 class Buffer:
-    """Events that wait until the horizon has passed them, by stream."""
+    """Events, by stream, until the horizon passes them."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, list[Columns]] = {}
@@ -341,7 +323,6 @@ class Buffer:
         return sum(len(events) for parts in self._waiting.values() for events in parts)
 
     def add(self, stream: str, events: Columns) -> None:
-        """Adds events, in any order."""
         if len(events):
             self._waiting.setdefault(stream, []).append(events)
 
@@ -350,7 +331,7 @@ class Buffer:
         return any((events.t1 < until).any() for parts in self._waiting.values() for events in parts)
 
     def release(self, streams: Iterable[str], until: int) -> dict[str, Columns]:
-        """Removes the events of some streams that end before a time. Returns them by stream, in the order of t1."""
+        """Removes and returns the events of some streams that end before a time, by stream, sorted by t1."""
         released: dict[str, Columns] = {}
         for stream in streams:
             if parts := self._waiting.pop(stream, None):
@@ -364,20 +345,18 @@ class Buffer:
         return released
 
     def pass_over(self, until: int) -> None:
-        """Drops the events that end before a time."""
+        """Drops events that end before a time."""
         for stream, parts in self._waiting.items():
             self._waiting[stream] = [left for part in parts if len(left := part.take(part.t1 >= until))]
 
     def drop(self, streams: Iterable[str]) -> None:
-        """Drops the events of streams that nothing reads any more."""
         for stream in streams:
             self._waiting.pop(stream, None)
 
     def parts(self) -> list[Ints]:
-        """Returns the numbers of the events that wait."""
+        """Returns the numbers of the waiting events."""
         return [events.parts for parts in self._waiting.values() for events in parts]
 
     def codes(self) -> list[Ints]:
-        """Returns the codes of their texts."""
         columns = [column for parts in self._waiting.values() for events in parts for column in events.values]
         return [column for column in columns if column.dtype == np.int64]  # type: ignore[misc]  # the others have numbers

@@ -1,11 +1,6 @@
-"""Conditions in disjunctive normal form, and the atoms of a clause by what tests them.
-
-Conditions in one order: clauses of atoms that are turned one way, so that equal ones are written alike.
-
-Chains of selections and renamings as one selection and one renaming of its results.
-
-Expressions and conditions as text: for people, for an order among them, and to take them apart.
-"""
+"""Conditions: disjunctive normal form, canonical order of atoms, and text. A condition on pairs of events is split into
+clauses, and the atoms of a clause by how they are tested. Clauses of atoms turned one way make equal conditions equal
+as text. Chains of selections and renamings become one selection and one renaming."""
 
 from __future__ import annotations
 
@@ -38,7 +33,7 @@ from xscl.algebra.events import (
 from xscl.algebra.values import CompareOp
 
 MAX_CLAUSES = 64
-"""How many clauses a condition may have."""
+"""Maximum number of clauses of a condition."""
 
 Conjunction = tuple[Atom, ...]
 """Atoms that must all hold."""
@@ -48,17 +43,14 @@ Clauses = tuple[Conjunction, ...]
 
 
 class TooManyClauses(InputError, ValueError):
-    """A condition has more than MAX_CLAUSES clauses once its ORs stand outside its ANDs."""
+    """A condition has more than MAX_CLAUSES clauses in disjunctive normal form."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """One clause of a condition on pairs of events.
-
-    `static` atoms are about the right event and constants alone: the static index tests them. `equalities` are those of
-    a value of the instance, whose parameters it may mention, with a value of the right event: one of them can be
-    hashed. `rest` is all else.
-    """
+    """A clause of a condition on pairs of events. `static` atoms, about the right event and constants alone, go to the
+    static index. `equalities` compare a value of the instance, with its parameters, to one of the right event; one of
+    them can be hashed. `rest` is all else."""
 
     static: Conjunction
     equalities: tuple[tuple[Value, Value], ...]
@@ -66,32 +58,22 @@ class Clause:
 
 
 def split_condition(condition: EventCondition, part: Literal["left", "right"] = "right") -> tuple[Clause, ...]:
-    """Returns the clauses of a condition, with the atoms about the events of `part` alone apart from the others.
-
-    Of an operator with one input, `part` is `left`, and all atoms are static.
-
-    Raises:
-        TooManyClauses: if there are more than MAX_CLAUSES.
-    """
+    """Splits a condition into clauses, with atoms about `part` alone as static ones. Raises TooManyClauses. For an
+    operator with one input, `part` is `left` and all atoms are static."""
     return tuple(_clause(atoms, part) for atoms in dnf_clauses(condition))
 
 
 def static_clauses(clauses: tuple[Clause, ...]) -> Clauses:
-    """Returns the static part of each clause, as the static index takes it. An empty one holds always."""
+    """Returns the distinct static parts, as the static index takes them. An empty one always holds."""
     return tuple(dict.fromkeys(clause.static for clause in clauses))
 
 
 def dnf_clauses(condition: EventCondition) -> Clauses:
-    """Returns a condition in disjunctive normal form, without repeated atoms and clauses, in their order.
-
-    Raises:
-        TooManyClauses: if there are more than MAX_CLAUSES.
-    """
+    """Returns the disjunctive normal form, without repeated atoms and clauses, in order. Raises TooManyClauses."""
     return _distinct(_clauses(condition))
 
 
 def _clauses(condition: EventCondition) -> Sequence[Conjunction]:
-    """The clauses; atoms and clauses may be repeated, as looking for equal ones takes long."""
     match condition:
         case AllOf(args=args):
             found: Sequence[Conjunction] = ((),)
@@ -121,7 +103,7 @@ def _distinct(clauses: Iterable[Conjunction]) -> Clauses:
 
 
 def referenced_parts(node: Atom | Value) -> frozenset[Part]:
-    """Returns whose attributes and times an atom or value of a pair mentions. DUR and GAP mention both sides."""
+    """Returns whose attributes and times an atom or value mentions. DUR and GAP mention both sides."""
     match node:
         case Attribute(part=part):
             return frozenset({part})
@@ -136,7 +118,7 @@ def mentions_parameters(node: Atom | Value) -> bool:
 
 
 def children(node: Atom | Value) -> tuple[Value, ...]:
-    """Returns the values that an atom or value is made of."""
+    """Returns the direct operands of an atom or value."""
     match node:
         case Comparison(left=left, right=right) | Arithmetic(left=left, right=right):
             return left, right
@@ -160,7 +142,6 @@ def _clause(atoms: Conjunction, part: Literal["left", "right"]) -> Clause:
 
 
 def _dynamic_equality(atom: Atom) -> tuple[Value, Value] | None:
-    """An equality between the instance and the right event, in this order."""
     if not isinstance(atom, Comparison) or atom.op != "=":
         return None
     for one, other in ((atom.left, atom.right), (atom.right, atom.left)):
@@ -179,7 +160,7 @@ _PART = {"left": "$1", "latest": "$", "right": "$2"}
 
 
 def value_text(value: Value, parameter: Callable[[Parameter], str], bare: bool = False) -> str:
-    """Returns a value as it is written in a statement. `bare`: attributes are written without `$1.`."""
+    """Returns a value in statement syntax; `bare` omits `$1.` before attributes."""
     match value:
         case Constant(number_or_text):
             return constant_text(number_or_text)
@@ -198,14 +179,14 @@ def value_text(value: Value, parameter: Callable[[Parameter], str], bare: bool =
 
 
 def constant_text(value: str | float) -> str:
-    """Returns a constant as it is written in a statement."""
+    """Returns a constant in statement syntax."""
     if isinstance(value, str):
         return '"' + value.replace('"', '""') + '"'
     return f"{value:.15g}"
 
 
 def condition_text(condition: EventCondition, parameter: Callable[[Parameter], str], bare: bool = False) -> str:
-    """Returns a condition as it is written in a statement. `bare` as in `value_text`."""
+    """Returns a condition in statement syntax; `bare` as in `value_text`."""
 
     def text(value: Value) -> str:
         return value_text(value, parameter, bare)
@@ -233,7 +214,7 @@ def _inner(condition: EventCondition, parameter: Callable[[Parameter], str], bar
 
 
 def shape(item: Value | EventCondition) -> str:
-    """Returns the text of a value or a condition in which all parameters of a kind look the same."""
+    """Returns the text in which all parameters of a kind look the same."""
 
     def parameter(one: Parameter) -> str:
         return f"?{one.kind}"
@@ -246,7 +227,7 @@ def shape(item: Value | EventCondition) -> str:
 
 
 def rewritten(value: Value, replace: Replace) -> Value:
-    """Returns a value with each attribute, parameter, constant, DUR and GAP in it replaced."""
+    """Returns a value with attributes, parameters, constants, DUR and GAP replaced."""
     match value:
         case Arithmetic(op, left, right):
             return Arithmetic(op, rewritten(left, replace), rewritten(right, replace))
@@ -285,7 +266,7 @@ def leaves(value: Value) -> Iterator[Value]:
 
 
 def condition_operands(condition: EventCondition) -> Iterator[Value]:
-    """Yields the values that the atoms of a condition compare, from left to right."""
+    """Yields the operands of a condition's atoms, from left to right."""
     match condition:
         case Comparison(_, left, right):
             yield left
@@ -309,14 +290,12 @@ def atoms_of(condition: EventCondition) -> Iterator[Atom]:
 
 
 def count_leaves(item: Value | EventCondition) -> int:
-    """Returns how many leaves a value or a condition has."""
     if isinstance(item, Comparison | TextTest | NullTest | AllOf | AnyOf):
         return sum(count_leaves(value) for value in condition_operands(item))
     return sum(1 for _ in leaves(item))
 
 
 def has_parameters(condition: EventCondition) -> bool:
-    """Returns whether a condition has a parameter."""
     return any(isinstance(leaf, Parameter) for value in condition_operands(condition) for leaf in leaves(value))
 
 
@@ -327,17 +306,15 @@ _RANK = {"left": "0", "latest": "1", "right": "2"}
 
 @dataclass(frozen=True, slots=True)
 class Ordered:
-    """A condition in its order, and which of its parameters (`alike`) may be exchanged, inner groups first.
-
-    A group has vectors of parameters, all of one length.
-    """
+    """A canonical condition; `alike` are the groups of its interchangeable parameters, inner groups first. A group has
+    parameter vectors of one length."""
 
     condition: EventCondition
     alike: tuple[tuple[tuple[int, ...], ...], ...]
 
 
 def ordered(condition: EventCondition) -> Ordered:
-    """Returns a condition in disjunctive normal form, atoms turned and sorted. One with too many clauses stays."""
+    """Returns the disjunctive normal form with atoms turned and sorted. A condition with too many clauses stays."""
     try:
         clauses = dnf_clauses(condition)
     except TooManyClauses:
@@ -355,7 +332,7 @@ def ordered(condition: EventCondition) -> Ordered:
 
 
 def turned(atom: Atom) -> Atom:
-    """Returns an atom with what is constant on its right, else the left event before the right one."""
+    """Returns an atom with constants on its right, else the left event before the right one."""
     if not isinstance(atom, Comparison):
         return atom
     if isinstance(atom.left, Attribute) and isinstance(atom.right, Parameter):
@@ -379,7 +356,7 @@ def _key(atom: Atom) -> str:
 
 
 _Keyed = tuple[str, Atom]
-"""An atom with its key."""
+"""An atom with its sort key."""
 
 
 def _first(pair: _Keyed) -> str:
@@ -387,7 +364,6 @@ def _first(pair: _Keyed) -> str:
 
 
 def _alike(pieces: Sequence[Sequence[_Keyed]]) -> list[tuple[tuple[int, ...], ...]]:
-    """Finds neighbours of one shape whose parameters can be exchanged."""
     groups: list[tuple[tuple[int, ...], ...]] = []
     start = 0
     shapes = [list(map(_first, piece)) for piece in pieces]
@@ -414,11 +390,11 @@ def _parameters(atoms: Sequence[Atom]) -> tuple[int, ...]:
 
 
 MOST = 400
-"""A chain of selections is made one as long as its expressions have at most so many leaves."""
+"""Chains of selections are merged as long as their expressions have at most this many leaves."""
 
 
 def chain(stream: Stream) -> tuple[Stream, EventCondition, tuple[tuple[str, Value], ...] | None]:
-    """Takes a chain apart: what it is over, the condition there, and the items, None for all as they are."""
+    """Splits a chain into its source, the condition on it, and the items, None for all unchanged."""
     match stream:
         case Select(source, items):
             base, condition, inner = chain(source)

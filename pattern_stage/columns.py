@@ -1,15 +1,7 @@
-"""Events of one schema as columns.
-
-Columns that take no memory as long as all their values are equal.
-
-What flows between operators over an interval: events, and for each the rows that have it.
-
-Numbers found by hashes of what they stand for: a table in one array, with no object for each.
-
-Sets of numbered events that are ranges of lists, and are listed only as far as somebody asks for them.
-
-Pairs of an event and a row, many at once: an event beside a stretch of a list of rows.
-"""
+"""Columnar events and flows: NumPy columns per attribute, and pairs of events and rows. A flow is what operators
+exchange over an interval: events, and for each the rows that have it, as pairs or as stretches of a list of rows.
+Constant columns take no memory. `HashTable` finds numbers by hash in one array, without an object each; `SetRanges`
+represents sets as ranges of lists."""
 
 from __future__ import annotations
 
@@ -27,25 +19,20 @@ from xscl.algebra.events import Schema
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 Column = NDArray[np.int64] | NDArray[np.float64]
-"""The values of an attribute: of a string attribute the codes of `pattern_stage.values.Texts`, NULL_TEXT for NULL; of a
-number attribute float64, NaN for NULL."""
+"""The values of an attribute: codes of `pattern_stage.values.Texts`, NULL_TEXT for NULL; or float64, NaN for NULL."""
 
 NULL_TEXT = -1
-"""The code of a string attribute that is NULL."""
+"""The code of NULL in a string attribute."""
 
 
 def column_of(values: Sequence[Any], *, are_texts: bool) -> Column:
-    """Returns codes of texts, or numbers, as a column."""
     return np.array(values, np.int64) if are_texts else np.array(values, np.float64)
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Events of one schema: times in microseconds, a column for each attribute in the order of the schema, and parts.
-
-    `parts` has a row for each event and a column for each place of a part: the numbers of the events that it was made
-    of, as `pattern_stage.lineage` gives them; -1 for none.
-    """
+    """Events of one schema: times in microseconds, a column per attribute, and parts. `parts` has shape (events,
+    places): the numbers (`pattern_stage.lineage`) of the events that each was made of, -1 for none."""
 
     t0: Ints
     t1: Ints
@@ -56,14 +43,13 @@ class Columns:
         return len(self.t1)
 
     def take(self, places: Ints | Mask) -> Columns:
-        """Returns the events at these places."""
         return Columns(
             self.t0[places], self.t1[places], tuple(column[places] for column in self.values), self.parts[places]
         )
 
 
 def joined(all_columns: Sequence[Columns]) -> Columns:
-    """Returns the events of one or more, one after the other. They have one schema and the same places of parts."""
+    """Concatenates events of one schema with equal places of parts."""
     if len(all_columns) == 1:
         return all_columns[0]
     return Columns(
@@ -76,19 +62,15 @@ def joined(all_columns: Sequence[Columns]) -> Columns:
 
 @dataclass(frozen=True, slots=True)
 class Stretches:
-    """Event `at[i]` is beside `sizes[i]` rows of the list from place `starts[i]` on. `at` ascends, sizes are positive.
-
-    Where many events are beside the same rows, or the first few of them, that is far less than all pairs.
-    """
+    """Pairs of event `at[i]` with `sizes[i]` rows of the list from `starts[i]` on. `at` ascends; sizes are positive.
+    Far smaller than all pairs where many events share rows, or a prefix of them."""
 
     at: Ints
     starts: Ints
     sizes: Ints
     rows: Ints
-    """The list."""
 
     def __len__(self) -> int:
-        """How many pairs there are."""
         return int(self.sizes.sum())
 
     def pairs(self) -> tuple[Ints, Ints]:
@@ -100,12 +82,12 @@ class Stretches:
         return Stretches(self.at[kept], self.starts[kept], self.sizes[kept], self.rows)
 
     def moved(self, at: Ints) -> Stretches:
-        """Returns the same beside other events, which ascend too."""
+        """Returns the same for other events, which ascend too."""
         return Stretches(at, self.starts, self.sizes, self.rows)
 
     def through(self, places: Ints, rows: Ints) -> Stretches:
-        """Returns stretches of a list in which each row has given way to some others, or to none: they are pairs of the
-        place of a row, ascending, and what stands for it."""
+        """Returns stretches of a list in which each row is replaced by any number of others: pairs of a row's place,
+        ascending, and a replacement."""
         counts = np.bincount(places, minlength=len(self.rows))
         ends = np.cumsum(counts)
         starts = ends[self.starts] - counts[self.starts]
@@ -115,25 +97,22 @@ class Stretches:
 
 
 def spread(starts: Ints, counts: Ints) -> tuple[Ints, Ints]:
-    """Returns the numbers of ranges, one after the other, and of each the place of its range."""
+    """Returns the numbers of all ranges, concatenated, and the index of the range of each."""
     place = np.repeat(np.arange(len(counts)), counts)
     ends = np.cumsum(counts)
     return np.arange(len(place)) + np.repeat(starts - ends + counts, counts), place
 
 
 MIX = np.uint64(0x9E3779B97F4A7C15)
-"""An odd number whose products spread the bits of the other factor upwards."""
+"""An odd multiplier that spreads bits upwards."""
 
 NULL_NUMBER = int(np.array([np.nan]).view(np.int64)[0])
-"""What `same` returns for a number that is NULL."""
+"""The result of `same` for a NULL number."""
 
 
 class Flow:
-    """The events of an m-op over an interval, each once, and which rows have it: `events[at[i]]` is of `rows[i]`.
-
-    Events are sorted by t1 and `at` ascends. No pair is twice. An event without a row may be there: it is nobody's.
-    A flow is made of pairs, or of stretches, which become pairs when somebody asks for them.
-    """
+    """The distinct events of an m-op over an interval, and their rows: `events[at[i]]` is of `rows[i]`. Events are
+    sorted by t1, `at` ascends, pairs are distinct; events may have no row. Stretches become pairs on demand."""
 
     __slots__ = ("_pairs", "events", "stretches")
 
@@ -150,12 +129,10 @@ class Flow:
 
     @property
     def at(self) -> Ints:
-        """The event of each pair."""
         return self._spread()[0]
 
     @property
     def rows(self) -> Ints:
-        """The row of each pair."""
         return self._spread()[1]
 
     def __len__(self) -> int:
@@ -169,7 +146,7 @@ class Flow:
         return Flow(self.events, self.at[kept], self.rows[kept])
 
     def compact(self) -> Flow:
-        """Returns the same without events that are nobody's."""
+        """Drops events without rows."""
         at = self.at if self.stretches is None else self.stretches.at
         if len(at) == 0:
             return Flow(self.events.take(at), at, at)
@@ -190,19 +167,18 @@ class Flow:
 
 
 def whole(events: Columns) -> Flow:
-    """Returns the flow of a source, which has one row: row 0. The events are sorted by t1."""
+    """Returns the flow of a source, which has only row 0. Events are sorted by t1."""
     return Flow(events, np.arange(len(events)), np.zeros(len(events), np.int64))
 
 
 def no_flow(schema: Schema, parts: int) -> Flow:
-    """Returns no events of a schema, with so many places of parts."""
     none = np.zeros(0, np.int64)
     values: tuple[Column, ...] = tuple([none if kind == "string" else np.zeros(0) for _, kind in schema])
     return Flow(Columns(none, none, values, np.zeros((0, parts), np.int64)), none, none)
 
 
 def sorted_flow(events: Columns, at: Ints, rows: Ints) -> Flow:
-    """Returns events, given in any order, each once, as a flow."""
+    """Returns distinct events, in any order, as a flow."""
     order = np.argsort(events.t1, kind="stable")
     places = np.empty_like(order)
     places[order] = np.arange(len(order))
@@ -212,7 +188,7 @@ def sorted_flow(events: Columns, at: Ints, rows: Ints) -> Flow:
 
 
 def same(column: Column) -> Ints:
-    """Returns a number for each value of a column: equal ones for equal values, where NULL is equal to NULL."""
+    """Returns numbers that are equal for equal values; NULL equals NULL."""
     if column.dtype == np.int64:
         return cast(Ints, column)
     numbers = column + np.float64(0)  # -0 is 0
@@ -221,7 +197,7 @@ def same(column: Column) -> Ints:
 
 
 def mixed(keys: Sequence[Ints], seed: int = 0) -> Ints:
-    """Returns a hash of each row of columns of numbers; others with another seed. That of no column is the seed."""
+    """Returns a hash, by `seed`, of each row of columns; without columns, the seed."""
     result = np.full(len(keys[0]) if keys else 0, seed, np.uint64)
     for key in keys:
         result ^= key.view(np.uint64)
@@ -231,10 +207,8 @@ def mixed(keys: Sequence[Ints], seed: int = 0) -> Ints:
 
 
 def number_distinct(keys: Sequence[Ints]) -> tuple[Ints, Ints]:
-    """Numbers the distinct rows of columns: returns the first place of each, and the number of each row.
-
-    They are numbered in the order of those first places.
-    """
+    """Numbers the distinct rows of columns in order of first occurrence; returns these places, and each row's
+    number."""
     count = len(keys[0])
     if len(keys) == 1:
         ordered = np.argsort(keys[0], kind="stable")
@@ -259,8 +233,7 @@ def number_distinct(keys: Sequence[Ints]) -> tuple[Ints, Ints]:
 
 
 def joined_flow(flows: Sequence[Flow], none: Flow) -> Flow:
-    """Returns events that are given in any order, in several parts, each event once, as a flow; `none` if there are no
-    parts."""
+    """Merges parts with distinct events, in any order, into a flow; `none` if there are no parts."""
     if not flows:
         return none
     starts = np.cumsum([0, *(len(flow.events) for flow in flows)])
@@ -270,7 +243,6 @@ def joined_flow(flows: Sequence[Flow], none: Flow) -> Flow:
 
 
 def _adjacent(keys: Sequence[Ints], hashes: Ints, ordered: Ints) -> bool:
-    """Whether rows of one hash are equal: then equal ones are adjacent in the order of hashes."""
     taken = hashes[ordered]
     alike = np.flatnonzero(taken[1:] == taken[:-1])
     here, there = ordered[alike], ordered[alike + 1]
@@ -278,10 +250,7 @@ def _adjacent(keys: Sequence[Ints], hashes: Ints, ordered: Ints) -> bool:
 
 
 def each_once(flow: Flow) -> Flow:
-    """Returns a flow whose events or pairs are more than once as one in which they are not.
-
-    Two events are equal if their attributes, times and parts are.
-    """
+    """Removes duplicate events and pairs. Events are equal if their attributes, times and parts are."""
     events = flow.events
     if len(events) == 0:
         return flow
@@ -293,7 +262,7 @@ def each_once(flow: Flow) -> Flow:
 
 
 def _in_front(parts: Ints) -> Ints:
-    """Returns parts with their -1 behind all others: where they stand makes no difference."""
+    """Moves -1 behind other parts; the order of places does not matter."""
     lacking = parts < 0
     if not (lacking[:, :-1] & ~lacking[:, 1:]).any():
         return parts
@@ -301,16 +270,16 @@ def _in_front(parts: Ints) -> Ints:
 
 
 def pairs_once(at: Ints, rows: Ints) -> tuple[Ints, Ints]:
-    """Returns pairs once, sorted."""
+    """Returns distinct pairs, sorted."""
     width = int(rows.max(initial=0)) + 1
     pairs = distinct(at * width + rows)
     return pairs // width, pairs % width
 
 
 def sets_of(flow: Flow) -> tuple[Ints, Ints, Ints, Ints]:
-    """Returns the events that have rows, the number of the set of rows of each, and these sets: pairs of the number of
-    a set, ascending, and a row. Equal sets are one, if their rows stand in the same order, and those of stretches if
-    they are the same places of the list."""
+    """Returns the events with rows, the number of each one's set of rows, and the sets as pairs of number, ascending,
+    and row. Sets are equal if they have the same rows in the same order, or the same places of the list of stretches.
+    """
     stretches = flow.stretches
     if stretches is not None and np.all(stretches.at[1:] > stretches.at[:-1]):
         firsts, numbers = number_distinct([stretches.starts, stretches.sizes])
@@ -331,7 +300,7 @@ def sets_of(flow: Flow) -> tuple[Ints, Ints, Ints, Ints]:
 
 
 def merge_flows(first: Flow, second: Flow) -> Flow:
-    """Returns the flow of the events of two of one schema. Where one has fewer places of parts, others are -1."""
+    """Merges flows of one schema; missing places of parts are -1."""
     places = max(first.events.parts.shape[1], second.events.parts.shape[1])
     events = joined([padded(first.events, places), padded(second.events, places)])
     at = np.concatenate([first.at, second.at + len(first.events)])
@@ -339,7 +308,7 @@ def merge_flows(first: Flow, second: Flow) -> Flow:
 
 
 def padded(events: Columns, places: int) -> Columns:
-    """Returns events with so many places of parts: those that are added are -1."""
+    """Pads parts with -1 to this number of places."""
     lacking = places - events.parts.shape[1]
     if not lacking:
         return events
@@ -352,11 +321,8 @@ C = TypeVar("C", bound=Column)
 
 
 def scatter(column: C, places: Ints, values: C, size: int) -> C:
-    """Returns a column of this size, at least, with values at some places; elsewhere it is as it was.
-
-    One that has a single value cannot be written to, so it is always what is returned that counts. A place that has
-    not been written has any value.
-    """
+    """Returns the column, grown to at least `size`, with values written to some places. Always use the result: a
+    constant column is not writable. Unwritten places have arbitrary values."""
     if not len(column) or not column.flags.writeable:
         first = column[:1] if len(column) else values[:1]
         if len(first) and np.all(same(values) == same(first)):
@@ -370,8 +336,7 @@ def scatter(column: C, places: Ints, values: C, size: int) -> C:
 
 
 def room(needed: int, have: int) -> int:
-    """Returns how many places an array of `have` is given when more are needed: so many that growing costs the same
-    for each, however many there are."""
+    """Returns the capacity for growth: a quarter more, so that appending takes amortised constant time."""
     return max(needed, have + have // 4, 16)
 
 
@@ -380,29 +345,25 @@ _HALF = 32
 _NUMBER = (1 << _HALF) - 1
 
 _SEED = secrets.randbits(63)
-"""Differs in each process, so that nobody can choose values with equal hashes."""
+"""Random per process, so that nobody can choose values with equal hashes."""
 
 _Equal = Callable[[Ints, Ints], Mask]
-"""Whether what is looked for, at these places, is what these numbers stand for."""
+"""Whether the sought items at these places are equal to the items with these numbers."""
 
 
 class HashTable:
-    """Numbers from 0 on, by hashes. What has an equal hash is told apart by whoever asks.
-
-    It is open addressing: an entry has a part of the hash and the number, and stands at the place that the hash names,
-    or behind.
-    """
+    """A set of numbers from 0, found by hash; the caller compares items of equal hash. Open addressing with linear
+    probing: an entry has a part of the hash and the number."""
 
     def __init__(self) -> None:
         self._table: Ints = np.full(16, _EMPTY, np.int64)
         self._count = self._taken = 0
 
     def __len__(self) -> int:
-        """How many numbers there are."""
         return self._count
 
     def find(self, hashes: Ints, equal: _Equal) -> Ints:
-        """Returns the number of each of what is looked for, -1 for one that there is not."""
+        """Returns the number of each sought item, -1 if absent."""
         found: Ints = np.full(len(hashes), -1, np.int64)
         if not self._count:
             return found
@@ -433,7 +394,6 @@ class HashTable:
         self._put(marks_of(hashes) << _HALF | numbers)
 
     def remove(self, hashes: Ints, numbers: Ints) -> None:
-        """Removes numbers that are there."""
         entries, last = marks_of(hashes) << _HALF | numbers, len(self._table) - 1
         at = entries >> _HALF & last
         while len(at):
@@ -454,18 +414,15 @@ class HashTable:
 
 
 def marks_of(hashes: Ints) -> Ints:
-    """Returns 31 bits of each hash, all of which depend on all of its bits. Round numbers differ in the upper ones
-    alone, and the lower ones are a place."""
+    """Returns 31 bits of each hash that depend on all of its bits. Round numbers differ only in the upper bits, and the
+    lower ones are a place."""
     bits = hashes.view(np.uint64)
     return (((bits ^ (bits >> np.uint64(_HALF))) * MIX) >> np.uint64(_HALF + 1)).view(np.int64)
 
 
 def hashes_of(keys: Sequence[Ints], parameters: Sequence[Ints] = ()) -> Ints:
-    """Returns a hash of each row of columns, which is another one in each process.
-
-    NULL makes no difference to that of parameters, so that a column which comes later, and is NULL for what was there,
-    makes none.
-    """
+    """Returns a process-specific hash of each row of columns. NULL parameters do not change the hash, so a column added
+    later, NULL for existing rows, leaves it."""
     hashes = mixed(keys, _SEED)
     for place, key in enumerate(parameters):
         there = np.flatnonzero((key != NULL_TEXT) & (key != NULL_NUMBER))
@@ -478,8 +435,6 @@ def hashes_of(keys: Sequence[Ints], parameters: Sequence[Ints] = ()) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class _Ranges:
-    """Sets that are numbered from `first` on: of the events in a list from one place to another, the last excluded."""
-
     first: int
     members: Ints
     begins: Ints
@@ -487,18 +442,17 @@ class _Ranges:
 
 
 class SetRanges:
-    """Sets by number."""
+    """Sets by number, stored as ranges of lists of events and listed on demand."""
 
     def __init__(self) -> None:
         self._ranges: list[_Ranges] = []
-        """The numbers of one come before those of the next."""
+        """In ascending order of numbers."""
 
     def add(self, first: int, members: Ints, begins: Ints, ends: Ints) -> None:
-        """Adds sets, which are numbered from `first` on, past all others: of the members between these places."""
+        """Adds sets `members[begins:ends]`, numbered from `first` on, past all others."""
         self._ranges.append(_Ranges(first, members, begins, ends))
 
     def clear(self) -> None:
-        """Forgets all sets."""
         self._ranges = []
 
     def numbers(self) -> Ints:
@@ -515,7 +469,7 @@ class SetRanges:
         return found
 
     def listed(self, numbers: Ints) -> tuple[Ints, Ints]:
-        """Returns the members of sets with these sorted numbers, one set after the other, and how many each has."""
+        """Returns the concatenated members of sets with these sorted numbers, and the size of each."""
         firsts = np.array([one.first for one in self._ranges], np.int64)
         of = np.searchsorted(firsts, numbers, "right") - 1
         members, counts = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]

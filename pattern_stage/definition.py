@@ -1,13 +1,6 @@
-"""The normal form of a stream: operators with parameters for constants, in common to statements of one shape.
-
-Which conditions of a pattern are about each event of a variable alone.
-
-Expressions and conditions with the values inside them changed.
-
-Patterns without what differs from statement to statement: constants are parameters, streams are numbered inputs.
-
-Takes a statement apart: pieces without constants, which many statements have in common, and its constants.
-"""
+"""Normal forms of event statements: operators with parameters for constants, shared by statements of one shape. A
+statement is split into constant-free pieces, which many statements share, and its constants; streams become numbered
+inputs. Also: which conditions of a pattern are about single events alone."""
 
 from __future__ import annotations
 
@@ -55,12 +48,11 @@ from xscl.algebra.events import (
 )
 
 AnyPattern = Pattern | NearPattern
-"""What a PATTERN statement looks for."""
 
 
 def pattern_template(pattern: AnyPattern, leaf: Callable[[Value], Value]) -> AnyPattern:
-    """Returns a pattern over inputs named `0`, `1`, ..., in the order of `inputs`, with its leaves replaced by `leaf`,
-    as `with_leaves` does. Its window is 0, or None if it has none."""
+    """Returns a pattern over inputs `0`, `1`, ... in the order of `inputs`, with leaves replaced as by `with_leaves`,
+    and window 0, or None without one."""
     numbers = {name: str(place) for place, (name, _) in enumerate(inputs(pattern))}
 
     def source(events: Events) -> Events:
@@ -74,11 +66,9 @@ def pattern_template(pattern: AnyPattern, leaf: Callable[[Value], Value]) -> Any
 
 
 def with_leaves(pattern: AnyPattern, leaf: Callable[[Value], Value]) -> AnyPattern:
-    """Returns a pattern with the leaves of its conditions replaced, always in the same order. What RETURN and the
-    arguments of aggregates say stays as it is: it belongs to the shape of a statement.
-
-    What is said of the first event of a variable and again of each other one is one condition, and is replaced once.
-    """
+    """Returns a pattern with the leaves of its conditions replaced, in a fixed order. RETURN and arguments of
+    aggregates belong to the shape and stay. A condition on the first event of a variable and again on each other one is
+    one condition, replaced once."""
     if isinstance(pattern, NearPattern):
         return pattern
 
@@ -96,7 +86,6 @@ def with_leaves(pattern: AnyPattern, leaf: Callable[[Value], Value]) -> AnyPatte
 
 
 def _says_it_of_the_first(known: WhereConjunct, one: WhereConjunct) -> bool:
-    """Whether a conjunct says of the first event of a variable what another one says of each further one."""
     if (known.phase, one.phase) != ("first", "each") or known.variable != one.variable:
         return False
     if known.condition != one.condition or len(known.names) != len(one.names):
@@ -108,13 +97,12 @@ def _says_it_of_the_first(known: WhereConjunct, one: WhereConjunct) -> bool:
 
 
 def inputs(pattern: AnyPattern) -> tuple[tuple[str, Schema], ...]:
-    """Returns the streams that a pattern reads, sorted by name, each with its attributes."""
+    """Returns the streams that a pattern reads, sorted by name, with their attributes."""
     return tuple(sorted(pattern.streams.items()))
 
 
 def sees_before(pattern: AnyPattern) -> bool:
-    """Returns whether what a statement tells depends on what was there before its first event: then statements that
-    began at different times have nothing in common."""
+    """Returns whether results depend on earlier events: then statements that began at different times share nothing."""
     if isinstance(pattern, NearPattern):
         return pattern.apart or pattern.budget is not None
     leading = any(one.negated and one.group == 0 for one in pattern.variables)
@@ -122,7 +110,7 @@ def sees_before(pattern: AnyPattern) -> bool:
 
 
 def needs_order(statement: Statement) -> bool:
-    """Returns whether what a statement tells may depend on the order of events of one time, by what they are called."""
+    """Returns whether results may depend on the order of simultaneous events, by their names."""
     if isinstance(statement, NearPattern):
         return statement.apart or statement.budget is not None
     return isinstance(statement, Pattern) and (statement.apart or statement.maximal)
@@ -143,19 +131,18 @@ class TemplatePiece:
     """A source, an operator, or a chain of selections and renamings."""
 
     template: Statement
-    """Over streams that stand for its inputs: `left` and `right`, or, of a PATTERN, `0`, `1`, ... It has parameters for
-    its constants, which are numbered from 0, and 0 for its window."""
+    """Over streams `left` and `right`, or `0`, `1`, ... of a PATTERN; parameters count from 0; window 0."""
     inputs: tuple[int, ...]
-    """The places of the pieces that it is over."""
+    """The places of its input pieces."""
     first: int
-    """Its first constant, in the order of all."""
+    """The index of its first constant among all."""
     window: int
-    """Which window of the statement is its own; -1 for none."""
+    """The index of its window in the statement; -1 for none."""
 
 
 @dataclass(slots=True)
 class SplitStatement:
-    """What was taken out of a stream: pieces, inputs first; and its constants and distinct windows, in their order."""
+    """A split stream: pieces, inputs first; its constants and distinct windows, in order."""
 
     pieces: list[TemplatePiece] = field(default_factory=list)
     constants: list[str | float] = field(default_factory=list)
@@ -163,7 +150,7 @@ class SplitStatement:
     _first: int = 0
 
     def add(self, stream: Statement) -> int:
-        """Takes a stream apart; returns the place of the piece that has its events."""
+        """Splits a stream; returns the place of the piece with its events."""
         if isinstance(stream, Pattern | NearPattern):
             return self._pattern(stream)
         inputs: tuple[int, ...]
@@ -261,28 +248,25 @@ AlgebraOp = Select | Filter | Union | Next | Fold | Aggregate | Pattern | NearPa
 @quick
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """An operator whose inputs are schemas, with parameters in place of constants.
-
-    A window is none: a row has it. So `within` is None, and of an AGGREGATE with OVER it is 0.
-    """
+    """An operator over schemas, with parameters for constants. It has no window, as rows have one: `within` is None,
+    and the OVER of an AGGREGATE 0."""
 
     operator: AlgebraOp
     kinds: tuple[Kind, ...]
     _hash: int = field(default=0, init=False, repr=False, compare=False)
 
     def __hash__(self) -> int:
-        """As often as a definition is looked up, that of its expressions is computed once."""
+        """Caches the hash of its expressions: definitions are looked up often."""
         if not self._hash:
             object.__setattr__(self, "_hash", hash((self.operator, self.kinds)) or 1)
         return self._hash
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Another process has other hashes."""
+        """Drops the cached hash, which is process-specific."""
         return Definition, (self.operator, self.kinds)
 
     @property
     def schema(self) -> Schema:
-        """The attributes of its results."""
         return self.operator.schema
 
     @property
@@ -303,12 +287,12 @@ class FormNode:
     slots: tuple[int, ...]
     """The constants that are its parameters."""
     alike: tuple[tuple[tuple[int, ...], ...], ...] = ()
-    """Groups of vectors of parameters that may be exchanged with one another, inner groups first."""
+    """Groups of interchangeable parameter vectors, inner groups first."""
     window: int = -1
-    """Which window of the statement is its WITHIN or OVER; -1 for none."""
+    """The index of its WITHIN or OVER among the statement's windows; -1 for none."""
 
     def sorted_values(self, parameters: Sequence[str | float]) -> list[str | float]:
-        """Returns parameters with those that may be exchanged in their order."""
+        """Returns parameters with interchangeable ones sorted."""
         values = list(parameters)
         for group in self.alike:
             vectors = sorted(tuple(values[place] for place in places) for places in group)
@@ -320,29 +304,26 @@ class FormNode:
 
 @dataclass(frozen=True, slots=True)
 class StatementForm:
-    """The normal form of all statements that differ in constants alone. The last node has the results."""
+    """The normal form of statements that differ only in constants. The last node has the results."""
 
     nodes: tuple[FormNode, ...]
     schema: Schema
     kinds: tuple[Kind, ...]
-    """Of the constants of a statement."""
+    """The kinds of a statement's constants."""
     windows: int
-    """How many windows a statement has."""
+    """Number of windows of a statement."""
 
 
 @dataclass(slots=True, eq=False)
 class _Unit:
-    """The nodes of a piece, which the forms that have it share. Its first nodes are the inputs."""
-
     number: int
     template: Statement
     nodes: tuple[FormNode, ...]
     users: int = 0
     placed: dict[tuple[object, ...], FormNode] = field(default_factory=dict)
-    """The nodes as they stand in forms."""
 
     def node(self, at: int, inputs: tuple[int, ...], first: int, window: int) -> FormNode:
-        """Returns a node as it stands in a form: over these inputs, from this constant on, with this window."""
+        """Returns a node as placed in a form: with these inputs, this first constant and window."""
         key = at, inputs, first, window
         found = self.placed.get(key)
         if found is None:
@@ -354,17 +335,17 @@ class _Unit:
 
 
 class StatementForms:
-    """The normal forms of the shapes of statements, each made once, of pieces that are made once."""
+    """Caches the normal forms of statement shapes, and of their pieces."""
 
     def __init__(self) -> None:
         self._units: dict[Statement, _Unit] = {}
         self._next = 0
         self._forms: dict[tuple[int, ...], StatementForm] = {}
         self._made_of: dict[int, tuple[tuple[int, ...], tuple[_Unit, ...]]] = {}
-        """By the identity of a form: its key, and its units."""
+        """By the identity of a form: its key and units."""
 
     def form(self, stream: Statement) -> tuple[StatementForm, tuple[str | float, ...], tuple[int, ...]]:
-        """Returns the normal form of a stream, and its constants and windows, in microseconds."""
+        """Returns the normal form of a stream, its constants, and its windows in microseconds."""
         taken = SplitStatement()
         taken.add(stream)
         units, numbers = [], list[int]()
@@ -385,7 +366,7 @@ class StatementForms:
         return form, tuple(taken.constants), tuple(taken.windows)
 
     def forget(self, form: StatementForm) -> None:
-        """Forgets a form, of which there is no statement any more."""
+        """Drops a form without statements."""
         key, units = self._made_of.pop(id(form))
         del self._forms[key]
         for unit in units:
@@ -395,7 +376,6 @@ class StatementForms:
 
 
 def _form(taken: SplitStatement, units: Sequence[_Unit]) -> StatementForm:
-    """Puts the nodes of pieces together. Equal ones are one."""
     nodes: list[FormNode] = []
     last: list[int] = []
     for piece, unit in zip(taken.pieces, units, strict=True):
@@ -415,7 +395,7 @@ def _form(taken: SplitStatement, units: Sequence[_Unit]) -> StatementForm:
 
 
 def normal(template: Statement) -> tuple[FormNode, ...]:
-    """Returns the nodes of a piece, its inputs first."""
+    """Returns the nodes of a piece, inputs first."""
     if isinstance(template, Pattern | NearPattern):
         return _normal_pattern(template)
     if isinstance(template, Events):
@@ -445,7 +425,6 @@ def _normal_pattern(template: Pattern | NearPattern) -> tuple[FormNode, ...]:
 
 
 def _sources(template: Stream) -> tuple[Stream, ...]:
-    """Returns the streams that a piece is over; a source's is itself."""
     match template:
         case Union(left, right) | Next(left, right) | Fold(left, right):
             return left, right
@@ -457,7 +436,6 @@ def _sources(template: Stream) -> tuple[Stream, ...]:
 
 
 def _add(stream: Stream, nodes: list[FormNode]) -> int:
-    """Adds the nodes of a stream, inputs first. Equal ones are one. Returns the place of the last."""
     match stream:
         case Events(name, schema):
             return _place(FormNode(None, name, schema, (), ()), nodes)
@@ -490,7 +468,6 @@ def _add(stream: Stream, nodes: list[FormNode]) -> int:
 
 
 def _add_chain(stream: Select | Filter, nodes: list[FormNode]) -> int:
-    """Adds a chain of selections and renamings as one selection, and one renaming of its results."""
     source, condition, items = chain(stream)
     place = _add(source, nodes)
     if condition != AllOf():
@@ -508,8 +485,6 @@ def _is_identity(items: tuple[tuple[str, Value], ...], schema: Schema) -> bool:
 
 
 class _Slots:
-    """Numbers the parameters of an operator in the order in which its expressions mention them."""
-
     def __init__(self) -> None:
         self.slots: dict[int, Kind] = {}
         self._mentions = Counter[int]()
@@ -524,7 +499,7 @@ class _Slots:
         return rewritten_condition(found.condition, self._leaf)
 
     def alike(self) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """Returns which parameters may be exchanged: what stands in two places may not."""
+        """Returns the interchangeable parameters; those mentioned twice are not."""
         at = {slot: place for place, slot in enumerate(self.slots)}
         groups = [group for one in self._ordered for group in one.alike]
         return tuple(
@@ -590,7 +565,7 @@ def of_event(one: WhereConjunct) -> EventCondition:
 
 
 def with_arguments(value: Value, change: Callable[[Value], Value]) -> Value:
-    """Returns a value with its arguments changed."""
+    """Returns a value with `change` applied to its direct arguments."""
     match value:
         case Arithmetic(op, left, right):
             return Arithmetic(op, change(left), change(right))
@@ -600,7 +575,7 @@ def with_arguments(value: Value, change: Callable[[Value], Value]) -> Value:
 
 
 def with_values(condition: EventCondition, change: Callable[[Value], Value]) -> EventCondition:
-    """Returns a condition with the values that its atoms compare changed."""
+    """Returns a condition with `change` applied to the operands of its atoms."""
     match condition:
         case Comparison(op, left, right):
             return Comparison(op, change(left), change(right))

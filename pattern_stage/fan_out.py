@@ -1,4 +1,4 @@
-"""From rows of an input to the rows of an m-op that read them."""
+"""Maps rows of an input to the rows of an m-op that read them, with updates in amortised constant time."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from pattern_stage.columns import room, spread
 _NONE = np.zeros(0, np.int64)
 
 Short = NDArray[np.int32]
-"""Numbers of rows, of which there are many."""
 
 I = TypeVar("I", Ints, Short)  # noqa: E741
 
 
 class RowReaders:
-    """Which rows read which source. To add or remove a row costs the same however many there are, if seen over many."""
+    """The rows that read each source. Adding or removing a row takes amortised constant time."""
 
     def __init__(self) -> None:
         self._base = _BySource(_NONE, _NONE)
@@ -30,7 +29,7 @@ class RowReaders:
         self._gone = 0
 
     def add(self, rows: Ints, sources: Ints) -> None:
-        """Adds rows that are not there, each with its source."""
+        """Adds new rows, each with its source."""
         needed = int(rows.max(initial=-1)) + 1
         if needed > len(self._source):
             self._source = grow_array(self._source, needed, -1)
@@ -40,13 +39,12 @@ class RowReaders:
         self._added.append(rows[self._source_in_base[rows] != sources])
 
     def remove(self, rows: Ints) -> None:
-        """Removes rows."""
         self._build()
         self._source[rows] = -1
         self._gone += len(rows)
 
     def of(self, sources: Ints) -> tuple[Ints, Ints]:
-        """Returns pairs: the place of a source among those given, ascending, and a row that reads it."""
+        """Returns pairs: index of a given source, ascending, and a row that reads it."""
         self._build()
         places, rows = self._base.of(sources)
         if len(self._recent):
@@ -61,7 +59,7 @@ class RowReaders:
         return places, rows
 
     def counts(self, sources: Ints) -> Ints:
-        """Returns how many rows read each source, or a few more."""
+        """Returns the number of readers of each source, which may count removed ones."""
         self._build()
         return self._base.counts(sources) + self._recent.counts(sources)
 
@@ -81,15 +79,12 @@ class RowReaders:
         self._gone = 0
 
     def _kept(self, some: _BySource) -> Ints:
-        """Returns the rows that still read the source that they read then."""
         rows, sources = some.all()
         kept: Ints = rows[self._source[rows] == sources]
         return kept
 
 
 class _BySource:
-    """Rows sorted by source."""
-
     def __init__(self, rows: Ints, sources: Ints | Short) -> None:
         count = int(sources.max(initial=-1)) + 3
         # The last two are those of any source that is past the end.
@@ -106,23 +101,20 @@ class _BySource:
         return self._rows.astype(np.int64), np.repeat(np.arange(len(self._starts) - 1), np.diff(self._starts))
 
     def counts(self, sources: Ints) -> Ints:
-        """Returns how many rows read each source."""
         return self._ranges(sources)[1]
 
     def of(self, sources: Ints) -> tuple[Ints, Ints]:
-        """Returns pairs: the place of a source among those given, and a row that reads it."""
         places, place_of = spread(*self._ranges(sources))
         return place_of, self._rows[places].astype(np.int64)
 
     def _ranges(self, sources: Ints) -> tuple[Ints, Ints]:
-        """Returns where the rows of each source begin, and how many they are."""
         here = np.minimum(sources, len(self._starts) - 2)
         starts = self._starts[here].astype(np.int64)
         return starts, self._starts[here + 1] - starts
 
 
 def grow_array(array: I, needed: int, fill: int = 0) -> I:
-    """Returns an array that begins with `array` and has at least `needed` places, the others filled."""
+    """Returns `array`, extended to at least `needed` places by `fill`."""
     if needed <= len(array):
         return array
     result = np.full(room(needed, len(array)), fill, array.dtype)

@@ -1,16 +1,7 @@
-"""Rows that treat every event alike: those that differ in left input and window alone are one class.
-
-The static index of a stream of events: which rows of operators an event may concern, by its values alone.
-
-Clauses are grouped by shape. Rows with equalities are found by hashing, others through their tightest bound; only
-these candidates are then tested for the rest, for many events at once.
-
-Rows of one shape of the static index, sorted so that those which an event may satisfy lie together.
-
-What the static index makes of a clause: keys to hash, limits to compare, and the rest, with the constants apart.
-
-Clauses that differ in constants and parameters alone have one shape. A row of a shape has what they differ in.
-"""
+"""The static index of a stream of events: finds, by the values of single events, the operator rows that they may
+concern. Clauses that differ only in constants and parameters have one shape, and a row of a shape has what differs.
+Rows with equalities are found by hashing, others by their tightest bound; the candidates are then tested for the rest,
+vectorised over events. Rows that differ only in left input and window form one class."""
 
 from __future__ import annotations
 
@@ -47,17 +38,15 @@ from xscl.algebra.events import (
 
 
 class RowClasses:
-    """The classes of the rows of an m-op. An event that several rows of a class have is looked at once.
-
-    That is Cayuga's and RUMOR's sharing by channels: the rows of a class that have an event are its membership.
-    """
+    """Classes of an m-op's rows; an event is evaluated once per class. This is sharing by channels, of Cayuga and
+    RUMOR: the rows of a class that have an event are its membership."""
 
     def __init__(self, rows: RowVectors) -> None:
         self._rows = rows
         self.of_row = np.full(16, -1, np.int64)
         """The class of each row; -1 for none."""
         self.right, self.shape, self.within = (np.zeros(0, np.int64) for _ in range(3))
-        """The greatest window of the rows that a class has had."""
+        """By class: right input, shape, and the greatest window its rows have had."""
         self.parameters: tuple[Column, ...] = ()
         self._sizes = np.zeros(16, np.int64)
         self._numbers = HashTable()
@@ -66,11 +55,11 @@ class RowClasses:
 
     @property
     def end(self) -> int:
-        """A number past that of every class."""
+        """One past the greatest class number."""
         return self._slots.end
 
     def add(self, new: Ints) -> Ints:
-        """Takes in rows; returns the classes that are new."""
+        """Adds rows; returns the new classes."""
         rows = self._rows
         lacking = rows.parameters[len(self.parameters) :]
         self.parameters += tuple(nulls(column.dtype, self.end) for column in lacking)
@@ -118,7 +107,7 @@ class RowClasses:
             np.maximum.at(self.within, classes[wider], within[wider])
 
     def remove(self, gone: Ints) -> Ints:
-        """Forgets rows; returns the classes that have none left."""
+        """Removes rows; returns the classes left empty."""
         classes = self.of_row[gone]
         self.of_row[gone] = -1
         self._row_count -= len(gone)
@@ -131,21 +120,21 @@ class RowClasses:
 
     @property
     def single(self) -> bool:
-        """Whether each class has one row only."""
+        """Whether each class has exactly one row."""
         return len(self._numbers) == self._row_count
 
     def all(self) -> Ints:
         return np.flatnonzero(self._sizes[: self.end])
 
     def marked(self, classes: Ints) -> Mask:
-        """Returns for every number of a class whether it is among these."""
+        """Returns the mask of these classes over all class numbers."""
         result = np.zeros(self.end, np.bool_)
         result[classes] = True
         return result
 
 
 def each_shape(shapes: Ints) -> Iterator[tuple[int, Ints | slice]]:
-    """Returns the shapes that are among these, each with its places."""
+    """Yields the distinct shapes, each with its places."""
     if len(shapes) == 0:
         return
     first = int(shapes[0])
@@ -167,7 +156,7 @@ _TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "="}
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A value of an event is at least, or, if not `least`, at most, a constant; more or less if `strict`."""
+    """A bound on a value of an event by a constant: lower if `least`, else upper; exclusive if `strict`."""
 
     operand: Value
     least: bool
@@ -176,10 +165,8 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class ClauseForm:
-    """The atoms of a clause. Of `keys` and `limits` a row has the constants `key_sources` and `limit_sources`.
-
-    `common` atoms depend on the event alone. `varying` ones also on the row, whose parameters are `sources`.
-    """
+    """The atoms of a clause. Rows have the constants `key_sources` and `limit_sources` of `keys` and `limits`. `common`
+    atoms depend on the event alone, `varying` ones also on the row's parameters, `sources`."""
 
     keys: tuple[Value, ...]
     key_sources: tuple[Value, ...]
@@ -192,7 +179,7 @@ class ClauseForm:
 
 @lru_cache(maxsize=4096)
 def clause_form(clause: Conjunction) -> ClauseForm:
-    """Returns a clause's atoms by what tests them. Whose attributes they mention is all the same: they are `left`."""
+    """Splits a clause's atoms by how they are tested. All attributes become `left`."""
     keys: list[tuple[Value, Value]] = []
     limits: list[tuple[Limit, Value]] = []
     common: list[Atom] = []
@@ -222,11 +209,8 @@ def clause_form(clause: Conjunction) -> ClauseForm:
 
 @dataclass(frozen=True, slots=True)
 class ShapeRows:
-    """Rows of one shape.
-
-    Row i is of target number `entries[i]`. It holds for events with its keys, whose value in column `columns[j][i]` of
-    the values to compare is at least `bounds[j][i]`, for each j, and for which the varying atoms hold with its
-    `parameters`.
+    """Rows of one shape. Row i, of target `entries[i]`, holds for events with its keys, whose value in column
+    `columns[j][i]` is at least `bounds[j][i]` for each j, and for which the varying atoms hold with its `parameters`.
     """
 
     entries: Ints
@@ -252,7 +236,7 @@ class ShapeRows:
 
 
 def joined_rows(parts: Sequence[ShapeRows]) -> ShapeRows:
-    """Returns rows of one shape, one after the other."""
+    """Concatenates rows of one shape."""
     if len(parts) == 1:
         return parts[0]
 
@@ -271,8 +255,8 @@ def joined_rows(parts: Sequence[ShapeRows]) -> ShapeRows:
 def clause_rows(
     form: ClauseForm, entries: Ints, limit_places: Sequence[int], given: tuple[Column, ...], texts: Texts
 ) -> ShapeRows:
-    """Returns the rows of a clause for vectors of parameters, without those that hold for no event, because a constant
-    is NULL. `limit_places` has the column of each limit, whose values are negated for `at most`."""
+    """Returns the rows of a clause for parameter vectors, without those that never hold because a constant is NULL.
+    `limit_places` has the column of each limit; upper limits are negated."""
     at = np.arange(len(entries))
     nothing = single_events(Columns(at, at, (), at.reshape(-1, 1)), at, at, given)
 
@@ -300,12 +284,11 @@ def clause_rows(
 
 
 def as_key(values: Column) -> Ints:
-    """Returns values as numbers to hash: codes as they are, numbers by their bits. Both zeros have the same."""
+    """Returns values as numbers to hash: codes, or the bits of numbers; both zeros are equal."""
     return values if values.dtype == np.int64 else (values + 0.0).view(np.int64)  # type: ignore[return-value]  # codes
 
 
 def _turned(atom: Atom) -> Comparison | None:
-    """An atom that is an equality or order of a value of an event and one of the row, in this order."""
     if not isinstance(atom, Comparison) or atom.op == "!=":
         return None
     for op, one, other in ((atom.op, atom.left, atom.right), (_TURNED[atom.op], atom.right, atom.left)):
@@ -329,8 +312,6 @@ def _of_left(atom: Atom) -> Atom:
 
 
 def _renumbered(atom: Atom, order: dict[Parameter, Parameter]) -> Atom:
-    """The atom with parameters in the order in which they are met."""
-
     def change(leaf: Value) -> Value:
         if not isinstance(leaf, Parameter):
             return leaf
@@ -340,8 +321,6 @@ def _renumbered(atom: Atom, order: dict[Parameter, Parameter]) -> Atom:
 
 
 def _map_leaves(node: _Node, change: Callable[[Value], Value]) -> _Node:
-    """Returns an atom or value with other leaves."""
-
     def value(child: Value) -> Value:
         return _map_leaves(child, change)
 
@@ -362,12 +341,12 @@ _HALF = np.uint64(32)
 
 
 Ranges = tuple[Ints, Ints, Ints]
-"""Places of events, and for each where its rows begin in a run, and how many there are."""
+"""Places of events, and for each the first row and number of rows in a run."""
 
 
 class StaticRun:
-    """Rows that are sorted once. `keys_tested` says whether the rows that it offers for an event have its keys, and
-    `bounds_tested` how many of their bounds they keep."""
+    """Immutable sorted rows. `keys_tested`: candidates have the event's keys; `bounds_tested`: number of bounds that
+    candidates satisfy."""
 
     keys_tested = False
     bounds_tested = 0
@@ -376,12 +355,12 @@ class StaticRun:
         self.rows = rows
 
     def candidates(self, keys: list[Ints], numbers: Floats, chosen: Ints) -> Ranges:
-        """Returns the rows that the chosen events may satisfy, of events with these keys and values to compare."""
+        """Returns the rows that the chosen events, with these keys and values to compare, may satisfy."""
         return chosen, np.zeros(len(chosen), np.int64), np.full(len(chosen), len(self.rows))
 
 
 class HashedRun(StaticRun):
-    """Rows sorted by a hash of their keys, which is distinct for each that is stored."""
+    """Rows sorted by a hash of their keys, distinct for each stored key."""
 
     keys_tested = True
 
@@ -416,7 +395,7 @@ class HashedRun(StaticRun):
 
 
 class BoundedRun(StaticRun):
-    """Rows without keys, sorted by that of their bounds which keeps out the most events of a sample."""
+    """Rows without keys, sorted by the most selective of their bounds on a sample of events."""
 
     bounds_tested = 1
 
@@ -441,7 +420,7 @@ class BoundedRun(StaticRun):
 
 
 def sorted_run(rows: ShapeRows, sample: Floats) -> StaticRun:
-    """Returns the run that serves the shape of these rows. `sample` has values to compare of some events."""
+    """Returns the kind of run that suits the shape. `sample` has values to compare of some events."""
     if rows.keys:
         return HashedRun(rows)
     return BoundedRun(rows, sample) if rows.bounds else StaticRun(rows)
@@ -458,7 +437,7 @@ def _hashed(keys: list[Ints], seed: int) -> Hashes:
 
 
 def _tightest_first(rows: ShapeRows, sample: Floats) -> ShapeRows:
-    """The rows with the bound first that the fewest events of a sample keep; without one, of events like the bounds."""
+    """The rows with their most selective bound first, by a sample of events, or else by the bounds themselves."""
     columns, bounds = np.array(rows.columns), np.array(rows.bounds)
     kept = np.empty(bounds.shape)
     for column in distinct(columns.ravel()).tolist():
@@ -471,24 +450,21 @@ def _tightest_first(rows: ShapeRows, sample: Floats) -> ShapeRows:
 
 
 _BLOCK = 1 << 18
-"""How many candidates are tested at once."""
+"""Number of candidates tested at once."""
 
 _SAMPLE = 256
-"""How many events tell which bounds keep out most."""
+"""Number of events from which selectivity is estimated."""
 
 _MANY_REMOVED = 1000
-"""With so many more targets removed than there are, what is left of them is cleared away."""
+"""Once removed targets exceed live ones by this, the index is compacted."""
 
 _TARGET_BITS = 32
 
 
 class StaticIndex:
-    """Targets with clauses of atoms about a single event. An event hits a target if one of its clauses holds.
-
-    Targets are numbers that are not negative, given densely. Adding and removing one costs what the row does, but for
-    merging, which is put off until there is as much new as old. Without `hashed`, nothing is looked up: each event is
-    tested for each row.
-    """
+    """Targets with clauses of atoms about a single event; an event hits a target if one of its clauses holds. Targets
+    are dense, non-negative numbers. Updates cost time in the row alone, apart from merges, which wait until there is as
+    much new as old. Without `hashed`, each event is tested against each row."""
 
     def __init__(self, schema: Schema, texts: Texts, *, hashed: bool = True) -> None:
         self._schema, self._texts, self._hashed = schema, texts, hashed
@@ -502,14 +478,12 @@ class StaticIndex:
         self._entries = self._removed = 0
 
     def __len__(self) -> int:
-        """How many targets there are."""
         return self._entries - self._removed
 
     # ------------------------------------------------------------ what is indexed
 
     def add(self, targets: Ints, clauses: Clauses, parameters: tuple[Column, ...]) -> None:
-        """Adds clauses, of which any must hold, for targets with these parameters. A target may be given again, for
-        further clauses."""
+        """Adds clauses, any of which must hold, for targets with these parameters; a target may be given again."""
         entries = self._entries_of(targets)
         for clause in clauses:
             form = clause_form(clause)
@@ -526,14 +500,13 @@ class StaticIndex:
             kind.fresh.append(rows)
 
     def settle(self) -> None:
-        """Sorts what was added, so that the events that come next need not wait for it. What is sorted by a sample of
-        events waits for them."""
+        """Sorts additions ahead of the next events, except those that are sorted by a sample of events."""
         for kind in self._shapes.values():
             if kind.fresh and kind.form.keys:
                 kind.runs_over(self._sample, self._target_of, self._hashed)
 
     def remove(self, targets: Ints) -> None:
-        """Removes targets with all their clauses. Those that are not there are passed over."""
+        """Removes targets with all their clauses; unknown ones are ignored."""
         targets = distinct(targets[targets < len(self._entry_of)])
         entries = self._entry_of[targets]
         entries = entries[entries >= 0]
@@ -544,8 +517,7 @@ class StaticIndex:
             self._purge()
 
     def used(self) -> Iterator[Ints]:
-        """Yields the codes of texts that targets have, which `Texts.keep` must not forget. Rows of targets that were
-        removed may have others: nothing is found through them."""
+        """Yields the text codes of targets, for `Texts.keep`; codes of removed targets need not be kept."""
         for kind in self._shapes.values():
             for every in kind.all_rows():
                 rows = every.take(self._target_of[every.entries] >= 0)
@@ -559,10 +531,7 @@ class StaticIndex:
     # ------------------------------------------------------------ what events hit
 
     def hits(self, events: Columns, active: Mask | None = None) -> tuple[Ints, Ints]:
-        """Returns the places of events and the targets that they hit, distinct, ordered by place and target.
-
-        With `active`, a flag for each target, only those that are active.
-        """
+        """Returns distinct pairs of event place and target, sorted. `active` is a mask of targets to consider."""
         found = [np.zeros(0, np.int64)]
         if len(events) and self._shapes:
             probe = self._probe(events)
@@ -586,7 +555,6 @@ class StaticIndex:
                 yield self._tested(kind, run, probe, active, at, rows)
 
     def _tested(self, kind: _Shape, run: StaticRun, probe: _Probe, active: Mask | None, at: Ints, rows: Ints) -> Ints:
-        """The hits among candidates: events, and rows of a run."""
         targets = self._target_of[run.rows.entries[rows]]
         if active is not None:
             kept = np.flatnonzero(active[targets] & (targets >= 0))
@@ -637,7 +605,6 @@ class StaticIndex:
         return self._entry_of[targets]
 
     def _purge(self) -> None:
-        """Forgets what has been removed, and numbers the entries anew."""
         alive = self._target_of[: self._entries] >= 0
         number = np.cumsum(alive) - 1
         self._target_of = self._target_of[: self._entries][alive]
@@ -659,7 +626,7 @@ class StaticIndex:
 
 @dataclass(frozen=True, slots=True)
 class _Probe:
-    """Events as the index sees them: what is hashed, and what is compared, each value beside its negative."""
+    """Events as the index sees them: hashed keys, and compared values, each beside its negative."""
 
     events: Columns
     keys: dict[Value, Ints]
@@ -668,8 +635,7 @@ class _Probe:
 
 @dataclass
 class _Shape:
-    """The rows of clauses that differ in constants and parameters alone: those that are new, and sorted runs, each at
-    least twice as long as the next."""
+    """The rows of a shape: new ones, and sorted runs, each at least twice as long as the next."""
 
     form: ClauseForm
     schema: Schema
@@ -682,7 +648,7 @@ class _Shape:
         self.varying = self._compiled(self.form.varying)
 
     def runs_over(self, sample: Floats, target_of: Ints, hashed: bool) -> list[StaticRun]:
-        """Returns the runs of all rows, after what is new has been sorted. What is merged loses removed rows."""
+        """Returns the runs of all rows after sorting new ones. Merging drops removed rows."""
         if self.fresh:
             rows = joined_rows(self.fresh)
             self.fresh.clear()
@@ -697,7 +663,7 @@ class _Shape:
         return [run.rows for run in self.runs] + self.fresh
 
     def purge(self, alive: Mask, number: Ints) -> bool:
-        """Keeps the rows of entries that are alive, which have new numbers. Returns whether there are any."""
+        """Keeps and renumbers the rows of live entries. Returns whether any are left."""
         rows = joined_rows(self.all_rows())
         rows = rows.take(alive[rows.entries])
         self.runs.clear()
@@ -711,7 +677,6 @@ class _Shape:
 
 
 def _blocks(ranges: Ranges) -> Iterator[tuple[Ints, Ints]]:
-    """Yields the places of events and the rows of ranges, some ranges at a time."""
     at, begins, counts = ranges
     ends = np.cumsum(counts)
     begin = 0
@@ -726,7 +691,6 @@ def _blocks(ranges: Ranges) -> Iterator[tuple[Ints, Ints]]:
 
 
 def _grown(values: Ints, size: int) -> Ints:
-    """An array with room for `size` numbers, and for more in time."""
     if size <= len(values):
         return values
     grown = np.full(max(size, 2 * len(values)), -1, np.int64)

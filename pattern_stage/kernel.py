@@ -1,14 +1,7 @@
-"""Runs the plan of all event statements over events, an interval at a time, and keeps what waits for later ones.
-
-Takes over what waits in another kernel, whose events were numbered apart: those that are known here keep their
-numbers, and what both have waits once.
-
-Makes the operator of an m-op at run time.
-
-A saved state of several parts: each as `Kernel.state` returns it, under names that say whose it is.
-
-The state of all m-ops as tables that any process can take over: rows have keys there that say what they are.
-"""
+"""The kernel: runs the plan of all event statements over events, an interval at a time, with state between intervals.
+State is saved as tables that any process can restore: rows have keys, digests of what they are. A saved state may
+consist of several parts, whose groups may share rows. A kernel can also adopt another's state, whose events were
+numbered separately: known events keep their numbers, and shared state is kept once."""
 
 from __future__ import annotations
 
@@ -70,18 +63,18 @@ from xscl.algebra.events import Aggregate, Filter, Fold, NearPattern, Next, Patt
 _ROWS = "/rows"
 
 _NUMBERS = frozenset(("rows", "row", "event", "origin"))
-"""The columns that number what a state has."""
+"""Columns with numbers in a state."""
 
 SavedState = Mapping[str, pa.Table]
 
 
 def prefix_state(group: str, part: int, state: SavedState) -> dict[str, pa.Table]:
-    """Returns the state of a part of a group under the names that it is saved by."""
+    """Prefixes the tables of a part of a group for saving."""
     return {f"{group}.{part} {name}": table for name, table in state.items()}
 
 
 def as_one(several: Sequence[SavedState]) -> dict[str, pa.Table]:
-    """Returns states, which may be saved in parts, as groups of one."""
+    """Combines states, which may be saved in parts, as groups of one part."""
     found: dict[str, pa.Table] = {}
     for number, state in enumerate(several):
         for key, table in state.items():
@@ -92,10 +85,7 @@ def as_one(several: Sequence[SavedState]) -> dict[str, pa.Table]:
 
 
 def states(saved: SavedState) -> Iterator[SavedState]:
-    """Yields the states that are saved as one. A kernel that takes over all of them has what waits once.
-
-    The parts of a group have nothing in common. Groups may.
-    """
+    """Yields the states saved as one, deduplicated across groups. Parts of a group are disjoint; groups may overlap."""
     groups = [list(parts) for _, parts in groupby(_parts(saved), key=lambda one: one[0].rpartition(".")[0])]
     held = Counter(name for parts in groups for name in {name for _, state in parts for name in state})
     common = {name for name, count in held.items() if count > 1 and name + _ROWS in held}
@@ -120,10 +110,8 @@ def _parts(saved: SavedState) -> Iterable[tuple[str, dict[str, pa.Table]]]:
 
 
 def _unseen(table: pa.Table, rows: pa.Table, seen: set[Hashable], new: Counter[Hashable]) -> pa.Table:
-    """Returns a table of what waits without what other groups have, and counts all of it in `new`.
-
-    Of events in windows, equal ones are told apart by their numbers: as many as any group has are in all.
-    """
+    """Returns a table of state without what other groups have, and counts all of it in `new`. Equal events in windows
+    are counted as a multiset: the maximum over groups remains."""
     keys = dict(zip(ints(rows, "row").tolist(), rows["key"].to_pylist(), strict=True))
     columns = [table[name].to_pylist() for name in table.column_names if name not in _NUMBERS]
     instances = [repr(values) for values in zip(*columns, strict=True)]
@@ -148,8 +136,7 @@ def _unseen(table: pa.Table, rows: pa.Table, seen: set[Hashable], new: Counter[H
 def adopted(
     state: SavedState, others: SavedState, parts: Iterable[Ints], theirs: Lineage, ours: Lineage
 ) -> dict[str, pa.Table]:
-    """Returns a state with what `others` has beside it. Their `parts` are numbered in their lineage, and in ours from
-    now on, too."""
+    """Returns a state merged with `others`; their `parts`, numbered in `theirs`, are renumbered in `ours`."""
     return as_one([state, _numbers(theirs.rows(parts), ours).in_state(others)])
 
 
@@ -171,7 +158,6 @@ def _numbers(rows: pa.Table, ours: Lineage) -> Numbers:
 
 
 def _refers(row: Mapping[str, Any], number_of: Mapping[int, int]) -> list[int]:
-    """Returns what a row refers to, in our numbers: of an event of a document, these are nodes."""
     refers: list[int] = row["refers"]
     if row["docid"] == TOGETHER:
         return [number_of[number] for number in refers]
@@ -189,8 +175,7 @@ def _key(row: Mapping[str, Any], refers: list[int]) -> Hashable:
 
 
 def due(operator: PatternOp) -> int | None:
-    """Returns a time: nothing becomes known to an operator before without another event. None if nothing waits for time
-    alone."""
+    """Returns the time before which nothing becomes known without another event; None if nothing waits for time."""
     return operator.due() if isinstance(operator, RunMatching | SetMatching) else None
 
 
@@ -207,12 +192,9 @@ def make_operator(
     indexed: bool,
     merged: bool,
 ) -> PatternOp:
-    """Makes the operator of definitions of one kind, which may become more, and of rows. It counts with `meter`
-    what rows see. `shared` has what an AGGREGATE has in common with others.
-
-    `hashed`: one dynamic equality of a condition is. `indexed`: static clauses are found by an index. `merged`: runs of
-    a PATTERN that remember the same are one.
-    """
+    """Creates the operator of definitions of one kind, to which more may be added, and of rows; `meter` counts per row.
+    `hashed`: hash one dynamic equality of a condition. `indexed`: find static clauses by index. `merged`: merge runs of
+    a PATTERN with the same memory. `shared` is the state shared by AGGREGATEs."""
 
     def index(schema: Schema, texts: Texts) -> Index:
         found: Any = StaticIndex(schema, texts, hashed=indexed)  # the protocol knows no atoms
@@ -244,13 +226,13 @@ def make_operator(
 
 
 FORMAT = 1
-"""The version of what is saved."""
+"""Version of the saved format."""
 
 _FORMAT, _ROWS = "format", "/rows"
 
 
 def save(plan: EventPlan, operators: Mapping[int, PatternOp]) -> dict[str, pa.Table]:
-    """Returns what waits in the m-ops, by their names, and the keys of the rows that it waits for."""
+    """Returns the state of the m-ops, by name, and the keys of the rows that it belongs to."""
     keys = SnapshotKeys(plan)
     saved = {_FORMAT: pa.table({"version": [FORMAT]})}
     for number, operator in operators.items():
@@ -267,11 +249,7 @@ def save(plan: EventPlan, operators: Mapping[int, PatternOp]) -> dict[str, pa.Ta
 
 
 def restore(plan: EventPlan, operators: Mapping[int, PatternOp], saved: Mapping[str, pa.Table]) -> None:
-    """Gives the m-ops what waited for their rows. What waited for rows that are gone is dropped.
-
-    Raises:
-        ValueError: if another version has saved it.
-    """
+    """Restores the state of the m-ops; state of missing rows is dropped. Raises ValueError for another version."""
     if not saved:
         return
     version = saved[_FORMAT]["version"][0].as_py()
@@ -296,12 +274,12 @@ def restore(plan: EventPlan, operators: Mapping[int, PatternOp], saved: Mapping[
 
 
 def parts(operators: Mapping[int, PatternOp]) -> list[Ints]:
-    """Returns the numbers of all events that something which waits was made of."""
+    """Returns the numbers of all events that the state refers to."""
     return [numbers.ravel() for operator in operators.values() for numbers in operator.parts()]
 
 
 class SnapshotKeys:
-    """Names of m-ops and keys of rows: digests of what they are, the same in every process."""
+    """Names of m-ops and keys of rows: digests that are the same in every process."""
 
     def __init__(self, plan: EventPlan) -> None:
         self._plan = plan
@@ -312,7 +290,6 @@ class SnapshotKeys:
         }
 
     def name(self, mop: MOp) -> str:
-        """Returns the name of an m-op."""
         found = self._names.get(mop.number)
         if found is None:
             inputs = [self.name(self._plan.mops[number]) for number in mop.inputs]
@@ -326,7 +303,7 @@ class SnapshotKeys:
         return repr(mop.placement.key[:-1])
 
     def of(self, mop: MOp, rows: Ints, *, stored: bool = False) -> list[bytes]:
-        """Returns the keys of rows of an m-op. `stored`: those of rows that have one store are the same."""
+        """Returns the keys of an m-op's rows. `stored`: rows that share a store get the same key."""
         if mop.placement is None:
             return [mop.stream.encode()] * len(rows)
         sides = []
@@ -358,31 +335,28 @@ def _digest(data: bytes) -> bytes:
 
 
 class KernelLineage(Together, Protocol):
-    """Knows what the numbers of parts stand for."""
+    """Maps numbers of parts to what they stand for."""
 
-    def ends(self, numbers: Ints) -> Ints:
-        """Returns the t1 of the events with these numbers."""
+    def ends(self, numbers: Ints) -> Ints: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """Results of statements of one schema: statement `statements[i]` has the event `events[at[i]]`."""
+    """Results of statements of one schema: `statements[i]` has the event `events[at[i]]`."""
 
     schema: Schema
     flow: Flow
-    """Its rows are the numbers of statements."""
+    """Its rows are statement numbers."""
 
     def __len__(self) -> int:
         return len(self.flow)
 
     @property
     def events(self) -> Columns:
-        """The events, which are sorted by t1."""
         return self.flow.events
 
     @property
     def at(self) -> Ints:
-        """The event of each result."""
         return self.flow.at
 
     @property
@@ -391,11 +365,9 @@ class Results:
 
 
 class Kernel:
-    """All event statements, and the instances that wait for them.
-
-    A statement has a number, and `since`: it sees only events whose first part has a t1 after it. The events of an
-    interval are given stream by stream: an m-op runs as soon as all streams that it depends on are there.
-    """
+    """All event statements, and their waiting instances. A statement has a number and `since`: it sees only events
+    whose first part has a t1 after that. An interval is fed stream by stream: an m-op runs once all its streams are
+    there."""
 
     def __init__(
         self,
@@ -407,9 +379,9 @@ class Kernel:
         merged: bool = True,
         limits: RowLimits = NO_LIMITS,
     ) -> None:
-        """`rules` are those of `pattern_stage.plan` that are on. `hashed`: one dynamic equality of a condition is
-        hashed. `merged`: runs of a PATTERN that remember the same are one. A statement that exceeds one of the `limits`
-        is in `exceeded`."""
+        """`rules` are the enabled ones of `pattern_stage.plan`. `hashed`: hash one dynamic equality of a condition.
+        `merged`: merge runs of a PATTERN with the same memory. Statements that exceed one of the `limits` are in
+        `exceeded`."""
         self.texts = texts
         self.plan = EventPlan(texts, rules)
         self.statements = Statements(self.plan)
@@ -427,16 +399,16 @@ class Kernel:
     # ------------------------------------------------------------ statements
 
     def add(self, statement: int, stream: Statement, since: int) -> None:
-        """Adds a statement. It sees what comes from the next interval on, and after `since`."""
+        """Adds a statement. It sees events from the next interval on and after `since`."""
         self.statements.add(statement, stream, since)
 
     def narrow(self, statement: int, since: int) -> None:
-        """Lets a statement see less: only events whose first part has a t1 after `since`."""
+        """Raises `since` of a statement: it sees only events whose first part has a t1 after it."""
         self._settle()
         self.statements.narrow(statement, since)
 
     def remove(self, statements: Sequence[int]) -> None:
-        """Removes statements, and whatever waits for them alone."""
+        """Removes statements and state that belongs to them alone."""
         self._settle()
         for statement in statements:
             self._exceeded.pop(statement, None)
@@ -457,7 +429,6 @@ class Kernel:
             self.plan.mops[number].rows.free(gone)
 
     def _settle(self) -> None:
-        """Brings statements that were added into the plan, and their rows to the operators."""
         added = self.statements.settle()
         for number, (slots, rows) in added.slots.items():
             self._readers.setdefault(number, RowReaders()).add(slots, rows)
@@ -483,7 +454,6 @@ class Kernel:
                 )
 
     def _sharing(self, mop: MOp, placement: NodePlacement) -> Simultaneous | None:
-        """Returns what an m-op has in common with others."""
         key = placement.partial
         if key is None:
             return None
@@ -502,30 +472,30 @@ class Kernel:
     # ------------------------------------------------------------ running
 
     def run(self, events: Mapping[str, Columns], until: int) -> list[Results]:
-        """Runs an interval as a whole: `events` has the events of all streams with t1 before `until`, from the last
-        `until` on, sorted by t1. A stream that is not there had none. Returns the results."""
+        """Runs a whole interval and returns its results. `events` has, by stream and sorted by t1, the events from the
+        last `until` up to before this one; missing streams are empty."""
         self.begin(until)
         found = self.feed(events)
         return found + self.end()
 
     @property
     def exceeded(self) -> Mapping[int, Excess]:
-        """The statements that have exceeded a limit, which have no results from then on, until they are removed."""
+        """Statements that exceeded a limit. They have no results until they are removed."""
         return self._exceeded
 
     def begin(self, until: int) -> None:
-        """Begins an interval, which ends before `until`."""
+        """Begins an interval that ends before `until`."""
         self._settle()
         self._until, self._order, self._due = until, list(self.plan), None
         self._flows, self._ran = {}, set()
 
     def feed(self, events: Mapping[str, Columns]) -> list[Results]:
-        """Takes all events of some streams in this interval. Returns the results of all statements that no longer
-        depend on a stream that is lacking."""
+        """Takes all events of some streams in this interval. Returns the results of statements whose streams are
+        complete."""
         return self._advance(events, last=False)
 
     def end(self) -> list[Results]:
-        """Ends the interval: streams that are lacking had no events. Returns the results of what depends on them."""
+        """Ends the interval: missing streams had no events. Returns the remaining results."""
         found = self._advance({}, last=True)
         self._flows, self._order = {}, []
         for shared in self._shared.values():
@@ -561,7 +531,6 @@ class Kernel:
         return seen
 
     def _exceed(self, mop: MOp, rows: Mapping[int, Excess]) -> None:
-        """Follows that rows exceed a limit."""
         for statement, row in zip(*self.statements.of_rows(mop.number, np.array(sorted(rows), np.int64)), strict=True):
             self._exceeded[statement] = min(self._exceeded.get(statement, rows[row]), rows[row])
 
@@ -570,7 +539,6 @@ class Kernel:
         return [Results(mop.schema, read)] if len(read) else []
 
     def _read(self, flow: Flow, readers: RowReaders) -> Flow:
-        """Returns events of rows as those of the statements that read them."""
         ids = self.statements.ids
         all_see = self.statements.newest < int(flow.events.t0.min())
         if all_see and flow.stretches is not None and not self._exceeded:
@@ -592,7 +560,6 @@ class Kernel:
         return Flow(flow.events, at[seen], ids[slots[seen]])
 
     def _before_excess(self, statements: Ints, times: Ints) -> Mask:
-        """Returns which results of these times come before their statements exceed a limit, if they do."""
         over = np.array(sorted(self._exceeded), np.int64)
         ends = np.array([self._exceeded[one].time for one in over.tolist()], np.int64)
         place = np.minimum(np.searchsorted(over, statements), len(over) - 1)
@@ -602,24 +569,20 @@ class Kernel:
     # ------------------------------------------------------------ upkeep
 
     def state(self) -> dict[str, pa.Table]:
-        """Returns what waits, as tables by name. Between intervals only."""
+        """Returns the state as tables by name. Between intervals only."""
         self._settle()
         return save(self.plan, self._operators)
 
     def restore(self, state: Mapping[str, pa.Table]) -> None:
-        """Takes over what waited for statements that are here too, whatever their numbers, in a kernel or in the parts
-        of one.
-
-        Raises:
-            ValueError: if another version has saved it.
-        """
+        """Restores the state of statements that exist here, whatever their numbers, from a kernel or its parts. Raises
+        ValueError for another version."""
         self._settle()
         self._due = None
         for one in states(state):
             restore(self.plan, self._operators, one)
 
     def forget(self) -> None:
-        """Forgets all that waits. Between intervals only."""
+        """Drops all state. Between intervals only."""
         self._settle()
         self._due = None
         self._operators.clear()
@@ -628,23 +591,23 @@ class Kernel:
             operator.add_rows(self.plan.mops[number].rows.numbers())
 
     def names(self) -> dict[int, str]:
-        """Returns the names of the m-ops in a state, by their numbers."""
+        """Returns the names of the m-ops in a state, by number."""
         self._settle()
         keys = SnapshotKeys(self.plan)
         return {mop.number: keys.name(mop) for mop in self.plan}
 
     def parts(self) -> Iterable[Ints]:
-        """Returns the numbers of all events that something which waits was made of, for `Lineage.keep`."""
+        """Returns the numbers of all events that the state refers to, for `Lineage.keep`."""
         return parts(self._operators)
 
     def instances(self) -> tuple[Ints, Ints]:
-        """Returns statements and how many instances wait for each; those for several count for each."""
+        """Returns statements and their numbers of waiting instances; shared ones count for each."""
         self._settle()
         return self.statements.sums({number: one.waiting() for number, one in self._operators.items()})
 
     def due(self) -> int | None:
-        """Returns a time: no statement has a result with t1 before it without another event. None if nothing waits for
-        time alone. Between intervals only."""
+        """Returns the time before which no statement has a result without another event, None if nothing waits for time
+        alone. Between intervals only."""
         if self._due is None:
             times = map(due, self._operators.values())
             self._due = (min((time for time in times if time is not None), default=None),)

@@ -1,10 +1,6 @@
-"""Numbers of events: what the parts of an event are, as long as anything refers to them.
-
-An event of a document is its stream, the document, and nodes. An event that statements PUBLISH is composed: a digest
-that tells it from others, and the numbers of its own parts. The events that an aggregate is of are one part together.
-
-Numbered events as columns: blocks of those of one stream and kind.
-"""
+"""Lineage: numbers events and records what they were made of, in columnar blocks by stream and kind. An event of a
+document is its stream, docid and nodes. A PUBLISHed event is composed: a digest and the numbers of its parts. The
+events of an aggregate are a set, which is one part. Numbers live as long as something refers to them."""
 
 from __future__ import annotations
 
@@ -22,8 +18,7 @@ from pattern_stage.columns import SetRanges, number_distinct, spread
 
 @dataclass(frozen=True, slots=True)
 class LineageBlock:
-    """Events of one stream and of one kind, whose numbers ascend. `refers` has as many columns as
-    one of them needs, -1 where another needs fewer."""
+    """Events of one stream and kind, by ascending number. `refers` is padded with -1."""
 
     stream: str
     numbers: Ints
@@ -33,7 +28,6 @@ class LineageBlock:
     refers: Ints
 
     def take(self, places: Ints) -> LineageBlock:
-        """Returns the events at these places."""
         return replace(
             self,
             numbers=self.numbers[places],
@@ -45,7 +39,7 @@ class LineageBlock:
 
 
 def merge_blocks(blocks: Iterable[LineageBlock]) -> list[LineageBlock]:
-    """Returns blocks with one for each kind: those of one stream and width."""
+    """Merges blocks of one stream and width."""
     kinds: dict[tuple[str, int, int], list[LineageBlock]] = {}
     for block in blocks:
         kinds.setdefault((block.stream, min(int(block.docids[0]), 0), block.refers.shape[1]), []).append(block)
@@ -64,10 +58,10 @@ def _joined(parts: Sequence[LineageBlock]) -> LineageBlock:
 
 
 COMPOSED, TOGETHER = -1, -2
-"""The docids of an event that is composed of others, and of a set of events that are one part."""
+"""The docids of composed events and of sets of events."""
 
 DIGEST_NUMBERS = 2
-"""How many numbers a digest of 16 bytes is."""
+"""Number of int64s in a digest of 16 bytes."""
 
 LINEAGE = pa.schema(
     [
@@ -79,22 +73,21 @@ LINEAGE = pa.schema(
         ("refers", pa.list_(pa.int64())),
     ]
 )
-"""Numbered events as a table. `refers` has the ids of nodes; or, if it is composed, its digest and its parts; or the
-members of a set."""
+"""Numbered events. `refers` has node ids; or a composed event's digest and parts; or a set's members."""
 
 DocumentIds = Callable[[Collection[int]], Mapping[int, Any]]
-"""Returns what documents are called, given their docids: by which they are in order, the same in every store."""
+"""Returns sortable ids of documents, the same in every store, by docid."""
 
 
 def same_ids(docids: Collection[int]) -> Mapping[int, Any]:
-    """Documents are called by their docids."""
+    """Uses docids as document ids."""
     return dict(zip(docids, docids, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
 class EventOrigin:
-    """What a number stands for: an event of a document, with the ids of its nodes, the root first; or, if `docid` is
-    COMPOSED, an event with a `digest`, made of the events numbered `parts`; or, if it is TOGETHER, the set of these."""
+    """What a number stands for: an event of document `docid`, with node ids, root first; for COMPOSED, a `digest` and
+    `parts`; for TOGETHER, the set of `parts`."""
 
     stream: str
     docid: int
@@ -106,16 +99,16 @@ class EventOrigin:
 
 
 class Lineage:
-    """Numbers events. `next` is the next number, and `document_ids` says what documents are called."""
+    """Numbers events. `next` is the next number; `document_ids` gives the ids of documents."""
 
     def __init__(self, next: int = 0, document_ids: DocumentIds = same_ids) -> None:
         self.next, self.document_ids = next, document_ids
         self._kept_blocks: list[LineageBlock] = []
-        """One for each kind of event that was kept, by `_merged`."""
+        """One block per kind of event that was kept, by `_merged`."""
         self._recent: list[LineageBlock] = []
-        """Those since then. The numbers of one come before those of the next."""
+        """Blocks since then, in ascending order of numbers."""
         self._ranges = SetRanges()
-        """Since then, too."""
+        """Sets since then."""
         self._size = self._kept = 0
         self._sets: dict[bytes, int] = {}
 
@@ -129,18 +122,15 @@ class Lineage:
         return self._add(stream, docids, t0, t1, nodes)
 
     def composed(self, stream: str, digests: Iterable[bytes], t0: Ints, t1: Ints, parts: Ints) -> Ints:
-        """Numbers events that are composed of others, whose numbers `parts` has, -1 for none. A digest has 16 bytes."""
+        """Numbers composed events; `parts` has their parts, -1 for none. A digest has 16 bytes."""
         numbers = np.frombuffer(b"".join(digests), np.int64).reshape(-1, DIGEST_NUMBERS)
         docids = np.full(len(t0), COMPOSED, np.int64)
         return self._add(stream, docids, t0, t1, np.concatenate([numbers, parts], axis=1))
 
     def together(self, parts: Ints, groups: Ints) -> Ints:
-        """Returns a number for each group: that of the set of events that are parts of its rows.
-
-        Rows of `parts` are sorted by group, and `groups` counts from 0 without gaps. A set among the parts stands for
-        its members. Equal sets have equal numbers,
-        until `begin`; the number of a set of one event is that event's.
-        """
+        """Returns a number for each group: that of the set of its rows' parts. Rows of `parts` are sorted by group;
+        `groups` counts from 0 without gaps. Sets among the parts stand for their members. Until `begin`, equal sets
+        have equal numbers; a set of one event has that event's number."""
         group, member = self._flat(np.repeat(groups, parts.shape[1]), parts.ravel())
         order = np.lexsort((member, group))
         group, member = group[order], member[order]
@@ -163,9 +153,8 @@ class Lineage:
         return numbers
 
     def ranges(self, members: Ints, begins: Ints, ends: Ints) -> Ints:
-        """Returns the numbers of sets: of the members, which are distinct events and no sets, between these places.
-        They are listed only as far as somebody asks for them. Equal sets may have several numbers, but for a set of one
-        event: its number is that event's."""
+        """Numbers sets `members[begins:ends]` of distinct events, not sets, listed only on demand. Equal sets may have
+        several numbers, but a set of one event has that event's."""
         many = np.flatnonzero(ends - begins > 1)
         numbers: Ints = members[begins]
         if len(many):
@@ -176,13 +165,11 @@ class Lineage:
         return numbers
 
     def _add_sets(self, members: Ints, starts: Ints, counts: Ints) -> None:
-        """Numbers sets, ranges of these members, the small ones first."""
         for begin, end, t0, t1, refers in self._columns(members, starts, counts):
             self._add("", np.full(end - begin, TOGETHER, np.int64), t0, t1, refers)
 
     def _columns(self, members: Ints, starts: Ints, counts: Ints) -> Iterator[tuple[int, int, Ints, Ints, Ints]]:
-        """Yields ranges of these members, the small ones first, as columns: from which one to which one, their times,
-        and their members."""
+        """Yields ranges of members, small ones first, as columns: first, last, times, and members."""
         sizes = np.frexp(counts - 1.0)[1]  # no set is more than twice as long as another of its block
         bounds = [0, *(np.flatnonzero(np.diff(sizes)) + 1).tolist(), len(counts)]
         for begin, end in pairwise(bounds):
@@ -197,7 +184,6 @@ class Lineage:
             yield begin, end, t0, t1, refers
 
     def _listed(self, numbers: Ints) -> Iterator[LineageBlock]:
-        """Yields the sets with these sorted numbers that `ranges` has numbered."""
         members, counts = self._ranges.listed(numbers)
         order = np.argsort(counts, kind="stable")
         starts = np.cumsum(counts) - counts
@@ -207,7 +193,6 @@ class Lineage:
             yield block.take(np.argsort(here))
 
     def _flat(self, groups: Ints, members: Ints) -> tuple[Ints, Ints]:
-        """Returns members of groups with the members of sets in place of the sets."""
         for block, places in self._places(distinct(members)):
             if block.docids[0] == TOGETHER:
                 sets = block.numbers[places]
@@ -219,7 +204,7 @@ class Lineage:
         return groups, members
 
     def begin(self) -> None:
-        """Begins an interval: no set of events in it can be equal to one before."""
+        """Begins an interval; its sets never equal earlier ones."""
         self._sets.clear()
 
     def _add(self, stream: str, docids: Ints, t0: Ints, t1: Ints, refers: Ints) -> Ints:
@@ -233,7 +218,7 @@ class Lineage:
     # ------------------------------------------------------------ looking up
 
     def origins(self, numbers: Ints) -> dict[int, EventOrigin]:
-        """Returns what numbers stand for. -1 is left out."""
+        """Returns what numbers stand for, without -1."""
         found: dict[int, EventOrigin] = {}
         for block, places in self._places(distinct(numbers.ravel())):
             columns = block.numbers, block.docids, block.t0, block.t1, block.refers
@@ -265,7 +250,7 @@ class Lineage:
         return t0[at], t1[at]
 
     def with_parts(self, numbers: Iterable[Ints]) -> Ints:
-        """Returns numbers and those of all events behind them, distinct and sorted."""
+        """Returns these numbers and those of all events behind them, distinct and sorted."""
         found = waiting = distinct(np.concatenate([np.zeros(0, np.int64), *(part.ravel() for part in numbers)]))
         while len(waiting):
             behind = [
@@ -301,7 +286,7 @@ class Lineage:
             yield block, np.searchsorted(block.numbers, numbers[begin:end])
 
     def oldest(self) -> int | None:
-        """Returns the least t0 of all events; None if there are none."""
+        """Returns the least t0 of all events; None without events."""
         return min((int(block.t0.min()) for block in self._blocks()), default=None)
 
     def _blocks(self) -> list[LineageBlock]:
@@ -311,11 +296,11 @@ class Lineage:
 
     @property
     def crowded(self) -> bool:
-        """Whether there are so many more events than were kept last that it is time to `keep` those in use."""
+        """Whether the number of events has grown enough since the last `keep` to call it again."""
         return self._size > 2 * self._kept + 10_000
 
     def keep(self, used: Iterable[Ints]) -> None:
-        """Forgets all events but those whose numbers are in `used`, and those behind them. Numbers are not reused."""
+        """Drops all events except `used` and those behind them. Numbers are not reused."""
         kept = self.with_parts(used)
         self._kept_blocks = merge_blocks([block.take(places) for block, places in self._places(kept)])
         self._recent = []
@@ -327,12 +312,11 @@ class Lineage:
         return _table([*self._blocks(), *self._listed(self._ranges.numbers())])
 
     def rows(self, used: Iterable[Ints]) -> pa.Table:
-        """Returns the events whose numbers are in `used`, and those behind them, as rows of LINEAGE."""
+        """Returns the events `used` and those behind them as rows of LINEAGE."""
         return _table(block.take(places) for block, places in self._places(self.with_parts(used)))
 
     def restore(self, rows: pa.Table) -> None:
-        """Adds events as they were numbered before: rows of LINEAGE, in any order, with numbers that it does not
-        have."""
+        """Adds events with their former numbers: rows of LINEAGE, in any order, with unused numbers."""
         if not len(rows):
             return
         rows = pa.concat_tables([self.table(), rows]).sort_by("number").combine_chunks()

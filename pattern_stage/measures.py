@@ -1,12 +1,7 @@
-"""What the aggregates of AGGREGATE are computed from: for each event, or for several that were merged, some numbers.
-
-Makes one row of those that are alike, with aggregates of their values: counts, least and greatest values, and exact
-sums. What is merged in steps, in whatever order, is what is merged at once.
-
-Which rows of AGGREGATE keep their events together: those of one class over one input, whatever OVER and since.
-
-The events in the windows of AGGREGATE, in columns.
-"""
+"""Measures: the numbers per event from which AGGREGATE computes its aggregates, and the windows that hold them.
+Simultaneous events that are alike merge into one row with counts, least and greatest values, and exact sums; merging is
+associative, so its order does not matter. Rows of one class over one input share stored events, whatever their OVER and
+since."""
 
 from __future__ import annotations
 
@@ -28,12 +23,12 @@ from pattern_stage.windows import counts_in, sums_in
 from xscl.algebra.events import Aggregate, Aggregated, AggregateName, Function, Schema, Value
 
 MergeKind = Literal["count", "sum", "min", "max"]
-"""How values of a column are merged. NaN is no value. A count is always there."""
+"""How values of a column are merged, without NaN. Counts are never NaN."""
 
 
 class Merged(NamedTuple):
-    """Rows that were merged: of each the place of the first one that it is made of, and its values; and for each of the
-    rows before the first one that it is in. The first row of several ones for the same has the counts."""
+    """Merged rows: for each, the place of its first source row and its values; and for each source row its first merged
+    row. Of several merged rows for one key, the first has the counts."""
 
     firsts: Ints
     columns: list[Floats]
@@ -41,11 +36,8 @@ class Merged(NamedTuple):
 
 
 def merge_rows_by_key(keys: Sequence[Ints], columns: Sequence[Column], kinds: Sequence[MergeKind]) -> Merged:
-    """Merges the rows that have equal keys.
-
-    A sum may be no double. It is the exact sum of the values of several rows then: of the double that is nearest to it,
-    the one that is nearest to the rest, and so on.
-    """
+    """Merges rows with equal keys. A sum that is no double is the exact sum of several rows' values: the nearest
+    double, the one nearest to the rest, and so on."""
     heads, of = number_distinct(keys)
     if len(heads) == len(of):
         return Merged(heads, [column.astype(np.float64, copy=False) for column in columns], of)
@@ -78,8 +70,9 @@ def merge_rows_by_key(keys: Sequence[Ints], columns: Sequence[Column], kinds: Se
 
 
 def addends(numbers: Floats, starts: Ints, ends: Ints) -> list[Floats]:
-    """Returns doubles whose exact sum is that of the numbers of each range, without NaNs: for each range one in the
-    first array, if there is any number, and as few as possible in the others, where NaN is none. No range is empty.
+    """Returns doubles whose exact sum is that of the numbers of each non-empty range, without NaN.
+
+    The first array has one for each range with any number; the others, as few as possible, are padded with NaN.
 
     >>> [part.tolist() for part in addends(np.array([1e16, 1.0, 0.5, 0.25]), np.array([0, 2]), np.array([2, 4]))]
     [[1e+16, 0.75], [1.0, nan]]
@@ -117,7 +110,6 @@ def addends(numbers: Floats, starts: Ints, ends: Ints) -> list[Floats]:
 
 
 def _huge(numbers: Floats) -> list[float]:
-    """The same for numbers whose sum is greater than any double."""
     total = sum(map(Fraction, numbers[~np.isnan(numbers)].tolist()), Fraction(0))
     found: list[float] = []
     while total:
@@ -131,20 +123,18 @@ def _huge(numbers: Floats) -> list[float]:
 
 
 class Measure(NamedTuple):
-    """What is kept of an argument: whether it is `known`, as a number; a number that is merged in a way; or the `value`
-    as it is, which cannot be merged."""
+    """A stored measure of an argument: whether it is `known`, as a number; a merged number; or its `value`."""
 
     what: Literal["known", "sum", "min", "max", "value"]
     of: Value
 
     @property
     def is_text(self) -> bool:
-        """Whether its column is one of texts."""
         return self.what == "value" and value_kind(self.of) == "string"
 
     @property
     def kind(self) -> MergeKind:
-        """How its column is merged."""
+        """The merge of its column."""
         assert self.what != "value"
         return "count" if self.what == "known" else self.what
 
@@ -157,7 +147,7 @@ class AggregateItem(NamedTuple):
 
 
 def measures_of(one: Aggregated) -> tuple[Measure, ...]:
-    """Returns what an aggregate is computed from; count() of nothing but how many events there are."""
+    """Returns the measures of an aggregate; a bare count() has none."""
     match one.name:
         case "count":
             return tuple(Measure("known", argument) for argument in one.args)
@@ -174,7 +164,6 @@ def _number(value: Value) -> Value:
 
 
 def compile_measure(measure: Measure, schema: Schema, texts: Texts) -> Callable[[Pairs], Column]:
-    """Returns a function that computes a measure of events."""
     value = compile_value(measure.of, schema, None, texts)
     return lambda pairs: _as_measure(measure, value(pairs))
 
@@ -187,7 +176,7 @@ def _as_measure(measure: Measure, values: Column) -> Column:
 
 
 def kept_before(definition: Aggregate) -> list[bool]:
-    """Returns which columns are of texts where a state has the arguments of the aggregates, as it once had."""
+    """Returns which argument columns are texts in states of the older format."""
     return [value_kind(argument) == "string" for _, one in definition.items for argument in _arguments(one)]
 
 
@@ -210,8 +199,8 @@ def _arguments(one: Aggregated) -> tuple[Value, ...]:
 def computed(
     item: AggregateItem, columns: Sequence[Column], totals: Sequence[Ints], starts: Ints, ends: Ints, texts: Texts
 ) -> Column:
-    """Returns an aggregate of ranges of rows, none of them empty. `totals` has the running sums of how many events the
-    rows stand for, and then those of each column of counts, from 0 on."""
+    """Returns an aggregate of non-empty ranges of rows. `totals` are running sums from 0: of the events per row, then
+    of each count column."""
     at = item.places
     if item.name == "count":
         total = totals[at[0] + 1 if at else 0]
@@ -224,7 +213,7 @@ def computed(
 
 
 def totals_of(weights: Ints, columns: Sequence[Column], measures: Sequence[Measure]) -> list[Ints]:
-    """Returns the `totals` of rows; nothing for what is no count."""
+    """Returns the `totals` of rows; empty for measures that are no counts."""
     none = np.zeros(0, np.int64)
     found = [np.append(0, np.cumsum(weights))]
     for column, measure in zip(columns, measures, strict=True):
@@ -234,23 +223,22 @@ def totals_of(weights: Ints, columns: Sequence[Column], measures: Sequence[Measu
 
 
 class WindowGroups:
-    """Groups of rows. The rows of a group that have one OVER are a span."""
+    """Groups of rows; the rows of a group with equal OVER are a span."""
 
     def __init__(self, rows: RowVectors) -> None:
         self._rows = rows
         self.groups = RowReaders()
-        """The groups that read a row of the input."""
+        """Groups by input row."""
         self.spans = RowReaders()
-        """The spans of a group."""
+        """Spans by group."""
         self.members = RowReaders()
-        """The rows of a span."""
+        """Rows by span."""
         self.of_row = np.full(16, -1, np.int64)
         """The group of each row."""
         self.within = np.zeros(16, np.int64)
         """The greatest OVER of each group."""
         self.class_of = np.zeros(16, np.int64)
         self.over = np.zeros(16, np.int64)
-        """The OVER of each span."""
         self._numbers: dict[tuple[int, int], int] = {}
         self._keys: dict[int, tuple[int, int]] = {}
         self._spans: dict[int, dict[int, int]] = {}
@@ -259,7 +247,6 @@ class WindowGroups:
         self._span_of_row = np.full(16, -1, np.int64)
 
     def add(self, new: Ints, classes: Ints) -> None:
-        """Takes in rows, with their classes."""
         rows = self._rows
         self.of_row = grow_array(self.of_row, int(new.max(initial=-1)) + 1, -1)
         self._span_of_row = grow_array(self._span_of_row, len(self.of_row), -1)
@@ -273,7 +260,7 @@ class WindowGroups:
         self.members.add(new, self._span_of_row[new])
 
     def remove(self, gone: Ints) -> Ints:
-        """Forgets rows; returns the groups that have none left."""
+        """Removes rows; returns the groups left empty."""
         self.members.remove(gone)
         spans = self._span_of_row[gone]
         np.subtract.at(self._sizes, spans, 1)
@@ -321,7 +308,7 @@ class WindowGroups:
 
 @dataclass(frozen=True, slots=True)
 class WindowRows:
-    """What is kept of events: their row, t1, how many events it stands for, and some values."""
+    """Stored events: row, t1, number of events, and some values."""
 
     rows: Ints
     times: Ints
@@ -330,22 +317,21 @@ class WindowRows:
 
 
 class WindowStore:
-    """What windows hold. An interval looks at all marks, and takes the events of the groups that it is about."""
+    """The events in windows. An interval scans all marks, and reads the events of its groups."""
 
     def __init__(self, are_texts: Sequence[bool]) -> None:
         self.counts = np.zeros(16, np.int64)
-        """How many events there are of each row."""
+        """Number of events of each row."""
         self._slots = Slots()
         self._alive = np.zeros(16, np.bool_)
         self._rows, self._times, self._weights, self._marks = (np.zeros(16, np.int64) for _ in range(4))
         self._columns: list[Column] = [np.zeros(16, np.int64) if text else np.zeros(16) for text in are_texts]
 
     def all(self) -> WindowRows:
-        """Returns all events."""
         return self._take(np.flatnonzero(self._alive[: self._slots.end]))
 
     def touched(self, rows: Ints, by: Sequence[Column]) -> WindowRows:
-        """Returns the events of these groups, each a row and values of BY, and perhaps a few more."""
+        """Returns the events of these groups, by row and values of BY, and perhaps a few more."""
         marks = _marks(rows, by)
         table = np.zeros(1 << max(10, int(8 * len(marks)).bit_length()), np.bool_)
         table[marks & (len(table) - 1)] = True
@@ -353,7 +339,6 @@ class WindowStore:
         return self._take(np.flatnonzero(table[self._marks[:end] & (len(table) - 1)] & self._alive[:end]))
 
     def add(self, rows: Ints, times: Ints, weights: Ints, columns: Sequence[Column], by: Sequence[Column]) -> None:
-        """Adds events, or what stands for so many of them."""
         places = self._slots.take(len(rows))
         if self._slots.end > len(self._alive):
             self._grow(self._slots.end)
@@ -365,13 +350,12 @@ class WindowStore:
         np.add.at(self.counts, rows, weights)
 
     def expire(self, over: Ints, until: int) -> None:
-        """Forgets what is in no window that ends at `until` or later. `over` has the length of each row's."""
+        """Drops events in no window that ends at `until` or later; `over` is by row."""
         end = self._slots.end
         alive = self._alive[:end]
         self._drop(np.flatnonzero((self._times[:end] + over[self._rows[:end]] <= until) & alive))
 
     def remove_rows(self, gone: Ints) -> None:
-        """Forgets the events of rows."""
         end = self._slots.end
         self._drop(np.flatnonzero(np.isin(self._rows[:end], gone) & self._alive[:end]))
 

@@ -1,19 +1,8 @@
-"""What an m-op is at run time: an operator of many statements at once, each of them one of its rows.
-
-Runs NEXT, FOLD or AGGREGATE within limits: it is told in which epoch which row exceeds one.
-
-An interval is run as a whole if it is certain that no row exceeds a limit in it. Else it is cut in two, down to single
-epochs, after each of which what waits is counted: the events of an epoch all come at once, however intervals are cut,
-so nothing else depends on these.
-
-Limits of what one statement may take: how much may wait for it, and how many results it may have at one time.
-
-An m-op counts for each of its rows, epoch by epoch, so that nothing depends on how events are cut into intervals. As
-soon as it is certain that a row exceeds a limit, the m-op says so, drops what it has for the row, and makes no more: so
-the memory is not taken. All statements that the row is of have no results from that epoch on.
-
-How much an operator may make of an interval, before it gives up and is asked for a part of it.
-"""
+"""The protocol of m-ops: an operator of many statements at once, each of them one of its rows; with limits per row. A
+limit bounds what may wait for a row, or what it finds in an epoch, that is, at one time. A row that exceeds one is
+reported with the epoch and dropped before the memory is taken; its statements have no results from then on. An interval
+runs as a whole if no row can exceed a limit in it, else it is halved, down to single epochs: since the events of an
+epoch arrive together, results do not depend on how intervals are cut."""
 
 from __future__ import annotations
 
@@ -31,20 +20,19 @@ from pattern_stage.lineage import DocumentIds, EventOrigin
 from pattern_stage.plan import NO_BOUND
 
 LimitName = Literal["matches", "partial"]
-"""What a limit is on: what is found in an epoch, or what waits after one. The first counts if both are exceeded."""
+"""The limit: on results in an epoch, or on what waits after one. `matches` counts first if both are exceeded."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowLimits:
-    """Limits of a row of an m-op. `partial` bounds what waits for it after an epoch: instances, events, and ways from
-    one to the next. `matches` bounds what it finds in an epoch, before HAVING and late negations are asked."""
+    """Limits of a row. `partial` bounds instances, events and links that wait after an epoch; `matches` the results of
+    an epoch, before HAVING and late negations."""
 
     partial: int = NO_BOUND
     matches: int = NO_BOUND
 
 
 NO_LIMITS = RowLimits()
-"""Whatever is asked."""
 
 
 class Excess(NamedTuple):
@@ -55,150 +43,132 @@ class Excess(NamedTuple):
 
 
 class Meter:
-    """What an m-op counts with: the limits, and which rows have exceeded one since they were last taken."""
+    """The limits of an m-op, and the rows that exceeded one since last taken."""
 
     def __init__(self, limits: RowLimits = NO_LIMITS) -> None:
         self.limits = limits
         self._exceeded: dict[int, Excess] = {}
 
     def tell(self, rows: Ints, time: int, bound: LimitName) -> None:
-        """Says that rows exceed a limit in an epoch. If they do so more than once, the first time counts."""
+        """Reports rows that exceed a limit in an epoch; the first report counts."""
         for row in rows.tolist():
             self._exceeded[row] = min(self._exceeded.get(row, Excess(time, bound)), Excess(time, bound))
 
     def taken(self) -> dict[int, Excess]:
-        """Returns the rows that have exceeded a limit, and forgets them."""
+        """Returns and clears the rows that exceeded a limit."""
         found, self._exceeded = self._exceeded, {}
         return found
 
 
 Renumber = Callable[[Ints], Ints]
-"""The rows of today for rows as they were numbered when a state was saved; -1 for one that is gone."""
+"""Maps row numbers of a saved state to current ones, -1 for removed rows."""
 
 
 class RowVectors(Protocol):
-    """The rows of an m-op: for each a vector, no two of which are equal.
-
-    Columns may be longer than there are rows, and grow. An m-op with one input has 0 as `right` of every row.
-    """
+    """The rows of an m-op: distinct vectors. Columns may be longer, and grow. With one input, `right` is 0."""
 
     @property
-    def left(self) -> Ints:
-        """The rows of the left input, or of the only one."""
+    def left(self) -> Ints: ...
 
     @property
-    def right(self) -> Ints:
-        """The rows of the right input."""
+    def right(self) -> Ints: ...
 
     @property
     def shape(self) -> Ints:
-        """Which of the m-op's definitions each row has."""
+        """The index of each row's definition."""
 
     @property
     def within(self) -> Ints:
-        """The WITHIN of NEXT and FOLD and the OVER of AGGREGATE in microseconds; NO_BOUND for none. It may grow."""
+        """WITHIN of NEXT and FOLD, or OVER of AGGREGATE, in microseconds; NO_BOUND for none. May grow."""
 
     @property
     def apart(self) -> Ints:
-        """Of AGGREGATE since when each row sees events: those whose first part ends after that."""
+        """For AGGREGATE, the time after which the first part of visible events ends."""
 
     @property
     def parameters(self) -> tuple[Column, ...]:
-        """The values of the parameters. A shape that has fewer than the m-op leaves the others NULL."""
+        """The parameter values. Shapes with fewer than the m-op have NULL for the others."""
 
 
 class Index(Protocol):
-    """Finds which targets an event satisfies. It is a `pattern_stage.index.StaticIndex`."""
+    """Finds the targets that an event satisfies; see `pattern_stage.index.StaticIndex`."""
 
     def add(self, targets: Ints, clauses: Clauses, parameters: tuple[Column, ...]) -> None:
-        """Adds targets of one shape, with the parameters of each."""
+        """Adds targets of one shape with their parameters."""
 
     def settle(self) -> None:
-        """Says that all have been added that come before the next events."""
+        """Called once all targets for the next events are added."""
 
-    def remove(self, targets: Ints) -> None:
-        """Forgets targets."""
+    def remove(self, targets: Ints) -> None: ...
 
     def hits(self, events: Columns, active: Mask | None = None) -> tuple[Ints, Ints]:
-        """Returns places of events and targets that they satisfy, sorted by place, then by target."""
+        """Returns places of events and the targets that they satisfy, sorted by place, then target."""
 
     def used(self) -> Iterable[Ints]:
-        """Returns the codes of the texts that it holds."""
+        """Returns the codes of its texts."""
 
 
 class SetNumbering(Protocol):
-    """Gives numbers to what events were made of."""
+    """Numbers sets of events."""
 
     def together(self, parts: Ints, groups: Ints) -> Ints:
-        """Returns a number for each group: that of the set of events that are parts of its rows.
+        """Returns a number for each group: that of the set of its rows' parts. Rows of `parts` are sorted by group,
+        `groups` counts from 0 without gaps, and equal sets have equal numbers."""
 
-        Rows of `parts` are sorted by group, `groups` counts from 0 without gaps, and equal sets have equal numbers.
-        """
-
-    def ends(self, numbers: Ints) -> Ints:
-        """Returns the t1 of the events with these numbers."""
+    def ends(self, numbers: Ints) -> Ints: ...
 
 
 class OriginLookup(SetNumbering, Protocol):
-    """Knows the events that numbers stand for, too: it is a `pattern_stage.lineage.Lineage`."""
+    """Also resolves numbers of events; see `pattern_stage.lineage.Lineage`."""
 
     def ranges(self, members: Ints, begins: Ints, ends: Ints) -> Ints:
-        """Returns the numbers of the sets of the members between these places, which are not listed unless somebody
-        asks for them. Equal sets may have several numbers."""
+        """Numbers sets `members[begins:ends]`, listed only on demand. Equal sets may have several numbers."""
 
-    def origins(self, numbers: Ints) -> dict[int, EventOrigin]:
-        """Returns what numbers stand for."""
+    def origins(self, numbers: Ints) -> dict[int, EventOrigin]: ...
 
     @property
-    def document_ids(self) -> DocumentIds:
-        """What documents are called."""
+    def document_ids(self) -> DocumentIds: ...
 
 
 class PatternOp(Protocol):
-    """An m-op. Its result is a function of the events, however they are cut into intervals."""
+    """An m-op. Its results do not depend on how events are cut into intervals."""
 
     def run(self, inputs: Sequence[Flow], until: int) -> Flow:
-        """Returns the results with t1 before `until`, from all events of its inputs from the last `until` to this one.
-
-        Events of an interval all come at once, or simultaneous ones would be torn apart.
-        """
+        """Returns the results with t1 before `until`, given all events of its inputs since the last `until`."""
 
     def add_rows(self, new: Ints) -> None:
-        """Takes in rows that were added. What came before this interval is not for them."""
+        """Adds rows. They do not see events before this interval."""
 
     def remove_rows(self, gone: Ints) -> None:
-        """Forgets rows and all that waits for them. Their numbers may then be given to others."""
+        """Removes rows and their state. Their numbers may be reused."""
 
     def waiting(self) -> Ints:
-        """Returns how many instances wait for each row. Rows past the end have none."""
+        """Returns the number of waiting instances of each row. Rows past the end have none."""
 
     def codes(self) -> Iterable[Ints]:
-        """Returns the codes of all texts that it holds, but for those of its rows, for `Texts.keep`."""
+        """Returns the codes of all its texts, except its rows', for `Texts.keep`."""
 
     def parts(self) -> Iterable[Ints]:
-        """Returns the numbers of the events that what waits was made of; -1 for none."""
+        """Returns the numbers of the events behind its state; -1 for none."""
 
     def state(self) -> pa.Table:
-        """Returns what waits. Texts are strings, parts numbers of events, rows as they are numbered now."""
+        """Returns the state: texts as strings, parts as event numbers, rows as numbered now."""
 
     def restore(self, table: pa.Table, renumber: Renumber) -> None:
-        """Takes over a state that was saved, here or in another process, from an m-op of the same definitions."""
+        """Restores a state, perhaps of another process, of an m-op with the same definitions."""
 
 
 Sees = Callable[[int, Ints], Mask]
-"""Which events statements of a row see, given the row and the numbers of the first parts of events."""
+"""Which events a row's statements see, given the row and the numbers of the events' first parts."""
 
 
 def sees_all(row: int, firsts: Ints) -> Mask:
-    """Says that all events are seen."""
     return np.ones(len(firsts), np.bool_)
 
 
 class Crowded(Exception):
-    """There was no room for what an operator would have made. It has changed nothing.
-
-    `rows` are those that had too many results already, if the interval was one epoch.
-    """
+    """An operator ran out of room; its state is unchanged. `rows` are those with too many results already, if the
+    interval was one epoch."""
 
     def __init__(self, rows: Ints | None = None) -> None:
         super().__init__("too much is made of an interval")
@@ -207,11 +177,8 @@ class Crowded(Exception):
 
 @dataclass(slots=True)
 class Room:
-    """What an operator may make of an interval: so many instances that may wait, and so many results.
-
-    `epoch` is the time of all events if it is the same, and `most` how many results a row may then have, of those that
-    it sees.
-    """
+    """Bounds an operator in an interval: instances that may wait, and results. `epoch` is the common time of all
+    events, if any; `most` the maximum number of visible results of a row in it."""
 
     waiting: int = NO_BOUND
     found: int = NO_BOUND
@@ -221,34 +188,32 @@ class Room:
 
 
 FOUND = 1 << 22
-"""So many results are made at once before it is looked whether a row has too many."""
+"""Number of results produced between checks of the limit per row."""
 
 
 class Bounded(PatternOp, Protocol):
-    """An operator that can be limited."""
+    """An operator that supports limits."""
 
     def attempt(self, inputs: Sequence[Flow], until: int, room: Room) -> Flow:
-        """Does what `run` does. Raises Crowded if there is not enough room."""
+        """Like `run`. Raises Crowded without enough room."""
 
     def crowded(self, most: int, until: int, sees: Sees) -> Ints:
-        """Returns the rows for which more than so many wait that they see, each in its own window, for what ends at
-        `until` or later."""
+        """Returns the rows with more than `most` visible waiting items, each in its own window, for ends from `until`
+        on."""
 
     def leave(self, rows: Ints) -> None:
-        """Makes no more for rows that are about to be removed, and forgets what waits for them, where that could
-        become more than what comes."""
+        """Stops rows that are about to be removed, and drops state of theirs that could outgrow its input."""
 
 
 class Limited:
-    """An operator within limits, which `meter` has. It is told there which rows exceed them."""
+    """Runs an operator within the limits of `meter`, and reports rows there that exceed them."""
 
     def __init__(self, operator: Bounded, meter: Meter, sees: Sees) -> None:
         self._operator, self._meter, self._sees = operator, meter, sees
         self._spare = 0
-        """So much more can wait before a row could exceed the limit, at least."""
+        """Lower bound of what can still wait before a row could exceed the limit."""
 
     def run(self, inputs: Sequence[Flow], until: int) -> Flow:
-        """Returns the results."""
         found = list(self._parts(inputs, until))
         flow = found[0] if len(found) == 1 else joined_flow(found, found[0])
         self._tell_crowded(flow)
@@ -281,8 +246,7 @@ class Limited:
         return flow
 
     def _epoch(self, inputs: Sequence[Flow], time: int) -> Flow:
-        """Runs an epoch, whatever it takes, and looks what waits after it. As long as no row has too many results,
-        there is room for more."""
+        """Runs one epoch to its end, then counts what waits. Room grows as long as no row has too many results."""
         limits, found = self._meter.limits, FOUND
         while True:
             try:
@@ -303,7 +267,6 @@ class Limited:
             self._operator.leave(rows)
 
     def _tell_crowded(self, flow: Flow) -> None:
-        """Tells rows that have too many results in an epoch."""
         most = self._meter.limits.matches
         if len(flow.events) <= most:
             return
@@ -320,44 +283,35 @@ class Limited:
     # ------------------------------------------------------------ as any operator
 
     def add_rows(self, new: Ints) -> None:
-        """Takes in rows that were added."""
         self._operator.add_rows(new)
 
     def remove_rows(self, gone: Ints) -> None:
-        """Forgets rows and all that waits for them."""
         self._operator.remove_rows(gone)
 
     def waiting(self) -> Ints:
-        """Returns how many instances wait for each row."""
         return self._operator.waiting()
 
     def codes(self) -> Iterable[Ints]:
-        """Returns the codes of all texts that it holds."""
         return self._operator.codes()
 
     def parts(self) -> Iterable[Ints]:
-        """Returns the numbers of the events that what waits was made of."""
         return self._operator.parts()
 
     def state(self) -> pa.Table:
-        """Returns what waits."""
         return self._operator.state()
 
     def restore(self, table: pa.Table, renumber: Renumber) -> None:
-        """Takes over a state that was saved."""
         self._operator.restore(table, renumber)
         self._spare = 0
 
 
 def _before(flow: Flow, cut: int) -> Flow:
-    """Returns the part of a flow before a time."""
     events = int(np.searchsorted(flow.events.t1, cut))
     pairs = int(np.searchsorted(flow.at, events))
     return Flow(flow.events.take(np.arange(events)), flow.at[:pairs], flow.rows[:pairs])
 
 
 def _behind(flow: Flow, cut: int) -> Flow:
-    """Returns the part of a flow from a time on."""
     events = int(np.searchsorted(flow.events.t1, cut))
     pairs = int(np.searchsorted(flow.at, events))
     return Flow(flow.events.take(np.arange(events, len(flow.events))), flow.at[pairs:] - events, flow.rows[pairs:])

@@ -1,16 +1,8 @@
-"""The plan of all statements: a DAG of m-ops, and each statement a row of its last one.
-
-Brings statements of many forms into a plan at once: m-op by m-op, inputs first, the rows of all of them together.
-
-Which streams of events a statement reads.
-
-The rows of an m-op: its distinct vectors of left row, right row and parameters, counted.
-
-The m-rules of the optimiser: which operators of statements become one m-op, and which of its rows one.
-
-Each rule is a function of a placement, which says where a node of a normal form goes. They are applied in the order of
-RULES when the first statement of a form comes, so that a plan grows statement by statement as if made at once.
-"""
+"""The plan of all event statements: a DAG of m-ops, in which each statement is a row of its last m-op. An m-op's rows
+are its distinct vectors of left row, right row and parameters, with use counts. The m-rules of the optimiser decide
+which operators become one m-op and which rows one: each is a function of a placement, which says where a node of a
+normal form goes, applied in the order of RULES when the first statement of a form comes; so a plan that grows statement
+by statement equals one built at once. Statements are added m-op by m-op, inputs first, many forms at a time."""
 
 from __future__ import annotations
 
@@ -60,8 +52,6 @@ NO_BOUND = 1 << 62
 
 
 class RowColumns(NamedTuple):
-    """Rows as columns. See `Rows`."""
-
     left: Ints
     right: Ints
     shape: Ints
@@ -71,25 +61,21 @@ class RowColumns(NamedTuple):
     """All columns of the m-op."""
 
     def take(self, places: Ints) -> RowColumns:
-        """Returns the vectors at these places."""
         parameters = tuple(column[places] for column in self.parameters)
         left, right, shape, within, apart = (column[places] for column in self[:5])
         return RowColumns(left, right, shape, within, apart, parameters)
 
     def keys(self) -> list[Ints]:
-        """Returns columns of numbers, which are equal where vectors are."""
+        """Returns integer columns that are equal where vectors are."""
         return [*self[:5], *map(same, self.parameters)]
 
 
 class Rows:
-    """The rows of an m-op, as columns. Equal rows are one row, whose uses are counted.
-
-    `left` and `right` are rows of the inputs, 0 where an input is a source or there is none. `shape` says which of the
-    m-op's definitions a row has, and `parameters` has their columns; those that a definition does not use are NULL.
-    `within` is the greatest DUR of a result, or the OVER of an AGGREGATE, in microseconds. `apart` keeps rows apart
-    that are equal otherwise. Columns are longer than there are rows, and cannot be written to. The number of a row
-    that has gone is given to a new one.
-    """
+    """The rows of an m-op, as columns; equal rows are one, with a use count. `left` and `right` are rows of the inputs,
+    0 for a source or no input. `shape` is the index of a row's definition; `parameters` has the columns of all, NULL
+    where unused. `within` is the greatest DUR of a result, or the OVER of an AGGREGATE, in microseconds. `apart`
+    separates otherwise equal rows. Columns are read-only and longer than there are rows; numbers of removed rows are
+    reused."""
 
     def __init__(self) -> None:
         self.left, self.right, self.shape, self.within, self.apart, self.count = (
@@ -104,14 +90,14 @@ class Rows:
 
     @property
     def end(self) -> int:
-        """One more than the greatest number of a row."""
+        """One past the greatest row number."""
         return self._slots.end
 
     def numbers(self) -> Ints:
         return np.flatnonzero(self.count[: self.end])
 
     def places(self, kinds: Sequence[Kind]) -> list[int]:
-        """Returns columns for the parameters of a definition, making those that it lacks."""
+        """Returns columns for the parameters of a definition, adding missing ones."""
         found: list[int] = []
         for kind in kinds:
             dtype = np.int64 if kind == "string" else np.float64
@@ -123,7 +109,7 @@ class Rows:
         return found
 
     def add(self, vectors: RowColumns) -> tuple[Ints, Ints]:
-        """Counts a use of each of these rows. Returns the number of each, and the numbers that are new."""
+        """Counts a use of each row. Returns row numbers, and the new ones."""
         keys = vectors.keys()
         hashes = _hashes(keys)
         found = self._find(keys, hashes)
@@ -139,15 +125,12 @@ class Rows:
         return found, new
 
     def find(self, vectors: RowColumns) -> Ints:
-        """Returns the number of each of these rows, -1 for one that there is not."""
+        """Returns the number of each row, -1 if absent."""
         keys = vectors.keys()
         return self._find(keys, _hashes(keys))
 
     def remove(self, rows: Ints) -> Ints:
-        """Takes back a use of each of these rows. Returns those that have no more.
-
-        Their columns stay as they are until `free`.
-        """
+        """Drops a use of each row. Returns the unused ones, whose columns stay until `free`."""
         np.subtract.at(self.count, rows, 1)
         gone = distinct(rows[self.count[rows] == 0])
         if len(gone):
@@ -155,7 +138,7 @@ class Rows:
         return gone
 
     def free(self, gone: Ints) -> None:
-        """Lets the numbers of rows that have gone be given to new ones."""
+        """Allows the numbers of removed rows to be reused."""
         self._slots.give(gone)
 
     def _all(self) -> RowColumns:
@@ -188,36 +171,35 @@ def _hashes(keys: Sequence[Ints]) -> Ints:
 
 
 def nulls(dtype: object, count: int) -> Column:
-    """Returns a column of NULLs, of codes or of numbers."""
     return np.full(count, NULL_TEXT, np.int64) if dtype == np.int64 else np.full(count, np.nan)
 
 
 RuleName = Literal["cse", "s_sigma", "s_alpha", "s_window", "channels", "c_alpha"]
 
 RULE_NAMES: tuple[RuleName, ...] = get_args(RuleName)
-"""All rules, in the order in which they are applied. What none applies to runs as it stands."""
+"""All rules in order of application. A node to which none applies runs as it stands."""
 
 MOpKey = tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class NodePlacement:
-    """Where a node of a normal form goes: into the m-op of that key, over these m-ops."""
+    """The place of a node of a normal form: the m-op of a key, over these m-ops."""
 
     definition: Definition
     inputs: tuple[int, ...]
     key: MOpKey
-    """What the nodes of one m-op have in common."""
+    """Identifies the m-op."""
     own_rows: bool = True
-    """Each statement has rows of its own, else equal rows are one."""
+    """Each statement has its own rows; otherwise equal rows are one."""
     own_left: bool = True
-    """Rows that differ in their left rows keep instances of their own."""
+    """Rows with different left rows have their own instances."""
     own_window: bool = True
-    """Rows that differ in their windows keep instances of their own."""
+    """Rows with different windows have their own instances."""
     own_since: bool = True
-    """Rows of AGGREGATE that differ in since when they see events keep windows of their own."""
+    """AGGREGATE rows with different since have their own windows."""
     partial: MOpKey | None = None
-    """What AGGREGATEs have in common that are made of the same partial aggregates; None if it is made of events."""
+    """Identifies shared partial aggregates; None if an AGGREGATE reads events."""
     hashed: bool = False
     """A static index finds the rows that an event satisfies."""
 
@@ -226,13 +208,13 @@ _Rule = Callable[[NodePlacement], NodePlacement]
 
 
 def cse(placement: NodePlacement) -> NodePlacement:
-    """s_;, s_μ and equal operators of all kinds: those on equal inputs are one row, counted (prefix merging)."""
+    """s_;, s_μ and equal operators of all kinds: on equal inputs they are one row, counted (prefix merging)."""
     return replace(placement, own_rows=False)
 
 
 def s_sigma(placement: NodePlacement) -> NodePlacement:
-    """s_σ: all selections of a stream are one m-op, and a static index finds those that an event satisfies. So are all
-    NEXT and all FOLD over the same inputs with results of one schema: their conditions on right events are indexed."""
+    """s_σ: all selections of a stream are one m-op with a static index; so are all NEXT, and all FOLD, over the same
+    inputs with results of one schema, indexed by their conditions on right events."""
     match placement.definition.operator:
         case Filter():
             kind: MOpKey = ("σ",)
@@ -246,8 +228,8 @@ def s_sigma(placement: NodePlacement) -> NodePlacement:
 
 
 def s_alpha(placement: NodePlacement) -> NodePlacement:
-    """s_α: AGGREGATEs over one input have what is simultaneous aggregated once, in the finest of their groups, and roll
-    it up: all but argmax, and what computes with constants."""
+    """s_α: AGGREGATEs over one input aggregate simultaneous events once, in their finest groups, and roll up; except
+    argmax and what computes with constants."""
     operator = placement.definition.operator
     if not isinstance(operator, Aggregate) or placement.definition.kinds:
         return placement
@@ -257,20 +239,20 @@ def s_alpha(placement: NodePlacement) -> NodePlacement:
 
 
 def s_window(placement: NodePlacement) -> NodePlacement:
-    """s_W: operators that differ in the upper bound on DUR run at the largest, and results are checked."""
+    """s_W: operators that differ in the upper bound on DUR run at the largest; results are filtered."""
     if isinstance(placement.definition.operator, Next | Fold):
         return replace(placement, own_window=False)
     return placement
 
 
 def channels(placement: NodePlacement) -> NodePlacement:
-    """c_;, c_μ, c_σ and c_π: rows that differ in their left rows alone share instances, which have a membership."""
+    """c_;, c_μ, c_σ and c_π: rows that differ only in left rows share instances, which have a membership."""
     return replace(placement, own_left=False)
 
 
 def c_alpha(placement: NodePlacement) -> NodePlacement:
-    """c_α: AGGREGATE of one definition over one input keeps each event once, whatever OVER and since when. Queries that
-    began at different times have the same results as soon as their windows have the same events: once all are full."""
+    """c_α: an AGGREGATE definition over one input stores each event once, for any OVER and since. Queries that began at
+    different times have equal results once their windows have the same events."""
     if isinstance(placement.definition.operator, Aggregate):
         return replace(placement, own_window=False, own_since=False)
     return placement
@@ -287,7 +269,7 @@ RULES: dict[RuleName, _Rule] = {
 
 
 def placed(definition: Definition, inputs: tuple[int, ...], rules: frozenset[RuleName]) -> NodePlacement:
-    """Returns where a definition over these m-ops goes by the rules that are on."""
+    """Places a definition over these m-ops by the enabled rules."""
     placement = NodePlacement(definition, inputs, (definition, inputs))
     for name in RULE_NAMES:
         if name in rules:
@@ -313,14 +295,14 @@ class MOp:
     """One for each shape of its rows. Their parameters are columns of the rows."""
     rows: Rows = field(default_factory=Rows)
     users: int = 0
-    """How many forms use it."""
+    """Number of forms that use it."""
     shapes: dict[Definition, tuple[int, list[int]]] = field(default_factory=dict)
-    """For each definition: its shape, and the columns of its parameters and of what keeps instances apart."""
+    """By definition: its shape, and the columns of its parameters and of what separates instances."""
 
 
 @dataclass(slots=True)
 class BoundForm:
-    """A form in the plan: the m-op of each of its nodes, and the columns of the parameters there."""
+    """A form in the plan: the m-op of each node, and its parameter columns."""
 
     form: StatementForm
     mops: tuple[MOp, ...]
@@ -330,28 +312,28 @@ class BoundForm:
 
 
 Changes = dict[int, Ints]
-"""For m-ops, by number: rows."""
+"""Rows by m-op number."""
 
 
 class EventPlan:
-    """The m-ops, and which rows they have. See `pattern_stage.plan` for how statements come into it."""
+    """The m-ops and their rows."""
 
     def __init__(self, texts: Texts, rules: Iterable[RuleName] = RULE_NAMES) -> None:
         self.texts = texts
         self.rules = frozenset(rules)
         self.mops: dict[int, MOp] = {}
-        """By number, inputs before those that read them."""
+        """By number, inputs before their readers."""
         self._by_key: dict[MOpKey, MOp] = {}
         self._by_definition: dict[tuple[Definition, tuple[int, ...]], MOp] = {}
         self._partials: dict[MOpKey, int] = {}
-        """The numbers of what AGGREGATEs are made of together."""
+        """The numbers of shared partial aggregates."""
         self._next = 0
 
     def __iter__(self) -> Iterator[MOp]:
         return iter(self.mops.values())
 
     def bind(self, form: StatementForm) -> BoundForm:
-        """Finds or makes the m-ops of a form."""
+        """Finds or creates the m-ops of a form."""
         found: list[tuple[MOp, int, Sequence[int]]] = []
         for node in form.nodes:
             found.append(self._place(node, tuple([found[place][0].number for place in node.inputs])))
@@ -361,8 +343,7 @@ class EventPlan:
         return BoundForm(form, mops, shapes, places)
 
     def partials(self) -> dict[int, list[MOp]]:
-        """Returns the m-ops that are made of the same partial aggregates, where these are of several, each with the
-        number of that."""
+        """Returns by number the m-ops that share partial aggregates, where there are several."""
         groups: dict[MOpKey, list[MOp]] = {}
         for mop in self:
             if mop.placement is not None and mop.placement.partial is not None:
@@ -377,7 +358,7 @@ class EventPlan:
         return found
 
     def unbind(self, bound: BoundForm) -> list[MOp]:
-        """Lets go of the m-ops of a form without statements. Returns those that nobody uses any more."""
+        """Releases the m-ops of a form without statements. Returns the unused ones."""
         for mop in bound.mops:
             mop.users -= 1
         gone = [mop for mop in dict.fromkeys(bound.mops) if mop.users == 0]
@@ -418,10 +399,8 @@ class EventPlan:
     # ------------------------------------------------------------ rows
 
     def remove(self, groups: Sequence[tuple[BoundForm, Ints]]) -> Changes:
-        """Removes statements, form by form given by their rows. Returns the rows that nobody uses any more.
-
-        Their numbers are not given to others before `Rows.free`.
-        """
+        """Removes statements, form by form. Returns the unused rows, whose numbers are not reused before
+        `Rows.free`."""
         used: dict[int, list[Ints]] = {}
         for bound, rows in groups:
             for place, of in self.rows_of(bound, rows):
@@ -432,7 +411,7 @@ class EventPlan:
         return {number: rows for number, rows in gone.items() if len(rows)}
 
     def rows_of(self, bound: BoundForm, rows: Ints) -> list[tuple[int, Ints]]:
-        """Returns the rows of statements in each node of their form, the last node first."""
+        """Returns the rows of statements in each node of their form, last node first."""
         nodes = bound.form.nodes
         found: list[Ints] = [_NONE] * len(nodes)
         found[-1] = rows
@@ -451,18 +430,18 @@ class EventPlan:
 
 
 def is_aggregate(placement: NodePlacement) -> bool:
-    """Returns whether a placement is of AGGREGATE, whose rows tell apart since when they see events."""
+    """Returns whether rows are separated by since as those of AGGREGATE."""
     return isinstance(placement.definition.operator, Aggregate)
 
 
 def tells_since(placement: NodePlacement) -> bool:
-    """Returns whether rows are told apart by since when they see events."""
+    """Returns whether rows are separated by since."""
     operator = placement.definition.operator
     return is_aggregate(placement) or (isinstance(operator, Pattern | NearPattern) and sees_before(operator))
 
 
 def extra_columns(placement: NodePlacement) -> int:
-    """Returns how many columns keep what rows have apart, after those of the parameters."""
+    """Returns the number of separating columns behind those of the parameters."""
     aggregates = is_aggregate(placement)
     own_since, own_rows = aggregates and placement.own_since, aggregates and placement.own_rows
     return placement.own_left + placement.own_window + own_since + own_rows
@@ -496,7 +475,7 @@ def _with_columns(operator: AlgebraOp, places: Sequence[int]) -> AlgebraOp:
 
 @dataclass(frozen=True, slots=True)
 class FormStatements:
-    """Statements of one form: of each its constants and windows."""
+    """Statements of one form, with their constants and windows."""
 
     bound: BoundForm
     constants: Sequence[tuple[str | float, ...]]
@@ -507,8 +486,7 @@ class FormStatements:
 
 
 def add_statements(plan: EventPlan, groups: Sequence[FormStatements], ids: Ints, since: Ints) -> tuple[Ints, Changes]:
-    """Adds statements, whose numbers are given one group after the other. Returns the row of each in the last m-op of
-    its form, and the new rows of each m-op."""
+    """Adds statements, with ids group by group. Returns each one's row in its last m-op, and the new rows by m-op."""
     adding = _Adding(plan, ids, since)
     first = 0
     for group in groups:
@@ -519,22 +497,19 @@ def add_statements(plan: EventPlan, groups: Sequence[FormStatements], ids: Ints,
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What a node of a form brings to an m-op: as many rows as there are statements, from `begin` on."""
-
     group: FormStatements
     place: int
     first: int
     """The place of the first statement among all."""
     begin: int
     inputs: tuple[int, ...]
-    """Where the rows of its inputs begin among those of their m-ops."""
+    """Offsets of its inputs' rows among those of their m-ops."""
 
     @property
     def node(self) -> FormNode:
         return self.group.bound.form.nodes[self.place]
 
     def columns(self) -> list[Sequence[str | float]]:
-        """The parameters of its rows."""
         node, constants = self.node, self.group.constants
         if node.alike:
             rows = [node.sorted_values([row[slot] for slot in node.slots]) for row in constants]
@@ -549,11 +524,10 @@ class _Adding:
         self._parts: dict[int, list[_Part]] = {}
         self._sizes: dict[int, int] = {}
         self._last: dict[int, list[tuple[int, int, int]]] = {}
-        """By last m-op: of each group its first statement, where its rows begin, and how many they are."""
+        """By last m-op and group: first statement, first row, and number of rows."""
         self._found: dict[int, Ints] = {}
 
     def take(self, group: FormStatements, first: int) -> None:
-        """Takes in a group."""
         bound, begins, count = group.bound, list[int](), len(group)
         for place, node in enumerate(bound.form.nodes):
             mop = bound.mops[place]
@@ -568,7 +542,6 @@ class _Adding:
         bound.statements += count
 
     def run(self) -> Ints:
-        """Adds all rows. Returns the row of each statement in its last m-op."""
         for number in sorted(self._parts):
             mop, parts = self._plan.mops[number], self._parts[number]
             self._found[number], made = mop.rows.add(self._vectors(mop, parts))
@@ -631,7 +604,7 @@ def _apart_columns(placement: NodePlacement, left: Ints, within: Ints, since: In
 
 
 def sources_of(stream: Stream) -> Iterator[Events]:
-    """Yields the streams that a statement reads, from left to right, as often as it does."""
+    """Yields the streams that a statement reads, from left to right, with repetitions."""
     match stream:
         case Events():
             yield stream
@@ -643,5 +616,4 @@ def sources_of(stream: Stream) -> Iterator[Events]:
 
 
 def source_streams(stream: Stream) -> frozenset[str]:
-    """Returns the names of the streams that a statement reads."""
     return frozenset(source.stream for source in sources_of(stream))

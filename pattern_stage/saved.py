@@ -1,4 +1,4 @@
-"""Events in the saved state of an operator: texts as strings, so that any process can take them over."""
+"""Saved events of an operator's state: texts as strings, so that any process can restore them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from xscl.algebra.events import Schema
 
 
 def saved(columns: Columns, schema: Schema, texts: Texts, prefix: str) -> dict[str, pa.Array]:
-    """Returns events as columns of a table, whose names begin with a prefix."""
+    """Returns events as columns of a table, with prefixed names."""
     width = columns.parts.shape[1]
     found = {
         f"{prefix}t0": pa.array(columns.t0),
@@ -25,7 +25,6 @@ def saved(columns: Columns, schema: Schema, texts: Texts, prefix: str) -> dict[s
 
 
 def loaded(table: pa.Table, schema: Schema, texts: Texts, prefix: str) -> Columns:
-    """Returns the events of a table that has one."""
     parts, sizes = flatten_lists(table, f"{prefix}parts")
     return Columns(
         ints(table, f"{prefix}t0"),
@@ -38,7 +37,6 @@ def loaded(table: pa.Table, schema: Schema, texts: Texts, prefix: str) -> Column
 
 
 def saved_values(column: Column, are_texts: bool, texts: Texts) -> pa.Array:
-    """Returns values as a column of a table."""
     if not are_texts:
         return pa.array(column, pa.float64())
     codes, numbers = np.unique(column, return_inverse=True)
@@ -56,17 +54,15 @@ def loaded_values(table: pa.Table, name: str, are_texts: bool, texts: Texts) -> 
 
 
 def lists(values: Ints, sizes: Ints) -> pa.Array:
-    """Returns lists as a column of a table."""
     return pa.ListArray.from_arrays(pa.array(np.append(0, np.cumsum(sizes)), pa.int32()), pa.array(values, pa.int64()))
 
 
 def flatten_lists(table: pa.Table, name: str) -> tuple[Ints, Ints]:
-    """Returns the values of a column of lists, one after the other, and the size of each list."""
+    """Returns the concatenated values of a list column, and the size of each list."""
     column = table.column(name).combine_chunks()
     sizes = np.array(column.value_lengths().to_numpy(zero_copy_only=False), np.int64)
     return np.array(column.flatten().to_numpy(zero_copy_only=False), np.int64), sizes
 
 
 def ints(table: pa.Table, name: str) -> Ints:
-    """Returns a column of numbers."""
     return np.array(table.column(name).to_numpy(), np.int64)

@@ -1,13 +1,7 @@
-"""The search of an interval: which right events waiting instances may hold for, and the first of them that they do.
-
-The instances of NEXT and FOLD that wait: left events, or runs so far, each with a class of rows.
-
-The membership of instances: which rows have one.
-
-The first events for which waiting instances hold, with all ties: for all instances of an interval at once.
-
-Conditions of NEXT and FOLD taken apart: what an index finds, what a hash does, and what is left to test.
-"""
+"""The join search of NEXT and FOLD: the first right events, with all ties, that satisfy the conditions of waiting
+instances. It runs for all instances of an interval at once. Instances are left events, or runs so far, each with its
+membership: the set of rows that have it, by code. A condition is split into what an index finds, what a hash finds, and
+what is left to test."""
 
 from __future__ import annotations
 
@@ -27,11 +21,11 @@ from pattern_stage.values import Pairs, Texts, compile_condition, compile_value,
 from xscl.algebra.events import AllOf, Comparison, EventCondition, Function, Schema, Value
 
 _LITTLE = 4096
-"""So many rows of sets that are gone are not worth clearing away."""
+"""Up to this number of rows, unused sets are not compacted."""
 
 
 class RowSets:
-    """Sets of rows, by codes: a row that is alone is its own code, the codes of sets are negative."""
+    """Interned sets of rows, by code: a single row is its own code, codes of sets are negative."""
 
     def __init__(self) -> None:
         self._rows = np.zeros(16, np.int64)
@@ -41,7 +35,7 @@ class RowSets:
         self._starts, self._sizes, self._uses = (np.zeros(16, np.int64) for _ in range(3))
 
     def put(self, rows: Ints, sizes: Ints) -> Ints:
-        """Keeps sets, one after the other, none of them empty, which have no use yet; returns their codes."""
+        """Adds concatenated non-empty sets without uses; returns their codes."""
         firsts = np.cumsum(sizes) - sizes
         codes: Ints = rows[firsts]
         several = np.flatnonzero(sizes > 1)
@@ -61,7 +55,7 @@ class RowSets:
         return codes
 
     def rows(self, codes: Ints) -> tuple[Ints, Ints]:
-        """Returns pairs: the place of a code among these, ascending, and a row of its set."""
+        """Returns pairs: index of a given code, ascending, and a row of its set."""
         sets = codes < 0
         if not np.any(sets):
             return np.arange(len(codes)), codes
@@ -71,15 +65,13 @@ class RowSets:
         return place_of, np.where(sets[place_of], self._rows[numbers], codes[place_of])
 
     def use(self, codes: Ints) -> None:
-        """Counts a use of each of these sets."""
         np.add.at(self._uses, -1 - codes[codes < 0], 1)
 
     def leave(self, codes: Ints) -> None:
-        """Takes back a use of each of these sets."""
         np.subtract.at(self._uses, -1 - codes[codes < 0], 1)
 
     def sweep(self, codes: Ints) -> None:
-        """Forgets those of these sets that have no use."""
+        """Drops those of these sets without uses."""
         places = -1 - codes[codes < 0]
         unused = distinct(places[self._uses[places] == 0])
         self._waste += int(self._sizes[unused].sum())
@@ -88,7 +80,7 @@ class RowSets:
         self._tidy()
 
     def remove(self, gone: Ints) -> None:
-        """Takes rows out of all sets, which may leave them empty."""
+        """Removes rows from all sets, which may leave sets empty."""
         there = np.flatnonzero(self._sizes[: self._slots.end])
         places, set_of = spread(self._starts[there], self._sizes[there])
         kept = ~np.isin(self._rows[places], gone)
@@ -99,7 +91,7 @@ class RowSets:
         self._end, self._waste = len(rows), 0
 
     def empty(self, codes: Ints, gone: Ints) -> Ints:
-        """Returns which of these sets had no rows but those, which `remove` was given."""
+        """Returns which of these sets had only rows in `gone`, which `remove` was given."""
         sets = codes < 0
         sizes = self._sizes[np.where(sets, -1 - codes, 0)]
         return np.flatnonzero(np.where(sets, sizes == 0, np.isin(codes, gone)))
@@ -111,30 +103,26 @@ class RowSets:
 
 @dataclass(frozen=True, slots=True)
 class InstanceColumns:
-    """Instances as columns."""
-
     events: Ints
     """Places in `Instances.kept`."""
     origins: Ints
-    """A number for each left event that an instance began with."""
+    """Identifies the left event that an instance began with."""
     classes: Ints
     members: Ints
     """Codes of `Instances.members`."""
     keys: Ints
-    """What the equality that is hashed demands; 0 without one."""
+    """The value required by the hashed equality; 0 without one."""
     marks: Ints
-    """Hashes of all that an event must have to touch an instance."""
+    """Hashes of all that an event must match to touch an instance."""
 
     def __len__(self) -> int:
         return len(self.events)
 
     def take(self, places: Ints | Mask | slice) -> InstanceColumns:
-        """Returns the instances at these places."""
         return InstanceColumns(*(getattr(self, name)[places] for name in InstanceColumns.__slots__))
 
 
 def joined_batches(batches: Sequence[InstanceColumns]) -> InstanceColumns:
-    """Returns the instances of all of these, one after the other."""
     some = [batch for batch in batches if len(batch)] or batches[:1]
     if len(some) == 1:
         return some[0]
@@ -144,13 +132,13 @@ def joined_batches(batches: Sequence[InstanceColumns]) -> InstanceColumns:
 
 
 class Instances:
-    """What waits, in columns. The cost of an interval is that of the instances touched, and of a look at the marks."""
+    """Waiting instances, in columns. An interval costs time in the instances touched, and a scan of the marks."""
 
     def __init__(self, sides: int) -> None:
         self.kept = KeptEvents(sides)
         self.members = RowSets()
         self.by_class = np.zeros(16, np.int64)
-        """How many instances there are of each class."""
+        """Number of instances by class."""
         self._slots = Slots()
         self._alive = np.zeros(16, np.bool_)
         self._ends = np.zeros(16, np.int64)
@@ -164,14 +152,14 @@ class Instances:
         return places, self._batch.take(places)
 
     def counts(self) -> Ints:
-        """Returns how many instances wait for each row. Rows past the end have none."""
+        """Returns the number of waiting instances of each row. Rows past the end have none."""
         _, batch = self.all()
         codes, uses = np.unique(batch.members, return_counts=True)
         places, rows = self.members.rows(codes)
         return np.bincount(rows, uses[places]).astype(np.int64)
 
     def touched(self, marks: Ints) -> tuple[Ints, InstanceColumns]:
-        """Returns, with their places, the instances with these marks, and perhaps a few more."""
+        """Returns the places and instances with these marks, and perhaps a few more."""
         bits = max(10, int(8 * len(marks)).bit_length())
         table = np.zeros(1 << bits, np.bool_)
         table[marks & (len(table) - 1)] = True
@@ -180,7 +168,7 @@ class Instances:
         return places, self._batch.take(places)
 
     def add(self, batch: InstanceColumns, ends: Ints) -> None:
-        """Keeps instances until the horizon passes `ends`."""
+        """Adds instances that expire when the horizon passes `ends`."""
         places = self._slots.take(len(batch))
         size = self._slots.end
         if size > len(self._alive):
@@ -198,23 +186,23 @@ class Instances:
         np.add.at(self.by_class, batch.classes, 1)
 
     def drop(self, places: Ints) -> InstanceColumns:
-        """Forgets instances, and returns them. Their events and sets stay until they are swept."""
+        """Removes and returns instances. Their events and sets stay until swept."""
         batch = self._batch.take(places)
         self._forget(places, batch)
         return batch
 
     def sweep(self, events: Ints, members: Ints) -> None:
-        """Forgets these events and sets, but for those that an instance that waits has."""
+        """Drops those of these events and sets that no waiting instance uses."""
         self.kept.sweep(events)
         self.members.sweep(members)
 
     def expire(self, until: int) -> InstanceColumns:
-        """Forgets all that could not end before this horizon, and returns it, as `drop` does."""
+        """Removes and returns, as `drop`, the instances that ended before this horizon."""
         end = self._slots.end
         return self.drop(np.flatnonzero((self._ends[:end] < until) & self._alive[:end]))
 
     def remove_rows(self, gone: Ints) -> None:
-        """Forgets rows, and the instances that are of no others."""
+        """Removes rows, and instances left without rows."""
         places, batch = self.all()
         self.members.remove(gone)
         empty = self.members.empty(batch.members, gone)
@@ -231,17 +219,17 @@ class Instances:
 
 
 _PAIRS = 1 << 20
-"""How many pairs are tested at once, at most about."""
+"""Approximate number of pairs tested at once."""
 
 CandidateTest = Callable[[Ints, Ints], Mask]
-"""Whether instances hold for events, given the places of both."""
+"""Whether instances match events, given the places of both."""
 
 
 class Candidates:
-    """Events that instances may hold for, in groups: of each group those of an instance, in order of t1."""
+    """Candidate events in groups, each in order of t1."""
 
     def __init__(self, times: Ints, groups: Ints, events: Ints) -> None:
-        """`times` is the t1 of all events, sorted. Pair i says that event `events[i]` is in `groups[i]`."""
+        """`times`: sorted t1 of all events. Pair i says that event `events[i]` is in `groups[i]`."""
         self._times, ranks = np.unique(times, return_inverse=True)
         self._step = len(self._times) + 1
         codes = groups * self._step + ranks[events]
@@ -252,17 +240,14 @@ class Candidates:
             self._codes, self.events = codes[order], events[order]
 
     def ranges(self, groups: Ints, after: Ints, until: Ints) -> tuple[Ints, Ints]:
-        """Returns the first place, and the one past the last, of the events of a group with `after < t1 <= until`."""
+        """Returns the range of a group's events with `after < t1 <= until`."""
         first = np.searchsorted(self._codes, groups * self._step + np.searchsorted(self._times, after, "right"))
         last = np.searchsorted(self._codes, groups * self._step + np.searchsorted(self._times, until, "right"))
         return first, last
 
     def first(self, start: Ints, end: Ints, test: CandidateTest | None, most: int = NO_BOUND) -> tuple[Ints, Ints]:
-        """Returns pairs of an instance and an event: of each the first for which it holds, and all ties for which it
-        does. Sorted by instance.
-
-        `start` and `end` are those of `ranges`. Without a test all hold. It ends when it has more than `most` pairs.
-        """
+        """Returns pairs of instance and event: the first event that each matches, with all matching ties; sorted by
+        instance. `start` and `end` are those of `ranges`. Without a test all match. Stops past `most` pairs."""
         found: list[tuple[Ints, Ints]] = []
         count = 0
         active = np.flatnonzero(start < end)
@@ -301,14 +286,13 @@ class Candidates:
         return instances, events
 
     def share(self, count: int) -> int:
-        """Returns how many of so many instances have few enough ties to be looked at together."""
+        """Returns how many of `count` instances to process together, by their ties."""
         if count * len(self.events) <= _PAIRS:
             return count
         bounds = np.flatnonzero(np.diff(self._codes, prepend=-1, append=-1))
         return min(count, max(1, _PAIRS // int(np.diff(bounds).max(initial=1))))
 
     def _share(self, sizes: Ints) -> int:
-        """How many of these are taken at once."""
         return max(1, int(np.searchsorted(np.cumsum(sizes), _PAIRS, "right")))
 
 
@@ -317,18 +301,18 @@ _PairColumn = Callable[[Pairs], Column]
 
 @dataclass(frozen=True, slots=True)
 class PairTests:
-    """A condition on pairs, taken apart."""
+    """A split condition on pairs."""
 
     static: Clauses
-    """Clauses about the right event, one of which holds if the condition does; empty if that says nothing."""
+    """Clauses on the right event that the condition implies; empty if there are none."""
     key: tuple[_PairColumn, _PairColumn] | None
-    """What is equal in all pairs for which the condition holds: of the instance, and of the right event."""
+    """Values of instance and right event that are equal where the condition holds."""
     rest: Callable[[Pairs], Mask] | None
-    """All that has to be tested besides."""
+    """The remaining test."""
 
 
 def take_apart(condition: EventCondition, left: Schema, right: Schema, texts: Texts, hashed: bool) -> PairTests:
-    """Takes a condition of NEXT, or FOLD's first one, apart. Without `hashed` no equality is."""
+    """Splits a condition of NEXT, or FOLD's first one; without `hashed`, no equality is hashed."""
     clauses = split_condition(condition)
     static = static_clauses(clauses)
     common = [one for one in clauses[0].equalities if all(one in other.equalities for other in clauses)]
@@ -352,7 +336,7 @@ def _key(value: Value, pair: tuple[Value, Value], left: Schema, right: Schema, t
 
 
 def known_keys(column: Column) -> tuple[Ints, Mask]:
-    """Returns keys, and where they are not NULL."""
+    """Returns keys, and the mask of those not NULL."""
     return same(column), column >= 0 if column.dtype == np.int64 else ~np.isnan(column)
 
 
@@ -367,10 +351,8 @@ def pairs_of(
 
 
 class PartnerSearch:
-    """The right events of an interval as candidates. A group is those of a shape with one scope and key.
-
-    The scope is a class where static clauses choose the events, else a row of the right input.
-    """
+    """The right events of an interval as candidates, in groups by shape, scope and key. The scope is a class where
+    static clauses choose events, else a row of the right input."""
 
     def __init__(self, classes: RowClasses, instances: Instances, tests: Sequence[PairTests], right: Flow) -> None:
         self.right = right
@@ -385,7 +367,7 @@ class PartnerSearch:
             self._row_scopes[rows] = np.arange(len(rows))
 
     def add_static(self, at: Ints, classes: Ints) -> None:
-        """Adds events that static clauses choose, each with a class."""
+        """Adds events chosen by static clauses, each with a class."""
         right, shapes, rows = self.right, self._classes.shape, self._classes.right
         if len(right) != len(right.events) or right.rows.any() or rows[classes].any():
             width = len(self._row_scopes)
@@ -418,7 +400,6 @@ class PartnerSearch:
         self._end += count * max(len(values), 1)
 
     def finish(self) -> PartnerSearch:
-        """Says that all have been added; returns itself."""
         parts = self._parts or [(_NONE, _NONE, _NONE)]
         groups, at, marks = (np.concatenate(column) for column in zip(*parts, strict=True))
         self.candidates = Candidates(self.right.events.t1, groups, at)
@@ -426,15 +407,13 @@ class PartnerSearch:
         return self
 
     def partners(self, batch: InstanceColumns, most: int = NO_BOUND) -> tuple[Ints, Ints]:
-        """Returns pairs of an instance and an event: of each instance its first partners. Sorted by instance. If they
-        are more than `most`, some may be left out."""
+        """Returns pairs of instance and first partners, sorted by instance. Past `most`, some may be left out."""
         if not len(batch) or not len(self.right):
             return _NONE, _NONE
         start, end = self._ranges(batch)
         return self.candidates.first(start, end, self._test(batch), most)
 
     def _ranges(self, batch: InstanceColumns) -> tuple[Ints, Ints]:
-        """Returns where the candidates of instances begin and end."""
         shapes = self._classes.shape[batch.classes]
         groups = np.full(len(batch), -1, np.int64)
         for shape, places in each_shape(shapes):
@@ -459,7 +438,6 @@ class PartnerSearch:
         return start, np.where(groups >= 0, end, start)
 
     def _test(self, batch: InstanceColumns) -> CandidateTest | None:
-        """Returns what has to be tested besides; None if there is nothing."""
         right = self.right.events
         ends = self._instances.kept.sides[-1].t1[batch.events]
         shapes = self._classes.shape[batch.classes]
@@ -480,5 +458,5 @@ class PartnerSearch:
         return holds
 
     def pairs(self, batch: InstanceColumns, at: Ints) -> Pairs:
-        """Returns instances with right events, at these places, as conditions take them."""
+        """Returns instances and right events as conditions take them."""
         return pairs_of(self._instances, self._classes, batch.events, self.right.events, at, batch.classes)

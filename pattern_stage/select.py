@@ -1,4 +1,4 @@
-"""The operators that keep nothing: σ, π and ∪."""
+"""The stateless operators: σ, π and ∪."""
 
 from __future__ import annotations
 
@@ -18,36 +18,32 @@ from pattern_stage.values import Pairs, Texts, compile_condition, compile_value,
 from xscl.algebra.events import Filter, Schema, Select
 
 _DEAR = 16
-"""Where an event of one row is for more rows than this, the static index finds those that it satisfies."""
+"""Number of rows per event above which the static index is used."""
 
 _BLOCK = 1 << 20
-"""How many pairs of an event and a row are tried at once, about."""
+"""Approximate number of pairs of event and row tested at once."""
 
 _NOTHING: pa.Table = pa.table({})
 
 
 class _Stateless:
     def waiting(self) -> Ints:
-        """Returns that nothing waits."""
         return np.zeros(0, np.int64)
 
     def codes(self) -> Iterable[Ints]:
-        """Returns none: it holds no texts but those of its rows."""
         return ()
 
     def parts(self) -> Iterable[Ints]:
         return ()
 
     def state(self) -> pa.Table:
-        """Returns an empty table."""
         return _NOTHING
 
-    def restore(self, table: pa.Table, renumber: Renumber) -> None:
-        """Does nothing."""
+    def restore(self, table: pa.Table, renumber: Renumber) -> None: ...
 
 
 class Filtering(_Stateless):
-    """σ: the events of the rows of its input for which a condition holds. Its shapes are all conditions."""
+    """σ: the events of input rows that satisfy a condition. Any conditions are shapes of one m-op."""
 
     def __init__(
         self, definitions: Sequence[Filter], rows: RowVectors, texts: Texts, index: Callable[[Schema, Texts], Index]
@@ -60,7 +56,6 @@ class Filtering(_Stateless):
         self._found: Index | None = None
 
     def add_rows(self, new: Ints) -> None:
-        """Takes in rows that were added."""
         fresh = self._classes.add(new)
         self._readers.add(new, self._rows.left[new])
         self._of_class.add(new, self._classes.of_row[new])
@@ -70,7 +65,6 @@ class Filtering(_Stateless):
             self._make_index()
 
     def remove_rows(self, gone: Ints) -> None:
-        """Forgets rows."""
         self._readers.remove(gone)
         self._of_class.remove(gone)
         emptied = self._classes.remove(gone)
@@ -78,11 +72,9 @@ class Filtering(_Stateless):
             self._found.remove(emptied)
 
     def codes(self) -> Iterable[Ints]:
-        """Returns the codes of the texts that its index holds."""
         return () if self._found is None else self._found.used()
 
     def run(self, inputs: Sequence[Flow], until: int) -> Flow:
-        """Returns the events for which the conditions hold."""
         (flow,) = inputs
         if len(flow) == 0:
             return flow.compact()
@@ -97,7 +89,6 @@ class Filtering(_Stateless):
         return self._tested(flow)
 
     def _of_one_class(self, flow: Flow, stretches: Stretches, classes: Ints) -> Flow:
-        """By trying each event once, as all rows have one condition."""
         at = np.arange(len(flow.events))
         one = np.repeat(classes, len(at))
         pairs = single_events(flow.events, at, one, self._classes.parameters)
@@ -106,7 +97,6 @@ class Filtering(_Stateless):
         return Flow.of(flow.events, kept.through(*self._readers.of(kept.rows))).compact()
 
     def _tested(self, flow: Flow) -> Flow:
-        """By trying each row, a block at a time."""
         blocks = np.cumsum(self._readers.counts(flow.rows)) // _BLOCK
         bounds = [0, *(np.flatnonzero(np.diff(blocks)) + 1).tolist(), len(flow)]
         found = [self._held(flow.only(np.arange(*ends))) for ends in pairwise(bounds)]
@@ -123,7 +113,7 @@ class Filtering(_Stateless):
         return at[held], rows[held]
 
     def _condition(self, shape: int) -> Callable[[Pairs], Mask]:
-        """The condition of a shape, which is compiled when it is tried first: few are where there is an index."""
+        """The condition of a shape, compiled on first use: few are needed with an index."""
         found = self._conditions.get(shape)
         if found is None:
             definition = self._definitions[shape]
@@ -160,7 +150,7 @@ class Filtering(_Stateless):
 
 
 class Selecting(_Stateless):
-    """π, ρ and α: the events of the rows of its input with new attributes. Its shapes have one schema of results."""
+    """π, ρ and α: the events of input rows with new attributes. Shapes have one result schema."""
 
     def __init__(self, definitions: Sequence[Select], rows: RowVectors, texts: Texts) -> None:
         self._definitions, self._rows, self._texts = definitions, rows, texts
@@ -169,7 +159,6 @@ class Selecting(_Stateless):
         self._readers = RowReaders()
 
     def add_rows(self, new: Ints) -> None:
-        """Takes in rows that were added."""
         for definition in self._definitions[len(self._items) :]:
             schema = definition.source.schema
             self._items.append([compile_value(value, schema, None, self._texts) for _, value in definition.items])
@@ -177,12 +166,10 @@ class Selecting(_Stateless):
         self._readers.add(new, self._rows.left[new])
 
     def remove_rows(self, gone: Ints) -> None:
-        """Forgets rows."""
         self._readers.remove(gone)
         self._classes.remove(gone)
 
     def run(self, inputs: Sequence[Flow], until: int) -> Flow:
-        """Returns the events with new attributes."""
         (flow,) = inputs
         places, rows = self._readers.of(flow.rows)
         at, classes = flow.at[places], self._classes.of_row[rows]
@@ -205,24 +192,21 @@ class Selecting(_Stateless):
 
 
 class Uniting(_Stateless):
-    """∪: the events of the rows of either input, equal ones once."""
+    """∪: the events of either input's rows, without duplicates."""
 
     def __init__(self, rows: RowVectors) -> None:
         self._rows = rows
         self._left, self._right = RowReaders(), RowReaders()
 
     def add_rows(self, new: Ints) -> None:
-        """Takes in rows that were added."""
         self._left.add(new, self._rows.left[new])
         self._right.add(new, self._rows.right[new])
 
     def remove_rows(self, gone: Ints) -> None:
-        """Forgets rows."""
         self._left.remove(gone)
         self._right.remove(gone)
 
     def run(self, inputs: Sequence[Flow], until: int) -> Flow:
-        """Returns the events of both inputs."""
         left, right = (self._read(flow, by) for flow, by in zip(inputs, (self._left, self._right), strict=True))
         return merge_flows(left, right)
 

@@ -1,9 +1,6 @@
-"""NEXT: each left event with the first later right events for which the condition holds, all ties of one epoch.
-
-FOLD: runs of right events that begin with a left event. Each run is a result, and an instance that goes on.
-
-What NEXT and FOLD have in common: instances of left events wait for the first right events that they hold for.
-"""
+"""NEXT and FOLD: instances of left events wait for the first right events that satisfy their conditions. NEXT pairs
+each left event with the first later right events, all ties of one epoch. FOLD builds runs of right events that begin
+with a left event; each run is a result, and an instance that continues."""
 
 from __future__ import annotations
 
@@ -51,7 +48,7 @@ NO_INSTANCES = InstanceColumns(_NONE, _NONE, _NONE, _NONE, _NONE, _NONE)
 
 
 class Joining:
-    """The instances of NEXT or FOLD, and how they find their partners. Events have one side, or FOLD's two."""
+    """The instances of NEXT or FOLD, and their search for partners. Events have one side, or FOLD's two."""
 
     def __init__(
         self,
@@ -78,12 +75,10 @@ class Joining:
     # ------------------------------------------------------------ rows
 
     def add_shapes(self, conditions: Iterable[EventCondition]) -> None:
-        """Takes in the conditions of shapes that were added."""
         self._tests += [take_apart(one, self._left, self._right, self._texts, self._hashed) for one in conditions]
         self._static = np.array([bool(tests.static) for tests in self._tests])
 
     def add_rows(self, new: Ints) -> None:
-        """Takes in rows that were added."""
         fresh = self.classes.add(new)
         self._readers.add(new, self._rows.left[new])
         self._bounded = self._bounded or bool(np.any(self._rows.within[new] < NO_BOUND))
@@ -95,7 +90,6 @@ class Joining:
         self._index.settle()
 
     def remove_rows(self, gone: Ints) -> None:
-        """Forgets rows and what waits for them alone."""
         self.instances.remove_rows(gone)
         self._readers.remove(gone)
         emptied = self.classes.remove(gone)
@@ -104,7 +98,7 @@ class Joining:
     # ------------------------------------------------------------ instances
 
     def enter(self, flow: Flow, sides: Callable[[Columns], Sequence[Columns]]) -> InstanceColumns:
-        """Returns the instances that begin with left events. `sides` makes the sides of an event."""
+        """Returns the instances that begin with left events. `sides` returns the sides of an event."""
         if len(flow) == 0:
             return NO_INSTANCES
         at, classes, members = self._alone(flow) if self.classes.single else self._in_sets(flow)
@@ -118,13 +112,12 @@ class Joining:
         return batch if known.all() else batch.take(known)
 
     def _alone(self, flow: Flow) -> tuple[Ints, Ints, Ints]:
-        """Returns events of left events with their classes and members, where each class has one row."""
         places, rows = self._readers.of(flow.rows)
         ones = np.ones(len(rows), np.int64)
         return flow.at[places], self.classes.of_row[rows], self.instances.members.put(rows, ones)
 
     def _in_sets(self, flow: Flow) -> tuple[Ints, Ints, Ints]:
-        """Returns the same where classes have several rows. Events of the same left rows have the same members."""
+        """Like `_alone`, where classes have several rows. Events of the same left rows share members."""
         at, numbers, of, left = sets_of(flow)
         places, rows = self._readers.of(left)
         of, classes = of[places], self.classes.of_row[rows]
@@ -138,7 +131,7 @@ class Joining:
         return at[place], classes[taken], members[taken]
 
     def awaiting(self, batch: InstanceColumns) -> tuple[InstanceColumns, Mask]:
-        """Returns instances with their keys and marks, and which of them may hold: not those whose key is NULL."""
+        """Returns instances with keys and marks, and which may match: not those whose key is NULL."""
         shapes = self.classes.shape[batch.classes]
         keys, known = np.zeros(len(batch), np.int64), np.ones(len(batch), np.bool_)
         for shape, places in each_shape(shapes):
@@ -154,7 +147,7 @@ class Joining:
         return InstanceColumns(batch.events, batch.origins, batch.classes, batch.members, keys, marks), known
 
     def idle(self, left: Flow, right: Flow, until: int) -> bool:
-        """Ends an interval in which nothing begins and nothing finds a partner; returns whether it is one."""
+        """If nothing begins or finds a partner, ends the interval and returns True."""
         if len(left) or (len(right) and len(self.instances)):
             return False
         gone = self.instances.expire(until)
@@ -162,8 +155,8 @@ class Joining:
         return True
 
     def finish(self, touched: Ints, kept: InstanceColumns, until: int) -> None:
-        """Ends an interval: drops the instances at the places `touched`, and keeps others, as long as they can still
-        find a partner. The sets and events of all others go."""
+        """Ends an interval: drops instances at `touched`, adds those of `kept` that can still find a partner, and
+        sweeps sets and events."""
         dropped = self.instances.drop(touched)
         if len(kept):
             ends = self.instances.kept.sides[0].t0[kept.events] + self.classes.within[kept.classes]
@@ -178,33 +171,32 @@ class Joining:
     # ------------------------------------------------------------ limits
 
     def make(self, room: Room, count: int) -> None:
-        """Takes room for so many more instances. Raises Crowded."""
+        """Takes room for `count` instances. Raises Crowded."""
         room.waiting -= count
         if room.waiting < 0:
             self._abandon()
             raise Crowded
 
     def give_up(self, batch: InstanceColumns, results: Ints, room: Room) -> NoReturn:
-        """Gives up because of the results of instances so far, which are counted: raises Crowded."""
+        """Raises Crowded because of the results per instance so far."""
         rows = _NONE if room.epoch is None else self._over(batch, results, room.epoch, room.most, room.sees)
         self._abandon()
         raise Crowded(rows)
 
     def crowded(self, most: int, until: int, sees: Sees) -> Ints:
-        """Returns the rows for which more than so many instances wait that they see, each in its own window."""
+        """Returns the rows with more than `most` visible waiting instances, each in its own window."""
         if len(self.instances) <= most:
             return _NONE
         _, batch = self.instances.all()
         return self._over(batch, np.ones(len(batch), np.int64), until, most, sees)
 
     def leave(self, rows: Ints) -> None:
-        """Makes no more instances for rows that are about to be removed, and forgets those that wait."""
+        """Stops rows that are about to be removed, and drops their instances."""
         self.instances.remove_rows(rows)
         self._readers.remove(rows)
 
     def _over(self, batch: InstanceColumns, counts: Ints, time: int, most: int, sees: Sees) -> Ints:
-        """Returns the rows for which counts of instances that they see, of those whose windows reach a time, sum up to
-        more than `most`."""
+        """Returns the rows for which the counts of visible instances whose windows reach `time` exceed `most`."""
         codes, which = np.unique(batch.members, return_inverse=True)
         of, rows = self.instances.members.rows(codes)
         sums = np.bincount(rows, np.bincount(which, counts, len(codes))[of])
@@ -222,7 +214,6 @@ class Joining:
         return np.array(found, np.int64)
 
     def _abandon(self) -> None:
-        """Forgets what was made since the last interval."""
         if self._made:
             events, members = zip(*self._made, strict=True)
             self.instances.sweep(np.concatenate(events), np.concatenate(members))
@@ -231,7 +222,7 @@ class Joining:
     # ------------------------------------------------------------ partners
 
     def search(self, right: Flow, new: Ints) -> PartnerSearch:
-        """Prepares the search among right events for the partners of all that waits, and of new classes."""
+        """Prepares the search among right events for waiting instances and new classes."""
         search = PartnerSearch(self.classes, self.instances, self._tests, right.compact())
         if not len(right):
             return search.finish()
@@ -245,8 +236,8 @@ class Joining:
         return search.finish()
 
     def results(self, events: Columns, members: Ints, at: Ints, spans: Ints) -> Flow:
-        """Returns results: their events, sorted by t1, and of each instance with one its members, the place of its
-        event and its span. A row has those that are in its window."""
+        """Returns results from events, sorted by t1, and, by instance, its members, the place of its event and its
+        span. A row has those within its window."""
         if np.any(at[1:] < at[:-1]):
             order = np.argsort(at, kind="stable")
             members, at, spans = members[order], at[order], spans[order]
@@ -278,7 +269,6 @@ class Joining:
     # ------------------------------------------------------------ state
 
     def codes(self) -> Iterable[Ints]:
-        """Returns the codes of all texts that it holds."""
         yield from self._index.used()
         _, batch = self.instances.all()
         for side in self.instances.kept.sides:
@@ -287,12 +277,10 @@ class Joining:
                     yield column[batch.events].astype(np.int64)
 
     def parts(self) -> Iterable[Ints]:
-        """Returns the numbers of the events that what waits was made of."""
         _, batch = self.instances.all()
         return [side.parts[batch.events] for side in self.instances.kept.sides]
 
     def state(self) -> pa.Table:
-        """Returns all that waits."""
         _, batch = self.instances.all()
         if not len(batch):
             return pa.table({})
@@ -307,7 +295,6 @@ class Joining:
         return pa.table(columns)
 
     def restore(self, table: pa.Table, renumber: Renumber) -> None:
-        """Takes over what waited."""
         if not len(table):
             return
         rows, sizes = flatten_lists(table, "rows")
@@ -335,18 +322,13 @@ class Joining:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """What a shape does with the right events that are next."""
-
     continues: Callable[[Pairs], Mask]
     sets: tuple[tuple[int, Callable[[Pairs], Column]], ...]
 
 
 class Folding:
-    """FOLD. Its shapes have inputs and results of one schema.
-
-    An interval goes in generations: the instances of one are the runs of the one before, each a right event longer. A
-    run keeps its first event and its latest values, and forgets all in between.
-    """
+    """FOLD. Its shapes have inputs and results of one schema. An interval runs in generations: each extends the runs of
+    the previous one by a right event. A run keeps only its first event and latest values."""
 
     def __init__(
         self,
@@ -357,7 +339,7 @@ class Folding:
         *,
         hashed: bool = True,
     ) -> None:
-        """`hashed`: one dynamic equality of the first condition is (Cayuga's AI index)."""
+        """`hashed`: hash one dynamic equality of the first condition (Cayuga's AI index)."""
         left, right = definitions[0].left.schema, definitions[0].right.schema
         self._definitions, self._texts, self._left, self._right = definitions, texts, left, right
         self._steps: list[_Step] = []
@@ -367,7 +349,6 @@ class Folding:
         self._from_right = [(self._places[name], place) for place, (name, _) in enumerate(right)]
 
     def add_rows(self, new: Ints) -> None:
-        """Takes in rows that were added."""
         added = self._definitions[len(self._steps) :]
         for definition in added:
             sets = tuple((self._places[name], self._value(value)) for name, value in definition.sets)
@@ -377,15 +358,12 @@ class Folding:
         self._joining.add_rows(new)
 
     def remove_rows(self, gone: Ints) -> None:
-        """Forgets rows and what waits for them."""
         self._joining.remove_rows(gone)
 
     def run(self, inputs: Sequence[Flow], until: int) -> Flow:
-        """Returns the runs that end in this interval."""
         return self.attempt(inputs, until, Room())
 
     def attempt(self, inputs: Sequence[Flow], until: int, room: Room) -> Flow:
-        """Does the same within room. Raises Crowded."""
         left, right = inputs
         joining, instances = self._joining, self._joining.instances
         if joining.idle(left, right, until):
@@ -411,20 +389,16 @@ class Folding:
         return found
 
     def crowded(self, most: int, until: int, sees: Sees) -> Ints:
-        """Returns the rows for which more than so many runs wait."""
         return self._joining.crowded(most, until, sees)
 
     def leave(self, rows: Ints) -> None:
-        """Makes no more for rows that are about to be removed."""
         self._joining.leave(rows)
 
     def _generation(
         self, search: PartnerSearch, batch: InstanceColumns, room: Room
     ) -> tuple[InstanceColumns, Mask, Mask]:
-        """Returns the next generation, which of it can go on, and which of this one it came from.
-
-        Runs that met in one are many where many events are simultaneous, so a part of them is looked at at once.
-        """
+        """Returns the next generation, which of it can continue, and which of this one it came from. Runs multiply
+        where many events are simultaneous, so they are processed in parts."""
         resolved = np.zeros(len(batch), np.bool_)
         found: list[tuple[InstanceColumns, Mask]] = []
         size = search.candidates.share(len(batch))
@@ -447,7 +421,6 @@ class Folding:
     def _next(
         self, search: PartnerSearch, batch: InstanceColumns, whose: Ints, at: Ints
     ) -> tuple[InstanceColumns, Mask]:
-        """Returns the next generation, and which of it can go on."""
         joining, instances = self._joining, self._joining.instances
         shapes = joining.classes.shape[batch.classes[whose]]
         held = np.zeros(len(whose), np.bool_)
@@ -477,11 +450,9 @@ class Folding:
         )
 
     def _once(self, batch: InstanceColumns) -> InstanceColumns:
-        """Returns instances without those that are equal to others, to which other paths have led."""
         return batch.take(self._distinct(batch)) if len(batch) else batch
 
     def _distinct(self, batch: InstanceColumns) -> Ints:
-        """Returns where the instances are that are equal to none before them."""
         if not len(batch):
             return batch.events
         latest = self._joining.instances.kept.sides[1].take(batch.events)
@@ -500,23 +471,18 @@ class Folding:
     # ------------------------------------------------------------ state
 
     def waiting(self) -> Ints:
-        """Returns how many instances wait for each row."""
         return self._joining.instances.counts()
 
     def codes(self) -> Iterable[Ints]:
-        """Returns the codes of all texts that it holds."""
         return self._joining.codes()
 
     def parts(self) -> Iterable[Ints]:
-        """Returns the numbers of the events that what waits was made of."""
         return self._joining.parts()
 
     def state(self) -> pa.Table:
-        """Returns what waits."""
         return self._joining.state()
 
     def restore(self, table: pa.Table, renumber: Renumber) -> None:
-        """Takes over a state that was saved."""
         self._joining.restore(table, renumber)
 
     def _value(self, value: Value) -> Callable[[Pairs], Column]:
@@ -524,7 +490,7 @@ class Folding:
 
 
 def _begun(events: Columns, places: int) -> Columns:
-    """Returns the latest values of runs of left events alone, whose latest part is none of the right."""
+    """Returns the latest values of runs of left events alone, without a right part."""
     return Columns(events.t0, events.t1, events.values, np.full((len(events), places), -1))
 
 
@@ -540,7 +506,7 @@ class Sequencing:
         *,
         hashed: bool = True,
     ) -> None:
-        """`hashed`: one dynamic equality of a condition is (Cayuga's AI index)."""
+        """`hashed`: hash one dynamic equality of a condition (Cayuga's AI index)."""
         left, right = definitions[0].left.schema, definitions[0].right.schema
         self._definitions, self._shapes = definitions, 0
         self._joining = Joining((left, right), 1, rows, texts, index, hashed)
@@ -549,25 +515,20 @@ class Sequencing:
         self._columns = [places[name] for name in definitions[0].names]
 
     def add_rows(self, new: Ints) -> None:
-        """Takes in rows that were added."""
         self._joining.add_shapes(definition.condition for definition in self._definitions[self._shapes :])
         self._shapes = len(self._definitions)
         self._joining.add_rows(new)
 
     def remove_rows(self, gone: Ints) -> None:
-        """Forgets rows and what waits for them."""
         self._joining.remove_rows(gone)
 
     def waiting(self) -> Ints:
-        """Returns how many instances wait for each row."""
         return self._joining.instances.counts()
 
     def run(self, inputs: Sequence[Flow], until: int) -> Flow:
-        """Returns left events with their partners."""
         return self.attempt(inputs, until, Room())
 
     def attempt(self, inputs: Sequence[Flow], until: int, room: Room) -> Flow:
-        """Does the same within room. Raises Crowded."""
         left, right = inputs
         joining, instances = self._joining, self._joining.instances
         if joining.idle(left, right, until):
@@ -588,15 +549,12 @@ class Sequencing:
         return found
 
     def crowded(self, most: int, until: int, sees: Sees) -> Ints:
-        """Returns the rows for which more than so many instances wait."""
         return self._joining.crowded(most, until, sees)
 
     def leave(self, rows: Ints) -> None:
-        """Makes no more for rows that are about to be removed."""
         self._joining.leave(rows)
 
     def _results(self, left: Columns, right: Columns, batch: InstanceColumns, whose: Ints, at: Ints) -> Flow:
-        """Returns instances with their partners, as one event where several have the same."""
         sides = self._joining.instances.kept.sides
         kept = sides[0] if sides else left
         width = max(len(kept), 1)
@@ -611,17 +569,13 @@ class Sequencing:
         return self._joining.results(made, batch.members[whose], places, spans)
 
     def codes(self) -> Iterable[Ints]:
-        """Returns the codes of all texts that it holds."""
         return self._joining.codes()
 
     def parts(self) -> Iterable[Ints]:
-        """Returns the numbers of the events that what waits was made of."""
         return self._joining.parts()
 
     def state(self) -> pa.Table:
-        """Returns what waits."""
         return self._joining.state()
 
     def restore(self, table: pa.Table, renumber: Renumber) -> None:
-        """Takes over a state that was saved."""
         self._joining.restore(table, renumber)

@@ -1,4 +1,4 @@
-"""Columns whose places are given, freed and given again."""
+"""Allocation of places in columns, and reference-counted events."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pattern_stage.fan_out import grow_array
 
 
 class Slots:
-    """Which places are in use. Those that were freed are given first."""
+    """Allocates places; freed ones first."""
 
     def __init__(self) -> None:
         self.end = 0
-        """A place past all that are in use."""
+        """One past the greatest place in use."""
         self._free = np.zeros(16, np.int64)
         self._free_count = 0
 
@@ -24,7 +24,6 @@ class Slots:
         return self.end - self._free_count
 
     def take(self, count: int) -> Ints:
-        """Returns places that are now in use."""
         again = min(count, self._free_count)
         self._free_count -= again
         fresh = np.arange(self.end, self.end + count - again)
@@ -32,7 +31,6 @@ class Slots:
         return np.concatenate([self._free[self._free_count : self._free_count + again], fresh])
 
     def give(self, places: Ints) -> None:
-        """Frees places, each once."""
         self._free = grow_array(self._free, self._free_count + len(places))
         self._free[self._free_count : self._free_count + len(places)] = places
         self._free_count += len(places)
@@ -41,17 +39,17 @@ class Slots:
 
 
 class KeptEvents:
-    """Events that are used more than once: each goes with its last use. They may have several sides, as FOLD's do."""
+    """Reference-counted events, possibly with several sides, as FOLD's."""
 
     def __init__(self, sides: int) -> None:
         self.sides: list[Columns] = []
-        """The columns of each side. They are longer than there are events."""
+        """The columns of each side, longer than there are events."""
         self._count = sides
         self._slots = Slots()
         self._uses = np.zeros(16, np.int64)
 
     def put(self, sides: Sequence[Columns]) -> Ints:
-        """Keeps events, which have no use yet; returns their places."""
+        """Adds events without uses; returns their places."""
         places = self._slots.take(len(sides[0]))
         self._uses = grow_array(self._uses, self._slots.end)
         self._uses[places] = 0
@@ -66,23 +64,19 @@ class KeptEvents:
         return places
 
     def use(self, places: Ints) -> None:
-        """Counts a use of each of these events."""
         np.add.at(self._uses, places, 1)
 
     def leave(self, places: Ints) -> None:
-        """Takes back a use of each of these events."""
         np.subtract.at(self._uses, places, 1)
 
     def sweep(self, places: Ints) -> None:
-        """Forgets those of these events that have no use."""
+        """Frees those of these events without uses."""
         unused = places[self._uses[places] == 0]
         if len(unused):
             self._slots.give(distinct(unused))
 
 
 def _room(columns: Columns, size: int = 16) -> Columns:
-    """Returns columns of this size, at least, that begin with these."""
-
     def longer(column: Column) -> Column:
         result = np.zeros((max(size, len(column)), *column.shape[1:]), column.dtype)
         result[: len(column)] = column

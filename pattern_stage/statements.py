@@ -1,9 +1,6 @@
-"""The statements of a kernel as arrays: of each its number, its form, its row in the last m-op, and since when.
-
-A plan for people: its m-ops with what they do, how many rows they have, and what they read.
-
-Which statements have a row of a plan: those that share it.
-"""
+"""The statements of a kernel as arrays, and the plan as text. Of each statement: its number, form, row in the last
+m-op, and since. Also the users of each row, that is, which statements share it; and a description of m-ops: what they
+do, their number of rows, and what they read."""
 
 from __future__ import annotations
 
@@ -37,7 +34,7 @@ from xscl.algebra.events import (
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """An m-op: a node of the plan, whose edges are `reads`."""
+    """An m-op, a node of the plan; its edges are `reads`."""
 
     number: int
     title: str
@@ -45,12 +42,12 @@ class Described:
     shapes: tuple[str, ...]
     rows: int
     forms: int
-    """How many forms of statements share it."""
+    """Number of forms that share it."""
     reads: tuple[int, ...]
 
 
 def described(plan: EventPlan) -> list[Described]:
-    """Returns the m-ops of a plan, inputs before those that read them. What several AGGREGATEs share is one of them."""
+    """Returns the m-ops of a plan, inputs first; partial aggregates shared by AGGREGATEs are one, too."""
     partials = plan.partials()
     number_of = {mop.number: number for number, mops in partials.items() for mop in mops}
     found: dict[int, Described] = {}
@@ -64,7 +61,6 @@ def described(plan: EventPlan) -> list[Described]:
 
 
 def _partial(number: int, mops: Sequence[MOp]) -> Described:
-    """Describes what AGGREGATEs are made of: what is simultaneous, by all attributes that any of them groups by."""
     definitions = [one for mop in mops for one in mop.definitions if isinstance(one, Aggregate)]
     names = {"known": "count"}
     functions = dict.fromkeys(
@@ -80,7 +76,7 @@ def _partial(number: int, mops: Sequence[MOp]) -> Described:
 
 
 def plan_text(plan: EventPlan) -> str:
-    """Returns a plan as lines of text, one for an m-op and one for each of its shapes."""
+    """Returns a plan as text: a line per m-op and one per shape."""
     lines = []
     for one in described(plan):
         reads = "".join(f" {'and' if at else 'of'} {number}" for at, number in enumerate(one.reads))
@@ -99,7 +95,7 @@ def _described(mop: MOp) -> Described:
 
 
 def operator_text(operator: AlgebraOp) -> str:
-    """Returns an operator as it is written in a statement, without its inputs."""
+    """Returns an operator in statement syntax, without its inputs."""
     match operator:
         case Select(_, items):
             return "SELECT " + ", ".join(f"{value_text(value, _parameter, True)} AS {name}" for name, value in items)
@@ -138,12 +134,12 @@ def _parameter(parameter: Parameter) -> str:
 
 
 _MANY = 4_000
-"""So many statements come into the plan together: their constants are objects until then."""
+"""Number of statements planned together; until then their constants are Python objects."""
 
 
 @dataclass(slots=True)
 class PlanAdditions:
-    """What came into the plan: for last m-ops the slots of statements and their rows, and for all m-ops new rows."""
+    """Additions to the plan: statement slots and rows by last m-op, new rows by m-op."""
 
     slots: dict[int, tuple[Ints, Ints]] = field(default_factory=dict)
     rows: Changes = field(default_factory=dict)
@@ -151,7 +147,7 @@ class PlanAdditions:
 
 @dataclass(slots=True)
 class Removed:
-    """What left the plan: slots by last m-op, rows by m-op, and m-ops."""
+    """Removals from the plan: slots by last m-op, rows by m-op, and m-ops."""
 
     slots: dict[int, Ints] = field(default_factory=dict)
     rows: Changes = field(default_factory=dict)
@@ -160,8 +156,6 @@ class Removed:
 
 @dataclass(slots=True)
 class _Waiting:
-    """Statements of one form that have not come into the plan yet."""
-
     ids: list[int] = field(default_factory=list)
     since: list[int] = field(default_factory=list)
     constants: list[tuple[str | float, ...]] = field(default_factory=list)
@@ -169,12 +163,12 @@ class _Waiting:
 
 
 class Statements:
-    """All statements. Each has a slot, which is free once it is removed."""
+    """All statements. Each has a slot, which is reused after removal."""
 
     def __init__(self, plan: EventPlan) -> None:
         self.ids, self.since, self.rows, self._of = (np.full(16, -1, np.int64) for _ in range(4))
         self.newest = -(1 << 62)
-        """The greatest `since` that any has had."""
+        """The greatest `since` of any statement ever."""
         self._plan = plan
         self._forms = StatementForms()
         self._bound: dict[int, BoundForm] = {}
@@ -204,7 +198,7 @@ class Statements:
             self._place()
 
     def settle(self) -> PlanAdditions:
-        """Brings those that wait into the plan. Returns what has come into it since the last time."""
+        """Adds waiting statements to the plan. Returns all additions since the last call."""
         self._place()
         added = PlanAdditions()
         for number, pairs in self._placed.items():
@@ -237,7 +231,7 @@ class Statements:
             self._placed.setdefault(number, []).append((slots[places], rows[places]))
 
     def remove(self, statements: Sequence[int]) -> Removed:
-        """Removes statements, all of which have come into the plan."""
+        """Removes statements that are in the plan."""
         slots = np.array([self._slots.pop(statement) for statement in statements], np.int64)
         removed = Removed()
         groups, numbers, ends = list[tuple[BoundForm, Ints]](), list[int](), dict[int, list[Ints]]()
@@ -261,16 +255,15 @@ class Statements:
         return removed
 
     def since_of(self, statement: int) -> int:
-        """Returns the `since` of a statement in the plan."""
         return int(self.since[self._slots[statement]])
 
     def narrow(self, statement: int, since: int) -> None:
-        """Sets a later `since` of a statement in the plan, which has no AGGREGATE."""
+        """Raises the `since` of a planned statement without AGGREGATE."""
         self.since[self._slots[statement]] = since
         self.newest = max(self.newest, since)
 
     def sums(self, counts: Mapping[int, Ints]) -> tuple[Ints, Ints]:
-        """Returns statements and for each the sum of the counts of its rows, which are given by m-op; 0 is left out."""
+        """Returns statements and the sums of the counts of their rows, given by m-op; zeros are left out."""
         found: list[tuple[Ints, Ints]] = [(_NONE, _NONE)]
         end = self._end()
         for number, bound in self._bound.items():
@@ -286,16 +279,15 @@ class Statements:
         return np.concatenate(ids), np.concatenate(sums)
 
     def bound(self, statement: int) -> tuple[BoundForm, int]:
-        """Returns the form of a statement in the plan, and its row in the last m-op."""
+        """Returns the form of a planned statement, and its row in the last m-op."""
         slot = self._slots[statement]
         return self._bound[int(self._of[slot])], int(self.rows[slot])
 
     def bound_forms(self) -> Iterable[BoundForm]:
-        """Returns the forms of all statements in the plan."""
         return self._bound.values()
 
     def of_rows(self, mop: int, rows: Ints) -> tuple[list[int], list[int]]:
-        """Returns the statements that have any of these rows of an m-op, each with its row."""
+        """Returns the statements that use any of these rows of an m-op, each with its row."""
         ids: list[int] = []
         found: list[int] = []
         end = self._end()
@@ -311,7 +303,7 @@ class Statements:
         return ids, found
 
     def of_row(self, mop: int, row: int) -> Ints:
-        """Returns the statements that are a row of a last m-op."""
+        """Returns the statements of a row of a last m-op."""
         numbers = [number for number, bound in self._bound.items() if bound.mops[-1].number == mop]
         end = self._end()
         held: Mask = (self.rows[:end] == row) & np.isin(self._of[:end], numbers)
@@ -340,7 +332,6 @@ class Statements:
 
 
 def _by_value(values: Ints) -> Iterator[tuple[int, Ints]]:
-    """Yields each of some values with its places, which ascend."""
     order = np.argsort(values, kind="stable")
     ordered = values[order]
     firsts = np.flatnonzero(np.diff(ordered, prepend=-1))
@@ -351,7 +342,7 @@ _NONE = np.zeros(0, np.int64)
 
 
 class RowUsers:
-    """The rows of statements in a plan, and the statements of each row. It is made at once for all that are given."""
+    """The rows of planned statements, and the statements of each row; computed at construction."""
 
     def __init__(self, plan: EventPlan, statements: Statements, numbers: Iterable[int]) -> None:
         self._rows: dict[int, dict[int, int]] = {}
@@ -378,21 +369,20 @@ class RowUsers:
             self._users[mop] = keys[order], values[order]
 
     def bound(self, statement: int) -> BoundForm:
-        """Returns the form of a statement in the plan."""
         return self._bound[statement]
 
     def rows(self, statement: int) -> dict[int, int]:
-        """Returns the rows of a statement, by the places of the nodes of its form; sources have none."""
+        """Returns the rows of a statement, by place in its form; sources have none."""
         return self._rows.get(statement, {})
 
     def of(self, mop: int, row: int) -> Ints:
-        """Returns the statements that have a row, in the order of their numbers."""
+        """Returns the statements that have a row, by number."""
         rows, ids = self._users.get(mop, (_NONE, _NONE))
         first, last = np.searchsorted(rows, [row, row + 1])
         return distinct(ids[first:last])
 
     def sharing(self, statement: int) -> list[int]:
-        """Returns the other statements that have a row in common with one."""
+        """Returns the other statements that share a row with this one."""
         bound = self._bound[statement]
         found = [self.of(bound.mops[place].number, row) for place, row in self.rows(statement).items()]
         return [number for number in distinct(np.concatenate([_NONE, *found])).tolist() if number != statement]

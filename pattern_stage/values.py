@@ -1,21 +1,8 @@
-"""Texts as codes: what is derived from a text, or tested on several, is computed once for each that is distinct.
-
-The values themselves are those of `xscl.algebra.functions`. NULL has the code NULL_TEXT, and whatever is derived from
-it is NULL.
-
-Values of several events of a match as one text, which is JSON.
-
-Operations on columns by the rules of NULL: of strings NULL_TEXT, of numbers NaN, which stands for infinity too.
-
-A single value may stand for a column.
-
-Conditions and values of event statements as functions over arrays, compiled once a template.
-
-They are exact by the rules of NULL: arithmetic and functions of NULL are NULL, but for `coalesce`, and so are numbers
-that are not finite. An atom with a NULL is false, but for IS NULL.
-
-Aggregates of ranges of rows, by name: those of AGGREGATE, and of the events of a Kleene variable.
-"""
+"""Values of event statements as columns: texts as codes, NULL logic, compiled expressions, and aggregates of ranges.
+What derives from texts is computed once per distinct text, by `xscl.algebra.functions`. NULL is NULL_TEXT for strings
+and NaN, also for infinity, for numbers; a single value may stand for a column. Arithmetic and functions of NULL are
+NULL, except `coalesce`; atoms with NULL are false, except IS NULL. Conditions and values compile once per template to
+functions over arrays."""
 
 from __future__ import annotations
 
@@ -59,14 +46,12 @@ C = TypeVar("C", bound=Column)
 T = TypeVar("T")
 
 FALSE, TRUE, UNDECIDED = 0, 1, -1
-"""The outcomes of a test: UNDECIDED is that of NULL, and of a regular expression that is none or takes too long."""
+"""Outcomes of a test. UNDECIDED for NULL, and for an invalid or too slow regular expression."""
 
 
 class Texts:
-    """The texts that events and parameters have, by code. One process has one, and never stores codes.
-
-    The code of a text stays what it is until `keep` forgets it.
-    """
+    """The texts of events and parameters, by code: one per process, never stored, stable until `keep` drops the
+    text."""
 
     def __init__(self) -> None:
         self._code_of = _Codes()
@@ -74,15 +59,14 @@ class Texts:
         self._forget_derived()
 
     def __len__(self) -> int:
-        """How many texts there are, with those that are derived from others."""
+        """Number of texts, derived ones included."""
         return len(self._code_of) - 1
 
     def codes(self, texts: Iterable[str | None]) -> Ints:
-        """Returns the codes of texts; new ones get one."""
+        """Returns the codes of texts, adding new ones."""
         return np.fromiter(map(self._code_of.__getitem__, texts), np.int64)
 
     def code(self, text: str | None) -> int:
-        """Returns the code of a text; a new one gets one."""
         return self._code_of[text]
 
     def text(self, code: int) -> str | None:
@@ -95,11 +79,11 @@ class Texts:
     # ------------------------------------------------------------ derived values
 
     def numbers(self, codes: Ints) -> Floats:
-        """Returns the XPath numbers of texts; NaN for those that are none, or not finite."""
+        """Returns the XPath numbers of texts; NaN if invalid or infinite."""
         return self.derived_numbers("number", codes)
 
     def derived_numbers(self, name: str, codes: Ints) -> Floats:
-        """Returns `name(text)` of each text. `name` is one of NUMERIC."""
+        """Returns `name(text)` of each text, `name` in NUMERIC."""
         cache = self._numbers.get(name)
         if cache is None:
             cache = self._numbers[name] = _Cache(np.float64, unknown=math.inf, null=math.nan)
@@ -107,7 +91,7 @@ class Texts:
         return cache.of(codes, len(self._code_of.texts), lambda new: list(map(_finite, map(function, self._of(new)))))
 
     def derived(self, name: str, codes: Ints) -> Ints:
-        """Returns the codes of `name(text)` of each text. `name` is one that chains of functions have."""
+        """Returns the codes of `name(text)` of each text, for functions of chains."""
         cache = self._derived.get(name)
         if cache is None:
             cache = self._derived[name] = _Cache(np.int64, unknown=NULL_TEXT - 1, null=NULL_TEXT)
@@ -115,19 +99,18 @@ class Texts:
         return cache.of(codes, len(self._code_of.texts), lambda new: self.codes(map(function, self._of(new))))
 
     def written(self, numbers: Floats) -> Ints:
-        """Returns the codes of numbers written as texts; that of NULL for NaN."""
+        """Returns the codes of numbers written as texts; NULL for NaN."""
         found, at = np.unique(numbers, return_inverse=True)
         return self.codes(None if math.isnan(number) else number_text(number) for number in found.tolist())[at]
 
     def concatenated(self, parts: Sequence[Ints]) -> Ints:
-        """Returns the codes of texts that are concatenated, row by row; that of NULL if one is NULL, or if the
-        result is longer than MOST_TEXT."""
+        """Returns the codes of row-wise concatenations; NULL if a part is NULL or the result exceeds MOST_TEXT."""
         rows, at = _distinct_rows(parts, len(self._code_of.texts))
         texts = zip(*map(self.texts, rows), strict=True)
         return self.codes(map(_concatenated, texts))[at]
 
     def tested(self, name: str, args: Sequence[Ints]) -> np.ndarray[tuple[int], np.dtype[np.int8]]:
-        """Returns whether `name(*args)` holds, row by row: TRUE, FALSE or UNDECIDED. `name` is one of TESTS."""
+        """Returns whether `name(*args)` holds, by row: TRUE, FALSE or UNDECIDED. `name` is in TESTS."""
         rows, at = _distinct_rows(args, len(self._code_of.texts))
         outcomes = [_outcome(TESTS[name], row) for row in zip(*map(self.texts, rows), strict=True)]
         return np.array(outcomes, np.int8)[at]
@@ -136,16 +119,12 @@ class Texts:
 
     @property
     def crowded(self) -> bool:
-        """Whether there are so many more texts, or so much longer ones, than were kept last that it is time to `keep`
-        those in use."""
+        """Whether texts have grown enough, in number or size, since the last `keep` to call it again."""
         return len(self) > 2 * self._kept + 10_000 or self._code_of.size > 2 * self._kept_size + 16_000_000
 
     def keep(self, used: Iterable[Ints]) -> None:
-        """Forgets all texts but those with a code in one of `used`. Those keep their codes; others get the free ones.
-
-        So `used` has each code that anything still holds: in events, in the state of operators, in parameters. Who
-        holds the text itself, as compiled conditions do, need not name it.
-        """
+        """Drops all texts without a code in `used`; their codes are reused. `used` must have every code still held: in
+        events, operator state and parameters. Compiled conditions hold texts, not codes."""
         texts = self._code_of.texts
         kept = np.zeros(len(texts) + 1, np.bool_)  # the last is NULL's
         for codes in used:
@@ -164,13 +143,13 @@ class Texts:
 
 
 class _Codes(dict[str | None, int]):
-    """The codes of texts. One that is new gets a code that is free, or the next."""
+    """The codes of texts. New texts get a free code, or the next."""
 
     def __init__(self) -> None:
         super().__init__({None: NULL_TEXT})
         self.texts: list[str] = []
         self.size = 0
-        """How many characters there are."""
+        """Number of characters."""
         self._free: list[int] = []
 
     def __missing__(self, text: str) -> int:
@@ -197,7 +176,7 @@ class _Codes(dict[str | None, int]):
 
 
 class _Cache(Generic[C]):
-    """A value for each code, computed when it is first asked for. The last place is that of NULL, whose code is -1."""
+    """A lazily computed value per code. The last place is that of NULL, code -1."""
 
     def __init__(self, dtype: type, unknown: float, null: float) -> None:
         self._unknown, self._null = unknown, null
@@ -253,7 +232,7 @@ def plain_values(column: Column, texts: Texts) -> list[Any]:
 
 
 def json_arrays(values: Sequence[Any], ends: Sequence[int]) -> Iterator[str]:
-    """Yields JSON arrays of consecutive values. Each ends where `ends` says.
+    """Yields JSON arrays of consecutive values, up to each of `ends`.
 
     >>> list(json_arrays(["a", 2.5, None], [1, 1, 3]))
     ['["a"]', '[]', '[2.5, null]']
@@ -265,7 +244,7 @@ def json_arrays(values: Sequence[Any], ends: Sequence[int]) -> Iterator[str]:
 
 
 def joined_arrays(texts: Sequence[str | None], ends: Sequence[int]) -> Iterator[str]:
-    """Yields JSON arrays of consecutive values that are JSON. Each ends where `ends` says.
+    """Yields JSON arrays of consecutive JSON values, up to each of `ends`.
 
     >>> list(joined_arrays(["[1]", "[2]", "[3]"], [1, 3]))
     ['[[1]]', '[[2], [3]]']
@@ -277,7 +256,7 @@ def joined_arrays(texts: Sequence[str | None], ends: Sequence[int]) -> Iterator[
 
 
 def as_json(values: Sequence[Any], kinds: Sequence[Kind], texts: Texts) -> str:
-    """Returns the values of an event, which are of these kinds, as a JSON array."""
+    """Returns an event's values, of these kinds, as a JSON array."""
     found = [
         texts.text(value) if kind == "string" else None if value != value else value
         for value, kind in zip(values, kinds, strict=True)
@@ -290,27 +269,25 @@ def known_text(codes: Any) -> Any:
 
 
 def is_null(values: Any, is_text: bool) -> Any:
-    """Returns which codes of texts, or numbers, are NULL."""
     return np.equal(values, NULL_TEXT) if is_text else np.isnan(values)
 
 
 def null_infinities(numbers: Any) -> Any:
-    """Returns numbers with NULL in place of infinity."""
     return np.where(np.isfinite(numbers), numbers, np.nan)
 
 
 def same_texts(one: Any, other: Any) -> Any:
-    """Returns which texts are equal, and not NULL."""
+    """Returns which texts are equal and not NULL."""
     return np.equal(one, other) & known_text(one)
 
 
 def different_texts(one: Any, other: Any) -> Any:
-    """Returns which texts differ, and are not NULL."""
+    """Returns which texts differ and are not NULL."""
     return np.not_equal(one, other) & known_text(one) & known_text(other)
 
 
 def different_numbers(one: Any, other: Any) -> Any:
-    """Returns which numbers differ, and are not NULL."""
+    """Returns which numbers differ and are not NULL."""
     return np.less(one, other) | np.greater(one, other)  # which NaN is not
 
 
@@ -333,16 +310,14 @@ ARITHMETIC: dict[ArithmeticOp, Callable[[Any, Any], Any]] = {
 
 
 MICROSECONDS = 1e6
-"""To a second, in which DUR and GAP are."""
+"""Per second, the unit of DUR and GAP."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """What a condition is tested on: events in pairs, or single ones, each with a row of parameters.
-
-    Pair i has the event `left_at[i]` of `left`, and of `latest`, which has FOLD's latest values of the same instances;
-    `right_at[i]` of `right`; and the parameters at `rows[i]`. What the condition does not mention may be None.
-    """
+    """Pairs of events, or single events, each with a row of parameters, to test a condition on. Pair i has event
+    `left_at[i]` of `left` and of `latest`, FOLD's latest values; `right_at[i]` of `right`; and the parameters at
+    `rows[i]`. What the condition does not mention may be None."""
 
     left: Columns
     left_at: Ints
@@ -362,7 +337,7 @@ class Pairs:
 
 
 def single_events(events: Columns, at: Ints, rows: Ints, parameters: tuple[Column, ...]) -> Pairs:
-    """Returns events without a partner, as a condition or value of an operator with one input takes them."""
+    """Returns events without a partner, for operators with one input."""
     return Pairs(events, at, None, None, None, rows, parameters)
 
 
@@ -380,8 +355,7 @@ def value_kind(value: Value) -> Kind:
 def compile_condition(
     condition: EventCondition, left: Schema, right: Schema | None, texts: Texts
 ) -> Callable[[Pairs], Mask]:
-    """Returns a function that says for which pairs a condition holds. Atoms that cost little are tested first, and the
-    others only where those leave it open."""
+    """Compiles a condition to a mask of pairs; tests cheap atoms first, others only where these are inconclusive."""
     evaluate = _Compiler(left, right, texts).condition(condition)
 
     def holds(pairs: Pairs) -> Mask:
@@ -392,7 +366,7 @@ def compile_condition(
 
 
 def compile_value(value: Value, left: Schema, right: Schema | None, texts: Texts) -> Callable[[Pairs], Column]:
-    """Returns a function that computes a value of each pair; a string's column is of codes."""
+    """Compiles a value to a column; that of a string has codes."""
     evaluate = _Compiler(left, right, texts).value(value)
     dtype = np.int64 if value_kind(value) == "string" else np.float64
 
@@ -405,12 +379,10 @@ def compile_value(value: Value, left: Schema, right: Schema | None, texts: Texts
 
 
 _Evaluate = Callable[[Pairs], Any]
-"""An array with a value for each pair, or a single value for all of them."""
+"""An array with a value per pair, or one value for all."""
 
 
 class _Compiler:
-    """Compiles what is over events of these schemas."""
-
     def __init__(self, left: Schema, right: Schema | None, texts: Texts) -> None:
         self._left = {name: place for place, (name, _) in enumerate(left)}
         self._right = {name: place for place, (name, _) in enumerate(right or ())}
@@ -453,7 +425,7 @@ class _Compiler:
         return self.text(value) if value_kind(value) == "string" else self.number(value)
 
     def text(self, value: Value) -> _Evaluate:
-        """The codes of a value's texts: numbers are written as XPath does."""
+        """The codes of a value's texts; numbers are written as XPath does."""
         texts = self._texts
         if value_kind(value) == "number":
             number = self.number(value)
@@ -506,7 +478,6 @@ class _Compiler:
         return lambda pairs: texts.derived_numbers(name, _whole(of(pairs), len(pairs)))
 
     def _taken(self, value: Value) -> _Evaluate:
-        """The column of an attribute or parameter."""
         match value:
             case Attribute(part="left", name=name):
                 place = self._left[name]
@@ -525,11 +496,11 @@ class _Compiler:
 # ---------------------------------------------------------------- costs
 
 COSTLY = 10
-"""What costs this much is tested only where it matters."""
+"""Tests from this cost on run only where they matter."""
 
 
 def cost(condition: EventCondition | Value) -> int:
-    """Returns roughly what it costs to evaluate a condition or value for one pair; a comparison of numbers is 1."""
+    """Returns the approximate cost per pair, in comparisons of numbers."""
     match condition:
         case AllOf(args=args) | AnyOf(args=args):
             return sum(map(cost, args))
@@ -622,7 +593,7 @@ def _gap(pairs: Pairs) -> Floats:
 def aggregate_ranges(
     name: AggregateName, arguments: Sequence[Column], starts: Ints, ends: Ints, texts: Texts
 ) -> Column:
-    """Returns an aggregate, which has arguments, of each of these ranges of their rows; none of them is empty."""
+    """Returns an aggregate with arguments over non-empty ranges of their rows."""
     all_known = np.logical_and.reduce([known(argument) for argument in arguments])
     if name == "count":
         return counts_in(all_known, starts, ends).astype(np.float64)
@@ -644,7 +615,7 @@ def aggregate_ranges(
 
 
 def _falling(column: Column, texts: Texts) -> Column:
-    """Returns keys that are the greater, the less a value is: strings go by code points."""
+    """Returns keys in descending order of values; strings compare by code points."""
     if column.dtype == np.float64:
         return -column
     codes, numbers = np.unique(column, return_inverse=True)
@@ -655,7 +626,7 @@ def _falling(column: Column, texts: Texts) -> Column:
 
 
 def sums(name: AggregateName, numbers: Floats, counts: Ints, starts: Ints, ends: Ints) -> Floats:
-    """Returns the sum, or avg, of the numbers in each range, of which there were so many."""
+    """Returns the sum or avg of the numbers in each range, given their counts."""
     found = sums_in(numbers, starts, ends)
     found[counts == 0] = np.nan
     result: Floats = found / np.maximum(counts, 1) if name == "avg" else found

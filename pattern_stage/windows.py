@@ -1,4 +1,4 @@
-"""Aggregates over ranges of rows: exact, so that they depend neither on the order of the rows nor on other ranges."""
+"""Exact aggregates over ranges of rows: independent of the order of rows and of other ranges."""
 
 from __future__ import annotations
 
@@ -15,18 +15,15 @@ _LOW = (1 << _BITS) - 1
 
 
 def counts_in(known: np.ndarray[tuple[int], np.dtype[np.bool_]], starts: Ints, ends: Ints) -> Ints:
-    """Returns how many rows of each range are known."""
+    """Returns the number of known rows of each range."""
     totals = np.append(0, np.cumsum(known))
     counts: Ints = totals[ends] - totals[starts]
     return counts
 
 
 def sums_in(numbers: Floats, starts: Ints, ends: Ints) -> Floats:
-    """Returns the sum of the numbers of each range, without NaNs: the double nearest to the exact sum, as `math.fsum`.
-
-    Numbers are cut into limbs of 32 bits, each with a running sum of integers, which is exact; so is a difference of
-    two of those.
-    """
+    """Returns the sum of each range without NaN: the double nearest to the exact sum, as `math.fsum`. Numbers are split
+    into 32-bit limbs with exact integer prefix sums, whose differences are exact, too."""
     fractions, exponents = np.frexp(np.where(np.isnan(numbers), 0.0, numbers))
     mantissas = np.abs(np.ldexp(fractions, 53)).astype(np.uint64)
     some = mantissas > 0
@@ -54,7 +51,7 @@ def sums_in(numbers: Floats, starts: Ints, ends: Ints) -> Floats:
 
 
 def _nearest(limbs: Sequence[Ints], scale: int) -> Floats:
-    """Returns the doubles nearest to sums of limbs, of which the first counts 2 ** scale; NaN if none is as great."""
+    """Returns the doubles nearest to sums of limbs, the first in units of 2 ** scale; NaN beyond the largest double."""
     none: Ints = np.zeros(len(limbs[0]), np.int64)
     padded = [none, none, *limbs, none, none]  # a limb may be as great as two
     negative = _digits(padded)[1] < 0
@@ -84,7 +81,7 @@ def _nearest(limbs: Sequence[Ints], scale: int) -> Floats:
 
 
 def _digits(limbs: Sequence[Ints]) -> tuple[list[Ints], Ints]:
-    """Returns the digits of sums of limbs, each at least 0 and with 32 bits, and what is carried beyond them."""
+    """Normalises sums of limbs to non-negative 32-bit digits, and a carry."""
     digits, carried = list[Ints](), np.zeros(len(limbs[0]), np.int64)
     for limb in limbs:
         total = limb + carried
@@ -94,7 +91,7 @@ def _digits(limbs: Sequence[Ints]) -> tuple[list[Ints], Ints]:
 
 
 def greatest_in(ranks: Ints, starts: Ints, ends: Ints) -> Ints:
-    """Returns the greatest rank of each range; none of them is empty."""
+    """Returns the greatest rank in each range."""
     lengths = ends - starts
     levels = np.frexp(lengths.astype(np.float64))[1] - 1  # of each the greatest power of two that is no longer
     found = np.empty(len(starts), np.int64)

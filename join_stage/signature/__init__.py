@@ -1,1 +1,1 @@
-"""The `signature` plan: it finds which edges each pair of documents satisfies, and looks up the rows of a set once."""
+"""The `signature` plan: finds which edges each pair of documents satisfies, and looks up the rows of each set once."""

@@ -1,12 +1,7 @@
-"""Merges runs on disk into one, a piece at a time, beside the batches.
-
-A merge reads and writes each file from start to end, and has one piece in memory. What is evicted is left out.
-
-The runs of a store on disk: which they are, the merges under way, and the files that nothing names any more.
-
-Files are written before the commit that names them, and removed after the one that no longer does. So whatever a killed
-process leaves behind is a file that the manifest does not name; it is removed after the next commit.
-"""
+"""The runs of a store on disk: their manifest, their files, and the background merges. A merge reads and writes each
+file sequentially, a piece at a time, and leaves out evicted documents. Files are written before the commit that names
+them and removed after the commit that drops them; files that a killed process leaves behind are not in the manifest and
+are removed after the next commit."""
 
 from __future__ import annotations
 
@@ -45,27 +40,27 @@ from join_stage.signature.runs import (
 )
 
 PIECE = 100_000
-"""The number of postings, or of other records, that are moved at a time."""
+"""Number of postings, or other records, moved at a time."""
 
 STOPPED_AGAIN_AFTER = 0.5
-"""Seconds after which a merger is told again that it is stopped: it may have begun only then."""
+"""Seconds after which a stop is sent again: the merger may have started only after the first."""
 
 _CLASS = np.uint64(0xFFFF)
-"""The bits in which the number of a class takes the place of those of a digest."""
+"""The bits of a digest that the class number replaces."""
 
 
 class Merger(Protocol):
-    """Does merges, each in a thread that waits for it."""
+    """Runs merges, each called from its own thread."""
 
     def merge(self, runs: Sequence[DiskRun], path: Path, is_stopped: Callable[[], bool]) -> None:
-        """Merges runs into a new file. Removes what it wrote if it fails, or is stopped."""
+        """Merges runs into a new file. Removes its output on failure or when stopped."""
 
     def stop(self, path: Path) -> None:
-        """Is told that a merge, by the path of its new file, is stopped by now."""
+        """Called when the merge into `path` was stopped."""
 
 
 class MergerHere:
-    """Does merges in this process."""
+    """A `Merger` in this process."""
 
     def merge(self, runs: Sequence[DiskRun], path: Path, is_stopped: Callable[[], bool]) -> None:
         steps = merge_disk_runs(runs, path)
@@ -74,13 +69,11 @@ class MergerHere:
                 steps.close()
                 return
 
-    def stop(self, path: Path) -> None:
-        """Does nothing: the merge looks whether it is stopped."""
+    def stop(self, path: Path) -> None: ...
 
 
 class Merge:
-    """The merge of some runs into the file of one, in a thread. The file is whole when it `is_done`; `error` has what
-    went wrong."""
+    """A merge of runs into one file, in a thread; the file is complete when it `is_done`; `error` is its failure."""
 
     def __init__(self, runs: Sequence[DiskRun], path: Path, merger: Merger) -> None:
         self.runs, self.path, self._merger = tuple(runs), path, merger
@@ -91,17 +84,14 @@ class Merge:
         self._stopped = False
 
     def start(self) -> None:
-        """Begins."""
         self._thread = Thread(target=self._run, name="merge", daemon=True)
         self._thread.start()
 
     @property
     def is_started(self) -> bool:
-        """Whether it was begun."""
         return self._thread is not None
 
     def wait(self) -> None:
-        """Waits until it has ended, if it was begun."""
         if self._thread is not None:
             self._thread.join()
 
@@ -114,7 +104,7 @@ class Merge:
                 self.error = error
 
     def abandon(self) -> None:
-        """Ends the work, and removes what was written."""
+        """Stops the merge and removes its output."""
         self._stopped = True
         while self._thread is not None and self._thread.is_alive():
             self._merger.stop(self.path)
@@ -124,7 +114,7 @@ class Merge:
 
 
 def merge_disk_runs(runs: Sequence[DiskRun], path: Path) -> Generator[None]:
-    """Merges runs into a new file. Yields between the pieces: if it is closed there, or fails, nothing is left."""
+    """Merges runs into a new file, yielding between pieces; closing the generator, or a failure, removes the output."""
     heads = [run.file.head for run in runs]
     classes: dict[EdgeClass, int] = {}
     inputs: list[_Input] = []
@@ -154,7 +144,6 @@ def merge_disk_runs(runs: Sequence[DiskRun], path: Path) -> Generator[None]:
 
 
 def _moved(inputs: Sequence[_Input], writer: RunWriter, target: _Target) -> Generator[None, None, tuple[int, int]]:
-    """Writes all postings and groups. Returns when the first and the last document begin."""
     written, first, last = 0, [], []
     for piece in _pieces(inputs):
         moved = 0
@@ -174,15 +163,12 @@ def _moved(inputs: Sequence[_Input], writer: RunWriter, target: _Target) -> Gene
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """The type of the merged postings, and the docid from which on they count docids."""
-
     posting: np.dtype[Any]
     base: int
 
 
 class _Input:
-    """A run that is merged. The numbers of its instances grow by `before`, and its path classes get those in
-    `classes`."""
+    """An input run: its instance numbers are offset by `before`, its path classes mapped by `classes`."""
 
     def __init__(self, run: DiskRun, before: int, classes: dict[EdgeClass, int]) -> None:
         self.run, self._before = run, np.uint32(before)
@@ -195,7 +181,6 @@ class _Input:
         self.starts = Starts(Field(self._groups, "start"), len(run))
 
     def counts(self) -> Iterator[int]:
-        """The numbers of postings that stay."""
         if self._low is None:
             yield len(self.run)
             return
@@ -204,13 +189,13 @@ class _Input:
             yield int((some["time"] >= self._low).sum())
 
     def moved_groups(self, first: int, end: int) -> RecordArray:
-        """A range of groups, with the new numbers of their classes."""
+        """A range of groups, with their new class numbers."""
         groups = self._groups.range(first, end).copy()
         groups["path_class"] = self._classes[groups["path_class"]]
         return groups
 
     def moved_postings(self, first: int, end: int, target: _Target) -> tuple[RecordArray, NDArray[np.bool_]]:
-        """A range of postings as they are in the merged run, and which of them stay."""
+        """A range of postings as in the merged run, and the mask of those that stay."""
         found = self._postings.range(first, end)
         if found.dtype == target.posting:
             records = found.copy()
@@ -229,16 +214,14 @@ class _Input:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Ranges of groups of the inputs, from `first` to `end`, that have the same values: what follows has greater
-    digests."""
+    """Ranges of groups of the inputs, from `first` to `end`, with the same values; greater digests follow."""
 
     inputs: Sequence[_Input]
     first: Ints
     end: Ints
 
     def merged(self, target: _Target) -> Iterator[tuple[RecordArray, RecordArray | None]]:
-        """Postings in their order, and their groups, which start from 0. The groups of a large piece come at its
-        end."""
+        """Postings in order, and their groups, starting from 0. The groups of a large piece come at its end."""
         groups = np.concatenate(
             [one.moved_groups(first, end) for one, first, end in zip(self.inputs, self.first, self.end, strict=True)]
         )
@@ -260,8 +243,8 @@ class _Piece:
     def _small(
         self, target: _Target, groups: RecordArray, new: Ints, source: Ints, start: Ints, end: Ints
     ) -> tuple[RecordArray, RecordArray]:
-        """The postings and groups of a piece that fits into memory. `groups` starts at the indices `new` of the sorted
-        groups of the inputs, which come from the run `source` and have postings from `start` to `end`."""
+        """Merges a piece that fits into memory. `groups` starts at the indices `new` of the sorted input groups, which
+        come from run `source` and have postings from `start` to `end`."""
         parts, stays, shift = [], [], np.zeros(len(self.inputs), np.int64)
         before = 0
         for place, one in enumerate(self.inputs):
@@ -286,7 +269,7 @@ class _Piece:
     def _large(
         self, target: _Target, groups: RecordArray, new: Ints, source: Ints, start: Ints, end: Ints
     ) -> Iterator[tuple[RecordArray, RecordArray | None]]:
-        """The same for a piece with a value that very many documents share: its groups are merged by time."""
+        """Merges a piece with a value that very many documents share, by time."""
         counts = np.zeros(len(groups), np.int64)
         for group, (first, last) in enumerate(zip(new, np.append(new[1:], len(source)), strict=True)):
             inputs = [self.inputs[place] for place in source[first:last].tolist()]
@@ -301,7 +284,7 @@ class _Piece:
 
 
 def _sorted(groups: RecordArray) -> Ints:
-    """The order of groups by digest and class. They are a few sorted sequences, one after the other."""
+    """The order of groups by digest and class; the input is a few sorted sequences, concatenated."""
     high, low, number = groups["high"], groups["low"], groups["path_class"]
     # Nearly always, the classes of a value tell apart what the upper bits of its digest do not. This is sorted in
     # linear time.
@@ -314,7 +297,6 @@ def _sorted(groups: RecordArray) -> Ints:
 
 
 def _pieces(inputs: Sequence[_Input]) -> Iterator[_Piece]:
-    """All groups of the inputs, in the order of their digests."""
     first = np.zeros(len(inputs), np.int64)
     counts = np.array([len(one.highs) for one in inputs], np.int64)
     share = PIECE // len(inputs)
@@ -335,7 +317,7 @@ def _pieces(inputs: Sequence[_Input]) -> Iterator[_Piece]:
 
 
 def _before(inputs: Sequence[_Input], first: Ints, counts: Ints, bound: int) -> Ints:
-    """The end of the groups of each input, from `first` on, whose digests have a high half less than a bound."""
+    """The end of each input's groups, from `first` on, whose digests have a high half below a bound."""
     if bound >= 1 << 64:
         return counts
     wanted = np.array([bound], np.uint64)
@@ -347,7 +329,6 @@ def _before(inputs: Sequence[_Input], first: Ints, counts: Ints, bound: int) -> 
 
 
 def _by_time(inputs: Sequence[_Input], start: Ints, end: Ints) -> Iterator[list[tuple[int, int]]]:
-    """Ranges of postings, sorted by time, as consecutive ranges of each input that cover the same times."""
     share = max(1, PIECE // len(inputs))
     while (open_ := np.flatnonzero(start < end)).size:
         reached = [int(inputs[i].times[np.minimum([start[i] + share], end[i] - 1)][0]) for i in open_.tolist()]
@@ -368,24 +349,21 @@ def _until(inputs: Sequence[_Input], start: Ints, end: Ints, time: int) -> Ints:
 
 
 MOST_RUNS = 32
-"""If there are more runs, a batch waits for a merge to end."""
+"""With more runs than this, a batch waits for a merge to end."""
 
 PARTS_OF_WINDOW = 8
-"""Runs are merged if they cover at most this part of the widest window. What is evicted goes a whole run at a time."""
+"""Runs are merged if they cover at most this fraction of the widest window, because eviction drops whole runs."""
 
 WIDER = 1.25
-"""Runs that overlap in time are merged however much they cover, if together they cover at most so many times what one
-of them does."""
+"""Runs that overlap in time are merged if together they cover at most this multiple of what one of them covers."""
 
 _NAME = "{}-{}.run"
-"""The name of a file: a number, and what no other store and no other process has. So there are never two files of one
-name, and whoever has read one need not look again."""
+"""File name: a number and a globally unique token, so a name never refers to two contents and may be cached."""
 
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """The runs on disk at some time, the oldest first. They have all documents up to docid `upto` that have
-    postings."""
+    """The runs on disk, oldest first. They have all documents up to docid `upto` that have postings."""
 
     runs: tuple[DiskRun, ...] = ()
     upto: int = -1
@@ -393,7 +371,7 @@ class Runs:
 
 @dataclass(frozen=True, slots=True)
 class _Named:
-    """The same as a manifest tells it: the names of files, and the times before which their documents are evicted."""
+    """`Runs` as in a manifest: file names, and the times before which documents are evicted."""
 
     upto: int = -1
     runs: tuple[tuple[str, int | None], ...] = ()
@@ -407,32 +385,30 @@ def _named(runs: Runs) -> _Named:
 
 
 class StoredRuns:
-    """The runs in a directory, which is there. What changes them takes effect with the next commit of the store."""
+    """The runs in an existing directory. Changes take effect with the next commit of the store."""
 
     def __init__(self, directory: Path, merger: Merger | None = None) -> None:
-        """`merger` does the merges; by default this process does."""
+        """`merger` defaults to this process."""
         self._merger = merger or MergerHere()
         self._directory, self._pool, self._own = directory, PagePool(), token_hex(4)
         self.now = Runs()
         """The runs, with the changes of the running batch."""
         self._merges: list[Merge] = []
         self._files: set[Path] = set()
-        """The files of committed runs, and those written since."""
+        """Files of committed runs, and those written since."""
         self._next = 0
         self._committed: _Named | None = None
-        """What the store has. None if that has not been read and must not change."""
+        """The stored manifest; None if it has not been read and must not change."""
         self._must_rest = False
-        """Whether merging has failed."""
+        """Set when merging has failed."""
         self._has_others = False
-        """Whether there may be files that neither this nor the running batch names."""
+        """Whether there may be files that neither the committed state nor the running batch names."""
 
     # ------------------------------------------------------------ opening and committing
 
     def open(self, manifest: str | None, number_of: Callable[[EdgeClass], int]) -> bool:
-        """Opens the runs that a manifest names. `number_of` numbers path classes.
-
-        False, and there are no runs, if there is no manifest, or if one of its files is gone or damaged.
-        """
+        """Opens the runs of a manifest. `number_of` numbers path classes. Returns False, with no runs, if there is no
+        manifest, or a file is gone or damaged."""
         self._abandon(self._merges)
         self.now, self._committed = Runs(), _Named()
         is_whole = False
@@ -459,7 +435,7 @@ class StoredRuns:
         return json.dumps({"upto": named.upto, "next": self._next, "runs": named.runs})
 
     def committed(self) -> None:
-        """Removes the files that the committed manifest no longer names."""
+        """Removes files that the committed manifest no longer names."""
         if self.is_changed or self._has_others:
             self._committed = _named(self.now)
             self._merges = [merge for merge in self._merges if not self._is_adopted(merge)]
@@ -468,11 +444,11 @@ class StoredRuns:
             self._remove_unnamed()
 
     def rolled_back(self, before: Runs) -> None:
-        """Goes back to the runs as they were before the batch. Merges go on."""
+        """Restores the runs from before the batch. Merges go on."""
         self.now, self._has_others = before, True
 
     def close(self) -> None:
-        """Lets go of the runs: nobody knows what is committed. Only `open` and `clear` may follow."""
+        """Drops the runs in memory when the committed state is unknown. Only `open` and `clear` may follow."""
         self._abandon(self._merges)
         self.now, self._committed, self._has_others = Runs(), None, False
 
@@ -486,8 +462,7 @@ class StoredRuns:
     # ------------------------------------------------------------ changes
 
     def add(self, run: PostingRun, values: ValueDictionary, classes: PathClasses, upto: int) -> None:
-        """Writes postings to a run, unless there are none: those of all documents up to `upto` that were in memory.
-        Raises OSError."""
+        """Writes postings, if any, to a run: those in memory of all documents up to `upto`. Raises OSError."""
         runs = self.now.runs
         if len(run):
             path = self._path()
@@ -497,26 +472,25 @@ class StoredRuns:
         self.now = Runs(runs, upto)
 
     def clear(self) -> None:
-        """Drops all runs, whether they were opened or not."""
+        """Drops all runs, opened or not."""
         self._abandon(self._merges)
         self._committed = self._committed or _UNKNOWN
         self.now = Runs()
 
     def evict(self, before: int) -> None:
-        """Drops the documents that begin before a time: whole runs, and the rest when it is merged."""
+        """Drops documents that begin before a time: whole runs at once, the rest at their next merge."""
         runs = tuple(run.evicted(before) for run in self.now.runs if run.file.head.last >= before)
         self.now = Runs(runs, self.now.upto)
 
     def renumber(self, numbers: dict[int, int]) -> None:
-        """Gives path classes other numbers: `numbers[old]`, none if the class is dropped."""
+        """Renumbers path classes by `numbers[old]`; a missing class is dropped."""
         self.now = Runs(tuple(run.renumbered(numbers) for run in self.now.runs), self.now.upto)
 
     # ------------------------------------------------------------ merging
 
     def merge(self, window: int, number_of: Callable[[EdgeClass], int]) -> None:
-        """Takes over what was merged, and begins a merge that is due: one at a time, the shortest first. `window` is
-        the widest of a query, in microseconds. Where there is no room for a merge, it is tried again after the next run
-        was written."""
+        """Adopts finished merges, and starts the shortest one due. `window` is the widest of a query, in microseconds.
+        Without room on disk, merging is retried after the next run is written."""
         self._adopt(number_of)
         if self._must_rest:
             return
@@ -538,11 +512,10 @@ class StoredRuns:
 
     @property
     def merges(self) -> int:
-        """The number of merges that are due or under way."""
+        """Number of merges due or running."""
         return sum(not self._is_adopted(merge) for merge in self._merges)
 
     def _adopt(self, number_of: Callable[[EdgeClass], int]) -> None:
-        """Replaces the runs that were merged, and abandons merges of runs that are gone."""
         for merge in [*self._merges]:
             ours = self._inputs(merge)
             if self._is_adopted(merge):
@@ -564,7 +537,6 @@ class StoredRuns:
         return any(run.file.path == merge.path for run in self.now.runs)
 
     def _plan(self, window: int) -> None:
-        """Plans the merges that are due: of neighbours of about one length, and of runs most of which is evicted."""
         busy = {file for merge in self._merges for file in merge.files}
         newest = max((run.file.head.last for run in self.now.runs), default=0)
         for run in self.now.runs:
@@ -594,7 +566,7 @@ class StoredRuns:
 
 
 def evicted(manifest: str, before: int) -> str:
-    """A manifest after documents that begin before a time were evicted."""
+    """The manifest after documents that begin before a time were evicted."""
     told = json.loads(manifest)
     told["runs"] = [(name, before if low is None else max(low, before)) for name, low in told["runs"]]
     return json.dumps(told)
@@ -610,13 +582,11 @@ def _numbers(file: RunFile, number_of: Callable[[EdgeClass], int]) -> np.ndarray
 
 
 def _leaves_out_less(merge: Merge, runs: Sequence[DiskRun]) -> bool:
-    """Whether a merge leaves out no document that its runs have by now: an eviction may have been rolled back."""
     lows = {run.file: run.low for run in runs}
     return all(old.low is None or old.low <= (lows[old.file] or old.file.head.first) for old in merge.runs)
 
 
 def _go_together(older: DiskRun, newer: DiskRun, window: int, newest: int) -> bool:
-    """Whether two runs should become one. `newest` is when the last document of all begins."""
     one, other = older.file.head, newer.file.head
     if older.low != newer.low or len(older) >= 2 * len(newer):
         return False

@@ -1,15 +1,8 @@
-"""The join of a batch with the postings of earlier documents, which then takes in those of the batch.
-
-Pairs the postings of two runs that have one value, and finds the rows that pairs of documents satisfy.
-
-The driving run is that of the batch. Rows of one join are answered by ranges of postings, which are expanded when the
-matches are read. Rows of several joins are answered by pairs of instances: such a pair has a set of kinds in common,
-and the rows that the set satisfies are looked up once for each distinct set. Pairs of instances are formed by the
-rarest edge of each row only; what else they have in common is looked up. So a value that very many documents share
-costs nothing if each row that asks for it asks for a rarer one too.
-
-The matches of a batch, factorised: rows of RESULT are written out when they are asked for.
-"""
+"""The `signature` join of a batch with the postings of earlier documents, to which it then adds its own. It pairs
+postings of equal value of two runs, the batch's run driving. Rows of one join are answered by ranges of postings, rows
+of several joins by pairs of instances: such a pair has a set of kinds in common, and the rows that a set satisfies are
+looked up once per distinct set. Instances are paired only by the rarest edge of each row, so a very common value costs
+nothing where every row also needs a rarer one. Matches stay factorised until they are read."""
 
 from __future__ import annotations
 
@@ -62,13 +55,13 @@ LONGEST_WINDOW = 1 << 62
 """Microseconds: longer than any two times are apart, and small enough that sums do not overflow."""
 
 INDEX_BITS = 32
-"""Bits of the index of an instance or a kind where two of them are packed into one int64."""
+"""Bits of an instance or kind index where two are packed into one int64."""
 
 
 @dataclass(frozen=True, slots=True)
 class PostingRanges:
-    """Pairs of postings, as ranges. All arrays have one length: `posting` is an index into the driving run, `start` and
-    `end` are a range of the other run within a group, and `kind` is the index of their kind in `PairedRuns.kinds`."""
+    """Pairs of postings as ranges. Arrays of one length: `posting` indexes the driving run, `start` and `end` are a
+    range of the other run within a group, `kind` indexes `PairedRuns.kinds`."""
 
     posting: Ints
     start: Ints
@@ -76,22 +69,18 @@ class PostingRanges:
     kind: Ints
 
     def of(self, kinds: NDArray[np.bool_]) -> PostingRanges:
-        """The ranges of some kinds, given as a mask over them."""
+        """The ranges of the kinds in a mask."""
         return self.at(np.flatnonzero(kinds[self.kind]))
 
     def at(self, chosen: Ints) -> PostingRanges:
-        """Some of the ranges, by index."""
         return PostingRanges(self.posting[chosen], self.start[chosen], self.end[chosen], self.kind[chosen])
 
 
 @dataclass(frozen=True, slots=True)
 class PostingPairs:
-    """Pairs of postings of pairs of instances, sorted by `key` and then `kind`.
-
-    `driving`, `other`, `key` and `kind` have one length: the indices of two postings in their runs, the number of their
-    pair of instances, and the index of their kind. `start` and `found` have an entry for each key: where its pairs
-    start, and the index in `within` of the rows that it satisfies.
-    """
+    """Pairs of postings of pairs of instances, sorted by `key` and then `kind`. `driving`, `other`, `key` and `kind`
+    have one length: posting indices in both runs, the number of the pair of instances, and its kind. By key, `start`
+    has the offset of its pairs and `found` the index in `within` of the rows that it satisfies."""
 
     driving: Ints
     other: Ints
@@ -104,11 +93,8 @@ class PostingPairs:
 
 @dataclass(frozen=True, slots=True)
 class PairedRuns:
-    """What rows ask for in the documents of two runs, those of the driving run on the left if `driving_left`.
-
-    `kinds` and `means` have one length: the kinds that occur, and what they mean to the rows. `several` is None if
-    there are no pairs.
-    """
+    """What rows need from the documents of two runs, the driving run's on the left if `driving_left`. `kinds` and
+    `means` are parallel: the kinds that occur, and their meaning to the rows. `several` is None without pairs."""
 
     driving: PostingRun
     other: SortedRun
@@ -121,9 +107,8 @@ class PairedRuns:
 
 @dataclass(frozen=True, slots=True)
 class _Met:
-    """Two runs, those of the driving run on the left if `driving_left`. `start`, `end` and `asked` have an entry for
-    each group of the driving run: the range of the other's groups with its value, and the number of the set of paths
-    that rows ask for, 0 if they ask for none."""
+    """Two runs, the driving run on the left if `driving_left`. By group of the driving run: `start` and `end` are the
+    other's groups with its value, `asked` the number of the set of needed paths, 0 if none."""
 
     driving: PostingRun
     other: SortedRun
@@ -134,7 +119,7 @@ class _Met:
 
 
 class Pairing:
-    """Pairs runs of postings, for the rows as they are now and documents of the given pairs of streams."""
+    """Pairs runs of postings for the current rows and the given pairs of streams."""
 
     def __init__(self, rows: RowIndex, classes: PathClasses, sets: SatisfiedRowsCache, streams: Streams) -> None:
         self._rows, self._classes, self._sets, self._streams = rows, classes, sets, streams
@@ -142,8 +127,8 @@ class Pairing:
     def paired(
         self, driving: PostingRun, asked: AskedValues, other: SortedRun, sides: Iterable[bool]
     ) -> Iterator[PairedRuns]:
-        """Yields what rows ask for in the documents of two runs, which may be one and the same. `asked` has the values
-        of the driving run's groups, `sides` whether this run is on the left. For each side, yields nothing, or once."""
+        """For each side, yields at most one result for two runs, which may be identical. `asked` has the values of the
+        driving run's groups, `sides` whether this run is on the left."""
         # In an earlier document, no row that is ordered finds what begins after one of the driving run, or as it ends.
         sides = [left for left in sides if not left or self._rows.unordered or not _is_before(other, driving)]
         if not sides:
@@ -172,7 +157,6 @@ class Pairing:
         return PairedRuns(met.driving, met.other, met.driving_left, kinds, means, ranges.of(singles), several)
 
     def _ranges(self, met: _Met) -> tuple[list[PairKind], list[KindMeaning], PostingRanges]:
-        """The kinds that occur and mean something to a row, their meanings, and the ranges of their pairs."""
         driving, other = met.driving, met.other
         ours = met.asked.nonzero()[0]
         group, place = expand_ranges(met.start[ours], met.end[ours])
@@ -198,8 +182,7 @@ class Pairing:
         return kinds, means, PostingRanges(posting, start[place], end[place], kind_of[place])
 
     def _formed(self, ranges: PostingRanges, means: Sequence[KindMeaning]) -> NDArray[np.bool_]:
-        """For each kind, whether its pairs must be formed: whether it has the rarest edge of a row whose edges all
-        occur."""
+        """The mask of kinds whose pairs must be formed: those with the rarest edge of a row whose edges all occur."""
         if not any(pair.several for pair in means):
             return np.zeros(len(means), np.bool_)
         totals = np.bincount(ranges.kind, ranges.end - ranges.start, len(means)).astype(np.int64)
@@ -221,11 +204,8 @@ class Pairing:
     def _pairs_of_instances(
         self, met: _Met, ranges: PostingRanges, kinds: Sequence[PairKind]
     ) -> tuple[Ints, Ints, Ints, Ints]:
-        """All pairs of postings with one value of the pairs of instances that ranges form.
-
-        Four arrays of one length, sorted by the last two: indices of postings in the driving run and in the other, the
-        number of their pair of instances, and the index of their kind.
-        """
+        """Pairs of postings of equal value of the pairs of instances that ranges form. Returns parallel arrays, sorted
+        by the last two: posting in the driving run, posting in the other, number of the pair of instances, kind."""
         driving, other = met.driving, met.other
         theirs, place = expand_ranges(ranges.start, ranges.end)
         ours = ranges.posting[place]
@@ -255,8 +235,7 @@ class Pairing:
         return ours[order], theirs[order], key[order], kind[order]
 
     def _satisfied(self, pairs: tuple[Ints, Ints, Ints, Ints], kinds: Sequence[PairKind]) -> PostingPairs | None:
-        """The pairs of those instances that satisfy some row. `pairs` are columns of one length, sorted by key and
-        kind: indices of postings in both runs, keys, and kinds."""
+        """The pairs whose instances satisfy some row. `pairs` are those of `_pairs_of_instances`."""
         ours, theirs, key, kind = pairs
         start = group_starts(key)
         if not len(start):
@@ -270,12 +249,11 @@ class Pairing:
 
 
 def have_documents_in_common(one: PostingRun, other: PostingRun) -> bool:
-    """Whether two runs are of one batch: then they number its documents alike."""
+    """Whether two runs are of one batch, and so number its documents alike."""
     return one.docid is other.docid
 
 
 def _is_before(one: SortedRun, other: SortedRun) -> bool:
-    """Whether all documents of a run begin before any of another one."""
     return one.span.last < other.span.first
 
 
@@ -285,7 +263,7 @@ def _kind(ours: Ints, theirs: Ints, driving_left: bool) -> Ints:
 
 
 def _in_time(met: _Met, ranges: PostingRanges, means: Sequence[KindMeaning]) -> PostingRanges:
-    """The ranges, cut to what is near enough in time for some row. Postings of a group are sorted by time."""
+    """Cuts the ranges to times near enough for some row; postings of a group are sorted by time."""
     driving, time, low = met.driving, met.other.time, met.other.low
     windows = np.array([min(pair.window, LONGEST_WINDOW) for pair in means], np.int64)
     orders = np.array([pair.ordered for pair in means], np.bool_)
@@ -315,10 +293,7 @@ def _in_time(met: _Met, ranges: PostingRanges, means: Sequence[KindMeaning]) -> 
 
 
 def _sets(key: Ints, kind: Ints) -> tuple[Ints, list[list[int]]]:
-    """The number of the set of kinds of each key, and the members of each set. `key` and `kind` are sorted together.
-
-    A trie tells the sets apart: it branches by their members, from the least.
-    """
+    """The number of each key's set of kinds, and the members of each set, by a trie. The input is sorted."""
     first = group_starts(key, kind)
     key, kind = key[first], kind[first]
     start = group_starts(key)
@@ -344,13 +319,13 @@ def _sets(key: Ints, kind: Ints) -> tuple[Ints, list[list[int]]]:
 
 
 CHUNK = 100_000
-"""The approximate number of matches that are written out at a time."""
+"""Approximate number of matches expanded at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSource:
-    """Where the node of a template is found: on a side of the postings of a join, `depth` nodes below the top of the
-    path. `leaf` says that it is the end of the path."""
+    """The source of a template's node: a side of the postings of a join, `depth` nodes below the top of the path.
+    `leaf`: it is the end of the path."""
 
     left: bool
     join: int
@@ -360,8 +335,7 @@ class NodeSource:
 
 @dataclass(frozen=True, slots=True)
 class NodeSources:
-    """Where each node of a template is found; `equal` are the pairs of sources that must give one node, because
-    several joins share it."""
+    """The source of each node of a template; `equal` are pairs of sources that must give one node."""
 
     nodes: list[NodeSource]
     equal: list[tuple[NodeSource, NodeSource]]
@@ -369,7 +343,7 @@ class NodeSources:
 
 @lru_cache(maxsize=4096)
 def node_sources(shape: Shape) -> NodeSources:
-    """Where the nodes of a template with joins are found. The top of a side is that of the instance in every join."""
+    """The sources for a template with joins. The top of a side is that of the instance in every join."""
     met: dict[int, NodeSource] = {}
     equal: list[tuple[NodeSource, NodeSource]] = []
     for join, leaves in enumerate(shape.joins):
@@ -393,8 +367,7 @@ def _path(shape: Shape, leaf: int) -> list[int]:
 
 
 class FactorisedMatches:
-    """The matches of a batch. They must be read before the rows change. `sets` has the words of texts that are joined
-    by them: those that are not near are left out."""
+    """The matches of a batch, to be read before the rows change, without pairs of texts in `sets` that are not near."""
 
     def __init__(
         self,
@@ -412,13 +385,12 @@ class FactorisedMatches:
         return sum(batch.num_rows for batch in self.to_batches())
 
     def to_batches(self, max_chunksize: int = CHUNK) -> Iterator[pa.RecordBatch]:
-        """The matches as record batches of RESULT, of at most `max_chunksize` rows."""
+        """Batches of RESULT, of at most `max_chunksize` rows."""
         for batch in self._batches():
             for start in range(0, batch.num_rows, max_chunksize):
                 yield batch.slice(start, max_chunksize)
 
     def costs(self) -> Collection[Cost]:
-        """The costs of the templates that were read so far."""
         return self._costs.of_templates().values()
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
@@ -444,7 +416,6 @@ class FactorisedMatches:
 
 
 def _of_single(rows: RowIndex, found: PairedRuns, sets: WordSets) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The matches of rows of one join: (template, rows of RESULT)."""
     by_template: dict[int, dict[int, list[int]]] = defaultdict(dict)
     for number, meaning in enumerate(found.means):
         for place in meaning.single:
@@ -478,8 +449,8 @@ def _of_single(rows: RowIndex, found: PairedRuns, sets: WordSets) -> Iterator[tu
 
 
 def _near_texts(found: PairedRuns, nodes: NodeSources, ours: Ints, theirs: Ints, kind: Ints, sets: WordSets) -> Ints:
-    """The indices of pairs of postings without those of texts that are not near, and with each pair of texts once,
-    however many keys they have in common. `ours`, `theirs` and `kind` have one length."""
+    """The indices of pairs of near or equal texts, each pair of texts once however many keys match. `ours`, `theirs`
+    and `kind` are parallel."""
     by_words = (found.driving.node[ours] & MANY) != 0
     many = np.flatnonzero(by_words)
     many = many[sets.are_near(_texts(found.driving, ours[many]), _texts(found.other, theirs[many]))]
@@ -498,7 +469,6 @@ def _texts(run: SortedRun, postings: Ints) -> OneOfEach:
 
 
 def _of_several(rows: RowIndex, found: PairedRuns, pairs: PostingPairs) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The matches of rows of several joins: (template, rows of RESULT)."""
     number = {kind: place for place, kind in enumerate(found.kinds)}
     by_template: dict[int, dict[int, list[int]]] = defaultdict(dict)
     for place in distinct(pairs.found).tolist():
@@ -528,12 +498,10 @@ def _of_several(rows: RowIndex, found: PairedRuns, pairs: PostingPairs) -> Itera
 
 @dataclass(frozen=True)
 class _Choices:
-    """For each item, a row of a set of kinds, the kinds that satisfy one of its joins."""
-
     kinds: list[list[int]]
 
     def expanded(self, item: Ints) -> tuple[Ints, Ints]:
-        """The kinds of some items, one item after the other, and for each kind the index of its item."""
+        """The kinds of some items, item by item, and for each the index of its item."""
         flat = np.array([kind for kinds in self.kinds for kind in kinds], np.int64)
         ends = np.cumsum([len(kinds) for kinds in self.kinds])
         starts = np.append(0, ends[:-1])
@@ -552,10 +520,8 @@ def _joined(
     key: Ints,
     rows_of: Ints,
 ) -> pa.RecordBatch:
-    """The matches that result from all ways to choose, for each join of a row, a pair of postings that satisfies it.
-
-    `item` and `key` have one length: an index into `rows_of`, and a pair of instances that satisfies that row.
-    """
+    """The matches of all ways to choose, for each join of a row, a pair of postings that satisfies it. `item` indexes
+    `rows_of`; the parallel `key` is a pair of instances that satisfies that row."""
     chosen: list[Ints] = []
     for join, choice in enumerate(choices):
         kind, place = choice.expanded(item)
@@ -578,8 +544,8 @@ def _of(pairs: PostingPairs, chosen: Ints) -> tuple[Ints, Ints]:
 
 
 def _parts(weights: Ints, together: Ints | None = None) -> Iterator[slice]:
-    """Slices of consecutive weights that sum to about CHUNK; a single weight may be larger. Those with one number in
-    `together`, which is sorted, are in one slice."""
+    """Slices of weights that sum to about CHUNK, or one larger one; equal numbers in the sorted `together` stay
+    together."""
     total = np.cumsum(weights)
     start = 0
     while start < len(weights):
@@ -598,10 +564,7 @@ def _sides(found: PairedRuns) -> tuple[SortedRun, SortedRun]:
 def _near(
     rows: RowIndex, found: PairedRuns, ours: Ints, theirs: Ints, place: Ints
 ) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Whether pairs of documents, given by postings, are within the windows of rows and in their order, ties included.
-
-    `ours`, `theirs`, `place` and the result have one length.
-    """
+    """Mask of pairs of documents, by posting, within the windows of rows and in their order, ties included."""
     (left, right), (one, two) = _sides(found), (ours, theirs) if found.driving_left else (theirs, ours)
     sure = _surely_near(rows, found, ours, place)
     if sure.all():
@@ -617,8 +580,6 @@ def _near(
 def _surely_near(
     rows: RowIndex, found: PairedRuns, ours: Ints, place: Ints
 ) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Whether documents of the driving run are within the windows of rows, and in their order, with any of the other
-    run. Then the postings of this need not be looked at."""
     begin, end, span = found.driving.time[ours], found.driving.ends[ours], found.other.span
     covered = np.maximum(end, span.end) - np.minimum(begin, span.first)
     in_order = end <= span.first if found.driving_left else span.end <= begin
@@ -626,7 +587,6 @@ def _surely_near(
 
 
 def _node(found: PairedRuns, slot: NodeSource, ours: Ints, theirs: Ints) -> Ints:
-    """The nodes that a source gives for pairs of postings."""
     run: SortedRun = found.driving
     at = ours
     if slot.left != found.driving_left:
@@ -654,15 +614,15 @@ def _result(
 
 
 MOST_IN_MEMORY = 250_000
-"""With more postings in memory than this, they are written to disk, if that is where the state is."""
+"""Maximum number of postings in memory before they are written to disk, if the state is on disk."""
 
 SHORT_RUN = 1_024
-"""A run with fewer postings is merged with the next one, because to look into a run costs more than that."""
+"""Runs with fewer postings are merged with the next one, because a look-up in a run costs more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Savepoint:
-    """The postings at some time, to go back to."""
+    """A snapshot of the postings, to roll back to."""
 
     runs: tuple[PostingRun, ...]
     values: ValueDictionary
@@ -674,8 +634,8 @@ class Savepoint:
 
 @dataclass(frozen=True, slots=True)
 class WrittenBatch:
-    """A batch on disk: the run of its postings, None if it has none, and those of earlier documents. And its matches
-    of rows without a join, in batches of RESULT."""
+    """A batch on disk: the run of its postings, if any, the earlier runs, and the matches of rows without a join, in
+    batches of RESULT."""
 
     run: DiskRun | None
     others: tuple[DiskRun, ...]
@@ -683,8 +643,8 @@ class WrittenBatch:
 
 
 class SignatureJoin:
-    """The rows of R_T, and the postings of the documents that were joined: in memory and, if there are `stored` runs,
-    on disk when they become many. `near` has the texts that are joined by their words."""
+    """The rows of R_T and the postings of joined documents: in memory and, with `stored`, on disk past MOST_IN_MEMORY.
+    `near` holds word-joined texts."""
 
     def __init__(self, stored: StoredRuns | None = None, near: NearTexts | None = None) -> None:
         self.rows = RowIndex()
@@ -710,7 +670,7 @@ class SignatureJoin:
     # ------------------------------------------------------------ batches
 
     def join(self, batch: Witnesses, scope: JoinScope) -> FactorisedMatches:
-        """The matches among the documents of a batch, and between them and earlier ones. Then adds their postings."""
+        """The matches within a batch and with earlier documents. Then adds the postings of the batch."""
         self._classes.learn(read_edge_groups(batch.r_group))
         self._classes.renew()
         run = self._postings(batch)
@@ -728,8 +688,8 @@ class SignatureJoin:
         return FactorisedMatches(self.rows, self.costs, found, self._filtered(batch), self._near.sets)
 
     def write(self, batch: Witnesses, scope: JoinScope, upto: int) -> WrittenBatch:
-        """Takes in a batch whose matches somebody else finds: writes its postings, and all that are in memory, to disk.
-        `upto` is the greatest docid by now. Raises OSError."""
+        """Adds a batch whose matches executors find: writes all postings in memory to disk. `upto` is the greatest
+        docid. Raises OSError."""
         assert self._stored is not None, "there is a place for runs"
         self._classes.learn(read_edge_groups(batch.r_group))
         self._classes.renew()
@@ -747,7 +707,7 @@ class SignatureJoin:
         return () if self._stored is None else self._stored.now.runs
 
     def evict(self, before: int) -> None:
-        """Drops the documents that begin before a time, in microseconds."""
+        """Drops documents that begin before a time in microseconds."""
         if self._stored is not None:
             self._stored.evict(before)
         runs = (drop_documents_before(run, before) for run in self._runs)
@@ -758,19 +718,17 @@ class SignatureJoin:
             self._runs = tuple(renumbered(run, new) for run in self._runs)
 
     def mark(self) -> Savepoint:
-        """The postings as they are now."""
         on_disk = Runs() if self._stored is None else self._stored.now
         return Savepoint(self._runs, self._values, self._values.version, self._classes, on_disk, self._near.order)
 
     def close(self) -> None:
-        """Drops all documents, whatever is committed of them. Only `restart` and `forget` may follow."""
+        """Drops all documents, whatever is committed. Only `restart` and `forget` may follow."""
         self._runs, self._values = (), ValueDictionary()
         if self._stored is not None:
             self._stored.close()
 
     def back_to(self, mark: Savepoint) -> bool:
-        """Restores the postings of an earlier time; False if that is not possible any more. Groups that were new since
-        then may be added again: they are the same."""
+        """Restores a snapshot; False if that is no longer possible. Groups that were new since may be added again."""
         if mark.values.version != mark.values_version or self._classes is not mark.classes:
             return False
         self._runs, self._values, self._near.order = mark.runs, mark.values, mark.order
@@ -779,8 +737,7 @@ class SignatureJoin:
         return True
 
     def restart(self, groups: pa.Table, manifest: str | None = None) -> int:
-        """Starts with the groups in a table of R_GROUP, and with the documents of the runs on disk that a manifest
-        names. Returns the first docid that they do not have."""
+        """Starts with the groups of R_GROUP and the runs that a manifest names. Returns the first docid they lack."""
         self._classes = PathClasses(self.rows)
         self._sets = SatisfiedRowsCache(self.rows, self._classes)
         self._runs, self._values = (), ValueDictionary()
@@ -790,7 +747,7 @@ class SignatureJoin:
         return self._stored.now.upto + 1
 
     def forget(self) -> str | None:
-        """Drops all documents. Only `restart` may follow. Returns the manifest without runs, if they are kept."""
+        """Drops all documents; only `restart` may follow. Returns the manifest without runs, if runs are stored."""
         self._runs, self._values = (), ValueDictionary()
         if self._stored is None:
             return None
@@ -798,8 +755,8 @@ class SignatureJoin:
         return self._stored.manifest()
 
     def settle(self, upto: int, *, wholly: bool = False) -> str | None:
-        """Ends a batch: writes postings to disk when they are many, or `wholly`, and merges runs. `upto` is the
-        greatest docid by now. Returns the manifest to commit if it has changed. Raises OSError."""
+        """Ends a batch: writes postings to disk when there are many, or `wholly`, and merges runs. `upto` is the
+        greatest docid. Returns the manifest to commit if it changed. Raises OSError."""
         if self._stored is None:
             return None
         kept = sum(map(len, self._runs))
@@ -810,13 +767,11 @@ class SignatureJoin:
         return self._stored.manifest() if self._stored.is_changed else None
 
     def _write_all(self, upto: int) -> None:
-        """Writes all postings in memory to disk."""
         assert self._stored is not None, "there is a place for runs"
         self._stored.add(_one(self._runs), self._values, self._classes, upto)
         self._runs, self._values = (), ValueDictionary()
 
     def committed(self) -> None:
-        """The manifest is committed, if there was one."""
         if self._stored is not None:
             self._stored.committed()
 
@@ -828,8 +783,7 @@ class SignatureJoin:
         yield from self.on_disk
 
     def keep_groups(self, kept: Collection[int], edges: Collection[StepEdge]) -> None:
-        """Drops the groups that are neither in `kept` nor in postings, and those with none of `edges`, with their
-        postings."""
+        """Drops groups neither in `kept` nor in postings, and groups with none of `edges` with their postings."""
         classes = [*(run.path_class for run in self._runs), *(run.classes for run in self.on_disk)]
         used = distinct(np.concatenate([np.zeros(0, np.int64), *classes]))
         self._classes, new = self._classes.only(used, kept, edges)
@@ -840,9 +794,8 @@ class SignatureJoin:
             self._stored.renumber({old: number for old, number in enumerate(new.tolist()) if number > DROPPED})
 
     def counters(self) -> dict[str, int]:
-        """The numbers of `documents` with postings, of `postings`, of their bytes in memory (`posting_bytes`), of
-        distinct `values` in memory, and of known `groups` of edges; and the `runs` on disk, their bytes
-        (`run_bytes`), and the `merges` of them under way. Evicted documents count as long as their run is there."""
+        """In memory: `documents` with postings, `postings`, their `posting_bytes`, distinct `values` and `groups` of
+        edges. On disk: `runs`, `run_bytes` and running `merges`. Evicted documents count until their run goes."""
         on_disk = self.on_disk
         return {
             "documents": sum(len(run.docid) for run in self._runs) + sum(run.file.head.documents for run in on_disk),
@@ -865,8 +818,8 @@ class SignatureJoin:
         return postings(self._near.keyed(batch), self._classes, self._values)
 
     def _keep(self, run: PostingRun) -> None:
-        """Adds postings. Runs are merged so that each is at least twice as long as the next, and none but the last is
-        shorter than SHORT_RUN. So a batch meets few runs, and a posting is moved few times."""
+        """Adds postings, merging so that each run is at least twice as long as the next and only the last is below
+        SHORT_RUN: logarithmically many runs and moves."""
         if not len(run):
             return
         runs = [*self._runs, run]
@@ -875,7 +828,6 @@ class SignatureJoin:
         self._runs = tuple(runs)
 
     def _filtered(self, batch: Witnesses) -> Iterator[pa.RecordBatch]:
-        """The matches of rows without a join, in batches of RESULT."""
         if not any(self.rows.filters.values()):
             return
         node1, node2 = (batch.r_bin[name].to_numpy() for name in ("node1", "node2"))

@@ -1,4 +1,4 @@
-"""The `signature` plan on any engine: postings in memory and on disk, rebuilt from the stored join state if need be."""
+"""The `signature` plan on any engine: postings in memory and on disk, rebuilt from the stored join state when lost."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from templates.catalog import StepEdge, TemplateRow
 from templates.witness import Witnesses
 
 READ_DOCUMENTS = 50_000
-"""The number of docids whose join state is read at a time."""
+"""Number of docids whose join state is read at a time."""
 
 
 @contextmanager
 def telling_no_room() -> Iterator[None]:
-    """Raises a StoreError for an OSError."""
+    """Translates OSError to StoreError."""
     try:
         yield
     except OSError as error:
@@ -32,7 +32,7 @@ def telling_no_room() -> Iterator[None]:
 
 
 class StoredState(Protocol):
-    """The join state of a store, from which postings are built."""
+    """The stored join state, from which postings are built."""
 
     def groups(self) -> pa.Table:
         """The groups of edges, as rows of R_GROUP."""
@@ -41,11 +41,10 @@ class StoredState(Protocol):
         """The docid after the greatest of the join state."""
 
     def between(self, first: int, end: int) -> Witnesses:
-        """The witnesses of the documents from docid `first` on and before `end`. `r_group` need only have what `groups`
-        lacks."""
+        """The witnesses of documents with `first` <= docid < `end`. `r_group` need only have what `groups` lacks."""
 
     def manifest(self) -> str | None:
-        """What `save_manifest` got last."""
+        """The manifest saved last."""
 
     def save_manifest(self, manifest: str) -> None:
         """Stores the names of the runs on disk with the running batch."""
@@ -54,21 +53,18 @@ class StoredState(Protocol):
         """The rows of R_doc of some documents."""
 
     def latest_texts(self, most: int) -> list[str]:
-        """At most so many texts that are joined by their words, the latest ones, as R_doc has them."""
+        """At most `most` word-joined texts, the latest ones, as in R_doc."""
 
     def word_order(self) -> list[int] | None:
-        """What `save_word_order` got."""
+        """The order saved by `save_word_order`."""
 
     def save_word_order(self, frequent: list[int]) -> None:
-        """Stores the words that come last in the order by which texts get their keys."""
+        """Stores the words that come last in the key order of texts."""
 
 
 class SignaturePlan:
-    """Joins with postings. The tables of the store are what lasts; postings follow from them.
-
-    `directory` is where runs are kept on disk; without one, all postings are in memory. `merger` merges runs; by
-    default this process does.
-    """
+    """Joins with postings, which derive from the stored tables. Runs are stored in `directory`; without one, all
+    postings are in memory. `merger` defaults to this process."""
 
     in_sql: ClassVar[bool] = False
 
@@ -78,7 +74,7 @@ class SignaturePlan:
         self._loaded = False
         self._before: Savepoint | None = None
         self._end = 0
-        """The docid after the greatest whose postings are there."""
+        """One past the greatest docid with postings."""
         self._was_loaded = self._write_all = False
 
     def put_rows(self, template: TemplateTable, rows: Sequence[TemplateRow]) -> None:
@@ -88,7 +84,6 @@ class SignaturePlan:
         self._join.drop_rows(rows)
 
     def answer(self, batch: Batch) -> Matches:
-        """Answers all templates for a batch."""
         if not self._loaded:
             self._load(batch.first_docid if batch.older else 0)
         self._note()
@@ -101,8 +96,8 @@ class SignaturePlan:
         return self._join.join(batch, scope)
 
     def _load(self, end: int) -> None:
-        """Opens the runs on disk, and builds the postings of the other documents before docid `end`. All rows of R_T
-        must be there: postings are made of what they ask for."""
+        """Opens the runs on disk, and builds the postings of the other documents before docid `end`. Requires all rows
+        of R_T: they determine the postings."""
         try:
             self._near.begin(self._state.word_order())
             first = self._join.restart(self._state.groups(), self._state.manifest())
@@ -115,7 +110,6 @@ class SignaturePlan:
         self._loaded, self._end = True, end
 
     def evict(self, before: int) -> None:
-        """Drops the postings of documents that begin before a time, in microseconds."""
         self._note()  # also if they are not loaded: this batch may do it, and be rolled back
         if self._loaded:
             self._join.evict(before)
@@ -123,8 +117,7 @@ class SignaturePlan:
             self._state.save_manifest(evicted(manifest, before))
 
     def extend(self, witnesses: Witnesses, *, whole: bool) -> None:
-        """Takes in witnesses that are about to be added to the join state. If they are not those of `whole` documents,
-        the postings are built anew for the next batch."""
+        """Adds witnesses before they enter the join state; unless `whole`, postings are rebuilt for the next batch."""
         if not whole:
             self.forget()
         elif len(docids := witnesses.r_docts["docid"]):
@@ -136,7 +129,7 @@ class SignaturePlan:
             self._write_all = True  # a restart would look for them among the documents that the runs do not have
 
     def forget(self) -> None:
-        """Has the postings built anew for the next batch: they are not those of the join state any more."""
+        """Discards the postings; they are rebuilt for the next batch."""
         self._note()
         self._loaded = False
         if (manifest := self._join.forget()) is not None:
@@ -148,12 +141,10 @@ class SignaturePlan:
             self._join.keep_groups(kept, edges)
 
     def _note(self) -> None:
-        """Notes the postings before a batch changes them."""
         if self._before is None:
             self._before, self._was_loaded = self._join.mark(), self._loaded
 
     def settle(self) -> None:
-        """Is told that the batch is about to be committed."""
         if self._loaded and (frequent := self._near.learnt(self._state.latest_texts)) is not None:
             self._state.save_word_order(frequent)
             self.forget()  # all keys change

@@ -1,13 +1,7 @@
-"""Postings, which are all that the plan keeps of documents: a value, the node that has it, and the path to the node.
-
-Makes postings from the witnesses of a batch: follows edges from the top of each path to the node with its value.
-
-Expands rows of R_bin by groups into rows by edges, without a store.
-
-What the join needs of a run of postings, which may be in memory or on disk.
-
-Numbers the string values of postings in memory, and computes the digests that stand for values on disk.
-"""
+"""Postings: a value, the node that has it, and the path to the node; all that the `signature` plan stores of documents.
+Built from the witnesses of a batch by following edges from the top of each path to the node with its value. Runs group
+postings by value and path class, in memory here or on disk (`runs`). String values are numbered in memory; digests
+replace them on disk."""
 
 from __future__ import annotations
 
@@ -41,14 +35,14 @@ from templates.catalog import StepEdge
 from templates.witness import Witnesses
 
 Digests = NDArray[np.uint64]
-"""Digests of values, of shape (values, 2): the high half and the low half of each. Equal digests are taken for equal
-values: with 128 bits, nobody knows two texts for which that is wrong."""
+"""Digests of values, shape (values, 2): high and low half. Equal 128-bit digests are taken for equal values; no
+collision is known."""
 
 _BYTES = 16
 
 
 class ValueDictionary:
-    """Numbers string values, from 0."""
+    """Numbers string values from 0."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
@@ -64,15 +58,13 @@ class ValueDictionary:
         return np.array([numbers.setdefault(text, len(numbers)) for text in texts], np.int64)
 
     def digests(self, numbers: Ints) -> Digests:
-        """The digests of values, by number."""
         known = len(self._digests)
         if known < len(self._numbers):
             self._digests = np.concatenate([self._digests, digests(islice(self._numbers, known, None))])
         return self._digests[numbers]
 
     def keep(self, used: Ints) -> Ints:
-        """Drops all values but those with the numbers in `used`; returns the new number of each old one. The order of
-        values stays."""
+        """Drops all values but those in `used`, in order; returns the new number of each old one."""
         stays = np.zeros(len(self._numbers), np.bool_)
         stays[used] = True
         self.version += 1
@@ -84,52 +76,48 @@ class ValueDictionary:
 
 
 def digests(texts: Iterable[str]) -> Digests:
-    """The digests of texts. They are the same in every process and on every machine."""
+    """The digests of texts, the same in every process and on every machine."""
     joined = b"".join([blake2b(text.encode("utf-8", "surrogatepass"), digest_size=_BYTES).digest() for text in texts])
     return np.frombuffer(joined, "<u8").reshape(-1, 2)
 
 
 class AskedValues:
-    """The values that a batch looks up, by their numbers, in ascending order; each may occur several times."""
+    """The numbers of the values that a batch looks up, ascending, possibly repeated."""
 
     def __init__(self, numbers: Ints, values: ValueDictionary) -> None:
         self.numbers, self._values = numbers, values
 
     @cached_property
     def by_digest(self) -> tuple[Ints, Digests]:
-        """The indices of the values in the order of their digests, and the digests in this order."""
+        """The indices of the values in digest order, and the digests in this order."""
         found = self._values.digests(self.numbers)
         order = np.lexsort((found[:, 1], found[:, 0]))
         return order, found[order]
 
 
 class TimeSpan(NamedTuple):
-    """When the first and the last of some documents begin, and the latest time at which one ends, in microseconds."""
+    """The starts of the first and the last document, and the latest end, in microseconds."""
 
     first: int
     last: int
     end: int
 
     def is_within(self, window: int, other: TimeSpan) -> bool:
-        """Whether a document may be so many microseconds, or less, from one of others."""
+        """Whether documents of both may be within the window, in microseconds."""
         return other.last >= self.first - window and other.first <= self.end + window
 
 
 class SortedRun(Protocol):
-    """Postings in groups of one value and one path class. Within a group they are sorted by time.
-
-    `path_class` and `start` are by group: the class, and the first posting. All else is by posting: `time` and `ends`
-    are when its document begins and ends, `docids` has the document, `instance` the number of the instance, `tops` the
-    node that the path starts from, and `node` the one at its end. `low` is the time from which on documents count:
-    those that begin before are evicted. It is None if all count. `PostingRun` tells more.
-    """
+    """Postings in groups of one value and one path class, sorted by time within a group; see `PostingRun`. By group:
+    `path_class` and `start`, the first posting. By posting: `time` and `ends` of its document, `docids`, `instance`,
+    `tops` (start of the path) and `node` (its end). Documents that begin before `low` are evicted; None if none are."""
 
     @property
     def low(self) -> int | None: ...
 
     @property
     def span(self) -> TimeSpan:
-        """That of the documents of all postings."""
+        """The span of the documents of all postings."""
 
     @property
     def path_class(self) -> IntLookup: ...
@@ -156,36 +144,28 @@ class SortedRun(Protocol):
     def tops(self) -> IntLookup: ...
 
     def groups_of(self, asked: AskedValues) -> tuple[Ints, Ints]:
-        """The range of groups that have each value: starts and ends, as long as `asked.numbers`."""
+        """The range of groups with each value: starts and ends, as long as `asked.numbers`."""
 
     def inner_node(self, at: Ints, depth: int) -> Ints:
-        """The nodes of some postings `depth` nodes below the top, from 1."""
+        """The nodes of some postings `depth` (from 1) below the top."""
 
     def of_instances(self, instance: Ints, time: Ints, group: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
-        """The postings of each instance in each range of groups of one value.
-
-        `instance`, `time`, `group` and `end` have one length: an instance, when its document begins, and the range. The
-        results have one length: postings, their groups, and for each the index of its range.
-        """
+        """The postings of each instance in each range of groups of one value. `instance`, `time` (start of its
+        document), `group` and `end` are parallel; so are the results: postings, their groups, and the index of their
+        range."""
 
 
 CODE_BITS = 31
-"""Bits of the number of a path class where it is packed with that of a value into one int64."""
+"""Bits of a path class number packed with a value number into one int64."""
 
 
 @dataclass(frozen=True)
 class PostingRun:
-    """A `Run` in memory: postings in groups of one value and one path class. A run never changes.
-
-    `value` and `path_class` have an entry for each group, sorted by both: the number of its value, and that of its
-    class. `start` has where each group starts, and the number of postings.
-
-    A posting is the node at the end of a path. `time`, `node`, `inner` and `instance` have an entry for each posting,
-    sorted by time within a group: the time at which the document begins, the node, the nodes between the top and this
-    one (a row of shape (longest,), padded with zeros), and the index of the instance. `top` and `document` have an
-    entry for each instance: the node that the path starts from, and the index of the document. `docid`, `t0` and `t1`
-    have one for each document. Times are in microseconds.
-    """
+    """An immutable `SortedRun` in memory. By group, sorted by both: `value` and `path_class`; `start` has the offset of
+    each group and the total. By posting, sorted by time within a group: `time`, the start of the document in
+    microseconds; `node`, the end of the path; `inner`, the nodes between it and the top, shape (postings, longest),
+    zero-padded; `instance`, an index. By instance: `top`, the start of the path, and `document`, an index. By document:
+    `docid`, `t0` and `t1` in microseconds."""
 
     value: Ints
     path_class: Ints
@@ -223,30 +203,28 @@ class PostingRun:
         return postings, self.group[postings], place
 
     def codes(self) -> Ints:
-        """The value and the class of each posting, packed into one number."""
+        """The value and class of each posting, packed into one number."""
         codes: Ints = (self.value << CODE_BITS | self.path_class).repeat(np.diff(self.start))
         return codes
 
     @cached_property
     def group(self) -> Ints:
-        """The index of the group of each posting."""
         return np.arange(len(self.value)).repeat(np.diff(self.start))
 
     @cached_property
     def by_instance(self) -> tuple[Ints, Ints]:
-        """The indices of postings, sorted by instance and index; and where each instance starts, and their number."""
+        """The indices of postings sorted by instance and index; and the offset of each instance, and the total."""
         order = np.argsort(self.instance, kind="stable")
         counts = np.bincount(self.instance, minlength=len(self.top))
         return order, np.append(0, np.cumsum(counts))
 
     @cached_property
     def documents(self) -> Ints:
-        """The index of the document of each posting."""
         return self.document[self.instance]
 
     @cached_property
     def span(self) -> TimeSpan:
-        """That of all documents, with postings or without."""
+        """The span of all documents, with postings or without."""
         return TimeSpan(int(self.t0.min()), int(self.t0.max()), int(self.t1.max()))
 
     @property
@@ -270,14 +248,12 @@ COLUMNS = tuple(column.name for column in fields(PostingRun))
 _NONE = np.zeros(0, np.int64)
 
 NOTHING = PostingRun(**dict.fromkeys(COLUMNS, _NONE) | {"start": np.zeros(1, np.int64), "inner": _NONE.reshape(0, 0)})
-"""No postings."""
 
 OF_POSTINGS = ("time", "node", "inner", "instance")
 
 
 def grouped(code: Ints, **columns: Ints) -> PostingRun:
-    """A run of postings, given their codes, which are sorted, and all other columns. Within a group, they may be in any
-    order."""
+    """A run from columns sorted by `code`; within a group in any order."""
     start = group_starts(code)
     value, path_class = code[start] >> CODE_BITS, code[start] & (1 << CODE_BITS) - 1
     time = columns["time"]
@@ -296,7 +272,6 @@ def grouped(code: Ints, **columns: Ints) -> PostingRun:
 
 
 def merge_postings(one: PostingRun, other: PostingRun) -> PostingRun:
-    """One run with the postings of two."""
     code = np.append(one.codes(), other.codes())
     order = np.argsort(code, kind="stable")  # linear time: both are sorted
     width = max(one.inner.shape[1], other.inner.shape[1])
@@ -314,7 +289,7 @@ def merge_postings(one: PostingRun, other: PostingRun) -> PostingRun:
 
 
 def drop_documents_before(run: PostingRun, time: int) -> PostingRun:
-    """The run without the documents that begin before a time, in microseconds."""
+    """The run without documents that begin before a time in microseconds."""
     stays = run.t0 >= time
     if stays.all():
         return run
@@ -323,8 +298,7 @@ def drop_documents_before(run: PostingRun, time: int) -> PostingRun:
 
 
 def reclassed(run: PostingRun, numbers: Ints) -> PostingRun:
-    """The run with classes renumbered by `numbers[old]`, without the postings of classes whose new number is -1. The
-    others stay in their order."""
+    """The run with classes renumbered by `numbers[old]`, without those that become -1. The order stays."""
     path_class = numbers[run.path_class]
     kept = path_class >= 0
     run = replace(run, path_class=path_class)
@@ -339,7 +313,6 @@ def reclassed(run: PostingRun, numbers: Ints) -> PostingRun:
 def _only(
     run: PostingRun, kept: NDArray[np.bool_], instances: NDArray[np.bool_], documents: NDArray[np.bool_]
 ) -> PostingRun:
-    """The run with the postings, instances and documents that masks select."""
     counts = np.bincount(run.group[kept], minlength=len(run.value))
     some = counts > 0
     return PostingRun(
@@ -359,7 +332,7 @@ def _only(
 
 
 def renumbered(run: PostingRun, numbers: Ints) -> PostingRun:
-    """The run with values renumbered by `numbers[old]`, which leaves them in their order."""
+    """The run with values renumbered by `numbers[old]`, which must preserve order."""
     return replace(run, value=numbers[run.value])
 
 
@@ -374,14 +347,14 @@ ChainKind = tuple[tuple[int, ...], bool]
 
 
 def postings(batch: Witnesses, classes: PathClasses, values: ValueDictionary) -> PostingRun:
-    """The postings of the documents of a batch, with their values numbered by `values`."""
+    """The postings of the documents of a batch; `values` numbers their values."""
     return _Builder(batch, classes).run(values)
 
 
 @dataclass(frozen=True)
 class _Chains:
-    """Chains of witnesses. All arrays have an entry for each chain: `kind` is an index into `_Builder._kinds`, `top`
-    and `end` are the node keys of the two ends (see `_Builder`), and `inner` the ids of the nodes between them."""
+    """Chains of witnesses. By chain: `kind` indexes `_Builder._kinds`, `top` and `end` are node keys, `inner` the ids
+    of the nodes between them."""
 
     kind: Ints
     top: Ints
@@ -396,7 +369,7 @@ class _Chains:
 
 
 class _Builder:
-    """Makes postings. The key of a node is one number for its document, by index in R_docTS, and its id."""
+    """Builds postings. A node key combines the index of its document in R_docTS and its id."""
 
     def __init__(self, batch: Witnesses, classes: PathClasses) -> None:
         self._batch, self._classes = batch, classes
@@ -413,7 +386,6 @@ class _Builder:
         self._kinds: list[ChainKind] = []
 
     def _documents(self, table: pa.Table) -> Ints:
-        """The index in R_docTS of the document of each row."""
         docids = self._batch.r_docts["docid"]
         if len(docids) == 1:
             return np.zeros(len(table), np.int64)
@@ -445,7 +417,6 @@ class _Builder:
         )
 
     def _whole(self) -> _Chains:
-        """The chains that bind whole paths, found level by level: each level is one edge longer."""
         kind, distinct = dictionary_encode(self._group * 2 + (self._above == self._below))
         self._kinds = [((code >> 1,), bool(code & 1)) for code in distinct.tolist()]
         level = _Chains(kind, self._above, self._below)
@@ -471,7 +442,6 @@ class _Builder:
         return chains.at(np.flatnonzero(passes[kind]))
 
     def _longer(self, chains: _Chains, order: Ints) -> _Chains:
-        """The chains with one more edge. `order` sorts the edges by their upper nodes."""
         at, place = expand_ranges(*equal_ranges(chains.end, self._above[order]))
         edge = order[at]
         kind, distinct = dictionary_encode(chains.kind[place] << 32 | self._group[edge])
@@ -484,14 +454,13 @@ class _Builder:
         return _Chains(kind + first, longer.top, self._below[edge], (*longer.inner, between))
 
     def _rows_of_values(self, ends: Ints) -> tuple[Ints, Ints]:
-        """The indices of the rows of R_doc with the values of the ends, and for each the index of its end. Most ends
-        have one value or none; some have many."""
+        """The rows of R_doc with the values of the ends, and for each the index of its end. Most ends have at most one
+        value, some many."""
         first, last = equal_ranges(ends, self._valued)
         at, place = expand_ranges(first, last)
         return self._value_rows[at], place
 
     def _path_classes(self, kind: Ints, row: Ints) -> Ints:
-        """The path class of each chain, from its kind and the stream of its row of R_doc."""
         stream, names = self._streams()
         code, distinct = dictionary_encode(kind << 32 | stream[row])
         numbers = []
@@ -501,7 +470,6 @@ class _Builder:
         return np.array(numbers, np.int64)[code]
 
     def _streams(self) -> tuple[Ints, Sequence[str]]:
-        """The index of the stream of each row of R_doc, and the streams."""
         streams = self._batch.r_doc["stream"]
         if len(self._batch.r_docts) == 1:
             return np.zeros(len(streams), np.int64), streams[:1].to_pylist()
@@ -509,7 +477,6 @@ class _Builder:
         return found.indices.to_numpy().astype(np.int64), found.dictionary.to_pylist()
 
     def _numbered(self, row: Ints, values: ValueDictionary) -> Ints:
-        """The number of the value of each row of R_doc."""
         texts = self._batch.r_doc["strval"]
         if len(texts) <= FEW:
             known = texts.to_pylist()
@@ -526,7 +493,7 @@ def read_edge_groups(table: pa.Table) -> list[tuple[int, list[tuple[int, int]]]]
 
 
 def flatten_edges(r_bin: pa.Table, edges: Mapping[int, Collection[StepEdge]]) -> pa.Table:
-    """Rows of R_BIN as rows of R_BIN_FLAT. `edges` has those of each group."""
+    """Expands rows of R_BIN to R_BIN_FLAT; `edges` has those of each group."""
     keys, code = np.unique(r_bin["grp"].to_numpy(), return_inverse=True)
     of_keys = [edges[key] for key in keys.tolist()]
     ends = np.cumsum([0, *map(len, of_keys)])

@@ -1,12 +1,7 @@
-"""Path classes: witnesses whose groups bind the same paths are of one class, and edges join classes.
-
-The rows of R_T as sets of edges, and a look-up of the rows whose edges are all in a given set.
-
-A path is the chain of variables from the top of a side of a row down to a leaf. An edge is the pair of paths of a value
-join.
-
-The rows of several joins that a set of kinds satisfies, looked up once for each distinct set.
-"""
+"""The rows of R_T as sets of edges between path classes, and the look-up of rows whose edges are all in a given set. A
+path is the chain of variables from the top of a side of a row down to a leaf; an edge is the pair of paths of a value
+join. Witnesses whose groups bind the same paths are of one class. The rows of several joins that a set of kinds
+satisfies are looked up once per distinct set."""
 
 from __future__ import annotations
 
@@ -25,12 +20,12 @@ from templates.graph import Shape
 VariablePath = tuple[int, ...]
 
 MOST_JOINS = 16
-"""The largest number of joins of a row, which XSCL limits."""
+"""Maximum number of joins of a row; XSCL enforces it."""
 
 
 @dataclass(frozen=True, slots=True)
 class JoinRow:
-    """A row of a template with joins. `edges` has the edge of each join, in the order of the template."""
+    """A row of a template with joins. `edges` has the edge of each join, in template order."""
 
     row: TemplateRow
     shape: Shape
@@ -38,8 +33,8 @@ class JoinRow:
 
 
 class RowIndex:
-    """The rows of R_T. A row with joins has an index, called its place, into `joins`, `ids`, `windows`, `ordered` and
-    `edge_table`. Windows are in microseconds."""
+    """The rows of R_T. A row with joins has an index, its place, into `joins`, `ids`, `windows` (microseconds),
+    `ordered` and `edge_table`."""
 
     def __init__(self) -> None:
         self.version = 0
@@ -49,17 +44,17 @@ class RowIndex:
         self.windows: NDArray[np.int64] = np.zeros(1024, np.int64)
         self.ordered: NDArray[np.bool_] = np.zeros(1024, np.bool_)
         self.unordered = 0
-        """The number of rows with joins that are not FOLLOWED BY."""
+        """Number of rows with joins that are not FOLLOWED BY."""
         self.filters: dict[int, dict[int, TemplateRow]] = defaultdict(dict)
-        """The rows of templates without a join, by variable and id."""
+        """Rows of templates without a join, by variable and id."""
         self.paths: dict[VariablePath, int] = {}
         """The numbers of the paths of all edges, from 1."""
         self.prefixes: Counter[VariablePath] = Counter()
-        """The proper prefixes, of two variables or more, of all paths, counted."""
+        """Counts of the proper prefixes, of at least two variables, of all paths."""
         self._path_uses: Counter[VariablePath] = Counter()
         self._numbered = self.edge_count = 0
         self.edge_table: NDArray[np.int64] = np.full((1024, MOST_JOINS), -1)
-        """Shape (places, MOST_JOINS). A row of several joins has its edges first and then -1; all others have -1."""
+        """Shape (places, MOST_JOINS): the edges of rows of several joins, padded with -1; else -1."""
         self._edges: dict[tuple[VariablePath, VariablePath], int] = {}
         self._free_edges: list[int] = []
         self._edge_paths: dict[int, tuple[VariablePath, VariablePath]] = {}
@@ -75,7 +70,7 @@ class RowIndex:
     # ------------------------------------------------------------ registration
 
     def put(self, shape: Shape, row: TemplateRow) -> None:
-        """Adds a row, or replaces the row with its id."""
+        """Adds a row, replacing the one with its id."""
         self.drop(row.id)
         if not shape.joins:
             self._filtered[row.id] = row.variables[0]
@@ -98,7 +93,7 @@ class RowIndex:
         self._finder[place] = finder
 
     def drop(self, row_id: int) -> None:
-        """Removes the row with an id, if there is one."""
+        """Removes a row; unknown ids are ignored."""
         self.version += 1
         if (variable := self._filtered.pop(row_id, None)) is not None:
             del self.filters[variable][row_id]
@@ -162,7 +157,7 @@ class RowIndex:
     # ------------------------------------------------------------ look-up
 
     def partners(self, path: int, *, left: bool) -> dict[int, int]:
-        """The paths that a path on the left, or on the right, is joined with, and the edge for each."""
+        """The paths joined with a path on the left or right, and the edge for each."""
         return (self._rights if left else self._lefts).get(path, {})
 
     def using(self, edge: int) -> set[int]:
@@ -175,8 +170,8 @@ class RowIndex:
         return row
 
     def covered_by(self, edges: Collection[int]) -> list[int]:
-        """The places, sorted, of the rows whose edges are all among `edges`. Takes time in the number of rows that are
-        indexed by one of these."""
+        """The sorted places of the rows whose edges are all among `edges`, in time linear in the rows indexed by
+        these."""
         return sorted(
             place
             for edge in edges
@@ -186,7 +181,6 @@ class RowIndex:
 
 
 def _path(shape: Shape, row: TemplateRow, leaf: int) -> VariablePath:
-    """The variables from the top of a side down to its leaf."""
     chain = []
     node: int | None = leaf
     while node is not None:
@@ -196,15 +190,13 @@ def _path(shape: Shape, row: TemplateRow, leaf: int) -> VariablePath:
 
 
 CLASS_BITS = 24
-"""Bits of the number of a set of paths. Two such numbers, or one and a value, are packed into one int64."""
+"""Bits of the number of a set of paths; two, or one and a value, are packed into one int64."""
 
 
 @dataclass(frozen=True, slots=True)
 class PathClass:
-    """The paths that some witnesses bind: one edge from each group, from the top down.
-
-    `same` says that the only group is bound by a node and itself. `stream` is the stream of the documents.
-    """
+    """The paths that some witnesses bind: one edge from each group, from the top down. `same`: a node and itself bind
+    the only group. `stream` is that of the documents."""
 
     groups: tuple[int, ...]
     same: bool
@@ -212,22 +204,19 @@ class PathClass:
 
 
 DROPPED = 0
-"""The number of the class that no row asks for: that of postings on disk whose own class was dropped."""
+"""The class of postings on disk whose own class was dropped; no row uses it."""
 
 _NO_CLASS = PathClass((), False, "")
 
 _OWN_NUMBERS = count(-1, -1)
-"""Numbers of groups that stage 1 does not give."""
+"""Numbers of groups that stage 1 does not number."""
 
 
 @dataclass(frozen=True, slots=True)
 class KindMeaning:
-    """What a pair of sets of paths, left and right, means to the rows.
-
-    `edges` lead from the one set to the other. Of the rows that have some of them, `window` is the largest, in
-    microseconds; `ordered` says that all are FOLLOWED BY, `several` that some have several joins; `single` are the
-    indices of those with one join.
-    """
+    """The meaning to the rows of a pair of sets of paths, left and right. `edges` lead from one set to the other. Of
+    the rows with some of them, `window` is the largest, in microseconds; `ordered`: all are FOLLOWED BY; `several`:
+    some have several joins; `single` are the indices of those with one join."""
 
     edges: tuple[int, ...]
     window: int
@@ -238,14 +227,12 @@ class KindMeaning:
 
 @dataclass(frozen=True, slots=True)
 class _AskedPaths:
-    """A set of paths, by number, that rows ask for on one side of documents of a stream."""
-
     stream: str
     paths: frozenset[int]
 
 
 class PathClasses:
-    """Numbers classes, and looks up what they mean to the rows as they were at the last `renew`."""
+    """Numbers path classes and caches their meaning to the rows as of the last `renew`."""
 
     def __init__(self, rows: RowIndex) -> None:
         self._rows = rows
@@ -254,7 +241,7 @@ class PathClasses:
         self._all: list[PathClass] = [_NO_CLASS]
         self._numbers: dict[PathClass, int] = {}
         self.version = rows.version
-        """The version of the rows that the look-ups are about."""
+        """The version of the rows that the cache is about."""
         self._chains: dict[tuple[tuple[int, ...], bool], frozenset[VariablePath]] = {}
         self._paths: dict[tuple[tuple[int, ...], bool], frozenset[int]] = {}
         self._asked: list[_AskedPaths] = []
@@ -265,7 +252,7 @@ class PathClasses:
         self._forget()
 
     def learn(self, groups: Iterable[tuple[int, Iterable[StepEdge]]]) -> None:
-        """Adds groups of edges by number. A number that is known has the same edges again."""
+        """Adds groups of edges by number. A known number always has the same edges."""
         self._groups.update((number, frozenset(edges)) for number, edges in groups)
 
     def __len__(self) -> int:
@@ -273,11 +260,9 @@ class PathClasses:
         return len(self._groups)
 
     def only(self, used: Ints, kept: Iterable[int], edges: Collection[StepEdge]) -> tuple[PathClasses, Ints]:
-        """A copy with fewer classes and groups, and for each old class number the new one, -1 if the class is dropped.
-
-        It has the classes in `used`, in their order, their groups, and the groups in `kept`. Groups that have none of
-        `edges` are dropped, and so are the classes that consist of them.
-        """
+        """A copy with fewer classes and groups, and for each old class the new number, -1 if dropped. It has the
+        classes in `used`, in order, their groups, and the groups in `kept`, but no groups without any of `edges`, nor
+        classes that consist of them."""
         live = {group for group, members in self._groups.items() if any(edge in edges for edge in members)}
         fewer, new = PathClasses(self._rows), np.full(len(self._all), -1)
         for number in used.tolist():
@@ -288,8 +273,7 @@ class PathClasses:
         return fewer, new
 
     def number_of_edges(self, groups: Iterable[frozenset[StepEdge]], same: bool, stream: str) -> int:
-        """The number of a class whose groups are told by their edges. Groups that no batch has named get numbers of
-        their own."""
+        """The number of a class given by the edges of its groups. Groups that no batch has named get new numbers."""
         if not self._by_edges:
             self._by_edges.update((edges, number) for number, edges in self._groups.items())
         numbers = []
@@ -301,7 +285,7 @@ class PathClasses:
         return self.number(PathClass(tuple(numbers), same, stream))
 
     def edges_of(self, number: int) -> tuple[tuple[frozenset[StepEdge], ...], bool, str]:
-        """The groups of a class, told by their edges, and what else it has."""
+        """The edges of the groups of a class, its `same` and its stream."""
         found = self._all[number]
         return tuple(self._groups[group] for group in found.groups), found.same, found.stream
 
@@ -313,7 +297,7 @@ class PathClasses:
         return number
 
     def opens(self, groups: tuple[int, ...]) -> bool:
-        """Whether a path of some row continues below what the groups bind."""
+        """Whether a path of some row continues below the groups."""
         return bool(self._open(groups))
 
     def binds(self, groups: tuple[int, ...], same: bool) -> bool:
@@ -326,7 +310,7 @@ class PathClasses:
         return [row for variable in variables for row in self._rows.filters.get(variable, ())]
 
     def asked(self, classes: Ints, *, left: bool) -> Ints:
-        """For each class, the number of the set of its paths that rows ask for on one side; 0 if they ask for none."""
+        """For each class, the number of the set of its paths that rows use on one side; 0 if none."""
         known = self._asked_of[left]
         if len(known) < len(self._all):
             known = np.append(known, np.full(len(self._all) - len(known), -1))
@@ -351,7 +335,7 @@ class PathClasses:
         return number
 
     def pair(self, left: int, right: int, streams: frozenset[tuple[str, str]]) -> KindMeaning | None:
-        """What two sets of paths mean to the rows; None if no edge joins them, or if `streams` lacks their streams."""
+        """The meaning of two sets of paths; None if no edge joins them or `streams` lacks their streams."""
         one, other = self._asked[left], self._asked[right]
         if (one.stream, other.stream) not in streams:
             return None
@@ -371,7 +355,6 @@ class PathClasses:
         return _united([self._edge(edge) for edge in sorted(edges)])
 
     def _edge(self, edge: int) -> KindMeaning:
-        """What a single edge means to the rows."""
         found = self._edges.get(edge)
         if found is None:
             rows, places = self._rows, sorted(self._rows.using(edge))
@@ -381,7 +364,6 @@ class PathClasses:
         return found
 
     def _bound(self, groups: tuple[int, ...], same: bool) -> frozenset[int]:
-        """The numbers of the paths that the groups bind."""
         key = groups, same
         found = self._paths.get(key)
         if found is None:
@@ -395,7 +377,6 @@ class PathClasses:
         return found
 
     def _open(self, groups: tuple[int, ...]) -> frozenset[VariablePath]:
-        """The chains of variables that the groups bind and that a longer path begins with."""
         key = groups, False
         found = self._chains.get(key)
         if found is None:
@@ -404,14 +385,13 @@ class PathClasses:
         return found
 
     def _longer(self, groups: tuple[int, ...]) -> Iterable[VariablePath]:
-        """The open chains of all groups but the last, each continued by an edge of the last group."""
         below: dict[int, list[int]] = {}
         for above, variable in self._groups[groups[-1]]:
             below.setdefault(above, []).append(variable)
         return [(*chain, variable) for chain in self._open(groups[:-1]) for variable in below.get(chain[-1], ())]
 
     def renew(self) -> None:
-        """Brings the look-ups up to date with the rows."""
+        """Updates the cache after changes of the rows."""
         if self.version != self._rows.version:
             self.version = self._rows.version
             self._forget()
@@ -437,25 +417,25 @@ def _united(pairs: list[KindMeaning]) -> KindMeaning:
 
 
 PairKind = tuple[int, int]
-"""The kind of a pair of postings: the numbers of their sets of asked paths, left and right."""
+"""The kind of a pair of postings: the numbers of their sets of used paths, left and right."""
 
 Streams = frozenset[tuple[str, str]]
 
 MOST_SETS = 100_000
-"""The number of sets whose rows are cached."""
+"""Maximum number of sets whose rows are cached."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SatisfiedRows:
-    """Rows that a set of kinds satisfies. `places` has their indices; `choices` has for each of them, and each of its
-    joins, the kinds that satisfy the join."""
+    """Rows that a set of kinds satisfies: `places`, and in `choices` by row and join the kinds that satisfy the
+    join."""
 
     places: Ints
     choices: list[list[list[PairKind]]]
 
 
 class SatisfiedRowsCache:
-    """Looks up the rows that sets of kinds satisfy. It is cleared when the rows change."""
+    """Caches the rows that sets of kinds satisfy; cleared when the rows change."""
 
     def __init__(self, rows: RowIndex, classes: PathClasses) -> None:
         self._rows, self._classes = rows, classes
@@ -463,8 +443,7 @@ class SatisfiedRowsCache:
         self._within: dict[tuple[Streams, frozenset[PairKind]], SatisfiedRows] = {}
 
     def within(self, kinds: frozenset[PairKind], streams: Streams) -> SatisfiedRows:
-        """The rows of several joins that a set of kinds satisfies, for documents of these pairs of streams. Times are
-        not looked at."""
+        """The rows of several joins that a set of kinds satisfies, for these pairs of streams, whatever the times."""
         if self._version != self._rows.version:
             self._version = self._rows.version
             self._within.clear()

@@ -1,23 +1,9 @@
-"""Runs of postings on disk: files of which pages are read, merged as they become many, and named by a manifest.
-
-Arrays of records in a file. What is looked up is read a page at a time, and is kept in memory while it is little.
-
-The files could be mapped into memory instead. But a look-up then costs a page fault, which takes several microseconds
-where a read takes one; and the system maps far more than was asked for, so that the process soon has whole files in
-memory. With 10 million documents, a batch took three times as long and a gigabyte more.
-
-The file of a run: arrays of records, and a description at its end.
-
-Groups are sorted by the digest of their value and their path class; the postings of a group follow each other, by time
-and instance. So what a batch looks up lies together: a group in one record, its postings in one range. Apart from them
-lie the digests of some groups, the fences, which tell in which block to look for a value; and a byte of each digest,
-which tells in nearly all cases that the value is not there. A file never changes. All numbers are little-endian, and
-mean the same to every process and machine.
-
-A run on disk as the join sees it: records are read from the file where they are looked up.
-
-Writes a run that is in memory to a file.
-"""
+"""Runs of postings on disk: paged arrays of records in an immutable file, with a description at its end. Groups are
+sorted by value digest and path class, the postings of a group by time and instance, so one look-up reads one range. The
+digests of every BLOCK-th group, the fences, locate the block of a value; a byte of each digest, the fingerprint, rules
+out nearly all absent values. Numbers are little-endian and process-independent. Pages are read and cached rather than
+mapped: a page fault costs several microseconds, a read one, and with 10 million documents a mapped batch took three
+times as long and a gigabyte more."""
 
 from __future__ import annotations
 
@@ -46,28 +32,27 @@ RecordArray = NDArray[Any]
 """An array of records of one type."""
 
 PAGE = 1_024
-"""About the bytes of a page. It has whole records."""
+"""Approximate page size in bytes; pages have whole records."""
 
 LIMIT = 48 << 20
-"""The bytes of pages that are kept. Past it, all are let go of: the system has them, as long as it has room."""
+"""Maximum bytes of cached pages. Past it all are dropped: the system caches them while it has room."""
 
 AT_ONCE = LIMIT // PAGE // 4
-"""The number of look-ups that are made at once. Together their pages are less than LIMIT."""
+"""Maximum number of look-ups at once: their pages stay below LIMIT."""
 
 
 class PagePool:
-    """The pages of some arrays, which together are bounded. It belongs to one thread."""
+    """Bounds the cached pages of several arrays together. For one thread."""
 
     def __init__(self) -> None:
         self._arrays: WeakSet[PagedRecords] = WeakSet()
         self._bytes = 0
 
     def add(self, array: PagedRecords) -> None:
-        """Counts the pages of an array from now on."""
         self._arrays.add(array)
 
     def has_room(self, size: int) -> bool:
-        """Counts so many bytes more. False if all pages had to go, those of the one that asks included."""
+        """Reserves `size` bytes. False if all pages had to be dropped, the caller's included."""
         has_room = self._bytes + size <= LIMIT
         if not has_room:
             for array in self._arrays:
@@ -78,7 +63,7 @@ class PagePool:
 
 
 class PagedRecords:
-    """An array of `count` records of a type in an open file, from byte `start` on. Look-ups raise OSError."""
+    """An array of `count` records in an open file, from byte `start` on. Look-ups raise OSError."""
 
     def __init__(self, handle: int, start: int, count: int, kind: np.dtype[Any], pool: PagePool) -> None:
         self._handle, self._start, self._count, self._kind, self._pool = handle, start, count, kind, pool
@@ -90,12 +75,12 @@ class PagedRecords:
         return self._count
 
     def forget(self) -> None:
-        """Lets go of all pages."""
+        """Drops all cached pages."""
         self._slots: NDArray[np.int32] | None = None
         self._pages, self._used = np.zeros((0, self._of_page), self._kind), 0
 
     def range(self, first: int, end: int) -> RecordArray:
-        """The records from `first` on and before `end`, which are read and not kept."""
+        """The records from `first` on and before `end`, uncached."""
         size = self._kind.itemsize
         return np.frombuffer(self._read(self._start + first * size, (end - first) * size), self._kind)
 
@@ -112,11 +97,9 @@ class PagedRecords:
         return np.concatenate([self.field(name, places[i : i + AT_ONCE]) for i in range(0, len(places), AT_ONCE)])
 
     def _kept(self) -> RecordArray:
-        """All records that are kept, page after page."""
         return self._pages.reshape(-1)
 
     def _found(self, places: Ints) -> Ints:
-        """Where the records at some places are among those that are kept."""
         page, inside = np.divmod(places, self._of_page)
         if self._slots is None:
             self._slots = np.full(-(-self._count // self._of_page), -1, np.int32)
@@ -132,7 +115,7 @@ class PagedRecords:
         return found
 
     def _load(self, pages: Ints) -> None:
-        """Reads pages, given in ascending order. Those that follow each other are read together."""
+        """Reads pages, in ascending order; neighbours are read together."""
         size = self._of_page * self._kind.itemsize
         first = np.flatnonzero(np.diff(pages, prepend=-2) != 1)
         counts = np.diff(first, append=len(pages))
@@ -151,7 +134,6 @@ class PagedRecords:
         self._used = end
 
     def _read(self, start: int, size: int) -> bytes:
-        """Reads bytes. Behind the last page, the file has something else, or nothing."""
         found = os.pread(self._handle, size, start)
         while len(found) < size:
             more = os.pread(self._handle, size - len(found), start + len(found))
@@ -160,7 +142,7 @@ class PagedRecords:
 
 
 class Field:
-    """A field of records, as numbers of 64 bits."""
+    """A field of records, as 64-bit numbers."""
 
     def __init__(self, records: PagedRecords, name: str) -> None:
         self._records, self._name = records, name
@@ -174,32 +156,31 @@ class Field:
 
 
 GROUP = np.dtype([("high", "<u8"), ("low", "<u8"), ("start", "<u4"), ("path_class", "<u4")])
-"""A group: the halves of its digest, its first posting, and its class, by index in `RunHead.classes`."""
+"""A group: both halves of its digest, its first posting, and its class as an index into `RunHead.classes`."""
 
 FENCE = np.dtype([("high", "<u8")])
 """The high half of the digest of every BLOCK-th group, from the first on."""
 
 BLOCK = 16
-"""The number of groups between two fences."""
+"""Number of groups between two fences."""
 
 FINGERPRINTS = np.dtype([("fingerprints", "<u8", (BLOCK // 8,))])
-"""The lowest bytes of the digests of the groups of a block, in eights, each from the least significant byte on."""
+"""The lowest digest bytes of the groups of a block, in eights, least significant byte first."""
 
 MOST = (1 << 32) - 1
-"""The largest number of postings, and of instances, in a file."""
+"""Maximum number of postings, and of instances, in a file."""
 
 FORMAT = 1
 _MAGIC = b"mmqjprun"
 _ALIGNED = 64
 _END = len(_MAGIC) + 16
-"""The bytes of the end of a file: the length of the description, its checksum, and the magic number."""
+"""Bytes of the end of a file: length of the description, checksum, magic number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What the postings of a file have. Their numbers take eight bytes if they are `wide`, and else four. The `longest`
-    path has so many nodes between its first and its last. If they are `lasting`, some documents end after they
-    begin."""
+    """The fields of a file's postings. `wide`: numbers take eight bytes, else four; `longest`: maximum number of inner
+    nodes of a path; `lasting`: some documents end after they begin."""
 
     wide: bool
     longest: int
@@ -207,9 +188,8 @@ class Layout:
 
     @property
     def posting(self) -> np.dtype[Any]:
-        """The type of a posting: when its document begins, and its docid from the file's `base` on; the number of its
-        instance; its node, and the one that its path starts from. If they are needed, how long the document lasts, and
-        the nodes inside the path. So whatever a match needs is in one record."""
+        """A posting, one record with all that a match needs: start of the document, docid relative to the file's
+        `base`, instance, node, top of the path; if needed, the document's duration and the inner nodes."""
         number = "<i8" if self.wide else "<u4"
         fields: list[Any] = [("time", "<i8"), ("docid", number), ("instance", "<u4"), ("node", number), ("top", number)]
         fields += [("duration", number)] * self.lasting
@@ -228,7 +208,7 @@ NARROW = 1 << 32
 
 @dataclass(frozen=True, slots=True)
 class EdgeClass:
-    """A path class whose groups are told by their edges: numbers of groups are those of one run of the program."""
+    """A path class by the edges of its groups; group numbers are valid only within one process."""
 
     groups: tuple[frozenset[StepEdge], ...]
     same: bool
@@ -237,12 +217,9 @@ class EdgeClass:
 
 @dataclass(frozen=True, slots=True)
 class RunHead:
-    """What the file of a run says about it.
-
-    The numbers of its records, and of the documents and instances that they are about; the layout of its postings; the
-    docid `base` from which on these count docids, and the `end` after the greatest; when its `first` and its `last`
-    document begin, and `until` when any lasts, in microseconds; and its path classes.
-    """
+    """The description of a run file. Numbers of records, documents and instances; the layout; the docid `base` of its
+    postings and the `end` after the greatest; when the `first` and `last` document begin, and `until` when any lasts,
+    in microseconds; the path classes."""
 
     postings: int
     groups: int
@@ -258,12 +235,12 @@ class RunHead:
 
     @property
     def types(self) -> tuple[np.dtype[Any], ...]:
-        """The types of the arrays, in their order in the file."""
+        """The types of the arrays, in file order."""
         return self.layout.posting, GROUP, FENCE, FINGERPRINTS
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """The lengths of the arrays, in their order in the file."""
+        """The lengths of the arrays, in file order."""
         return self.postings, self.groups, self.blocks, self.blocks
 
     @property
@@ -272,7 +249,7 @@ class RunHead:
 
     @property
     def starts(self) -> tuple[int, ...]:
-        """Where the arrays start, and where the description does."""
+        """The offsets of the arrays and of the description."""
         starts = [0]
         for count, kind in zip(self.counts, self.types, strict=True):
             starts.append(_aligned(starts[-1] + count * kind.itemsize))
@@ -308,8 +285,7 @@ class DamagedRun(StoreError):
 
 @dataclass(frozen=True, slots=True)
 class RunIndex:
-    """Parts of the digests of consecutive blocks, in memory: `fences` of shape (blocks,), and `fingerprints` of shape
-    (blocks, BLOCK / 8). `first` is the number of the first block."""
+    """Digest parts of consecutive blocks from `first` on: `fences` (blocks,) and `fingerprints` (blocks, BLOCK / 8)."""
 
     fences: RecordArray
     fingerprints: RecordArray
@@ -317,10 +293,7 @@ class RunIndex:
 
 
 class RunFile:
-    """A file of a run, which is read where something is looked up. Raises DamagedRun and OSError.
-
-    `postings` and `groups` are its arrays of records, whose pages are counted in `pool`.
-    """
+    """A run file, read on demand; `pool` counts the pages of `postings` and `groups`. Raises DamagedRun and OSError."""
 
     def __init__(self, path: Path, pool: PagePool) -> None:
         self.path = path
@@ -335,11 +308,11 @@ class RunFile:
 
     @cached_property
     def index(self) -> RunIndex:
-        """That of all blocks. It is read when it is first asked for, and kept."""
+        """The index of all blocks, read once."""
         return self._index(0, self.head.blocks)
 
     def index_between(self, first: int, end: int) -> RunIndex:
-        """That of the blocks where digests may be whose high half is at least `first` and less than `end`."""
+        """The index of the blocks that may have digests with `first` <= high half < `end`."""
         blocks = self.head.blocks
         fences = Field(PagedRecords(self._handle, self.head.starts[2], blocks, FENCE, PagePool()), "high")
         bounds = np.array([first, min(end, (1 << 64) - 1)], np.uint64)
@@ -353,7 +326,7 @@ class RunFile:
         )
 
     def arrays(self, pool: PagePool) -> tuple[PagedRecords, PagedRecords]:
-        """The arrays of postings and of groups, with pages of their own."""
+        """The arrays of postings and groups, with pages of their own."""
         head = self.head
         (one, other, *_), (count, groups, *_), (start, at, *_) = head.types, head.counts, head.starts
         return PagedRecords(self._handle, start, count, one, pool), PagedRecords(self._handle, at, groups, other, pool)
@@ -379,10 +352,7 @@ class RunFile:
 
 
 class RunWriter:
-    """Writes the file of a run, each array from its start to its end. The number of postings must be known before.
-
-    Until `finish`, the file is not one of a run. Raises OSError.
-    """
+    """Writes a run file sequentially, of a given number of postings; invalid until `finish`. Raises OSError."""
 
     def __init__(self, path: Path, layout: Layout, postings: int, docids: range) -> None:
         self.path = path
@@ -407,7 +377,6 @@ class RunWriter:
         self._next[place] = self._write(content, self._next[place])
 
     def _write(self, content: bytes, at: int) -> int:
-        """Writes bytes at a place, and returns where they end."""
         rest = memoryview(content)
         while rest:
             written = os.pwrite(self._file.fileno(), rest, at)
@@ -417,8 +386,7 @@ class RunWriter:
     def finish(
         self, *, documents: int, instances: int, times: tuple[int, int, int], classes: Sequence[EdgeClass]
     ) -> None:
-        """Completes the file, which survives a power failure from then on. `RunHead` tells what is given; `times` are
-        `first`, `last` and `until`."""
+        """Completes and syncs the file. `times` are `first`, `last` and `until` of `RunHead`."""
         head = replace(self._head, groups=self._groups, documents=documents, instances=instances)
         head = replace(head, first=times[0], last=times[1], until=times[2], classes=tuple(classes))
         assert tuple(map(_aligned, self._next)) == head.starts[1:3], "as many records as were announced"
@@ -432,7 +400,6 @@ class RunWriter:
         sync_directory(self.path.parent)
 
     def abandon(self) -> None:
-        """Closes and removes the file."""
         self._file.close()
         self.path.unlink(missing_ok=True)
 
@@ -442,14 +409,12 @@ def _aligned(place: int) -> int:
 
 
 _SAMPLE = 1_000
-"""About the number of postings in a sample."""
+"""Approximate number of postings in a sample."""
 
 _ONES, _SIGNS = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
 
 
 class _WholeRecords:
-    """Records of a file. Of those that were looked up last, several fields are looked up at once."""
-
     def __init__(self, records: PagedRecords) -> None:
         self._records = records
         self._last: tuple[Ints, RecordArray] | None = None
@@ -462,8 +427,6 @@ class _WholeRecords:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A field of records."""
-
     records: _WholeRecords
     name: str
 
@@ -474,7 +437,7 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class Starts:
-    """The first posting of each group, and at the end their number."""
+    """The first posting of each group, and at the end the total."""
 
     starts: Field
     count: int
@@ -486,8 +449,6 @@ class Starts:
 
 @dataclass(frozen=True, slots=True)
 class _Sum:
-    """The sums of two columns."""
-
     one: IntLookup
     other: IntLookup
 
@@ -497,8 +458,6 @@ class _Sum:
 
 @dataclass(frozen=True, slots=True)
 class _Plus:
-    """A column with a number added."""
-
     column: IntLookup
     number: int
 
@@ -508,8 +467,8 @@ class _Plus:
 
 @dataclass(frozen=True, eq=False)
 class DiskRun:
-    """A `Run` in a file. `classes` has the number of each path class of the file, DROPPED if no row can ask for it any
-    more. Documents that begin before `low` are evicted."""
+    """A `SortedRun` in a file. `classes` has the number of each path class, DROPPED if no row can use it. Documents
+    that begin before `low` are evicted."""
 
     file: RunFile
     classes: Ints
@@ -573,8 +532,8 @@ class DiskRun:
         return first, last
 
     def groups_with(self, digests: Digests, index: RunIndex) -> tuple[Ints, Ints, Ints]:
-        """The indices of the digests that the run has, and the ranges of the groups that have them: starts and ends.
-        `digests` are sorted, and in blocks of `index`."""
+        """The indices of the digests that the run has, and the starts and ends of their groups. `digests` are sorted
+        and within `index`."""
         count = len(self.file.groups)
         place, block = _possible(digests, index)
         highs, lows = (Field(self.file.groups, name) for name in ("high", "low"))
@@ -603,27 +562,26 @@ class DiskRun:
 
     @cached_property
     def is_mostly_evicted(self) -> bool:
-        """Whether more than half of the postings are evicted, by a sample."""
+        """Whether more than half of a sample of postings is evicted."""
         if self.low is None:
             return False
         times = self.time[np.arange(0, len(self), 1 + len(self) // _SAMPLE)]
         return 2 * int((times < self.low).sum()) > len(times)
 
     def renumbered(self, numbers: Mapping[int, int]) -> DiskRun:
-        """The run after path classes got other numbers: `numbers[old]`, none if the class is dropped."""
+        """The run with path classes renumbered by `numbers[old]`; a missing class is dropped."""
         classes = [numbers.get(number, DROPPED) for number in self.classes.tolist()]
         return DiskRun(self.file, np.array(classes, np.int64), self.low)
 
     def evicted(self, before: int) -> DiskRun:
-        """The run without the documents that begin before a time."""
         if before <= self.file.head.first:
             return self
         return DiskRun(self.file, self.classes, before if self.low is None else max(before, self.low))
 
 
 def _possible(digests: Digests, index: RunIndex) -> tuple[Ints, Ints]:
-    """The indices of the digests that a run may have, and the first group of the block where each begins: all digests
-    that it has, and few others. They are sorted."""
+    """Filters digests by fingerprint: sorted indices of all that the run has and few others, and the group to
+    begin at."""
     fences = index.fences
     high, low = digests.T
     fence = fences.searchsorted(high)
@@ -650,8 +608,7 @@ def _end_of_equal(ordered: Field, start: Ints, values: Ints) -> Ints:
 
 
 def _bisect_two(one: IntLookup, two: IntLookup, start: Ints, end: Ints, first: Ints, second: Ints) -> Ints:
-    """The first index in each range whose pair of elements is not less than a pair; the end of the range if none is.
-    Ranges are sorted by both columns."""
+    """The first index in each range with a pair not less than the given one, else its end; ranges are sorted."""
     start, end = start.copy(), end.copy()
     going = np.flatnonzero(start < end)
     while len(going):
@@ -667,7 +624,7 @@ def _bisect_two(one: IntLookup, two: IntLookup, start: Ints, end: Ints, first: I
 
 
 def write_run(path: Path, run: PostingRun, values: ValueDictionary, classes: PathClasses) -> None:
-    """Writes a run with at least one posting, and makes it survive a power failure. Raises OSError."""
+    """Writes and syncs a run with at least one posting. Raises OSError."""
     base = int(run.docid.min())
     duration, docid = run.t1 - run.t0, run.docid - base
     wide = any(

@@ -1,9 +1,6 @@
-"""The Spark engine: a store of Parquet files, and the joins of any plan over it in a Spark session.
-
-A store of Parquet files that is opened to be read only, as of the last batch at that time.
-
-The `signature` plan on Spark: the driver keeps the postings, and joins small batches; tasks join large ones.
-"""
+"""The Spark engine: a store of Parquet files, and the joins of any plan over it in a Spark session. For the `signature`
+plan, the driver keeps the postings and joins small batches; tasks join large ones. A reader opens the store read-only,
+as of the last batch."""
 
 from __future__ import annotations
 
@@ -59,12 +56,12 @@ from templates.catalog import StepEdge, TemplateRow
 from templates.witness import R_GROUP, Witnesses
 
 _EDGE = 1 << 30
-"""The first number of a group of a single edge. The numbers of stage 1 are less."""
+"""First number of single-edge groups; the numbers of stage 1 are less."""
 
 
 class SparkSignaturePlan(SignaturePlan):
-    """A `SparkPlan` over the engine's own tables, whose files `files` reads. Keeps runs in `directory`. Executors join
-    large batches, unless the store is temporary: who has outputs may read them when it is gone."""
+    """The plan `signature` over the engine's tables, whose files `files` reads; runs are in `directory`. Executors join
+    large batches unless the store is temporary, since outputs may be read after it is gone."""
 
     def __init__(self, store: TableStore, files: ParquetStore, directory: Path, context: SparkContext) -> None:
         # With one core of this machine, a batch would have to wait for a merge.
@@ -89,7 +86,6 @@ class SparkSignaturePlan(SignaturePlan):
         return self._spread.matches(docids, written.run, written.others, written.filtered, scope, texts)
 
     def _texts(self) -> Sequence[str]:
-        """The files in which executors find the words of texts, those of the batch included."""
         self._files.write_out("r_doc")
         return self._files.paths_to_look_up("r_doc")
 
@@ -103,12 +99,10 @@ class SparkSignaturePlan(SignaturePlan):
 
 
 class _StoredState:
-    """The `StoredState` of a store of files."""
-
     def __init__(self, store: TableStore, files: ParquetStore) -> None:
         self._store, self._files = store, files
         self._numbers: dict[int, int] = {}
-        """The numbers of edges as groups, by both their variables in one number. They stay the same."""
+        """Stable numbers of edges as groups, by both variables packed into one number."""
 
     def groups(self) -> pa.Table:
         return self._files.read("groups")
@@ -140,8 +134,7 @@ class _StoredState:
 
 
 def edge_by_edge(r_bin: pa.Table, r_doc: pa.Table, r_docts: pa.Table, known: dict[int, int]) -> Witnesses:
-    """The flat join state as witnesses in which each edge is a group of its own. `known` has the numbers that edges
-    got before, and gets those of new ones."""
+    """The flat join state as witnesses with a group per edge. `known`, the numbers of known edges, is extended."""
     code, edges = dictionary_encode((r_bin["var1"].to_numpy().astype(np.int64) << 32) | r_bin["var2"].to_numpy())
     numbers = np.array([known.setdefault(edge, _EDGE + len(known)) for edge in edges.tolist()], np.int64)
     columns = (numbers, edges >> 32, edges & 0xFFFFFFFF)
@@ -167,7 +160,7 @@ _SETTINGS = {
 
 
 VIEW_CACHE = "view_cache"
-"""The folder of a store in which the plan `views` keeps its cache while the store is open."""
+"""The folder of a store for the cache of plan `views` while the store is open."""
 
 
 SCRATCH = "scratch"
@@ -176,12 +169,10 @@ SCRATCH = "scratch"
 
 @telling_loss
 class SparkEngine:
-    """A `JoinEngine` on Spark, in a temporary directory if there is no `directory`.
-
-    The engine makes a session of its own from the given one, with its own views and settings. `schema` declares the
-    tables beside the join state. `plan` is one of PLANS, and may be another one than the last time. `cache_bytes`
-    bounds the cache of the plan `views`. Raises StoreError if the store cannot be opened, and UnknownPlan.
-    """
+    """A `JoinEngine` on Spark, in a temporary directory without a `directory`. It creates its own session from the
+    given one, with its own views and settings. `schema` declares the tables beside the join state; `plan`, one of
+    PLANS, may change between openings; `cache_bytes` bounds the cache of `views`. Raises StoreError if the store cannot
+    be opened, and UnknownPlan."""
 
     def __init__(
         self,
@@ -206,7 +197,7 @@ class SparkEngine:
             raise
 
     def _make_plan(self, name: str, cache_bytes: int) -> SparkPlan:
-        """The plan of a name. Raises UnknownPlan if there is none."""
+        """Raises UnknownPlan."""
         cache = self._store.directory / VIEW_CACHE
         for left in (cache, self._store.directory / SCRATCH):  # by a killed run
             shutil.rmtree(left, ignore_errors=True)
@@ -232,7 +223,7 @@ class SparkEngine:
     # ------------------------------------------------------------ batches
 
     def begin(self) -> None:
-        """Does nothing: appended rows are in memory until `commit`."""
+        """Does nothing: appended rows stay in memory until `commit`."""
 
     def commit(self) -> None:
         self._plan.settle()
@@ -255,30 +246,27 @@ class SparkEngine:
 
     @property
     def parallelism(self) -> int:
-        """The number of tasks that run at the same time."""
+        """Number of tasks that run at the same time."""
         return self.context.defaultParallelism
 
     def write_out(self, table: str) -> list[str]:
-        """Writes to a file what was appended to a table in the running batch. Returns the paths of all its files, for
-        `find_rows`."""
+        """Writes the running batch's rows of a table to a file. Returns the paths of all its files, for `find_rows`."""
         self._store.write_out(table)
         return self._store.paths_to_look_up(table)
 
     def prefix_for_others(self, tables: Iterable[str]) -> str:
-        """What the names of files begin with that executors write for these tables in the running batch."""
+        """The file name prefix for executors that write these tables in the running batch."""
         return self._store.prefix_for_others(tables)
 
     def emptied_scratch(self) -> Path:
-        """The folder of files of a batch that no table has, emptied of those of earlier batches."""
+        """The folder for files of the batch that belong to no table, emptied."""
         shutil.rmtree(self._store.directory / SCRATCH, ignore_errors=True)
         return make_inside(self._store.directory, SCRATCH)
 
     def folder(self, table: str) -> Path:
-        """Where the files of a table are."""
         return self._store.folder(table)
 
     def adopt(self, table: str, file: DataFile) -> None:
-        """Adds a file that an executor has written to a table."""
         self._store.adopt(table, file)
 
     # ------------------------------------------------------------ the rest of a batch
@@ -288,12 +276,12 @@ class SparkEngine:
         self._forget_runs()
 
     def _forget_runs(self) -> None:
-        """Drops the runs of the plan `signature` if another plan is used, which does not keep them up to date."""
+        """Drops the `signature` runs if another plan is used, which would not update them."""
         if self._plan.in_sql:
             drop_runs_manifest(self)
 
     def drop_groups(self, edges: Collection[StepEdge]) -> Collection[int]:
-        """Drops all groups: the join state has a row for each edge and needs none."""
+        """Drops all groups: the join state has a row per edge."""
         self._store.drop_unless("groups", "grp", lambda numbers: pc.less(numbers, 0))
         self._plan.regrouped((), edges)
         return ()
@@ -309,7 +297,7 @@ class SparkEngine:
         self._store.drop_before(table, column, bound)
 
     def follow(self, tables: Collection[str]) -> None:
-        """Cannot tell."""
+        """Returns None: the store cannot follow tables."""
 
     def counters(self) -> dict[str, int]:
         return self._plan.counters()
@@ -380,7 +368,7 @@ class SparkEngine:
             self._store.cover(times["first"], times["last"])
 
     def _state_rows(self, batch: Witnesses) -> dict[str, pa.Table]:
-        """The rows of the batch in the join state: r_bin has a row for each edge of each group."""
+        """The rows of the batch in the join state; r_bin has a row for each edge of each group."""
         groups, times = self._store.read("groups"), batch.r_docts
         return {
             "r_bin": batch.r_bin.join(groups, "grp", join_type="inner").select(STATE["r_bin"].names),
@@ -393,10 +381,10 @@ class SparkEngine:
 
 
 class SparkReader(OnlyRead):
-    """A `JoinEngine` that only reads, while others may write the store."""
+    """A read-only `JoinEngine`; others may write the store."""
 
     def __init__(self, session: SparkSession, schema: StoreSchema, directory: Path) -> None:
-        """`schema` declares the tables beside the join state. Raises StoreError if there is no store."""
+        """Raises StoreError if there is no store. `schema` declares the tables beside the join state."""
         self.schema = FLAT_STORE | schema
         self._files = CheckedSnapshot(self.schema, directory)
         self._session = session.newSession()
@@ -420,5 +408,4 @@ class SparkReader(OnlyRead):
     def highest(self, table: str, column: str) -> int:
         return self._files.highest(table, column)
 
-    def close(self) -> None:
-        """Does nothing: no file stays open."""
+    def close(self) -> None: ...

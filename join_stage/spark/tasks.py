@@ -1,19 +1,7 @@
-"""What the tasks of a spread join do: look up a bucket of the values, and pair the documents of a slice.
-
-The join of a large batch by many tasks, on the executors of Spark.
-
-The run of a batch, read back from its file whole, and the part of it that has some of its documents.
-
-What tasks look into: files that a process keeps open from task to task, and the rows of R_T.
-
-A run on disk in which other tasks have looked up the groups of a batch's values.
-
-The matches of a large batch: found by tasks, and read where they are found or in the driver.
-
-Merges runs, and files of tables, on an executor, so that the driver has no part in it.
-
-Decides where a batch is joined, and has the tasks of a large one told what they need.
-"""
+"""The join of a large batch by tasks on Spark's executors, and merges on executors. The driver writes the postings of
+the batch to a run file and ships the rows of R_T when they change. In a first stage, each task looks up one bucket of
+the values in all runs; in a second, each pairs the documents of one slice of the batch with the groups found. Matches
+are read where they are found or in the driver. Run files stay open in a process from task to task."""
 
 from __future__ import annotations
 
@@ -58,7 +46,7 @@ from templates.witness import R_DOC
 
 
 def whole_run(file: RunFile, number_of: Callable[[EdgeClass], int]) -> PostingRun:
-    """The run of a file in memory. Values are numbered in the order of their digests. `number_of` numbers classes."""
+    """Loads a run file. Values are numbered in digest order; `number_of` numbers classes."""
     head = file.head
     groups, postings = file.groups.range(0, head.groups), file.postings.range(0, head.postings)
     classes = np.array([number_of(one) for one in head.classes], np.int64)
@@ -93,8 +81,8 @@ def _inner(postings: RecordArray, longest: int) -> Ints:
 
 
 def slice_postings(whole: PostingRun, first: int, end: int) -> tuple[PostingRun, Ints]:
-    """The postings of the documents from docid `first` on and before `end`, and the indices of their groups in the
-    whole run. Instances and documents have the same numbers as there."""
+    """The postings of documents with `first` <= docid < `end`, and their groups' indices in the whole run. Instances
+    and documents keep their numbers."""
     docids = whole.docid[whole.documents]
     kept = np.flatnonzero((docids >= first) & (docids < end))
     groups, start = np.unique(whole.group[kept], return_index=True)
@@ -116,18 +104,18 @@ def slice_postings(whole: PostingRun, first: int, end: int) -> tuple[PostingRun,
 
 
 MOST_FILES = 64
-"""The files that are kept open."""
+"""Maximum number of open run files."""
 
 
 class KeptFiles:
-    """Files of runs, open as long as they are among the last that were used. Files never change."""
+    """An LRU cache of open run files, which never change."""
 
     def __init__(self) -> None:
         self._pool = PagePool()
         self._files: OrderedDict[Path, RunFile] = OrderedDict()
 
     def open(self, path: Path) -> RunFile:
-        """Raises StoreError if there is no such file where this process runs."""
+        """Raises StoreError if the file does not exist on this machine."""
         file = self._files.get(path)
         if file is None:
             try:
@@ -143,25 +131,23 @@ class KeptFiles:
         return file
 
     def keep(self, paths: Container[Path]) -> None:
-        """Lets go of all files but these: the space of those that were removed is free only then."""
+        """Closes all other files; space of removed files is free only then."""
         for path in [path for path in self._files if path not in paths]:
             del self._files[path]
 
 
 FILES = KeptFiles()
-"""The files of this process."""
 
 
 class RowMeanings:
-    """The rows of R_T, and what one task works out about them. It starts anew with each task, so that a task that is
-    repeated elsewhere finds the same in the same order."""
+    """The rows of R_T and what a task derives from them, anew in each task, so that a repeated task gives the same
+    order."""
 
     def __init__(self, rows: RowIndex) -> None:
         self.rows, self.classes = rows, PathClasses(rows)
         self.sets = SatisfiedRowsCache(rows, self.classes)
 
     def number_of(self, one: EdgeClass) -> int:
-        """The number of a path class."""
         return self.classes.number_of_edges(one.groups, one.same, one.stream)
 
     def numbers(self, file: RunFile) -> Ints:
@@ -170,8 +156,8 @@ class RowMeanings:
 
 
 class Located(NamedTuple):
-    """Groups of the run number `run` that have the values of groups of the batch: for each index of a group of the
-    batch, in ascending order, the `start` and the `end` of a range of groups. All arrays have one length."""
+    """Groups of run number `run` with the values of groups of the batch; parallel arrays: group of the batch
+    (ascending), `start` and `end`."""
 
     run: int
     group: Ints
@@ -180,8 +166,8 @@ class Located(NamedTuple):
 
 
 class LocatedRun(DiskRun):
-    """A `DiskRun` that needs no index in memory: where the groups are is known. `asked` has the groups of the batch
-    that ask, in ascending order, as indices in the whole batch."""
+    """A `DiskRun` whose groups are already located, so that it needs no index. `asked` has the indices in the whole
+    batch of its groups that look up values, ascending."""
 
     def __init__(self, file: RunFile, classes: Ints, low: int | None, located: Sequence[Located], asked: Ints) -> None:
         super().__init__(file, classes, low)
@@ -201,7 +187,7 @@ _DIGESTS = 1 << 64
 
 
 class StoredRun(NamedTuple):
-    """A run on disk: its file, and the time before which its documents are evicted, if any."""
+    """A run on disk and the time before which its documents are evicted, if any."""
 
     path: Path
     low: int | None
@@ -209,9 +195,9 @@ class StoredRun(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SpreadBatch:
-    """What all tasks of a batch know: the file of its postings, None if it has none, and those of earlier documents;
-    the first docids of the slices of its documents; the number of buckets of values; the pairs of streams that are
-    joined; and the files of R_doc, if texts are joined by their words."""
+    """The description of a batch for all tasks: the file of its postings, if any, and the earlier runs; the first
+    docids of its slices; the number of value buckets; the joined pairs of streams; and the files of R_doc, if texts are
+    joined by words."""
 
     batch: Path | None
     others: tuple[StoredRun, ...]
@@ -221,18 +207,16 @@ class SpreadBatch:
     texts: tuple[str, ...]
 
     def texts_of(self, docids: pa.Array) -> pa.Table:
-        """The rows of R_doc of some documents."""
         return pa.concat_tables([R_DOC.empty_table(), *find_rows(self.texts, R_DOC, "docid", docids)])
 
 
 Shuffled = tuple[int, Located | bytes]
-"""The number of a slice, and what is found for it: groups of a run, or matches of rows without a join as an Arrow
-stream."""
+"""The number of a slice, and its finding: groups of a run, or matches of rows without a join as an Arrow stream."""
 
 
 def locate(told: SpreadBatch, bucket: int) -> Iterator[Shuffled]:
-    """Looks up the values of the batch in a bucket, a part of all digests, in all runs. Yields the groups that have
-    them, for each slice with documents that ask."""
+    """Looks up the batch's values in a bucket of the digests in all runs. Yields their groups for each slice that needs
+    them."""
     if told.batch is None:
         return
     FILES.keep({told.batch, *(stored.path for stored in told.others)})
@@ -255,7 +239,6 @@ def locate(told: SpreadBatch, bucket: int) -> Iterator[Shuffled]:
 
 
 def _between(file: RunFile, first: int, end: int) -> tuple[int, int]:
-    """The range of the groups whose digests have a high half from `first` on and before `end`."""
     highs = Field(file.groups, "high")
     count = len(highs)
     bounds = np.array([first, min(end, _DIGESTS - 1)], np.uint64)
@@ -266,8 +249,8 @@ def _between(file: RunFile, first: int, end: int) -> tuple[int, int]:
 def _slices_of(
     told: SpreadBatch, batch: RunFile, start: Ints, after: int
 ) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
-    """Which slices have documents in which groups of the batch, of shape (groups, slices). The groups are consecutive:
-    `start` has their first postings, and the group `after` is the first that is not among them."""
+    """Mask of shape (groups, slices): which slices have documents in which groups of the batch. Groups are consecutive,
+    up to `after`; `start` has their first postings."""
     last = int(batch.groups.range(after, after + 1)["start"][0]) if after < batch.head.groups else batch.head.postings
     docids = batch.postings.range(int(start[0]), last)["docid"].astype(np.int64) + batch.head.base
     of_posting = np.array(told.slices).searchsorted(docids, "right") - 1
@@ -278,8 +261,7 @@ def _slices_of(
 
 
 def pair(told: SpreadBatch, rows: RowIndex, number: int, shuffled: Iterable[Shuffled]) -> FactorisedMatches:
-    """The matches between the documents of a slice and all others: those of the batch, and earlier ones. Of two
-    documents of the batch, the slice of the right one has the matches."""
+    """The matches between a slice and all other documents; within the batch, the right document's slice has them."""
     meanings = RowMeanings(rows)
     located: dict[int, list[Located]] = {}
     filtered: list[pa.RecordBatch] = []
@@ -311,13 +293,13 @@ def _paired(
 
 
 def slices_of(docids: Sequence[int], most: int) -> tuple[int, ...]:
-    """The first docids of at most so many slices of a batch, about as long as each other. `docids` are sorted."""
+    """The first docids of at most `most` slices of about equal length. `docids` are sorted."""
     count = min(most, len(docids))
     return tuple(docids[place * len(docids) // count] for place in range(count))
 
 
 def by_slice(matches: Iterable[pa.RecordBatch], slices: Sequence[int]) -> Iterator[Shuffled]:
-    """Matches of rows without a join, each batch of them in the slices of their documents."""
+    """Assigns matches of rows without a join to the slices of their documents."""
     for batch in matches:
         of = np.array(slices).searchsorted(batch["docid1"].to_numpy(), "right") - 1
         for number in np.unique(of).tolist():
@@ -325,7 +307,6 @@ def by_slice(matches: Iterable[pa.RecordBatch], slices: Sequence[int]) -> Iterat
 
 
 def as_stream(matches: Iterable[pa.RecordBatch]) -> bytes:
-    """Matches as an Arrow stream."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, RESULT) as stream:
         for batch in matches:
@@ -337,12 +318,11 @@ def as_stream(matches: Iterable[pa.RecordBatch]) -> bytes:
 T = TypeVar("T")
 
 _MatchHandler = Callable[[int, FactorisedMatches], Iterator[T]]
-"""What a task does with the matches of a slice: gets the slice's number and the matches, which it must read."""
+"""A task's handler: gets the slice's number and its matches, which it must read."""
 
 
 class SpreadMatches:
-    """The matches of a batch of which each task has those of a slice of its documents. They must be read before the
-    rows change. Reading raises Spark's errors."""
+    """The matches of a batch, a slice per task, to be read before the rows change. Reading raises Spark's errors."""
 
     def __init__(
         self,
@@ -360,7 +340,7 @@ class SpreadMatches:
         return self._told.slices
 
     def answered(self, answer: _MatchHandler[T]) -> RDD[T]:
-        """What each task makes of its slice, a partition each. It is worked out when it is asked for."""
+        """Applies `answer` to each slice, a partition each, lazily."""
         located = self._context.parallelize(range(self._told.buckets), self._told.buckets).flatMap(
             partial(locate, self._told)
         )
@@ -370,7 +350,7 @@ class SpreadMatches:
         return shuffled.mapPartitionsWithIndex(partial(_answered, self._told, self._rows, answer))
 
     def note(self, costs: Iterable[Cost]) -> None:
-        """Adds what it cost to read matches."""
+        """Adds the costs of reading matches."""
         of_templates: dict[tuple[int, ...], Cost] = {}
         for cost in costs:
             known = of_templates.get(cost.templates, Cost(0, 0, cost.templates))
@@ -384,8 +364,7 @@ class SpreadMatches:
         return self.answered(_count).sum()
 
     def to_batches(self, max_chunksize: int = CHUNK) -> Iterator[pa.RecordBatch]:
-        """The matches as record batches of RESULT, of at most `max_chunksize` rows, brought to the driver a slice at a
-        time."""
+        """Batches of RESULT, of at most `max_chunksize` rows, fetched a slice at a time."""
         found = self.answered(_as_streams).persist()
         try:
             for stream in found.toLocalIterator():
@@ -418,7 +397,7 @@ _FAILURES = (Py4JError, PySparkException, ConnectionError)
 
 
 class SparkMerger:
-    """A `Merger` whose merges are jobs of one task."""
+    """A `Merger` that runs each merge as a one-task job."""
 
     def __init__(self, context: SparkContext) -> None:
         self._context = context
@@ -444,7 +423,6 @@ def _tag(path: Path) -> str:
 
 
 def _merge(inputs: Sequence[StoredRun], paths: Iterator[Path]) -> Iterator[None]:
-    """Merges runs. Each attempt writes a file of its own, which takes the name when it is whole."""
     runs = []
     for path, low in inputs:
         file = RunFile(path, PagePool())
@@ -458,7 +436,7 @@ def _merge(inputs: Sequence[StoredRun], paths: Iterator[Path]) -> Iterator[None]
 
 @contextmanager
 def _draft_of(path: Path) -> Iterator[Path]:
-    """The path of a file that takes the name `path` at the end. Each attempt at a task has one of its own."""
+    """The path of a file that is renamed to `path` at the end; each attempt of a task has its own."""
     context = TaskContext.get()
     assert context is not None, "this runs in a task"
     draft = path.with_suffix(f".{context.taskAttemptId()}")
@@ -475,14 +453,13 @@ def _draft_of(path: Path) -> Iterator[Path]:
 
 
 def _remove_drafts(path: Path) -> None:
-    """Removes what attempts have left that were killed."""
     for draft in path.parent.glob(f"{path.stem}.*"):
         if draft.suffix != path.suffix:
             draft.unlink(missing_ok=True)
 
 
 def merge_on_executor(context: SparkContext, merging: Merging) -> DataFile:
-    """Does what `merge_files` does, on an executor; or here, if that fails."""
+    """Runs `merge_files` on an executor, or here if that fails."""
     try:
         (found,) = context.parallelize([merging], 1).mapPartitions(_merge_files).collect()
     except _FAILURES:
@@ -500,21 +477,21 @@ def _merge_files(given: Iterable[Merging]) -> Iterator[DataFile]:
 
 
 LEAST_DOCUMENTS = 2_000
-"""With fewer documents, the driver joins a batch alone: tasks would take longer to start than it takes."""
+"""Below this number of documents the driver joins a batch alone: starting tasks would take longer."""
 
 MOST_INDEX = 64 << 20
-"""The driver joins nothing alone if that needs a larger index of the runs on disk in its memory, in bytes."""
+"""Maximum bytes of run indexes in the driver's memory for a join on the driver."""
 
 
 class Spread:
-    """Joins batches on the executors of a session. Tells them the rows of R_T when these have changed."""
+    """Joins batches on the executors of a session. Ships the rows of R_T when they have changed."""
 
     def __init__(self, context: SparkContext, rows: RowIndex, costs: Costs) -> None:
         self._context, self._rows, self._costs = context, rows, costs
         self._told: tuple[int, Broadcast[RowIndex]] | None = None
 
     def takes(self, documents: int, others: Iterable[DiskRun]) -> bool:
-        """Whether a batch of so many documents is joined with runs on disk by tasks."""
+        """Whether a batch of this size is joined with runs on disk by tasks."""
         if documents >= LEAST_DOCUMENTS:
             return True
         size = (FENCE.itemsize + FINGERPRINTS.itemsize) / BLOCK
@@ -529,8 +506,8 @@ class Spread:
         scope: JoinScope,
         texts: Sequence[str] = (),
     ) -> SpreadMatches:
-        """The matches of a batch, whose postings are in a run, with itself and the others. `docids` are those of its
-        documents, in ascending order. `texts` are the files of R_doc, if texts are joined by their words."""
+        """The matches of a batch, given by its run, with itself and the others. `docids` are ascending; `texts` are the
+        files of R_doc, if texts are joined by words."""
         slices = slices_of(docids, self._context.defaultParallelism)
         told = SpreadBatch(
             None if batch is None else batch.file.path,
@@ -553,7 +530,7 @@ class Spread:
         return self._told[1]
 
     def close(self) -> None:
-        """Has the executors forget the rows."""
+        """Has the executors drop the rows."""
         told, self._told = self._told, None
         if told is not None:
             with suppress(Py4JError, ConnectionError):  # if Spark has ended, they have forgotten them

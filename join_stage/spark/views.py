@@ -1,15 +1,7 @@
-"""The `views` plan on Spark (thesis 6.5, Algorithms 4 and 5), with the view cache in Parquet files.
-
-One job computes the slices of a batch and those of the state that are not cached. The driver fetches them, and they are
-broadcast like the batch. The tasks read the cached slices from the files of the cache.
-
-The plans of the Spark engine: what they have in common, and `basic` (thesis, Algorithm 1).
-
-The view cache of the Spark engine: the rows of its slices are in Parquet files, its values in memory.
-
-A value that enters the cache gets a number that was never used. Rows of an evicted value stay in their file until files
-are merged, and so are never taken for those of another value.
-"""
+"""The plans `basic` (thesis, Algorithm 1) and `views` (6.5, Algorithms 4 and 5) on Spark. The view cache is in Parquet
+files. One job computes the slices of a batch and the uncached ones of the state; the driver fetches and broadcasts them
+like the batch. Tasks read the cached slices from files. A value that enters the cache gets a fresh number, so rows of
+an evicted value, which stay until files are merged, are never taken for those of another."""
 
 from __future__ import annotations
 
@@ -52,25 +44,23 @@ from templates.graph import executable_query, executable_views_query
 from templates.witness import Witnesses
 
 TASK_ROWS = 100_000
-"""The number of rows of R_vj and R_bin for which a task pays, in each template."""
+"""Number of rows of R_vj and R_bin, in each template, that justify a task."""
 
 
 class SparkPlan(JoinPlan, Protocol):
     """A plan in the session of the engine. The views r_bin_w, r_doc_w and r_docts_w hold the batch."""
 
     def join(self, batch: Batch, before: Mapping[str, DataFrame]) -> Matches:
-        """Answers all templates for a batch. `before` is the join state without the batch, by table; it is empty if
-        there is none or the plan is not `in_sql`."""
+        """Answers all templates for a batch. `before` is the join state without the batch, by table; empty if there is
+        none or the plan is not `in_sql`."""
 
     def evicted(self, files: Mapping[str, Sequence[Path]], before: int) -> None:
-        """Is told which files leave the join state, by table. Their documents all begin before a time.
-
-        The files can be read until the end of the batch.
-        """
+        """Called when files leave the join state, by table; their documents all begin before a time. The files stay
+        readable until the end of the batch."""
 
 
 class SparkBasicPlan(SQLPlan):
-    """The plan `basic`: the conjunctive queries of all templates over the join state. `SparkViewsPlan` extends it."""
+    """The plan `basic`: the conjunctive queries of all templates over the join state."""
 
     def __init__(self, session: SparkSession, views: TableViews) -> None:
         super().__init__()
@@ -113,7 +103,6 @@ class SparkBasicPlan(SQLPlan):
             return self._answer(batch)
 
     def _answer(self, batch: Batch, form: QueryForm = executable_query) -> pa.Table:
-        """The matches of all templates, once the views that their queries read are there."""
         templates = list(self._templates.values())
         ((statement, numbers),) = batch_statements(templates, "array({})", with_old=batch.older, form=form)
         begin = time.perf_counter()
@@ -122,11 +111,9 @@ class SparkBasicPlan(SQLPlan):
         return found
 
     def _prepare(self, before: Mapping[str, DataFrame], batch: Batch, cached: ExitStack) -> None:
-        """Makes the views that the statement of a batch reads, beside those of the batch itself.
-
-        `before` is the join state without the batch, if there is any. Only documents that share a value with the batch
-        can match. Their rows, and R_vj, are read once and kept in memory for all templates while `cached` is open.
-        """
+        """Creates the views that the statement of a batch reads. `before` is the join state without the batch, if any.
+        Only documents that share a value with the batch can match; their rows and R_vj are read once and cached for all
+        templates while `cached` is open."""
         session, joined = self._session, {f"{name}_w": self._session.table(f"{name}_w") for name in STATE}
         if before:
             values = joined["r_doc_w"].select("strval")
@@ -147,33 +134,31 @@ class SparkBasicPlan(SQLPlan):
         self._measure(joined)
 
     def _measure(self, joined: Mapping[str, DataFrame]) -> None:
-        """Fills the caches, and makes views of what the templates join, in as many partitions as pay."""
         # One job fills the caches. Spark plans by size, and knows the size of a cached frame once it is computed.
         streamed = {name: frame for name, frame in joined.items() if name.startswith(("r_vj", "r_lr", "r_bin"))}
         size = reduce(DataFrame.unionAll, [frame.select(lit(1)) for frame in streamed.values()]).count()
         for name, frame in streamed.items():
             frame.coalesce(1 + size // TASK_ROWS).createOrReplaceTempView(name)
 
-    def evicted(self, files: Mapping[str, Sequence[Path]], before: int) -> None:
-        """Does nothing: the plan keeps nothing about documents."""
+    def evicted(self, files: Mapping[str, Sequence[Path]], before: int) -> None: ...
 
     def _view(self, name: str, rows: pa.Table) -> None:
         local_frame(self._session, rows).createOrReplaceTempView(name)
 
 
 def persisted(frame: DataFrame, cached: ExitStack) -> DataFrame:
-    """The frame, kept in memory from when it is first computed until `cached` is closed."""
+    """Caches the frame in memory from its first computation until `cached` is closed."""
     frame.persist()
     cached.callback(frame.unpersist)
     return frame
 
 
 MERGE = 16
-"""The number of files that are merged into one."""
+"""Number of files merged into one."""
 
 
 class CachedValue(NamedTuple):
-    """A value in the cache: its number, and the number of rows of its slice."""
+    """A cached value: its number, and the number of rows of its slice."""
 
     number: int
     rows: int
@@ -181,8 +166,8 @@ class CachedValue(NamedTuple):
 
 @dataclass(frozen=True)
 class CachedSlices:
-    """The content of the cache at one time: its values, least recently used first, the files with their rows and the
-    number of rows in each, and the `size` of all slices in bytes."""
+    """The cache's state: values, least recently used first; files with numbers of rows; `size` of all slices in
+    bytes."""
 
     entries: Mapping[str, CachedValue] = field(default_factory=lambda: MappingProxyType({}))
     files: tuple[tuple[Path, int], ...] = ()
@@ -190,7 +175,7 @@ class CachedSlices:
 
 
 class ViewCache:
-    """Slices of at most `bound` bytes, in a directory of their own. They are committed and rolled back with batches."""
+    """Caches slices of at most `bound` bytes, in its own directory; committed and rolled back with batches."""
 
     def __init__(self, directory: Path, bound: int) -> None:
         self._directory, self.bound = directory, bound
@@ -206,22 +191,22 @@ class ViewCache:
 
     @property
     def size(self) -> int:
-        """The approximate size of the cached slices, in bytes."""
+        """Approximate size of the cached slices in bytes."""
         return self._now.size
 
     @property
     def paths(self) -> list[str]:
-        """The files with the rows of slices. Some rows may be of evicted values."""
+        """The files with the rows of slices; some rows may be of evicted values."""
         return [str(path) for path, _ in self._now.files]
 
     def numbered(self, values: Iterable[str]) -> dict[str, tuple[int, bool]]:
-        """For each value of a batch, its number and whether its slice is cached. New values are numbered."""
+        """For each value, its number and whether its slice is cached; numbers new values."""
         entries = self._now.entries
         return {v: (entries[v].number, True) if v in entries else (next(self._numbers), False) for v in values}
 
     def update(self, numbers: Mapping[str, tuple[int, bool]], computed: pa.Table, fresh: pa.Table) -> None:
-        """Algorithm 5, after a batch whose values have `numbers`: adds the slices that were `computed` for it, adds the
-        rows of the batch, `fresh`, to all slices that it touched, and evicts the least recently used past the bound."""
+        """Algorithm 5, after a batch whose values have `numbers`: adds the slices `computed` for it, extends all
+        touched slices by its rows, `fresh`, and evicts the least recently used past the bound."""
         counted, added = _counts(computed), _counts(fresh)
         entries, size = dict(self._now.entries), self._now.size
         touched = {value: n for value, (n, cached) in numbers.items() if cached or n in counted}
@@ -259,25 +244,20 @@ class ViewCache:
             self._now = CachedSlices(MappingProxyType(entries), self._written(kept), size)
 
     def clear(self) -> None:
-        """Drops everything."""
         self._now = CachedSlices()
 
     def commit(self) -> None:
-        """Commits the changes since the last commit."""
         self._kept = self._now
         self._sweep()
 
     def rollback(self) -> None:
-        """Rolls back the changes since the last commit."""
         self._now = self._kept
         self._sweep()
 
     def close(self) -> None:
-        """Removes the files."""
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def _sweep(self) -> None:
-        """Removes the files that are no longer used."""
         used = {path for path, _ in self._kept.files}
         for path in self._written_paths - used:
             path.unlink(missing_ok=True)
@@ -299,7 +279,6 @@ class ViewCache:
         return _of(rows, pa.array([entry.number for entry in cached.entries.values()], pa.int64()))
 
     def _tidied(self, cached: CachedSlices) -> CachedSlices:
-        """The same content in one file, if there are many files, or if most of their rows are of evicted values."""
         live = sum(entry.rows for entry in cached.entries.values())
         if len(cached.files) < MERGE and sum(n for _, n in cached.files) <= 2 * live:
             return cached
@@ -319,7 +298,6 @@ def _size(value: str, entry: CachedValue) -> int:
 
 
 def _counts(rows: pa.Table) -> dict[int, int]:
-    """The number of rows of each value number."""
     return {item["values"]: item["counts"] for item in pc.value_counts(rows["value"]).to_pylist()}
 
 
@@ -331,8 +309,8 @@ _VALUES = pa.schema([("strval", pa.string()), ("value", pa.int64())])
 
 
 class SparkViewsPlan(SparkBasicPlan):
-    """The plan `views`: the queries of the templates over R_LR, which joins slices. The cache is in `directory`;
-    `cache_bytes` bounds it."""
+    """The plan `views`: the queries of the templates over R_LR, which joins slices. The cache, in `directory`, is
+    bounded by `cache_bytes`."""
 
     def __init__(self, session: SparkSession, views: TableViews, directory: Path, cache_bytes: int) -> None:
         super().__init__(session, views)
@@ -365,7 +343,6 @@ class SparkViewsPlan(SparkBasicPlan):
         return found
 
     def _slices(self, batch: Batch, numbers: Mapping[str, tuple[int, bool]]) -> tuple[pa.Table, pa.Table]:
-        """The slices of the state without the batch that are not cached, and the slices of the batch, in one job."""
         self._view("batch_values", _relation({value: number for value, (number, _) in numbers.items()}))
         statement = slices_statement("batch_values", "_w")
         missing = {value: number for value, (number, cached) in numbers.items() if not cached}
@@ -385,7 +362,6 @@ class SparkViewsPlan(SparkBasicPlan):
         fresh: pa.Table,
         cached: ExitStack,
     ) -> None:
-        """Makes the views that the statement of a batch reads: R_LR, and R_bin if there are inner edges."""
         session, joined = self._session, {"r_bin_w": self._session.table("r_bin_w")}
         state = rows = local_frame(session, fresh)
         rows.createOrReplaceTempView("slices_w")
@@ -413,7 +389,6 @@ class SparkViewsPlan(SparkBasicPlan):
         self._measure(joined)
 
     def _has_inner_edges(self) -> bool:
-        """Whether some template has an edge that does not end at a leaf."""
         return any(
             parent is not None and place in template.shape.parents
             for template in self._templates.values()
@@ -452,7 +427,6 @@ class SparkViewsPlan(SparkBasicPlan):
         }
 
     def view_cache(self) -> pa.Table:
-        """The rows of the cached slices, for inspection."""
         return self._cache.table()
 
 

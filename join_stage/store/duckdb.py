@@ -1,23 +1,8 @@
-"""Reports damage of a DuckDB file as StoreError. DuckDB checks its blocks when it reads them.
-
-Statements over rows of Python that are prepared once: in small batches, planning would take most of the time.
-
-A question over a store on DuckDB: on a cursor of its own, in a read-only transaction.
-
-DuckDB refuses writes in such a transaction, and after `seclude` an instance cannot reach any file but its own. The rest
-is judged from the question as the parser of DuckDB reads it: only SELECT, only relations of the store, only table
-functions of a list, no functions that read the state of the process or do more than compute.
-
-A source of Arrow rows for DuckDB that is registered once, and whose rows change.
-
-A store in a DuckDB file, or in memory. A batch is a transaction.
-
-Reading the tables of a DuckDB file, and the settings of an instance of DuckDB.
-
-How many threads an instance of DuckDB has: only one while batches are small, because the others would just spin.
-
-The rows of a batch that wait until all tables are written by one statement: one for each table takes far longer.
-"""
+"""A store in a DuckDB file, or in memory; a batch is a transaction. Questions run read-only on cursors of their own.
+After `seclude` the instance reaches no file but its own; questions may only be a SELECT over the store's relations,
+with listed table functions and without functions that read process state. Statements over Arrow rows are prepared once,
+since planning dominates small batches; rows of a batch wait so that one statement writes all tables; small batches use
+one thread, because others would spin. Damage that DuckDB finds is reported as StoreError."""
 
 from __future__ import annotations
 
@@ -56,7 +41,6 @@ from join_stage.store.protocol import (
 )
 
 ADVICE = "if it is damaged, take an older copy of the store, or name another directory"
-"""Advice about a store that cannot be opened."""
 
 _Kind = TypeVar("_Kind", bound=type)
 
@@ -65,7 +49,7 @@ _WORDS = ("corrupt", "could not read", "cannot read", "failure while replaying w
 
 
 def telling_damage(kind: _Kind) -> _Kind:
-    """A class decorator: public methods raise StoreError if DuckDB finds that its file is damaged."""
+    """Class decorator: public methods raise StoreError if DuckDB finds its file damaged."""
     return telling(kind, duckdb.Error, _told)
 
 
@@ -78,7 +62,6 @@ def _told(error: BaseException) -> StoreError | None:
 
 
 def _damage(error: BaseException | None) -> duckdb.Error | None:
-    """The error that reports a damaged file, and not a bad statement: this one or one of its contexts."""
     while error is not None:
         if isinstance(error, _FATAL):
             return error
@@ -91,14 +74,13 @@ def _damage(error: BaseException | None) -> duckdb.Error | None:
 
 
 class RowSource:
-    """DuckDB reads the `rows` that it holds at that moment. All have one schema."""
+    """A source that is registered once and reads the current `rows`, which always have one schema."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
         self._empty = self.rows = schema.empty_table()
 
     def clear(self) -> None:
-        """Lets the rows go."""
         self.rows = self._empty
 
     def __arrow_c_schema__(self) -> object:
@@ -109,16 +91,13 @@ class RowSource:
 
 
 MAX_STATEMENTS = 200
-"""When so many statements are prepared, they are dropped."""
+"""With this many prepared statements, all are dropped."""
 
 
 class PreparedStatements:
-    """The prepared statements of a connection, and the rows that they read by name.
-
-    The names are registered once, and hold rows only while a statement runs: registering rows for each statement would
-    double its time. Rows under one name should always have the same columns: others make all statements be prepared
-    again.
-    """
+    """The prepared statements of a connection, and the rows that they read by name. Names are registered once and hold
+    rows only while a statement runs: registering per statement would double its time. Keep the columns of a name
+    constant: a change makes all statements be prepared again."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         self._connection = connection
@@ -126,17 +105,17 @@ class PreparedStatements:
         self._names: dict[str, str] = {}
 
     def execute(self, sql: str, rows: Mapping[str, pa.Table]) -> None:
-        """Runs a statement over rows by name."""
+        """Runs a statement over named rows."""
         with self._holding(rows):
             self._connection.execute(f"EXECUTE {self._prepared(sql)}")
 
     def select(self, sql: str, rows: Mapping[str, pa.Table]) -> pa.Table:
-        """Runs a query over rows by name and returns its result."""
+        """Runs a query over named rows."""
         with self._holding(rows):
             return self._connection.sql(f"EXECUTE {self._prepared(sql)}").to_arrow_table()
 
     def forget(self) -> None:
-        """Drops all statements and names. They may have been made in a transaction that was rolled back."""
+        """Drops all statements and names: they may stem from a rolled-back transaction."""
         self._drop_statements()
         self._sources.clear()
 
@@ -166,7 +145,6 @@ class PreparedStatements:
         return source
 
     def _prepared(self, sql: str) -> str:
-        """Returns the name of a statement, which is prepared when it is first run."""
         name = self._names.get(sql)
         if name is None:
             if len(self._names) >= MAX_STATEMENTS:
@@ -178,12 +156,11 @@ class PreparedStatements:
 
 
 SMALL_BATCHES = 10
-"""After so many small batches in a row there is only one thread. Changing the number takes a millisecond."""
+"""Consecutive small batches after which only one thread is used; a change takes a millisecond."""
 
 
 class Threads:
-    """The threads of an instance. A worker that has no work looks for some for a while, again for each statement: in
-    small batches that takes as much time as the work."""
+    """Adapts the threads of an instance: in small batches, idle workers spin as long as the work takes."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, most: int) -> None:
         self._connection, self._most = connection, most
@@ -192,22 +169,21 @@ class Threads:
         self._small = self._questions = 0
 
     def use_one(self) -> None:
-        """Is told that a small batch is about to be written. Has one thread from now on if there were many of them and
-        no question is being answered."""
+        """Called before a small batch; switches to one thread after SMALL_BATCHES of them if no question is running."""
         with self._lock:
             self._small += 1
             if self._small >= SMALL_BATCHES and not self._questions:
                 self._set(self._connection, 1)
 
     def use_all(self) -> None:
-        """Has all threads from now on: anything else is about to be done."""
+        """Switches back to all threads, for other work."""
         with self._lock:
             self._small = 0
             self._set(self._connection, self._most)
 
     @contextmanager
     def for_question(self, cursor: duckdb.DuckDBPyConnection) -> Iterator[None]:
-        """Has all threads while a question is answered, in any thread, over its own cursor."""
+        """Uses all threads while a question is answered, in any thread, over its own cursor."""
         with self._lock:
             self._questions += 1
             self._set(cursor, self._most)
@@ -224,10 +200,10 @@ class Threads:
 
 
 CHUNK = 2048
-"""The number of rows after which the size of an answer is checked: a vector of DuckDB."""
+"""Rows between checks of the answer's size: a vector of DuckDB."""
 
 MEMORY = "512MB"
-"""The memory that the sorts and hash tables of a question use before they spill."""
+"""Memory that sorts and hash tables of a question use before they spill."""
 
 TABLE_FUNCTIONS = frozenset(("generate_series", "json_each", "json_tree", "range", "unnest"))
 
@@ -246,36 +222,36 @@ json_transform json_transform_strict levenshtein list_resize lpad printf range r
 """
 
 UNBOUNDED_FUNCTIONS = frozenset(_UNBOUNDED_FUNCTIONS_NAMES.split())
-"""Functions of values that take any memory, time or depth of the stack, whatever a question may use, and do not notice
-when it is interrupted. In FROM, `range` and `generate_series` make rows, and are answered."""
+"""Scalar functions with unbounded memory, time or stack depth that cannot be interrupted. In FROM, `range` and
+`generate_series` produce rows, and are allowed."""
 
 MOST_NAMES = 20
-"""The most names in a chain like a.b.c: what DuckDB needs to look them up grows with the square."""
+"""Maximum names in a chain like a.b.c: DuckDB's look-up is quadratic."""
 
 _NODES = frozenset(("SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"))
-"""The nodes that a query, or a query in WITH, may consist of. All others write."""
+"""Nodes allowed for a query, also in WITH. All others write."""
 
 _SOURCES = frozenset(
     ("BASE_TABLE", "SUBQUERY", "JOIN", "TABLE_FUNCTION", "EXPRESSION_LIST", "EMPTY", "SHOW_REF", "PIVOT", "CTE")
 )
-"""The nodes that may stand in FROM."""
+"""Nodes allowed in FROM."""
 
 _SHOWN = frozenset(("tables", "__show_tables_expanded"))
-"""The names that SHOW may be given."""
+"""Arguments allowed for SHOW."""
 
 _SCHEMAS = frozenset(("main", "mmqjp", "memory"))
-"""The names that may qualify a table: those of the store."""
+"""Names that may qualify a table: those of the store."""
 
 
 def seclude(connection: duckdb.DuckDBPyConnection) -> None:
-    """Keeps an instance from here on from reaching other files and Python variables, and locks its settings."""
+    """Cuts an instance off from other files and Python variables, and locks its settings."""
     connection.execute("SET enable_external_access = false")
     connection.execute("SET allowed_configs = ['operator_memory_limit', 'threads']")
     connection.execute("SET lock_configuration = true")
 
 
 class RefusedByDuckDB(QuestionRefused, duckdb.Error):
-    """A question that DuckDB does not answer, in its words: bad SQL, or a value that cannot be computed."""
+    """A question that DuckDB rejects, in its words: bad SQL, or a value that cannot be computed."""
 
 
 @telling_damage
@@ -292,7 +268,7 @@ class DuckDBQuestion:
         *,
         own: bool = False,
     ) -> None:
-        """With `own`, the SQL is ours: that it is a single SELECT is all that is checked."""
+        """With `own`, the SQL is trusted: only that it is a single SELECT is checked."""
         self._cursor, self._schema, self._sql, self._bounds = connection.cursor(), schema, sql, bounds
         self._threads, self._own = threads, own
         self._cut = False
@@ -338,8 +314,7 @@ class DuckDBQuestion:
 
 
 def check_question(parser: duckdb.DuckDBPyConnection, sql: str, schema: StoreSchema) -> None:
-    """Raises QuestionRefused for anything but a single SELECT over the relations of a schema, and what
-    DuckDB raises for bad SQL."""
+    """Raises QuestionRefused unless it is a single SELECT over a schema's relations, and DuckDB's error for bad SQL."""
     short_enough(sql)
     single_select(parser, sql)
     ((text,),) = parser.execute("SELECT json_serialize_sql(?)", [sql]).fetchall()
@@ -357,8 +332,7 @@ def check_question(parser: duckdb.DuckDBPyConnection, sql: str, schema: StoreSch
 
 
 def single_select(parser: duckdb.DuckDBPyConnection, sql: str) -> None:
-    """Raises QuestionRefused for anything but one statement that DuckDB calls a SELECT, and what DuckDB raises for bad
-    SQL."""
+    """Raises QuestionRefused for anything but a single SELECT statement, and DuckDB's error for bad SQL."""
     statements = parser.extract_statements(sql)
     if len(statements) > 1:
         raise QuestionRefused(f"one SELECT is answered at a time, and this has {len(statements)} statements")
@@ -367,7 +341,7 @@ def single_select(parser: duckdb.DuckDBPyConnection, sql: str) -> None:
 
 
 def tables_in(parser: duckdb.DuckDBPyConnection, sql: str) -> set[str] | None:
-    """The names of the relations, and of WITH, that a SELECT reads, in lower case; None for another statement."""
+    """The lower-case names of relations and CTEs that a SELECT reads; None for another statement."""
     try:
         ((text,),) = parser.execute("SELECT json_serialize_sql(?)", [sql]).fetchall()
         parsed = json.loads(text)
@@ -416,15 +390,14 @@ def _judge_table(path: list[str], schema: StoreSchema, made: set[str]) -> None:
 
 
 MEMORY_LIMIT = "2GB"
-"""The memory that DuckDB may use before it spills to disk."""
+"""Memory that DuckDB uses before it spills to disk."""
 
 CHECKPOINT = "64MB"
-"""The size of the log at which DuckDB writes it into the tables' file. Each time it compresses blocks anew that are not
-full: with four times the default, 100,000 pairs of documents take 6% less time. To open a store after a crash takes a
-few tenths of a second more."""
+"""Log size at which DuckDB checkpoints. Each checkpoint recompresses blocks that are not full: with four times the
+default, 100,000 pairs of documents take 6% less time, and opening after a crash a few tenths of a second more."""
 
 THREADS = 4
-"""The largest number of threads. Each reserves buffers for each join of a statement."""
+"""Maximum number of threads; each reserves buffers for each join of a statement."""
 
 
 @telling_damage
@@ -436,7 +409,7 @@ class DuckDBTables:
     _asked: duckdb.DuckDBPyConnection
     _prepared: PreparedStatements
     _empty: Collection[str] = ()
-    """Tables that are known to have no rows: to ask them took a quarter of the time in which a new store is opened."""
+    """Tables known to be empty: querying them took a quarter of the time to open a new store."""
 
     def select(self, sql: str, views: Mapping[str, pa.Table] | None = None) -> pa.Table:
         if views:
@@ -471,12 +444,10 @@ class DuckDBTables:
 
 
 def most_threads() -> int:
-    """Returns the largest number of threads on this machine."""
     return min(THREADS, os.cpu_count() or 1)
 
 
 def set_up(connection: duckdb.DuckDBPyConnection) -> None:
-    """Sets up an instance."""
     connection.execute(f"SET memory_limit = '{MEMORY_LIMIT}'")
     connection.execute(f"SET checkpoint_threshold = '{CHECKPOINT}'")
     connection.execute(f"SET threads = {most_threads()}")
@@ -489,7 +460,7 @@ def set_up(connection: duckdb.DuckDBPyConnection) -> None:
 
 @contextmanager
 def temporary_views(connection: duckdb.DuckDBPyConnection, views: Mapping[str, pa.Table]) -> Iterator[None]:
-    """Registers tables with a connection for a while, by name."""
+    """Registers tables by name for the duration of the context."""
     for name, table in views.items():
         connection.register(name, table)
     try:
@@ -500,12 +471,11 @@ def temporary_views(connection: duckdb.DuckDBPyConnection, views: Mapping[str, p
 
 
 MOST_ROWS = 2_000
-"""The number of rows that wait. More are written at once: then the time is that of the rows, and no longer that of the
-statements."""
+"""Maximum number of waiting rows. More are written at once: then rows dominate the time, not statements."""
 
 
 class WaitingRows:
-    """Rows to insert into tables, by table. `tables` has all names; a statement names them in this order."""
+    """Rows to insert, by table. A statement names all `tables` in this order."""
 
     def __init__(self, prepared: PreparedStatements, tables: Iterable[str]) -> None:
         self._prepared = prepared
@@ -520,11 +490,9 @@ class WaitingRows:
 
     @property
     def are_many(self) -> bool:
-        """Whether the rows should not wait any longer."""
         return self._count > MOST_ROWS
 
     def write(self) -> None:
-        """Inserts all rows."""
         if self._rows:
             names = [name for name in self._tables if name in self._rows]
             rows = {source_of(name): pa.concat_tables(self._rows[name]) for name in names}
@@ -532,13 +500,12 @@ class WaitingRows:
             self._prepared.execute(_insertion(names), rows)
 
     def forget(self) -> None:
-        """Lets all rows go."""
         self._rows.clear()
         self._count = 0
 
 
 def source_of(table: str) -> str:
-    """Returns the name under which a statement reads the rows for a table."""
+    """The name under which a statement reads the rows for a table."""
     return f"{table}_fresh"
 
 
@@ -559,15 +526,13 @@ TYPES = {
 }
 
 FIRST_INDEX = 1
-"""The index of the first element of an array in SQL."""
+"""Index of the first element of an array in SQL."""
 
 
 @telling_damage
 class DuckDBStore(DuckDBTables):
-    """A `TableStore` on DuckDB. Without a directory it is in memory, and spills past MEMORY_LIMIT.
-
-    The instance cannot reach any file but its own, whatever SQL it is given.
-    """
+    """A `TableStore` on DuckDB, in memory without a directory, spilling past MEMORY_LIMIT. Whatever the SQL, the
+    instance reaches no file but its own."""
 
     _empty: set[str]
 
@@ -604,12 +569,11 @@ class DuckDBStore(DuckDBTables):
             raise
 
     def _keep_private(self) -> None:
-        """Makes the files private. DuckDB makes them as the umask says, and replaces the log now and then."""
+        """Restricts file permissions: DuckDB follows the umask, and replaces the log now and then."""
         for path in self._private:
             keep_private(path)
 
     def _prepare(self) -> None:
-        """Sets up the connection and the tables."""
         run = self._connection.execute
         set_up(self._connection)
         # Statements name their joins in the order to run them. The optimizer does not know how many documents share a
@@ -638,8 +602,8 @@ class DuckDBStore(DuckDBTables):
         self._connection.commit()
 
     def _columns(self) -> Mapping[str, Collection[str]]:
-        """The columns of the tables that are there. A new store has none: to ask takes longer than to make
-        them all, as DuckDB then makes all that describes its catalog."""
+        """The columns of existing tables. Not queried for a new store: building DuckDB's catalog views takes longer
+        than creating all tables."""
         columns = defaultdict[str, set[str]](set)
         if not self._is_new:
             asked = """SELECT table_name, column_name
@@ -649,7 +613,6 @@ class DuckDBStore(DuckDBTables):
         return columns
 
     def _rename(self, known: Collection[str]) -> Mapping[str, str]:
-        """Gives tables of older stores the names that they have now. Returns their former names."""
         run = self._connection.execute
         renamed = {
             name: former for name, former in self.schema.former_names.items() if former in known and name not in known
@@ -662,8 +625,7 @@ class DuckDBStore(DuckDBTables):
         return renamed
 
     def _upgrade(self, known: Collection[str]) -> None:
-        """Upgrades the tables of older stores, before the views over them are made. `known` are the names of those that
-        were there. There is nothing to do here."""
+        """Hook: upgrades tables of older stores before views are created. `known` are the names of existing tables."""
 
     def _make_views(self, statements: Mapping[str, str]) -> None:
         for name, statement in statements.items():
@@ -693,7 +655,7 @@ class DuckDBStore(DuckDBTables):
         self._take_back()
 
     def _take_back(self) -> bool:
-        """Rolls back the batch. False if there is none: a commit that failed may have ended it."""
+        """Rolls back the batch. False if there is none: a failed commit may have ended it."""
         is_whole, begun = self._in_batch, self._begun
         self._in_batch = self._begun = False
         self._waiting.forget()
@@ -721,7 +683,7 @@ class DuckDBStore(DuckDBTables):
             one.append(table, rows)
 
     def _settle(self) -> None:
-        """Begins the transaction of the batch and writes the rows that wait, before anything else is done in it."""
+        """Begins the batch's transaction if need be and writes waiting rows."""
         self._threads.use_all()
         if self._in_batch and not self._begun:
             self._connection.begin()
@@ -730,7 +692,6 @@ class DuckDBStore(DuckDBTables):
             self._waiting.write()
 
     def _run(self, sql: str) -> duckdb.DuckDBPyConnection:
-        """Runs a statement over the tables, the running batch included."""
         self._settle()
         return self._connection.execute(sql)
 
@@ -764,7 +725,7 @@ class DuckDBStore(DuckDBTables):
 
 @contextmanager
 def translate_write_errors() -> Iterator[None]:
-    """Turns errors of DuckDB while a batch is written, such as a full disk, into StoreError."""
+    """Translates DuckDB errors while a batch is written, such as a full disk, to StoreError."""
     try:
         yield
     except duckdb.OutOfMemoryException as error:
@@ -776,5 +737,4 @@ def translate_write_errors() -> Iterator[None]:
 
 
 def columns_of(schema: pa.Schema) -> str:
-    """The column declarations of a table in SQL."""
     return ", ".join(f"{field.name} {TYPES[field.type]}" for field in schema)

@@ -1,13 +1,6 @@
-"""The protocol of a store: tables whose batches become visible as a whole. And the errors of stores.
-
-What was committed to some tables since somebody looked: whoever keeps up with a store need not ask it then.
-
-Questions: untrusted SQL, of which a single SELECT over the relations of a store is answered. What engines share.
-
-The schema that a store is opened with: its tables, as Arrow schemas, and the views over them.
-
-Tells errors of a library as errors of ours, wherever a class lets them out.
-"""
+"""The protocol of a store: tables whose batches become visible atomically, with its schema, questions and errors. A
+question is untrusted SQL, answered if it is a single SELECT over the store's relations. A schema has tables as Arrow
+schemas and views over them. `Following` collects rows committed since a reader's last look, which saves it a query."""
 
 from __future__ import annotations
 
@@ -25,19 +18,18 @@ import pyarrow as pa
 from common.errors import InputError, OperationalError
 
 MOST_BYTES = 64 << 20
-"""So much is kept until somebody looks; then nothing is."""
+"""Bytes collected until a look; past it all is dropped."""
 
 
 class Committed(NamedTuple):
-    """What was committed up to a mark: the rows that were appended to tables, by name. None if not all of them were
-    kept, or if some were dropped: then the store is to be asked."""
+    """The rows appended to tables, by name, up to a mark; None if incomplete, so that the store must be queried."""
 
     mark: int
     rows: dict[str, pa.Table] | None
 
 
 class Following:
-    """Follows some tables of a store for one reader. Batches are written in one thread; `since` is called in any."""
+    """Follows some tables of a store for one reader. Batches come from one thread; `since` is called in any."""
 
     def __init__(self, tables: Iterable[str]) -> None:
         self._tables = frozenset(tables)
@@ -48,7 +40,7 @@ class Following:
         self._is_whole = False
 
     def since(self, mark: int) -> Committed:
-        """Returns what was committed since a look that returned a mark, the last one, and lets it go."""
+        """Returns, and drops, what was committed since the look that returned `mark`, the last one."""
         with self._lock:
             rows, is_whole = self._rows, self._is_whole and mark == self._mark
             self._rows, self._size, self._is_whole = {}, 0, True
@@ -59,11 +51,10 @@ class Following:
     # ------------------------------------------------------------ what a store tells
 
     def begin(self) -> None:
-        """Is told that a batch begins."""
         self._batch = {}
 
     def append(self, table: str, rows: pa.Table) -> None:
-        """Is told that rows were appended. Without a batch they are committed."""
+        """Rows appended outside a batch count as committed."""
         if table in self._tables and len(rows):
             if self._batch is None:
                 self._lose()
@@ -71,14 +62,13 @@ class Following:
                 self._batch.setdefault(table, []).append(rows)
 
     def drop(self, table: str) -> None:
-        """Is told that rows of a table were dropped."""
+        """Called when rows of a table were dropped."""
         if table in self._tables:
             if self._batch is None:
                 self._lose()
             self._batch = None
 
     def commit(self) -> None:
-        """Is told that the batch was committed."""
         batch, self._batch = self._batch, None
         if batch is None:
             self._lose()
@@ -91,7 +81,6 @@ class Following:
             self._lose()
 
     def rollback(self) -> None:
-        """Is told that the batch is not committed."""
         self._batch = None
 
     def _lose(self) -> None:
@@ -101,11 +90,9 @@ class Following:
 
 @dataclass(frozen=True, slots=True)
 class NumberedViews:
-    """A view for each row of a table, such as `r_t_0`, `r_t_1` and so on: `prefix` and a number.
-
-    `numbers` is the column of the table with the numbers. `statement` makes the SELECT of a view from the number, the
-    value in the column `argument`, and the index of the first element of an array in the SQL of the engine.
-    """
+    """A view for each row of a table, named by `prefix` and a number, such as `r_t_0`. `numbers` is the table's column
+    with the numbers. `statement` builds the SELECT from the number, the value of column `argument`, and the index of
+    the first array element in the engine's SQL."""
 
     prefix: str
     table: str
@@ -114,7 +101,7 @@ class NumberedViews:
     statement: Callable[[int, list[int | None], int], str]
 
     def has(self, name: str) -> bool:
-        """Whether a name has the form of these names."""
+        """Whether a name is of this form."""
         return re.fullmatch(rf"{self.prefix}\d{{1,9}}", name) is not None
 
     def of_rows(self, rows: pa.Table, first_index: int) -> dict[str, str]:
@@ -125,8 +112,7 @@ class NumberedViews:
 
 @dataclass(frozen=True, slots=True)
 class Dated:
-    """Tables whose rows are dropped when their documents are old. `times` is the one of them whose column `start` says
-    when documents begin."""
+    """Tables whose rows expire with their documents; column `start` of `times`, one of them, has when these begin."""
 
     tables: tuple[str, ...]
     times: str
@@ -135,11 +121,9 @@ class Dated:
 
 @dataclass(frozen=True)
 class StoreSchema:
-    """The tables of a store and the SELECTs of its views, by name. Both engines must understand the SELECTs.
-
-    `documented` are the names that a question about an unknown table is answered with. `former_names` has what tables
-    are called in stores of older formats. The SELECTs may call `sha2(text, 256)`, as in Spark, and name other views.
-    """
+    """The tables of a store and the SELECTs of its views, by name; both engines must understand the SELECTs.
+    `documented` are the names suggested for an unknown table. `former_names` maps tables to their names in older
+    formats. SELECTs may call `sha2(text, 256)`, as in Spark, and name other views."""
 
     tables: Mapping[str, pa.Schema] = field(default_factory=dict)
     views: Mapping[str, str] = field(default_factory=dict)
@@ -160,7 +144,7 @@ class StoreSchema:
         )
 
     def folder(self, table: str) -> str:
-        """The folder of a table in a store of files: older stores have it, too."""
+        """The folder of a table in a store of files, as in older stores."""
         return self.former_names.get(table, table)
 
     @cached_property
@@ -169,37 +153,36 @@ class StoreSchema:
         return frozenset((*self.tables, *self.views))
 
     def has(self, name: str) -> bool:
-        """Whether a question may name a relation by this name, in lower case."""
+        """Whether a question may name this relation, in lower case."""
         return name in self.relations or (self.numbered is not None and self.numbered.has(name))
 
 
 LONGEST = 100_000
-"""The largest number of characters of a question."""
+"""Maximum number of characters of a question."""
 
 ONLY_READ = "the tables are only read: write a SELECT"
 
 _OF_THE_ENGINE = re.compile(r"^(?:duckdb|pragma|pg|sqlite)_|\W")
-"""Matches the names of an engine's own relations and of files. A question must not give such a name to one of its CTEs:
-elsewhere it could mean the other."""
+"""Names of an engine's own relations and of files, which CTEs must not shadow: elsewhere they could mean the other."""
 
 
 class QuestionRefused(InputError, ValueError):
-    """A question that is not answered; the message says why and what to do, in one line."""
+    """A question that is rejected; the message says why and what to do, in one line."""
 
 
 class QuestionInterrupted(OperationalError, RuntimeError):
-    """A question that was ended before it was answered."""
+    """A question was interrupted before it was answered."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The largest answer, in `rows` and in bytes (`size`) of Arrow. None is no bound."""
+    """Maximum answer: `rows`, and `size` in bytes of Arrow. None is unbounded."""
 
     rows: int | None = None
     size: int | None = None
 
     def check(self, rows: int, size: int) -> None:
-        """Raises QuestionRefused for an answer of so many rows and bytes."""
+        """Raises QuestionRefused for an answer past the bounds."""
         if self.rows is not None and rows > self.rows:
             raise QuestionRefused(f"the answer has more than {self.rows:,} rows: narrow it down, or raise --most-rows")
         if self.size is not None and size > self.size:
@@ -212,22 +195,18 @@ UNBOUNDED = Bounds()
 
 
 class Question(Protocol):
-    """A question over the tables. It sees the batches that are committed when it begins.
-
-    It is answered once, in any thread, while other threads use the store.
-    """
+    """A question over the batches committed when it begins, answered once, in any thread, beside other uses."""
 
     def answer(self) -> pa.Table:
-        """The answer. Raises QuestionRefused for what is no question or has too large an answer, QuestionInterrupted if
-        it was interrupted, and StoreError if the store is damaged."""
+        """Raises QuestionRefused if it is no valid question or the answer is too large, QuestionInterrupted if
+        interrupted, and StoreError if the store is damaged."""
 
     def interrupt(self) -> None:
-        """Makes `answer` raise QuestionInterrupted soon. May be called from any thread, at any time, and repeatedly."""
+        """Makes `answer` raise QuestionInterrupted soon. Callable from any thread, at any time, repeatedly."""
 
 
 def check_known(name: str, schema: StoreSchema, made: Collection[str]) -> None:
-    """Raises QuestionRefused for the name of a relation that is neither in the schema nor in `made`, the CTEs of the
-    question."""
+    """Raises QuestionRefused for a relation neither in the schema nor in `made`, the question's CTEs."""
     lower = name.lower()
     if schema.has(lower) or (lower in made and not _OF_THE_ENGINE.search(lower)):
         return
@@ -238,13 +217,13 @@ def check_known(name: str, schema: StoreSchema, made: Collection[str]) -> None:
 
 
 def short_enough(sql: str) -> None:
-    """Raises QuestionRefused for SQL that is too long to be read."""
+    """Raises QuestionRefused for SQL that is too long."""
     if len(sql) > LONGEST:
         raise QuestionRefused(f"the question has {len(sql):,} characters, and at most {LONGEST:,} are read")
 
 
 def measured(chunks: pa.RecordBatchReader, bounds: Bounds) -> pa.Table:
-    """The rows of a reader, which is read no further than the bounds go. Raises QuestionRefused."""
+    """Reads rows no further than the bounds. Raises QuestionRefused."""
     found: list[pa.RecordBatch] = []
     rows = size = 0
     for chunk in chunks:
@@ -267,11 +246,11 @@ def json_objects(root: Any) -> Iterator[dict[str, Any]]:
 
 
 DUCKDB_FILE, SPARK_MANIFESTS = "mmqjp.duckdb", "manifests"
-"""The file that marks a store on DuckDB, and the folder that marks a store on Spark."""
+"""Marker of a store on DuckDB (a file) and on Spark (a folder)."""
 
 
 class OtherSession(InputError, ValueError):
-    """A Spark session runs in this process that is not the one asked for."""
+    """Another Spark session than the requested one runs in this process."""
 
 
 class StoreError(OperationalError, RuntimeError):
@@ -283,15 +262,12 @@ class OutOfMemory(StoreError):
 
 
 class Outdated(StoreError):
-    """A store has an older format, and must be opened for writing once."""
+    """A store of an older format, which must be opened for writing once."""
 
 
 class TableStore(Protocol):
-    """Tables whose batches become visible as a whole.
-
-    A batch is `begin`, any number of `append` and `drop_before`, and `commit`; or `rollback`, which leaves everything
-    as it was at `begin`.
-    """
+    """Tables whose batches become visible atomically. A batch is `begin`, any number of `append` and `drop_before`, and
+    `commit`; or `rollback`, which restores the state at `begin`."""
 
     @property
     def schema(self) -> StoreSchema:
@@ -302,43 +278,40 @@ class TableStore(Protocol):
     def commit(self) -> None: ...
 
     def rollback(self) -> None:
-        """Undoes the batch, also if its `commit` failed."""
+        """Undoes the batch, also after a failed `commit`."""
 
     def append(self, table: str, rows: pa.Table) -> None:
         """Appends rows to a table of the schema. Raises StoreError if there is no room."""
 
     def select(self, sql: str, views: Mapping[str, pa.Table] | None = None) -> pa.Table:
-        """Answers a trusted query over the tables, the running batch included, and over `views`, given by name."""
+        """Answers a trusted query over the tables, the running batch included, and over named `views`."""
 
     def question(self, sql: str, bounds: Bounds = UNBOUNDED, *, own: bool = False) -> Question:
-        """Prepares an untrusted query, which may only read, over what is committed. An `own` one is not a stranger's:
-        it need not be judged, but still only reads."""
+        """Prepares an untrusted, read-only query of committed data. An `own` one is trusted, but still read-only."""
 
     def read(self, table: str, columns: Sequence[str], key: str | None = None) -> pa.Table:
-        """Some columns of a table: all rows, in no particular order, or those whose column `key` has this value. Rows
-        of the running batch are included. It is faster than a query."""
+        """Columns of a table, in no particular order, with the running batch; with `key`, only rows with this value in
+        that column. Faster than a query."""
 
     def find(self, table: str, column: str, numbers: pa.Array) -> pa.Table:
-        """The rows of a table that have one of these numbers, which are distinct, in a column. Rows of the running
-        batch are included. It is faster than a query."""
+        """The rows whose column has one of these distinct numbers, with the running batch. Faster than a query."""
 
     def highest(self, table: str, column: str) -> int:
-        """The greatest number in a column, -1 if there is none. It is faster than a query."""
+        """The greatest number in a column, -1 if there is none. Faster than a query."""
 
     def drop_before(self, table: str, column: str, bound: int) -> None:
-        """Drops the rows of a table in which a number is less than `bound`. The table is not part of the join state."""
+        """Drops rows with a number less than `bound`. The table is not part of the join state."""
 
     def follow(self, tables: Collection[str]) -> Following | None:
-        """Returns what tells of the rows that are committed to some tables from now on, as long as somebody holds it.
-        None if the store cannot tell. It may be called in any thread; a batch that is being written then is not
-        told."""
+        """Follows the rows committed to some tables from now on, while the result is referenced; None if unsupported.
+        Callable from any thread; a batch then being written is left out."""
 
     def close(self) -> None: ...
 
 
 @contextmanager
 def whole_batch(store: TableStore) -> Iterator[None]:
-    """A batch that is committed at the end, or rolled back after any exception."""
+    """A batch, committed at the end or rolled back after any exception."""
     store.begin()
     try:
         yield
@@ -351,11 +324,11 @@ def whole_batch(store: TableStore) -> Iterator[None]:
 _Kind = TypeVar("_Kind", bound=type)
 
 _ErrorTranslator = Callable[[Exception], StoreError | None]
-"""What an error is told as; None if it stays what it is."""
+"""Translates an error to a StoreError, or None to leave it."""
 
 
 def telling(kind: _Kind, errors: type[Exception] | tuple[type[Exception], ...], told: _ErrorTranslator) -> _Kind:
-    """Has the public methods of a class raise what errors are told as."""
+    """Class decorator: public methods translate `errors` by `told`."""
     for name, method in list(vars(kind).items()):
         if callable(method) and (name == "__init__" or not name.startswith("_")):
             setattr(kind, name, _telling(method, errors, told))

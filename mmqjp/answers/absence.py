@@ -1,23 +1,8 @@
-"""Absences: what has no partner when the watermark says that none can come any more (NOT FOLLOWED BY and its kin).
-
-The operator of absences: keeps what both inputs have matched, and decides what has no partner when its time is over.
-
-What a left document may give is charged when it arrives. What is decided belongs to the document that decides it: the
-one with which the watermark passed its time. So bounds and pauses do not depend on how documents are cut into batches.
-
-Who of those that get a match has seen a partner of it: both documents must be seen for one to count.
-
-What was decided: how far the watermark of a stream had come when absences were decided last.
-
-An absence is decided once for each query, for all documents that were there, when the watermark passes its time. So
-what was decided is not noted document by document: a document number, a watermark and a query number say it for all
-absences over a stream.
-
-What the inputs of absences have matched: kept while somebody needs it, and read again from stored documents where an
-engine has not seen them or has let go of it.
-
-Replay: matches some rows of R_T in stored documents again, for what an engine has not seen or has dropped.
-"""
+"""Absence operator: decides NOT FOLLOWED BY and its kin once the watermark rules out any further partner. It buffers
+the matches of both inputs, reloads them from stored documents after a restart or eviction, and charges a left match to
+the quota on arrival. A decision belongs to the document whose arrival moved the watermark past the deadline, so limits
+and pauses do not depend on batch boundaries. Decisions are persisted as marks (document number, watermark, query
+number) per stream, not per document."""
 
 from __future__ import annotations
 
@@ -66,8 +51,6 @@ from xscl.algebra.joins import JoinOp, Term
 
 
 class SeenBy:
-    """Which of those who get a match have seen a partner of it."""
-
     def __init__(self, account: SharedAccount, share: Share, inputs: Inputs) -> None:
         self._audience = account.audience
         self._account, self._share, self._arrival = account, share, inputs.arrival
@@ -77,13 +60,12 @@ class SeenBy:
         self._least = int(self._audience.sinces[0]) if self._all is None else self._all[0]
 
     def _of_all(self) -> list[int]:
-        """Returns, in ascending order, the documents after which those see everything who get the match."""
         gets = self._account.gets
         return sorted({q.sees_after for q in self._audience.queries if gets(self._share, q, self._arrival)}) or [-1]
 
     def partner_seen(self, partners: Partners, record: Record, binding: JointBinding, steps: Steps) -> int | None:
-        """Returns the greatest document after which one sees a partner of a binding: less than NOBODY if nobody does,
-        and None if all do."""
+        """Returns the greatest document after which a recipient sees a partner: less than NOBODY if no recipient does,
+        None if all do."""
         if partners.first(record, binding, self._latest, steps) is not None:
             return None
         if self._least == self._latest or partners.first(record, binding, self._least, steps) is None:
@@ -97,12 +79,11 @@ class SeenBy:
 
 
 ABSENCES = "absences"
-"""The setting with what was decided."""
+"""Setting that holds the decision marks."""
 
 
 class DecisionMark(NamedTuple):
-    """At some time, all absences were decided that a `watermark` decides, of documents before number `docid`, for the
-    queries before number `qid`."""
+    """Every absence due at `watermark` is decided, for documents before `docid` and queries before `qid`."""
 
     docid: int
     watermark: int
@@ -110,47 +91,41 @@ class DecisionMark(NamedTuple):
 
 
 Marks = tuple[DecisionMark, ...]
-"""Later marks come last, and have earlier watermarks: each one replaces those that it covers. Watermarks fall if a
-stream gets another publisher, or a store is opened again with more lateness. So there is mostly one."""
+"""Later marks come last and have earlier watermarks; each replaces those that it covers. Watermarks fall if a stream
+changes its publisher or a store is reopened with more lateness, so usually there is one mark."""
 
 
 @dataclass(slots=True)
 class Decided:
-    """The marks of each stream that is a right input."""
-
     by_stream: dict[str, Marks] = field(default_factory=dict)
 
     def note(self, stream: str, mark: DecisionMark) -> None:
-        """Adds a mark that is later than all others, and drops those that it covers. One that decides nothing is added
-        if others did: it says how far the watermark has fallen."""
+        """Appends the latest mark and drops those that it covers. A mark that decides nothing is added only after
+        others: it records how far the watermark has fallen."""
         if mark.watermark > EARLIEST or self.least(stream) > EARLIEST:
             known = self.by_stream.get(stream, ())
             self.by_stream[stream] = (*(old for old in known if old.watermark > mark.watermark), mark)
 
     def only(self, streams: Container[str]) -> Decided:
-        """Returns what was decided over some streams."""
         return Decided({stream: marks for stream, marks in self.by_stream.items() if stream in streams})
 
     def told_before(self, stream: str, op: JoinOp, window: int, entry: LeftMatch) -> int:
-        """Returns the number of the query before which all were told whether an entry has a partner; 0 if none was."""
+        """Returns the qid before which the absence is decided for all queries; 0 if undecided."""
         for mark in reversed(self.by_stream.get(stream, ())):
             if entry.t0 < decided_before(op, window, mark.watermark):
                 return mark.qid if entry.docid < mark.docid else 0
         return 0
 
     def least(self, stream: str) -> int:
-        """Returns a watermark up to which everything was decided that had come, for all queries that there were;
-        EARLIEST if there is none."""
+        """Returns the watermark up to which all absences are decided for all queries; EARLIEST if none is."""
         marks = self.by_stream.get(stream, ())
         return marks[-1].watermark if marks else EARLIEST
 
     def to_setting(self) -> str:
-        """Returns the JSON text to store as a setting."""
         return json.dumps(self.by_stream, ensure_ascii=False)
 
     @staticmethod
     def from_setting(text: str | None) -> Decided:
-        """Parses the text of a setting. None means that nothing was decided."""
         kept: Mapping[str, list[list[int]]] = json.loads(text or "{}")
         return Decided({stream: tuple(DecisionMark(*mark) for mark in marks) for stream, marks in kept.items()})
 
@@ -158,8 +133,8 @@ class Decided:
 def replayed(
     store: JoinEngine, registry: Registry, records: Records, rows: Collection[int], low: int, high: int = LATEST
 ) -> Iterator[Match]:
-    """Yields the matches of rows that have no joins, in the stored documents that begin from `low` on and before
-    `high`. A batch of documents is parsed at a time."""
+    """Yields the matches of rows of R_T without joins in the stored documents that begin from `low` to before `high`,
+    parsed in batches."""
     stage1, join = XPathStage(), SignatureJoin()
     needs = registry.catalog.needs_of(rows)
     stage1.add(needs)
@@ -178,12 +153,11 @@ def replayed(
 
 
 WORTH_DROPPING = 64
-"""Sightings are dropped when this part of the window can go."""
+"""Sightings are evicted once this fraction of the window (one part in 64) has expired."""
 
 
 class KeptMatches:
-    """The matches of both inputs of all absences. `plans` are those of the absences, and `order` is that of the words
-    by which texts are found."""
+    """Buffered matches of both inputs of all absences. `order` is the word order by which near() finds texts."""
 
     def __init__(
         self, store: JoinEngine, registry: Registry, records: Records, watermarks: Watermarks, ledger: Ledger
@@ -199,19 +173,17 @@ class KeptMatches:
         self._seen: dict[tuple[Sightings, int, tuple[int, ...]], int] = {}
 
     def queries_of(self, plan: LeftPlan) -> Iterable[Subscription]:
-        """Returns the queries that get what an absence gives."""
         form = plan.part.form
         return plan.owner.readers(self._registry.readers) if form is None else form
 
     # ------------------------------------------------------------ adding
 
     def wait(self, row: int, entry: LeftMatch) -> None:
-        """Adds a match of a left input, of a row of R_T."""
         self._keep(self.waiting(row).add(entry))
 
     def see(self, right: RightPlan, match: Match, record: Record, steps: Steps) -> int:
-        """Adds a match of a right input, and returns the steps that this takes. Absences that share the sightings take
-        as many, but it is done once."""
+        """Adds a right match and returns its cost in steps. Absences that share sightings are each charged, but the
+        work is done once."""
         key = right.sightings, match.docid1, tuple(match.nodes)
         known = self._seen.get(key)
         if known is None:
@@ -240,7 +212,6 @@ class KeptMatches:
     # ------------------------------------------------------------ what waits
 
     def waiting(self, row: int) -> LeftMatches:
-        """Returns the matches of the left input of a row of R_T, as far as they are there."""
         found = self._waiting.get(row)
         if found is None:
             found = self._waiting[row] = LeftMatches()
@@ -250,8 +221,8 @@ class KeptMatches:
     def due(
         self, group: AbsenceGroup, watermark: int, decided: Decided, *, again: bool = False
     ) -> dict[LeftMatch, int]:
-        """Returns the entries of a group that a watermark decides, in the order of time, each with the number of the
-        query before which all were told. Leaves out what all were told who were there, unless it is decided `again`."""
+        """Returns the entries of a group that a watermark decides, by time, each with the qid before which it is
+        decided for all queries. Leaves out those decided for all queries, unless `again`."""
         row, op, window, stream = group
         before = decided_before(op, window, watermark)
         if before <= EARLIEST:
@@ -264,7 +235,6 @@ class KeptMatches:
         return {entry: decided.told_before(stream, op, window, entry) for entry in entries}
 
     def load(self, row: int, decided: Decided) -> None:
-        """Loads what waits since before the engine was opened."""
         if self.waiting(row).is_whole:
             return
         rows, low = [], LATEST
@@ -290,7 +260,7 @@ class KeptMatches:
     # ------------------------------------------------------------ what was seen
 
     def recall(self, plan: LeftPlan, entries: Iterable[LeftMatch]) -> None:
-        """Loads the sightings that some entries need and that are not there."""
+        """Loads evicted sightings that the entries need."""
         records = [self._records[entry.docid] for entry in entries]
         need = min(partners_from(plan.op, plan.window, record.t1) for record in records)
         sees_after = min((query.sees_after for query in self.queries_of(plan) if query.active), default=LATEST)
@@ -316,12 +286,11 @@ class KeptMatches:
     # ------------------------------------------------------------ batches
 
     def save(self) -> None:
-        """Writes, within the batch, the order of words, if it is learnt now."""
         if (setting := self.order.new_setting()) is not None:
             self._ledger.save_settings({WORDS: setting})
 
     def committed(self, decided: Decided, now: Mapping[str, int]) -> None:
-        """Drops, after a batch, what nobody asks for any more. `now` has the watermarks of right streams."""
+        """Evicts after commit what no absence needs any more. `now` has the watermarks of right streams."""
         if self.order.finish_batch(committed=True):
             for sightings, _ in self.plans.sightings():
                 sightings.rekey(self.order.keys_of)
@@ -346,7 +315,6 @@ class KeptMatches:
         self._seen.clear()
 
     def rolled_back(self) -> None:
-        """Forgets what the batch has added."""
         self.order.finish_batch(committed=False)
         for undo in reversed(self._undo):
             undo()
@@ -362,7 +330,8 @@ class KeptMatches:
 
 
 def _needed(groups: Sequence[AbsenceGroup], decided: Decided) -> tuple[int, Callable[[LeftMatch], bool]]:
-    """Returns the time before which all entries may be decided for these groups, and whether one is not."""
+    """Returns the time before which every entry may be decided for these groups, and whether a given entry is
+    undecided."""
     low = min(decided_before(op, window, decided.least(stream)) for _, op, window, stream in groups)
 
     def is_needed(entry: LeftMatch) -> bool:
@@ -372,8 +341,6 @@ def _needed(groups: Sequence[AbsenceGroup], decided: Decided) -> tuple[int, Call
 
 
 class AbsenceOperator:
-    """Absences of queries and of hidden streams."""
-
     def __init__(
         self,
         store: JoinEngine,
@@ -385,7 +352,6 @@ class AbsenceOperator:
         queries: QueryOperator,
         inner: InnerJoinOperator,
     ) -> None:
-        """`queries` and `inner` make answers and tuples of what has no partner."""
         self._store, self._registry, self._records, self._ledger = store, registry, records, ledger
         self._watermarks, self._quota, self._queries, self._inner = watermarks, quota, queries, inner
         self._kept = KeptMatches(store, registry, records, watermarks, ledger)
@@ -402,14 +368,12 @@ class AbsenceOperator:
         return self._queries if isinstance(part.first.owner, Subscription) else self._inner
 
     def cutoff(self, part: RowPart, context: StepContext) -> int:
-        """Returns the arrival at which the last plan node exceeded its quota."""
         return self._of(part).cutoff(part, context)
 
     def looking(self, part: RowPart, context: StepContext) -> EqualTimeBudget | None:
         return None
 
     def on_match(self, part: RowPart, context: StepContext, match: Match, inputs: Inputs) -> Sequence[Expanded]:
-        """Keeps a match of either input. What it gives is decided later."""
         assert isinstance(part, TargetGroup), "absences have no literal tests"
         steps = Steps(self._quota.most_work)
         if part.first.disjunct:
@@ -420,7 +384,6 @@ class AbsenceOperator:
         return ()
 
     def is_due(self, greatest: Mapping[str, int] | None) -> bool:
-        """Returns whether anything is decided at these greatest times, by stream."""
         return any(
             self._wanted(plan, self._kept.due(group, self._watermark(group, greatest), self._decided))
             for group, plans in self._plans.groups.items()
@@ -428,8 +391,8 @@ class AbsenceOperator:
         )
 
     def on_watermark(self, context: StepContext, greatest: Mapping[str, int] | None) -> Iterator[Expanded]:
-        """Yields what is decided at these greatest times, by stream, if no more is to come of what it is made of. None
-        stands for the end of all streams."""
+        """Yields decisions due at these greatest times, by stream, whose inputs are complete. None stands for the end
+        of all streams."""
         has_given = False
         while not has_given and (ready := self._ready(self._due(context, greatest), context)):
             for group, plan, entries in ready:
@@ -446,7 +409,6 @@ class AbsenceOperator:
     def _due(
         self, context: StepContext, greatest: Mapping[str, int] | None
     ) -> list[tuple[AbsenceGroup, LeftPlan, dict[LeftMatch, int]]]:
-        """Returns what each absence has to decide at these greatest times."""
         due: list[tuple[AbsenceGroup, LeftPlan, dict[LeftMatch, int]]] = []
         for group, plans in self._plans.groups.items():
             watermark = self._watermark(group, greatest)
@@ -464,7 +426,6 @@ class AbsenceOperator:
         return due
 
     def _wanted(self, plan: LeftPlan, due: Mapping[LeftMatch, int]) -> dict[LeftMatch, int]:
-        """Returns those of the entries that are due that an absence did not decide for all that there are."""
         done = self._done.get(plan.part, ())
         return {
             entry: told_before
@@ -473,14 +434,11 @@ class AbsenceOperator:
         }
 
     def _is_newer(self, plan: LeftPlan, told_before: int) -> bool:
-        """Returns whether some query came after others were told; of those that share an inner join, whether all
-        did."""
         qids = (query.qid for query in self._kept.queries_of(plan) if query.active)
         last = max(qids, default=-1) if plan.part.form is not None else min(qids, default=-1)
         return last >= told_before
 
     def undecided(self, greatest: Mapping[str, int] | None) -> tuple[set[str], set[HiddenStream]]:
-        """Returns the forms and hidden streams with something to decide, which waits for what was put off."""
         forms, streams = set[str](), set[HiddenStream]()
         for group, plans in self._plans.groups.items():
             entries = self._kept.due(group, self._watermark(group, greatest), self._decided)
@@ -493,8 +451,6 @@ class AbsenceOperator:
         return forms, streams
 
     def waiting(self) -> dict[str, int]:
-        """Returns, by the names of queries, how many left documents wait for their absence to be decided, in the order
-        of names."""
         found: dict[str, set[int]] = {}
         for (row, op, window, stream), plans in self._plans.groups.items():
             self._kept.load(row, self._decided)
@@ -508,8 +464,6 @@ class AbsenceOperator:
         return {name: len(docids) for name, docids in sorted(found.items())}
 
     def never_decided(self) -> dict[str, str]:
-        """Returns the queries that decide nothing before the end, because a stream may be late without a limit: that
-        stream, by their names."""
         lateness, found = self._watermarks.timing.lateness, dict[str, str]()
         for (_, _, _, stream), plans in self._plans.groups.items():
             sources = sorted(self._registry.sources(stream) - {EVENT_TIME})
@@ -519,7 +473,6 @@ class AbsenceOperator:
         return found
 
     def save(self) -> None:
-        """Writes, within the batch, what was decided."""
         noted = self._decided.only(self._now)
         latest = next(reversed(self._registry.subscriptions), -1)
         for stream, watermark in self._now.items():
@@ -531,7 +484,6 @@ class AbsenceOperator:
         self._noted = noted
 
     def finish_batch(self, *, committed: bool) -> None:
-        """Ends the batch. If it was not committed, forgets what it has kept."""
         if committed:
             self._decided = self._noted
             self._kept.committed(self._decided, self._now)
@@ -546,8 +498,8 @@ class AbsenceOperator:
     def _charged(
         self, part: TargetGroup, context: StepContext, inputs: Inputs, take: Callable[[], tuple[int, int]]
     ) -> bool:
-        """Charges the plan nodes of a part for a match: `take` returns outputs and steps. Returns whether any of them
-        gets it."""
+        """Charges the plan nodes of a part; `take` returns outputs and steps. Returns whether any plan node gets the
+        match."""
         if part.form is not None:
             account = context.accounts.of(part.form)
             share = account.share(-1, inputs, context.accounts.first_qid)
@@ -569,7 +521,6 @@ class AbsenceOperator:
     def _size(
         self, part: TargetGroup, context: StepContext, match: Match, inputs: Inputs, steps: Steps
     ) -> tuple[int, int]:
-        """Returns how many outputs a left match may give, and the steps to find them."""
         allowed, choices = steps.left, set[object]()
         terms = terms_of(part)
         with suppress(OutOfSteps):
@@ -591,7 +542,6 @@ class AbsenceOperator:
     def _ready(
         self, due: Sequence[tuple[AbsenceGroup, LeftPlan, dict[LeftMatch, int]]], context: StepContext
     ) -> list[tuple[AbsenceGroup, LeftPlan, dict[LeftMatch, int]]]:
-        """Returns what is made of nothing that has to be decided first, in the order of time."""
         forms = {plan.part.form.id for _, plan, _ in due if plan.part.form is not None}
         forms |= {form.id for form in context.put_off}
         streams = {plan.owner for _, plan, _ in due if plan.part.form is None}
@@ -607,7 +557,7 @@ class AbsenceOperator:
     def _decided_by(
         self, group: AbsenceGroup, record: Record, progress: Progress | None, greatest: Mapping[str, int] | None
     ) -> int:
-        """Returns the arrival that decides the absence of a partner of a document: in a backfill, its own."""
+        """Returns the arrival that decides a document's absence: in a backfill, its own."""
         if progress is None:
             return record.arrival
         if greatest is None:
@@ -621,7 +571,7 @@ class AbsenceOperator:
     def _decide(
         self, plan: LeftPlan, entry: LeftMatch, inputs: Inputs, context: StepContext, told_before: int
     ) -> Iterator[Expanded]:
-        """Yields what the absences of an entry give to queries from number `told_before` on."""
+        """Yields the outputs of an entry for queries from number `told_before` on."""
         record = inputs[0]
         match = Match(plan.row, entry.docid, None, entry.nodes)
         partners = Partners(self._records, self._kept.order, plan.op, plan.window, plan.watched)

@@ -1,18 +1,7 @@
-"""The times of absences: when they are decided, how long they last, and which documents are partners in time.
-
-Waiting: what the left inputs of absences have matched, until it is decided for all who ask.
-
-The order of words by which absences find texts that are near: learnt from texts that were seen, and then frozen.
-
-Sightings: what the right input of an absence has matched, by the values that a partner must have.
-
-Whether a left document has a partner takes the nearest sighting of its values, not all pairs of documents. Without
-other conditions than equalities, the first one in time decides.
-
-Partners: whether a joint binding of a left document has one among the sightings of its right inputs.
-
-The plans of absences: which part of which row finds the left input, and which find the right ones.
-"""
+"""Partner search for absences: when an absence is due, which documents are partners in time, and whether there is one.
+Right matches ("sightings") are indexed by the values that a partner must share, so a lookup reads the nearest sighting
+of those values, not all pairs; with equalities alone, the first one in time decides. near() uses prefix keys in a word
+order that is learnt from the first texts and then frozen."""
 
 from __future__ import annotations
 
@@ -46,8 +35,8 @@ from xscl.algebra.words import THRESHOLD, as_digits, first_keys, have_enough_in_
 
 
 def decided_before(op: JoinOp, window: int, watermark: int) -> int:
-    """Returns the time before which a left document must begin for its absence to be decided at a watermark of the
-    right input: what could be a partner of it is late from then on. Times are in microseconds."""
+    """Returns the time before which a left document must begin for the right input's watermark to decide it: any
+    partner would be late. Times are in microseconds."""
     if watermark <= EARLIEST:
         return EARLIEST
     if watermark >= LATEST:
@@ -56,25 +45,23 @@ def decided_before(op: JoinOp, window: int, watermark: int) -> int:
 
 
 def decided_at(op: JoinOp, window: int, t0: int) -> int:
-    """Returns the least watermark that decides the absence of a partner of a left document that begins at `t0`."""
     return t0 if op == "NOT PRECEDED BY" else t0 + window + 1
 
 
 def over_at(op: JoinOp, window: int, t0: int, t1: int) -> int:
-    """Returns when the absence of a partner of a left document is over: the t1 of its output."""
     return t1 if op == "NOT PRECEDED BY" else max(t1, t0 + window)
 
 
 def partners_from(op: JoinOp, window: int, t1: int) -> int:
-    """Returns the time from which on a partner begins of a left document that ends at `t1`."""
+    """Returns the earliest start of a partner of a left document that ends at `t1`."""
     if op == "NOT FOLLOWED BY":
         return t1 + 1
     return EARLIEST if window == INFINITE else t1 - window
 
 
 def needed_from(op: JoinOp, window: int, left: int, right: int) -> int:
-    """Returns the time from which on right documents must be kept when the watermarks of the left and the right input
-    have come to `left` and `right`: for left documents that are still to come, and for those that wait."""
+    """Returns the earliest start of right documents to retain at watermarks `left` and `right`, for left documents
+    still to come and those that wait."""
     if min(left, right) <= EARLIEST or window == INFINITE:
         return EARLIEST
     waiting = right if op == "NOT PRECEDED BY" else right - window
@@ -82,7 +69,7 @@ def needed_from(op: JoinOp, window: int, left: int, right: int) -> int:
 
 
 class LeftMatch(NamedTuple):
-    """A match of a left input: when its document begins, the document, and the nodes in the template's numbering."""
+    """A match of a left input: start time, document, and nodes in the template's numbering."""
 
     t0: int
     docid: int
@@ -90,20 +77,20 @@ class LeftMatch(NamedTuple):
 
 
 class LeftMatches:
-    """The entries of a row of R_T, in the order of their times. All absences with this left input share them."""
+    """Left matches of a row of R_T by time, shared by all absences with this left input."""
 
     def __init__(self) -> None:
         self._entries: list[LeftMatch] = []
         self.fresh: list[LeftMatch] = []
-        """Those that were added in the running batch."""
+        """Added in the running batch."""
         self.is_whole = False
-        """Whether those of documents are there from before the engine was opened."""
+        """Whether matches from before the engine was opened are loaded."""
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def add(self, entry: LeftMatch) -> Callable[[], None] | None:
-        """Adds an entry. Returns what undoes that; None if it was there."""
+        """Adds an entry. Returns a function that undoes it; None if the entry was present."""
         entries = self._entries
         if not entries or entries[-1] < entry:
             entries.append(entry)
@@ -119,22 +106,20 @@ class LeftMatches:
         del self._entries[bisect_left(self._entries, entry)]
 
     def between(self, low: int, high: int) -> list[LeftMatch]:
-        """Returns the entries that begin at `low` or later, and before `high`."""
         return self._entries[bisect_left(self._entries, (low,)) : bisect_left(self._entries, (high,))]
 
     def drop_before(self, time: int, is_needed: Callable[[LeftMatch], bool]) -> None:
-        """Drops the entries that begin before a time, but for those that are needed."""
         place = bisect_left(self._entries, (time,))
         self._entries[:place] = filter(is_needed, self._entries[:place])
 
 
 WORDS = "absence_words"
-"""The setting with the numbers of the words that come last in the order."""
+"""Setting that holds the numbers of the most frequent words."""
 
 
 class WordsInOrder:
-    """Gives texts their keys in an order of words. Until enough different texts were seen, the longest words come
-    first; from then on the rarest ones. What is found does not depend on the order, only how soon."""
+    """Derives a text's index keys from a word order: longest words first until enough distinct texts were seen, rarest
+    first from then on. The order affects speed only, never results."""
 
     def __init__(self, setting: str | None) -> None:
         self._places = None if setting is None else _places(setting)
@@ -142,17 +127,16 @@ class WordsInOrder:
         self._next: dict[str, int] | None = None
 
     def keys_of(self, words: str) -> list[OnceKey]:
-        """Returns the keys of a text, given its words as `xscl.algebra.words` tells them."""
+        """Returns the keys of a text, given its words as `xscl.algebra.words` returns them."""
         keys = first_keys(words, self._places or {}) if words else []
         return [(int(key[0] + key[2]), int(key[THRESHOLD:], 16)) for key in keys]
 
     def see(self, words: str) -> None:
-        """Notes a text from which the order may be learnt."""
         if self._places is None and len(self._texts) < near.ENOUGH:
             self._texts[words[THRESHOLD:]] = words
 
     def new_setting(self) -> str | None:
-        """Learns the order if that is due, and returns the setting to store with the running batch."""
+        """Learns the order if due; returns the setting to store with the running batch."""
         if self._places is not None or len(self._texts) < near.ENOUGH:
             return None
         setting = json.dumps(learnt(self._texts.values()).frequent.tolist())
@@ -160,7 +144,7 @@ class WordsInOrder:
         return setting
 
     def finish_batch(self, *, committed: bool) -> bool:
-        """Ends the batch. Returns whether the order has changed, and with it the keys of all texts."""
+        """Returns whether the order, and with it every key, has changed."""
         new, self._next = self._next, None
         if new is None or not committed:
             return False
@@ -174,9 +158,9 @@ def _places(setting: str) -> dict[str, int]:
 
 
 class RightMatch(NamedTuple):
-    """A document that matched the right input, and when it appeared (see `mmqjp.documents.record.Record`). `bound` has
-    the document and node of each variable that other conditions than equalities need. `words` are those by which it is
-    found, if it is found by near()."""
+    """A matching right document, with its appearance (see `mmqjp.documents.record.Record`). `bound` has the document
+    and node of each variable that other conditions than equalities need; `words` are its index words if near() finds
+    it."""
 
     t0: int
     t1: int
@@ -187,18 +171,18 @@ class RightMatch(NamedTuple):
 
 
 class Sightings:
-    """The sightings of one right input, in the order of their times."""
+    """Right matches of one input, by time and key."""
 
     def __init__(self) -> None:
         self._by_key: dict[OnceKey, list[RightMatch]] = {}
         self._latest: dict[OnceKey, int] = {}
         self.cut = EARLIEST
-        """Sightings that begin before it may have been dropped."""
+        """Sightings that begin earlier may have been evicted."""
         self.earlier_from = LATEST
-        """Of documents from before the engine was opened, those that begin at this time or later are there."""
+        """Documents from before the engine was opened are loaded from this start time on."""
 
     def add(self, key: OnceKey, one: RightMatch) -> Callable[[], None] | None:
-        """Adds a sighting. Returns what undoes that; None if it was there."""
+        """Adds a sighting. Returns a function that undoes it; None if it was present."""
         found = self._by_key.get(key)
         if found is None:
             found = self._by_key[key] = []
@@ -219,8 +203,8 @@ class Sightings:
     def partners(
         self, key: OnceKey, op: JoinOp, window: int, left: tuple[int, int, int], after: int
     ) -> Iterator[RightMatch]:
-        """Yields the sightings with a key that are partners in time of the `left` document, given by t0, t1 and docid,
-        and appeared after a document. The nearest ones come first, as far as the operator looks one way."""
+        """Yields the sightings with a key that are partners in time of `left` (t0, t1, docid) and appeared after
+        document `after`; nearest first where the operator is one-directional."""
         if self._latest.get(key, -1) <= after:
             return
         found = self._by_key[key]
@@ -245,7 +229,6 @@ class Sightings:
                 yield one
 
     def drop_before(self, cut: int) -> None:
-        """Drops what begins before a time."""
         for key, found in list(self._by_key.items()):
             place = bisect_left(found, (cut,))
             if place == len(found):
@@ -256,7 +239,7 @@ class Sightings:
         self.earlier_from = max(self.earlier_from, cut)
 
     def rekey(self, keys_of: Callable[[str], Sequence[OnceKey]]) -> None:
-        """Has sightings that are found by words found by other ones from now on."""
+        """Re-indexes sightings that near() finds, after the word order has changed."""
         found = {one for some in self._by_key.values() for one in some if one.words}
         if not found:
             return
@@ -266,7 +249,6 @@ class Sightings:
                 self.add(key, one)
 
     def __len__(self) -> int:
-        """Returns how many sightings there are."""
         return sum(map(len, self._by_key.values()))
 
 
@@ -275,37 +257,32 @@ _ANY = Test("element", "*", "*")
 
 @dataclass(frozen=True, eq=False)
 class AbsenceDisjunct:
-    """One disjunct of what must not be, with the sightings of its right input."""
-
     absent: Absent
     sightings: Sightings
 
     @cached_property
     def paths(self) -> list[tuple[str, PreparedNode]]:
-        """The paths on left variables: each variable, and the pattern whose top is its node."""
+        """Paths on left variables: each variable, and a pattern whose root is its node."""
         branches = self.absent.branches
         return [(one.var, PreparedNode(PatternNode("//", _ANY, children=(one.path,)))) for one in branches]
 
     @cached_property
     def terms(self) -> tuple[Term, ...]:
-        """The left terms of its equalities."""
         return tuple(left for left, _ in self.absent.joins)
 
     @cached_property
     def place_of(self) -> Mapping[str, int]:
-        """The place in a sighting's `bound` of each right variable that other conditions need."""
+        """Index in a sighting's `bound` by right variable."""
         return {var: place for place, var in enumerate(kept_variables(self.absent))}
 
 
 def kept_variables(absent: Absent) -> tuple[str, ...]:
-    """The variables of the right input that other conditions than equalities need."""
     of_right = set(absent.right.variables())
     return tuple(dict.fromkeys(var for expr in absent.residual for var in variables_of(expr) if var in of_right))
 
 
 class PartnerKeys(NamedTuple):
-    """What a partner has: one of some keys. If it is found by near(), `words` are those of which it has enough, as
-    `xscl.algebra.words` tells them."""
+    """A partner has one of these keys and, for near(), enough of `words` (see `xscl.algebra.words`)."""
 
     keys: Sequence[OnceKey]
     words: str = ""
@@ -314,7 +291,7 @@ class PartnerKeys(NamedTuple):
 def wanted(
     records: StoredRecords, order: WordsInOrder, binding: JointBinding, terms: Sequence[Term], steps: Steps
 ) -> PartnerKeys:
-    """Returns what a partner has in common with the values of terms."""
+    """Returns the keys that a partner shares with the values of terms."""
     texts = [value_of(records, binding, term).text() for term in terms]
     steps.take(1 + sum(map(len, texts)) // CHARACTERS_READ_PER_STEP)
     if many_valued(terms[0].functions) is None:
@@ -325,8 +302,8 @@ def wanted(
 
 @dataclass(slots=True)
 class Partners:
-    """Finds partners. `watched` are the disjuncts of one absence. `in_vain` counts the steps that sightings took which
-    are none."""
+    """Finds partners. `watched` are the disjuncts of one absence; `in_vain` counts steps spent on sightings that are
+    not partners."""
 
     records: StoredRecords
     order: WordsInOrder
@@ -336,8 +313,7 @@ class Partners:
     in_vain: int = 0
 
     def first(self, record: Record, binding: JointBinding, after: int, steps: Steps) -> RightMatch | None:
-        """Returns a partner of a joint binding in a left document that appeared after a document; None if there is
-        none."""
+        """Returns a partner of a joint binding that appeared after document `after`, or None."""
         left = record.t0, record.t1, record.docid
         for watched in self.watched:
             for joint in self._with_paths(watched, binding, steps):
@@ -353,8 +329,8 @@ class Partners:
     def _having(
         self, having: PartnerKeys, sightings: Sightings, left: tuple[int, int, int], after: int
     ) -> Iterator[RightMatch]:
-        """Yields the partners in time that have what is wanted, each once, the nearest ones first, whatever the order
-        of words. Those that have a key and not enough words take no step: they depend on this order."""
+        """Yields the partners in time with matching keys, each once and nearest first whatever the word order. A key
+        hit without enough words costs no step, because it depends on that order."""
         found = [sightings.partners(key, self.op, self.window, left, after) for key in having.keys]
         if not having.words:
             yield from chain.from_iterable(found)
@@ -366,7 +342,6 @@ class Partners:
             last = sighting
 
     def _with_paths(self, watched: AbsenceDisjunct, binding: JointBinding, steps: Steps) -> Iterator[JointBinding]:
-        """Yields the binding with each choice of nodes at the ends of paths."""
         if not watched.paths:
             yield binding
             return
@@ -403,8 +378,8 @@ class Partners:
 
 @dataclass(frozen=True, eq=False)
 class RightPlan:
-    """What finds the right input of some disjuncts: a part of a row, the terms that make the key of a sighting, and the
-    variables that are kept with it. Disjuncts that look for the same share the `sightings`."""
+    """Finds the right input of some disjuncts: a part of a row, the terms of the sighting's key, and the variables to
+    retain. Equal right inputs share `sightings`."""
 
     row: int
     part: TargetGroup
@@ -415,8 +390,7 @@ class RightPlan:
 
 @dataclass(frozen=True, eq=False)
 class LeftPlan:
-    """An absence of the queries of a form, or of a hidden stream. `right_stream` is the stream of what must not come,
-    and `left_stream` that of the left input."""
+    """An absence of a form's queries or of a hidden stream."""
 
     row: int
     part: TargetGroup
@@ -429,21 +403,18 @@ class LeftPlan:
 
     @property
     def owner(self) -> Owner:
-        """One of the plan nodes."""
         return self.part.first.owner
 
     def is_one_of(self, owners: Collection[Owner]) -> bool:
-        """Returns whether any of the plan nodes is one of these."""
         return self.owner in owners if self.part.form is None else any(query in owners for query in self.part.form)
 
 
 AbsenceGroup = tuple[int, JoinOp, int, str]
-"""What decides when the absences of an entry are decided: the row of the left input, the operator, the window, and the
-stream of the right input."""
+"""What determines the deadline: left row, operator, window, right stream."""
 
 
 class Plans:
-    """The plans of all absences, made when queries change."""
+    """Plans of all absences, rebuilt when queries change."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
@@ -455,17 +426,15 @@ class Plans:
 
     @property
     def groups(self) -> dict[AbsenceGroup, list[LeftPlan]]:
-        """The absences by what decides when they are decided."""
         self._follow()
         return self._groups
 
     def right(self, part: TargetGroup) -> RightPlan:
-        """Returns the plan of a part that finds a right input."""
         self._follow()
         return self._rights[part]
 
     def sightings(self) -> Iterator[tuple[Sightings, list[LeftPlan]]]:
-        """Yields the sightings, with the absences that need them."""
+        """Yields the sightings with the absences that share them."""
         users: dict[int, tuple[Sightings, list[LeftPlan]]] = {}
         for plans in self.groups.values():
             for plan in plans:
@@ -474,7 +443,7 @@ class Plans:
         yield from users.values()
 
     def behind(self, plan: LeftPlan) -> tuple[frozenset[str], frozenset[HiddenStream]]:
-        """Returns the forms of queries, and the hidden streams, that the inputs of an absence are made of."""
+        """Returns the forms and hidden streams that an absence's inputs derive from."""
         self._follow()
         found = self._behind.get(plan.part)
         if found is None:
@@ -483,7 +452,6 @@ class Plans:
         return found
 
     def _follow(self) -> None:
-        """Makes the plans anew if queries have changed."""
         if self._version == self._registry.version:
             return
         self._version = self._registry.version
@@ -521,7 +489,7 @@ class Plans:
 
 
 def terms_of(part: TargetGroup) -> Sequence[Term]:
-    """Returns what distinguishes the outputs of an absence."""
+    """Returns the terms that distinguish the outputs of an absence."""
     if part.form is not None:
         return part.form.selection.terms
     stream = part.first.owner

@@ -1,21 +1,7 @@
-"""Answers of event queries: output documents of results, and the documents that others read.
-
-Event patterns within batches: events from documents, their time, and the results of event statements.
-
-Backfill of event queries: new ones run over all that is kept, in a kernel of their own, up to the horizon.
-
-What waits there then joins what waits for the others, so that they go on as if they had been there from the beginning.
-
-The events of definitions in documents that are kept.
-
-How the quota of queries limits event queries, and what is said of those that exceed it.
-
-Event patterns in a batch: takes the events of its documents, and releases them to the statements in strata.
-
-The statements run over the epochs between the old horizon and the new one. A stratum is what becomes complete with the
-documents of the one before: XSCL answers these in between. What a batch that is rolled back has changed is read from
-the store again: a snapshot, and the events since.
-"""
+"""Event queries within batches: feeds documents' events to the kernel, moves the horizon, and turns results into
+answers. Events are released in strata: a stratum is what becomes complete once the previous one is answered, with XSCL
+queries answering in between. New queries are backfilled over the retained events in a kernel of their own, whose state
+then joins the others'. After a rollback the state is restored from the last snapshot plus the events since."""
 
 from __future__ import annotations
 
@@ -76,12 +62,10 @@ from xscl.algebra.values import number_text
 
 
 def limits_of(quota: Quota) -> RowLimits:
-    """Returns what event queries may take."""
     return RowLimits(_bound(quota.partial), _bound(quota.matches))
 
 
 def pause_reason(excess: Excess, quota: Quota) -> str:
-    """Returns the reason to show to users why a query is paused."""
     if excess.bound == "partial":
         return f"more than {quota.partial:,} partial matches wait after {iso_utc(excess.time)} (max-partial)"
     return f"more than {quota.matches:,} matches at {iso_utc(excess.time)} (max-matches)"
@@ -92,16 +76,14 @@ def _bound(bound: int | None) -> int:
 
 
 class EventOutput:
-    """Makes answers and documents of the results of event queries."""
-
     def __init__(self, registry: Registry, records: Records, ledger: Ledger) -> None:
         self._registry, self._records, self._ledger = registry, records, ledger
 
     def answers(
         self, results: Sequence[FormResults], running: RunningForms, first_qid: int = 0
     ) -> tuple[list[Answer], list[Record]]:
-        """Returns the answers that results are, and as documents those that queries over documents read. Only queries
-        with at least `first_qid` get them. `running` found them."""
+        """Returns answers, and those that other queries read as documents. Only queries with at least `first_qid`
+        receive them; `running` found the results."""
         answers: list[Answer] = []
         documents: list[Record] = []
         for found in results:
@@ -111,8 +93,8 @@ class EventOutput:
         return answers, documents
 
     def pauses(self, exceeded: Mapping[str, Excess], quota: Quota, horizon: int, first_qid: int = 0) -> Iterable[Pause]:
-        """Yields the pauses of queries whose forms have exceeded a limit: of those with at least `first_qid`. What was
-        released before the horizon they have got."""
+        """Yields a pause, effective at the horizon, for each query with at least `first_qid` whose form exceeded a
+        limit."""
         for form_id, excess in exceeded.items():
             for query in self._registry.events.members(form_id):
                 if query.qid >= first_qid:
@@ -168,9 +150,8 @@ class EventOutput:
         return answers
 
     def _behind(self, roots: Sequence[tuple[str, EventOrigin]]) -> tuple[tuple[str, ...], tuple[str, ...], str]:
-        """Returns the external documents behind events of documents, each once for each of these: their ids and
-        streams; and the root nodes of these events as `Output.nodes`. `roots` has the events in the order of time, with
-        names for their nodes, or "" for e1, e2, and so on."""
+        """Returns the distinct external documents (ids and streams) behind events, and their root nodes as
+        `Output.nodes`. `roots` has the events by time, each with a name for its node, or "" for e1, e2, ..."""
         origins = {(origin.docid, origin.nodes): origin for _, origin in roots}.values()
         sources = [source for origin in origins for source in self._records[origin.docid].sources]
         nodes = {name or f"e{place}": self._root(origin) for place, (name, origin) in enumerate(roots, 1)}
@@ -183,7 +164,6 @@ class EventOutput:
         return f"{element}/@{self._records[origin.docid].tree.attribute(element, place)[0]}"
 
     def _published(self, running_id: str, answers: Sequence[Answer], first_qid: int) -> list[Record]:
-        """Returns answers as documents of the streams that their queries PUBLISH, if any query reads them."""
         events = self._registry.events
         publishers = [query for query in events.members(running_id) if query.publishes and query.qid >= first_qid]
         return [
@@ -196,7 +176,6 @@ class EventOutput:
 
 
 def _roots(parts: Parts, numbers: Iterable[int]) -> list[tuple[str, EventOrigin]]:
-    """Returns the events of documents behind the parts of a result, each once, without names."""
     origins: dict[tuple[int, tuple[int, ...]], EventOrigin] = {}
     for number in numbers:
         for origin in parts.documents(number):
@@ -212,39 +191,32 @@ def _document(stream: str, id: str, answer: Answer) -> Record:
 
 
 def _children(names: Sequence[str], texts: Sequence[str | None]) -> str:
-    """Returns the end of an output document: an element for each attribute that is not NULL."""
     children = "".join(element(name, text) for name, text in zip(names, texts, strict=True) if text is not None)
     return f">{children}</match>" if children else "/>"
 
 
 def _choice(t0: int, t1: int, attributes: Sequence[str | None], parts: Sequence[str]) -> str:
-    """Returns the part of the output's id that the outputs of all queries of the form share."""
     return f", {json.dumps([t0, t1, list(attributes), [json.loads(part) for part in parts]], ensure_ascii=False)}]"
 
 
 def _shown(column: Column, texts: Texts) -> list[str | None]:
-    """Returns the values of an attribute as they stand in output documents: numbers as XPath writes them."""
     if column.dtype == np.float64:
         return [None if value != value else number_text(value) for value in column.tolist()]
     return column_texts(column, texts)
 
 
 NeedsOf = Callable[[str], Change]
-"""Returns what a definition needs of stage 1, given its name."""
 
 
 class StoredDocumentEvents:
-    """The stored documents, as events of definitions."""
-
     def __init__(self, store: JoinEngine, records: Records) -> None:
         self._store, self._records = store, records
 
     def events(
         self, placements: Mapping[str, EventPlacement], needs_of: NeedsOf, ends: range, texts: Texts
     ) -> Iterator[tuple[str, Assembled]]:
-        """Yields the events of definitions that end in a range of times, by the names of these, in parts. Those of
-        documents that came too late for event queries are left out. Only these definitions are evaluated, in a stage 1
-        of their own."""
+        """Yields the definitions' events that end within `ends`, in parts, without those of documents that came too
+        late. Evaluates only these definitions, in a stage 1 of their own."""
         for name, placement in placements.items():
             stage = XPathStage()
             stage.add(needs_of(name))
@@ -255,8 +227,8 @@ class StoredDocumentEvents:
 
 
 class EventBackfill:
-    """Forms in a kernel of their own. `told` are the ids of those that the backfill is for; the others publish what
-    these read."""
+    """Forms in a kernel of their own. `told` are the ids of the forms to backfill; the others publish what these
+    read."""
 
     def __init__(
         self,
@@ -280,17 +252,16 @@ class EventBackfill:
             own.take(name, found)
 
     def take(self, name: str, found: Assembled) -> None:
-        """Takes events in documents that are published meanwhile: those before the horizon."""
         if name in self._placements and (before := found.t1 < self._horizon).any():
             self.running.take(name, found.take(before))
 
     def release(self) -> Iterator[list[FormResults]]:
-        """Yields the results of new queries, of a stratum each, which the caller answers before it goes on."""
+        """Yields the new queries' results, one stratum at a time; answer each before advancing."""
         for results in self.running.run(self._horizon, self._placements):
             yield [found for found in results if found.form_id in self._told]
 
     def exceeded(self) -> dict[str, Excess]:
-        """Returns the new forms that have exceeded a limit, and all of them if one behind them has."""
+        """Returns the new forms over a limit, or all of them if one that they depend on is."""
         found = self.running.exceeded
         behind = [excess for form_id, excess in found.items() if form_id not in self._told]
         return {
@@ -300,18 +271,18 @@ class EventBackfill:
         }
 
     def join(self, others: RunningForms) -> None:
-        """Lets what waits here wait among others, where the same queries are, too."""
+        """Merges the waiting state into that of the other forms."""
         kernel = self.running.kernel
         state: Mapping[str, pa.Table] = others.kernel.state()
         others.take_over(adopted(state, kernel.state(), kernel.parts(), self.running.lineage, others.lineage))
 
 
 SNAPSHOT_EVERY = 50
-"""After so many batches there is another snapshot."""
+"""Batches between two snapshots."""
 
 
 class Patterns:
-    """The events, the time and the kernel of a store. Without event statements it does nothing."""
+    """Events, time and kernel of a store. Does nothing without event statements."""
 
     def __init__(
         self,
@@ -328,7 +299,7 @@ class Patterns:
         snapshot_every: int = SNAPSHOT_EVERY,
         limits: RowLimits = NO_LIMITS,
     ) -> None:
-        """`limits` are those of a form's results; kernels have their own."""
+        """`limits` bound a form's results; kernels have their own."""
         self._statements, self._catalog, self._edges_of, self._stored = statements, catalog, edges_of, stored
         self._records, self._make_kernel, self._kept, self._made_of = records, make_kernel, kept, made_of
         self._ids = ids_of(records)
@@ -337,29 +308,26 @@ class Patterns:
         self._forget()
 
     def _forget(self) -> None:
-        """Forgets all that can be read from the store again."""
         self._is_open = False
         self._time = self._stored.time()
         self._rows: list[pa.Table] = []
         self._late: dict[int, Late] = {}
         self._backfill: EventBackfill | None = None
         self.exceeded_before: Mapping[str, Excess] = {}
-        """The forms that have exceeded a limit in the last backfill."""
+        """Forms that exceeded a limit in the last backfill."""
 
     @property
     def horizon(self) -> int:
-        """The horizon: what ended before has been released."""
         return self._time.horizon
 
     @property
     def is_begun(self) -> bool:
-        """Whether there is a horizon: there was an event query before a batch."""
+        """Whether an event query existed before some batch, so that there is a horizon."""
         return self._time.horizon > START
 
     # ------------------------------------------------------------ statements
 
     def follow(self) -> None:
-        """Brings the kernel in step with the registered statements, before the documents of a batch enter."""
         if not self._is_open and not self._statements.forms and self._time.horizon == START:
             return
         self._follow_forms()
@@ -367,7 +335,6 @@ class Patterns:
         self._follow_definitions()
 
     def _follow_forms(self) -> None:
-        """Brings the forms in the kernel in step."""
         if not self._is_open:
             self._open()
         elif self._statements.changed:
@@ -375,27 +342,24 @@ class Patterns:
             self._statements.changed.clear()
 
     def _start(self) -> int:
-        """Returns from when on there is anything to find: the horizon, or later if all forms came later."""
+        """Returns the time from which there is anything to find: the horizon, or later if every form is newer."""
         horizon, forms = self._time.horizon, self._statements.forms.values()
         if any(form.since < horizon for form in forms):  # mostly the first one, so that this takes no time
             return horizon
         return min((form.since + 1 for form in forms), default=horizon)
 
     def _pass_over(self, horizon: int) -> None:
-        """Moves the horizon to a time before which there is nothing to find."""
         if horizon > self._time.horizon:
             self.running.buffer.pass_over(horizon)
             self._time.horizon = horizon
 
     @property
     def moves(self) -> bool:
-        """Whether there is a horizon, and a form that is run moves it."""
         return self.is_begun and bool(self._statements.forms)
 
     def first_since(self, greatest: Mapping[str, int], streams: Collection[str]) -> int:
-        """Returns since when a new or resumed statement over some external streams sees events: from the horizon on. If
-        nothing moves that, documents that were there before are not for it: `greatest` has the greatest time of each
-        stream."""
+        """Returns the time from which a new or resumed statement sees events: the horizon, or after the streams'
+        `greatest` times if nothing moves it."""
         if self.moves:
             return self._start() - 1
         return max(self._time.horizon, self._first_horizon(greatest, streams)) - 1
@@ -406,7 +370,6 @@ class Patterns:
         return max(horizon, last_horizon(START, known, known, self._settle, lasts=True))
 
     def _follow_definitions(self) -> None:
-        """Takes the events of new definitions in kept documents, and drops those that nothing reads any more."""
         placements, taken, ids = self._statements.placements, self._time.taken, self._statements.ids
         if gone := [name for name, since in taken.items() if name not in placements or since.id != ids[name]]:
             self.running.buffer.drop(gone)
@@ -421,7 +384,7 @@ class Patterns:
     # ------------------------------------------------------------ events
 
     def step(self, witnesses: Witnesses) -> Witnesses:
-        """Takes the events of documents from their witnesses. Returns the witnesses that are for joins."""
+        """Extracts events from witnesses and returns the witnesses left for joins."""
         placements = self._statements.placements
         if not placements:
             return witnesses
@@ -437,7 +400,6 @@ class Patterns:
         return joins
 
     def _take(self, name: str, found: Assembled) -> None:
-        """Takes events of a definition, but for those before the horizon."""
         for docid in found.crowded.tolist():
             self._refuse(docid, f"more than {MOST_EVENTS:,} events {name}, for patterns")
         late = found.t1 < self._time.horizon
@@ -455,13 +417,11 @@ class Patterns:
         self._late.setdefault(docid, Late(docid, reason))
 
     def late(self) -> list[Late]:
-        """Returns the documents of the batch whose events no statement gets, each once."""
         return list(self._late.values())
 
     # ------------------------------------------------------------ release
 
     def is_due(self, greatest: Mapping[str, int], clock: int | None = None) -> bool:
-        """Returns whether anything would be released at these greatest times."""
         if not self.is_begun or not self._statements.forms:
             return False
         if not self._is_open:
@@ -471,10 +431,8 @@ class Patterns:
     def release(
         self, greatest: Mapping[str, int], clock: int | None = None, *, lasts: bool | None = None
     ) -> Iterator[list[FormResults]]:
-        """Moves the horizon, and yields the results of each stratum, which the caller answers before it goes on.
-
-        `clock` is that of live streams. `lasts` says, at the end of a finite run, whether its state does.
-        """
+        """Advances the horizon and yields the results of each stratum; answer each before advancing. `clock` is that of
+        live streams. `lasts` says, at the end of a finite run, whether its state persists."""
         if not self._is_open:
             return
         while True:
@@ -500,7 +458,6 @@ class Patterns:
         return self.running.outside(self._statements.placements)
 
     def exceeded(self) -> Mapping[str, Excess]:
-        """Returns the forms that have exceeded a limit, by their ids."""
         return self.running.exceeded if self._is_open else {}
 
     # ------------------------------------------------------------ backfill
@@ -508,8 +465,8 @@ class Patterns:
     def begin_backfill(
         self, forms: Mapping[str, EventForm], told: Collection[str], greatest: Mapping[str, int]
     ) -> None:
-        """Prepares a backfill of new forms, `told`, and of those behind them. Until `backfill`, it takes the events of
-        documents that are published. `greatest` has the greatest time of each external stream."""
+        """Prepares the backfill of new forms, `told`, and of those that they depend on. Until `backfill`, it collects
+        the events of published documents."""
         self._follow_forms()
         if self._time.horizon == START:
             self._time.horizon = self._first_horizon(greatest, self._outside())
@@ -519,8 +476,8 @@ class Patterns:
         self._backfill = EventBackfill(forms, told, self._statements.definitions, own, self._kept, self._time.horizon)
 
     def backfill(self) -> Iterator[tuple[list[FormResults], RunningForms]]:
-        """Yields the results of new forms up to the horizon, of a stratum each, and what found them. The caller answers
-        them before it goes on. Then what waits for new forms joins what waits for others."""
+        """Yields the new forms' results up to the horizon by stratum, with the forms that found them; answer each
+        before advancing. Then merges the new state into the others'."""
         assert self._backfill is not None, "it has begun"
         self.exceeded_before = {}
         for results in self._backfill.release():
@@ -533,7 +490,6 @@ class Patterns:
     # ------------------------------------------------------------ what waits
 
     def waiting(self) -> WaitingCounts | None:
-        """Returns what waits; None if there is no event query."""
         if not self.is_begun or not self._statements.forms:
             return None
         if not self._is_open:
@@ -541,7 +497,7 @@ class Patterns:
         return WaitingCounts(self._time.horizon, len(self.running.buffer), self.running.waiting())
 
     def oldest(self) -> int | None:
-        """Returns when the earliest event begins that anything waits for; None if nothing does."""
+        """Returns the start of the earliest event that anything waits for, or None."""
         if not self._is_open:
             if not self.is_begun:
                 return None
@@ -552,7 +508,7 @@ class Patterns:
     # ------------------------------------------------------------ state
 
     def save(self) -> None:
-        """Writes, within the batch, its events and the horizon, and from time to time a snapshot."""
+        """Writes, within the batch, its events, the horizon, and periodically a snapshot."""
         if not self._is_open:
             return
         self._stored.save_events(self._rows)
@@ -566,7 +522,7 @@ class Patterns:
             self._stored.save_snapshot(KernelSnapshot(self._time.horizon, kernel, self.running.lineage.table()))
 
     def finish_batch(self, *, committed: bool) -> None:
-        """Ends the batch. If it was not committed, all is read from the store again when it is next needed."""
+        """Without a commit, discards the state, to be restored when next needed."""
         if not committed:
             self._forget()
             return
@@ -577,8 +533,8 @@ class Patterns:
             self.running.compact()
 
     def _open(self) -> None:
-        """Reads the last snapshot, and runs the statements again over the events from there on. Those that came later
-        come in again when they came, so that what waits is what waited before."""
+        """Restores the last snapshot and replays the events since. Forms and definitions are added at the points where
+        they first were, so the waiting state is identical."""
         found = self._stored.snapshot()
         lineage = Lineage(self._time.next_number, self._ids)
         lineage.restore(found.lineage)
@@ -607,7 +563,7 @@ class Patterns:
         self._run_again(reached, self._time.horizon)
 
     def _run_again(self, reached: int, until: int) -> int:
-        """Runs the statements from one horizon to another, if that is later. Returns where they are."""
+        """Replays from one horizon to a later one and returns where the statements are."""
         if until <= reached:
             return reached
         for _ in self.running.run(until, self._statements.placements):

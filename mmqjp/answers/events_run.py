@@ -1,11 +1,7 @@
-"""Where event queries are answered: in the driver, on executors of Spark, or as SQL.
-
-Event queries at work: a kernel with their forms, the events that wait for it, and a run over these in strata.
-
-A stratum is what becomes complete with the documents of the one before: XSCL answers these in between.
-
-Events, the horizon and snapshots as a store keeps them.
-"""
+"""Forms of event queries in a kernel: buffered events, runs in strata, and their persistence. The kernel runs in the
+driver, on Spark's executors, or as SQL. A stratum is what becomes complete once the previous one is answered; XSCL
+queries answer in between. Events, the horizon and snapshots are written within batches, so a restart replays the events
+since the last snapshot."""
 
 from __future__ import annotations
 
@@ -58,15 +54,10 @@ if TYPE_CHECKING:
 DRIVER, EXECUTORS, SQL = "driver", "executors", "sql"
 
 PLACES = (DRIVER, EXECUTORS, SQL)
-"""The names of places."""
 
 
 def check_place(place: str, *, on_spark: bool, lasts: bool, settle: Settle) -> None:
-    """Checks that event queries can be answered in a place. `lasts` says whether there is a state that stays.
-
-    Raises:
-        InvalidValue: if there is no such place here.
-    """
+    """Checks that event queries can run in a place; `lasts`: the state persists. Raises InvalidValue otherwise."""
     if place not in PLACES:
         raise InvalidValue(f"event queries are answered by one of {', '.join(PLACES)}, not {place!r}")
     if place == EXECUTORS and not on_spark:
@@ -79,11 +70,7 @@ def check_place(place: str, *, on_spark: bool, lasts: bool, settle: Settle) -> N
 
 
 def check_backfill(place: str, script: Script, *, backfill: bool) -> None:
-    """Checks that a script can be registered in a place, with a `backfill` or without.
-
-    Raises:
-        InvalidValue: if it has event queries, and these have no backfill there.
-    """
+    """Raises InvalidValue if a script has event queries that cannot be registered there: no backfill."""
     if backfill and script.event_queries and place == SQL:
         raise InvalidValue(
             "SQL answers event queries at the end of a run, and has no backfill: answer them in the driver"
@@ -91,7 +78,7 @@ def check_backfill(place: str, script: Script, *, backfill: bool) -> None:
 
 
 def kernels(place: str, session: SparkSession | None, quota: Quota | None = None) -> MakeKernel:
-    """Returns what makes the kernels of a place. What the driver answers is within a quota, if there is any."""
+    """Returns a factory of kernels for a place. In the driver they are limited by the quota."""
     from mmqjp.answers.events import limits_of
     from pattern_stage.operators import NO_LIMITS
 
@@ -168,7 +155,7 @@ def _spark(session: SparkSession) -> Database:
 
 
 class RunningForms:
-    """Forms of event queries in a kernel. `lineage` and `texts` say what its numbers and codes stand for."""
+    """Forms of event queries in a kernel. `lineage` and `texts` resolve its numbers and codes."""
 
     def __init__(
         self,
@@ -179,14 +166,13 @@ class RunningForms:
         texts: Texts | None = None,
         limits: RowLimits = NO_LIMITS,
     ) -> None:
-        """With `texts`, others use them, too. Of `limits`, the kernel knows its own."""
+        """`texts` may be shared. The kernel has limits of its own beside `limits`."""
         self.lineage, self.texts, self.buffer = lineage, Texts() if texts is None else texts, Buffer()
         self._make_kernel, self._records = make_kernel, records
         self.kernel: PatternKernel = make_kernel(self.texts, lineage)
         self._most = limits.matches
         self.exceeded: dict[str, Excess] = {}
-        """The forms that have exceeded a limit: when, and which one. They have no results from then on, until they are
-        followed again."""
+        """Forms over a limit: when, and which. They have no results until `follow` adds them again."""
         self._order = FormOrder(made_of)
         self._numbers: dict[str, int] = {}
         self._form_ids: dict[int, str] = {}
@@ -196,7 +182,7 @@ class RunningForms:
     # ------------------------------------------------------------ forms
 
     def follow(self, forms: Mapping[str, EventForm], changed: Iterable[str]) -> None:
-        """Brings the kernel in step with forms, of which some have come, changed or gone."""
+        """Applies added, changed and removed forms to the kernel."""
         gone = []
         changed = dict.fromkeys([*changed, *self.exceeded])
         for form_id in changed:
@@ -212,7 +198,7 @@ class RunningForms:
                 self.put(forms[form_id])
 
     def put(self, form: EventForm) -> None:
-        """Adds a form, or follows a change of its members. The kernel knows nothing of these but the least `since`."""
+        """Adds or updates a form. Of its members, the kernel reads only the least `since`."""
         form_id = form.id
         known = self._known.get(form_id)
         if known is None or form.since < known.since:
@@ -230,7 +216,7 @@ class RunningForms:
         self._order.add(form)
 
     def take_over(self, state: Mapping[str, pa.Table]) -> None:
-        """Puts a state in the place of all that waits in the kernel, in a new one."""
+        """Replaces the kernel by a new one with this state."""
         self.kernel = self._make_kernel(self.texts, self.lineage)
         for form_id, number in self._numbers.items():
             form = self._known[form_id]
@@ -238,20 +224,19 @@ class RunningForms:
         self.kernel.restore(state)
 
     def outside(self, placements: Mapping[str, EventPlacement]) -> set[str]:
-        """Returns the external streams behind any form that has not exceeded a limit."""
         return self._order.outside(placements, self.exceeded)
 
     # ------------------------------------------------------------ events
 
     def take(self, name: str, found: Assembled) -> Ints:
-        """Takes events of a definition, which wait from now on. Returns their numbers."""
+        """Buffers events of a definition and returns their numbers."""
         numbers = self.lineage.of_documents(name, found.docids, found.t0, found.t1, found.nodes)
         self.buffer.add(name, Columns(found.t0, found.t1, found.values, numbers.reshape(-1, 1)))
         return numbers
 
     def run(self, until: int, placements: Mapping[str, EventPlacement]) -> Iterator[list[FormResults]]:
-        """Runs the forms over the events that wait and end before a time. Yields the results of each stratum, which
-        the caller answers before it goes on."""
+        """Runs the forms over the buffered events that end before `until`. Yields the results of each stratum; answer
+        each before advancing."""
         published: dict[str, list[Columns]] = {}
         fed: set[str] = set()
         self.lineage.begin()
@@ -269,7 +254,6 @@ class RunningForms:
         yield self._in_limits(by_form(self.kernel.end(), self._form_ids))
 
     def _in_limits(self, results: Iterable[FormResults]) -> list[FormResults]:
-        """Returns what forms have before they exceed a limit."""
         for number, excess in self.kernel.exceeded.items():
             self._exceed(self._form_ids[number], excess)
         kept = []
@@ -288,7 +272,6 @@ class RunningForms:
         self.exceeded[form_id] = min(self.exceeded.get(form_id, excess), excess)
 
     def _publish(self, results: Sequence[FormResults], published: dict[str, list[Columns]]) -> None:
-        """Adds results as events of the streams that are read."""
         read = self._order.names()
         for one in results:
             form = self._known[one.form_id]
@@ -300,7 +283,7 @@ class RunningForms:
                     published.setdefault(publisher.stream, []).append(self._composed(publisher, form.stream, events))
 
     def _composed(self, publisher: Publisher, statement: Statement, events: Columns) -> Columns:
-        """Returns results as events. Of a PATTERN, matches of the same events with the same values are one event."""
+        """Returns results as events. A PATTERN's matches of the same events with equal values are one event."""
         is_pattern = isinstance(statement, Pattern | NearPattern)
         digests = self.parts().digests(publisher.identity, events, self.texts, ordered=not is_pattern)
         if is_pattern:
@@ -314,46 +297,42 @@ class RunningForms:
     # ------------------------------------------------------------ what results are made of
 
     def appeared(self, events: Columns) -> Ints:
-        """Returns when the first part of each result ended."""
         return self.lineage.ends(events.parts[:, 0])
 
     def parts(self) -> Parts:
-        """Returns what names the parts of results."""
         return Parts(self.lineage, self._records)
 
     # ------------------------------------------------------------ upkeep
 
     def is_due(self, until: int) -> bool:
-        """Returns whether anything would be told by a run until a time: there are events before, or something becomes
-        known by then."""
+        """Whether a run until this time has events to process or a deadline to reach."""
         due = self.kernel.due()
         return self.buffer.is_due(until) or (due is not None and due < until)
 
     def waiting(self) -> int:
-        """Returns how many partial matches wait for a partner, those of several forms for each."""
+        """Returns the number of partial matches, counted per form."""
         _, partial = self.kernel.instances()
         return int(partial.sum())
 
     def compact(self) -> None:
-        """Forgets the numbers and texts that nothing which waits has."""
+        """Drops the numbers and texts that no waiting state refers to."""
         self.lineage.keep([*self.kernel.parts(), *self.buffer.parts()])
         self.texts.keep([*self.kernel.codes(), *self.buffer.codes()])
 
     @property
     def is_crowded(self) -> bool:
-        """Whether it is time for that."""
         return self.lineage.crowded or self.texts.crowded
 
 
 PATTERNS = "patterns"
-"""The setting with the state of time in event patterns."""
+"""Setting that holds the `PatternTime`."""
 
 _LINEAGE, _HORIZON = "lineage", "horizon"
-"""The parts of a snapshot that are not the kernel's."""
+"""Parts of a snapshot that are not the kernel's."""
 
 
 class DefinitionCursor(NamedTuple):
-    """The id of a definition whose events are taken, and the number from which on they have theirs."""
+    """A definition's id, and the number of the first event taken from it."""
 
     id: int
     first: int
@@ -361,8 +340,8 @@ class DefinitionCursor(NamedTuple):
 
 @dataclass(slots=True)
 class PatternTime:
-    """The horizon; the greatest time of each external stream; the next number of an event; and the definitions, by
-    name, whose events are taken, also those in documents that were kept when they were first read."""
+    """The horizon, each external stream's greatest time, the next event number, and a cursor per definition name,
+    including definitions first read when their documents were already stored."""
 
     horizon: int = START
     greatest: dict[str, int] = field(default_factory=dict)
@@ -370,7 +349,6 @@ class PatternTime:
     taken: dict[str, DefinitionCursor] = field(default_factory=dict)
 
     def to_setting(self) -> str:
-        """Returns the JSON text to store as a setting."""
         return json.dumps(
             {"horizon": self.horizon, "greatest": self.greatest, "next": self.next_number, "taken": self.taken},
             ensure_ascii=False,
@@ -378,7 +356,7 @@ class PatternTime:
 
     @staticmethod
     def from_setting(text: str | None) -> PatternTime:
-        """Parses the text of a setting. None is that of a store without events."""
+        """Parses a setting; None means a store without events."""
         if text is None:
             return PatternTime()
         kept = json.loads(text)
@@ -388,7 +366,7 @@ class PatternTime:
 
 @dataclass(frozen=True, slots=True)
 class KernelSnapshot:
-    """What was waiting at a horizon: the parts of the kernel's state by name, and what its numbers stand for."""
+    """Waiting state at a horizon: the kernel's tables by name, and the lineage of its numbers."""
 
     horizon: int
     kernel: dict[str, pa.Table]
@@ -396,28 +374,22 @@ class KernelSnapshot:
 
 
 class StoredEvents:
-    """Reads and writes events and snapshots, within batches of a store."""
-
     def __init__(self, store: JoinEngine, ledger: Ledger) -> None:
         self._store, self._ledger = store, ledger
 
     def time(self) -> PatternTime:
-        """Returns the time as of the last batch."""
         return PatternTime.from_setting(self._ledger.setting(PATTERNS))
 
     def save_time(self, time: PatternTime) -> None:
-        """Writes the time."""
         self._ledger.save_settings({PATTERNS: time.to_setting()})
 
     def save_events(self, rows: Sequence[pa.Table]) -> None:
-        """Writes events, as `event_rows` makes them."""
         if rows:
             table = pa.concat_tables(rows)
             batch = pa.repeat(self._ledger.batch, len(table))
             save_events(self._store, table.append_column("batch", batch).select(EVENTS.names).cast(EVENTS))
 
     def save_snapshot(self, found: KernelSnapshot) -> None:
-        """Writes a snapshot, and drops what it makes superfluous."""
         horizon = pa.table({"horizon": [found.horizon]})
         parts = {f"op {name}": table for name, table in found.kernel.items()}
         save_snapshot(
@@ -428,7 +400,6 @@ class StoredEvents:
         )
 
     def snapshot(self) -> KernelSnapshot:
-        """Returns the latest snapshot; one of nothing from the start if there is none."""
         parts = snapshot(self._store)
         if not parts:
             return KernelSnapshot(START, {}, LINEAGE.empty_table())
@@ -436,12 +407,10 @@ class StoredEvents:
         return KernelSnapshot(parts[_HORIZON]["horizon"][0].as_py(), kernel, parts[_LINEAGE])
 
     def events_from(self, horizon: int) -> pa.Table:
-        """Returns the rows of events that end at a horizon or later."""
         return events_from(self._store, horizon)
 
 
 def event_rows(name: str, found: Assembled, numbers: Ints, texts: Texts) -> pa.Table:
-    """Returns events of documents as rows of the table of events, without the batch."""
     columns = [column_texts(column, texts) for column in found.values]
     attributes = [text for row in zip(*columns, strict=True) for text in row]
     return pa.table(
@@ -460,10 +429,8 @@ def event_rows(name: str, found: Assembled, numbers: Ints, texts: Texts) -> pa.T
 def events_of(
     rows: pa.Table, schemas: Mapping[str, Schema], lineage: Lineage, texts: Texts, taken: Mapping[str, DefinitionCursor]
 ) -> dict[str, Columns]:
-    """Returns rows of the table of events as events, by stream, and adds what their numbers stand for to a lineage.
-
-    Only streams that are `taken` are there, and no rows from before: there may have been another definition then.
-    """
+    """Returns rows of the events table as events by stream, and registers their numbers in the lineage. Skips streams
+    that are not `taken` and rows from before the cursor, when the definition may have differed."""
     found: dict[str, Columns] = {}
     streams = rows["stream"].combine_chunks().dictionary_encode()
     names, at = streams.dictionary.to_pylist(), streams.indices.to_numpy()

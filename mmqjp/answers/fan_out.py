@@ -1,11 +1,6 @@
-"""Fan-out: makes outputs of answers and the members of their forms, in order, some at a time.
-
-Answers as rows: numbers the answers of a batch and their outputs, and makes rows of the tables.
-
-Outputs that are made when they are asked for, some at a time: those of a batch, and stored ones.
-
-Stored outputs: reads answers and members from the store, some batches at a time, and fans them out.
-"""
+"""Fan-out: expands answers to the members of their forms, as outputs in the order of output lines. Answers of a batch
+become numbered rows, and outputs are generated lazily in chunks, both for a running batch and for stored answers, which
+are read some batches at a time. Memory is bounded by chunk, not by the number of outputs."""
 
 from __future__ import annotations
 
@@ -35,7 +30,7 @@ ANSWERS, WITHHELD, ANSWER_MATCHES = ANSWER_TABLES["answers"], ANSWER_TABLES["wit
 
 @dataclass(frozen=True, slots=True)
 class AnswerRows:
-    """The answers of a batch as rows of the tables `answers`, `withheld` and `answer_matches`."""
+    """A batch's answers as rows of the tables `answers`, `withheld` and `answer_matches`."""
 
     answers: pa.Table
     withheld: pa.Table
@@ -43,15 +38,14 @@ class AnswerRows:
 
     @property
     def outputs(self) -> int:
-        """The number of outputs."""
         return int(self.answers["recipients"].to_numpy().sum()) if len(self.answers) else 0
 
 
 def answer_rows(
     given: Sequence[Answer], members: Mapping[str, Members], batch: int, first_answer: int, first_seq: int
 ) -> AnswerRows:
-    """Returns the answers of a batch that anybody gets, in the order of their outputs, numbered from `first_answer`,
-    and their outputs from `first_seq`."""
+    """Returns the answers that have recipients, in the order of their outputs; answers are numbered from
+    `first_answer`, outputs from `first_seq`."""
     ordered = _in_order([answer for answer in given if answer.form in members])
     counts = np.array([count_recipients(answer, members[answer.form], batch) for answer in ordered], np.int64)
     answers = [answer for answer, count in zip(ordered, counts.tolist(), strict=True) if count]
@@ -80,20 +74,18 @@ def answer_rows(
 _ATTRIBUTES = (
     "form", "t0", "t1", "documents", "streams", "nodes", "choice", "width", "appeared", "first_qid", "arrival",
 )  # fmt: skip
-"""Columns of `answers` that are attributes of an answer."""
+"""Columns of `answers` copied from an answer's attributes."""
 
 _SHARED = attrgetter(*_ATTRIBUTES)
 _BY_DOCUMENTS = attrgetter("t1", "documents")
 
 
 def count_recipients(answer: Answer, members: Members, batch: int) -> int:
-    """Returns how many members get an answer."""
     got = members.count(answer.width, answer.appeared, answer.first_qid, batch, answer.arrival)
     return got - len(answer.withheld)
 
 
 def by_answer(withheld: pa.Table) -> dict[int, frozenset[int]]:
-    """Returns rows of `withheld` as qids by answer."""
     found: dict[int, set[int]] = {}
     for answer, qid in zip(*(column.to_pylist() for column in withheld.columns), strict=True):
         found.setdefault(answer, set()).add(qid)
@@ -101,7 +93,7 @@ def by_answer(withheld: pa.Table) -> dict[int, frozenset[int]]:
 
 
 def _numbers(t1: Ints, counts: Ints, first_seq: int) -> tuple[Ints, Ints, Ints]:
-    """Returns the first and last number of the outputs that end when an answer ends, and its place among those."""
+    """Returns the first and last number of the outputs that end when an answer ends, and its place among them."""
     if not len(t1):
         return t1, t1, t1
     starts = np.flatnonzero(np.append(True, np.diff(t1) != 0))
@@ -113,7 +105,6 @@ def _numbers(t1: Ints, counts: Ints, first_seq: int) -> tuple[Ints, Ints, Ints]:
 
 
 def _pairs(numbers: range, others: Iterator[Sequence[int]], schema: pa.Schema) -> pa.Table:
-    """Returns rows of a number and each of the others that belong to it."""
     lists = list(others)
     counts = [len(one) for one in lists]
     columns = np.repeat(np.array(numbers, np.int64), counts), [other for one in lists for other in one]
@@ -121,8 +112,7 @@ def _pairs(numbers: range, others: Iterator[Sequence[int]], schema: pa.Schema) -
 
 
 def _in_order(answers: Sequence[Answer]) -> list[Answer]:
-    """Returns answers in the order of their outputs. Their nodes are only looked at if there are others over the same
-    documents, because that takes most of the time."""
+    """Sorts answers by output order. Compares nodes only where documents are equal: parsing them dominates the time."""
     found: list[Answer] = []
     for _, same in groupby(sorted(answers, key=_BY_DOCUMENTS), key=_BY_DOCUMENTS):
         several = list(same)
@@ -135,13 +125,11 @@ def _order(answer: Answer) -> tuple[object, ...]:
 
 
 ROWS_AT_A_TIME = 10_000
-"""The number of pairs of an answer and a member that are looked at together."""
+"""Maximum number of (answer, member) pairs per chunk."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutputLines:
-    """Output lines in UTF-8, how many they are, and the greatest `seq` among them."""
-
     text: bytes
     count: int
     greatest: int
@@ -149,7 +137,7 @@ class OutputLines:
 
 @dataclass(frozen=True, slots=True)
 class _Box:
-    """Answers, each with the members from `low` to `high`, both as places."""
+    """Answers, each with a range of members, `low` to `high`, by index."""
 
     answers: Ints
     low: Ints
@@ -161,11 +149,10 @@ class _Box:
 
 
 class FanOut:
-    """The outputs of some answers, in the order of output lines: by t1, query, documents, nodes.
+    """Outputs of answers, in the order of output lines: by t1, query, documents, nodes.
 
-    `answers` are rows of that table, in the order of `first_seq` and `place`. `members` has those of each form.
-    `withheld` has, by answer, the qids that do not get it. With `by_time`, answers of several batches with the same t1
-    are put together, and rows are in the order of t1.
+    `answers` are rows by `first_seq` and `place`; `members` are by form; `withheld` has excluded qids by answer. With
+    `by_time`, answers of several batches with equal t1 are merged, and rows come by t1.
     """
 
     def __init__(
@@ -192,7 +179,6 @@ class FanOut:
         self._order = self._places(by_time=by_time)
 
     def _places(self, *, by_time: bool) -> Ints:
-        """Returns the places of answers in the order of lines of one query."""
         if not by_time:
             return np.arange(len(self._answers))
         keys = _sort_keys(self._answers)
@@ -201,7 +187,6 @@ class FanOut:
         return places
 
     def chunks(self) -> Iterator[OutputChunk]:
-        """Yields the outputs, some at a time."""
         given: dict[int, int] = {}
         for box in self._boxes():
             chunk = self._chunk(box, given)
@@ -209,7 +194,6 @@ class FanOut:
                 yield chunk
 
     def _boxes(self) -> Iterator[_Box]:
-        """Yields boxes of at most ROWS_AT_A_TIME pairs, in order: whole groups, or parts of one."""
         count = len(self._group)
         if not count:
             return
@@ -233,7 +217,6 @@ class FanOut:
         return _Box(np.arange(start, end), self._low[start:end], self._high[start:end])
 
     def _split(self, box: _Box) -> Iterator[_Box]:
-        """Yields parts of one group, in order: by names, then by answers, then by qids."""
         if box.size <= ROWS_AT_A_TIME:
             yield box
             return
@@ -256,7 +239,7 @@ class FanOut:
             yield from self._split(_Box(box.answers, cut, box.high))
 
     def _cut(self, box: _Box, middle: int, cut_at: Callable[[Sequence[str], str, int, int], int]) -> Ints:
-        """Returns where the names of members pass the name at the place `middle`, for each answer."""
+        """Returns, for each answer, where its members' names pass the one at `middle`."""
         names, known = self.members.names, dict[tuple[int, int], int]()
         ranges = list(zip(box.low.tolist(), box.high.tolist(), strict=True))
         for low, high in set(ranges):
@@ -264,7 +247,6 @@ class FanOut:
         return np.array([known[one] for one in ranges], np.int64)
 
     def _chunk(self, box: _Box, given: dict[int, int]) -> OutputChunk:
-        """Returns the outputs of a box. `given` counts the outputs so far of each group of a batch."""
         sizes = box.high - box.low
         answer = np.repeat(box.answers, sizes)
         starts = np.cumsum(sizes) - sizes
@@ -284,7 +266,6 @@ class FanOut:
         return OutputChunk(self, answer, member, self._seq(answer, given))
 
     def _ranks(self, member: Ints) -> Ints:
-        """Returns the ranks of members' names."""
         if self._one_form:
             return self.members.name_ranks[member]
         some, place = np.unique(member, return_inverse=True)
@@ -293,7 +274,8 @@ class FanOut:
         return np.array([rank[name] for name in names], np.int64)[place]
 
     def _seq(self, answer: Ints, given: dict[int, int]) -> Ints:
-        """Returns the numbers of outputs that are in order: those of one group of a batch are consecutive."""
+        """Returns output numbers: those of one group of a batch are consecutive. `given` counts each group's outputs so
+        far."""
         first = self._column["first_seq"][answer]
         order = np.argsort(first, kind="stable")
         groups, starts, counts = np.unique(first[order], return_index=True, return_counts=True)
@@ -305,19 +287,16 @@ class FanOut:
         return seq
 
     def t0(self, places: Ints) -> Ints:
-        """Returns the t0 of answers."""
         found: Ints = self._column["t0"][places]
         return found
 
     @property
     def members(self) -> Members:
-        """The members of all forms."""
         assert self._members is not None, "outputs have members"
         return self._members
 
     @cached_property
     def answers(self) -> list[_Shared]:
-        """What the outputs of each answer have in common."""
         names = ("t0", "t1", "documents", "streams", "nodes", "head", "tail", "choice")
         return [
             _Shared(t0, t1, documents, streams, nodes, head, tail, choice.encode())
@@ -329,7 +308,7 @@ class FanOut:
 
 @dataclass(slots=True)
 class _Shared:
-    """What the outputs of an answer have in common."""
+    """The part that all outputs of an answer share."""
 
     t0: int
     t1: int
@@ -343,8 +322,8 @@ class _Shared:
 
     @property
     def line(self) -> tuple[str, str]:
-        """The parts of a line between the query's names, and after the second one. The first ends with the XML before
-        the name."""
+        """The line's parts between the query's two names and after the second; the first ends with the XML before the
+        name."""
         if self._line is None:
             self._line = (
                 f', "t0": {self.t0}, "t1": {self.t1}, "documents": {json_texts(self.documents)}, '
@@ -355,12 +334,11 @@ class _Shared:
 
 
 def _escaped(text: str) -> str:
-    """Returns what stands between the quotes of a JSON text."""
     return json_text(text)[1:-1]
 
 
 class OutputChunk:
-    """Some outputs, in order, as the places of their answers and members, and their numbers."""
+    """Outputs in order: positions of their answers and members, and their numbers."""
 
     def __init__(self, fan_out: FanOut, answer: Ints, member: Ints, seq: Ints) -> None:
         self._fan_out, self._answer, self._member, self._seq = fan_out, answer, member, seq
@@ -369,19 +347,17 @@ class OutputChunk:
         return len(self._answer)
 
     def after(self, seq: int) -> OutputChunk:
-        """Returns those with a greater number."""
         if (self._seq > seq).all():
             return self
         later = self._seq > seq
         return OutputChunk(self._fan_out, self._answer[later], self._member[later], self._seq[later])
 
     def until(self, seq: int) -> OutputChunk:
-        """Returns those with a lesser number."""
         earlier = self._seq < seq
         return OutputChunk(self._fan_out, self._answer[earlier], self._member[earlier], self._seq[earlier])
 
     def by_query(self) -> dict[str, tuple[int, int]]:
-        """Returns, by query, how many outputs there are and the least of their t0."""
+        """Returns the number of outputs and their least t0, by query."""
         members, place = np.unique(self._member, return_inverse=True)
         counts = np.bincount(place, minlength=len(members)).tolist()
         least = np.full(len(members), np.iinfo(np.int64).max)
@@ -438,8 +414,8 @@ class OutputChunk:
 
 
 def _sort_keys(answers: pa.Table) -> list[tuple[object, ...]]:
-    """Returns keys that put answers into the order of lines of one query that end at the same time: by documents,
-    nodes. What is left is in the order of `choice` and `form`."""
+    """Returns keys that sort equal-time answers into line order (documents, nodes). Ties stay by `choice` and
+    `form`."""
     columns = (answers[name].to_pylist() for name in ("documents", "nodes", "choice", "form"))
     return [
         (documents, node_orders(read_nodes(nodes)), choice, form)
@@ -448,29 +424,25 @@ def _sort_keys(answers: pa.Table) -> list[tuple[object, ...]]:
 
 
 SHOWN = 20
-"""The most outputs that `repr` shows: there may be more than fit in memory."""
+"""Maximum number of outputs in a `repr`, since all might not fit in memory."""
 
 
 class Chunk(Protocol):
-    """Some outputs."""
-
     def __len__(self) -> int: ...
 
-    def outputs(self) -> Iterator[Output]:
-        """Yields the outputs."""
+    def outputs(self) -> Iterator[Output]: ...
 
-    def lines(self) -> OutputLines:
-        """Returns the output lines."""
+    def lines(self) -> OutputLines: ...
 
 
 class OutputStream(Iterable[Output]):
-    """Outputs that are made each time they are iterated over."""
+    """Outputs generated anew on each iteration."""
 
     def __init__(self, chunks: Callable[[], Iterator[Chunk]]) -> None:
         self.chunks = chunks
-        """Makes the outputs, some at a time."""
+        """Generates the outputs in chunks."""
         self.html: Callable[[], str | None] = lambda: None
-        """Makes what a notebook shows; None for the text of `repr`."""
+        """Renders the notebook view; None falls back to `repr`."""
 
     def __repr__(self) -> str:
         found = [repr(output) for output in islice(self, SHOWN + 1)]
@@ -484,13 +456,11 @@ class OutputStream(Iterable[Output]):
             yield from chunk.outputs()
 
     def lines(self) -> Iterator[OutputLines]:
-        """Yields the output lines, some at a time: about three times as fast as a line an output."""
+        """Yields output lines in chunks, about three times as fast as `to_line` per output."""
         return (chunk.lines() for chunk in self.chunks())
 
 
 class Outputs(OutputStream, Sequence[Output]):
-    """The outputs of a batch, in the order of output lines."""
-
     def __init__(self, chunks: Callable[[], Iterator[OutputChunk]] = lambda: iter(()), count: int = 0) -> None:
         super().__init__(chunks)
         self._made, self._count = chunks, count
@@ -543,11 +513,10 @@ def lines_of(outputs: Iterable[Output]) -> Iterator[OutputLines]:
 
 
 ANSWERS_AT_A_TIME, EARLIER_AT_A_TIME = 20_000, 10_000
-"""How many answers, of whole batches, and outputs of earlier formats are read together."""
+"""Answers, in whole batches, and outputs of earlier formats per read."""
 
 
 def stored_chunks(store: TableStore, after: int) -> Iterator[Chunk]:
-    """Yields the stored outputs with numbers greater than `after`, in the order of their numbers."""
     end = store.highest("earlier_outputs", "seq") + 1
     for low in range(max(after + 1, _first_earlier(store)), end, EARLIER_AT_A_TIME) if after + 1 < end else ():
         rows = schema.earlier_outputs_between(store, low, low + EARLIER_AT_A_TIME)
@@ -563,7 +532,7 @@ def stored_chunks(store: TableStore, after: int) -> Iterator[Chunk]:
 
 
 def stored_chunks_by_time(store: TableStore, after: int) -> Iterator[Chunk]:
-    """Yields the same outputs in the order of t1, query, documents, nodes. Their answers are in memory together."""
+    """Yields the same outputs by t1, query, documents, nodes. Holds all their answers in memory."""
     batches = schema.batches_after(store, after)["batch"].to_pylist()
     found: Iterator[Chunk] = iter(())
     if batches:
@@ -582,8 +551,6 @@ def stored_chunks_by_time(store: TableStore, after: int) -> Iterator[Chunk]:
 
 
 class ListedOutputs:
-    """Some outputs that exist."""
-
     def __init__(self, given: list[Output]) -> None:
         self._given = given
 
@@ -599,7 +566,6 @@ class ListedOutputs:
 
 
 def outputs_in(rows: pa.Table) -> Iterator[Output]:
-    """Yields the outputs that rows of the table `earlier_outputs` hold."""
     for chunk in rows.to_batches(max_chunksize=EARLIER_AT_A_TIME):
         columns = (chunk[name].to_pylist() for name in _COLUMNS)
         for query, t0, t1, documents, streams, nodes, xml, id, seq in zip(*columns, strict=True):
@@ -621,7 +587,6 @@ def _fan_out(store: TableStore, rows: pa.Table, first: int, last: int, *, by_tim
 
 
 def _by_form(rows: pa.Table) -> dict[str, Members]:
-    """Returns rows of the view `members`, in the order of form, name, qid, by form."""
     forms = rows["form"].to_pylist()
     names, identities = rows["name"].to_pylist(), [Identity(text) for text in rows["identity"].to_pylist()]
     columns = [rows[name].to_numpy() for name in ("qid", "widest", "since", "begun", "ended", "ended_at")]

@@ -1,11 +1,6 @@
-"""What runs event statements, as far as batches ask.
-
-What has to come before what: which names of events are complete once which others are.
-
-What the parts of an event are called, in every store and process: documents with nodes, or published events.
-
-What the kernel finds in an interval, by the forms of event queries.
-"""
+"""Protocols of the kernels that run event statements, and what surrounds them: evaluation order, naming, results. The
+order says which event names are complete once others are. Parts of an event have names that are the same in every store
+and process: documents with nodes, or digests of published events. Results are grouped by form."""
 
 from __future__ import annotations
 
@@ -33,7 +28,7 @@ from xscl.algebra.events import Schema, Statement
 
 
 class PatternResults(Protocol):
-    """Results of statements of one schema: statement `statements[i]` has the event `events[at[i]]`."""
+    """Results of statements of one schema: statement `statements[i]` has event `events[at[i]]`."""
 
     @property
     def schema(self) -> Schema: ...
@@ -80,26 +75,20 @@ class PatternKernel(Protocol):
 
 
 MakeKernel = Callable[[Texts, Lineage], PatternKernel]
-"""Makes a kernel without statements."""
 
 
 MadeOf = Callable[[str], Collection[str] | None]
-"""Returns the streams of documents that XSCL queries make a stream of; None if it is external. What event queries alone
-publish, paused ones, too, is made of none."""
+"""Maps a stream to the document streams that XSCL queries derive it from; None if it is external. Streams that only
+event queries publish, including paused ones, derive from none."""
 
 
 class _Shape(NamedTuple):
-    """What forms read, and where they publish."""
-
     reads: frozenset[str]
     publishes: frozenset[str]
 
 
 class FormOrder:
-    """The forms by what they read and where they publish.
-
-    Forms that read and publish the same names are one here, so that many forms cost no more than one.
-    """
+    """Forms by what they read and publish; forms that share both count once."""
 
     def __init__(self, made_of: MadeOf) -> None:
         self._made_of = made_of
@@ -108,7 +97,6 @@ class FormOrder:
         self._schemas: dict[str, Schema] = {}
 
     def add(self, form: EventForm) -> None:
-        """Adds a form, or follows a change of its publishers."""
         self.remove(form.id)
         read = read_by(form.stream)
         self._schemas |= read
@@ -117,7 +105,6 @@ class FormOrder:
         self._shapes[shape] += 1
 
     def remove(self, form_id: str) -> None:
-        """Removes a form, if it is there."""
         shape = self._shape_of.pop(form_id, None)
         if shape is not None:
             self._shapes[shape] -= 1
@@ -125,22 +112,19 @@ class FormOrder:
                 del self._shapes[shape]
 
     def names(self) -> set[str]:
-        """Returns the names of all events that are read."""
         return set().union(*(shape.reads for shape in self._shapes))
 
     def schema(self, name: str) -> Schema:
-        """Returns the attributes of events that are read."""
         return self._schemas[name]
 
     def outside(self, placements: Mapping[str, EventPlacement], without: Collection[str] = ()) -> set[str]:
-        """Returns the external streams behind any form but those `without`."""
         shapes = self._shapes - Counter(self._shape_of[form_id] for form_id in without)
         names = set[str]().union(*(shape.reads for shape in shapes))
         streams = (placements[name].stream for name in names if name in placements)
         return {stream for stream in self._behind(streams) if self._made_of(stream) is None}
 
     def ready(self, fed: Collection[str], placements: Mapping[str, EventPlacement]) -> list[str]:
-        """Returns the names, not `fed` yet, whose events are complete once those that are fed have been answered."""
+        """Returns the names, not yet `fed`, whose events are complete once those fed are answered."""
         return [name for name in sorted(self.names().difference(fed)) if self._is_complete(name, fed, placements)]
 
     def _is_complete(self, name: str, fed: Collection[str], placements: Mapping[str, EventPlacement]) -> bool:
@@ -151,7 +135,6 @@ class FormOrder:
         return [shape for shape in self._shapes if stream in shape.publishes]
 
     def _behind(self, streams: Iterable[str]) -> set[str]:
-        """Returns streams of documents, and those that they are made of, up to those that forms publish."""
         found: set[str] = set()
         waiting = list(streams)
         while waiting:
@@ -163,30 +146,27 @@ class FormOrder:
 
 
 DIGEST_SIZE = 16
-"""The bytes of the digest of a published event."""
+"""Bytes in a published event's digest."""
 
 
 class Parts:
-    """Names the parts of events, and finds the documents behind them."""
+    """Names the parts of events and finds the documents behind them."""
 
     def __init__(self, lineage: Lineage, records: Records) -> None:
         self._lineage, self._records = lineage, records
         self._origins: dict[int, EventOrigin] = {}
 
     def load(self, numbers: Ints) -> None:
-        """Reads what numbers stand for, and all that is behind them."""
         self._origins = self._lineage.origins(self._lineage.with_parts([numbers]))
 
     def docids(self) -> set[int]:
-        """Returns the documents behind all that was loaded."""
         return {origin.docid for origin in self._origins.values() if origin.docid >= 0}
 
     def origin(self, number: int) -> EventOrigin:
-        """Returns what a number stands for, which was loaded."""
         return self._origins[number]
 
     def id(self, number: int) -> str:
-        """Returns the name of a part, the same in every store: JSON."""
+        """Returns a part's name as JSON, the same in every store."""
         return json.dumps(self._named(number), ensure_ascii=False)
 
     def _named(self, number: int) -> object:
@@ -199,15 +179,14 @@ class Parts:
         return [origin.stream, record.stream, record.id, *map(plain_node, origin.nodes)]
 
     def members(self, number: int) -> list[int]:
-        """Returns the numbers of the events that a part stands for, each of which comes before the next: those of a
-        set, or its own."""
+        """Returns the numbers of a part's events in order: those of a set, or its own."""
         origin = self._origins[number]
         if origin.docid != TOGETHER:
             return [number]
         return sorted(origin.parts, key=lambda part: self._origins[part].t1)
 
     def documents(self, number: int) -> list[EventOrigin]:
-        """Returns the events of documents behind a part, in the order of time."""
+        """Returns the document events behind a part, by time."""
         found: dict[int, EventOrigin] = {}
         waiting = [number]
         while waiting:
@@ -220,14 +199,14 @@ class Parts:
         return sorted(found.values(), key=self.place)
 
     def place(self, origin: EventOrigin) -> tuple[object, ...]:
-        """Returns where an event of a document stands in the order of time, the same in every store."""
+        """Sort key of a document event in time, the same in every store."""
         record = self._records[origin.docid]
         nodes = [plain_node(node) for node in origin.nodes]
         return origin.t1, origin.t0, record.stream, record.id, nodes, origin.stream
 
     def digests(self, identity: str, events: Columns, texts: Texts, *, ordered: bool) -> list[bytes]:
-        """Returns a digest of each event as a statement of this identity publishes it. If parts are not `ordered`, it
-        does not matter which event is which part."""
+        """Returns each event's digest as published under `identity`. Unless `ordered`, permuting parts does not change
+        it."""
         self.load(events.parts)
         values = [column_texts(column, texts) for column in events.values]
         rows = zip(events.t0.tolist(), events.t1.tolist(), events.parts.tolist(), *values, strict=True)
@@ -244,7 +223,7 @@ class Parts:
 
 
 def ids_of(records: Records) -> DocumentIds:
-    """Returns what says what documents are called in every store."""
+    """Returns the documents' store-independent ids."""
 
     def found(docids: Collection[int]) -> Mapping[int, str]:
         records.load(docids)
@@ -254,19 +233,19 @@ def ids_of(records: Records) -> DocumentIds:
 
 
 def column_texts(column: Column, texts: Texts) -> list[str | None]:
-    """Returns the values of an attribute as texts: numbers as Python writes them."""
+    """Returns an attribute's values as texts: numbers as Python writes them."""
     if column.dtype == np.float64:
         return [None if value != value else repr(value) for value in column.tolist()]
     return texts.texts(column.astype(np.int64, copy=False))
 
 
 LATE = "late for patterns"
-"""How the reason begins why no statement gets the events of a document that came too late."""
+"""Prefix of the reason given for a document whose events came too late."""
 
 
 @dataclass(frozen=True, slots=True)
 class FormResults:
-    """Results of a form: its id, and its events with their attributes."""
+    """A form's id, and its results as events with attributes."""
 
     form_id: str
     schema: Schema
@@ -275,7 +254,7 @@ class FormResults:
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """A document whose events no statement gets, and why."""
+    """A document whose events no statement receives, and why."""
 
     docid: int
     reason: str
@@ -283,8 +262,7 @@ class Late:
 
 @dataclass(frozen=True, slots=True)
 class WaitingCounts:
-    """What waits in event patterns: `events` that end at the `horizon` or later, and what others wait for a partner,
-    `partial` matches, those of several forms for each."""
+    """`events` that end at the `horizon` or later, and `partial` matches, counted per form."""
 
     horizon: int
     events: int
@@ -292,7 +270,6 @@ class WaitingCounts:
 
 
 def by_form(found: Sequence[PatternResults], form_ids: Mapping[int, str]) -> list[FormResults]:
-    """Returns results by form. `form_ids` has the id of the form behind each number of a statement."""
     results = []
     for one in found:
         order = np.argsort(one.statements, kind="stable")
@@ -303,7 +280,7 @@ def by_form(found: Sequence[PatternResults], form_ids: Mapping[int, str]) -> lis
 
 
 def concat_by_time(composed: Sequence[Columns]) -> Columns:
-    """Returns events of one schema in the order of t1. Statements may have results with different places of parts."""
+    """Concatenates events of one schema by t1. Statements may place parts differently."""
     events = joined(composed)
     order: Ints = np.argsort(events.t1, kind="stable")
     return events.take(order)

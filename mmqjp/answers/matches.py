@@ -1,12 +1,6 @@
-"""Joint bindings: extends the joined nodes of a match to all variables of a conjunctive query (section 6, K+).
-
-Matches: what stage 2 finds for rows of R_T, before it is expanded to those who subscribe to them.
-
-Pair tests: whether two documents satisfy a join in one order, whatever their times, and whether a match has a
-mirror.
-
-Residual predicates: evaluates comparisons that are not value joins on one joint binding.
-"""
+"""Matches of stage 2 and their joint bindings. A match fixes the joined nodes; bindings extend it to all variables of a
+conjunctive query (section 6, K+), subject to residual predicates, comparisons that are not value joins. Also tests
+whether two documents satisfy a join in one order regardless of time, which decides whether a match has a mirror."""
 
 from __future__ import annotations
 
@@ -49,10 +43,8 @@ from xscl.algebra.values import (
 
 
 def residual_holds(expr: Expr, text_of: Callable[[str], str]) -> bool:
-    """Returns whether a residual predicate is true. `text_of` returns the string value of a variable.
-
-    A regular expression that takes too long does not match.
-    """
+    """Evaluates a residual predicate; `text_of` returns a variable's string value. A regular expression that times out
+    does not match."""
     match expr:
         case Compare(op=op, left=left, right=right) if is_of_times(expr):
             return compare_times(op, text_of_operand(left, text_of), text_of_operand(right, text_of))
@@ -76,7 +68,6 @@ def _value(expr: Expr, text_of: Callable[[str], str]) -> str | float:
 
 
 def text_of_operand(expr: Expr, text_of: Callable[[str], str]) -> str:
-    """Returns the value of an operand as a string."""
     match expr:
         case VarPath(var=var):
             return text_of(var)
@@ -90,22 +81,18 @@ def text_of_operand(expr: Expr, text_of: Callable[[str], str]) -> str:
 
 
 SideBinding = Mapping[str, Node]
-"""The nodes of one document, by variable."""
 
 JointBinding = Mapping[str, tuple[Record, Node]]
-"""The document and node of each variable."""
 
 MAX_CACHED_PER_DOCUMENT, MAX_CACHED_BINDINGS = 1_000, 100_000
-"""The bindings of one document are cached if there are at most this many. The cache is cleared when it holds more than
-MAX_CACHED in all."""
+"""Maximum number of cached bindings per document; the cache is cleared above MAX_CACHED_BINDINGS in all."""
 
 MAX_CACHED_TEXT, MAX_CACHED_TEXTS = 10_000, 1_000
-"""Texts of at most this many characters are cached. The cache is cleared when it has MAX_CACHED_TEXTS."""
+"""Longest text, in characters, that is cached; the cache is cleared at MAX_CACHED_TEXTS."""
 
 
 class JointBindings:
-    """Finds the joint bindings of matches. Caches what one match finds in a document for other matches of the same
-    step."""
+    """Finds the joint bindings of matches, caching each document's bindings for the step."""
 
     def __init__(self) -> None:
         self._bound: dict[tuple[object, ...], tuple[int, list[SideBinding]]] = {}
@@ -114,8 +101,8 @@ class JointBindings:
         self._texts: dict[tuple[int, Node], str] = {}
 
     def of(self, part: RowPart, inputs: Sequence[Record], nodes: Sequence[int], steps: Steps) -> Iterator[JointBinding]:
-        """Yields the joint bindings of a part of a row that have the match's nodes and satisfy its residual predicates.
-        `inputs` has one document per side. Takes a step for each binding that is tried."""
+        """Yields a part's joint bindings with the match's nodes that satisfy its residual predicates. `inputs` has one
+        document per side. Each binding tried takes a step."""
         for joint in self._joint(part, inputs, nodes, steps):
             if part.residual:
                 text_of = partial(self._text, joint, steps)
@@ -143,14 +130,13 @@ class JointBindings:
             yield joint
 
     def text(self, operand: Expr, joint: JointBinding, steps: Steps) -> str:
-        """Returns the value of an operand of a residual predicate as a string."""
         return text_of_operand(operand, partial(self._text, joint, steps))
 
     def _side(
         self, fixed_side: FixedSide, record: Record, nodes: Sequence[int], steps: Steps, *, is_right: bool
     ) -> Iterable[SideBinding]:
-        """Returns the bindings of a side's variables, given the joined nodes. Those of a right side come as a list,
-        because they are iterated once per left binding."""
+        """Returns the bindings of a side's variables, given the joined nodes. A right side returns a list: it is
+        iterated once per left binding."""
         side = fixed_side.side
         if side.hidden is not None:
             return [{child.var: (n + 1, 0) for n, child in enumerate(side.pattern.children) if child.var}]
@@ -177,7 +163,6 @@ class JointBindings:
     def _search(
         self, key: tuple[object, ...], fixed_side: FixedSide, record: Record, nodes: Sequence[int], steps: Steps
     ) -> Iterator[SideBinding]:
-        """Yields bindings as they are found. Caches them for later matches if they are few."""
         part = self._parts.get(fixed_side)
         if part is None:
             part = self._parts[fixed_side] = PreparedNode(fixed_side.side.pattern)
@@ -198,7 +183,6 @@ class JointBindings:
             self._keep(key, took + before - steps.left, few)
 
     def _keep(self, key: tuple[object, ...], took: int, found: list[SideBinding]) -> None:
-        """Caches the bindings of a side in a document, and the steps that they took."""
         if self._held > MAX_CACHED_BINDINGS:
             self._bound.clear()
             self._held = 0
@@ -206,7 +190,6 @@ class JointBindings:
         self._held += 1 + len(found)
 
     def _text(self, joint: JointBinding, steps: Steps, var: str) -> str:
-        """Returns the text of a variable. Caches short ones, which many residual predicates may compare."""
         record, node = joint[var]
         key = record.docid, node
         text = self._texts.get(key)
@@ -221,7 +204,6 @@ class JointBindings:
 
 
 def _choices(sides: Sequence[Iterable[SideBinding]]) -> Iterator[tuple[SideBinding, ...]]:
-    """Yields all combinations of one binding per side. Iterates the left side once."""
     if len(sides) == 1:
         return ((one,) for one in sides[0])
     left, right = sides
@@ -232,7 +214,7 @@ MATCH_ROWS = ANSWER_TABLES["match_rows"]
 
 
 class Match(NamedTuple):
-    """A row of R_outT: the shared row of R_T, one or two documents, and their nodes in the template's numbering."""
+    """A row of R_outT: the shared row of R_T, one or two documents, and nodes in the template's numbering."""
 
     row: int
     docid1: int
@@ -241,12 +223,10 @@ class Match(NamedTuple):
 
     @property
     def docids(self) -> tuple[int, ...]:
-        """The documents, in the query's order."""
         return (self.docid1,) if self.docid2 is None else (self.docid1, self.docid2)
 
 
 def matches_in(found: pa.RecordBatch) -> list[Match]:
-    """Returns the matches in rows of `join_stage.protocol.RESULT`."""
     values = found["nodes"].flatten().to_pylist()
     offsets = found["nodes"].value_lengths().to_numpy().cumsum()
     nodes = [values[start:end] for start, end in pairwise([0, *offsets.tolist()])]
@@ -255,7 +235,6 @@ def matches_in(found: pa.RecordBatch) -> list[Match]:
 
 
 def as_batch(matches: Sequence[Match]) -> pa.RecordBatch:
-    """Returns matches as rows of `join_stage.protocol.RESULT`."""
     columns = [list(column) for column in zip(*matches, strict=True)]
     return pa.table(columns, schema=RESULT).combine_chunks().to_batches()[0]
 
@@ -263,8 +242,8 @@ def as_batch(matches: Sequence[Match]) -> pa.RecordBatch:
 def match_rows(
     found: pa.RecordBatch, times: Sequence[tuple[int, int]], first: int, template_of: Callable[[int], int]
 ) -> pa.Table:
-    """Returns rows of the table `match_rows`, numbered from `first`, for rows of `join_stage.protocol.RESULT`. `times`
-    has t0 and t1 of each, and `template_of` returns the template of a row of R_T."""
+    """Converts rows of `join_stage.protocol.RESULT` to rows of `match_rows`, numbered from `first`. `times` has t0 and
+    t1 of each; `template_of` maps rows of R_T to templates."""
     qids, place = np.unique(found["qid"].to_numpy(), return_inverse=True)
     templates = np.array([template_of(qid) for qid in qids.tolist()], np.int64)[place]
     t0, t1 = zip(*times, strict=True)
@@ -278,23 +257,21 @@ def match_rows(
 
 
 CHARACTERS_READ_PER_STEP = 256
-"""A value that is compared costs one step per this many characters."""
+"""Comparing a value costs one step per this many characters."""
 
 MAX_CACHED_PAIRS = 100_000
-"""The cache is cleared when it has this many pairs of documents."""
+"""The cache is cleared at this many document pairs."""
 
 
 class Mirrors:
-    """Tells which matches of JOIN UNORDERED are told by their mirrors. Caches what one match finds for other matches
-    of the same step."""
+    """Detects JOIN UNORDERED matches that their mirrors already cover. Caches results by document pair for the step."""
 
     def __init__(self) -> None:
         self._tests: dict[Mirror, PairTest] = {}
         self._found: dict[tuple[Mirror, int, int], tuple[int, bool]] = {}
 
     def tell(self, mirror: Mirror | None, inputs: Inputs, steps: Steps) -> bool:
-        """Returns whether a match has a mirror whose first document is less by (t1, stream, id). `mirror` is that of
-        its join. Raises OutOfSteps."""
+        """Returns whether a match has a mirror whose first document is less by (t1, stream, id). Raises OutOfSteps."""
         if mirror is None or not _place(inputs[1]) < _place(inputs[0]):
             return False
         if mirror.always:
@@ -326,15 +303,11 @@ class PairTest:
         self._joins = [_Join(conjunct) for conjunct in conjuncts]
 
     def holds(self, left: Record, right: Record, steps: Steps) -> bool:
-        """Returns whether the documents, of the streams that the sides read, satisfy one of the conjunctive queries.
-        Raises OutOfSteps."""
+        """Returns whether the documents satisfy one of the conjunctive queries. Raises OutOfSteps."""
         return any(join.holds(left, right, steps) for join in self._joins)
 
 
 class _Join:
-    """Finds the joint bindings of a conjunctive query in two documents, as far as it takes to know that there is
-    one."""
-
     def __init__(self, conjunct: Conjunct) -> None:
         assert conjunct.right is not None, "a join has two inputs"
         self._left, self._right = _Bound(conjunct, conjunct.left), _Bound(conjunct, conjunct.right)
@@ -361,8 +334,6 @@ class _Join:
 
 
 class _Bound:
-    """Finds what one side of a conjunctive query binds in a document, of the variables that decide."""
-
     def __init__(self, conjunct: Conjunct, side: Side) -> None:
         self._part = PreparedNode(naming(side.pattern, needed(conjunct)))
         self._tuple = None

@@ -1,16 +1,7 @@
-"""Operators: how each kind of plan node turns matches and watermarks into answers and documents.
-
-What a step of the pipeline gives: its answers, and the queries to pause.
-
-Expansion: from matches to what they give the plan nodes that subscribe to their rows of R_T.
-
-Telling: which outputs of queries with ONCE PER are told, and which were told before.
-
-A step puts these outputs off until it has found all that they are made of. Then those of one query are decided
-together, in the order of their numbers. So what is told does not depend on the order in which a step finds them.
-
-Backfill: answers new queries over the documents that are already stored.
-"""
+"""Operators of the pipeline: how each kind of plan node turns matches and watermarks into answers and documents.
+Expansion dispatches each match to the plan nodes that subscribe to its row of R_T. Outputs of ONCE PER queries are
+deferred to the end of the step and decided together in the order of their numbers, so the result does not depend on the
+order in which a step finds them. Backfill answers new queries over stored documents."""
 
 from __future__ import annotations
 
@@ -46,13 +37,13 @@ from xscl.algebra.joins import NEGATED, Term
 INT64_MAX = 2**63 - 1
 
 OnceKey = tuple[int, int]
-"""The halves of the digest of a key."""
+"""Two halves of a key's digest."""
 
 
 @dataclass(eq=False, slots=True)
 class PutOff:
-    """An answer that is not decided yet, with what is needed to give it to those of its `share` who have not told all
-    of its `keys`. For queries that are `backfilled`, what they PUBLISH appears now."""
+    """A deferred answer, with what is needed to deliver it to the recipients in `share` that have not yet output all
+    its `keys`. For `backfilled` queries, what they PUBLISH appears now."""
 
     answer: Answer
     inputs: Inputs
@@ -63,20 +54,17 @@ class PutOff:
 
 
 Undecided = tuple[Set[str], Set[HiddenStream]]
-"""The ids of forms, and the hidden streams, of which a step may still find something."""
+"""Form ids and hidden streams for which a step may still find something."""
 
 AllPutOff = dict[Form, dict[Answer, PutOff]]
-"""What a step has put off."""
 
 
 def once_key(texts: Sequence[str]) -> OnceKey:
-    """Returns the digest of a key, which is the same in any process."""
     digest = blake2b("".join([f"{len(text)}:{text}" for text in texts]).encode(), digest_size=16).digest()
     return int.from_bytes(digest[:8], signed=True), int.from_bytes(digest[8:], signed=True)
 
 
 def as_published(query: Subscription, answer: Answer, inputs: Inputs, *, within: bool) -> Record:
-    """Returns an answer as a document of a query's stream."""
     return published_record(
         query.name, inputs, answer.body.xml(query.name), query.identity.id(answer.choice.encode()), within=within
     )
@@ -84,8 +72,7 @@ def as_published(query: Subscription, answer: Answer, inputs: Inputs, *, within:
 
 @dataclass(frozen=True, slots=True)
 class ToldNow:
-    """What was decided: the answers that anybody gets, with the documents for readers of those who do, and the rows of
-    the table `untold`."""
+    """Decided answers that have recipients, with the documents for their readers, and rows of the table `untold`."""
 
     answers: list[Answer] = field(default_factory=list)
     documents: list[Record] = field(default_factory=list)
@@ -93,14 +80,11 @@ class ToldNow:
 
 
 class Telling:
-    """Decides, within batches, what was put off."""
-
     def __init__(self, registry: Registry, told: OnceKeyStore) -> None:
         self._registry, self._told = registry, told
 
     def decide(self, waiting: AllPutOff, batch: int, undecided: Undecided = (frozenset(), frozenset())) -> ToldNow:
-        """Decides what depends on nothing that was put off, too, nor on what is `undecided`, and takes it out of
-        `waiting`."""
+        """Decides the answers that depend on nothing deferred or `undecided`, and removes them from `waiting`."""
         due = [(form, waiting.pop(form)) for form in self._due(waiting, undecided)]
         found = ToldNow()
         recipients = [
@@ -121,7 +105,6 @@ class Telling:
         return found
 
     def _due(self, waiting: AllPutOff, undecided: Undecided) -> list[Form]:
-        """Returns the forms that read nothing which others that wait may PUBLISH."""
         forms, streams = undecided
         if not (streams or any(self._registry.read_of(form_id) for form_id in (*forms, *(f.id for f in waiting)))):
             return list(waiting)
@@ -141,7 +124,7 @@ class Telling:
 
 
 def _asked(recipients: Iterable[tuple[Form, PutOff, list[Subscription]]]) -> dict[AskedKey, tuple[int, int]]:
-    """Returns what answers ask for: the keys, and the least and greatest end that can be near one of them."""
+    """Returns the keys to look up, each with the least and greatest end that can be within the window."""
     asked: dict[AskedKey, tuple[int, int]] = {}
     for form, one, queries in recipients:
         window = INT64_MAX if (once := _window(form)) is None else once  # without one, a key has one end
@@ -154,7 +137,6 @@ def _asked(recipients: Iterable[tuple[Form, PutOff, list[Subscription]]]) -> dic
 
 
 def _recipients(one: PutOff, batch: int) -> list[Subscription]:
-    """Returns the members that get an answer, unless they told it before."""
     share, queries = one.share, one.account.audience.queries
     gets = one.account.members(batch).get(
         slice(None), share.width, share.appeared, share.first_qid, batch, one.answer.arrival
@@ -163,8 +145,7 @@ def _recipients(one: PutOff, batch: int) -> list[Subscription]:
 
 
 def _tell(form: Form, query: Subscription, one: PutOff, ends: dict[AskedKey, list[int]], rows: list[ToldRow]) -> bool:
-    """Returns whether a query tells an answer. If so, adds to `rows` what it tells, and to `ends`, which are sorted,
-    when."""
+    """Returns whether a query outputs an answer. If so, appends its rows to `rows` and its end to the sorted `ends`."""
     window, t1 = _window(form), one.answer.t1
     known = [ends.setdefault((query.qid, *key), []) for key in one.keys]
     near = [is_near(t1, before, window) for before in known]
@@ -183,12 +164,12 @@ def _window(form: Form) -> int | None:
 
 
 def _until(t1: int, window: int | None) -> int | None:
-    """Returns up to when a key told at `t1` is not told again; None if no document can come later."""
+    """Returns the time until which a key output at `t1` is suppressed; None if forever."""
     return None if window is None or t1 + window > INT64_MAX else t1 + window
 
 
 def is_near(t1: int, ends: Sequence[int], window: int | None) -> bool:
-    """Returns whether one of the sorted `ends` is at most the window away."""
+    """Whether one of the sorted `ends` lies within the window of `t1`."""
     if window is None:
         return bool(ends)
     place = bisect_left(ends, t1 - window)
@@ -199,11 +180,10 @@ _LOG = logging.getLogger("mmqjp")
 
 
 class Expanded(NamedTuple):
-    """What a match or a watermark gives: an answer, and documents for readers of streams.
+    """Result of a match or watermark: an answer, and documents for readers of streams.
 
-    With `duplicate`, another row of R_T gave the answer before; with `put_off`, the end of the step decides whether
-    anybody gets it. `match` is the match behind what a watermark decides. If all fields are empty, there is nothing
-    new.
+    `duplicate`: another row of R_T gave the answer before. `put_off`: decided at the end of the step. `match` is the
+    match behind a watermark's decision. All fields empty: nothing new.
     """
 
     answer: Answer | None = None
@@ -215,11 +195,11 @@ class Expanded(NamedTuple):
 
 @dataclass(slots=True)
 class StepContext:
-    """What operators share within one step.
+    """Shared state of operators within one step.
 
-    `accounts` are charged for what operators give. In a backfill, only `owners` get anything. `known_tuples` are the
-    tuples of hidden streams that existed before, as (stream, parts, bound). What was decided before is decided again
-    for plan nodes that are `backfilled`. `progress` is that of the streams; None in a backfill.
+    `accounts` are charged. In a backfill, only `owners` get results. `known_tuples` are earlier tuples of hidden
+    streams as (stream, parts, bound). Past decisions are repeated for `backfilled` plan nodes. `progress` is None in a
+    backfill.
     """
 
     accounts: Accounts
@@ -230,64 +210,55 @@ class StepContext:
     bindings: JointBindings = field(default_factory=JointBindings)
     mirrors: Mirrors = field(default_factory=Mirrors)
     ties: set[tuple[Form | EqualTimeBudget, tuple[int, ...], tuple[int, ...]]] = field(default_factory=set)
-    """The pairs of documents with equal times, as the parts of each: with what bounds looking at them if they were
-    looked at, and with their form if they are counted."""
+    """Pairs of documents with equal times, as the parts of each: with their budget once examined, with their form once
+    counted."""
     emitted: dict[tuple[object, ...], tuple[Answer, set[int]] | None] = field(default_factory=dict)
-    """By identity of the answer or tuple. An answer comes with the rows of R_T that gave it."""
+    """By identity of the answer or tuple; an answer comes with the rows of R_T that gave it."""
     put_off: AllPutOff = field(default_factory=dict)
-    """The answers of queries with ONCE PER."""
 
     def serves(self, owner: Owner) -> bool:
-        """Returns whether a plan node takes part in the step."""
         return owner.active if self.owners is None else owner in self.owners
 
 
 class Operator(Protocol):
-    """The behaviour of one kind of plan node. An operator with state reads it when it is created and writes it in
-    `save`."""
+    """Behaviour of one kind of plan node. State is read at creation and written in `save`."""
 
     def cutoff(self, part: RowPart, context: StepContext) -> int:
-        """Returns the arrival from which on the plan nodes of a part of a row get nothing, or NEVER."""
+        """Returns the arrival from which a part's plan nodes get nothing, or NEVER."""
 
     def looking(self, part: RowPart, context: StepContext) -> EqualTimeBudget | None:
-        """Returns what bounds the looking at pairs with equal times of a part that leaves them out; None if it does not
-        look at them."""
+        """Returns the budget for examining pairs with equal times, where the part excludes them; None if it does not
+        examine them."""
 
     def on_match(self, part: RowPart, context: StepContext, match: Match, inputs: Inputs) -> Sequence[Expanded]:
-        """Returns what a match gives the plan nodes of a part of its row: those that take part and see its documents.
-
-        Charges their accounts, and gives nothing to those that exceed their quota.
-        """
+        """Returns a match's results for the plan nodes of a part that take part and see its documents. Charges their
+        accounts; a node over its quota gets nothing."""
 
     def is_due(self, greatest: Mapping[str, int]) -> bool:
-        """Returns whether `on_watermark` would give anything at these greatest times, by stream."""
+        """Whether `on_watermark` would yield anything at these greatest times, by stream."""
 
     def on_watermark(self, context: StepContext, greatest: Mapping[str, int] | None) -> Iterator[Expanded]:
-        """Yields what is decided at these greatest times, by stream. None stands for the end of all streams.
-
-        It is called again after its results were answered, until it gives nothing.
-        """
+        """Yields the decisions at these greatest times, by stream; None stands for the end of all streams. Called again
+        once its results are answered, until it yields nothing."""
 
     def undecided(self, greatest: Mapping[str, int] | None) -> tuple[set[str], set[HiddenStream]]:
-        """Returns the forms and hidden streams for which something is decided at these greatest times that waits for
-        what was put off."""
+        """Returns the forms and hidden streams whose decisions at these greatest times wait for deferred answers."""
 
     def waiting(self) -> Mapping[str, int]:
-        """Returns, by the names of queries, how many left documents wait for their absence to be decided."""
+        """Returns the number of undecided left documents by query name."""
 
     def never_decided(self) -> Mapping[str, str]:
-        """Returns the queries that decide nothing before the end, because a stream may be late without a limit: that
-        stream, by their names."""
+        """Returns the queries that decide nothing before the end, each with the stream whose lateness is unlimited."""
 
     def save(self) -> None:
-        """Writes, within the batch, the state to restore later."""
+        """Called before commit; writes the state to restore."""
 
     def finish_batch(self, *, committed: bool) -> None:
-        """Ends the batch. If it was not committed, restores the state from before it."""
+        """Called after commit or rollback; a rollback restores the previous state."""
 
 
 class StatelessOperator:
-    """An operator that decides by matches alone and waits for no watermark."""
+    """An operator that ignores watermarks and persists nothing."""
 
     def looking(self, part: RowPart, context: StepContext) -> EqualTimeBudget | None:
         return None
@@ -296,30 +267,23 @@ class StatelessOperator:
         return False
 
     def on_watermark(self, context: StepContext, greatest: Mapping[str, int] | None) -> Iterator[Expanded]:
-        """Yields nothing."""
         return iter(())
 
     def undecided(self, greatest: Mapping[str, int] | None) -> tuple[set[str], set[HiddenStream]]:
-        """Returns nothing."""
         return set(), set()
 
     def waiting(self) -> Mapping[str, int]:
-        """Returns nothing."""
         return {}
 
     def never_decided(self) -> Mapping[str, str]:
-        """Returns nothing."""
         return {}
 
-    def save(self) -> None:
-        """Does nothing."""
+    def save(self) -> None: ...
 
-    def finish_batch(self, *, committed: bool) -> None:
-        """Does nothing."""
+    def finish_batch(self, *, committed: bool) -> None: ...
 
 
 def warn_of_waiting(names: Iterable[str], never: Mapping[str, str]) -> None:
-    """Logs which of some queries decide nothing before the end (see `Operator.never_decided`)."""
     for name in dict.fromkeys(names):
         if name in never:
             text = "%s: it is never decided that nothing came, because %s may be late without a limit; give a lateness"
@@ -327,12 +291,11 @@ def warn_of_waiting(names: Iterable[str], never: Mapping[str, str]) -> None:
 
 
 def is_in_order(part: RowPart, inputs: Inputs) -> bool:
-    """Returns whether documents come in the order that a part of a row asks for."""
     return part.op != "FOLLOWED BY" or len(inputs) == 1 or inputs[0].t1 < inputs[1].t0
 
 
 def value_of(records: StoredRecords, binding: JointBinding, term: Term) -> BoundValue:
-    """Returns the value of a term. A variable of a tuple stands for a node of an earlier document."""
+    """Returns a term's value. A tuple's variable refers to a node of an earlier document."""
     record, node = binding[term.var]
     if record.kind == "hidden":
         docid, node = record.bound[node[0] - 1]
@@ -341,59 +304,49 @@ def value_of(records: StoredRecords, binding: JointBinding, term: Term) -> Bound
 
 
 class Operators:
-    """The operators of an engine, by kind of plan node, and that of absences."""
+    """An engine's operators by kind of plan node, and the absence operator."""
 
     def __init__(self, by_kind: Mapping[type[Owner], Operator], absences: Operator | None = None) -> None:
         self._by_kind, self._absences = dict(by_kind), absences
         self._all = [*by_kind.values(), *([] if absences is None else [absences])]
 
     def of(self, part: RowPart) -> Operator:
-        """Returns the operator of the plan nodes of a part of a row."""
         if self._absences is not None and part.op in NEGATED:
             return self._absences
         return self._by_kind[type(part.first.owner)]
 
     def is_due(self, greatest: Mapping[str, int]) -> bool:
-        """Returns whether any operator has something to decide at these greatest times."""
         return any(operator.is_due(greatest) for operator in self._all)
 
     def on_watermark(self, context: StepContext, greatest: Mapping[str, int] | None) -> Iterator[Expanded]:
-        """Yields what the operators decide at these greatest times."""
         for operator in self._all:
             yield from operator.on_watermark(context, greatest)
 
     def undecided(self, greatest: Mapping[str, int] | None) -> tuple[set[str], set[HiddenStream]]:
-        """Returns the forms and hidden streams with something to decide that waits for what was put off."""
         found = [operator.undecided(greatest) for operator in self._all]
         return set().union(*(forms for forms, _ in found)), set().union(*(streams for _, streams in found))
 
     def waiting(self) -> dict[str, int]:
-        """Returns, by the names of queries, how many left documents wait for their absence to be decided."""
         return {name: count for operator in self._all for name, count in operator.waiting().items()}
 
     def never_decided(self) -> dict[str, str]:
-        """Returns the queries that decide nothing before the end, because a stream may be late without a limit: that
-        stream, by their names."""
         return {name: stream for operator in self._all for name, stream in operator.never_decided().items()}
 
     def save(self) -> None:
-        """Writes, within the batch, the state of all operators."""
         for operator in self._all:
             operator.save()
 
     def finish_batch(self, *, committed: bool) -> None:
-        """Ends the batch for all operators."""
         for operator in self._all:
             operator.finish_batch(committed=committed)
 
 
 MakeOperators = Callable[[JoinEngine, Registry, Records, Ledger, Watermarks, Quota], Operators]
-"""Creates the operators of an engine. They store state through the ledger and read times from the watermarks."""
+"""Creates an engine's operators, which persist state through the ledger."""
 
 
 class QuotaExceeded(Exception):
-    """Queries exceeded their quotas, so the step has to run again with `cutoffs`, by qid. Never leaves
-    `mmqjp.answers`."""
+    """Queries exceeded their quotas; rerun the step with `cutoffs`, by qid. Never leaves `mmqjp.answers`."""
 
     def __init__(self, cutoffs: dict[int, Cutoff]) -> None:
         super().__init__(f"{len(cutoffs)} queries exceeded a bound")
@@ -402,8 +355,7 @@ class QuotaExceeded(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """A query that a step paused: the last document that it sees, the arrival from which on it gets nothing, and the
-    reason."""
+    """A query that a step paused: the last document it sees, the arrival from which it gets nothing, and the reason."""
 
     query: Subscription
     docid: int
@@ -413,15 +365,13 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """The result of a step: its answers, the members of their forms, by id, and the queries to pause."""
-
     answers: list[Answer]
     members: Mapping[str, Members]
     pauses: list[Pause]
 
 
 class Expansion:
-    """Expands the matches of one step to the plan nodes that subscribe to their rows."""
+    """Expands a step's matches to the plan nodes that subscribe to their rows."""
 
     def __init__(
         self,
@@ -433,7 +383,6 @@ class Expansion:
         self._queries, self._records, self._operator_of, self._context = queries, records, operator_of, context
 
     def expand(self, matches: Iterable[Match]) -> Iterator[tuple[Inputs, list[Expanded]]]:
-        """Yields the documents of each match, and the results that it gives."""
         for match in matches:
             inputs = Inputs([self._records[docid] for docid in match.docids])
             found: list[Expanded] = []
@@ -442,15 +391,15 @@ class Expansion:
             yield inputs, found
 
     def closed(self, rows: Iterable[int]) -> dict[int, int]:
-        """Maps rows of R_T to the arrival from which on nobody wants their matches. Rows without one are left out."""
+        """Maps rows of R_T to the arrival from which no plan node needs their matches; omits rows without one."""
         if not self._context.accounts.is_limited():
             return {}
         closed = {row: max(map(self._cutoff, self._queries.parts_of_row(row)), default=NEVER) for row in rows}
         return {row: arrival for row, arrival in closed.items() if arrival < NEVER}
 
     def looking(self, row: int) -> list[EqualTimeBudget] | None:
-        """Returns what bounds the looking at pairs with equal times, of all parts of a row that look at them; None if
-        the row has other uses for them, or if some are looked at without a bound so far."""
+        """Returns the budgets for examining equal-time pairs, of all parts of a row that do; None if the row has other
+        uses, or a budget is unlimited so far."""
         parts = self._queries.parts_of_row(row)
         if any(part.op != "FOLLOWED BY" for part in parts):
             return None
@@ -459,15 +408,14 @@ class Expansion:
         return looking if all(one.is_limited for one in looking) else None
 
     def _cutoff(self, part: RowPart) -> int:
-        """Returns the arrival from which on the plan nodes of a part get nothing."""
         return self._operator_of(part).cutoff(part, self._context)
 
 
 class Backfill:
-    """Evaluates stored documents for a few owners only, and joins their rows apart from all others.
+    """Evaluates stored documents for given owners only, and joins their rows apart from all others.
 
-    Pairs are found by the plan `signature` in memory, whatever plan and engine the store uses. The witnesses of the
-    owners are also added to the join state of the store, so that later documents can match them.
+    Pairs are found by the plan `signature` in memory, whatever plan and engine the store uses. The owners' witnesses
+    also enter the store's join state, so that later documents match them.
     """
 
     def __init__(
@@ -487,7 +435,6 @@ class Backfill:
             self._own_join.put_rows(registry.catalog.templates[row.template], [row])
 
     def matches(self) -> Iterator[Matches]:
-        """Yields the matches among stored documents, one batch of documents at a time."""
         edges: dict[int, list[StepEdge]] = {}
         try:
             for docids in self._state.kept_documents_of(self._streams):
@@ -502,7 +449,7 @@ class Backfill:
 
 
 def known_tuples(store: JoinEngine, streams: Collection[str]) -> Iterator[tuple[str, tuple[int, ...], object]]:
-    """Yields the stored tuples of hidden streams as (stream, parts, bound), where `bound` has a (docid, node) for each
+    """Yields the stored tuples of hidden streams as (stream, parts, bound); `bound` has a (docid, node) per
     variable."""
     for row in hidden_tuples(store, streams).to_pylist():
         nodes = ((node & 0xFFFFFFFF, node >> 32) for node in row["bound_nodes"])

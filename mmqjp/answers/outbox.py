@@ -1,7 +1,5 @@
-"""The outbox: stores matches and outputs, and tracks how far each sink has acknowledged the outputs.
-
-Migrates the outputs of stores up to format 4: they get numbers and ids, and sinks get positions by number.
-"""
+"""The outbox: appends matches and answers within batches, and tracks how far each sink has acknowledged the outputs. It
+also migrates stores up to format 4, whose outputs get numbers and ids and whose sinks get positions by number."""
 
 from __future__ import annotations
 
@@ -38,40 +36,35 @@ if TYPE_CHECKING:
     from mmqjp.answers.spread import SpreadAnswers
 
 SINK_PREFIX = "sink:"
-"""The prefix of the settings with positions of sinks. The name of the sink follows."""
+"""Prefix of the settings that hold sink positions, before the sink's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The position of a sink: it has acknowledged every output up to the number `acked`, or none if that is -1.
-
-    `details` is what this kind of sink needs to resume, such as the name and length of a file.
-    """
+    """A sink's position: every output up to number `acked` is acknowledged; -1 for none. `details` is what this kind of
+    sink needs to resume, such as a file's name and length."""
 
     acked: int = -1
     details: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def from_setting(cls, value: str | None) -> Position:
-        """Parses the value of a setting. None gives the position of a new sink."""
+        """Parses a setting; None gives the position of a new sink."""
         noted = json.loads(value or "{}")
         return cls(noted.pop("acked", -1), noted)
 
     def to_setting(self) -> str:
-        """Returns the JSON text to store as a setting."""
         return json.dumps({"acked": self.acked, **self.details}, ensure_ascii=False)
 
 
 class Outbox:
-    """Appends matches and answers, and reads outputs. The caller begins and commits batches."""
+    """Appends matches and answers, and reads outputs. The caller controls the batch."""
 
     def __init__(self, store: JoinEngine, ledger: Ledger, spread: SpreadAnswers | None = None) -> None:
-        """`spread` has the answers that executors have found."""
         self._store, self._ledger, self._spread = store, ledger, spread
 
     @property
     def next_match(self) -> int:
-        """The number of the next match."""
         return self._ledger.next_match
 
     def save_matches(self, rows: pa.Table) -> None:
@@ -82,8 +75,8 @@ class Outbox:
         TableRows(self._store).append("untold", rows)
 
     def save_answers(self, answers: Sequence[Answer], members: Mapping[str, Members]) -> Outputs:
-        """Numbers answers and their outputs, and appends them, with the matches behind them. Returns the outputs in the
-        order of their numbers, which is the order of output lines. `members` has those of each form."""
+        """Numbers and appends answers and outputs with the matches behind them. Returns the outputs by number, which is
+        line order. `members` are by form."""
         ledger, first_seq = self._ledger, self._ledger.next_seq
         if self._spread is not None and (files := self._spread.write(answers, members)) is not None:
             return WrittenOutputs(files, members, range(first_seq, ledger.next_seq), self._stored)
@@ -102,18 +95,17 @@ class Outbox:
         return stored_chunks(self._store, after)
 
     def outputs(self, after: int) -> OutputStream:
-        """Returns the stored outputs with numbers greater than `after`, in the order of their numbers."""
+        """Returns the stored outputs numbered above `after`, by number."""
         return OutputStream(
             lambda: stored_chunks(self._store, after) if after + 1 < self._ledger.next_seq else iter(())
         )
 
     def lines(self, after: int) -> OutputStream:
-        """Returns the same outputs in the order of the output lines of a run: by t1, query, documents, nodes."""
         return OutputStream(lambda: stored_chunks_by_time(self._store, after))
 
     def matches_behind(self, outputs: Sequence[Output]) -> dict[int, list[tuple[str | None, tuple[int, ...]]]]:
-        """Returns the matches that may be behind some stored outputs, by `seq`: each as the form of its query, None in
-        stores of earlier formats, and the docids of its documents, in the query's order."""
+        """Returns candidate matches behind stored outputs, by `seq`: the form of its query (None in earlier formats),
+        and its docids in the query's order."""
         columns = {
             "seq": pa.array([output.seq for output in outputs], pa.int64()),
             "documents": pa.array([output.documents for output in outputs], pa.list_(pa.string())),
@@ -126,23 +118,18 @@ class Outbox:
         return found
 
     def position(self, sink: str) -> Position:
-        """Returns the stored position of a sink."""
         return Position.from_setting(self._ledger.setting(SINK_PREFIX + sink))
 
 
 EARLIER = "earlier_outputs"
-"""The table of outputs up to format 5."""
 
 _DELIVERED, _WRITTEN = "delivered", "written"
-"""The settings with the last batch that was delivered, and the file that it was written to."""
+"""Settings of format 4: the last delivered batch, and the file that it was written to."""
 
 
 def number_outputs(store: JoinEngine, ledger: Ledger) -> None:
-    """Numbers, within a batch, the outputs of a store in the order in which they were committed.
-
-    The id is the digest of the output's line. The position of `--output`, which was stored as a batch, becomes a
-    number.
-    """
+    """Numbers a store's outputs in commit order, within a batch. The id is a digest of the line; the position of
+    `--output`, stored as a batch, becomes a number."""
     rows = store.read(EARLIER, schema.ANSWER_TABLES[EARLIER].names).sort_by("batch")
     if len(rows):
         store.drop_before(EARLIER, "batch", rows["batch"][-1].as_py() + 1)

@@ -1,13 +1,6 @@
-"""Output documents: their form, and the order of output lines.
-
-An answer: what the members of a form get for one choice of documents and nodes. With a query's name and id, it is an
-output of that query.
-
-Constructs output documents (thesis, section 6.2): the default pair of subtrees, SELECT items, element
-constructors.
-
-Output documents of PATTERN statements, and what their nodes are called.
-"""
+"""Answers and output documents. An answer is what a form's members get for one choice of documents and nodes; with a
+query's name and id it becomes an output. Builds the XML (thesis, section 6.2: default pair of subtrees, SELECT items,
+element constructors) and that of PATTERN statements, names their nodes, and defines the order of output lines."""
 
 from __future__ import annotations
 
@@ -36,11 +29,10 @@ from xscl.algebra.values import ElementConstructor, Hole, derive, number_text
 class Output:
     """An output document of a query. Times are UTC microseconds.
 
-    `documents` and `streams` have one length: the ids of the external documents behind the output, in the query's
-    order, and their streams. `nodes` maps SELECT variables to nodes: an element's number in document order, or
-    "owner/@name". `xml` is the output document. `id` is a digest: the same output has the same id on every engine and
-    after every restart. `seq` numbers outputs consecutively in the order in which they are committed; it is -1 before
-    that.
+    `documents` and `streams` are parallel: ids of the external documents behind the output, in the query's order, and
+    their streams. `nodes` maps SELECT variables to an element's number in document order, or "owner/@name". `xml` is
+    the output document. `id` is a digest, equal on every engine and after every restart. `seq` numbers outputs
+    consecutively in commit order; it is -1 before commit.
     """
 
     query: str
@@ -54,7 +46,6 @@ class Output:
     seq: int = -1
 
     def to_dict(self) -> dict[str, object]:
-        """Returns the JSON object of an output line."""
         return {
             "id": self.id,
             "seq": self.seq,
@@ -68,7 +59,7 @@ class Output:
         }
 
     def to_line(self) -> bytes:
-        """Returns the output line: the JSON object in UTF-8, in a quarter of the time that `json.dumps` takes."""
+        """Returns the output line as UTF-8 JSON, four times as fast as `json.dumps`."""
         return (
             f'{{"id": {json_text(self.id)}, "seq": {self.seq}, "query": {json_text(self.query)}, "t0": {self.t0}, '
             f'"t1": {self.t1}, "documents": {json_texts(self.documents)}, "streams": {json_texts(self.streams)}, '
@@ -77,34 +68,28 @@ class Output:
 
 
 def sorted_outputs(outputs: Iterable[Output]) -> list[Output]:
-    """Returns outputs in the order of output lines: by t1, query, documents, nodes (by number, then attribute)."""
     return sorted(outputs, key=output_order)
 
 
 def json_texts(texts: Iterable[str]) -> str:
-    """Returns texts as a JSON list."""
     return f"[{', '.join(map(json_text, texts))}]"
 
 
 def json_nodes(nodes: Mapping[str, int | str]) -> str:
-    """Returns `Output.nodes` as a JSON object."""
     return f"{{{', '.join(f'{json_text(name)}: {_json_node(node)}' for name, node in nodes.items())}}}"
 
 
 def read_nodes(text: str) -> dict[str, int | str]:
-    """Returns the nodes of a JSON object that `json_nodes` made."""
     nodes: dict[str, int | str] = json.loads(text)
     return nodes
 
 
 def node_order(node: int | str) -> tuple[int, str]:
-    """Returns where a node stands in the order of output lines: by its element's number, then its attribute."""
     element, _, attribute = str(node).partition("/")
     return int(element), attribute
 
 
 def node_orders(nodes: Mapping[str, int | str]) -> list[tuple[str, tuple[int, str]]]:
-    """Returns where the nodes of an output stand in the order of output lines."""
     return [(name, node_order(node)) for name, node in nodes.items()]
 
 
@@ -113,34 +98,32 @@ def _json_node(node: int | str) -> str:
 
 
 def output_order(output: Output) -> tuple[Any, ...]:
-    """Returns where an output stands among output lines: by t1, query, documents, nodes."""
+    """Sort key of an output line: t1, query, documents, nodes."""
     return output.t1, output.query, output.documents, node_orders(output.nodes)
 
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """An output document. If it shows the query's name, that is where `before` ends and `after` begins; otherwise
-    `before` is empty, and `after` is the document."""
+    """An output document, split where the query's name is inserted; without a name, `before` is empty."""
 
     before: str
     after: str
 
     def xml(self, name: str) -> str:
-        """Returns the output document of a query. Names of queries need no escapes in XML."""
+        """Returns a query's output document. Query names need no XML escapes."""
         return f"{self.before}{name}{self.after}" if self.before else self.after
 
     def __len__(self) -> int:
-        """Returns the number of characters without the query's name."""
         return len(self.before) + len(self.after)
 
 
 @dataclass(eq=False, slots=True)
 class Answer:
-    """An answer, which is not committed yet.
+    """An uncommitted answer.
 
-    `t0`, `t1`, `documents`, `streams` and, as JSON, `nodes` are those of its outputs. `choice` is the part of the
-    outputs' ids that they share. `form`, `width`, `appeared`, `first_qid`, `arrival` and the qids `withheld` say who
-    gets it, as in the table `answers`. `matches` are the numbers of the matches behind it.
+    `t0`, `t1`, `documents`, `streams` and `nodes` (JSON) are those of its outputs, and `choice` is the shared part of
+    their ids. `form`, `width`, `appeared`, `first_qid`, `arrival` and the qids `withheld` determine the recipients, as
+    in the table `answers`. `matches` are match numbers.
     """
 
     t0: int
@@ -160,13 +143,12 @@ class Answer:
 
     @property
     def order(self) -> tuple[object, ...]:
-        """Where it stands among those that end at the same time: by documents, nodes, and what else differs."""
         return self.t1, self.documents, node_orders(read_nodes(self.nodes)), self.choice, self.form
 
 
 @dataclass(slots=True)
 class BoundValue:
-    """The node that a SELECT variable is bound to, with derived-value functions to apply to it."""
+    """The node bound to a SELECT variable, with derived-value functions to apply."""
 
     record: Record
     node: Node
@@ -182,7 +164,6 @@ class BoundValue:
         return not self.node[1] and not self.functions
 
     def markup(self) -> str:
-        """Returns the element and its subtree as XML. It is serialized once."""
         record, number = self.record, self.node[0]
         if number == 0 and record.kind == "external" and not record.has_namespaces:
             return record.xml  # which was serialized in the same way
@@ -196,29 +177,23 @@ class BoundValue:
         return found
 
     def copy(self) -> etree._Element:
-        """Returns a copy of the element and its subtree, without the text that follows it."""
         copied = deepcopy(self.record.tree.elements[self.node[0]])
         copied.tail = None
         return copied
 
     def json_id(self) -> int | str:
-        """Returns the node's id as output lines have it."""
         element, place = self.node
         return f"{element}/@{self.record.tree.attribute(element, place)[0]}" if place else element
 
     def json(self) -> str:
-        """Returns the node's id as JSON."""
         return json_text(str(self.json_id())) if self.node[1] else str(self.node[0])
 
 
 def body(
     selection: Selection, t0: int, t1: int, values: Sequence[BoundValue], holes: Sequence[BoundValue | str]
 ) -> Body:
-    """Returns the output document.
-
-    `values` has those of the terms of a selection. `holes` has the values of an element constructor, in order of
-    appearance.
-    """
+    """Builds the output document. `values` are those of the selection's terms; `holes` those of an element constructor,
+    in order of appearance."""
     normal = selection.normal
     if normal.constructor is not None:
         root = _Constructor(normal, holes).build(normal.constructor)
@@ -233,11 +208,8 @@ def body(
 
 
 def _child(item: OutputChild, value: BoundValue, *, star: bool) -> str:
-    """Returns a child of a default output.
-
-    With `star`, it is the element itself, or a new element that holds an attribute under its name or a derived value
-    under its key.
-    """
+    """Returns a child of a default output. With `star`, the element itself, or a new element that holds an attribute
+    under its name or a derived value under its key."""
     if value.is_element():
         return f"{item.before}{value.markup()}{item.after}"
     name = item.name
@@ -291,7 +263,7 @@ def _append_text(element: etree._Element, text: str) -> None:
 
 
 RETURN = {"\r": "&#13;"}
-"""What XML's reading would make a line break."""
+"""XML parsers would normalize it to a line break."""
 
 
 def element(name: str, text: str) -> str:
@@ -299,18 +271,18 @@ def element(name: str, text: str) -> str:
 
 
 class PatternDocuments:
-    """Makes the documents of a pattern. Its attributes are those of `mmqjp.queries.compile.with_output_attributes`."""
+    """Builds a pattern's documents. Attributes as in `mmqjp.queries.compile.with_output_attributes`."""
 
     def __init__(self, pattern: Pattern | NearPattern) -> None:
         self._contents: Contents = contents(pattern)
         self.width = len(pattern.schema)
-        """How many attributes an output has as an event: these come first."""
+        """Number of attributes of an output as an event; these come first."""
         self._errors = -1
         if isinstance(pattern, NearPattern):
             self._errors = [name for name, _ in pattern.schema].index(ERRORS)
 
     def document(self, texts: Sequence[str | None], numbers: Sequence[int], parts: Parts) -> str:
-        """Returns the end of a document, from behind `t1` on, given its attributes as texts, and its parts."""
+        """Returns the end of a document, after `t1`."""
         if self._contents.items is None:
             children = "".join(self._events(json.loads(texts[self._contents.events] or "[]"), numbers, parts))
         else:
@@ -319,7 +291,6 @@ class PatternDocuments:
         return f"{errors}>{children}</match>" if children else f"{errors}/>"
 
     def _events(self, values: Sequence[Sequence[Any]], numbers: Sequence[int], parts: Parts) -> Iterator[str]:
-        """Yields an element for each event, with its attributes inside."""
         for (_, variable, number), row in zip(self.named(numbers, parts), values, strict=True):
             one = parts.origin(number)
             inside = "".join(
@@ -331,8 +302,7 @@ class PatternDocuments:
             yield f"<{variable.name} {times}>{inside}</{variable.name}>" if inside else f"<{variable.name} {times}/>"
 
     def named(self, numbers: Sequence[int], parts: Parts) -> Iterator[tuple[str, OutputVariable, int]]:
-        """Yields the events of a match, given its parts: of each what it is called, such as `v` or `v[1]`, its
-        variable, and its number. Variables come one after the other, or letters in the order of time."""
+        """Yields a match's events: name (`v` or `v[1]`), variable, number. Variables come in turn, letters by time."""
         counts: dict[str, int] = {}
         for place, number in enumerate(numbers):
             for member in parts.members(number):
@@ -344,8 +314,8 @@ class PatternDocuments:
                 yield f"{variable.name}[{count}]" if variable.several else variable.name, variable, member
 
     def roots(self, numbers: Sequence[int], parts: Parts) -> Iterator[tuple[str, EventOrigin]]:
-        """Yields the events of documents behind a match, with what their root nodes are called: as their event, or, if
-        that is a published one that has several behind it, `v.e1`, `v.e2`, and so on."""
+        """Yields the document events behind a match with their root nodes' names: the event's own, or `v.e1`, `v.e2`,
+        ... for a published event with several behind it."""
         for name, _, number in self.named(numbers, parts):
             behind = parts.documents(number)
             for place, origin in enumerate(behind, 1):

@@ -1,12 +1,7 @@
 """The pipeline from new documents to outputs: stage 1, stage 2 and expansion, repeated for the documents they publish.
-
-A step is a batch or a backfill. If a query exceeds its quota, the step is rolled back and run again with a cutoff for
-that query, so that nothing past the cutoff remains, nor anything that others derived from it.
-
-Runs batches. Everything in a batch is committed together; if it fails, the engine returns to its state before it.
-
-The components of an engine: opens each one on the contents of the store.
-"""
+A step is a batch or a backfill. If a query exceeds its quota, the step is rolled back and rerun with a cutoff for that
+query, so nothing past the cutoff, nor anything derived from it, remains. Each batch commits atomically; on failure the
+engine returns to its previous state."""
 
 from __future__ import annotations
 
@@ -70,11 +65,11 @@ if TYPE_CHECKING:
     from mmqjp.answers.spread import SpreadAnswers
 
 WitnessSource = Callable[[int], Witnesses]
-"""Returns the witnesses of documents that get consecutive docids, given the first one."""
+"""Returns the witnesses of documents with consecutive docids, given the first."""
 
 
 class Pipeline:
-    """Answers documents within a batch of the store and writes their matches. Returns the outputs to the caller."""
+    """Answers documents within a batch of the store and writes their matches; returns the outputs."""
 
     def __init__(
         self,
@@ -92,7 +87,6 @@ class Pipeline:
         event_output: EventOutput,
         spread: SpreadAnswers | None = None,
     ) -> None:
-        """`spread` answers large batches on executors, if there are any."""
         self._stage1, self._store, self._ledger, self._state = stage1, store, ledger, state
         self._registry, self._records, self._outbox, self.operators = registry, records, outbox, operators
         self._quota, self._telling, self._spread = quota, telling, spread
@@ -115,10 +109,10 @@ class Pipeline:
     ) -> StepResult:
         """Returns the answers that new documents complete, and the queries to pause.
 
-        This includes outputs over documents published on the way, and what is decided at the `greatest` times, by
-        stream. `found` returns the witnesses of the new documents if they were evaluated elsewhere. `begin_again` rolls
-        the batch back and begins a new one. `clock` is that of live streams. `lasts` says, at the end of a finite run,
-        whether its state does: then events that wait are released. If it does not, all absences are decided.
+        Includes outputs over documents published on the way, and decisions at the `greatest` times, by stream. `found`
+        returns witnesses evaluated elsewhere. `begin_again` rolls the batch back and begins a new one. `clock` is that
+        of live streams. `lasts` says, at the end of a finite run, whether its state persists: if so, buffered events
+        are released; if not, all absences are decided.
         """
         first, horizon = self._ledger.next_docid, self.patterns.horizon
         witnesses: Witnesses | None = None
@@ -169,8 +163,7 @@ class Pipeline:
         return accounts.members({answer.form for answer in answers}.union(others), self._ledger.batch)
 
     def _save(self, accounts: Accounts) -> None:
-        """Writes, within the batch, the state of operators and what queries have used of their quotas up to the last
-        arrival, also if what was decided needed no new document."""
+        """Writes operator state and quota usage up to the last arrival, even if decisions needed no new document."""
         self.operators.save()
         self.patterns.save()
         if self._ledger.next_arrival:
@@ -178,17 +171,15 @@ class Pipeline:
             self.ties.save(accounts.ties(), lambda id: tuple(self._registry.form(id) or ()))
 
     def late_for_patterns(self, now: int) -> pa.Table:
-        """Returns the dead letters of documents of the batch whose events came too late or are too many. Published
-        ones, which nobody sent, are among them."""
+        """Returns the dead letters of documents, including published ones, whose events came too late or are too
+        many."""
         late = [(self._records[one.docid], one.reason) for one in self.patterns.late()]
         return rows_table([(r.id, r.stream, r.t0, why, r.xml.encode(), now) for r, why in late], DEAD_LETTERS)
 
     def is_due(self, greatest: Mapping[str, int], clock: int | None = None) -> bool:
-        """Returns whether operators would decide anything at these greatest times without a new document."""
         return self.operators.is_due(greatest) or self.patterns.is_due(greatest, clock)
 
     def finish_batch(self, *, committed: bool) -> None:
-        """Ends the batch. If it was not committed, discards what the step wrote."""
         self.operators.finish_batch(committed=committed)
         self.patterns.finish_batch(committed=committed)
         if self._spread is not None:
@@ -210,11 +201,11 @@ class Pipeline:
         greatest: Callable[[], Mapping[str, int]],
         until: Mapping[str, int],
     ) -> StepResult:
-        """Returns the answers of new queries over the stored documents, and the queries to pause: those with `cutoffs`.
-        Of absences, those that are decided when streams have come to the times in `until`.
+        """Returns the new queries' answers over stored documents, and the queries to pause: those with `cutoffs`.
+        Absences are decided up to the times in `until`.
 
-        `fresh` filters published documents down to those that the store does not have. `greatest` returns the greatest
-        time of each external stream. Raises QuotaExceeded if other queries exceed their quotas.
+        `fresh` drops published documents that the store has; `greatest` returns external streams' greatest times.
+        Raises QuotaExceeded if other queries exceed their quotas.
         """
         if events := [query for query in subscriptions if query.is_events]:
             self.patterns.begin_backfill(*forms_to_backfill(events, self._registry), greatest())
@@ -259,14 +250,12 @@ class Pipeline:
         return StepResult(answers, self._members(accounts, answers), pauses)
 
     def _id_of(self, cutoff: Cutoff) -> str:
-        """Returns the id of the stored document at a cutoff."""
         docid = self._ledger.docid_of_arrival(cutoff.arrival)
         return "that is gone" if docid is None else self._records[docid].id
 
     # ------------------------------------------------------------ rounds
 
     def _enter(self, records: list[Record]) -> None:
-        """Numbers documents that enter together and makes them available."""
         ledger = self._ledger
         for record in records:
             record.number(ledger.next_docid, ledger.next_arrival)
@@ -277,7 +266,6 @@ class Pipeline:
             self._arrivals.add(record.docid, record.arrival)
 
     def _witnesses(self, records: list[Record], found: WitnessSource | None) -> Witnesses:
-        """Returns the witnesses of documents that have entered."""
         if found is None or not records:
             return self._stage1.evaluate((r.docid, r.stream, r.t0, r.t1, r.tree) for r in records)
         # The time of a feed's entry is final only now.
@@ -295,9 +283,9 @@ class Pipeline:
         greatest: Mapping[str, int] | None,
         fresh: Callable[[list[Record]], list[Record]] = list,
     ) -> list[Answer]:
-        """Returns what operators decide at these greatest times, which answers are told of those that were put off
-        until all else is found, and what follows from the documents that both publish, but for those that `fresh`
-        leaves out. Nothing is decided before what it is made of."""
+        """Returns the operators' decisions at these greatest times, deferred answers once all else is found, and
+        whatever follows from the documents both publish, except those that `fresh` drops. Nothing is decided before its
+        inputs."""
         answers: list[Answer] = []
         while True:
             documents: list[Record] = []
@@ -315,7 +303,6 @@ class Pipeline:
                 answers += self._rounds(reader, records, self._published(records))
 
     def _decided(self, found: Iterable[Expanded]) -> list[Answer]:
-        """Returns the answers that were not given before. Writes the matches behind them."""
         answers: list[Answer] = []
         rows: list[tuple[Match, Answer]] = []
         for item in found:
@@ -336,8 +323,8 @@ class Pipeline:
     def _first_round(
         self, reader: MatchReader, records: list[Record], witnesses: Witnesses, accounts: Accounts, cutoffs: Cutoffs
     ) -> tuple[list[Answer], Iterable[str]]:
-        """Returns the outputs that entered documents complete, as `_rounds` does, but for those that executors find;
-        and the forms that have outputs there."""
+        """Returns completed outputs as `_rounds` does, except those found by executors, and the forms with outputs
+        there."""
         if self._spread is None or not records:
             return self._rounds(reader, records, witnesses), ()
         matches = self._store.join(witnesses, records[0].docid, self._registry.scope)
@@ -348,7 +335,6 @@ class Pipeline:
         return answers, forms
 
     def _rounds(self, reader: MatchReader, records: list[Record], witnesses: Witnesses) -> list[Answer]:
-        """Returns the outputs that entered documents complete, and those of documents published on the way."""
         answers: list[Answer] = []
         while records:
             matches = self._store.join(witnesses, records[0].docid, self._registry.scope)
@@ -358,7 +344,6 @@ class Pipeline:
         return answers
 
     def _published(self, records: list[Record]) -> Witnesses:
-        """Enters documents that were published in this step. Returns their witnesses."""
         self._state.recall(records)
         self._enter(records)
         return self.patterns.step(self._witnesses(records, None))
@@ -366,8 +351,6 @@ class Pipeline:
 
 @dataclass(frozen=True, slots=True)
 class Components:
-    """The components of an engine, in the order in which data flows through them."""
-
     store: JoinEngine
     ledger: Ledger
     watermarks: Watermarks
@@ -387,7 +370,6 @@ class Components:
 def make_operators(
     store: JoinEngine, registry: Registry, records: Records, ledger: Ledger, watermarks: Watermarks, quota: Quota
 ) -> Operators:
-    """Creates the operators of the language: queries, inner joins, and absences of both."""
     queries, inner = QueryOperator(registry, records, quota), InnerJoinOperator(records)
     absences = AbsenceOperator(store, registry, records, ledger, watermarks, quota, queries, inner)
     return Operators({Subscription: queries, HiddenStream: inner}, absences)
@@ -407,11 +389,11 @@ def open_components(
     has_executors: bool,
     make_kernel: MakeKernel = Kernel,
 ) -> Components:
-    """Opens the components over a store and registers its queries. A store of an older format is migrated.
+    """Opens the components over a store and registers its queries; migrates older formats.
 
-    A document may have at most `max_document` bytes, and at most `max_nodes` elements and attributes; None means
-    unlimited. `has_executors` says whether the store is one on Spark. `make_kernel` makes what runs event queries.
-    Raises StoreError if the store cannot be read.
+    A document may have at most `max_document` bytes and `max_nodes` elements and attributes; None is unlimited.
+    `has_executors`: the store is on Spark. `make_kernel` creates the kernel of event queries. Raises StoreError if the
+    store cannot be read.
     """
     with gc_paused(lasting=True):
         stored_queries, compiler = StoredQueries(store), Compiler()
@@ -475,12 +457,8 @@ def _spread_answers(
 
 @dataclass(frozen=True, slots=True)
 class BatchResult:
-    """The result of one batch.
-
-    `outputs` are in the order of output lines. `dead_letters` are rows of that table. `documents` counts the documents
-    that were admitted and `duplicates` those that were already known. `paused` maps names of queries to the reason why
-    they were paused.
-    """
+    """Result of one batch: `outputs` in line order, rows of the table `dead_letters`, the number of admitted
+    `documents` and of known `duplicates`, and the reason for each `paused` query by name."""
 
     outputs: Outputs
     dead_letters: list[dict[str, Any]]
@@ -497,7 +475,7 @@ class Batches:
 
     @contextmanager
     def whole(self) -> Iterator[None]:
-        """Wraps a batch of the store, which is committed inside. If the block raises, restores every component."""
+        """Wraps a store's batch, committed inside. If the block raises, restores every component."""
         components = self._components
         before = components.ledger.next_ids()
         try:
@@ -510,7 +488,6 @@ class Batches:
         components.ledger.batch += 1
 
     def _roll_back(self, before: NextIds) -> None:
-        """Undoes the in-memory effects of a batch that was rolled back."""
         components = self._components
         for component in (components.stage1, components.state, components.pipeline):
             component.finish_batch(committed=False)
@@ -527,8 +504,8 @@ class Batches:
         *,
         lasts: bool | None = None,
     ) -> BatchResult:
-        """Processes documents and commits `metadata` with them. `evaluated` has their results of stage 1 if they were
-        evaluated elsewhere. At the end of a finite run, `lasts` says whether its state does."""
+        """Processes documents and commits `metadata` with them. `evaluated` has stage 1 results computed elsewhere.
+        `lasts` says, at the end of a finite run, whether its state persists."""
         components = self._components
         components.registry.flush()
         taken_at = components.now()
@@ -569,8 +546,8 @@ class Batches:
         )
 
     def pass_time(self) -> BatchResult | None:
-        """Advances idle streams to the clock. If this decides a query or lets join state be evicted, runs an empty
-        batch and returns its result; otherwise returns None."""
+        """Advances idle streams to the clock. Runs and returns an empty batch if that decides a query or lets join
+        state be evicted; None otherwise."""
         components = self._components
         timing, now = components.watermarks.timing, components.now()
         if timing.idle_after is None or not is_lateness_bounded(timing.lateness):
@@ -586,9 +563,9 @@ class Batches:
     def subscribe(
         self, script: Script, mode: SubscribeMode, metadata_for: MetadataFor, *, backfill: bool
     ) -> tuple[list[str], int, dict[str, str]]:
-        """Registers the queries of a script. Returns their names, the number of outputs of the backfill, and the
-        queries that it paused, by name, with the reason. `backfill` answers the new queries over stored documents
-        first. In live use, logs which of them wait without end."""
+        """Registers a script's queries. Returns their names, the backfill's number of outputs, and the paused queries'
+        reasons by name. `backfill` first answers the new queries over stored documents. In live use, logs queries that
+        wait without end."""
         if backfill:
             subscribed = self._subscribe_with_backfill(script, mode, metadata_for)
         else:
@@ -601,7 +578,7 @@ class Batches:
     def _subscribe_with_backfill(
         self, script: Script, mode: SubscribeMode, metadata_for: MetadataFor
     ) -> tuple[list[str], int, dict[str, str]]:
-        """Runs the backfill again, with cutoffs, until no query exceeds its quota."""
+        """Reruns the backfill with cutoffs until no query exceeds its quota."""
         components = self._components
         cutoffs: dict[int, Cutoff] = {}
         pauses: list[Pause] = []
@@ -640,7 +617,6 @@ class Batches:
             self._components.changes.save_pauses([pause.query.qid], pause.docid, pause.reason, pause.arrival)
 
     def _set_paused(self, pauses: Iterable[Pause]) -> dict[str, str]:
-        """Pauses queries whose pauses are committed. Returns their names and the reasons."""
         for pause in pauses:
             self._components.registry.deactivate(pause.query)
             pause.query.pause(pause.docid, pause.reason)
@@ -649,7 +625,6 @@ class Batches:
     # ------------------------------------------------------------ maintenance
 
     def commit_metadata(self, metadata: CommitMetadata) -> None:
-        """Commits metadata in a batch of its own."""
         with self.whole(), whole_batch(self._components.store):
             self._components.ledger.save_metadata(metadata)
 
@@ -687,6 +662,5 @@ class Batches:
             components.state.save_reach()
 
     def _drop_groups(self) -> None:
-        """Drops, within a batch, groups of edges that nothing refers to any more."""
         components = self._components
         components.stage1.keep_groups(components.store.drop_groups(components.registry.catalog.edges()))

@@ -1,13 +1,7 @@
-"""Reads matches, some at a time: expands them to answers, numbers those that have any, and keeps their rows.
-
-The stored counts of ties: for each form, by whom they count for. They are committed with the batches.
-
-Ties: pairs of documents that FOLLOWED BY leaves out only because one ends just when the other begins.
-
-The operator of queries: evaluates a match once for all members of a form, and charges them together.
-
-The operator of inner joins: makes the tuples of hidden streams, and charges the queries that read them.
-"""
+"""Operators of queries and inner joins, and the reader that feeds them matches in chunks. A match is evaluated once for
+all members of a form, which are charged together; inner joins build the tuples of hidden streams and charge the queries
+that read them. Also counts ties: pairs of documents that FOLLOWED BY excludes only because one ends just as the other
+begins. Counts are persisted by form with each batch."""
 
 from __future__ import annotations
 
@@ -58,23 +52,18 @@ from mmqjp.tables.ledger import Ledger
 from xscl.algebra.joins import Term
 
 MATCH_CHUNK = 2_000
-"""The number of matches expanded at a time. Their documents are in memory together."""
+"""Matches expanded at a time; their documents are in memory together."""
 
 
 class MatchLog(Protocol):
-    """Where the rows of matches with answers go."""
-
     @property
-    def next_match(self) -> int:
-        """The number of the next match."""
+    def next_match(self) -> int: ...
 
     def save_matches(self, rows: pa.Table) -> None:
-        """Keeps rows of the table `match_rows`, which are numbered from `next_match` on."""
+        """Appends rows of `match_rows`, numbered from `next_match`."""
 
 
 class MatchReader:
-    """Reads the matches of one step."""
-
     def __init__(
         self,
         expansion: Expansion,
@@ -83,19 +72,18 @@ class MatchReader:
         template_of: Callable[[int], int],
         log: MatchLog,
     ) -> None:
-        """`arrivals` has the documents of the step, and `template_of` returns the template of a row of R_T."""
+        """`arrivals` has the step's documents; `template_of` maps rows of R_T to templates."""
         self._expansion, self._records, self._arrivals = expansion, records, arrivals
         self._template_of, self._log = template_of, log
 
     def read(self, matches: Matches, answers: list[Answer]) -> list[Record]:
-        """Expands matches: appends to `answers`, keeps the matches, returns the published documents."""
+        """Expands matches: appends to `answers`, logs the matches, returns the published documents."""
         published: list[Record] = []
         for chunk in matches.to_batches(max_chunksize=MATCH_CHUNK):
             published += self.read_chunk(chunk, answers)
         return published
 
     def read_chunk(self, chunk: pa.RecordBatch, answers: list[Answer]) -> list[Record]:
-        """Does the same for at most MATCH_CHUNK matches."""
         closed = self._expansion.closed(chunk["qid"].unique().to_pylist())
         open_ones = self._arrivals.before(chunk, closed) if closed else chunk
         if not open_ones.num_rows:
@@ -104,7 +92,6 @@ class MatchReader:
         return self._read_open(open_ones, answers) if open_ones.num_rows else []
 
     def _without_spent(self, chunk: pa.RecordBatch) -> pa.RecordBatch:
-        """Leaves out the pairs with equal times that nobody looks at any more."""
         qids = chunk["qid"].to_numpy()
         bounds = {
             row: looking for row in np.unique(qids).tolist() if (looking := self._expansion.looking(row)) is not None
@@ -155,16 +142,16 @@ class MatchReader:
 
 
 PREFIX = "ties "
-"""What the keys of the settings begin with that hold the counts. The id of a form follows."""
+"""Key prefix of the settings with counts, before the form's id."""
 
 KEYS_KEPT = 8
-"""Counts by more keys than this are looked through for those that count for nobody."""
+"""Above this many keys, counts that apply to no query are dropped."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Ties:
-    """The ties of a form: `pairs` by key, and `less` of them by qid and `begun` of the query. So many were `looked`
-    at. With `left_out`, there were more."""
+    """A form's ties: `pairs` by key, minus `less` by qid and the query's `begun`. `looked` is the number examined;
+    `left_out`: there were more."""
 
     pairs: Counter[ChargeKey] = field(default_factory=Counter)
     less: Counter[tuple[int, int]] = field(default_factory=Counter)
@@ -186,7 +173,7 @@ class _Ties:
         return json.dumps([pairs, less, self.looked, self.left_out])
 
     def only_for(self, queries: Collection[Subscription]) -> _Ties:
-        """Returns the ties without keys that count for none of the queries."""
+        """Drops the keys that apply to none of the queries."""
         since, begun = min(query.since for query in queries), min(query.begun for query in queries)
         known = {(query.qid, query.begun) for query in queries}
         pairs = {key: count for key, count in self.pairs.items() if key.since >= since and key.begun >= begun}
@@ -194,7 +181,7 @@ class _Ties:
         return replace(self, pairs=Counter(pairs), less=Counter(less))
 
     def of(self, query: Subscription) -> int:
-        """Returns how many count for a query: those since it was registered, or was resumed last."""
+        """Counts a query's ties since it was registered or last resumed."""
         found = sum(
             count
             for (width, since, first_qid, begun), count in self.pairs.items()
@@ -204,13 +191,11 @@ class _Ties:
 
 
 class StoredTies:
-    """The counts of a store. The caller begins and commits batches."""
-
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._known: dict[str, _Ties] | None = None
         self._here: dict[str, _Ties] = {}
-        """What was counted since the store was opened."""
+        """Counts since the store was opened."""
         self._saved: dict[str, _Ties] = {}
         self._gone: set[str] = set()
         self._found: Mapping[str, TieCounts] = {}
@@ -221,12 +206,10 @@ class StoredTies:
         return self._known
 
     def looked(self) -> dict[str, int]:
-        """Returns how many pairs were looked at, by whom they were looked at for."""
         return {form: ties.looked for form, ties in self._all().items()}
 
     def save(self, found: Mapping[str, TieCounts], queries_of: Callable[[str], Collection[Subscription]]) -> None:
-        """Writes, within the batch, the counts of forms with those of a step. `queries_of` returns the queries of a
-        form. Counts of forms without queries are emptied."""
+        """Merges a step's counts into those stored, within the batch. Counts of forms without queries are emptied."""
         self._found = found
         if found:
             known = self._all()
@@ -240,7 +223,6 @@ class StoredTies:
             self._ledger.save_settings({PREFIX + form: text for form, text in texts.items()})
 
     def committed(self) -> None:
-        """Adopts what `save` wrote: the batch was committed."""
         if self._found:
             self._all().update(self._saved)
             for form in self._gone:
@@ -251,12 +233,10 @@ class StoredTies:
             self._saved, self._found, self._gone = {}, {}, set()
 
     def rolled_back(self) -> None:
-        """Discards what `save` wrote: the batch was rolled back."""
         self._saved, self._found, self._gone = {}, {}, set()
 
     def of(self, queries: Iterable[Subscription], *, here: bool) -> dict[str, int]:
-        """Returns how many pairs of documents with equal times each name has, the most first; only those that have
-        some. With `here`, counts those since the store was opened."""
+        """Returns the nonzero ties by query name, most first. With `here`, only since the store was opened."""
         found: Counter[str] = Counter()
         if known := self._here if here else self._all():
             for query in queries:
@@ -266,26 +246,22 @@ class StoredTies:
         return dict(found.most_common())
 
     def at_least(self, queries: Iterable[Subscription], *, here: bool) -> set[str]:
-        """Returns the names whose pairs may be more than `of` says: some were not looked at."""
         known = self._here if here else self._all()
         return {query.name for query in queries if (ties := known.get(query.form_id)) is not None and ties.left_out}
 
 
 MOST_TIES = 1_000_000
-"""A step looks at no more pairs than this, because it remembers them."""
+"""Maximum number of pairs per step, which remembers them."""
 
 
 def is_tie(left: Record, right: Record) -> bool:
-    """Returns whether one document ends just when the other begins, and they are made of different documents."""
+    """Whether one document ends exactly when the other begins, and they share no source document."""
     return left.t1 == right.t0 and not set(left.sources) & set(right.sources)
 
 
 def count_ties(part: RowPart, context: StepContext, match: Match, inputs: Inputs, quota: Quota) -> None:
-    """Counts the documents of a match for the forms of a part of a row of R_T that would get it but for the times.
-
-    A pair is counted once for a form, whatever rows and nodes match in it, and in whichever order. To look at it may
-    take as many steps as `looking` says, and costs the queries nothing.
-    """
+    """Counts a match's documents for the forms of a part that would get it but for the times. A pair counts once for a
+    form, whatever its rows, nodes and order. Takes at most the steps of `looking`, and costs the queries nothing."""
     if part.op != "FOLLOWED BY" or not is_tie(*inputs):
         return
     arrival, looking = inputs.arrival, looking_at(part, context)
@@ -316,14 +292,12 @@ def count_ties(part: RowPart, context: StepContext, match: Match, inputs: Inputs
 
 
 def looking_at(part: RowPart, context: StepContext) -> EqualTimeBudget:
-    """Returns what bounds how many pairs are looked at for a part of a row."""
     accounts = context.accounts
     account = accounts.of_literals(part) if isinstance(part, LiteralGroup) else accounts.of(part.form_of_queries)
     return account.looking
 
 
 def _matching(part: RowPart, context: StepContext, match: Match, inputs: Inputs, steps: Steps) -> Iterator[Form]:
-    """Yields the forms that have a joint binding in a match, some of them perhaps more than once."""
     if isinstance(part, LiteralGroup):
         for binding in context.bindings.of(part, inputs, match.nodes, steps):
             for group in part.groups_for(context.bindings.text(part.operand, binding, steps)):
@@ -333,8 +307,8 @@ def _matching(part: RowPart, context: StepContext, match: Match, inputs: Inputs,
 
 
 def left_out_for_equal_times(query: Subscription, documents: Sequence[Record], quota: Quota) -> bool:
-    """Returns whether two stored documents, of the streams that the sides of a query read, satisfy it but for their
-    equal times: whether FOLLOWED BY leaves them out because of these alone. Of a chain, the left one is a tuple."""
+    """Whether FOLLOWED BY excludes two stored documents, of the streams that the query's sides read, only for their
+    equal times. The left one of a chain is a tuple."""
     left, right = documents
     normal, distance = query.normal, right.t1 - left.t0
     if normal.op != "FOLLOWED BY" or not is_tie(left, right) or distance > query.width:
@@ -350,22 +324,20 @@ def left_out_for_equal_times(query: Subscription, documents: Sequence[Record], q
 
 
 class QueryOperator(StatelessOperator):
-    """Queries: each distinct choice of documents and SELECT nodes is one answer to the members of a form. Each of them
-    PUBLISHes it to its readers."""
+    """Each distinct choice of documents and SELECT nodes is one answer to a form's members; each PUBLISHes it to its
+    readers."""
 
     def __init__(self, registry: KnownQueries, records: StoredRecords, quota: Quota) -> None:
         self._registry, self._records, self._quota = registry, records, quota
 
     def cutoff(self, part: RowPart, context: StepContext) -> int:
-        """Returns the arrival at which the last member exceeded its quota."""
         return _account(part, context).cutoff
 
     def looking(self, part: RowPart, context: StepContext) -> EqualTimeBudget | None:
-        """Returns what bounds the counting of pairs with equal times."""
         return looking_at(part, context)
 
     def on_match(self, part: RowPart, context: StepContext, match: Match, inputs: Inputs) -> Sequence[Expanded]:
-        """Returns the answers of the forms of a part, each once for a row of R_T."""
+        """Returns the answers of a part's forms, each once per row of R_T."""
         if not is_in_order(part, inputs):
             count_ties(part, context, match, inputs, self._quota)
             return ()
@@ -406,7 +378,7 @@ class QueryOperator(StatelessOperator):
         inputs: Inputs,
         alone: Sequence[Alone],
     ) -> list[Expanded]:
-        """Returns the answers that joint bindings without a partner give a form. It was charged for them before."""
+        """Returns a form's answers from joint bindings without a partner, which are already charged."""
         form = group.form_of_queries
         seen: dict[tuple[object, ...], int] = {}
         for one in alone:
@@ -424,8 +396,6 @@ class QueryOperator(StatelessOperator):
         return [item._replace(match=match) for item in found]
 
     def _is_free(self, group: TargetGroup, direct: DirectSelection) -> bool:
-        """Returns whether nothing but charges stands in the way of the answers of a group: no reader waits for them,
-        no mirror has to be looked for, and a match may take its steps."""
         mirror = group.form_of_queries.mirror
         if direct.steps > self._quota.most_work or not (mirror is None or mirror.always):
             return False
@@ -441,7 +411,6 @@ class QueryOperator(StatelessOperator):
         match: Match,
         inputs: Inputs,
     ) -> Sequence[Expanded]:
-        """Returns the only answer that there can be, from the joined nodes."""
         values = [_direct_value(term, inputs, match.nodes) for term in direct.terms]
         holes = [hole if isinstance(hole, str) else _direct_value(hole, inputs, match.nodes) for hole in direct.holes]
         item = self._expanded(form, context, match.row, inputs, values, holes, share)
@@ -454,8 +423,8 @@ class QueryOperator(StatelessOperator):
     def _answer_literals(
         self, group: LiteralGroup, context: StepContext, match: Match, inputs: Inputs, steps: Steps
     ) -> list[_Answering]:
-        """Returns what the forms get whose literals are in the text of a joint binding. `steps` are those that all of
-        the group take."""
+        """Returns results for the forms whose literals occur in a joint binding's text. `steps` is shared by the
+        group."""
         found: dict[TargetGroup, _Answering | None] = {}
         with suppress(OutOfSteps):
             steps.take()
@@ -471,8 +440,7 @@ class QueryOperator(StatelessOperator):
         return [answering for _, answering in ordered if answering is not None]
 
     def _begun(self, form: Form, context: StepContext, inputs: Inputs, steps: Steps) -> _Answering | None:
-        """Returns what a form gets for a match so far: nothing. None if none of its members gets the match, or if the
-        mirror of the match tells them. To find that takes `steps`."""
+        """Returns a form's empty result; None if no member gets the match or its mirror covers it. Takes `steps`."""
         account = context.accounts.of(form)
         share = account.share(_width(inputs), inputs, context.accounts.first_qid)
         if share is None or context.mirrors.tell(form.mirror, inputs, steps):
@@ -480,7 +448,6 @@ class QueryOperator(StatelessOperator):
         return _Answering(form, account, share, Steps(self._quota.most_work))
 
     def _values(self, form: Form, binding: JointBinding) -> tuple[list[BoundValue], list[BoundValue | str]]:
-        """Returns the values of the terms that a form SELECTs, and of the holes in its constructor."""
         selection, records = form.selection, self._records
         holes = selection.normal.holes
         return (
@@ -496,8 +463,8 @@ class QueryOperator(StatelessOperator):
         inputs: Inputs,
         binding: JointBinding,
     ) -> bool:
-        """Adds what a joint binding gives a form. Returns whether it may get more. Raises OutOfSteps if it is too much
-        for any member."""
+        """Adds a joint binding's answer. Returns whether more may follow. Raises OutOfSteps if it exceeds every
+        member's quota."""
         if answering.new > self._quota.most_outputs or answering.steps.left < 0:
             return False
         values, holes = self._values(answering.form, binding)
@@ -520,7 +487,6 @@ class QueryOperator(StatelessOperator):
         values: Sequence[BoundValue],
         binding: JointBinding,
     ) -> None:
-        """Notes what a joint binding says of that which is told once."""
         form = answering.form
         assert form.once is not None, "other answers are not put off"
         emitted = context.emitted[_choice(form, inputs, values)]
@@ -532,7 +498,6 @@ class QueryOperator(StatelessOperator):
         one.keys.add(once_key([context.bindings.text(key, binding, answering.steps) for key in form.once.keys]))
 
     def _published(self, answering: _Answering, context: StepContext, inputs: Inputs) -> list[Expanded]:
-        """Returns what a form got for a match, with documents for the readers of the members that it has."""
         found = answering.found
         if not found or answering.form.once is not None:
             return found
@@ -558,7 +523,6 @@ class QueryOperator(StatelessOperator):
         holes: list[BoundValue | str],
         share: Share,
     ) -> Expanded | None:
-        """Returns the answer that a joint binding gives, unless this row of R_T gave it before."""
         key = _choice(form, inputs, values)
         if (emitted := context.emitted.get(key)) is not None:
             answer, rows = emitted
@@ -588,12 +552,12 @@ class QueryOperator(StatelessOperator):
 
 
 NOBODY = -1
-"""A document that all see after it who see any."""
+"""A docid before all others."""
 
 
 class Alone(NamedTuple):
-    """A joint binding that has no partner, but for those that see everything after the document `partner_after`, or an
-    earlier one: for nobody if it is less than NOBODY."""
+    """A joint binding that is alone except for recipients that see everything after document `partner_after` or an
+    earlier one; if that is less than NOBODY, it is alone for all."""
 
     binding: JointBinding
     partner_after: int
@@ -601,7 +565,7 @@ class Alone(NamedTuple):
 
 @dataclass(slots=True)
 class _Answering:
-    """What a match gives a form: `new` counts the answers in `found` that are no duplicates."""
+    """A form's results for a match; `new` counts those in `found` that are not duplicates."""
 
     form: Form
     account: SharedAccount
@@ -612,7 +576,6 @@ class _Answering:
 
 
 def _choice(form: Form, inputs: Inputs, values: Sequence[BoundValue]) -> tuple[object, ...]:
-    """Returns what distinguishes an answer from all others of a step."""
     return form, inputs.parts, tuple([(value.record.docid, value.node) for value in values])
 
 
@@ -629,24 +592,22 @@ def _account(part: RowPart, context: StepContext) -> SharedAccount:
 
 
 def _width(inputs: Inputs) -> int:
-    """Returns the window that a match needs: -1 for a filter, which has none."""
     return inputs.t1 - inputs.t0 if len(inputs) > 1 else -1
 
 
 class InnerJoinOperator(StatelessOperator):
-    """Inner joins: each distinct tuple of their variables is a document of their hidden stream."""
+    """Each distinct tuple of an inner join's variables is a document of its hidden stream."""
 
     def __init__(self, records: Records) -> None:
         self._records = records
 
     def cutoff(self, part: RowPart, context: StepContext) -> int:
-        """Returns the arrival at which the last reader of the stream exceeded its quota."""
         stream = part.first.owner
         assert isinstance(stream, HiddenStream), "each operator gets its kind of plan node"
         return max((min(one.cutoff, one.account.cutoff) for one in context.accounts.readers(stream)), default=NEVER)
 
     def on_match(self, part: RowPart, context: StepContext, match: Match, inputs: Inputs) -> Sequence[Expanded]:
-        """Returns the tuples that were not emitted before, up to where all readers have exceeded their quota."""
+        """Returns the tuples not emitted before, until every reader is over its quota."""
         target, stream = part.first, part.first.owner
         assert isinstance(stream, HiddenStream), "each operator gets its kind of plan node"
         in_window = len(inputs) == 1 or inputs.t1 - inputs.t0 <= target.window
@@ -678,14 +639,14 @@ class InnerJoinOperator(StatelessOperator):
     def tuple_of(
         self, stream: HiddenStream, context: StepContext, inputs: Inputs, binding: JointBinding, steps: Steps
     ) -> list[Record]:
-        """Returns the tuple of a joint binding that has no partner, unless it was there before."""
+        """Returns the tuple of a joint binding without a partner, unless it existed before."""
         _, document = self._tuple(stream, context, inputs, binding, steps)
         return [] if document is None else [document]
 
     def _tuple(
         self, stream: HiddenStream, context: StepContext, inputs: Inputs, binding: JointBinding, steps: Steps
     ) -> tuple[bool, Record | None]:
-        """Returns whether a tuple is new in this step, and its document, unless there is one from before."""
+        """Returns whether a tuple is new in this step, and its document unless one exists from before."""
         values = [value_of(self._records, binding, Term(var)) for var in stream.hidden.variables]
         bound = tuple((value.record.docid, value.node) for value in values)
         key = stream.stream, inputs.parts, bound

@@ -1,21 +1,8 @@
-"""Quotas: how much one query may produce and how much work it may cause.
-
-Usage is counted per *arrival*, so the result does not depend on how documents are batched. An arrival is an external
-document, numbered in order of admission. An output, or a tuple of a hidden stream, counts towards the latest arrival
-behind it. The first arrival at which a query would exceed its quota is its *cutoff*: the query gets nothing for that
-arrival or any later one, as if documents came one at a time.
-
-How much is looked at to count pairs of documents with equal times: bounds that no order or batch changes.
-
-Maps documents to the latest arrival behind them, a column at a time.
-
-Charges as columns: works out which members of a form have exceeded their quota, and at which arrival.
-
-Accounts of queries that are charged together: what they use of their quotas in a step, counted once for all.
-
-A match or an answer counts for the members with a wide enough window that see its documents. So what one member has
-used is a sum over charges, which is worked out only when the sum over all charges exceeds the quota.
-"""
+"""Quotas bound the outputs of a query and the work it causes. Usage is counted per *arrival*, an external document
+numbered by admission, so results do not depend on batching; an output or hidden tuple counts towards the latest arrival
+behind it. The first arrival at which a query would exceed its quota is its *cutoff*: it gets nothing from there on.
+Members of a form are charged together by columns, and single members are computed only when the sum of all charges
+exceeds the quota."""
 
 from __future__ import annotations
 
@@ -36,32 +23,31 @@ from mmqjp.documents.record import Inputs
 from mmqjp.queries.model import Audience, Members, Subscription
 
 BLOCK = 10_000
-"""The number of consecutive arrivals in a block. `Quota.outputs` and the work of a block are counted per block."""
+"""Consecutive arrivals per block; `Quota.outputs` and block work are counted per block."""
 
 MAX_MATCHES, MAX_OUTPUTS, MAX_WORK, MAX_PARTIAL = 100_000, 1_000_000, 10_000_000, 1_000_000
-"""The values of `DEFAULT_QUOTA`."""
+"""Values of `DEFAULT_QUOTA`."""
 
 BLOCK_WORK_FACTOR = 10
-"""A block may use this many times the work allowed for one arrival."""
+"""A block may use this many times the work of one arrival."""
 
 XML_CHARACTERS_PER_STEP = 16
 """An output costs one step per this many characters of XML."""
 
 NEVER = 1 << 62
-"""An arrival after all others. Also stands for an unlimited bound."""
+"""An arrival after all others; also an unlimited bound."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """The quota of each query. None means unlimited.
+    """The quota of each query; None is unlimited.
 
-    `matches` bounds the outputs of the query for one arrival, and the tuples for one arrival of each hidden stream that
-    it reads. `outputs` bounds the same for BLOCK arrivals. `work` bounds the steps for one arrival: a match, a joint
-    binding that is tried, a node that is visited, and CHARACTERS_PER_STEP characters of an output, without the query's
-    name, each cost one step.
+    `matches` bounds the outputs per arrival, and the tuples per arrival of each hidden stream that the query reads;
+    `outputs` bounds the same per BLOCK arrivals. `work` bounds the steps per arrival: a match, a tried joint binding, a
+    visited node, and XML_CHARACTERS_PER_STEP characters of an output (without the query's name) cost one step each.
 
-    Of event queries, `matches` bounds the outputs, and what each NEXT and FOLD finds, at one time, and `partial` what
-    waits for each NEXT, FOLD and AGGREGATE after that.
+    For event queries, `matches` bounds the outputs, and the results of each NEXT and FOLD, at one time; `partial`
+    bounds what then waits for each NEXT, FOLD and AGGREGATE.
     """
 
     matches: int | None
@@ -71,31 +57,26 @@ class Quota:
 
     @property
     def most_outputs(self) -> int:
-        """The outputs allowed for one arrival, or NEVER."""
         return _bound(self.matches)
 
     @property
     def most_outputs_of_block(self) -> int:
-        """The outputs allowed for a block, or NEVER."""
         return _bound(self.outputs)
 
     @property
     def most_work(self) -> int:
-        """The steps allowed for one arrival, or NEVER."""
         return _bound(self.work)
 
     @property
     def most_work_of_block(self) -> int:
-        """The steps allowed for a block, or NEVER."""
         return NEVER if self.work is None else BLOCK_WORK_FACTOR * self.work
 
 
 DEFAULT_QUOTA = Quota(MAX_MATCHES, MAX_OUTPUTS, MAX_WORK)
-"""The quota if the caller gives none."""
 
 
 class QuotaBound(Enum):
-    """A bound of a quota: outputs for one arrival and for a block, steps for one arrival and for a block."""
+    """A quota's bounds: outputs per arrival and per block, steps per arrival and per block."""
 
     MATCHES = "matches"
     OUTPUTS = "outputs"
@@ -103,8 +84,8 @@ class QuotaBound(Enum):
     WORK_OF_BLOCK = "work of a block"
 
     def reason(self, quota: Quota, document: str, *, hidden: bool) -> str:
-        """Returns the reason to show to users if it is exceeded. `document` is the id of the document that arrived;
-        `hidden` says that tuples of a hidden stream were counted."""
+        """Returns the reason shown to users. `document` is the arriving document's id; `hidden`: tuples of a hidden
+        stream were counted."""
         matches = "matches of an inner join" if hidden else "matches"
         match self:
             case QuotaBound.MATCHES:
@@ -119,21 +100,20 @@ class QuotaBound(Enum):
 
 
 def block_size() -> int:
-    """Returns BLOCK. Tests make it small."""
+    """Returns BLOCK; tests shrink it."""
     return BLOCK
 
 
 def arrival_block(arrival: int) -> int:
-    """Returns the number of the block of an arrival."""
     return arrival // BLOCK
 
 
 class OutOfSteps(Exception):
-    """All allowed steps were taken. Never leaves `mmqjp.answers`."""
+    """No steps left. Never leaves `mmqjp.answers`."""
 
 
 class Steps:
-    """Counts down the steps that remain. Raises OutOfSteps when there are none left."""
+    """Step budget. Raises OutOfSteps when exhausted."""
 
     __slots__ = ("left",)
 
@@ -147,7 +127,7 @@ class Steps:
 
 
 class QuotaMeter:
-    """Counts one quantity: at most `per_arrival` per arrival, and at most `per_block` per block."""
+    """Meters one quantity against bounds per arrival and per block."""
 
     __slots__ = ("_latest", "_per_arrival", "_per_block", "counts", "totals")
 
@@ -158,8 +138,7 @@ class QuotaMeter:
         self._latest: dict[int, list[int]] = {}
 
     def add(self, arrival: int, amount: int, cutoff: int) -> tuple[int, bool]:
-        """Adds an amount to an arrival. Returns the new cutoff, given the current one, and whether the bound of the
-        block, rather than that of the arrival, moved it."""
+        """Adds an amount. Returns the new cutoff, and whether the block's bound, not the arrival's, moved it."""
         block = arrival // BLOCK
         count = self.counts.get(arrival)
         if count is None:
@@ -175,14 +154,11 @@ class QuotaMeter:
         return cutoff, False
 
     def left(self, arrival: int) -> int:
-        """Returns how much more the arrival may use."""
         return self._per_arrival - self.counts.get(arrival, 0)
 
     def _block_cutoff(self, block: int, cutoff: int) -> int:
-        """Returns the first arrival at which the block exceeds its bound, or `cutoff` if it does not.
-
-        Later counts can only move the cutoff to an earlier arrival.
-        """
+        """Returns the first arrival at which the block exceeds its bound, or `cutoff`. Later counts can only move it
+        earlier."""
         if block not in self._latest:
             self._latest[block] = [-arrival for arrival in self.counts if arrival // BLOCK == block]
             heapify(self._latest[block])
@@ -196,22 +172,17 @@ class QuotaMeter:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a query used in one block."""
-
     outputs: int = 0
     work: int = 0
 
 
 class Account:
-    """What readers of a hidden stream that see the same documents use of their quotas in a step.
-
-    `cutoff` is the arrival from which on they get nothing, and `bound` what they exceeded there.
-    """
+    """Quota usage in a step by readers of a hidden stream that see the same documents. From `cutoff` on they get
+    nothing; `bound` is what they exceeded."""
 
     __slots__ = ("bound", "cutoff", "outputs", "work")
 
     def __init__(self, quota: Quota, block: int, before: Usage) -> None:
-        """`before` is what was already used of the block."""
         self.outputs = QuotaMeter(quota.most_outputs, quota.most_outputs_of_block)
         self.work = QuotaMeter(quota.most_work, quota.most_work_of_block)
         self.outputs.totals[block], self.work.totals[block] = before.outputs, before.work
@@ -219,24 +190,21 @@ class Account:
         self.bound = QuotaBound.MATCHES
 
     def steps(self, arrival: int) -> int:
-        """Returns how many more steps the arrival may take."""
         return self.work.left(arrival)
 
     def take_outputs(self, arrival: int, number: int) -> bool:
-        """Counts outputs. Returns whether they are within the quota."""
         cutoff, in_all = self.outputs.add(arrival, number, self.cutoff)
         if cutoff < self.cutoff:
             self.cutoff, self.bound = cutoff, (QuotaBound.OUTPUTS if in_all else QuotaBound.MATCHES)
         return arrival < cutoff
 
     def take_steps(self, arrival: int, number: int) -> None:
-        """Counts steps that were taken. The last one may exceed the quota."""
+        """Counts steps already taken; the last may exceed the quota."""
         cutoff, in_all = self.work.add(arrival, number, self.cutoff)
         if cutoff < self.cutoff:
             self.cutoff, self.bound = cutoff, (QuotaBound.WORK_OF_BLOCK if in_all else QuotaBound.WORK)
 
     def spent(self, block: int) -> Usage:
-        """Returns what was used of a block."""
         return Usage(self.outputs.totals.get(block, 0), self.work.totals.get(block, 0))
 
 
@@ -245,37 +213,36 @@ def _bound(bound: int | None) -> int:
 
 
 MOST_PAIRS = 100
-"""The pairs with equal times that are looked at for a form and an arriving document. If it has more, none count."""
+"""Maximum number of equal-time pairs examined per form and arriving document. Beyond that, none count."""
 MOST_STEPS = 10_000
-"""The steps that this may take. If it takes more, none of the pairs of the document count."""
+"""Maximum number of steps for that. Beyond that, none of the document's pairs count."""
 MOST_OF_FORM = 10_000
-"""When as many were looked at for a form, those of later documents are not. A document with too many counts as
-MOST_PAIRS."""
+"""Maximum number of pairs per form; later documents are skipped. A document with too many counts as MOST_PAIRS."""
 
 
 class EqualTimeBudget:
-    """What was looked at in a step for a form, by arrival. `before` were looked at before it."""
+    """Pairs examined for a form in a step, by arrival, after `before` in earlier steps. Independent of order and
+    batching."""
 
     def __init__(self, before: int) -> None:
         self._total = self._before = before
         self._looked: dict[int, list[int]] = {}
         self._latest: list[int] = []
         self.cutoff = -1 if before >= MOST_OF_FORM else NEVER
-        """The arrival from which on nothing is looked at."""
+        """Arrival from which nothing is examined."""
         self.full: set[int] = set()
-        """The arrivals with too many pairs or steps."""
+        """Arrivals with too many pairs or steps."""
         self.left_out = False
-        """Whether there was anything to look at that was not."""
+        """Whether some pair was skipped."""
 
     def may(self, arrival: int) -> bool:
-        """Returns whether a pair of an arrival may be looked at."""
         if arrival < self.cutoff and arrival not in self.full:
             return True
         self.left_out = True
         return False
 
     def add(self, arrival: int, pairs: int, steps: int) -> None:
-        """Counts what was looked at. Later counts can only move the cutoff to an earlier arrival."""
+        """Counts examined pairs. Later counts can only move the cutoff earlier."""
         if arrival >= self.cutoff:
             self.left_out = True
             return
@@ -299,42 +266,37 @@ class EqualTimeBudget:
         return MOST_PAIRS if arrival in self.full else self._looked[arrival][0]
 
     def merge(self, other: EqualTimeBudget) -> None:
-        """Counts what was looked at elsewhere in the step."""
         for arrival, (pairs, steps) in other._looked.items():
             self.add(arrival, pairs, steps)
         self.left_out |= other.left_out
 
     def counts(self, arrival: int) -> bool:
-        """Returns whether the pairs of an arrival count, when all was looked at."""
+        """Whether an arrival's pairs count; call once all are examined."""
         return arrival < self.cutoff and arrival not in self.full
 
     @property
     def in_step(self) -> int:
-        """What was looked at for the form in this step."""
         return self._total - self._before
 
     @property
     def is_used(self) -> bool:
-        """Whether there was anything to look at in this step."""
         return bool(self._looked) or self.left_out
 
     @property
     def is_limited(self) -> bool:
-        """Whether there is an arrival of which nothing more is looked at."""
         return self.cutoff < NEVER or bool(self.full)
 
     def spent(self, arrivals: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Returns for which arrivals nothing more is looked at."""
         found: NDArray[np.bool_] = arrivals >= self.cutoff
         return found | np.isin(arrivals, list(self.full)) if self.full else found
 
 
 LoadArrivals = Callable[[], pa.Table]
-"""Returns a table of `docid`, in ascending order, and `arrival`."""
+"""Returns a table of `docid`, ascending, and `arrival`."""
 
 
 class Arrivals:
-    """The arrivals of documents by docid. Docids are added in ascending order; `load` is called on first use."""
+    """Arrivals by docid. Docids are added in ascending order; `load` is called on first use."""
 
     def __init__(self, load: LoadArrivals | None = None) -> None:
         self._load = load
@@ -343,24 +305,20 @@ class Arrivals:
         self._known: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
 
     def add(self, docid: int, arrival: int) -> None:
-        """Adds a document."""
         self._docids.append(docid)
         self._arrivals.append(arrival)
         self._known = None
 
     def before(self, chunk: pa.RecordBatch, closed: Mapping[int, int]) -> pa.RecordBatch:
-        """Keeps the matches whose latest arrival comes before the row's entry in `closed`. `chunk` has the columns of
-        RESULT; `closed` maps rows of R_T to the arrival from which on nobody wants their matches."""
+        """Returns the matches (columns of RESULT) whose latest arrival precedes their row's entry in `closed`."""
         qids, position = np.unique(chunk["qid"].to_numpy(), return_inverse=True)
         until = np.array([closed.get(qid, NEVER) for qid in qids.tolist()], np.int64)[position]
         return chunk.filter(pa.array(self.latest(chunk) < until))
 
     def latest(self, chunk: pa.RecordBatch) -> NDArray[np.int64]:
-        """Returns the latest arrival of each match. `chunk` has the columns of RESULT."""
         return np.maximum(self._of(chunk["docid1"]), self._of(chunk["docid2"]))
 
     def _of(self, docids: pa.Array) -> NDArray[np.int64]:
-        """Returns the arrival of each docid. Unknown documents come before all others."""
         known, arrivals = self._table()
         sought = docids.fill_null(-1).to_numpy(zero_copy_only=False)
         position = np.searchsorted(known, sought)
@@ -377,8 +335,8 @@ class Arrivals:
 
 
 class ChargeKey(NamedTuple):
-    """Whom a charge counts for: members with a window of at least `width`, that see documents after `since`, have at
-    least `first_qid`, and began in the batch `begun` or before."""
+    """Members that a charge applies to: window at least `width`, `since` before the documents, qid at least
+    `first_qid`, and begun in batch `begun` or earlier."""
 
     width: int
     since: int
@@ -387,7 +345,7 @@ class ChargeKey(NamedTuple):
 
 
 class Holder(NamedTuple):
-    """What decides which charges count for a member. It gets nothing from the arrival `until` on."""
+    """Determines which charges apply to a member, which gets nothing from arrival `until` on."""
 
     window: int
     since: int
@@ -397,12 +355,11 @@ class Holder(NamedTuple):
 
 
 class Book:
-    """What is charged to an owner in a step, and what was charged before it in the same block.
+    """An owner's charges in a step, and those before it in the same block.
 
-    `step` has outputs and work by arrival and key, and `less` what does not count for single queries although their key
-    says so, by arrival and qid. `total` is the sum of `before`, and `outputs` and `work` are those of `step`. `ties`
-    counts pairs of documents with equal times, by arrival and key, and `untied` those of them that do not count, by
-    arrival, qid and `begun` of the query. `looking` bounds what is looked at for them.
+    `step` has outputs and work by arrival and key; `less` deducts charges for single queries, by arrival and qid.
+    `total` sums `before`; `outputs` and `work` sum `step`. `ties` counts equal-time pairs by arrival and key, `untied`
+    deducts by arrival, qid and the query's `begun`, and `looking` is their budget.
     """
 
     __slots__ = ("before", "less", "looking", "outputs", "step", "ties", "total", "untied", "work")
@@ -417,13 +374,12 @@ class Book:
         self.untied: Counter[tuple[int, int, int]] = Counter()
 
     def tie(self, arrival: int, key: ChargeKey, withheld: Iterable[tuple[int, int]]) -> None:
-        """Counts a pair of documents with equal times, but not for the queries `withheld`: their qids and `begun`. It
-        costs nothing."""
+        """Counts an equal-time pair, free of charge, except for the queries `withheld` (qid and `begun`)."""
         self.ties[arrival, key] += 1
         self.untied.update((arrival, *query) for query in withheld)
 
     def charge(self, arrival: int, key: ChargeKey, withheld: Iterable[int], outputs: int, work: int) -> None:
-        """Counts outputs and steps of an arrival, but not for the qids `withheld`."""
+        """Charges outputs and steps, except to the qids `withheld`."""
         charge = self.step.get((arrival, key))
         if charge is None:
             charge = self.step[arrival, key] = [0, 0]
@@ -437,7 +393,7 @@ class Book:
         self.work += work
 
     def add(self, other: Book) -> None:
-        """Counts what another book of the same owner has of the step."""
+        """Merges another book of the same owner and step."""
         for mine, theirs in ((self.step, other.step), (self.less, other.less)):
             for key, (outputs, work) in theirs.items():
                 known = mine.setdefault(key, [0, 0])  # type: ignore[arg-type]  # the keys of both are those of one kind
@@ -452,10 +408,8 @@ class Book:
 
 @dataclass(frozen=True, slots=True)
 class TieCounts:
-    """The pairs of documents with equal times of a step: `pairs` by key, and `less` of them by qid and `begun`.
-
-    So many were `looked` at. With `left_out`, there were more.
-    """
+    """A step's equal-time pairs: `pairs` by key, minus `less` by qid and `begun`. `looked` were examined; `left_out`:
+    there were more."""
 
     pairs: Counter[ChargeKey]
     less: Counter[tuple[int, int]]
@@ -464,7 +418,6 @@ class TieCounts:
 
     @classmethod
     def of(cls, book: Book, bounds: Sequence[EqualTimeBudget]) -> TieCounts:
-        """Returns the counts of a book, without those of arrivals that exceed one of the bounds."""
         pairs: Counter[ChargeKey] = Counter()
         less: Counter[tuple[int, int]] = Counter()
         for (arrival, key), count in book.ties.items():
@@ -479,12 +432,11 @@ class TieCounts:
 _LEAST, _GREATEST = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
 
 EVERYTHING = Holder(_GREATEST, _LEAST, _GREATEST, _LEAST, _GREATEST)
-"""A holder for whom all charges count."""
 
 
 @dataclass(frozen=True, slots=True)
 class QuotaExcess:
-    """The arrival from which on a member gets nothing, and the bound that it exceeded there."""
+    """A member's cutoff, and the bound exceeded there."""
 
     arrival: int
     bound: QuotaBound
@@ -496,7 +448,7 @@ _Columns = tuple[Ints, Ints, Ints, Ints, Ints, Ints, Ints]
 
 @dataclass(frozen=True, slots=True)
 class Charges:
-    """Charges of a step, in the order of arrivals, and those of its first block from `before` the step."""
+    """A step's charges by arrival, plus those of its first block from `before` the step."""
 
     block: int
     step: _Columns
@@ -504,7 +456,7 @@ class Charges:
 
     @classmethod
     def of(cls, block: int, books: Iterable[tuple[Book, int]]) -> Charges:
-        """Returns the charges of books, each as many times as the number beside it says."""
+        """Returns the charges of books, each with its multiplicity."""
         step: list[tuple[int, ...]] = []
         before: list[tuple[int, ...]] = []
         for book, times in books:
@@ -516,11 +468,8 @@ class Charges:
     def excess(
         self, quota: Quota, holder: Holder, own: Usage, less: Iterable[tuple[int, int, int]] = ()
     ) -> QuotaExcess | None:
-        """Returns where a member exceeds its quota, or None if it does not.
-
-        `own` is to be added to what counts for it of the first block. `less` has (arrival, outputs, work) that do not
-        count for it.
-        """
+        """Returns where a member exceeds its quota, or None. `own` is added to its first block; `less` deducts
+        (arrival, outputs, work)."""
         counts = _counts_for(self.step, holder) & (self.step[0] < holder.until)
         arrival, outputs, work = (self.step[i][counts] for i in (0, 5, 6))
         if not len(arrival):
@@ -550,7 +499,6 @@ class Charges:
         return min(found, key=_arrival, default=None)
 
     def _in_blocks(self, arrivals: Ints, sums: Ints, base: int) -> Ints:
-        """Returns what was used of each arrival's block up to it."""
         blocks = arrivals // block_size()
         running = np.cumsum(sums)
         starts = np.flatnonzero(np.diff(blocks, prepend=-1))
@@ -578,8 +526,7 @@ def _columns(rows: Sequence[tuple[int, ...]]) -> _Columns:
 
 
 def over_quota(charges: Charges, quota: Quota, holders: Iterable[Holder]) -> Iterator[tuple[Holder, QuotaExcess]]:
-    """Yields the holders that exceed their quota. No holder is worked out for whom no more counts than for one that is
-    within its quota."""
+    """Yields the holders over their quota. Skips holders dominated by one within its quota."""
     within: list[tuple[int, int]] = []
     latest = None
     for holder in sorted(holders, key=lambda one: (one.qid, one.since, one.begun, -one.window)):
@@ -595,12 +542,12 @@ def over_quota(charges: Charges, quota: Quota, holders: Iterable[Holder]) -> Ite
 
 
 CHECKED_AGAIN_AFTER = 1.0625
-"""Usage above the quota is worked out again for each member when it has grown by this factor."""
+"""Growth factor of usage above the quota after which members are recomputed."""
 
 
 class Share(NamedTuple):
-    """Who gets a match: members with a window of at least `width` that see its first document, `appeared`, and have at
-    least `first_qid`, but not those `withheld`. `key` is whom it counts for."""
+    """Recipients of a match: window at least `width`, first document `appeared` visible, qid at least `first_qid`, and
+    not `withheld`. `key` is whom it is charged to."""
 
     key: ChargeKey
     width: int
@@ -610,7 +557,7 @@ class Share(NamedTuple):
 
 
 class SharedAccount:
-    """The account of the members of a form, or of all queries with a literal test, in one step."""
+    """One step's account of a form's members, or of all queries with a literal test."""
 
     def __init__(
         self,
@@ -622,9 +569,8 @@ class SharedAccount:
         own: Mapping[int, Usage],
         cutoffs: Mapping[int, int],
     ) -> None:
-        """`block` is the one that `book` has charges of from before the step. What is in `others` counts for the
-        members, too, so many times. `own` is what is to be added for single members, by qid, and `cutoffs` has the
-        arrivals from which on members get nothing."""
+        """`block` is the block of the charges that `book` has from before the step. `others` also apply to members,
+        with their multiplicity. `own` is added per qid; `cutoffs` are members' cutoffs."""
         self._quota, self._block, self._book, self._others, self._own = quota, block, book, others, own
         self.audience = audience
         self._until: Ints | None = None
@@ -639,7 +585,7 @@ class SharedAccount:
         self._safe_outputs = min(quota.most_outputs, quota.most_outputs_of_block - outputs - most.outputs)
         self._safe_work = min(quota.most_work, quota.most_work_of_block - work - most.work)
         self._is_checked = False
-        """Whether it has used more than that, and was checked."""
+        """Whether usage above the quota was checked."""
         self._excess: dict[int, QuotaExcess] = {}
 
     def _books(self) -> list[tuple[Book, int]]:
@@ -648,7 +594,7 @@ class SharedAccount:
     # ------------------------------------------------------------ who gets what
 
     def share(self, width: int, inputs: Inputs, first_qid: int) -> Share | None:
-        """Returns who gets a match of these documents, `width` microseconds apart; None if nobody does."""
+        """Returns who gets a match of documents `width` microseconds apart, or None."""
         audience = self._audience(first_qid)
         if audience is None:
             return None
@@ -672,7 +618,6 @@ class SharedAccount:
         return self._subsets[first_qid]
 
     def _some(self, audience: Audience, width: int, inputs: Inputs, first_qid: int) -> Share | None:
-        """Returns who gets a match that not everyone gets."""
         appeared, windows, sinces = inputs.appeared, audience.windows, audience.sinces
         at, before = int(np.searchsorted(windows, width)), int(np.searchsorted(sinces, appeared))
         if at == len(windows) or before == 0:
@@ -689,7 +634,6 @@ class SharedAccount:
         return Share(key, width, appeared, first_qid, withheld)
 
     def _withheld(self, audience: Audience, width: int, inputs: Inputs) -> tuple[Subscription, ...]:
-        """Returns the members that were paused when one of the documents came, and would get the match otherwise."""
         if inputs.appeared > audience.latest_gap:
             return ()
         return tuple(
@@ -705,7 +649,6 @@ class SharedAccount:
         return self._until is None or arrival < int(self._until[self.audience.place_of(query)])
 
     def gets(self, share: Share, query: Subscription, arrival: int) -> bool:
-        """Returns whether a member gets a match of an arrival."""
         return (
             share.width <= query.width
             and query.since < share.appeared
@@ -715,7 +658,7 @@ class SharedAccount:
         )
 
     def members(self, batch: int) -> Members:
-        """Returns the members, as of a batch in which they get nothing from their cutoffs on."""
+        """Returns the members as of a batch in which cutoffs apply."""
         members = self.audience.members
         if self._until is None:
             return members
@@ -724,16 +667,13 @@ class SharedAccount:
 
     @property
     def is_limited(self) -> bool:
-        """Whether any member has a cutoff."""
         return self._until is not None
 
     @property
     def cutoff(self) -> int:
-        """The arrival from which on no member gets anything, or NEVER."""
         return NEVER if self._until is None else int(self._until.max(initial=0))
 
     def _limit(self, cutoffs: Mapping[int, int]) -> None:
-        """Notes from which arrivals on members get nothing."""
         if self._until is None:
             self._until = np.full(len(self.audience.queries), NEVER)
         for place, query in enumerate(self.audience.queries):
@@ -743,7 +683,6 @@ class SharedAccount:
     # ------------------------------------------------------------ charges
 
     def charge(self, arrival: int, share: Share, outputs: int, work: int) -> None:
-        """Counts answers and steps of a match."""
         self._book.charge(arrival, share.key, [query.qid for query in share.withheld], outputs, work)
         if self._is_near():
             self._check()
@@ -752,11 +691,9 @@ class SharedAccount:
 
     @property
     def looking(self) -> EqualTimeBudget:
-        """What was looked at to count pairs of documents with equal times."""
         return self._book.looking
 
     def tie(self, arrival: int, share: Share) -> None:
-        """Counts a pair of documents with equal times."""
         self._book.tie(arrival, share.key, [(query.qid, query.begun) for query in share.withheld])
 
     def _is_near(self) -> bool:
@@ -769,14 +706,13 @@ class SharedAccount:
         return work
 
     def exceeded(self) -> dict[Subscription, QuotaExcess]:
-        """Returns the members that exceeded their quota, before the cutoffs that the account was made with."""
+        """Returns the members over their quota before the given cutoffs."""
         if not (self._is_checked or self._is_near()):
             return {}
         self._check()
         return {query: self._excess[query.qid] for query in self.audience.queries if query.qid in self._excess}
 
     def _check(self) -> None:
-        """Works out which members have exceeded their quota, and stops answering them."""
         self._is_checked = True
         charges, quota = Charges.of(self._block, self._books()), self._quota
         if charges.excess(quota, EVERYTHING, self._most_own()) is None:
@@ -802,12 +738,11 @@ class SharedAccount:
             self._limit({qid: excess.arrival for qid, excess in found.items()})
 
     def _most_own(self) -> Usage:
-        """Returns the most that is to be added for any member."""
         own = self._own.values()
         return Usage(max((u.outputs for u in own), default=0), max((u.work for u in own), default=0))
 
     def _holders(self) -> Iterator[Holder]:
-        """Yields what decides which charges count for each member. Of qids it has only what makes a difference."""
+        """Yields each member's holder, with qids reduced to what makes a difference."""
         members = self.audience.members
         until = [NEVER] * len(members) if self._until is None else self._until.tolist()
         keys = {key for book, _ in self._books() for key in book.before}
@@ -821,7 +756,7 @@ class SharedAccount:
     # ------------------------------------------------------------ what is stored
 
     def spent(self, block: int) -> dict[ChargeKey, Usage]:
-        """Returns what was charged in a block, with what was before the step, for the keys that the step charged."""
+        """Returns a block's usage, including that before the step, for the keys charged in it."""
         found: dict[ChargeKey, list[int]] = {}
         for (arrival, key), (outputs, work) in self._book.step.items():
             if arrival_block(arrival) == block:

@@ -1,14 +1,7 @@
-"""Has executors answer the matches of a large batch, and write the answers. The driver numbers them.
-
-Answering the matches of a large batch by many tasks, on the executors of Spark.
-
-What executors need of the queries: those parts of rows of R_T whose matches they can answer by themselves.
-
-What the tasks of a spread step do: answer the matches of a slice of documents, and write the answers of a range of
-times.
-
-The outputs of a batch whose answers, and output lines, executors have put into files.
-"""
+"""Answers the matches of a large batch on Spark's executors. Queries are shipped whose rows of R_T concern only
+external streams and unread outputs, so nothing in the step depends on their answers. One task per slice of documents
+finds answers; then one task per range of times writes answers and output lines to files. The driver assigns the
+numbers, and outputs are read from the files on demand."""
 
 from __future__ import annotations
 
@@ -64,12 +57,10 @@ from xscl.algebra.joins import NEGATED
 
 
 class ShippedQueries:
-    """The queries of those rows whose matches concern nothing but queries over external streams that nobody reads, and
-    that tell all they find: nothing in the step depends on their answers. Implements
-    `mmqjp.queries.query_lookup.KnownQueries`."""
+    """Queries that executors can answer alone: they read external streams, nobody reads them, and they output all they
+    find. Implements `mmqjp.queries.query_lookup.KnownQueries`."""
 
     def __init__(self, registry: Registry, rows: Collection[int]) -> None:
-        """Takes those of some rows of R_T that can be answered apart."""
         is_external = cache(lambda stream: not registry.made_of(stream))
         parts = {row: tuple(registry.parts_of_row(row)) for row in rows}
         groups = {row: [group for part in of for group in _groups(part)] for row, of in parts.items()}
@@ -133,8 +124,8 @@ class ShippedQueries:
 
 
 def _closed(rows: set[int], forms: Mapping[int, Set[Form | None]]) -> set[int]:
-    """Returns those rows all of whose forms have no other row: several rows may give a form one answer, which must not
-    be found in two places. `forms` has those of each row that there is."""
+    """Returns the rows all of whose forms have no other row: an answer that several rows give must not be found in two
+    places. `forms` are by row."""
     of_form: dict[Form | None, list[int]] = {}
     for row, of in forms.items():
         for form in of:
@@ -153,7 +144,7 @@ def _groups(part: RowPart) -> Sequence[TargetGroup]:
 
 
 class _NoNormalForm:
-    """Stands for the normal form of a query, which is that of its form."""
+    """Placeholder for a query's normal form, which is that of its form."""
 
     form_id = ""
 
@@ -163,7 +154,7 @@ class _NoNormalForm:
 
 
 class _Pickler(pickle.Pickler):
-    """Leaves out what executors do not need: normal forms, the catalog, and whatever is made of it."""
+    """Omits what executors do not need: normal forms, the catalog, and what derives from it."""
 
     def reducer_override(self, one: Any) -> Any:
         if isinstance(one, Subscription):
@@ -205,11 +196,11 @@ def _unpickled(pickled: bytes) -> ShippedQueries:
 
 
 Stored = Callable[[int], Iterator[Chunk]]
-"""Returns the stored outputs with numbers greater than the given one, in the order of their numbers."""
+"""Returns the stored outputs numbered above the given one, by number."""
 
 
 class FileSegment(NamedTuple):
-    """Output lines that follow each other in a file: their bytes, their number, and the greatest `seq`."""
+    """Consecutive output lines in a file: bytes, count, greatest `seq`."""
 
     size: int
     lines: int
@@ -218,7 +209,7 @@ class FileSegment(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RangeFiles:
-    """What was written of a range of times: the file of each table, and that of the output lines, in pieces."""
+    """Files of a range of times: one per table, and the output lines in segments."""
 
     tables: Mapping[str, Path]
     lines: Path
@@ -226,13 +217,11 @@ class RangeFiles:
 
 
 class WrittenOutputs(Outputs):
-    """The outputs with the numbers `seqs`, which are read a piece at a time when they are asked for. What is not in its
-    file any more is read from the store."""
+    """Outputs numbered `seqs`, read in pieces on demand; falls back to the store if a file is gone."""
 
     def __init__(
         self, ranges: Sequence[RangeFiles], members: Mapping[str, Members], seqs: range, stored: Stored
     ) -> None:
-        """`ranges` are in the order of their times, and `members` has those of each form."""
         parts = [partial(_fan_out, one.tables, members) for one in ranges if "answers" in one.tables]
         super().__init__(lambda: _chunks(parts, seqs, stored), len(seqs))
         self._ranges, self._seqs, self._from_store = ranges, seqs, stored
@@ -271,7 +260,6 @@ def _chunks(parts: Sequence[Callable[[], FanOut]], seqs: range, stored: Stored) 
 
 
 def _stored_between(seq: int, end: int, stored: Stored) -> Iterator[OutputChunk]:
-    """Yields the stored outputs from a number on and before another one."""
     for chunk in stored(seq - 1):
         assert isinstance(chunk, OutputChunk), "outputs of earlier formats came before"
         some = chunk.until(end)
@@ -287,14 +275,14 @@ def _fan_out(files: Mapping[str, Path], members: Mapping[str, Members]) -> FanOu
 
 
 SUMMARY = -1
-"""Stands for a range of times where a task tells the driver what there is."""
+"""In place of a range: a task's summary for the driver."""
 
 DRIVER = -1
-"""Stands for a slice where the driver has found answers."""
+"""In place of a slice: answers found by the driver."""
 
 
 class BatchDocuments(NamedTuple):
-    """The documents of a batch: their first docid and arrival, from which on both are consecutive, and their number."""
+    """First docid and first arrival of a batch, both consecutive, and the number of documents."""
 
     docid: int
     arrival: int
@@ -303,9 +291,9 @@ class BatchDocuments(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SpreadStep:
-    """What all tasks of a step know: the files of the table `documents`, with those of the batch; the documents and the
-    number of the batch; the quota, the block of arrivals, and the cutoffs by qid. And the times, ascending, at which a
-    new range begins: answers are written by ranges of their ends."""
+    """What all tasks of a step share: the files of the table `documents` including the batch's; the batch's documents
+    and number; the quota, arrival block and cutoffs by qid; and the ascending times at which answer ranges begin, by
+    their ends."""
 
     documents: tuple[str, ...]
     entered: BatchDocuments
@@ -317,15 +305,13 @@ class SpreadStep:
 
     @property
     def ranges(self) -> int:
-        """The number of ranges."""
         return len(self.times) + 1
 
     def range_of(self, time: int) -> int:
-        """Returns the number of the range of a time."""
         return bisect_right(self.times, time)
 
     def accounts(self, queries: ShippedQueries) -> Accounts:
-        """Returns accounts without what was used before the step. So their cutoffs are late at most."""
+        """Returns accounts without earlier usage, so their cutoffs can only be late."""
         known = queries.subscriptions
         cutoffs = {qid: cutoff for qid, cutoff in self.cutoffs.items() if qid in known}
         return Accounts(queries, self.quota, cutoffs, EarlierUsage(), self.block)
@@ -333,7 +319,7 @@ class SpreadStep:
 
 @dataclass(slots=True)
 class Counts:
-    """What there is in a range of times: matches with answers, answers that anybody gets, and their outputs."""
+    """Counts in a range of times: matches with answers, answers with recipients, outputs."""
 
     matches: int = 0
     answers: int = 0
@@ -347,9 +333,8 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class TaskSummary:
-    """What a task tells the driver about a slice: what there is in each range; the forms that have answers; what was
-    charged to whom; the groups of literals that were charged, as row and id; the matches of rows that only the driver
-    can answer, as an Arrow stream; and what it cost to find matches."""
+    """A slice's summary: counts by range; forms with answers; charges; literal groups charged, as row and id; matches
+    of rows left to the driver, as an Arrow stream; and the cost of finding matches."""
 
     counts: list[Counts]
     forms: frozenset[str]
@@ -361,19 +346,15 @@ class TaskSummary:
 
 @dataclass(slots=True)
 class SliceAnswers:
-    """The answers of a slice in a range, and the rows of their matches, as the slice numbers them."""
-
     answers: list[Answer]
     matches: list[pa.Table] = field(default_factory=list)
 
 
 ShuffleRecord = tuple[int, tuple[int, bytes]]
-"""A range, or SUMMARY; the number of a slice; and its SliceAnswers, or its Summary, pickled."""
+"""A range or SUMMARY; a slice's number; its pickled SliceAnswers or TaskSummary."""
 
 
 class DocumentFiles:
-    """The table `documents` in files. All that `StoredRecords` asks of a store."""
-
     def __init__(self, paths: Sequence[str]) -> None:
         self._paths = paths
 
@@ -382,7 +363,7 @@ class DocumentFiles:
 
 
 class _MatchRows:
-    """Implements `mmqjp.answers.query_operators.MatchLog` in memory."""
+    """An in-memory `mmqjp.answers.query_operators.MatchLog`."""
 
     def __init__(self) -> None:
         self.next_match = 0
@@ -396,7 +377,7 @@ class _MatchRows:
 def answer_slice(
     step: SpreadStep, queries: ShippedQueries, number: int, matches: FactorisedMatches
 ) -> Iterator[ShuffleRecord]:
-    """Answers the matches of the slice of a number. Yields the answers by ranges, and a summary."""
+    """Answers a slice's matches. Yields the answers by range, and a summary."""
     accounts, log = step.accounts(queries), _MatchRows()
     context, records = StepContext(accounts), StoredRecords(DocumentFiles(step.documents))
     arrivals = Arrivals()
@@ -473,8 +454,6 @@ def _counts(
 
 @dataclass(frozen=True, slots=True)
 class RangeStart:
-    """The first numbers that a range has for its matches, answers and outputs."""
-
     match: int
     answer: int
     seq: int
@@ -482,8 +461,8 @@ class RangeStart:
 
 @dataclass(frozen=True, slots=True)
 class Writing:
-    """What all tasks that write know: where each range starts; how many matches, answers and outputs of executors it
-    has; the folders of tables, with what the names of files begin with; and the folder of output lines."""
+    """What all writing tasks share: each range's start and its counts of executors' matches, answers and outputs; table
+    folders with file-name prefixes; and the output lines' folder."""
 
     starts: tuple[RangeStart, ...]
     counts: tuple[tuple[int, int, int], ...]
@@ -493,8 +472,6 @@ class Writing:
 
 
 class WrittenRange(NamedTuple):
-    """What a task has written: the number of the range, the files of tables, and the output lines."""
-
     number: int
     tables: dict[str, DataFile]
     lines: Path
@@ -509,7 +486,7 @@ def write_range(
     attempt: int,
     told: Iterable[ShuffleRecord],
 ) -> WrittenRange:
-    """Writes the answers of a range, and its output lines. `attempt` tells this attempt at the task from all others."""
+    """Writes a range's answers and output lines. `attempt` distinguishes task attempts."""
     start, name = writing.starts[number], f"{writing.prefix}{number}-{attempt}"
     pickled = dict(one for _, one in told)
     own: tuple[list[Answer], dict[str, Members]] = ([], {})
@@ -545,7 +522,6 @@ def write_range(
 
 
 def _renumbered(pickled: Iterable[bytes], first: int) -> tuple[list[Answer], list[pa.Table]]:
-    """Returns the answers of all slices, and the rows of their matches, which are numbered from `first` on."""
     answers: list[Answer] = []
     matches: list[pa.Table] = []
     for one in pickled:
@@ -566,8 +542,8 @@ TABLES_OF_ANSWERS = ("answers", "withheld", "answer_matches", "match_rows")
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What executors have found in the running step, with the queries that they were sent, and keep until it is
-    written: in each range of times so much, with matches from these numbers on."""
+    """Executors' unwritten results of the running step, with the shipped queries: counts per range, and first match
+    numbers."""
 
     told: RDD[ShuffleRecord]
     step: SpreadStep
@@ -578,10 +554,8 @@ class _Found:
 
 @telling_loss
 class SpreadAnswers:
-    """Answers the matches of large batches on executors.
-
-    A step calls `answer` once, and then `write` or `discard`. These raise Spark's errors.
-    """
+    """Answers the matches of large batches on executors. A step calls `answer` once, then `write` or `discard`. All
+    raise Spark's errors."""
 
     def __init__(self, store: SparkEngine, ledger: Ledger, registry: Registry, records: Records, quota: Quota) -> None:
         self._store, self._ledger, self._registry, self._records = store, ledger, registry, records
@@ -592,11 +566,8 @@ class SpreadAnswers:
     def answer(
         self, matches: Matches, records: Sequence[Record], accounts: Accounts, block: int, cutoffs: Cutoffs
     ) -> tuple[Matches, frozenset[str]]:
-        """Answers the matches of the documents of a batch, which have entered, and charges the accounts.
-
-        Returns the matches that only the driver can answer, and the ids of the forms that have answers. If the matches
-        were not found by executors, these are all of them.
-        """
+        """Answers the matches of a batch's entered documents, and charges the accounts. Returns the matches left to the
+        driver (all, if executors did not find them), and the ids of forms with answers."""
         self.discard()
         if not isinstance(matches, SpreadMatches):
             return matches, frozenset()
@@ -625,7 +596,6 @@ class SpreadAnswers:
         return _rest(summaries), frozenset(form for summary in summaries for form in summary.forms)
 
     def _groups(self, charged: Iterable[tuple[int, str]]) -> Iterator[LiteralGroup]:
-        """Yields the groups of literals of these rows and ids."""
         for row, id in charged:
             for part in self._registry.parts_of_row(row):
                 if isinstance(part, LiteralGroup) and part.queries.id == id:
@@ -642,11 +612,8 @@ class SpreadAnswers:
         return self._shipped[1]
 
     def write(self, own: Sequence[Answer], members: Mapping[str, Members]) -> list[RangeFiles] | None:
-        """Writes the answers of the step, with the driver's `own`, and numbers them and their outputs. `members` has
-        those of each form.
-
-        Returns the files of each range, in the order of their times; None if executors have no answers.
-        """
+        """Numbers and writes the step's answers and outputs, including the driver's `own`. Returns the files of each
+        range by time; None if executors have no answers."""
         found, ledger = self._found, self._ledger
         if found is None or not any(one.answers for one in found.counts):
             return None
@@ -691,7 +658,6 @@ class SpreadAnswers:
         return files
 
     def discard(self) -> None:
-        """Lets go of what executors keep."""
         found, self._found = self._found, None
         if found is not None:
             with suppress(Py4JError, PySparkException, ConnectionError):  # if it is gone, so is what it keeps
@@ -699,8 +665,7 @@ class SpreadAnswers:
 
 
 def _times(records: Sequence[Record], most: int) -> tuple[int, ...]:
-    """Returns the times at which at most so many ranges begin, but for the first: a batch's documents end in each of
-    them about as often."""
+    """Returns boundaries for at most `most` ranges in which equally many documents end."""
     ends = sorted(record.t1 for record in records)
     return tuple(sorted({ends[place * len(ends) // most] for place in range(1, most)}))
 

@@ -1,7 +1,6 @@
-"""Tracks what queries use of their quotas in a step, in accounts.
-
-Tracks what queries have used of their quotas from batch to batch, in the store.
-"""
+"""Quota usage of queries: accounts within a step, and the stored usage that carries over between batches. A step has
+one account per form, per group of literals, and per group of readers of a hidden stream; from these follow the queries
+that exceeded their quota, and their cutoffs."""
 
 from __future__ import annotations
 
@@ -29,23 +28,20 @@ from mmqjp.queries.query_lookup import KnownQueries, publishers_behind
 from mmqjp.tables.schema import NO_FORM, UsageKey, drop_spent, save_spent, spent
 
 USAGE_COMPACTED_AFTER = 1_000
-"""The table is compacted when it has at least this many superseded rows."""
+"""Number of superseded rows at which the table is compacted."""
 
 _NOTHING = Usage()
 
 
 class SpentInStep(Protocol):
-    """The accounts of a step."""
-
-    def spent(self, block: int) -> dict[UsageKey, Usage]:
-        """Returns the usage of a block by key."""
+    def spent(self, block: int) -> dict[UsageKey, Usage]: ...
 
 
 @dataclass(slots=True)
 class EarlierUsage:
-    """The usage of a block before a step: that of forms and groups of literals, with its `totals`; of single queries,
-    which is to be added to that, by qid and the batch in which they began; and of groups of readers. `most_work` is the
-    most of any form, and `literal_work` that of all groups of literals."""
+    """A block's usage before a step: of forms and literal groups, with `totals`; of single queries, added to that, by
+    qid and the batch in which they began; and of reader groups. `most_work` is the maximum over forms, `literal_work`
+    that of all literal groups."""
 
     shared: dict[str, dict[ChargeKey, Usage]] = field(default_factory=dict)
     totals: dict[str, Usage] = field(default_factory=dict)
@@ -55,7 +51,6 @@ class EarlierUsage:
     literal_work: int = 0
 
     def update(self, rows: Mapping[UsageKey, Usage]) -> None:
-        """Adds or replaces usage by key."""
         for (owner, *key), usage in rows.items():
             charge = ChargeKey(*key)
             if charge.width >= 0:
@@ -76,8 +71,6 @@ class EarlierUsage:
 
 @dataclass(frozen=True, slots=True)
 class _Saved:
-    """What was written in a batch: the block, the number of rows since, and usage by key. With `anew`, that is all."""
-
     block: int
     written: int
     rows: dict[UsageKey, Usage]
@@ -85,10 +78,7 @@ class _Saved:
 
 
 class StoredUsage:
-    """The stored usage of the current block of arrivals. The caller begins and commits batches."""
-
     def __init__(self, store: JoinEngine, arrivals: int) -> None:
-        """`arrivals` is the number of arrivals so far."""
         self._store = store
         self.block = arrival_block(max(arrivals - 1, 0))
         self._written = 0
@@ -97,7 +87,6 @@ class StoredUsage:
         self._saved: _Saved | None = None
 
     def _rows(self) -> dict[UsageKey, Usage]:
-        """Returns the usage of the current block, by key."""
         if self._known is None:
             self._known = {}
             for key, arrival, outputs, work in spent(self._store):
@@ -109,12 +98,10 @@ class StoredUsage:
         return self._known
 
     def before(self) -> EarlierUsage:
-        """Returns the usage of the current block."""
         self._rows()
         return self._before
 
     def save(self, accounts: SpentInStep, arrival: int, batch: int) -> None:
-        """Writes the usage of a step whose last arrival is `arrival`."""
         block = arrival_block(arrival)
         before = self._rows() if block == self.block else {}
         now = accounts.spent(block)
@@ -134,7 +121,6 @@ class StoredUsage:
         self._saved = _Saved(block, written, changed, rewritten)
 
     def committed(self) -> None:
-        """Adopts what `save` wrote: the batch was committed."""
         saved, self._saved = self._saved, None
         if saved is None:
             return
@@ -145,7 +131,6 @@ class StoredUsage:
         self._before.update(saved.rows)
 
     def rolled_back(self) -> None:
-        """Discards what `save` wrote: the batch was rolled back."""
         self._saved = None
 
 
@@ -154,45 +139,41 @@ NOTHING_LOOKED_AT: Mapping[str, int] = {}
 
 @dataclass(frozen=True, slots=True)
 class Cutoff:
-    """The arrival from which on a query gets nothing, and the bound that was exceeded there.
-
-    `hidden` says that tuples of a hidden stream were counted.
-    """
+    """Arrival from which a query gets nothing, and the bound exceeded. `hidden`: tuples of a hidden stream were
+    counted."""
 
     arrival: int
     bound: QuotaBound
     hidden: bool
 
     def reason(self, quota: Quota, document: str) -> str:
-        """Returns the reason to show to users. `document` is the id of the document that arrived."""
         return self.bound.reason(quota, document, hidden=self.hidden)
 
 
 Cutoffs = Mapping[int, Cutoff]
-"""Cutoffs by qid."""
 
 
 @dataclass(eq=False, slots=True)
 class ReaderGroup:
-    """Queries that read a hidden stream and see the same documents. They share one account for its tuples."""
+    """Readers of a hidden stream that see the same documents and share one account for its tuples."""
 
     key: str
     account: Account
     new: bool
     queries: list[Subscription] = field(default_factory=list)
     cutoff: int = -NEVER
-    """The arrival from which on none of them gets anything, for reasons other than their shared account."""
+    """Arrival from which no reader gets anything, for reasons other than the shared account."""
 
     def want(self, inputs: Iterable[Record], arrival: int) -> bool:
-        """Returns whether a tuple of these documents is for them."""
+        """Whether any reader gets a tuple of these documents."""
         if arrival >= self.cutoff or arrival >= self.account.cutoff:
             return False
         return all(self.queries[0].sees(record.appeared) for record in inputs)
 
 
 class Accounts:
-    """The accounts of a step: one for each form, each group of literals, whose queries try the same bindings, and each
-    group of readers of a hidden stream."""
+    """A step's accounts: one per form, per group of literals whose queries try the same bindings, and per group of
+    readers of a hidden stream."""
 
     def __init__(
         self,
@@ -204,9 +185,9 @@ class Accounts:
         first_new: int = 0,
         looked: Mapping[str, int] = NOTHING_LOOKED_AT,
     ) -> None:
-        """`cutoffs` are those found by earlier attempts at the step. `before` is the usage of the block so far. With
-        `first_new`, the step is a backfill of the queries with at least this qid: only they are served, until
-        `serve_all`. `looked` is what was looked at before for pairs with equal times, by the owners of books."""
+        """`cutoffs` come from earlier attempts at the step; `before` is the block's usage so far. With `first_new`, the
+        step is a backfill: only queries from this qid on are served, until `serve_all`. `looked` counts equal-time
+        pairs examined before, by owner."""
         self._registry, self._quota, self._cutoffs = registry, quota, cutoffs
         self._before, self._block, self._first_new, self._all = before, block, first_new, first_new == 0
         self._looked = looked
@@ -229,8 +210,7 @@ class Accounts:
         return found
 
     def of_literals(self, group: LiteralGroup) -> SharedAccount:
-        """Returns the account of a group of literals. It is charged for the bindings that are tried; for what comes of
-        them, forms are charged."""
+        """Returns the account of a literal group, charged for bindings tried; forms are charged for the results."""
         found = self._literals.get(group)
         if found is None:
             cutoffs = {qid: cutoff.arrival for qid, cutoff in self._cutoffs.items()}
@@ -250,24 +230,20 @@ class Accounts:
         return found
 
     def _own(self, among: QuerySet) -> dict[int, Usage]:
-        """Returns what is to be added for single queries of a set, by qid."""
         own, known, queries = self._before.own, self._registry.subscriptions, among.audience.queries
         if len(own) < len(queries):
             queries = [known[qid] for qid, _ in own if qid in known and known[qid] in among]
         return {query.qid: own[query.qid, query.begun] for query in queries if (query.qid, query.begun) in own}
 
     def members(self, forms: Iterable[str], batch: int) -> dict[str, Members]:
-        """Returns the members of forms, by id, as the batch answers them. A form that nobody has any more is left
-        out."""
+        """Returns the members of forms, by id, as the batch answers them; omits forms without queries."""
         found = {id: self._registry.form(id) for id in forms}
         return {id: self.of(form).members(batch) for id, form in found.items() if form is not None}
 
     def charges(self) -> Iterator[tuple[str, Book]]:
-        """Yields the books that were charged, with the ids of their owners: of forms, or groups of literals."""
         return ((id, book) for id, book in self._books.items() if book.step or book.ties or book.looking.is_used)
 
     def ties(self) -> dict[str, TieCounts]:
-        """Returns the pairs of documents with equal times, by the owners of the books that looked at some."""
         found = {}
         for id, book in list(self._books.items()):
             form = self._registry.form(id)
@@ -280,7 +256,7 @@ class Accounts:
         return iter(self._literals)
 
     def add_charges(self, charged: Iterable[tuple[str, Book]], literals: Iterable[LiteralGroup]) -> None:
-        """Adds what was charged elsewhere: to forms, and to these groups of literals."""
+        """Merges charges made elsewhere to forms and literal groups."""
         for group in literals:
             self.of_literals(group)
         for id, book in charged:
@@ -289,7 +265,7 @@ class Accounts:
             self._book(id).add(book)
 
     def readers(self, stream: HiddenStream) -> list[ReaderGroup]:
-        """Returns the groups that read a hidden stream, directly or through other hidden streams."""
+        """Returns the groups that read a hidden stream, directly or through others."""
         found = self._readers.get(stream)
         if found is None:
             alike: dict[tuple[str, bool], ReaderGroup] = {}
@@ -311,15 +287,12 @@ class Accounts:
 
     @property
     def first_qid(self) -> int:
-        """The least qid of the queries that are served."""
         return 0 if self._all else self._first_new
 
     def serve_all(self) -> None:
-        """Serves all queries from now on."""
         self._all = True
 
     def is_limited(self) -> bool:
-        """Returns whether any account has a cutoff."""
         readers = (one.account for found in self._readers.values() for one in found)
         return (
             bool(self._cutoffs)
@@ -328,11 +301,8 @@ class Accounts:
         )
 
     def exceeded(self) -> dict[Subscription, Cutoff]:
-        """Returns the queries that exceeded their quota in the step, with their cutoffs.
-
-        Leaves out a query that reads the outputs of another one whose cutoff comes first: without those outputs it may
-        stay within its quota.
-        """
+        """Returns the queries over their quota in the step, with cutoffs. Omits a query that reads one whose cutoff
+        comes first: without those outputs it may stay within its quota."""
         found: dict[Subscription, Cutoff] = {}
 
         def limit(query: Subscription, cutoff: Cutoff) -> None:
@@ -361,8 +331,7 @@ class Accounts:
         yield from self._literals.values()
 
     def _in_doubt(self) -> list[Form]:
-        """Returns the forms whose members could have exceeded their quota with what groups of literals were charged
-        for: perhaps the forms themselves were not charged, so that they have no account yet."""
+        """Returns forms without an account whose members may exceed their quota by charges to literal groups alone."""
         step = sum(self._book(group.queries.id).work for group in self._literals)
         in_block = self._before.literal_work + step
         own = self._before.most_work + self._most_own
@@ -375,8 +344,7 @@ class Accounts:
         ]
 
     def _work_of(self, form: Form) -> tuple[int, int]:
-        """Returns the most work that the step, and with it the block, can have for a member of a form without an
-        account."""
+        """Upper bound of the work, in the step and in the block, of a member of a form without an account."""
         books = [(self._book(id), times) for id, times in form.shared.items()]
         step = sum(times * book.work for book, times in books)
         before = self._book(form.id).total.work + sum(times * book.total.work for book, times in books)
@@ -390,7 +358,7 @@ class Accounts:
         return step > self._quota.most_work or in_block > self._quota.most_work_of_block
 
     def spent(self, block: int) -> dict[UsageKey, Usage]:
-        """Returns the usage of a block by key; in a backfill, that of the new queries only."""
+        """Returns a block's usage by key; in a backfill, only the new queries'."""
         found: dict[UsageKey, Usage] = {}
         shared = {**self._forms, **{group.queries.id: account for group, account in self._literals.items()}}
         for id, account in shared.items():
@@ -408,7 +376,6 @@ class Accounts:
         return {key: one for key, one in found.items() if one != _NOTHING}
 
     def _spent_alone(self, block: int) -> dict[UsageKey, Usage]:
-        """Returns what is to be added for single queries, where the step has changed it."""
         found: dict[UsageKey, Usage] = {}
         for id, book in self._books.items():
             for (arrival, qid), (outputs, work) in book.less.items():
@@ -421,7 +388,6 @@ class Accounts:
         return found
 
     def _times(self, query: Subscription, id: str) -> int:
-        """Returns how many times what is charged to a book counts for a query."""
         form = self._registry.form(query.form_id)
         return 1 if form is None or form.id == id else form.shared[id]
 

@@ -1,1 +1,1 @@
-"""Back-tests: what a script would have found in documents that are kept, and what it would cost."""
+"""Back-tests: what a script would have found in stored documents, and what it would cost."""

@@ -1,9 +1,6 @@
-"""Runs a back-test in a process of its own, which is ended when its time is over or nobody waits for it.
-
-A back-test from its beginning to its end: prepares the script, reads documents, runs the process.
-
-The process of a back-test: reads a request and documents from standard input, and writes what it finds.
-"""
+"""Runs a back-test in a child process, killed on timeout or cancellation. The parent prepares the script and streams
+documents to the child's standard input; the child runs them in an in-memory engine and writes its progress as lines of
+JSON. Time and memory are limited on both sides."""
 
 from __future__ import annotations
 
@@ -41,30 +38,30 @@ from mmqjp.backtest.script import (
 from mmqjp.engine import Session
 
 BACKTEST_SECONDS, MEMORY = 60.0, 1 << 30
-"""The default limits of a back-test."""
+"""Default limits, in seconds and bytes."""
 
 OWN_SHARE = 0.9
-"""The part of its time after which a process ends by itself, between two batches."""
+"""Fraction of its time after which the process stops by itself, between two batches."""
 
 POLL = 0.05
-"""Seconds between two looks at the process."""
+"""Seconds between two polls of the process."""
 
 WORKER = (sys.executable, "-P", "-m", "mmqjp.backtest.process")
-"""What starts the process. Nothing in the working directory is imported."""
+"""Command of the process. Nothing in the working directory is imported."""
 
 _one_at_a_time = Lock()
 
 
 class BacktestRefused(InputError, ValueError):
-    """A script that cannot be run. The message says why."""
+    """A script that cannot be run; the message says why."""
 
 
 class BacktestFailed(OperationalError, RuntimeError):
-    """A back-test that ended without a result. The message says why."""
+    """A back-test without a result; the message says why."""
 
 
 class BacktestEnded(OperationalError, RuntimeError):
-    """A back-test was ended because nobody waits for it."""
+    """A cancelled back-test."""
 
 
 def run_process(
@@ -75,10 +72,10 @@ def run_process(
     clock: Callable[[], float] = time.monotonic,
     command: Sequence[str] = WORKER,
 ) -> Backtest:
-    """Runs a request over batches of DOCUMENTS, which are read in another thread, and returns its result.
+    """Runs a request over batches of DOCUMENTS, which another thread reads.
 
-    If it does not end in `request.seconds`, or if its process is killed, the result is the last one that it reported,
-    cut short. One runs at a time in this process: others wait. `stop` ends it from outside.
+    If it exceeds `request.seconds`, or its process is killed, the result is the last progress report, cut short. Runs
+    are serialized within this process. `stop` cancels.
 
     Raises BacktestRefused, BacktestFailed, BacktestEnded, and what iterating `batches` raises.
     """
@@ -93,8 +90,6 @@ def run_process(
 
 
 class _Running:
-    """A process with a thread that writes to it and one that reads from it."""
-
     def __init__(
         self,
         request: TrialRequest,
@@ -123,7 +118,7 @@ class _Running:
         self._reader = Thread(target=self._read, args=(self._process.stdout,), name="mmqjp back-test", daemon=True)
 
     def result(self, stop: Event) -> Backtest:
-        """Waits for the result. The process has ended when this returns."""
+        """Waits for the result and the end of the process."""
         self._writer.start()
         self._reader.start()
         late = False
@@ -190,7 +185,7 @@ class _Running:
 
 @dataclass(frozen=True, slots=True)
 class BacktestLimits:
-    """The limits of a back-test: its seconds, the memory of its process in bytes, and the newest documents it reads."""
+    """Seconds, memory of the process in bytes, and maximum number of (newest) documents."""
 
     seconds: float = BACKTEST_SECONDS
     memory: int = MEMORY
@@ -202,11 +197,8 @@ DEFAULT = BacktestLimits()
 
 
 class StoreBacktest:
-    """A back-test over the documents that a store keeps, which are read as questions: in any thread, while another one
-    uses the session. Nothing is written.
-
-    It is run once. `command` starts its process.
-    """
+    """A single-use back-test over a store's documents, read-only and in any thread while another uses the session.
+    `command` starts its process."""
 
     def __init__(
         self, engine: Session, text: str, limits: BacktestLimits = DEFAULT, command: Sequence[str] = WORKER
@@ -216,7 +208,7 @@ class StoreBacktest:
         self._question: Question | None = None
 
     def run(self) -> Backtest:
-        """Returns the result. Raises XsclErrors and what else the script has wrong, BacktestFailed, BacktestEnded,
+        """Returns the result. Raises XsclErrors and other errors in the script, BacktestFailed, BacktestEnded,
         StoreError."""
         try:
             script = prepared(self._text, self._engine.registry)
@@ -231,7 +223,7 @@ class StoreBacktest:
         return replace(_with_script(found, script), kept=kept.total, cut_short=cut)
 
     def interrupt(self) -> None:
-        """Ends it. May be called from any thread, at any time, and repeatedly."""
+        """Cancels. Thread-safe; may be repeated."""
         self._stop.set()
         if self._question is not None:
             self._question.interrupt()
@@ -246,7 +238,7 @@ class StoreBacktest:
 def backtest_documents(
     script: PreparedScript, documents: Iterable[Document | Reject], limits: BacktestLimits = DEFAULT
 ) -> Backtest:
-    """Runs a back-test over documents that are just read. Raises what `StoreBacktest.run` does."""
+    """Back-tests over documents as they are read. Raises what `StoreBacktest.run` does."""
     refused = given = 0
 
     def refuse() -> None:
@@ -273,24 +265,24 @@ def _with_script(found: Backtest, script: PreparedScript) -> Backtest:
 
 
 NICE = 10
-"""How much the work gives way to others."""
+"""Niceness of the process."""
 
 MORE_MEMORY = 2 << 30
-"""The system gives the process so many bytes of data more than it should need."""
+"""Bytes of data that the system limit allows beyond `memory`."""
 
 TOO_LARGE = 1.25
-"""If it has so many times the memory that it should need, it ends in the midst of a batch."""
+"""Multiple of `memory` above which the process ends within a batch."""
 
 LOOK = 0.5
-"""Seconds between two looks whether it should end."""
+"""Seconds between two checks."""
 
 MORE_SECONDS = 30
-"""Seconds of processor time, for each core, after which the system ends it, if whoever asked has not."""
+"""Extra CPU seconds, per core, before the system kills the process."""
 
 
 def main() -> None:
-    """Runs one request. Each line of the answer is a JSON object: a `result` so far; at last whether it is `done`, why
-    the script was `refused`, or why the work `failed`. The process that asks names itself in the arguments."""
+    """Runs one request. Each output line is a JSON object: a `result` so far; finally `done`, or why the script was
+    `refused` or the work `failed`. The arguments identify the parent process."""
     answer = _Answer()
     os.nice(NICE)
     _watch(partial(_has_gone, int(sys.argv[1])))
@@ -314,7 +306,7 @@ def main() -> None:
 
 
 class _Answer:
-    """Standard output, to which any thread may write whole lines."""
+    """Standard output; any thread may write whole lines."""
 
     def __init__(self) -> None:
         self._lock, self._file = Lock(), os.fdopen(os.dup(1), "w", encoding="utf-8")
@@ -326,8 +318,6 @@ class _Answer:
 
 
 def _watch(is_over: Callable[[], bool]) -> None:
-    """Ends this process once something is so, whatever it does."""
-
     def look() -> None:
         while not is_over():
             time.sleep(LOOK)
@@ -337,12 +327,10 @@ def _watch(is_over: Callable[[], bool]) -> None:
 
 
 def _has_gone(parent: int) -> bool:
-    """Whether the process that asked has gone: it may have been killed."""
     return os.getppid() != parent
 
 
 def _is_too_large(memory: int, answer: _Answer) -> bool:
-    """Whether this process needs far more memory than it should, in the midst of a batch."""
     if _peak_memory() <= memory * TOO_LARGE:
         return False
     answer.write(failed=f"it needed more than {memory >> 20:,} MiB of memory")
@@ -350,8 +338,7 @@ def _is_too_large(memory: int, answer: _Answer) -> bool:
 
 
 def _peak_memory() -> int:
-    """The most memory that this process has had, in bytes. What the system counts for it by `getrusage` begins with the
-    memory of the process that started it, which may be a large service."""
+    """Peak memory in bytes. `getrusage` would count that of the parent, possibly a large service."""
     with suppress(OSError, ValueError, IndexError):
         for line in Path("/proc/self/status").read_text("ascii", "replace").splitlines():
             if line.startswith("VmHWM:"):

@@ -1,13 +1,7 @@
-"""A script for a back-test: which registered queries and outside streams it reads, and what is new in it.
-
-The documents of a back-test, in the order of their arrival: those that a store keeps, or some that are just read.
-
-The result of a back-test, as commands, pages and other processes get it.
-
-The result of a back-test in words.
-
-Runs a script over documents in an engine in memory, and says again and again what was found so far.
-"""
+"""Back-test proper: prepares a script, selects its documents, runs it in an in-memory engine, and reports results.
+Preparation finds the registered queries and external streams that the script reads, and what it would add to those
+registered. Documents come in order of arrival, from a store or a reader. Progress reports follow each other until the
+last, which is complete; the result is also put into words."""
 
 from __future__ import annotations
 
@@ -39,17 +33,17 @@ from xscl.parser import parse_script
 from xscl.syntax import Script, names_read
 
 DAY_US = 86_400_000_000
-"""Microseconds of a day."""
+"""Microseconds per day."""
 
 RECENT_DAYS = 30
-"""Over so many days the outputs of a day are averaged."""
+"""Days over which daily outputs are averaged."""
 
 FEWEST_TIMED = 500
-"""Fewer documents do not tell what a thousand take: most of their time is that of beginning."""
+"""Fewer documents give no timing: startup dominates."""
 
 
 def day_text(number: int) -> str:
-    """Returns a day, counted from 1970, as `2026-01-31`. Days that no calendar has are the first or the last one."""
+    """Formats a day, counted from 1970, as `2026-01-31`; clamps to the calendar's range."""
     first, last = date.min.toordinal(), date.max.toordinal()
     return date.fromordinal(min(max(number + _EPOCH, first), last)).isoformat()
 
@@ -59,11 +53,8 @@ _EPOCH = date(1970, 1, 1).toordinal()
 
 @dataclass(frozen=True, slots=True)
 class QueryResult:
-    """What the queries of a name found. `paused` is the reason if their outputs would have been too many.
-
-    `pairs` is the number of pairs of nodes that a new document is expected to bring for the rarest value join of each
-    of their rows of R_T; None if that is not known.
-    """
+    """Result of the queries of a name. `paused` is the reason if they exceeded their quota. `pairs` is the expected
+    number of node pairs per new document for the rarest value join of each row of R_T; None if unknown."""
 
     name: str
     outputs: int = 0
@@ -73,11 +64,11 @@ class QueryResult:
 
 @dataclass(frozen=True, slots=True)
 class Novelty:
-    """What a script needs, and how much of that no registered query needs yet: patterns of stage 1, templates, and rows
-    of R_T; definitions of events, and event queries, but once of those that differ in name only.
+    """What a script needs and how much of it is new: patterns of stage 1, templates, rows of R_T, event definitions,
+    and event queries (those that differ in name only count once).
 
-    `same_event_queries` are registered, too, but what they find depends on since when they see events: they are run for
-    the script alone, and are counted neither as new nor as shared.
+    `same_event_queries` are registered too, but their results depend on when they first saw events: they run for the
+    script alone and count neither as new nor as shared.
     """
 
     patterns: int = 0
@@ -94,7 +85,6 @@ class Novelty:
 
     @property
     def is_shared(self) -> bool:
-        """Whether everything is there already, so that the script costs its outputs only."""
         joins = self.new_patterns or self.new_templates or self.new_rows
         return not (joins or self.new_definitions or self.new_event_queries or self.same_event_queries)
 
@@ -103,14 +93,11 @@ class Novelty:
 class Backtest:
     """The result of a back-test.
 
-    - `documents` were tried, of `kept` that there are on the streams that the script reads; `refused` could not be
-      read. They begin from `since` to `until`, in microseconds.
-    - `queries` has the result of each name in the script, and `days` the outputs of each day (UTC, as `2026-01-31`) on
-      which there are some, by the end of their time.
-    - `latest` has the last outputs, the newest first.
-    - `seconds` is what the engine took for the documents.
-    - `publishers` are the names of registered queries that were run with the script because it reads them.
-    - `cut_short` says why not all documents were tried; None if they were.
+    `documents` were tried, of `kept` on the script's streams; `refused` were unreadable. They begin from `since` to
+    `until`, in microseconds. `queries` has a result per name, `days` the outputs by UTC day of their end
+    (`2026-01-31`), and `latest` the last outputs, newest first. `seconds` is the engine's time. `publishers` are
+    registered queries run along because the script reads them. `cut_short` says why not all documents were tried, or
+    None.
     """
 
     documents: int = 0
@@ -128,20 +115,19 @@ class Backtest:
 
     @property
     def outputs(self) -> int:
-        """How many outputs there were."""
         return sum(query.outputs for query in self.queries)
 
     @property
     def recent_days(self) -> int:
-        """The number of days at the end of the documents' time that `outputs_a_day` is about: at most RECENT_DAYS.
-        Many documents, such as the entries of feeds, are far older than the others."""
+        """Days that `outputs_a_day` averages over: at most RECENT_DAYS, since feed entries may be far older than the
+        rest."""
         if self.since is None or self.until is None:
             return 0
         return min(self.until // DAY_US - self.since // DAY_US + 1, RECENT_DAYS)
 
     @property
     def outputs_a_day(self) -> float:
-        """The outputs of a day: an average over the `recent_days`."""
+        """Average over the `recent_days`."""
         if self.until is None:
             return 0.0
         first = day_text(self.until // DAY_US - self.recent_days + 1)
@@ -149,11 +135,10 @@ class Backtest:
 
     @property
     def milliseconds(self) -> float | None:
-        """What 1,000 documents take, in milliseconds; None if too few were tried to tell."""
+        """Milliseconds per 1,000 documents; None if too few were tried."""
         return 1_000_000 * self.seconds / self.documents if self.documents >= FEWEST_TIMED else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns a JSON object: the fields, and `outputs`, `outputs_a_day`, `recent_days`, `milliseconds`."""
         return {
             "documents": self.documents,
             "kept": self.kept,
@@ -175,7 +160,6 @@ class Backtest:
 
     @staticmethod
     def from_dict(found: Mapping[str, Any]) -> Backtest:
-        """Returns the result of such an object."""
         plain = ("documents", "kept", "refused", "since", "until", "seconds", "cut_short")
         novelty = {key: value for key, value in found["novelty"].items() if key != "is_shared"}
         return Backtest(
@@ -191,28 +175,26 @@ class Backtest:
 DOCUMENTS = pa.schema(
     [("id", pa.string()), ("stream", pa.string()), ("t0", pa.int64()), ("t1", pa.int64()), ("xml", pa.binary())]
 )
-"""Documents, as a back-test gets them."""
 
 LATEST = 10
-"""How many of the last outputs are shown."""
 
 MOST_DAYS = 400
-"""The maximum number of days whose outputs are counted one by one: the last ones that have some."""
+"""Maximum number of days counted one by one: the last with outputs."""
 
 LONGEST_XML = 100_000
-"""Longer output documents are left out of what is shown, in characters."""
+"""Longest output document shown, in characters."""
 
 FIRST, MOST, LONG = 50, 5_000, 1.0
-"""How many documents are processed together at first and at the most, and how many seconds they may take."""
+"""First and maximum number of documents per part, and its target seconds."""
 
 BETWEEN = 1.0
-"""The least number of seconds between two reports. They take at most a tenth of the time."""
+"""Minimum seconds between two reports, which take at most a tenth of the time."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrialRequest:
-    """What to run: a script, and the texts of registered queries that it reads. `seconds` and `memory`, in bytes, are
-    the limits that the work heeds itself."""
+    """A script, and the texts of registered queries that it reads. `seconds` and `memory`, in bytes, are limits that
+    the process enforces itself."""
 
     text: str
     publishers: tuple[str, ...]
@@ -226,9 +208,9 @@ def try_script(
     clock: Callable[[], float],
     memory: Callable[[], int],
 ) -> Iterator[Backtest]:
-    """Runs a script over batches of DOCUMENTS. Yields what was found so far, the last time with everything.
+    """Runs a script over batches of DOCUMENTS. Yields progress reports; the last is complete.
 
-    `clock` returns seconds, and `memory` the bytes in use. Raises what `Engine.subscribe` does.
+    `clock` returns seconds, `memory` bytes in use. Raises what `Engine.subscribe` does.
     """
     start = told = clock()
     with Session("duckdb", quiet=True, settle=None) as engine:
@@ -257,10 +239,8 @@ def try_script(
 
 
 def _in_parts(batches: Iterator[pa.RecordBatch], trial: _Trial) -> Iterator[pa.RecordBatch]:
-    """Cuts batches into parts that take about as long as LONG, going by what the last one took.
-
-    So there is a report soon, and an end in time, also if a few documents take long.
-    """
+    """Cuts batches into parts of about LONG seconds, by the last one's pace, so that reports and the end come in time
+    even if a few documents are slow."""
     size = FIRST
     for batch in batches:
         first = 0
@@ -275,8 +255,6 @@ def _in_parts(batches: Iterator[pa.RecordBatch], trial: _Trial) -> Iterator[pa.R
 
 
 class _Trial:
-    """A script in an engine, and what was counted beside it."""
-
     def __init__(self, engine: Session, request: TrialRequest) -> None:
         self._engine = engine
         for text in request.publishers:
@@ -297,17 +275,15 @@ class _Trial:
             self._until = t1 if self._until is None else max(self._until, t1)
 
     def finish(self) -> None:
-        """Answers event queries, over all documents."""
         self._engine.finish()
         self._paused |= self._engine.take_paused()
 
     def last_report(self, cut_short: str) -> Backtest:
-        """What was found when it ended too soon. Event queries are answered over what was tried."""
         self.finish()
         return self.report(cut_short, final=True)
 
     def report(self, cut_short: str | None, *, final: bool = False) -> Backtest:
-        """What was found so far. Estimates are made at the end only."""
+        """Estimates are computed in the final report only."""
         rows = self._engine.sql(
             f"SELECT query, CAST(floor(t1 / {DAY_US}) AS BIGINT) AS day, count(*) AS n FROM outputs GROUP BY ALL",
             trusted=True,
@@ -335,7 +311,6 @@ class _Trial:
         return replace(result, latest=tuple(self._latest())) if own else result
 
     def _latest(self) -> Iterator[Any]:
-        """The last outputs of the script, the newest first; the same ones whatever the batches are."""
         names = ", ".join(_text(name) for name in self._names)
         rows = self._engine.sql(
             f"SELECT * FROM outputs WHERE query IN ({names}) ORDER BY t1 DESC, query, id LIMIT {LATEST}", trusted=True
@@ -346,8 +321,6 @@ class _Trial:
 
 
 def _pairs(engine: Session, names: tuple[str, ...]) -> Mapping[str, float]:
-    """The pairs that a new document is expected to bring for the rarest joins of the queries of each name that is one
-    of queries over documents."""
     guess = estimates(engine)
     if guess is None:
         return {}
@@ -376,24 +349,23 @@ def _text(text: str) -> str:
 
 
 MOST_DOCUMENTS, MOST_CHARACTERS = 100_000, 256 << 20
-"""How many documents, and characters of XML, of a store are tried: the newest ones."""
+"""Maximum number of documents, and of characters of XML, tried of a store: the newest."""
 
 PAGE_DOCUMENTS, PAGE_CHARACTERS = 1_000, 4 << 20
-"""So many are read and sent together."""
+"""Maximum size of a page that is read and sent."""
 
 MOST_STREAMS = 100
-"""Documents of more streams are read whatever their stream."""
+"""With more streams, documents are not filtered by stream."""
 
 _PLAIN = re.compile(r"[\w.-]+")
-"""Names that are written the same in every dialect of SQL."""
+"""Names that need no quoting in any SQL dialect."""
 
 _RunSql = Callable[[str], pa.Table]
-"""Answers a question in SQL."""
 
 
 @dataclass(frozen=True, slots=True)
 class BacktestDocuments:
-    """Documents of a store. `total` counts those of the streams, of which `batches` yields the newest `chosen`."""
+    """A store's documents: `batches` yields the newest `chosen` of `total` on the streams."""
 
     total: int
     chosen: int
@@ -403,10 +375,8 @@ class BacktestDocuments:
 def select_newest_documents(
     ask: _RunSql, streams: Collection[str], most: int = MOST_DOCUMENTS, most_characters: int = MOST_CHARACTERS
 ) -> BacktestDocuments:
-    """Returns the external documents of some streams that a store keeps: the newest `most`, up to so many characters.
-
-    Each batch is read when it is asked for: what is dropped meanwhile is missing. Raises what `ask` does.
-    """
+    """Returns the newest external documents of some streams, at most `most` and `most_characters`. Batches are read
+    lazily; documents pruned meanwhile are missing. Raises what `ask` does."""
     wanted = "kind = 'external'"
     if len(streams) <= MOST_STREAMS and all(map(_PLAIN.fullmatch, streams)):
         names = ", ".join(f"'{stream}'" for stream in sorted(streams))
@@ -440,8 +410,6 @@ def _read_pages(ask: _RunSql, wanted: str, pages: Iterable[tuple[int, int]]) -> 
 def read_batches(
     documents: Iterable[Document | Reject], streams: Collection[str], refuse: Callable[[], object]
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the documents of some streams. Calls `refuse` for each reject."""
-
     def wanted() -> Iterator[Document]:
         for document in documents:
             if isinstance(document, Reject):
@@ -458,17 +426,17 @@ def read_batches(
 
 
 MOST_QUERIES = 1_000
-"""How many queries a back-test tries."""
+"""Maximum number of queries in a back-test."""
 
 
 class TooManyQueries(InputError, ValueError):
-    """A script has more queries than a back-test tries."""
+    """A script exceeds the maximum number of queries of a back-test."""
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedScript:
-    """A script: its text, names and texts of the registered queries behind the streams that it reads, and the streams
-    from outside that are read. `novelty` says what it would add to what is registered."""
+    """A script's text, names and texts of the registered queries that it reads, and the external streams to read.
+    `novelty` is what it adds to those registered."""
 
     text: str
     publishers: tuple[tuple[str, str], ...]
@@ -476,21 +444,17 @@ class PreparedScript:
     novelty: Novelty
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns a JSON object."""
         return asdict(self) | {"streams": sorted(self.streams)}
 
     @staticmethod
     def from_dict(found: Mapping[str, Any]) -> PreparedScript:
-        """Returns what such an object says."""
         publishers = tuple((name, text) for name, text in found["publishers"])
         return PreparedScript(found["text"], publishers, frozenset(found["streams"]), Novelty(**found["novelty"]))
 
 
 def prepared(text: str, registry: Registry) -> PreparedScript:
-    """Prepares a script. `registry` is not changed, and another thread may use it meanwhile.
-
-    Queries that the script PUBLISHes replace the registered ones of their names. Raises XsclErrors, TooManyQueries.
-    """
+    """Prepares a script without changing `registry`; thread-safe. Queries that the script PUBLISHes replace registered
+    ones of the same name. Raises XsclErrors, TooManyQueries."""
     script = parse_script(text, events=registry.events.streams())
     count = len(script.queries) + len(script.event_queries)
     if count > MOST_QUERIES:
@@ -532,7 +496,7 @@ def prepared(text: str, registry: Registry) -> PreparedScript:
 
 
 def _texts(publishers: Iterable[Subscription], definitions: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yields names and texts of what is registered, definitions before event queries, and these as one script each."""
+    """Yields names and texts: definitions before event queries, each as one script."""
     yield from definitions.items()
     yield from ((one.name, one.text) for one in publishers if not one.is_events)
     if events := [one for one in publishers if one.is_events]:
@@ -566,8 +530,7 @@ def _novelty(script: Script, registry: Registry) -> Novelty:
 
 
 def _new_events(script: Script, registry: Registry) -> tuple[int, int, int, int, int]:
-    """How many definitions a script has, and how many of them are new; and the same of the forms of its event queries:
-    those of one form differ in name only. Last how many of them are registered as of another time."""
+    """Counts definitions, new ones, forms of event queries, new ones, and those registered as of another time."""
     if not script.has_events:
         return 0, 0, 0, 0, 0
     known = registry.events.definitions
@@ -585,7 +548,6 @@ def _new_events(script: Script, registry: Registry) -> tuple[int, int, int, int,
 
 
 def _all(conjuncts: tuple[Conjunct, ...]) -> Iterator[Conjunct]:
-    """Conjunctive queries, with those of the inner joins that they read."""
     for conjunct in conjuncts:
         yield conjunct
         for side in conjunct.sides():
@@ -597,7 +559,6 @@ _PLURAL = {"event query": "event queries"}
 
 
 def summary(result: Backtest, clock: TimeFormat) -> Iterator[str]:
-    """Yields lines that say what was tried and found, and what the script would cost."""
     of = f" of {result.kept:,}" if result.kept > result.documents else ""
     times = ""
     if result.since is not None and result.until is not None:
@@ -615,12 +576,10 @@ def summary(result: Backtest, clock: TimeFormat) -> Iterator[str]:
 
 
 def a_day(result: Backtest) -> str:
-    """Returns how many outputs a day has."""
     return f"{result.outputs_a_day:,.1f} a day in the last {_counted(result.recent_days, 'day')}"
 
 
 def novelty(found: Novelty) -> str:
-    """Returns what is new with a script, in words."""
     if found.is_shared:
         return "nothing new: registered queries have the same patterns and joins, and it costs only its outputs"
     joins = (

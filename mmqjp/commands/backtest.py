@@ -101,7 +101,7 @@ def _prepared(text: str, state: Path | None, wait: float) -> PreparedScript:
 
 
 def print_result(result: Backtest, clock: TimeFormat) -> None:
-    """Prints a result for people: a summary, a table of the queries, and the last outputs."""
+    """Prints a summary, a table of the queries, and the last outputs."""
     out = console()
     for line in summary(result, clock):
         click.echo(printable_line(line))

@@ -30,7 +30,7 @@ MODULES = {
     "patterns": "patterns",
     "flat-state": "state",
 }
-"""The modules of the benchmarks in `bench`. Only the one that is run is imported; its function is called bench_NAME."""
+"""Benchmark modules, each with a `main`; imported only when run."""
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})

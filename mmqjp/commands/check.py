@@ -1,7 +1,5 @@
-"""`mmqjp check`: finds every mistake in query files, warns, and summarizes or tries the queries of correct ones.
-
-`mmqjp explain`: shows how the queries of a file are run and what they share.
-"""
+"""`mmqjp check` and `mmqjp explain`: find mistakes in query files and try queries; show how they run and what they
+share."""
 
 from __future__ import annotations
 
@@ -54,10 +52,10 @@ from xscl.problems import rendered
 from xscl.syntax import Query, Script
 
 MOST_LISTED = 1_000
-"""How many queries of a file are listed. The others are counted."""
+"""Maximum number of queries listed per file; the rest are counted."""
 
 MOST_TRIED = 500
-"""On how many documents queries are tried, if no limit is given."""
+"""Default number of documents on which queries are tried."""
 
 COLUMNS = ("query", "kind", "reads", "disjuncts", "value joins", "templates", "shares a row with")
 NAME_WIDTH = 40
@@ -136,14 +134,12 @@ def _counts(script: Script) -> str:
 
 
 def _show(table: Table, count: int, noun: str, several: str) -> None:
-    """Prints a table, and how many rows it would have besides."""
     console().print(table)
     if more := count - table.row_count:
         click.echo(f"and {pluralise(more, noun, several)} more")
 
 
 def _show_events(script: Script) -> None:
-    """Prints what the event statements of a script are."""
     if not script.has_events:
         return
     program = EventProgram(compile_statements(script))
@@ -167,14 +163,13 @@ def _table(columns: Iterable[str]) -> Table:
 
 
 def _spread(paths: Iterable[Path]) -> Iterator[Path]:
-    """The paths to feeds, with the directories inside a directory that holds nothing else: mostly one for each feed."""
+    """Expands a directory that holds only directories: usually one per feed."""
     for path in paths:
         inside = sorted(path.iterdir()) if path.is_dir() else []
         yield from inside if inside and all(one.is_dir() for one in inside) else [path]
 
 
 def _show_trial(path: Path, text: str, script: Script, sample: Sample) -> None:
-    """Prints what the queries of a script find in a sample."""
     streams = ", ".join(f"{printable_line(stream)} {len(trees):,}" for stream, trees in sample.trees.items())
     refused = f"; {sample.refused:,} could not be read" if sample.refused else ""
     click.echo(f"tried on {pluralise(len(sample.documents), 'document')} (stream {streams}{refused})")
@@ -189,15 +184,14 @@ def _show_trial(path: Path, text: str, script: Script, sample: Sample) -> None:
 
 
 class CheckSummary(NamedTuple):
-    """A table with a row for each query of a script, but at most MOST_LISTED; and when absences of these are decided, a
-    line for each."""
+    """A table with a row per query, at most MOST_LISTED, and a line per absence that says when it is decided."""
 
     table: Table
     notes: list[str]
 
 
 def summarise_script(script: Script) -> CheckSummary:
-    """Summarises the queries of a script. All are registered in a new, empty engine."""
+    """Summarizes the queries of a script, registered in a new, empty engine."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     named = zip(script.all_queries, script.names(), strict=True)
     names = [name for query, name in named if isinstance(query, Query)]
@@ -238,10 +232,10 @@ def _row(registry: Registry, subscription: Subscription) -> tuple[str, ...]:
 
 
 WHOLE = "whole"
-"""What --plan is without a value."""
+"""Value of --plan without an argument."""
 
 LISTED_NAMES = 10
-"""How many query names of a file an error lists."""
+"""Maximum number of query names in an error."""
 
 
 @click.command()
@@ -328,7 +322,6 @@ def _unknown(file: Path, query: str, names: Sequence[str]) -> Failure:
 
 
 def _explain_plan(engine: Session, rules: Sequence[RuleName], svg: Path | None, *, joined: bool) -> None:
-    """Prints the plan of all queries of an engine, or draws it into a file."""
     if svg is None:
         click.echo("\n".join(plan_explanation(engine.registry, rules, joined=joined)))
         return
@@ -339,7 +332,6 @@ def _explain_plan(engine: Session, rules: Sequence[RuleName], svg: Path | None, 
 
 
 def _explain_events(file: Path, engine: Session, names: Container[str], rules: Sequence[RuleName]) -> None:
-    """Prints the automata of the event queries of some names as JSON."""
     statements = registered_statements(engine.registry)
     if not any(one.name in names for one in statements):
         raise Failure(f"{file} has no event query, and --json is for these")
@@ -350,7 +342,6 @@ def _explain_events(file: Path, engine: Session, names: Container[str], rules: S
 
 
 def _draw(engine: Session, names: Container[str], file: Path) -> None:
-    """Draws the join graphs of the queries of some names into a file."""
     chosen = [query for query in engine.registry.subscriptions.values() if query.name in names]
     # Each text is a script of its own. It is parsed once if the picture shows it, and not at all if it does not.
     drawn = join_graphs([(query.name, query.text) for query in chosen if not query.is_events])
@@ -359,7 +350,6 @@ def _draw(engine: Session, names: Container[str], file: Path) -> None:
 
 
 def _opened(state: Path | None, plan: str) -> Session:
-    """An engine to read from: on the store, or a new, empty one."""
     if state is None:
         return Session(DUCKDB, plan=plan)
     try:

@@ -1,15 +1,6 @@
-"""The console that tables are printed on, and counts with nouns.
-
-Commands that are imported when they are first used. `mmqjp --help` imports none of them.
-
-The option --debug, which the program and all its commands have.
-
-How commands fail: one line on standard error with the cause and what to do, and an exit status.
-
-Handles Ctrl-C, SIGTERM and SIGHUP: as interrupts of a library call, and as requests to stop or to reopen files.
-
-How commands show what they do: the progress bar of reading or registering many queries, and a line of counts.
-"""
+"""What the commands share: console, lazy loading, errors, signals, progress. Commands are imported on first use, so
+`mmqjp --help` imports none. A failure is one line on standard error with cause and remedy, and an exit status; --debug
+prints the traceback. Ctrl-C, SIGTERM and SIGHUP interrupt a call, request a stop, or reopen files."""
 
 from __future__ import annotations
 
@@ -43,13 +34,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LazyCommand:
-    """A command: where it is defined, as `module:name`, and what it does, in one line."""
+    """A command: its location, `module:name`, and a one-line summary."""
 
     target: str
     summary: str
 
     def load(self) -> click.Command:
-        """Imports the command."""
         module, _, name = self.target.partition(":")
         with ending_when_interrupted():
             without_pandas()
@@ -58,14 +48,11 @@ class LazyCommand:
 
 
 class LazyCommands(Mapping[str, click.Command]):
-    """The commands of a group by name, in the given order."""
-
     def __init__(self, known: Mapping[str, LazyCommand]) -> None:
         self._known = dict(known)
         self._loaded: dict[str, click.Command] = {}
 
     def summaries(self) -> dict[str, str]:
-        """What each command does, in one line, by name."""
         return {name: command.summary for name, command in self._known.items()}
 
     def __getitem__(self, name: str) -> click.Command:
@@ -84,31 +71,30 @@ class LazyCommands(Mapping[str, click.Command]):
 
 
 WIDTH = 100
-"""The width of the output, in columns, if standard output is not a terminal and COLUMNS is not set."""
+"""Output columns if standard output is no terminal and COLUMNS is unset."""
 
 
 def console() -> Console:
-    """A console on the current standard output. If that is no terminal, it writes plain text of `width()` columns."""
+    """Console on the current standard output; plain text of `width()` columns if it is no terminal."""
     terminal = sys.stdout.isatty()
     return Console(file=sys.stdout, width=None if terminal else width(), color_system="auto" if terminal else None,
                    force_terminal=terminal, highlight=False, emoji=False)  # fmt: skip
 
 
 def width() -> int:
-    """The width of what goes to no terminal: COLUMNS, or WIDTH."""
     columns = os.environ.get("COLUMNS", "")
     return max(int(columns[:6]), 20) if columns.isascii() and columns.isdecimal() and int(columns[:6]) else WIDTH
 
 
 def pluralise(number: int, noun: str, several: str | None = None) -> str:
-    """`1 feed`, `2 feeds`. `several` is an irregular plural."""
+    """`1 feed`, `2 feeds`; `several` is an irregular plural."""
     return f"{number:,} {noun if number == 1 else several or noun + 's'}"
 
 
 FAILED, MISUSED = 1, 2
 
 DEBUG = "mmqjp.debug"
-"""The key in a context's `meta` that is set if --debug was given."""
+"""Key in a context's `meta`, set by --debug."""
 
 _ADVICE = {
     errno.ENOSPC: "make room on the disk, or write elsewhere",
@@ -132,8 +118,7 @@ class Failure(click.ClickException):
 
 
 class ScriptFailure(Failure):
-    """A script has mistakes. Each is shown in its place. `lacks_events` if it only reads events that it does not
-    have."""
+    """A script with mistakes, each shown in place. `lacks_events`: it only reads undefined events."""
 
     def __init__(self, path: Path, errors: XsclErrors) -> None:
         super().__init__(errors.render(str(path)))
@@ -144,7 +129,7 @@ class ScriptFailure(Failure):
 
 
 class Interrupted(Failure):
-    """The command was interrupted by Ctrl-C. The message says what is kept."""
+    """Ctrl-C; the message says what is saved."""
 
     exit_code = INTERRUPTED
 
@@ -153,10 +138,10 @@ class Interrupted(Failure):
 
 
 class CommandLine(click.Group):
-    """A group whose commands report failures in one line, and print a traceback only with --debug."""
+    """A group that reports failures in one line, with a traceback only under --debug."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Writes the names and summaries of the commands without importing them."""
+        """Lists commands without importing them."""
         if not isinstance(self.commands, LazyCommands):
             super().format_commands(ctx, formatter)
             return
@@ -202,7 +187,7 @@ class CommandLine(click.Group):
 
 
 def describe(error: Exception) -> str:
-    """An error in one sentence, with what to do about it if we know. Our own errors say that in their messages."""
+    """Describes an error in one sentence, with a remedy if known. Our own errors include both."""
     import sqlite3  # only needed after a failure
 
     if isinstance(error, MmqjpError):
@@ -226,7 +211,7 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
 def debug_option(command: Decorated) -> Decorated:
-    """The option --debug. It may stand before or after the name of the command."""
+    """The option --debug, accepted before or after the command's name."""
 
     def note(context: click.Context, parameter: click.Parameter, value: bool) -> None:
         if value:
@@ -238,11 +223,8 @@ def debug_option(command: Decorated) -> Decorated:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Raises KeyboardInterrupt on Ctrl-C or SIGTERM in the block, and instead of any error that follows.
-
-    (DuckDB raises a RuntimeError if it is interrupted in a query.) If Ctrl-C is ignored, or has a handler other than
-    Python's, both signals keep their handlers.
-    """
+    """Raises KeyboardInterrupt on Ctrl-C or SIGTERM in the block, and in place of any error that follows (DuckDB raises
+    a RuntimeError if interrupted). Signals keep their handlers if Ctrl-C is ignored or not handled by Python."""
     seen = False
 
     def note(number: int, frame: FrameType | None) -> None:
@@ -274,7 +256,7 @@ def interruptible() -> Iterator[None]:
 
 @contextmanager
 def stopping() -> Iterator[threading.Event]:
-    """Yields an event that Ctrl-C or SIGTERM sets. A second signal ends the process as usual."""
+    """Yields an event that Ctrl-C or SIGTERM sets; a second signal ends the process as usual."""
     stop = threading.Event()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
@@ -297,10 +279,9 @@ def stopping() -> Iterator[threading.Event]:
 
 @contextmanager
 def hangups(stop: threading.Event) -> Iterator[Callable[[], bool]]:
-    """Yields a function that says whether SIGHUP has arrived since it was last called.
+    """Yields a function that says whether SIGHUP arrived since its last call.
 
-    If SIGHUP arrives because the terminal of the process was closed, `stop` is set. If SIGHUP is ignored, as under
-    nohup, it stays ignored.
+    If the process's terminal was closed, sets `stop`. An ignored SIGHUP, as under nohup, stays ignored.
     """
     terminal = next((number for number in range(3) if os.isatty(number)), None)
     before = signal.getsignal(signal.SIGHUP)
@@ -330,13 +311,13 @@ def hangups(stop: threading.Event) -> Iterator[Callable[[], bool]]:
 
 
 DELAY, INTERVAL = 1.0, 0.1
-"""Seconds before the bar appears, and between two drawings of it."""
+"""Seconds before the bar appears, and between redraws."""
 
 
 @contextmanager
 def progress_shown(clock: Callable[[], float] = time.monotonic) -> Iterator[None]:
-    """Shows how far the followed loops inside are, on standard error. Only a terminal gets anything, and only if the
-    work takes longer than a second. The bar is gone at the end."""
+    """Shows the progress of loops inside on standard error: only on a terminal, after a second, and removed at the
+    end."""
     if not sys.stderr.isatty():
         yield
         return
@@ -350,8 +331,7 @@ def progress_shown(clock: Callable[[], float] = time.monotonic) -> Iterator[None
 
 @contextmanager
 def live_line(clock: Callable[[], float] = time.monotonic) -> Iterator[Callable[[str], None]]:
-    """Yields a function that shows a text, in place of the one before, on standard error. Only a terminal gets
-    anything. The text is gone at the end."""
+    """Yields a function that replaces a line of text on standard error: only on a terminal, removed at the end."""
     if not sys.stderr.isatty():
         yield lambda text: None
         return
@@ -371,14 +351,11 @@ def live_line(clock: Callable[[], float] = time.monotonic) -> Iterator[Callable[
 
 
 class _Bar:
-    """A bar that is drawn by whoever advances it: there is no thread, which would slow the work down."""
-
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock, self._next = clock, clock() + DELAY
         self._shown: Progress | None = None
 
     def advance(self, what: str, done: int, total: int) -> None:
-        """Shows that `done` of `total` queries are done."""
         now = self._clock()
         if now < self._next:
             return
@@ -393,6 +370,5 @@ class _Bar:
         self._shown.refresh()
 
     def close(self) -> None:
-        """Removes the bar."""
         if self._shown is not None:
             self._shown.stop()

@@ -76,7 +76,6 @@ def demo(both: bool, serves: bool, engine: str, plan: str, master: str | None) -
 
 
 def serve_demo(engine: str, master: str | None, plan: str) -> None:
-    """Serves the packaged example over a state of its own, which is removed at the end."""
     from mmqjp.commands.serve import serve
 
     with packaged_feeds() as directory, TemporaryDirectory(prefix="mmqjp-demo-") as state:
@@ -88,13 +87,13 @@ def serve_demo(engine: str, master: str | None, plan: str) -> None:
 
 
 TO_THE_END = Timing(settle=None)
-"""The order of time is that of all documents."""
+"""Events are ordered over all documents."""
 
 
 @dataclass(frozen=True, slots=True)
 class DemoRun:
-    """The packaged example after it has run: its text and queries, the outputs and their lines, and the seconds from
-    opening the engine to the last output."""
+    """Result of the packaged example: text, queries, outputs, lines, and seconds from opening the engine to the last
+    output."""
 
     session: Session
     text: str
@@ -106,7 +105,6 @@ class DemoRun:
 
 @contextmanager
 def example_run(engine: str, master: str | None, plan: str) -> Iterator[DemoRun]:
-    """Runs the packaged example on an engine, which is open inside."""
     start = perf_counter()
     with packaged_feeds() as directory, open_engine(engine, master, plan, timing=TO_THE_END) as opened:
         text, script = read_script(directory / "demo.xscl")
@@ -120,13 +118,11 @@ def example_run(engine: str, master: str | None, plan: str) -> Iterator[DemoRun]
 
 @contextmanager
 def packaged_feeds() -> Iterator[Path]:
-    """The directory of the packaged example."""
     with as_file(files("mmqjp.demo")) as directory:
         yield directory
 
 
 def purposes(text: str, script: Script) -> dict[str, str]:
-    """The comment directly above each query, by its name."""
     found = {}
     for name, query in zip(script.names(), script.all_queries, strict=True):
         comment: list[str] = []
@@ -139,13 +135,11 @@ def purposes(text: str, script: Script) -> dict[str, str]:
 
 
 def entries_and_feeds(engine: Session) -> tuple[int, int]:
-    """How many entries the engine keeps, and of how many feeds: each has its own site."""
     rows = engine.sql(FROM_OUTSIDE, trusted=True).to_pylist()
     return len(rows), len({item_of(row["id"], row["stream"], row["t0"], row["xml"]).site for row in rows})
 
 
 def print_by_query(out: Console, matches: Iterable[ShownMatch], about: dict[str, str]) -> None:
-    """Prints matches query by query, in the order of the script, with what each query is for."""
     order = {name: place for place, name in enumerate(about)}
     in_order = sorted(matches, key=lambda match: order[match.output.query])
     for name, found in groupby(in_order, key=lambda match: match.output.query):

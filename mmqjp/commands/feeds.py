@@ -1,10 +1,5 @@
-"""`mmqjp feeds`: lists, exports and changes what is known of fetched feeds.
-
-How fetched feeds are listed: for people, with addresses that can be copied, and as JSON lines.
-
-`mmqjp fetch`: fetches the feeds that are due, politely, and stores each new version.
-
-What commands share for fetching: the options, and a fetch that runs until it is done or interrupted.
+"""`mmqjp feeds` and `mmqjp fetch`: manage the list of fetched feeds, and fetch those that are due, politely. Each new
+version of a feed is stored. The fetch options are shared with other commands; a fetch runs until done or interrupted.
 """
 
 from __future__ import annotations
@@ -48,8 +43,8 @@ _INDENT = " " * 9
 
 
 def table_lines(feeds: Iterable[FeedState], width: int) -> Iterator[str]:
-    """The lines of a table. The address of a feed ends its line and is never cut. What we call the feed and what went
-    wrong with it are on lines of their own, of at most `width` columns where words allow it."""
+    """Formats a table. An address ends its line and is never cut; titles and errors have lines of their own, of at most
+    `width` columns where words allow."""
     yield _ROW.format("status", "checked", "next check", "errors", "feed")
     for feed in feeds:
         status = "stopped" if feed.stopped else str(feed.status or "-")
@@ -63,7 +58,7 @@ def table_lines(feeds: Iterable[FeedState], width: int) -> Iterator[str]:
 
 
 def listed_as_json(feeds: Iterable[FeedState]) -> Iterator[bytes]:
-    """A line of JSON for each feed. Times are ISO 8601 in UTC, and null for never."""
+    """Yields a JSON line per feed. Times are ISO 8601 in UTC; null for never."""
     for feed in feeds:
         told = asdict(FeedSummary.of(feed))
         yield json_line(told | {key: _iso(told[key]) for key in ("checked_at", "changed_at", "next_check")})
@@ -82,19 +77,18 @@ def _iso(moment: int | None) -> str | None:
 
 
 COURTESY, LIMITS = Courtesy(), ReplyLimits()
-"""The defaults of the options."""
 
 KEPT = "what was fetched is kept; the same command continues from there"
 
 LISTED_FAILURES = 3
-"""How many failures a summary lists."""
+"""Maximum number of failures in a summary."""
 
 KNOWN = ""
-"""What `--fetch` has for a LIST if none is given: the feeds that the state knows."""
+"""Value of `--fetch` without a LIST: the feeds in the state."""
 
 
 def finite_duration(context: click.Context, parameter: click.Parameter, value: str) -> int:
-    """A duration other than INF, in microseconds."""
+    """Parses a duration other than INF, in microseconds."""
     found = parse_duration(context, parameter, value)
     if found is None:
         raise click.BadParameter("INF is not allowed here; write a duration like 1h")
@@ -102,7 +96,7 @@ def finite_duration(context: click.Context, parameter: click.Parameter, value: s
 
 
 def user_agent(context: click.Context, parameter: click.Parameter, value: str | None) -> str:
-    """A User-Agent that a header can contain. The default names mmqjp and its version."""
+    """Validates a User-Agent for a header. The default names mmqjp and its version."""
     if value is None:
         return own_agent()
     if not value.strip() or not (value.isascii() and value.isprintable()):
@@ -112,7 +106,7 @@ def user_agent(context: click.Context, parameter: click.Parameter, value: str | 
 
 @dataclass(frozen=True, slots=True)
 class FetchOptions:
-    """The values of the options of `fetch_options`. Durations are microseconds."""
+    """Values of `fetch_options`. Durations are microseconds."""
 
     interval: int
     robots: bool
@@ -128,7 +122,6 @@ class FetchOptions:
     allow_private: bool
 
     def job(self, feeds: Sequence[FeedState], out: Path, *, warc: bool = False, state: Path | None = None) -> Job:
-        """The fetch job that they describe."""
         limits = ReplyLimits(
             body=self.most_bytes,
             connect=self.connect_timeout / SECOND,
@@ -188,7 +181,7 @@ _OPTIONS = (
 
 
 def fetch_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options for fetching. The command receives them as `options`, a FetchOptions."""
+    """Adds the fetch options, passed to the command as `options`, a FetchOptions."""
     names = [field.name for field in fields(FetchOptions)]
 
     @functools.wraps(command)
@@ -202,7 +195,6 @@ def fetch_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def fetch_source_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of commands that read what they fetch: `--fetch`, `--keep-drops` and those of `fetch_options`."""
     lists = click.option(
         "--fetch", "lists", metavar="LIST", multiple=True, is_flag=False, flag_value=KNOWN,
         help="Feeds to fetch and read: an OPML file, a text file with one address per line, or an address. May be "
@@ -216,7 +208,7 @@ def fetch_source_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def feeds_to_fetch(lists: Sequence[str], state: Path | None) -> list[FeedState]:
-    """The feeds of `--fetch`; none stands for those that the state knows. Raises UsageError if it cannot know any."""
+    """Returns the feeds of `--fetch`; by default those in the state. Raises UsageError without a state."""
     if KNOWN not in lists:
         return listed_feeds(lists)
     if set(lists) != {KNOWN}:
@@ -227,7 +219,7 @@ def feeds_to_fetch(lists: Sequence[str], state: Path | None) -> list[FeedState]:
 
 
 def listed_feeds(lists: Sequence[str]) -> list[FeedState]:
-    """The feeds of lists. Invalid addresses are reported on standard error. Raises Failure if there are no others."""
+    """Returns the feeds of lists. Reports invalid addresses on standard error; raises Failure if none is valid."""
     feeds, complaints = read_feed_lists(lists)
     for complaint in complaints:
         click.echo(f"mmqjp: {printable_line(complaint)}", err=True)
@@ -237,7 +229,7 @@ def listed_feeds(lists: Sequence[str]) -> list[FeedState]:
 
 
 async def until_signalled(job: Job, watch: bool) -> tuple[FetchReport, list[FeedState], bool]:
-    """Fetches until all is done or a signal arrives. Returns the report, the feeds, and whether there was a signal."""
+    """Fetches until done or signalled. Returns the report, the feeds, and whether a signal arrived."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -252,10 +244,8 @@ def _progress(report: FetchReport, feed: FeedState, outcome: Outcome) -> None:
 
 
 def fetch_once(job: Job, kept: str = KEPT) -> FetchReport:
-    """Fetches what is due, prints a summary, and returns the report.
-
-    Raises Interrupted on Ctrl-C and SIGTERM; its message is `kept`.
-    """
+    """Fetches what is due, prints a summary, and returns the report. Raises Interrupted, with the message `kept`, on
+    Ctrl-C and SIGTERM."""
     report, feeds, signalled = asyncio.run(until_signalled(job, watch=False))
     print_fetch_summary(report, feeds)
     if signalled:
@@ -264,14 +254,13 @@ def fetch_once(job: Job, kept: str = KEPT) -> FetchReport:
 
 
 def require_a_success(report: FetchReport) -> None:
-    """Raises Failure if feeds were due but none of them could be fetched."""
+    """Raises Failure if feeds were due and all failed."""
     failed = report.counts[Outcome.FAILED] + report.counts[Outcome.STOPPED]
     if failed and failed == report.counts.total():
         raise Failure("no feed that was due could be fetched; mmqjp feeds list shows why")
 
 
 def print_fetch_summary(report: FetchReport, feeds: list[FeedState]) -> None:
-    """Prints to standard error what was done, and the first failures."""
     if sys.stderr.isatty():
         click.echo("\r\x1b[K", nl=False, err=True)
     click.echo(f"mmqjp: {pluralise(len(feeds), 'feed')}, {_done(report, feeds)}", err=True)
@@ -290,7 +279,7 @@ def _done(report: FetchReport, feeds: list[FeedState]) -> str:
 
 
 WAIT = 5.0
-"""Seconds to wait for a fetch that runs to take in a change."""
+"""Seconds to wait for a running fetch to apply a change."""
 
 LATER = "; the fetch that is running will take it in"
 
@@ -457,7 +446,7 @@ def _chosen(known: list[FeedState], addresses: Sequence[str], state: Path) -> li
 
 
 def _name(text: str, option: str) -> str:
-    """A title or the path of a folder. Raises UsageError if it is too long."""
+    """Raises UsageError if a title or folder path is too long."""
     name = one_line(text)
     if len(name) > LONGEST_TITLE:
         raise click.UsageError(f"{option} has {len(name):,} characters; write at most {LONGEST_TITLE:,}")
@@ -465,7 +454,7 @@ def _name(text: str, option: str) -> str:
 
 
 def given_or_configured(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
-    """The lists on the command line, else those of the configuration, which some versions of click pass over."""
+    """Returns the lists on the command line, else those of the configuration, which some versions of click ignore."""
     return value or tuple(context.lookup_default(parameter.name or "") or ())
 
 

@@ -1,7 +1,5 @@
-"""The formats in which commands print matches and rows: the options, and which is used when none is named.
-
-Opens the Spark session and the engine that options describe, and registers the queries of a file.
-"""
+"""Output formats of commands, and opening the engine that the options describe. Without a named format, a terminal gets
+a table and everything else JSON lines."""
 
 from __future__ import annotations
 
@@ -39,12 +37,12 @@ if TYPE_CHECKING:
 FORMATS = ("table", "csv", "json", "jsonl", "html", "markdown")
 
 FOR_PEOPLE = ("table", "html", "markdown")
-"""Formats that show the newest SHOWN matches, in groups, unless told otherwise."""
+"""Formats that by default show the newest SHOWN matches, in groups."""
 
 SHOWN = 1_000
 
 MOST_TEXTS = 20
-"""The texts of queries are shown if there are at most this many."""
+"""Maximum number of queries whose texts are shown."""
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -61,7 +59,6 @@ def utc_option(command: Decorated) -> Decorated:
 
 
 def output_option(command: Decorated) -> Decorated:
-    """The option --output of commands that write a whole file."""
     return click.option(
         "--output", metavar="FILE", type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
         help="Where to write. The file is written anew. Default, or with -: standard output.",
@@ -69,19 +66,16 @@ def output_option(command: Decorated) -> Decorated:
 
 
 def chosen_format(form: str | None, output: Path | None) -> str:
-    """The format to use: the one named, else a table if it goes to a terminal, else JSON lines."""
     if form is not None:
         return form
     return "table" if output in (None, Path("-")) and sys.stdout.isatty() else "jsonl"
 
 
 def clock_of(form: str, *, utc: bool) -> TimeFormat:
-    """The clock of a format: programs get UTC."""
     return TimeFormat(UTC) if utc or form not in FOR_PEOPLE else TimeFormat()
 
 
 def few_texts(texts: dict[str, list[str]]) -> dict[str, list[str]]:
-    """The texts of queries by name, if they are few."""
     return texts if sum(map(len, texts.values())) <= MOST_TEXTS else {}
 
 
@@ -94,7 +88,6 @@ def show_matches(
     total: int,
     texts: Mapping[str, Sequence[str]],
 ) -> None:
-    """Prints or writes matches. `total` is how many there are, and `texts` has the queries of each name."""
     with data_file(check_output(output)) as file:
         match form:
             case "jsonl":
@@ -121,7 +114,6 @@ def _show_report(report: Report, form: str, output: Path | None, file: BinaryIO)
 
 @contextmanager
 def table_console(output: Path | None, file: BinaryIO) -> Iterator[Console]:
-    """The console for a table, on standard output or in a file."""
     if output in (None, Path("-")):
         yield console()
         return
@@ -137,7 +129,7 @@ UNLIMITED = Timing()
 NOTHING: Mapping[str, object] = MappingProxyType({})
 
 LISTED_QUERIES = 5
-"""How many ended or replaced queries a message lists."""
+"""Maximum number of ended or replaced queries in a message."""
 
 
 def chosen_engine(
@@ -149,10 +141,10 @@ def chosen_engine(
     *,
     feeds: bool = False,
 ) -> EngineChoice:
-    """The engine for the option --engine. On a terminal, says which "auto" stands for.
+    """Resolves --engine; on a terminal, says which one "auto" chose.
 
-    `paths` are the documents, with or without `feeds`, whose size may decide. `only_spark` has the values of options
-    that only Spark takes, by name. Raises UsageError if one of them, or `master`, is given and the engine is another.
+    `paths` are the documents whose size may decide. `only_spark` has the values of Spark-only options by name. Raises
+    UsageError if one of them, or `master`, is given and the engine is another.
     """
     given = [name for name, value in (("--master", master), *only_spark.items()) if value is not None]
     documents = input_bytes(paths, MOST_FOR_DUCKDB, feeds=feeds) if engine == AUTO and paths and not given else None
@@ -166,7 +158,6 @@ def chosen_engine(
 
 
 def start_session(master: str | None, *, shared: bool = False) -> SparkSession:
-    """The Spark session that the options describe."""
     with live_line() as show, umask_of(shared=shared):
         show("starting Spark ...")
         return open_session("spark", master)
@@ -186,8 +177,8 @@ def open_engine(
     read_only: bool = False,
     shared: bool = False,
 ) -> Session:
-    """The engine that the options describe. It logs no dead letters: the caller reports them. A terminal is told
-    meanwhile that Spark is being started, and how many stored queries are opened."""
+    """Opens the engine. It does not log dead letters: the caller reports them. A terminal shows that Spark is starting
+    and how many stored queries are open."""
     with live_line() as show, progress_shown(), umask_of(shared=shared or (state is not None and is_shared(state))):
         if engine == SPARK:
             show("starting Spark ...")
@@ -211,7 +202,7 @@ def open_engine(
 
 
 def subscribe_file(engine: Session, script: Script, path: Path, mode: SubscribeMode) -> list[str]:
-    """Registers the queries of a file that are not registered yet. Returns messages on those that end or change."""
+    """Registers a file's new queries. Returns messages on those that end or change."""
     before = dict(engine.registry.subscriptions)
     try:
         with progress_shown():

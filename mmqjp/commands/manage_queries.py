@@ -1,9 +1,5 @@
-"""The commands for a store's queries, with or without a running service: subscribe, pause, list and others.
-
-`mmqjp sharing`: what the registered queries of a store share, and what it costs.
-
-`mmqjp status`: shows how far a store has come and what it keeps.
-"""
+"""Commands for a store's queries, with or without a running service: subscribe, pause, list, sharing, status and
+others. `sharing` shows what queries share and its cost; `status` how far the store has come."""
 
 from __future__ import annotations
 
@@ -36,11 +32,11 @@ from mmqjp.state.choice import DUCKDB, SPARK, choose_engine, stored_engine
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 TEXT_WIDTH = 60
-"""How many characters of a query's text a list shows."""
+"""Maximum number of characters of a query's text in a list."""
 
 
 def store_options(command: Decorated) -> Decorated:
-    """The options of every command for a store: where it is, and how long to wait for an answer."""
+    """Adds the options of commands on a store: location, and time limit for an answer."""
     wait = click.option(
         "--wait", metavar="SECONDS", type=click.FloatRange(min=0), default=30.0, show_default=True,
         help="How long to wait if another process holds the store.",
@@ -61,9 +57,9 @@ def client(
     shared: bool = False,
     run_sinks: RunSinks = no_sinks,
 ) -> Client:
-    """A client of the store in a directory. With `engine`, the store is created if there is none. `reader` is the
-    engine that reads, and DuckDB reads a store of Spark beside the process that holds it. `run_sinks` runs commands
-    about sinks if no process holds the store."""
+    """Returns a client of a store. With `engine`, creates the store if missing. `reader` is the engine that reads;
+    DuckDB reads a Spark store beside the process that holds it. `run_sinks` runs sink commands if no process holds the
+    store."""
     kind = stored_engine(state) or (engine and choose_engine(engine).engine)
     if kind is None:
         raise Failure(
@@ -78,7 +74,6 @@ def client(
 
 
 def print_changed(names: list[str], word: str) -> None:
-    """Prints what happened to which queries."""
     for name in names:
         click.echo(f"{name}: {word}")
 
@@ -179,7 +174,6 @@ def list_queries(name: str | None, state: Path, as_json: bool, wait: float) -> N
 
 
 def json_lines(rows: Any) -> None:
-    """Prints a line of JSON for each row."""
     for row in rows:
         click.echo(json.dumps(row, ensure_ascii=False))
 
@@ -189,7 +183,6 @@ def _state(row: dict[str, Any]) -> str:
 
 
 def _list_named(found: Any, as_json: bool) -> None:
-    """Prints the queries of one name."""
     if as_json:
         json_lines(found)
         return
@@ -199,7 +192,7 @@ def _list_named(found: Any, as_json: bool) -> None:
 
 
 NAMES = 3
-"""How many names of queries the table has for each template."""
+"""Maximum number of query names per template."""
 
 
 @click.command()
@@ -260,7 +253,7 @@ def _milliseconds(value: float | None) -> str:
 
 
 MOST_LISTED = 10
-"""The number of queries whose pairs with equal times are listed."""
+"""Maximum number of queries listed with equal-time pairs."""
 
 
 @click.command()

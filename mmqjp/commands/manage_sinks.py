@@ -1,7 +1,4 @@
-"""`mmqjp sinks`: shows and changes where outputs are delivered, with or without a running service.
-
-How sinks are listed for people.
-"""
+"""`mmqjp sinks`: shows and changes where outputs are delivered, with or without a running service."""
 
 from __future__ import annotations
 
@@ -38,7 +35,7 @@ _NUMBERS = frozenset({"behind", "delivered", "failed", "given up"})
 
 
 def print_sinks(rows: Sequence[_Row], now: int) -> None:
-    """Prints a table of sinks, and below it why those do not deliver that do not. `now` is in microseconds."""
+    """Prints a table of sinks, and why some do not deliver. `now` is in microseconds."""
     if not rows:
         click.echo("no sinks; mmqjp sinks add --help shows how to add one")
         return
@@ -68,7 +65,6 @@ def print_sink(row: _Row, now: int) -> None:
 
 
 def print_failed(found: Mapping[str, Sequence[_Row]]) -> None:
-    """Prints what a sink did not get."""
     if not found["undelivered"] and not found["gaps"]:
         click.echo("nothing: the sink got, or will get, all that it wants")
     for row in found["undelivered"]:
@@ -82,7 +78,6 @@ def print_failed(found: Mapping[str, Sequence[_Row]]) -> None:
 
 
 def _trouble(row: _Row, now: int) -> str:
-    """What keeps a sink from delivering; "" if nothing does."""
     parts = [printable_line(row["reason"])] if row["reason"] else []
     if row["next"] is not None:
         parts.append(f"next attempt {_in(row['next'] - now)}")
@@ -102,7 +97,6 @@ def _short_time(microseconds: int) -> str:
 
 
 def _toml(value: object) -> str:
-    """A value as TOML has it, nearly: it is to be read."""
     match value:
         case bool():
             return str(value).lower()
@@ -348,7 +342,7 @@ def _client(state: Path, wait: float) -> Client:
 
 
 def _tested_here(state: Path, wait: float, name: str) -> str:
-    """What came of a test that this process sends: "" or the reason."""
+    """Sends a test from this process. Returns "" or the reason of failure."""
     found = _client(state, wait).ask(SINKS, {"name": name})
     tables = tables_of(click.get_current_context())()
     definition = tables.sinks[name] if found["file"] else read_live(state, name, found["definition"])

@@ -1,11 +1,5 @@
-"""`mmqjp matches`: shows what the queries of a store have matched, when and why.
-
-`mmqjp query`: queries a store in SQL, and prints the rows in several formats.
-
-`mmqjp show`: prints documents as queries see them.
-
-`mmqjp why` and `mmqjp why-not`: show why an output came about, and why there is none.
-"""
+"""Commands that read a store: `matches`, `query` (SQL), `show` (documents), `why` and `why-not`. A running service
+answers for a store that it holds; otherwise this process opens it."""
 
 from __future__ import annotations
 
@@ -81,7 +75,6 @@ LONG_AGO = -(1 << 62)
 """Before all times, in microseconds."""
 
 LISTED = 10
-"""How many names an error lists."""
 
 
 @click.command()
@@ -127,41 +120,33 @@ def matches(
 
 
 class MatchSource(Protocol):
-    """Where matches are read."""
-
-    def select(self, sql: str) -> list[dict[str, Any]]:
-        """Returns the rows of an SQL query."""
+    def select(self, sql: str) -> list[dict[str, Any]]: ...
 
     def matches(self, wanted: MatchFilter, after: int) -> Iterator[ShownMatch]:
-        """Yields the wanted matches with numbers greater than `after`."""
+        """Yields the matches that pass the filter, numbered above `after`."""
 
     def texts(self, name: str | None) -> dict[str, list[str]]:
-        """Returns the texts of the registered queries by name, of one name or of all if they are few."""
+        """Returns the texts of registered queries by name: of one name, or of all unless they are too many."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenedStore:
-    """A store that this process reads itself."""
-
     engine: Session
 
     def select(self, sql: str) -> list[dict[str, Any]]:
-        """Returns the rows of an SQL query."""
         found: list[dict[str, Any]] = self.engine.sql(sql, trusted=True).to_pylist()
         return found
 
     def matches(self, wanted: MatchFilter, after: int) -> Iterator[ShownMatch]:
-        """Yields the wanted matches with numbers greater than `after`."""
         return OutputPresenter(self.engine).matches(wanted.among(self.engine.outputs(after)))
 
     def texts(self, name: str | None) -> dict[str, list[str]]:
-        """Returns the texts of the registered queries by name, of one name or of all if they are few."""
         return few_texts(self.engine.queries() if name is None else {name: self.engine.queries().get(name, [])})
 
 
 @dataclass(frozen=True, slots=True)
 class ServedStore:
-    """A store that another process holds, which answers."""
+    """A store that another process holds and serves."""
 
     client: Client
 
@@ -170,11 +155,9 @@ class ServedStore:
         return [dict(zip(found["columns"], row, strict=True)) for row in found["rows"]]
 
     def matches(self, wanted: MatchFilter, after: int) -> Iterator[ShownMatch]:
-        """Yields the wanted matches with numbers greater than `after`."""
         return paged_matches(self.client.ask, wanted, after)
 
     def texts(self, name: str | None) -> dict[str, list[str]]:
-        """Returns the texts of the registered queries by name, of one name or of all if they are few."""
         condition = "" if name is None else f" AND name = '{name}'"
         rows = self.select(
             f"SELECT name, text FROM queries WHERE removed_at IS NULL{condition} ORDER BY qid LIMIT {MOST_TEXTS + 1}"
@@ -192,8 +175,7 @@ def store_of(asked: Client) -> Iterator[MatchSource]:
 
 
 def time_since(text: str, clock: TimeFormat, now: int | None = None) -> int:
-    """The time that --since names, in microseconds: a date or time, in the zone of the clock unless it has its own, or
-    a duration before now."""
+    """Parses --since into microseconds: a date or time, by default in the clock's zone, or a duration before now."""
     if text[:1].isdigit() and text[4:5] == "-":
         try:
             return clock.read(text)
@@ -210,7 +192,7 @@ def time_since(text: str, clock: TimeFormat, now: int | None = None) -> int:
 
 
 def _check_name(store: MatchSource, name: str, state: Path) -> None:
-    """Raises Failure if no query was ever registered under a name."""
+    """Raises Failure if a name was never registered."""
     known = sorted(row["name"] for row in store.select("SELECT DISTINCT name FROM queries"))
     if name in known:
         return
@@ -287,7 +269,6 @@ def write_rows(
     output: Path | None,
     file: BinaryIO,
 ) -> None:
-    """Writes rows in a format."""
     match form:
         case "jsonl":
             keys = unique_keys(columns)
@@ -315,17 +296,16 @@ def write_rows(
 
 
 OF_EACH_SHAPE, MOST_SHAPES = 2, 12
-"""How many documents of a shape, and of how many shapes, are shown if no limit is given."""
+"""Default limits: documents per shape, and shapes."""
 
 DEAD_LETTERS = 5
-"""How many dead letters are shown if no limit is given."""
+"""Default limit of dead letters shown."""
 
 RAW_SHOWN = 200
-"""How many characters of a dead letter's content are shown."""
 
 
 MOST_STORED = 1_000
-"""How many documents of a store are looked at if no limit is given."""
+"""Default limit of stored documents read."""
 
 
 @click.command(cls=FeedsBeforePaths)
@@ -385,7 +365,7 @@ def show(
 
 
 class _Shower:
-    """Prints documents and dead letters until there are enough of each kind."""
+    """Prints documents and dead letters up to a limit of each kind."""
 
     def __init__(self, out: Console, limit: int | None, *, full: bool, trusted: bool) -> None:
         self._out, self._limit, self._full, self._trusted = out, limit, full, trusted
@@ -394,11 +374,9 @@ class _Shower:
 
     @property
     def is_done(self) -> bool:
-        """Whether no document can be shown any more, nor counted."""
         return self._limit is not None and self._documents >= self._limit
 
     def take(self, item: Document | Reject) -> None:
-        """Prints a document or a dead letter, or counts it."""
         if isinstance(item, Reject):
             self._dead_letter(item)
             return
@@ -435,7 +413,7 @@ class _Shower:
         self._line(Text())
 
     def finish(self) -> None:
-        """Prints what was not shown."""
+        """Prints a summary of what was not shown."""
         shapes = self._shapes
         for shape in range(1, min(len(shapes.met), MOST_SHAPES) + 1):
             if self._limit is None and (more := shapes.met[shape] - shapes.shown[shape]):
@@ -456,7 +434,6 @@ class _Shower:
 
 
 def _stored(state: Path, wait: float, identity: str | None, stream: str | None, most: int) -> Iterator[Document]:
-    """The first documents that a store keeps, published ones included."""
     conditions = ["kind <> 'hidden'"]
     conditions += [f"{name} = {_literal(value)}" for name, value in (("id", identity), ("stream", stream)) if value]
     sql = f"SELECT id, stream, t0, t1, xml FROM documents WHERE {' AND '.join(conditions)} ORDER BY docid LIMIT {most}"

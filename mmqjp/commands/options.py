@@ -1,20 +1,7 @@
-"""Options that several commands share, and the parsing of their values: engine, plan, query files, durations.
-
-The options --lateness and --settle: one value for all streams, and others for single streams.
-
-The configuration: a TOML file whose keys are options, of all commands that have them or of one command.
-
-engine = "duckdb"
-
-[stream]
-source = ["drops/"]
-state = "state/"
-keep = "30d"
-
-Its tables `[secrets]` and `[sinks.NAME]` are read by `mmqjp.sinks.tables`.
-
-Keys and values on the command line, as a configuration file would have them.
-"""
+"""Options shared by commands, and the configuration file. Parses engine, plan, query files, durations, and per-stream
+values of --lateness and --settle. A configuration is a TOML file whose keys are options, for all commands that have
+them (`engine = "duckdb"`) or in a command's own table (`[stream]`). Its tables `[secrets]` and `[sinks.NAME]` are read
+by `mmqjp.sinks.tables`."""
 
 from __future__ import annotations
 
@@ -46,19 +33,18 @@ from xscl.text import duration_us
 FEED_FORMS = ("item", "raw")
 
 LARGEST = 10**17
-"""The largest number of an option. Ten times as many fit into the 64 bits that a store has for a number."""
+"""Largest number of an option; ten times as much fits a store's 64 bits."""
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
 class AtLeast(click.IntRange):
-    """The type of a whole number from a least one on. It is not so large that a store could not hold it."""
+    """Click type of an integer with a minimum, capped at LARGEST."""
 
     def __init__(self, least: int) -> None:
         super().__init__(least)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Reads the number."""
         number = super().convert(value, param, ctx)
         if number > LARGEST:
             self.fail(f"{number} is too large: the most is {LARGEST}", param, ctx)
@@ -87,7 +73,7 @@ def plan_option(command: Decorated) -> Decorated:
 
 
 def patterns_option(*places: str) -> Callable[[Decorated], Decorated]:
-    """The option --patterns, which takes these places."""
+    """Adds --patterns with these choices."""
     sql = " sql: in a database, where their operators allow it; without --state only." if SQL in places else ""
     return click.option(
         "--patterns",
@@ -100,12 +86,11 @@ def patterns_option(*places: str) -> Callable[[Decorated], Decorated]:
 
 
 def only_on_spark(patterns: str) -> dict[str, object]:
-    """What --patterns asks of Spark, for `chosen_engine`."""
     return {"--patterns executors": True} if patterns == EXECUTORS else {}
 
 
 class FeedsBeforePaths(click.Command):
-    """A command in which a path may stand behind `--feeds`: it is not taken for the option's value."""
+    """A command in which a path may follow `--feeds` without becoming its value."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         pairs = zip(args, [*args[1:], ""], strict=False)
@@ -132,7 +117,6 @@ def versions_option(command: Decorated) -> Decorated:
 
 
 def bounds_options(command: Decorated) -> Decorated:
-    """The options --max-matches, --max-outputs, --max-work and --max-partial."""
     bounds = (
         ("--max-partial", MAX_PARTIAL, "Most partial matches of an event query, of one operator and at one time."),
         ("--max-work", MAX_WORK, "Most steps of a query for one document; ten times as many for"),
@@ -161,7 +145,7 @@ def time_xpath_option(command: Decorated) -> Decorated:
 
 
 def read_script(path: Path) -> tuple[str, Script]:
-    """The text of a query file, and the script parsed from it. Raises Failure."""
+    """Returns a query file's text and parsed script. Raises Failure."""
     try:
         text = path.read_bytes().decode("utf-8")
     except UnicodeDecodeError as error:
@@ -175,7 +159,7 @@ def read_script(path: Path) -> tuple[str, Script]:
 
 
 def text_for_store(path: Path) -> str:
-    """The text of a query file for a store. What it lacks may be there, which judges that then. Raises Failure."""
+    """Returns a query file's text for a store, which resolves and judges missing events. Raises Failure."""
     try:
         return read_script(path)[0]
     except ScriptFailure as failure:
@@ -185,7 +169,7 @@ def text_for_store(path: Path) -> str:
 
 
 def parse_duration(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
-    """A duration, written like the window of a query, in microseconds; None for INF."""
+    """Parses a duration, written like a query's window, into microseconds; None for INF."""
     try:
         return duration_us(value or "INF")
     except ValueError as error:
@@ -193,7 +177,6 @@ def parse_duration(context: click.Context, parameter: click.Parameter, value: st
 
 
 def seconds(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
-    """A duration, written as for `parse_duration`, in seconds; None for INF."""
     found = parse_duration(context, parameter, value)
     return None if found is None else found / 1_000_000
 
@@ -206,7 +189,6 @@ def shared_option(command: Decorated) -> Decorated:
 
 
 def key_values(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    """The options of a source, by name."""
     for value in values:
         if not value.partition("=")[1]:
             raise click.BadParameter(f"write KEY=VALUE, not {value!r}")
@@ -214,7 +196,7 @@ def key_values(context: click.Context, parameter: click.Parameter, values: tuple
 
 
 class LatenessType(click.ParamType):  # type: ignore[type-arg]  # generic in the newest click only
-    """`1h`, for all streams, or `STREAM=2h`. In a configuration file, also a table."""
+    """Click type: `1h` for all streams, or `STREAM=2h`; in a configuration file also a table."""
 
     name = "lateness"
     takes_table = True  # see `mmqjp.commands.options`
@@ -231,7 +213,7 @@ class LatenessType(click.ParamType):  # type: ignore[type-arg]  # generic in the
 
 
 def lateness_option(default: str) -> Callable[[Decorated], Decorated]:
-    """The option --lateness. `default` applies to streams that are not named."""
+    """Adds --lateness; `default` is for unnamed streams."""
     return _option(
         "--lateness",
         default,
@@ -240,7 +222,7 @@ def lateness_option(default: str) -> Callable[[Decorated], Decorated]:
 
 
 def settle_option(default: str) -> Callable[[Decorated], Decorated]:
-    """The option --settle. `default` applies to streams that are not named."""
+    """Adds --settle; `default` is for unnamed streams."""
     return _option(
         "--settle",
         default,
@@ -250,7 +232,6 @@ def settle_option(default: str) -> Callable[[Decorated], Decorated]:
 
 
 def settle_is_given() -> bool:
-    """Whether the command that runs was given --settle, also in a configuration file."""
     source = click.get_current_context().get_parameter_source("settle")
     return source is not None and source is not ParameterSource.DEFAULT
 
@@ -283,25 +264,21 @@ def _option(name: str, default: str, help: str) -> Callable[[Decorated], Decorat
 NAME = "mmqjp.toml"
 
 SINK_TABLES = frozenset({"secrets", "sinks"})
-"""The tables that have no options."""
 
 DefaultMap = dict[str, Any]
-"""Values of options by command and parameter, in click's format. For a group, the value is a map of its commands."""
+"""Option values by command and parameter, nested for groups, in click's format."""
 
 
 def configuration_files() -> list[Path]:
-    """The default configuration files: in the current directory, then in the user's configuration directory."""
+    """Returns the default files: in the current directory, then in the user's configuration directory."""
     base = Path(os.environ.get("XDG_CONFIG_HOME", ""))
     home = base if base.is_absolute() else Path("~/.config").expanduser()
     return [Path(NAME), home / "mmqjp" / NAME]
 
 
 def configured(group: click.Group, chosen: Path | None) -> DefaultMap:
-    """The settings for the commands of a group: of the chosen file, else of all default files that exist.
-
-    An earlier file takes precedence. Raises UsageError for a file that cannot be read and for keys that are not
-    options.
-    """
+    """Returns the settings of a group's commands: of the chosen file, else of all existing default files, earlier ones
+    first. Raises UsageError for an unreadable file or an unknown key."""
     found: DefaultMap = {}
     for path, settings in read_configurations(chosen):
         if SINK_TABLES & settings.keys():
@@ -312,7 +289,7 @@ def configured(group: click.Group, chosen: Path | None) -> DefaultMap:
 
 
 def read_configurations(chosen: Path | None) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """The content of the chosen file, else of all default files that exist. Raises UsageError."""
+    """Yields the chosen file, else all existing default files, parsed. Raises UsageError."""
     for path in configuration_files() if chosen is None else [chosen]:
         try:
             yield path, tomllib.loads(path.read_text("utf-8"))
@@ -335,10 +312,8 @@ def _check_sinks(settings: Mapping[str, Any], path: Path) -> None:
 
 
 def _defaults(group: click.Group, settings: Mapping[str, Any], path: Path, prefix: str = "") -> DefaultMap:
-    """The values of a table by command.
-
-    A key outside the commands' tables applies to all commands that accept it. A command's own table takes precedence.
-    """
+    """Returns a table's values by command. A key outside command tables applies to all commands that accept it; a
+    command's own table takes precedence."""
     tables = {key: value for key, value in settings.items() if isinstance(value, dict) and key in group.commands}
     found: DefaultMap = {name: {} for name in group.commands}
     for key in settings.keys() - tables.keys():
@@ -357,10 +332,8 @@ def _defaults(group: click.Group, settings: Mapping[str, Any], path: Path, prefi
 
 
 def _for_all(group: click.Group, key: str, value: Any, path: Path, prefix: str) -> DefaultMap:
-    """The value for all commands of a group that have the option and accept the value.
-
-    Options of the same name may accept different values. Raises UsageError if no command accepts this one.
-    """
+    """Applies a value to all commands of a group that have the option and accept the value, since options of one name
+    may differ. Raises UsageError if none accepts it."""
     found: DefaultMap = {}
     refused: click.UsageError | None = None
     for names, command in _commands(group):
@@ -388,27 +361,25 @@ def _commands(group: click.Group, names: tuple[str, ...] = ()) -> Iterator[tuple
 
 
 def _merged(lower: DefaultMap, upper: DefaultMap) -> DefaultMap:
-    """Both maps together. Where they conflict, the upper one wins."""
     both = {key: _merged(lower[key], upper[key]) for key in lower.keys() & upper.keys() if isinstance(lower[key], dict)}
     return {**lower, **upper, **both}
 
 
 @dataclass(frozen=True, slots=True)
 class _Setting:
-    """An option under one of its names. The negative name of a flag, like --watch of --once, has the opposite value."""
+    """An option under one of its names. A flag's negative name, such as --watch for --once, negates the value."""
 
     option: click.Option | click.Argument
     opposite: bool = False
 
     def default(self, path: Path, key: str, value: Any) -> dict[str, Any]:
-        """The option's parameter with a value. Raises UsageError for a value that it does not accept."""
+        """Raises UsageError for an invalid value."""
         found = _option_value(path, key, self.option, value)
         return {self.option.name or key: not found if self.opposite else found}
 
 
 def _parameters(command: click.Command) -> dict[str, _Setting]:
-    """The options of a command by their long names, without the dashes, and optional lists of arguments by their
-    names."""
+    """Returns a command's options by long name without dashes, and optional argument lists by name."""
     options = [option for option in command.params if isinstance(option, click.Option)]
     arguments = [
         one for one in command.params if isinstance(one, click.Argument) and one.nargs == -1 and not one.required
@@ -420,10 +391,8 @@ def _parameters(command: click.Command) -> dict[str, _Setting]:
 
 
 def _option_value(path: Path, key: str, option: click.Option | click.Argument, value: Any) -> Any:
-    """Converts a value to what the command line would give.
-
-    An option whose type has `takes_table` also accepts a table; its entries become NAME=VALUE.
-    """
+    """Converts a value to what the command line would give. A type with `takes_table` accepts a table, as NAME=VALUE
+    entries."""
     if getattr(option.type, "takes_table", False):
         entries = [f"{name}={one}" for name, one in value.items()] if isinstance(value, dict) else value
         value = entries if isinstance(entries, list) else [entries]
@@ -446,7 +415,6 @@ def _option_value(path: Path, key: str, option: click.Option | click.Argument, v
 
 
 def _unknown(path: Path, key: str, known: Iterable[str]) -> click.UsageError:
-    """The error for a key that is no setting: it names the nearest one, or all."""
     table, dot, last = key.rpartition(".")
     names = sorted({name.removeprefix(table + dot) for name in known})
     if close := get_close_matches(last, names, 1):

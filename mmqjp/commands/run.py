@@ -1,9 +1,6 @@
-"""`mmqjp run`: answers the queries of a file over documents, and writes one JSON line for each output, or a table.
-
-What a run says at its end on standard error: paused queries, equal times, entries from the future, dead letters.
-
-Tells how many pairs of documents FOLLOWED BY left out only because of equal times, and what to do about it.
-"""
+"""`mmqjp run`: answers the queries of a file over documents, and writes one JSON line per output, or a table. At the
+end it reports on standard error: paused queries, equal-time pairs that FOLLOWED BY excluded, entries from the future,
+and dead letters."""
 
 from __future__ import annotations
 
@@ -69,12 +66,11 @@ from mmqjp.state.eviction import ID_RETENTION
 from mmqjp.tables.schema import NO_METADATA, CommitMetadata, MetadataOf
 
 LISTED = 3
-"""The number of queries that are named."""
 
 
 def equal_time_lines(ties: Mapping[str, int], at_least: Collection[str] = ()) -> Iterator[str]:
-    """Yields a line for each of the queries with the most pairs, and one for the others. `ties` has the pairs by the
-    names of queries, the most first; those of `at_least` may have more."""
+    """Yields a line per query with the most pairs, and one for the rest. `ties` has pairs by query name, most first;
+    those of `at_least` are lower bounds."""
     for name, count in islice(ties.items(), LISTED):
         pairs = "1 pair has" if count == 1 else f"{count:,} pairs have"
         pairs = f"at least {pairs}" if name in at_least else pairs
@@ -88,14 +84,11 @@ def equal_time_lines(ties: Mapping[str, int], at_least: Collection[str] = ()) ->
 
 
 LISTED_WAITING = 10
-"""How many queries with documents that wait are listed."""
 
 LISTED_PAUSED = 10
-"""How many paused queries are listed."""
 
 
 def report_paused(engine: Session) -> None:
-    """Reports the paused queries, which were not answered for all documents."""
     paused = [query for query in engine.registry.subscriptions.values() if query.paused is not None]
     for query in paused[:LISTED_PAUSED]:
         click.echo(f"mmqjp: {query.name} is paused: {printable_line(str(query.paused))}", err=True)
@@ -104,13 +97,11 @@ def report_paused(engine: Session) -> None:
 
 
 def report_ties(engine: Session) -> None:
-    """Reports the pairs that FOLLOWED BY left out in this run only because of equal times."""
     for line in equal_time_lines(engine.ties(here=True), engine.ties_at_least(here=True)):
         click.echo(f"mmqjp: {line}", err=True)
 
 
 def report_waiting(engine: Session) -> None:
-    """Reports what waits at the end of a run because something may still come for it."""
     waiting, never = engine.waiting_absences(), engine.never_decided()
     for name, count in list(waiting.items())[:LISTED_WAITING]:
         documents = f"{count:,} documents wait for their deadline" if count > 1 else "a document waits for its deadline"
@@ -121,7 +112,7 @@ def report_waiting(engine: Session) -> None:
 
 
 def report_future(future: Counter[str]) -> None:
-    """Reports entries dated after their fetch, and the feed with the most of them. `future` counts them by feed."""
+    """Reports entries dated after their fetch; `future` counts them by feed."""
     for source, count in future.most_common(1):
         total = future.total()
         what = f"{total:,} feed entr{'ies' if total > 1 else 'y'} dated after the fetch"
@@ -129,7 +120,7 @@ def report_future(future: Counter[str]) -> None:
 
 
 def report_dead_letters(dead: DeadLetters, path: Path | None) -> None:
-    """Reports how many documents were left out, and the first reasons unless they are in the file `path`."""
+    """Reports the number of rejected documents, and the first reasons unless they are in the file `path`."""
     if not dead.count:
         return
     what = f"{dead.count:,} dead letter{'s' if dead.count > 1 else ''} (documents left out)"
@@ -147,7 +138,7 @@ NOT_KEPT = "without --state nothing is kept"
 
 
 _InputBatch = tuple[Sequence[Document | Reject], CommitMetadata | MetadataOf]
-"""Documents, and the notes to commit with them."""
+"""Documents, and the metadata to commit with them."""
 
 
 @click.command()
@@ -338,20 +329,18 @@ def run(
 
 
 def fetched(intake: Intake) -> Iterator[_InputBatch]:
-    """The batches of what was fetched and not yet read."""
     for batch in intake.batches():
         yield batch.items, intake.metadata(batch, {})
         intake.committed(batch)
 
 
 def unreadable(file: str, reason: str) -> None:
-    """Reports a fetched file that cannot be read now."""
     if reason:
         click.echo(f"mmqjp: {printable_line(file)} {reason}; the next run with the same --state reads it", err=True)
 
 
 def drop_superseded(engine: Session, read: Sequence[Intake | Rereading]) -> None:
-    """Every PRUNE_INTERVAL batches, drops the notes on what was read that later ones have superseded."""
+    """Drops superseded reading progress every PRUNE_INTERVAL batches."""
     if read and engine.batch - int(engine.setting(PRUNED_AT_BATCH) or 0) >= PRUNE_INTERVAL:
         listings = [one.listing() for one in read]
         sources = [source for names, _ in listings for source in names]
@@ -362,7 +351,6 @@ def drop_superseded(engine: Session, read: Sequence[Intake | Rereading]) -> None
 def process(
     engine: Session, found: Iterable[_InputBatch], dead: DeadLetters, rereading: Rereading | None = None
 ) -> None:
-    """Processes batches. On a terminal, shows the counts so far."""
     with live_line() as show:
 
         def so_far() -> None:
@@ -378,7 +366,6 @@ def process(
 
 
 def _files(rereading: Rereading | None) -> str:
-    """How many files are read, and how many are unchanged, if that is known."""
     if rereading is None:
         return ""
     parts = [f"{rereading.read:,} of {rereading.waiting:,} files read"] if rereading.waiting else []
@@ -387,7 +374,6 @@ def _files(rereading: Rereading | None) -> str:
 
 
 def deliver(engine: Session, delivery: Delivery) -> int:
-    """Writes the outputs that no run has written yet. Returns how many there were."""
     count = delivery.write(engine.lines(delivery.acked))
     if count:  # noted only now: what was not written is not delivered
         delivery.save_position()
@@ -395,8 +381,8 @@ def deliver(engine: Session, delivery: Delivery) -> int:
 
 
 def show_new(engine: Session, before: int, form: str, output: Path | None, *, utc: bool) -> int:
-    """Shows the outputs with numbers greater than `before`, the newest ones if they are many and the format is for
-    people. Returns how many there are."""
+    """Shows the outputs numbered above `before`, only the newest if there are many and the format is for people.
+    Returns their number."""
     count = engine.last_seq - before
     first = max(before, engine.last_seq - SHOWN) if form in FOR_PEOPLE else before
     found = OutputPresenter(engine).matches(engine.outputs(first))

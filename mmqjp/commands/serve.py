@@ -1,13 +1,6 @@
-"""`mmqjp serve`: a service with a page, or a page for a service that runs already.
-
-`mmqjp feed-link`: prints the link of a query's Atom feed, and revokes it.
-
-Opens a store and runs the service that the options describe, and what is to run beside it.
-
-`mmqjp stream`: the service that reads sources until it is stopped.
-
-The options of commands that run a service: `stream`, and `serve`, which shows it.
-"""
+"""`mmqjp serve`, `mmqjp stream` and `mmqjp feed-link`: run a service over a store, with or without a web page. The
+service reads sources until it is stopped; metrics, sinks, fetching and the page run beside it. `serve` attaches the
+page to a service that already runs. `feed-link` prints or revokes the link of a query's Atom feed."""
 
 from __future__ import annotations
 
@@ -91,7 +84,7 @@ LATENESS, SETTLE = "1d", "10min"
 
 
 def trigger(context: click.Context, parameter: click.Parameter, value: str) -> float | None:
-    """The time between two looks at the sources, in seconds; None for a single look."""
+    """Seconds between two polls of the sources; None for a single one."""
     if value == AVAILABLE_NOW:
         return None
     found = parse_duration(context, parameter, value)
@@ -102,7 +95,7 @@ def trigger(context: click.Context, parameter: click.Parameter, value: str) -> f
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """The values of the options of `stream_options`. Durations are microseconds, unless they say otherwise."""
+    """Values of `stream_options`. Durations are microseconds unless noted."""
 
     paths: tuple[Path, ...]
     source_format: str | None
@@ -145,17 +138,14 @@ class StreamOptions:
 
     @property
     def timing(self) -> Timing:
-        """When documents are late or from the future."""
         return Timing(self.lateness, self.idle_after, self.max_ahead, self.settle)
 
     @property
     def quota(self) -> Quota:
-        """The bounds of each query."""
         return Quota(self.max_matches, self.max_outputs, self.max_work, self.max_partial)
 
     @property
     def named_sources(self) -> list[str]:
-        """The options given that name what to read."""
         named = {"--source": self.paths, "--fetch": self.lists, "--source-format": self.source_format}
         return [name for name, value in named.items() if value]
 
@@ -279,7 +269,7 @@ _OPTIONS = (
 
 
 def stream_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of a service. The command receives them as `given`, a StreamOptions."""
+    """Adds a service's options, passed to the command as `given`, a StreamOptions."""
     names = [field.name for field in fields(StreamOptions)]
 
     @functools.wraps(command)
@@ -297,15 +287,14 @@ def stream_options(command: Callable[..., Any]) -> Callable[..., Any]:
 CHECKPOINT, FILES = "checkpoint", "files"
 
 FreeMemory = Callable[[], bool]
-"""Frees memory for a batch that has run out of it. Returns whether there was any."""
 
 _BackgroundTask = Callable[[Session, Log, Event], AbstractContextManager[FreeMemory]]
-"""What runs beside a service: it gets the engine, the log, and the event that stops the service."""
+"""Runs beside a service; receives the engine, the log and the stop event."""
 
 
 def run_service(given: StreamOptions, beside: _BackgroundTask | None = None) -> None:
     """Runs a service until Ctrl-C or SIGTERM, or until its sources are read. With `beside`, sources and `--output` are
-    optional, and feeds that are added later are fetched too."""
+    optional, and feeds added later are fetched too."""
     only_spark = {
         "--checkpoint": given.checkpoint,
         "--source-format": given.source_format,
@@ -352,7 +341,7 @@ def run_service(given: StreamOptions, beside: _BackgroundTask | None = None) -> 
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """What is known before the store is opened. `subscribed` are the feeds to fetch, None if none are fetched."""
+    """Settings fixed before the store is opened. `subscribed` are the feeds to fetch, or None."""
 
     given: StreamOptions
     beside: _BackgroundTask | None
@@ -366,7 +355,7 @@ class _Prepared:
 
 @dataclass
 class _Running:
-    """A service over an open store. What is entered into `around` ends before the store is closed."""
+    """A service over an open store. Contexts entered into `around` exit before the store closes."""
 
     prepared: _Prepared
     opened: Session
@@ -379,7 +368,6 @@ class _Running:
     sources: list[Tail] = field(default_factory=list)
 
     def run(self, sink: Sink) -> None:
-        """Runs the service."""
         given, metrics = self.prepared.given, self.prepared.metrics
         try:
             self._register_queries()
@@ -413,7 +401,7 @@ class _Running:
                 self.prepared.metrics.event("queries", what=message)
 
     def _serve_metrics(self) -> None:
-        """Serves the metrics. Raises Failure if their port cannot be opened."""
+        """Raises Failure if the port cannot be opened."""
         port, address = self.prepared.given.metrics_port, self.prepared.given.metrics_address
         if port is None:
             return
@@ -432,7 +420,6 @@ class _Running:
             self.sources.append(self.drops.tail(given.feeds or "item"))
 
     def _free_memory(self, questions: QuestionRunner) -> FreeMemory:
-        """Begins what runs beside the service. Returns what frees memory."""
         if self.prepared.beside is None:
             return questions.free_memory
         frees = self.around.enter_context(self.prepared.beside(self.opened, self.prepared.metrics, self.stop))
@@ -477,7 +464,6 @@ class _Running:
         return StreamingService(*common, options, frame, kept)
 
     def _sinks(self) -> tuple[SinkManager, RunSinks]:
-        """Opens the sinks of the configuration and of the store, and what runs commands about them."""
         state, tables = self.prepared.given.state, self.prepared.read_tables()
         secrets = Secrets(tables.secrets, state)
         deliverer = Deliverer()
@@ -494,7 +480,7 @@ class _Running:
             self.drops.sweep(engine)
 
     def _fetch(self) -> None:
-        """Begins to fetch feeds. If there is only one look at the sources, returns when all are fetched."""
+        """Starts fetching. With a single poll of the sources, returns when all feeds are fetched."""
         given = self.prepared.given
         if self.drops is None or self.prepared.subscribed is None:
             return
@@ -509,7 +495,7 @@ ADDRESS = "127.0.0.1:8765"
 
 
 def address(context: click.Context, parameter: click.Parameter, value: str) -> tuple[str, int]:
-    """The host and the port of an address like 127.0.0.1:8765 or [::1]:8765."""
+    """Parses an address like 127.0.0.1:8765 or [::1]:8765."""
     try:
         parts = urlsplit(f"//{value}")
         host, port = parts.hostname, parts.port
@@ -521,7 +507,7 @@ def address(context: click.Context, parameter: click.Parameter, value: str) -> t
 
 
 def public_url(context: click.Context, parameter: click.Parameter, value: str | None) -> str:
-    """The URL under which browsers find the page, without a slash at its end; "" for none."""
+    """Returns the page's public URL without a trailing slash; "" for none."""
     if value is None:
         return ""
     try:
@@ -579,7 +565,6 @@ def serve(given: StreamOptions, address: tuple[str, int], public_url: str, no_to
 
 
 def holder_of(state: Path) -> str | None:
-    """Who holds a state, in words; None if nobody does."""
     try:
         ReadLock(state).release()
     except InUse as error:
@@ -588,7 +573,6 @@ def holder_of(state: Path) -> str | None:
 
 
 def _for_a_service(given: StreamOptions) -> list[str]:
-    """The options that only a service can obey, among those that are given."""
     others = {"--queries": given.queries_path, "--output": given.output, "--checkpoint": given.checkpoint}
     return [*given.named_sources, *(name for name, value in others.items() if value is not None)]
 
@@ -597,7 +581,6 @@ def _for_a_service(given: StreamOptions) -> list[str]:
 def _served_beside(
     options: PageOptions, listening: socket.socket, engine: Session, log: Log, stop: Event
 ) -> Iterator[FreeMemory]:
-    """Serves the page, in another process, while a service runs in this one."""
     from mmqjp.web.access import token_of
     from mmqjp.web.readers import CursorReader
     from mmqjp.web.serving import PageProcess
@@ -610,7 +593,6 @@ def _served_beside(
 
 
 def _serve_attached(options: PageOptions, listening: socket.socket) -> None:
-    """Serves the page beside a service of another process, until Ctrl-C or SIGTERM."""
     from mmqjp.web.readers import FilesReader, SpoolReader
     from mmqjp.web.serving import page_served
     from mmqjp.web.site import asking

@@ -1,7 +1,5 @@
-"""Where a command writes its data, and how `run` counts, reports and writes dead letters.
-
-The sinks and secrets of the configuration files, for the commands that deliver to sinks.
-"""
+"""Where commands write their data: output files, dead letters, and the configured sinks. `run` counts and reports dead
+letters and writes them to a file."""
 
 from __future__ import annotations
 
@@ -22,10 +20,7 @@ from mmqjp.sinks.secrets import BadSink
 
 
 def check_output(output: Path | None) -> Path | None:
-    """The file that --output names, or None for standard output.
-
-    Raises OSError if it could not be written to: now, rather than after hours of work.
-    """
+    """Returns the file of --output, or None for standard output. Raises OSError up front if it is not writable."""
     if output is None or str(output) == "-":
         standard_output()
         return None
@@ -35,7 +30,7 @@ def check_output(output: Path | None) -> Path | None:
 
 @contextmanager
 def data_file(path: Path | None) -> Iterator[BinaryIO]:
-    """Standard output for None; else a file that appears, whole, when the block ends, or a pipe or device."""
+    """Yields standard output for None, a pipe or device, or a file that appears atomically at the end."""
     if path is None:
         file = standard_output()
         yield file
@@ -49,7 +44,7 @@ def data_file(path: Path | None) -> Iterator[BinaryIO]:
 
 
 class DeadLetters:
-    """The dead letters of a run: counts them, keeps the first reasons, and writes them to a file if one is named."""
+    """Counts a run's dead letters, keeps the first reasons, and writes them to an optional file."""
 
     LISTED = 3
 
@@ -62,12 +57,11 @@ class DeadLetters:
         self._file: BinaryIO | None = None
 
     def begin(self) -> None:
-        """Empties the file if it exists: its content is from an earlier run."""
         if self._path is not None and self._path.is_file():
             self._file = self._path.open("wb")
 
     def add(self, rows: list[dict[str, Any]]) -> None:
-        """Adds the dead letters of a committed batch. The file is created for the first one."""
+        """Adds a committed batch's dead letters; the first one creates the file."""
         for row in rows:
             if len(self.reasons) < self.LISTED:
                 known = row["reason"].startswith(f"{row['id']}:")
@@ -84,27 +78,24 @@ class DeadLetters:
             raise
 
     def close(self) -> None:
-        """Closes the file. Errors of writing were raised by `add`."""
         if self._file is not None:
             with suppress(OSError):
                 self._file.close()
 
 
 def _shown(row: dict[str, Any]) -> dict[str, Any]:
-    """A dead letter in the form of its line."""
     raw = row["raw"].decode("utf-8", "backslashreplace")
     return {key: raw if key == "raw" else value for key, value in row.items() if key != "noted_at"}
 
 
 def tables_of(context: click.Context) -> Callable[[], SinkTables]:
-    """Returns what reads the sinks and secrets of the configuration that a command was called with, as its files have
-    them now."""
+    """Returns a function that reads the sinks and secrets of the command's configuration, afresh on each call."""
     return partial(sinks_of, context.find_root().params.get("config"))
 
 
 def sinks_of(chosen: Path | None) -> SinkTables:
-    """Returns the sinks and secrets of a configuration file, or else of the default files. An earlier file takes
-    precedence. Raises BadSink, also for a file that cannot be read."""
+    """Returns the sinks and secrets of a file, else of the default files, earlier ones first. Raises BadSink, also for
+    an unreadable file."""
     found = SinkTables()
     try:
         for path, settings in read_configurations(chosen):

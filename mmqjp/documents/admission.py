@@ -1,9 +1,6 @@
-"""Admission: decides which documents of a batch enter, and turns the others into dead letters (section 7).
-
-Limits the size of documents and batches, and cuts a stream of documents into batches.
-
-Documents that Spark's executors have parsed and evaluated.
-"""
+"""Admission: splits a batch into accepted records and dead letters (section 7). Malformed, late, future and oversized
+documents are refused, duplicates skipped. Also cuts a stream of documents into batches by count and bytes. Documents
+may have been parsed and evaluated on Spark's executors."""
 
 from __future__ import annotations
 
@@ -33,14 +30,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 BATCH_DOCUMENTS = 5_000
-"""The default size of a batch, in documents."""
+"""Default batch size in documents."""
 
 BATCH_BYTES = 16 * 1024 * 1024
-"""The default size of a batch, in bytes of XML."""
+"""Default batch size in bytes of XML."""
 
 
 def size_refusal(document: Document, max_bytes: int | None) -> str | None:
-    """Returns why a document is refused if it has more than `max_bytes`, or None if it has not."""
+    """Returns the reason if a document exceeds `max_bytes`, else None."""
     if max_bytes is None or (size := len(document.xml)) <= max_bytes:
         return None
     return f"{size:,} bytes, and {max_bytes:,} are allowed"
@@ -49,10 +46,7 @@ def size_refusal(document: Document, max_bytes: int | None) -> str | None:
 def batches(
     documents: Iterable[Document | Reject], max_documents: int = BATCH_DOCUMENTS, max_bytes: int = BATCH_BYTES
 ) -> Iterator[list[Document | Reject]]:
-    """Yields batches of at most `max_documents` documents.
-
-    A batch ends early with the document that brings it to `max_bytes` of XML.
-    """
+    """Yields batches of at most `max_documents`, ending early with the document that reaches `max_bytes` of XML."""
     return in_batches(documents, max_documents, max_bytes, size_of)
 
 
@@ -61,8 +55,6 @@ _LOG = logging.getLogger("mmqjp")
 
 @dataclass(frozen=True, slots=True)
 class SerializedDocument:
-    """A document that was parsed elsewhere, as text."""
-
     text: str
 
     @property
@@ -74,23 +66,19 @@ class SerializedDocument:
 
 
 class EvaluatedBatch(Protocol):
-    """The results of stage 1 for a batch that was evaluated elsewhere. Documents are identified by their index in the
-    batch."""
+    """Stage 1 results of a batch evaluated elsewhere, by index in the batch."""
 
     def read(self, index: int) -> SerializedDocument | DocumentError:
-        """Returns a document as text, or the reason why it could not be parsed."""
+        """Returns a document's text, or why it could not be parsed."""
 
     def witnesses(self, indexes: Sequence[int], first_docid: int) -> Witnesses:
-        """Returns the witnesses of these documents, which get consecutive docids from `first_docid` on."""
+        """Returns the witnesses of these documents, with consecutive docids from `first_docid`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """The result of admission.
-
-    `records` are the documents that enter, not numbered yet, and `indexes` their indexes in the batch: both have one
-    length. `dead_letters` has the columns of DEAD_LETTERS. `duplicates` counts documents that were already known.
-    """
+    """Result of admission: accepted `records`, not numbered yet, with parallel batch `indexes`; `dead_letters` with the
+    columns of DEAD_LETTERS; and the number of known `duplicates`."""
 
     records: list[Record]
     indexes: list[int]
@@ -98,20 +86,16 @@ class Admitted:
     duplicates: int
 
     def greatest(self) -> dict[str, int]:
-        """Returns the greatest time of the admitted documents, by stream."""
         greatest: dict[str, int] = {}
         for record in self.records:
             greatest[record.stream] = max(greatest.get(record.stream, record.t1), record.t1)
         return greatest
 
     def refused(self) -> set[DocumentKey]:
-        """Returns the streams and ids of the dead letters."""
         return set(zip(self.dead_letters["stream"].to_pylist(), self.dead_letters["id"].to_pylist(), strict=True))
 
 
 class Admission:
-    """Parses documents. Refuses malformed, late and future ones, and skips duplicates."""
-
     def __init__(
         self,
         ids: StoredIds,
@@ -122,18 +106,15 @@ class Admission:
         max_document: int | None = None,
         max_nodes: int | None = None,
     ) -> None:
-        """`sources` returns the external streams behind a stream. `late_by` returns by how many microseconds a document
-        of a stream that ends at a time misses the stored documents, or 0. A document has at most `max_document` bytes,
-        and at most `max_nodes` elements and attributes; None means unlimited."""
+        """`sources` maps a stream to the external streams behind it. `late_by` returns the microseconds by which a
+        stream's document ending at a time misses the stored documents, or 0. `max_document` is in bytes, `max_nodes` in
+        elements and attributes; None is unlimited."""
         self._ids, self._watermarks, self._sources, self._late_by = ids, watermarks, sources, late_by
         self._now = now
         self._max_document, self._max_nodes = max_document, max_nodes
 
     def admit(self, documents: Iterable[Document | Reject], evaluated: EvaluatedBatch | None = None) -> Admitted:
-        """Sorts a batch into records and dead letters.
-
-        With `evaluated`, the documents were parsed elsewhere, and those that are too large were refused there.
-        """
+        """Splits a batch. With `evaluated`, documents were parsed, and oversized ones refused, elsewhere."""
         dead: list[tuple[object, ...]] = []
         items = list(documents)
         keys = [(item.stream, item.id) for item in items]
@@ -156,7 +137,6 @@ class Admission:
         return Admitted(records, indexes, rows_table(dead, DEAD_LETTERS), duplicates)
 
     def fresh(self, records: list[Record]) -> list[Record]:
-        """Filters published records: drops those whose stream and id are already stored. Keeps all others."""
         met = self._ids.among({(r.stream, r.id) for r in records if r.kind == "published"})
         return [r for r in records if r.kind != "published" or (r.stream, r.id) not in met]
 
@@ -167,7 +147,6 @@ class Admission:
         met: Container[DocumentKey],
         evaluated: EvaluatedBatch | None,
     ) -> dict[int, ParsedDocument | SerializedDocument | DocumentError]:
-        """Returns the new documents by their indexes: parsed, or the reason why they are refused."""
         read: dict[int, ParsedDocument | SerializedDocument | DocumentError] = {}
         waiting: dict[int, Document] = {}
         watermark = cache(lambda stream: self._watermarks.of(self._sources(stream)))
@@ -188,15 +167,14 @@ class Admission:
         return read | dict(zip(waiting, parse_documents(xmls, max_nodes=self._max_nodes), strict=True))
 
     def _least_end(self, stream: str, watermark: Callable[[str], int]) -> int:
-        """Returns from which time on a document of a stream may end so that it is not refused for being late, or for
-        its stream. Asked once a stream, because asking for each document takes as long as making its record."""
+        """Returns the least end at which a stream's documents are not late. Computed per stream: per document it would
+        take as long as building the record."""
         if is_hidden(stream):
             return LATEST
         return max(watermark(stream), EARLIEST + self._late_by(stream, EARLIEST))
 
     def _refusal(self, document: Document, watermark: Callable[[str], int]) -> DocumentError | None:
-        """Returns why a document is refused whatever its contents, or None. `watermark` returns the watermark of a
-        stream."""
+        """Returns why a document is refused whatever its content, or None."""
         if is_hidden(document.stream):
             return DocumentError("stream names that begin with # are reserved")
         if not EARLIEST < document.t0 <= document.t1 < LATEST:
@@ -212,7 +190,6 @@ class Admission:
 
 
 def warn_of(dead_letters: Sequence[Mapping[str, Any]]) -> None:
-    """Logs a warning about dead letters, with the reason of the first one."""
     if dead_letters:
         first = printable_line(f"{dead_letters[0]['id']}: {dead_letters[0]['reason']}")
         count = "a document is a dead letter" if len(dead_letters) == 1 else f"{len(dead_letters):,} dead letters"
@@ -242,10 +219,7 @@ def _bytes(raw: bytes | str) -> bytes:
 
 
 class EvaluatedRows:
-    """The rows of a data frame with the results of stage 1.
-
-    `rows` has its columns but `xml`, those of `xpath_stage.spark.FOUND`, and those of `TEXTS`.
-    """
+    """Data frame rows with stage 1 results: its columns but `xml`, those of `xpath_stage.spark.FOUND`, and `TEXTS`."""
 
     def __init__(self, stage: SparkStage, documents: DataFrame) -> None:
         self._stage = stage
@@ -253,13 +227,10 @@ class EvaluatedRows:
         self._groups = collect_edge_groups(self.rows) if len(self.rows) else {}
 
     def of(self, rows: pa.Table) -> EvaluatedDocuments:
-        """Returns the results of some rows: the documents or rejects of one batch."""
         return EvaluatedDocuments(self._stage, rows, self._groups)
 
 
 class EvaluatedDocuments:
-    """The rows of one batch. Implements `mmqjp.documents.admission.EvaluatedBatch`."""
-
     def __init__(self, stage: SparkStage, rows: pa.Table, groups: Mapping[int, Collection[StepEdge]]) -> None:
         self._stage, self._rows, self._groups = stage, rows, groups
         self._texts, self._errors = rows["text"].to_pylist(), rows["error"].to_pylist()

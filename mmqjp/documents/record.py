@@ -1,11 +1,6 @@
-"""A document of the store, external, published, or a tuple of a hidden stream, and the documents of a match.
-
-Records as rows of the table `documents`, and back.
-
-Looks up documents by docid: those of the running batch, and stored ones.
-
-Tells which ids of documents a store has, without asking it about new ones.
-"""
+"""Stored documents: records, their rows in the table `documents`, and lookup by docid. A record is an external
+document, a published output, or a tuple of a hidden stream. Records are cached by size, parsed trees only for a batch.
+Stored ids are held as hashes, so the store is not queried about new ids."""
 
 from __future__ import annotations
 
@@ -45,14 +40,13 @@ DocumentKind = Literal["external", "published", "hidden"]
 
 @dataclass
 class Record:
-    """A stored document. Times are UTC microseconds; `xml` is the document without comments and PIs.
+    """A stored document. Times are UTC microseconds; `xml` excludes comments and PIs.
 
-    `parts` identify the documents behind a chain's outputs: the document itself, or for a tuple of a hidden stream the
-    documents of its blocks. `part_ids` are their ids with their streams, and `appeared` says when each of them
-    appeared: the docid of the external document that completed it, or its own docid if a backfill published it. These
-    three have one length. `sources` are the external documents behind the record as (id, stream), left to right. For a
-    tuple, `bound` has the (docid, node) of each variable. `arrival` is the latest arrival behind the record (see
-    `mmqjp.answers.quota`).
+    `parts` identify the documents behind a chain's outputs: the document itself or, for a hidden tuple, those of its
+    blocks. Parallel to it, `part_ids` are their ids with streams, and `appeared` the docid of the external document
+    that completed each, or its own if a backfill published it. `sources` are the external documents as (id, stream),
+    left to right. A tuple's `bound` has (docid, node) per variable. `arrival` is the latest arrival behind the record
+    (see `mmqjp.answers.quota`).
     """
 
     docid: int
@@ -75,17 +69,15 @@ class Record:
 
     @property
     def has_namespaces(self) -> bool:
-        """Whether the document may declare namespaces."""
         return "xmlns" in self.xml
 
     @lazy
     def fragments(self) -> dict[int, str]:
-        """The elements that were serialized so far, by number. They live as long as the tree."""
+        """Serialized elements by number; they live as long as the tree."""
         return {}
 
     def number(self, docid: int, arrival: int) -> None:
-        """Numbers the document as it enters; `arrival` applies to external ones. May be called again if the batch is
-        begun again."""
+        """Numbers the document on entry; `arrival` applies to external ones. Repeatable when a batch restarts."""
         self.docid = docid
         if self.kind == "external":
             self.parts = self.appeared = (docid,)
@@ -102,11 +94,10 @@ def own_part_id(stream: str, document_id: str) -> str:
 
 
 class Inputs(tuple[Record, ...]):
-    """The documents of a match, in the query's order, and what everybody who gets the match needs of them: computed
-    once for all subscribers.
+    """A match's documents in the query's order, with derived values computed once for all subscribers.
 
-    `t0` is the earliest start and `t1` the latest end, in microseconds. `arrival` is the latest arrival, and `appeared`
-    says when the first part appeared.
+    `t0` is the earliest start and `t1` the latest end, in microseconds; `arrival` is the latest arrival; `appeared` is
+    when the first part appeared.
     """
 
     # Lists are faster than generators here: there are one or two documents, and mostly one source of each.
@@ -119,12 +110,11 @@ class Inputs(tuple[Record, ...]):
         self.appeared = min(first.appeared + last.appeared)
 
     def are_seen_by(self, sees: Callable[[Iterable[int]], bool]) -> bool:
-        """Returns whether all documents are seen. `sees` is told when the parts of one appeared."""
+        """Whether `sees` holds for the `appeared` of every document."""
         return all(sees(record.appeared) for record in self)
 
     @lazy
     def parts(self) -> tuple[int, ...]:
-        """The docids of all parts."""
         return self[0].parts if len(self) == 1 else self[0].parts + self[1].parts
 
     @lazy
@@ -133,37 +123,30 @@ class Inputs(tuple[Record, ...]):
 
     @lazy
     def part_ids_json(self) -> str:
-        """The ids of all parts as a JSON list."""
         return f"[{', '.join(map(json_text, self.part_ids))}]"
 
     @lazy
     def sources(self) -> tuple[tuple[str, str], ...]:
-        """The external documents, as pairs of id and stream."""
         return self[0].sources if len(self) == 1 else self[0].sources + self[1].sources
 
     @lazy
     def documents(self) -> tuple[str, ...]:
-        """The ids of the external documents: one for each of `sources`."""
         return tuple([source[0] for source in self.sources])
 
     @lazy
     def streams(self) -> tuple[str, ...]:
-        """The streams of the external documents: one for each of `sources`."""
         return tuple([source[1] for source in self.sources])
 
 
 def published_record(stream: str, inputs: Inputs, xml: str, id: str, *, within: bool) -> Record:
-    """Returns an output over some documents as a document of a stream, without a docid.
-
-    With `within`, it appears when the latest of these documents did; otherwise it appears now.
-    """
+    """Returns an output as a document of a stream, without a docid. `within`: it appears with its latest document,
+    otherwise now."""
     appeared = (max(at for record in inputs for at in record.appeared),) if within else ()
     return _record_over(inputs, id, stream, xml, "published", (), (own_part_id(stream, id),), (), appeared)
 
 
 def tuple_record(stream: str, inputs: Inputs, xml: str, bound: tuple[tuple[int, Node], ...]) -> Record:
-    """Returns a tuple over some documents as a document of a hidden stream, without a docid. `bound` has the (docid,
-    node) of each variable."""
+    """Returns a tuple as a document of a hidden stream, without a docid. `bound` has the (docid, node) per variable."""
     appeared = tuple(at for record in inputs for at in record.appeared)
     return _record_over(inputs, "", stream, xml, "hidden", inputs.parts, inputs.part_ids, bound, appeared)
 
@@ -200,7 +183,6 @@ _EXTERNAL = attrgetter("docid", "id", "stream", "t0", "t1", "xml", "kind", "arri
 
 
 def records_table(records: Sequence[Record]) -> pa.Table:
-    """Returns records as rows of the table `documents`."""
     if len(records) <= FEW_ROWS:
         return rows_table([_row(record) for record in records], DOCUMENTS)
     external = [record for record in records if record.kind == "external"]
@@ -252,7 +234,6 @@ def _row(record: Record) -> tuple[object, ...]:
 
 
 def record_of(row: dict[str, Any]) -> Record:
-    """Returns the record of a row of the table `documents`."""
     docid, id, stream = row["docid"], row["id"], row["stream"]
     times_and_xml = row["t0"], row["t1"], row["xml"]
     arrival = _arrival(docid, row["arrival"])
@@ -278,29 +259,22 @@ def record_of(row: dict[str, Any]) -> Record:
 
 
 def _arrival(docid: int, arrival: int | None) -> int:
-    """Returns the arrival of a stored document.
-
-    A store without arrivals has None. Such documents come before all others, in the order of their docids.
-    """
+    """Returns a stored document's arrival. Documents from stores without arrivals come first, by docid."""
     return docid - BEFORE_ARRIVALS if arrival is None else arrival
 
 
 READ_IDS = 200_000
-"""The number of docids whose ids are read at a time."""
+"""Docids whose ids are read at a time."""
 
 RECENT_IDS = 10_000
-"""The hashes of at least this many new ids are kept apart before they are sorted in."""
+"""Minimum number of new hashes that are buffered before merging."""
 
 DocumentKey = tuple[str, str]
-"""A stream and an id."""
 
 
 class StoredIds:
-    """The ids of a store's documents, and those of dropped documents that are kept.
-
-    They are in memory as hashes, eight bytes each. An id whose hash is new is not in the store; for all others the
-    store is asked. So a hash may stay after its id has gone.
-    """
+    """Ids of stored documents, and retained ids of dropped ones, as 8-byte hashes in memory. A new hash means a new id;
+    otherwise the store is queried, so stale hashes are harmless."""
 
     def __init__(self, store: TableStore) -> None:
         self._store = store
@@ -308,16 +282,13 @@ class StoredIds:
         self._recent: set[int] = set()
 
     def add(self, stream: str, id: str) -> None:
-        """Adds a document that is about to be stored."""
         self._recent.add(hash((stream, id)))
 
     def forget(self) -> None:
-        """Reads the ids again when they are next needed, because many have gone."""
         self._sorted = None
         self._recent.clear()
 
     def among(self, keys: Iterable[DocumentKey]) -> set[DocumentKey]:
-        """Returns those of some keys that the store has."""
         asked = list(keys)
         hashes = np.fromiter(map(hash, asked), np.int64, len(asked))
         known = self._hashes()
@@ -331,7 +302,6 @@ class StoredIds:
         return known_ids(self._store, [key for key, number in zip(asked, numbers, strict=True) if number in maybe])
 
     def _hashes(self) -> NDArray[np.int64]:
-        """Returns the sorted hashes, but for the recent ones."""
         if self._sorted is None:
             self._sorted = self._read()
         elif len(self._recent) > max(RECENT_IDS, len(self._sorted) // 8):
@@ -353,23 +323,19 @@ def _hashed(keys: pa.Table) -> NDArray[np.int64]:
 
 
 READ_DOCUMENTS, READ_CHARACTERS = 5_000, 16 << 20
-"""Stored documents are read in batches of at most this many documents and characters of XML, because all of a batch are
-in memory, parsed."""
+"""Maximum batch of stored documents, and characters of XML, since a batch is in memory parsed."""
 
 
 class StoredRecords:
-    """Looks up stored records by docid.
-
-    They are cached, up to `cached` characters of XML; the least recently used go first. A parsed tree takes far more
-    memory than its text and lives only as long as its batch.
-    """
+    """LRU cache of stored records by docid, limited to `cached` characters of XML. Parsed trees take far more memory
+    and live only as long as their batch."""
 
     def __init__(self, store: HasDocuments, cached: int = 16 << 20) -> None:
         self._documents, self._cached = store, cached
         self._size = 0
         self._records: OrderedDict[int, Record] = OrderedDict()
         self._used: dict[int, Record] = {}
-        """The stored records that may have a tree."""
+        """Stored records that may have a tree."""
 
     def __getitem__(self, docid: int) -> Record:
         found = self._records.get(docid)
@@ -380,7 +346,6 @@ class StoredRecords:
         return found
 
     def load(self, docids: Iterable[int]) -> None:
-        """Loads documents into the cache, the missing ones together."""
         requested = set(docids)
         for docid in requested & self._records.keys():
             self._records.move_to_end(docid)
@@ -392,12 +357,11 @@ class StoredRecords:
         self._shrink(len(requested))
 
     def found(self, docids: Collection[int]) -> dict[int, Record]:
-        """Returns the documents that are stored among some, by docid."""
         self.load(docids)
         return {docid: self[docid] for docid in docids if docid in self._records}
 
     def release_trees(self) -> None:
-        """Frees the parsed trees of stored documents, and shrinks the cache to its limit."""
+        """Frees the parsed trees and shrinks the cache to its limit."""
         self._shrink(0)
         _release_trees(self._used.values())
         self._used.clear()
@@ -407,7 +371,6 @@ class StoredRecords:
         self._size += len(record.xml)
 
     def _shrink(self, needed: int) -> None:
-        """Evicts the least recently used records, but not the last `needed` ones."""
         while self._size > self._cached and len(self._records) > needed:
             docid, record = self._records.popitem(last=False)
             self._size -= len(record.xml)
@@ -415,17 +378,14 @@ class StoredRecords:
 
 
 class Records(StoredRecords):
-    """Looks up records by docid: those of the running batch, and earlier ones from the store."""
-
     def __init__(self, store: JoinEngine, cached: int = 16 << 20) -> None:
         super().__init__(store, cached)
         self._store, self.ids = store, StoredIds(store)
         self._fresh: dict[int, Record] = {}
         self._written = -1
-        """The last document of the running batch that was written to the store."""
+        """Last docid of the running batch written to the store."""
 
     def add(self, record: Record) -> None:
-        """Adds a document of the running batch."""
         self._fresh[record.docid] = record
         if record.kind != "hidden":
             self.ids.add(record.stream, record.id)
@@ -435,11 +395,10 @@ class Records(StoredRecords):
         return super().__getitem__(docid) if found is None else found
 
     def load(self, docids: Iterable[int]) -> None:
-        """Loads documents into the cache, the missing ones together."""
         super().load(docid for docid in docids if docid not in self._fresh)
 
     def parsed(self, docids: Sequence[int]) -> list[Record]:
-        """Returns documents whose trees are parsed: many take less time together than one by one."""
+        """Returns documents with parsed trees; batched parsing is faster."""
         self.load(docids)
         records = [self[docid] for docid in docids]
         waiting = [record for record in records if "tree" not in record.__dict__]
@@ -450,13 +409,12 @@ class Records(StoredRecords):
         return records
 
     def write(self) -> None:
-        """Writes the documents of the running batch to the store."""
         new = [record for docid, record in self._fresh.items() if docid > self._written]
         self._store.append("documents", records_table(new))
         self._written = max(self._fresh, default=-1)
 
     def flush(self) -> None:
-        """Does the same, and frees what only the batch needed."""
+        """Writes the batch's documents, and frees what only the batch needed."""
         self.write()
         self._records.update(self._fresh)
         self._size += sum([len(record.xml) for record in self._fresh.values()])
@@ -466,7 +424,7 @@ class Records(StoredRecords):
         self.release_trees()
 
     def forget(self, first: int) -> None:
-        """Drops the documents from docid `first` on: their batch was rolled back."""
+        """Drops the documents from docid `first` on after a rollback."""
         self._fresh.clear()
         self._written = -1
         for docid in [docid for docid in self._records if docid >= first]:
@@ -490,8 +448,8 @@ def docid_batches(
     joined: bool = False,
     refused: str = "",
 ) -> Iterator[list[int]]:
-    """Yields the docids of stored documents of some streams in batches, oldest first: all, or those that
-    `mmqjp.tables.schema.document_sizes` chooses."""
+    """Yields docids of stored documents in batches, oldest first; the filters are those of
+    `mmqjp.tables.schema.document_sizes`."""
     rows = document_sizes(store, streams, starts=starts, ends=ends, joined=joined, refused=refused).to_pylist()
     for batch in in_batches(rows, READ_DOCUMENTS, READ_CHARACTERS, itemgetter("size")):
         yield [row["docid"] for row in batch]

@@ -1,7 +1,5 @@
-"""Watermarks: how far each stream has come. They decide which documents are late and which state can go (section 7).
-
-How far each external stream came in a batch, and with which document: as if documents came one at a time.
-"""
+"""Watermarks: how far each stream has come, which decides lateness and eviction (section 7). `Progress` tells with
+which document of a batch each external stream reached a time, as if documents came one at a time."""
 
 from __future__ import annotations
 
@@ -17,41 +15,38 @@ from mmqjp.tables.ledger import Ledger
 from pattern_stage.assemble import OTHER_STREAMS
 
 EARLIEST, LATEST = -(2**61), 2**61
-"""Times beyond these, in microseconds, would overflow in the arithmetic of windows."""
+"""Bounds of times, in microseconds, beyond which window arithmetic would overflow."""
 
 WATERMARKS = "watermarks"
-"""The setting with the lateness and the greatest time of each stream."""
+"""Setting with each stream's lateness and greatest time."""
 
 
 EVENT_TIME = "\0events"
-"""Stands among the external streams behind what event queries publish: its watermark is the horizon of events."""
+"""Pseudo-stream behind what event queries publish; its watermark is the horizon of events."""
 
 SETTLE = 10 * 60 * 1_000_000
-"""How long events wait for earlier ones where nothing else is said, in microseconds."""
+"""Default of `Timing.settle`, in microseconds."""
 
 Lateness = int | None | Mapping[str, int | None]
-"""How late documents may be, in microseconds: for all streams, or by stream. None means unlimited."""
+"""Allowed lateness in microseconds, for all streams or by stream; None is unlimited."""
 
 
 def lateness_of(lateness: Lateness, stream: str) -> int | None:
-    """Returns how late documents of a stream may be; None means unlimited."""
     return lateness.get(stream, lateness.get(OTHER_STREAMS)) if isinstance(lateness, Mapping) else lateness
 
 
 def is_lateness_bounded(lateness: Lateness) -> bool:
-    """Returns whether the lateness of any stream is limited."""
     allowed = lateness.values() if isinstance(lateness, Mapping) else (lateness,)
     return any(one is not None for one in allowed)
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """The rules of event time, in microseconds. None means unlimited.
+    """Event-time rules, in microseconds; None is unlimited.
 
-    `lateness` is how far a document may be behind the greatest time of its stream as of the previous batch. A stream
-    without documents for `idle_after` follows the clock at that distance. A document may be at most `max_ahead` ahead
-    of the clock. `settle` is how long events wait for earlier ones before event queries are answered; None means to the
-    end of a finite run.
+    `lateness` is a document's allowed distance behind its stream's greatest time as of the previous batch. A stream
+    idle for `idle_after` follows the clock at that distance. `max_ahead` limits how far a document may be ahead of the
+    clock. `settle` is how long events wait for earlier ones; None means until the end of a finite run.
     """
 
     lateness: Lateness = None
@@ -61,27 +56,24 @@ class Timing:
 
 
 class Watermarks:
-    """The greatest time of each external stream. `greatest` has those known at `opened`, when idle times begin."""
+    """Greatest time of each external stream. `greatest` are those at `opened`, when idle times begin."""
 
     def __init__(self, timing: Timing, greatest: Mapping[str, int], opened: int) -> None:
         self.timing = timing
         self._greatest, self._opened = dict(greatest), opened
         self._arrived: dict[str, int] = {}
         self.released: Callable[[], int] = lambda: EARLIEST
-        """Returns the horizon of events, which streams wait for that event queries publish."""
+        """Returns the horizon of events, the watermark of streams that event queries publish."""
         self.newest: int | None = None
-        """The greatest time of a document since `opened`."""
+        """Greatest document time since `opened`."""
 
     @property
     def greatest(self) -> Mapping[str, int]:
-        """The greatest time of each stream, as of the last batch."""
         return self._greatest
 
     def of(self, streams: Iterable[str], greatest: Mapping[str, int] | None = None) -> int:
-        """Returns the least watermark of these external streams, or EARLIEST if there is none.
-
-        A document before it is late on every stream that is made of them.
-        """
+        """Returns the least watermark of these external streams, or EARLIEST. An earlier document is late on every
+        stream derived from them."""
         lateness = self.timing.lateness
         if not is_lateness_bounded(lateness):
             return EARLIEST
@@ -96,11 +88,8 @@ class Watermarks:
         return max(least, EARLIEST)
 
     def after(self, arrived: Mapping[str, int], streams: Iterable[str], now: int) -> dict[str, int]:
-        """Returns the greatest times after a batch, without changing anything.
-
-        `arrived` has the greatest times of the batch, by stream. `streams` are the external streams that queries wait
-        for.
-        """
+        """Returns the greatest times after a batch, without side effects. `arrived` has the batch's; `streams` are the
+        external streams that queries wait for."""
         greatest = dict(self._greatest)
         for stream, time in arrived.items():
             greatest[stream] = max(greatest.get(stream, EARLIEST), time)
@@ -111,19 +100,16 @@ class Watermarks:
         return greatest
 
     def advance(self, greatest: Mapping[str, int], arrived: Mapping[str, int], now: int) -> None:
-        """Adopts the result of `after`: the batch is committed."""
         self._greatest = dict(greatest)
         times = [*arrived.values()] if self.newest is None else [*arrived.values(), self.newest]
         self.newest = max(times, default=None)
         self._arrived |= dict.fromkeys(arrived, now)
 
     def by_stream(self) -> dict[str, int]:
-        """Returns the watermark of each external stream that has one."""
         return by_stream(self.timing.lateness, self._greatest)
 
 
 def by_stream(lateness: Lateness, greatest: Mapping[str, int]) -> dict[str, int]:
-    """Returns the watermark of each stream that has one, given the greatest times."""
     known = ((stream, _watermark(lateness, stream, time)) for stream, time in sorted(greatest.items()))
     return {stream: watermark for stream, watermark in known if watermark > EARLIEST}
 
@@ -134,12 +120,10 @@ def _watermark(lateness: Lateness, stream: str, greatest: int | None) -> int:
 
 
 def saved_watermarks(ledger: Ledger) -> tuple[Lateness, dict[str, int]]:
-    """Returns the stored lateness and greatest times."""
     return from_setting(ledger.setting(WATERMARKS))
 
 
 def latest_stream_times(store: JoinEngine, ledger: Ledger) -> dict[str, int]:
-    """Returns the greatest time of each external stream in a store."""
     greatest = saved_watermarks(ledger)[1]
     for stream, time in schema.latest_document_times(store).items():
         greatest[stream] = max(time, greatest.get(stream, time))
@@ -147,13 +131,11 @@ def latest_stream_times(store: JoinEngine, ledger: Ledger) -> dict[str, int]:
 
 
 def to_setting(lateness: Lateness, greatest: Mapping[str, int]) -> str:
-    """Returns the JSON text to store as a setting."""
     allowed = dict(lateness) if isinstance(lateness, Mapping) else lateness
     return json.dumps({"lateness": allowed, "greatest": dict(greatest)}, ensure_ascii=False)
 
 
 def from_setting(value: str | None) -> tuple[Lateness, dict[str, int]]:
-    """Parses the value of a setting into the lateness and the greatest times. Returns (None, {}) for None."""
     if value is None:
         return None, {}
     noted = json.loads(value)
@@ -161,12 +143,11 @@ def from_setting(value: str | None) -> tuple[Lateness, dict[str, int]]:
 
 
 class Progress:
-    """The progress of the streams in a batch. Documents are told by their arrivals (see `mmqjp.answers.quota`), which
-    come one after the other from `first` to `last`. Without any, both are the latest arrival before the batch."""
+    """Progress of streams within a batch. Arrivals (see `mmqjp.answers.quota`) run from `first` to `last`; in an empty
+    batch both are the latest before it."""
 
     def __init__(self, records: Sequence[Record], next_arrival: int) -> None:
-        """`records` are the external documents of the batch, numbered, and `next_arrival` is one more than the last of
-        them, or than the last one before."""
+        """`records` are the batch's numbered external documents; `next_arrival` follows the last of them."""
         self.last = max(next_arrival - 1, 0)
         self.first = records[0].arrival if records else self.last
         self._times: dict[str, list[int]] = {}
@@ -178,14 +159,14 @@ class Progress:
                 self._arrivals.setdefault(record.stream, []).append(record.arrival)
 
     def reached(self, stream: str, time: int) -> int:
-        """Returns the arrival with which a stream came to a time, in microseconds: `first` if none did, so that it was
-        there before, or went on with the clock."""
+        """Returns the arrival at which a stream reached a time in microseconds; `first` if it was there before or
+        followed the clock."""
         times = self._times.get(stream, ())
         place = bisect_left(times, time)
         return self._arrivals[stream][place] if place < len(times) else self.first
 
     def came_to(self, watermark: int, streams: Iterable[str], watermarks: Watermarks) -> int:
-        """Returns the arrival with which the least watermark of some external streams came to a time. `watermarks` are
+        """Returns the arrival at which the least watermark of some external streams reached a time. `watermarks` are
         those before the batch."""
         found = self.first
         for stream in streams:

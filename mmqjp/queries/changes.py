@@ -1,12 +1,7 @@
-"""Changes of the registered queries: subscribe, unsubscribe, pause, resume. Each is committed before it takes
-effect.
-
-What a backfill of event queries runs: the new ones, and those that publish the events that they read.
-
-What a script's event statements change: which definitions come and go, and its event queries compiled.
-
-Raises InvalidEvents where they do not fit what is registered. The script alone was checked when it was parsed.
-"""
+"""Subscribes, unsubscribes, pauses and resumes queries; each change is committed before it takes effect. A script's
+event statements are compared with the registered ones: definitions to add and remove, and compiled event queries, with
+InvalidEvents where they do not fit. Also selects the forms that a backfill of event queries runs: the new ones and
+those that publish the events they read."""
 
 from __future__ import annotations
 
@@ -35,23 +30,22 @@ from xscl.syntax import EventQuery, Script, free_number, names_read
 
 
 class InvalidEvents(InputError, ValueError):
-    """Event statements do not fit those that are registered."""
+    """Event statements conflict with registered ones."""
 
 
 EventTime = Callable[[Collection[str]], int]
-"""Returns the time since which new event queries see events that are defined from some streams of documents."""
+"""Returns the time from which new event queries over these document streams see events."""
 
 
 @dataclass(slots=True)
 class DefinitionChanges:
-    """The definitions that come with a script, and those that go. One that changes is in both."""
+    """Definitions that a script adds and removes; a changed one is in both."""
 
     added: list[RegisteredDefinition] = field(default_factory=list)
     removed: list[RegisteredDefinition] = field(default_factory=list)
 
     def concerns(self, script: Script) -> set[str]:
-        """Returns the names whose events are others now: those that are defined otherwise, and those that a script
-        makes of them."""
+        """Returns the names whose events change: redefined, or derived from these by the script."""
         found = {definition.name for definition in self.removed}
         waiting = list(script.event_queries) if found else []
         while readers := [query for query in waiting if any(name.name in found for name in names_read(query.stream))]:
@@ -61,8 +55,8 @@ class DefinitionChanges:
 
 
 class EventCompiler:
-    """Compiles the event queries of a script, which read what it defines and what is registered. `since` is the time
-    after which they see events: before all, if they are answered over stored documents: `backfills`."""
+    """Compiles a script's event queries against its own and registered definitions. They see events after `since`: all,
+    if it `backfills` them over stored documents."""
 
     def __init__(self, script: Script, registry: Registry, event_time: EventTime, *, backfills: bool) -> None:
         self.since, self._schemas = BEGINNING, dict[str, Schema]()
@@ -80,14 +74,13 @@ class EventCompiler:
 
 
 def streams_behind(queries: Iterable[Subscription], registry: Registry) -> set[str]:
-    """Returns the streams of documents that the events which queries read are defined from."""
     definitions = registry.events.definitions
     read = {name for query in queries if query.is_events for name in registry.events.reads(query)}
     return {definitions[name].pattern.stream for name in read if name in definitions}
 
 
 def definition_changes(script: Script, registry: Registry, first_id: int) -> DefinitionChanges:
-    """Returns what the definitions of a script change. New ones are numbered from `first_id`."""
+    """Returns a script's changes to definitions; new ones are numbered from `first_id`."""
     changes, known = DefinitionChanges(), registry.events.definitions
     for definition in script.definitions:
         text = definition_text(definition, script)
@@ -101,7 +94,7 @@ def definition_changes(script: Script, registry: Registry, first_id: int) -> Def
 
 
 def unused(script: Script, registry: Registry, gone: Collection[Subscription]) -> list[RegisteredDefinition]:
-    """Returns the definitions that a script does not have, and that only queries read that are about to go."""
+    """Returns the definitions, absent from the script, that only the queries about to go read."""
     kept = {definition.name for definition in script.definitions}
     return [
         definition
@@ -113,8 +106,7 @@ def unused(script: Script, registry: Registry, gone: Collection[Subscription]) -
 def refuse_misfits(
     changes: DefinitionChanges, fresh: Iterable[Subscription], gone: Collection[Subscription], registry: Registry
 ) -> None:
-    """Raises InvalidEvents if definitions or queries do not fit what stays: changed definitions that others read, or a
-    name for two things."""
+    """Raises InvalidEvents if a changed definition is read by others, or a name stands for two things."""
     for definition in changes.removed:
         if left := [query.name for query in registry.events.readers(definition.name) if query not in gone]:
             raise InvalidEvents(
@@ -140,7 +132,7 @@ def refuse_misfits(
 
 
 def _refuse_taken(name: str, registry: Registry, gone: Collection[Subscription]) -> None:
-    """Raises InvalidEvents if the name of a new definition is that of a stream."""
+    """Raises InvalidEvents if a new definition has a stream's name."""
     if left := [query for query in registry.named(name) if query.publishes and query not in gone]:
         kind = "event queries" if left[0].is_events else "queries"
         raise InvalidEvents(f"{name} is what registered {kind} PUBLISH; define the event under another name")
@@ -155,7 +147,7 @@ def _refuse_clash(
     defined: Mapping[str, RegisteredDefinition],
     schemas: dict[str, Schema],
 ) -> None:
-    """Raises InvalidEvents if others publish other things under the name of a query."""
+    """Raises InvalidEvents if others publish different events under a query's name."""
     name = query.name
     if name in defined:
         raise InvalidEvents(f"{name} is a defined event; PUBLISH under another name")
@@ -186,19 +178,18 @@ def _few(names: list[str]) -> str:
 
 
 SubscribeMode = Literal["ensure", "add", "replace", "renew", "exact"]
-"""How a script's queries relate to those already registered.
+"""How a script's queries relate to those registered.
 
-A script's query is *the same* as a registered one if both have the same PUBLISH name, or none, and the same text. A
-query is registered only if the same one is not registered yet; but "add" registers all of them, and "replace" all that
-have no PUBLISH name. "replace" and "renew" then remove the other queries under the script's PUBLISH names, and "exact"
-removes all other queries.
+Queries are *the same* if both PUBLISH name (or none) and text are equal. A query is registered unless the same one is;
+but "add" registers all, and "replace" all without PUBLISH name. Then "replace" and "renew" remove the other queries
+under the script's PUBLISH names, and "exact" removes all others.
 """
 
 MetadataFor = Callable[[list[str]], CommitMetadata]
-"""Returns the metadata to commit with a change of queries, given their names."""
+"""Returns the metadata to commit with a change, given the query names."""
 
 WithinBatch = Callable[[list[Subscription]], None]
-"""Is called with the new queries within the batch that stores them."""
+"""Called with the new queries within the batch that stores them."""
 
 
 class UnknownQuery(InputError, KeyError):
@@ -213,11 +204,11 @@ class UnknownQuery(InputError, KeyError):
 
 
 class PublishCycle(InputError, ValueError):
-    """A PUBLISHed stream would depend on itself, through queries registered earlier."""
+    """A PUBLISHed stream would depend on itself, through registered queries."""
 
 
 class NameTaken(InputError, ValueError):
-    """A query PUBLISHes a name that was given to a query without PUBLISH."""
+    """A query PUBLISHes the name of a query without PUBLISH."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -228,17 +219,13 @@ class NameTaken(InputError, ValueError):
 
 
 def no_metadata(names: list[str]) -> CommitMetadata:
-    """Returns empty metadata."""
     return CommitMetadata()
 
 
-def no_action(subscriptions: list[Subscription]) -> None:
-    """Does nothing within the batch."""
+def no_action(subscriptions: list[Subscription]) -> None: ...
 
 
 class QueryChanges:
-    """Changes the registered queries of a store."""
-
     def __init__(
         self,
         store: JoinEngine,
@@ -249,7 +236,6 @@ class QueryChanges:
         now: Now,
         event_time: EventTime,
     ) -> None:
-        """Takes over a registry with the store's queries."""
         self._event_time = event_time
         self._store, self._ledger, self._stored, self._registry, self._now = store, ledger, stored, registry, now
         self._compiler = compiler
@@ -259,8 +245,8 @@ class QueryChanges:
         self._highest_number = max(map(generated_name_number, stored.take_names()), default=0)
 
     def save_pauses(self, qids: Sequence[int], docid: int, reason: str | None, arrival: int = NO_ARRIVAL) -> None:
-        """Writes, within a batch, that queries are paused after a document, or, if `reason` is None, resumed. Paused
-        queries get the answers of this batch for arrivals before `arrival`."""
+        """Writes, within a batch, that queries are paused after a document, or resumed if `reason` is None. Paused
+        queries still get this batch's answers for arrivals before `arrival`."""
         self._stored.save_pauses(qids, docid, reason, self._now(), self._ledger.batch, arrival)
 
     def subscribe(
@@ -272,12 +258,8 @@ class QueryChanges:
         metadata_for: MetadataFor = no_metadata,
         within: WithinBatch = no_action,
     ) -> list[str]:
-        """Registers the queries of a script and returns their names.
-
-        They see documents with ids greater than `since`; by default, those that arrive from now on. Raises PublishCycle
-        for a cycle of PUBLISHed names, NameTaken for the name of a query without PUBLISH, and InvalidEvents for event
-        statements that do not fit those that are registered; then nothing is registered.
-        """
+        """Registers a script's queries and returns their names. They see documents after `since`, by default from now
+        on. Raises PublishCycle, NameTaken and InvalidEvents; then nothing is registered."""
         definitions = definition_changes(script, self._registry, self._stored.definitions.next_id)
         names, fresh, kept = self._diff(script, mode, since, definitions.concerns(script))
         gone = list(self._removed_by(script, mode, kept))
@@ -291,8 +273,8 @@ class QueryChanges:
         return names
 
     def unsubscribe(self, name: str, metadata_for: MetadataFor = no_metadata) -> None:
-        """Removes all queries of a name, or the definition of an event that nothing reads. Raises UnknownQuery if there
-        is none, and InvalidEvents if what it defines is read."""
+        """Removes all queries of a name, or an unread event definition. Raises UnknownQuery, and InvalidEvents if the
+        definition is read."""
         if name in self._registry.events.definitions:
             self._undefine(name, metadata_for)
             return
@@ -315,12 +297,11 @@ class QueryChanges:
         events.redefine(gone, ())
 
     def pause(self, name: str, reason: str, metadata_for: MetadataFor = no_metadata) -> None:
-        """Pauses the queries of a name. Raises UnknownQuery if there is none."""
+        """Raises UnknownQuery."""
         self._set_paused([s for s in self._named(name) if s.paused is None], reason, [name], metadata_for)
 
     def resume(self, name: str, metadata_for: MetadataFor = no_metadata) -> None:
-        """Resumes the queries of a name. They see documents that arrive from now on, and those from before the pause.
-        Raises UnknownQuery if there is none."""
+        """Resumed queries see later documents and those from before the pause. Raises UnknownQuery."""
         self._set_paused([s for s in self._named(name) if s.paused is not None], None, [name], metadata_for)
 
     def _named(self, name: str) -> list[Subscription]:
@@ -352,11 +333,11 @@ class QueryChanges:
     def _diff(
         self, script: Script, mode: SubscribeMode, since: int | None, others: Collection[str]
     ) -> tuple[list[str], list[Subscription], set[Subscription]]:
-        """Returns the names of a script's queries, those to register, and those that are already registered.
+        """Returns a script's names, its queries to register, and those registered already.
 
-        Unless all are added, the n-th query of a name and text is registered only if fewer than n are. With `since`,
-        "replace" registers all of them again, so that they see older documents. An event query is another one, too, if
-        it reads any of `others`.
+        Unless all are added, the n-th query of a name and text is new only if fewer than n exist. With `since`,
+        "replace" registers all again, so that they see older documents. An event query that reads any of `others` also
+        counts as different.
         """
         last = self._ledger.next_docid - 1
         events = EventCompiler(script, self._registry, self._event_time, backfills=since is not None)
@@ -410,7 +391,7 @@ class QueryChanges:
         return names, fresh, kept
 
     def _refuse_taken_names(self, fresh: Iterable[Subscription], gone: frozenset[Subscription]) -> None:
-        """Raises NameTaken if a new query PUBLISHes the name of one without PUBLISH that stays."""
+        """Raises NameTaken if a new query PUBLISHes the name of a remaining one without PUBLISH."""
         for name in {s.name for s in fresh if s.publishes and generated_name_number(s.name)}:
             if any(not s.publishes for s in self._registry.named(name) if s not in gone):
                 raise NameTaken(name)
@@ -468,14 +449,12 @@ class QueryChanges:
             self._registry.remove(subscription.qid)
 
     def _mark_removed(self, subscriptions: Iterable[Subscription]) -> None:
-        """Stops answering queries that are about to be removed."""
         for subscription in subscriptions:
             if subscription.active:
                 self._registry.deactivate(subscription)
             subscription.removed = True
 
     def _unmark_removed(self, subscriptions: Iterable[Subscription]) -> None:
-        """Undoes `_mark_removed`, as far as it got."""
         for subscription in subscriptions:
             if subscription.removed:
                 subscription.removed = False
@@ -483,17 +462,16 @@ class QueryChanges:
                     self._registry.activate(subscription)
 
     def _refuse_cycle(self, subscription: Subscription, gone: frozenset[Subscription]) -> None:
-        """Raises PublishCycle if a PUBLISHed stream would depend on itself."""
+        """Raises PublishCycle if a stream would depend on itself."""
         if subscription.publishes and (cycle := cycle_of(self._registry, subscription.name, gone)):
             path = " -> ".join(cycle)
             raise PublishCycle(f"a cycle of PUBLISHed names: {path}, with queries registered earlier")
 
 
 def forms_to_backfill(new: Sequence[Subscription], registry: Registry) -> tuple[dict[str, EventForm], frozenset[str]]:
-    """Returns the forms of new event queries, and of those behind them, by id, and which of these ids are of new ones.
-
-    What an older query publishes is run again for each time between its pauses: as it was told, if all is still kept.
-    """
+    """Returns the forms of new event queries and of those that they depend on, by id, and the ids of the new ones. What
+    an older query publishes is recomputed for each interval between its pauses, as originally output if all its events
+    are still stored."""
     forms: dict[str, EventForm] = {}
     for query in new:
         _add(forms, query.form_id, query, registry, BEGINNING, NEVER)
@@ -510,8 +488,7 @@ def forms_to_backfill(new: Sequence[Subscription], registry: Registry) -> tuple[
 
 
 def _lives(query: Subscription) -> Iterator[tuple[int, int]]:
-    """Yields the times between the pauses of a query: after which the first part of a result ends, and until when the
-    result does."""
+    """Yields the intervals between a query's pauses: first parts end after the start, results end by the end."""
     since = query.since
     for paused, resumed in query.gaps:
         yield since, paused

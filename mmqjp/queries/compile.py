@@ -1,17 +1,8 @@
-"""Compiles queries, from text to rows of R_T.
-
-1. `xscl.parse_script`: text to syntax, checked.
-2. `xscl.lower.normalize`: syntax to algebra, the value-join normal form: conjunctive queries over tree patterns.
-3. `place`: each conjunctive query to a row of R_T of its template, through the catalog, which queries share.
-
-`Compiler` does the first two, once for equal queries. The registry does the third when a query is registered.
-
-The definitions of events that event statements read: each stands in the catalog and in stage 1, once for all.
-
-Compiles event queries: from the syntax tree to the algebra of events, and the id of their form.
-
-What output documents have of the matches of a PATTERN, and what the kernel is asked to tell for that.
-"""
+"""Compiles queries from text to rows of R_T, and event queries to the algebra of events. `xscl.parse_script` checks the
+syntax, `xscl.lower.normalize` yields the value-join normal form (conjunctive queries over tree patterns), and `place`
+puts each conjunctive query into a row of R_T of its template, through the shared catalog. `Compiler` does the first
+two, once for equal queries; the registry does the third. Definitions of events stand in the catalog once for all
+readers."""
 
 from __future__ import annotations
 
@@ -58,15 +49,14 @@ from xscl.problems import XsclErrors
 from xscl.syntax import EventDefinition, EventQuery, EventStreams, Join, Query, Script, Window, names_read
 
 MAX_COMPILED = 20_000
-"""The cache is cleared when it has this many queries."""
+"""The cache is cleared at this many queries."""
 
 Namespaces = tuple[tuple[str, str], ...]
-"""Pairs of a prefix and its URI."""
 
 
 class SharedQuery:
-    """What queries share that differ only in their PUBLISH names and the windows of their joins. `once` is the text of
-    their ONCE PER, which follows the name."""
+    """What queries share that differ only in PUBLISH name and join windows. `once` is the text of ONCE PER, which
+    follows the name."""
 
     __slots__ = ("_by_window", "_cut", "_first", "_form_id", "_namespaces", "_normal", "_query", "once")
 
@@ -85,7 +75,7 @@ class SharedQuery:
         self._by_window: dict[int | None, UnnamedQuery] | None = None
 
     def of(self, query: Query) -> UnnamedQuery:
-        """Returns what a query is without its PUBLISH name. `query` is the first one or shares its inputs."""
+        """Returns a query without its PUBLISH name. `query` is the first one or shares its inputs."""
         window, first = _window_of(query), self._first
         if window is None or window == first.window:
             return first
@@ -100,7 +90,7 @@ class SharedQuery:
 
     @property
     def normal(self) -> NormalQuery:
-        """The normal form of the first one. Computed on first use."""
+        """Normal form of the first query, computed on first use."""
         if self._normal is None:
             assert self._query is not None, "the tree is kept until it is lowered"
             self._normal = normalize(self._query, dict(self._namespaces))
@@ -109,16 +99,15 @@ class SharedQuery:
 
     @property
     def form_id(self) -> str:
-        """The id of their form. Stores keep it, and it is made of `repr`: no class or field that a normal form is made
-        of can be renamed."""
+        """Form id, persisted and derived from `repr`: renaming a class or field of a normal form would change it."""
         if self._form_id is None:
             self._form_id = text_digest(_described(_with_window(self.normal, None)))
         return self._form_id
 
 
 class UnnamedQuery:
-    """What a query of a script is without its PUBLISH name. `text` is its text as a script of its own, and `window`
-    that of its join, None if it is not a join itself."""
+    """A query without its PUBLISH name. `text` is a script of its own; `window` is that of its join, None if it is no
+    join."""
 
     __slots__ = ("_normal", "shared", "text", "window")
 
@@ -128,7 +117,7 @@ class UnnamedQuery:
 
     @property
     def normal(self) -> NormalQuery:
-        """The normal form. Computed on first use: a query that is registered already does not need it."""
+        """Computed on first use; a registered query does not need it."""
         if self._normal is None:
             normal = self.shared.normal
             self._normal = normal if self.window is None else _with_window(normal, self.window.us)
@@ -136,12 +125,11 @@ class UnnamedQuery:
 
     @property
     def form_id(self) -> str:
-        """The id of its form. Absences with different windows end at different times, so they have different forms."""
+        """Absences with different windows end at different times, so they have different forms."""
         return text_digest(_described(self.normal)) if self.normal.absent else self.shared.form_id
 
 
 def _described(normal: NormalQuery) -> str:
-    """A text that equal normal forms have in common."""
     return repr(normal) + "".join(repr(part) for part in (normal.once, normal.absent) if part)
 
 
@@ -150,7 +138,6 @@ def _window_of(query: Query) -> Window | None:
 
 
 def _with_window(normal: NormalQuery, window: int | None) -> NormalQuery:
-    """The normal form with another window, and with the same conjunctive queries."""
     if normal.window == window:
         return normal
     # Written out, because `replace` takes several times as long.
@@ -169,8 +156,6 @@ def _with_window(normal: NormalQuery, window: int | None) -> NormalQuery:
 
 
 class CompiledQuery:
-    """A query of a script, with the script's namespaces."""
-
     __slots__ = ("_unnamed", "publish")
 
     def __init__(self, unnamed: UnnamedQuery, publish: str | None) -> None:
@@ -178,7 +163,6 @@ class CompiledQuery:
 
     @property
     def normal(self) -> NormalQuery:
-        """The normal form."""
         return self._unnamed.normal
 
     @property
@@ -187,25 +171,24 @@ class CompiledQuery:
 
     @property
     def text(self) -> str:
-        """The query as a script of its own."""
         unnamed = self._unnamed
         return unnamed.text if self.publish is None else f"{unnamed.text} PUBLISH {self.publish}{unnamed.shared.once}"
 
 
 class StoredQuery:
-    """A query of a store. Its text is parsed when its normal form is first used."""
+    """A stored query, parsed when its normal form is first used."""
 
     def __init__(self, text: str, compiler: Compiler) -> None:
         self._text, self._compiler = text, compiler
 
     @cached_property
     def normal(self) -> NormalQuery:
-        """The normal form. Raises StoreError if this version cannot parse the text."""
+        """Raises StoreError if this version cannot parse the text."""
         return self._compiled.normal
 
     @property
     def form_id(self) -> str:
-        """The id of its form. Raises StoreError if this version cannot parse the text."""
+        """Raises StoreError if this version cannot parse the text."""
         return self._compiled.form_id
 
     @cached_property
@@ -214,14 +197,13 @@ class StoredQuery:
 
 
 class Compiler:
-    """Compiles queries. The parser returns the same tree for the same text, so cached queries are found by identity."""
+    """Compiles queries. The parser returns identical trees for equal text, so the cache is keyed by identity."""
 
     def __init__(self) -> None:
         # With its syntax tree, so that no others can have the identities of its parts.
         self._known: dict[tuple[object, ...], tuple[Query, SharedQuery]] = {}
 
     def compile(self, query: Query, namespaces: Namespaces) -> CompiledQuery:
-        """Compiles a query of a script."""
         key = (*query.shared_parts(), namespaces)
         found = self._known.get(key)
         if found is None:
@@ -231,7 +213,7 @@ class Compiler:
         return CompiledQuery(found[1].of(query), query.publish)
 
     def compile_text(self, text: str) -> CompiledQuery:
-        """Compiles a stored query, which is a script of its own. Raises StoreError if it cannot be parsed."""
+        """Compiles a stored query. Raises StoreError if it cannot be parsed."""
         try:
             script = parse_script(text, stored=True)
         except XsclErrors as error:
@@ -242,8 +224,8 @@ class Compiler:
 def place(
     owner: Owner, catalog: Catalog, conjuncts: Sequence[Conjunct], op: JoinOp | None, window: int | None
 ) -> Iterator[tuple[Target, Change]]:
-    """Places conjunctive queries of a plan node in the catalog, in their order. Yields for each its target, and what
-    the stages must take up for it. Raises TooManyChains."""
+    """Places a plan node's conjunctive queries in the catalog, in order. Yields each target, and the change for the
+    stages. Raises TooManyChains."""
     width = width_of(op, window)
     for disjunct, conjunct in enumerate(conjuncts):
         placement, change = catalog.add(conjunct, width, op == "FOLLOWED BY")
@@ -252,8 +234,7 @@ def place(
 
 
 def inner_join(normal: NormalQuery, stream: str) -> Hidden:
-    """Returns the inner join of a query that makes the hidden stream of this name. Raises StoreError if there is
-    none."""
+    """Returns the inner join that produces a hidden stream. Raises StoreError if there is none."""
     waiting: list[Conjunct] = list(normal.conjuncts)
     while waiting:
         for side in waiting.pop().sides():
@@ -265,7 +246,7 @@ def inner_join(normal: NormalQuery, stream: str) -> Hidden:
 
 
 class DefinedEvents:
-    """Registers definitions while they are read. `version` changes with every change."""
+    """Reference-counted definitions in use. `version` changes with every change."""
 
     def __init__(self, catalog: Catalog, stage1: XPathStage) -> None:
         self._catalog, self._stage1 = catalog, stage1
@@ -274,7 +255,7 @@ class DefinedEvents:
         self.version = 0
 
     def use(self, name: str, pattern: EventPattern) -> None:
-        """Counts one more reader of a definition. Raises TooManyChains."""
+        """Adds a reader of a definition. Raises TooManyChains."""
         if name not in self.placements:
             self.placements[name], change = place_events(self._catalog, pattern)
             self._stage1.add(change)
@@ -282,7 +263,6 @@ class DefinedEvents:
         self._readers[name] += 1
 
     def release(self, name: str) -> None:
-        """Counts one reader less."""
         self._readers[name] -= 1
         if not self._readers[name]:
             del self._readers[name]
@@ -291,20 +271,19 @@ class DefinedEvents:
             self.version += 1
 
     def needs_of(self, name: str) -> Change:
-        """Returns all that a definition needs of stage 1."""
         placement = self.placements[name]
         return self._catalog.held(placement.variables, placement.edges, placement.values)
 
 
 NO_JOIN = NormalQuery(None, None, (), (), star=False)
-"""The normal form of an event query, which joins no documents."""
+"""Empty normal form of event queries, which join no documents."""
 
 
 _BARE = re.compile(r"(?:SELECT [^;]+ )?FROM [A-Za-z_]\w*(?: WITHIN [\w ]+)?(?: PUBLISH \S+)?")
 
 
 class CompiledEvents:
-    """An event query in the algebra of events. What it has of XSCL's normal form is empty."""
+    """An event query in the algebra of events; its XSCL normal form is empty."""
 
     normal = NO_JOIN
 
@@ -315,27 +294,24 @@ class CompiledEvents:
 
     @cached_property
     def text(self) -> str:
-        """The query as a script of its own."""
         return to_xscl(self._query)
 
     @property
     def form_id(self) -> str:
-        """The id of its form, if it does not matter since when it sees events. See `form_since`."""
+        """Form id if it does not depend on when the query began; see `form_since`."""
         return self.form_since(0)
 
     def form_since(self, since: int) -> str:
-        """The id of its form if it sees events from after a time on. Stores keep it, and it is made of `repr`: no class
-        or field that a stream is made of can be renamed.
+        """Form id of a query that sees events after a time. Persisted and derived from `repr`: renaming a class or
+        field of a stream would change it.
 
-        What an AGGREGATE has seen cannot be told apart afterwards, nor what kept a PATTERN from telling something, so
-        queries that have one share a form only if they see the same events.
+        Queries with an AGGREGATE, or a PATTERN that depends on earlier events, share a form only if they see the same
+        events: their past cannot be separated afterwards.
         """
         return EVENT_FORM + text_digest(repr(self.stream) + (f" since {since}" if minds_since(self.stream) else ""))
 
 
 class StoredEventQuery:
-    """An event query of a store, which `compile_stored` has compiled."""
-
     normal = NO_JOIN
 
     def __init__(self, form_id: str, compiled: CompiledEvents) -> None:
@@ -343,13 +319,12 @@ class StoredEventQuery:
 
 
 def is_event_form(form_id: str) -> bool:
-    """Returns whether the queries of a form are event queries."""
     return form_id.startswith(EVENT_FORM)
 
 
 def is_bare(text: str) -> bool:
-    """Returns whether the text of a registered query is that of an event query that is the bare name of a stream: of
-    documents, a registered one has a path.
+    """Whether a registered query's text is that of an event query that is the bare name of a stream; over documents it
+    has a path.
 
     >>> is_bare("FROM Post PUBLISH posts"), is_bare("FROM S/* PUBLISH posts"), is_bare("FROM A NEXT B")
     (True, False, False)
@@ -358,8 +333,8 @@ def is_bare(text: str) -> bool:
 
 
 def minds_since(stream: Statement) -> bool:
-    """Returns whether a stream is another one if it is of the events from another time on, and not only shorter: it has
-    an AGGREGATE, or a PATTERN depends on what was there before a match.
+    """Whether starting later changes a stream's results beyond shortening them: it has an AGGREGATE, or a PATTERN that
+    depends on what preceded a match.
 
     >>> minds_since(Filter(Aggregate(Events("A", ()), (), (), None, ()), None))
     True
@@ -378,7 +353,7 @@ def minds_since(stream: Statement) -> bool:
 
 
 def read_by(stream: Statement) -> dict[str, Schema]:
-    """Returns the event streams that a stream is made of, by name, with their attributes.
+    """Returns the event streams that a stream derives from, by name, with attributes.
 
     >>> sorted(read_by(Union(Events("A", ()), Select(Events("B", ()), (), ()))))
     ['A', 'B']
@@ -395,12 +370,11 @@ def read_by(stream: Statement) -> dict[str, Schema]:
 
 
 def definition_text(definition: EventDefinition, script: Script) -> str:
-    """Returns a definition of a script as a script of its own."""
     return to_xscl(Script((), script.namespaces, (definition,), (), ("definition",)))
 
 
 def stored_definition(text: str) -> tuple[EventDefinition, Script]:
-    """Returns a stored definition, and the script that it is. Raises StoreError if it cannot be parsed."""
+    """Parses a stored definition; returns it and its script. Raises StoreError."""
     try:
         script = parse_script(text, stored=True)
     except XsclErrors as error:
@@ -410,8 +384,7 @@ def stored_definition(text: str) -> tuple[EventDefinition, Script]:
 
 
 def compile_stored(texts: Sequence[str], defined: Mapping[str, Schema]) -> list[CompiledEvents]:
-    """Compiles stored event queries, which may read each other in any order. Raises StoreError if one cannot be
-    parsed."""
+    """Compiles stored event queries, which may read each other in any order. Raises StoreError."""
     known = EventStreams(defined)
     try:
         script = parse_script(";\n".join(texts), stored=True, events=known) if texts else Script(())
@@ -423,8 +396,8 @@ def compile_stored(texts: Sequence[str], defined: Mapping[str, Schema]) -> list[
 
 @dataclass(frozen=True, slots=True)
 class ReturnItem:
-    """An item of RETURN: the name of its elements, its column among the attributes of `with_output_attributes`, and
-    whether it has a value for each event of a variable, as a JSON array."""
+    """An item of RETURN: element name, column in `with_output_attributes`, and whether it is a JSON array with a value
+    per event."""
 
     name: str
     column: int
@@ -433,7 +406,7 @@ class ReturnItem:
 
 @dataclass(frozen=True, slots=True)
 class OutputVariable:
-    """A variable that is not negated: its name, whether it has several events, and the names of their attributes."""
+    """A non-negated variable: name, whether it has several events, and attribute names."""
 
     name: str
     several: bool
@@ -442,21 +415,21 @@ class OutputVariable:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What output documents of a PATTERN have: the items of RETURN, or, without it, the events.
+    """Content of a PATTERN's output documents: the items of RETURN or else the events.
 
-    Each part of a match is that of one of the `variables`. With ERRORS there is one part, whose events are told apart
-    by their streams: `letters` has a variable for each of these.
+    Each part of a match is that of one of `variables`. With ERRORS there is one part, whose events are distinguished by
+    stream: `letters` maps these to variables.
     """
 
     items: tuple[ReturnItem, ...] | None
     variables: tuple[OutputVariable, ...]
     letters: dict[str, OutputVariable]
     events: int
-    """The column of EVENTS; -1 if it is not asked for."""
+    """Column of EVENTS; -1 if not selected."""
 
 
 def with_output_attributes(stream: Statement) -> Statement:
-    """Returns a statement with all that its output documents need as attributes, those that it has anyway first."""
+    """Returns a statement with all attributes that its output documents need, its own first."""
     if not isinstance(stream, Pattern | NearPattern):
         return stream
     if stream.returned is None:
@@ -468,7 +441,7 @@ def with_output_attributes(stream: Statement) -> Statement:
 
 
 def contents(stream: Pattern | NearPattern) -> Contents:
-    """Returns what the output documents of a pattern have, in order, as columns of `with_output_attributes`."""
+    """Returns the content of a pattern's output documents, in order, as columns of `with_output_attributes`."""
     columns = {name: place for place, (name, _) in enumerate(with_output_attributes(stream).schema)}
     events = columns.get(EVENTS, -1)
     if isinstance(stream, NearPattern):
@@ -499,7 +472,6 @@ def _names(schema: Schema) -> tuple[str, ...]:
 
 
 def _occurrences(letters: Letters) -> Iterator[str]:
-    """Yields the streams of letters, those that may be repeated twice."""
     match letters:
         case Letter():
             yield letters.source.stream

@@ -1,18 +1,8 @@
-"""Forms: what queries share that differ only in name, window, time of registration and pauses.
-
-A match is answered once a form and not once a query.
-
-Variables that follow from the joined nodes of a match without matching the pattern again.
-
-A joined node satisfies all that the pattern says about it and the nodes above it. So where only steps to children and
-attributes lead from a variable down to it, the variable is bound to its ancestor at that distance.
-
-Literal tests: residual predicates that look for a literal in a text, and indexes that look for many at once.
-
-The targets of a row of R_T, in groups that are answered together: of one form, or with one literal test.
-
-Selections: what a normal form SELECTs, as templates to fill in for each answer.
-"""
+"""Forms: groups of queries that differ only in name, window, registration time and pauses, so a match is answered once
+per form. Targets of a row of R_T are grouped by form, or by literal test: a residual predicate that looks for a literal
+in a text, indexed so that one pass tests all literals. Variables reachable from a joined node by child and attribute
+steps are derived as its ancestors, without matching the pattern again. Selections are templates that each answer fills
+in."""
 
 from __future__ import annotations
 
@@ -51,14 +41,14 @@ from xscl.algebra.values import Call, Expr, String
 
 @dataclass(frozen=True, slots=True)
 class DerivedVariable:
-    """A variable that is bound `levels` above the node at `slot` of the template."""
+    """A variable bound `levels` above the node at the template's `slot`."""
 
     var: str
     slot: int
     levels: int
 
     def node(self, tree: ParsedDocument, nodes: Sequence[int]) -> Node:
-        """Returns the node in a document, given the nodes of a match in the template's numbering."""
+        """Returns the node, given a match's nodes in the template's numbering."""
         element, place = plain_node(nodes[self.slot])
         if not self.levels:
             return element, place
@@ -73,10 +63,8 @@ class DerivedVariable:
 
 
 def derived_variables(pattern: PatternNode, slots: Mapping[PatternPath, int]) -> list[DerivedVariable] | None:
-    """Returns how each variable of a pattern follows from joined nodes; None if one of them does not.
-
-    `slots` maps the paths of joined nodes in the pattern to their slots in the template.
-    """
+    """Returns how each variable of a pattern derives from joined nodes, or None if one does not. `slots` maps joined
+    nodes' paths to template slots."""
     found = []
     for var, path in _variables(pattern, ()):
         below = _nearest(_at(pattern, path), path, slots)
@@ -87,8 +75,8 @@ def derived_variables(pattern: PatternNode, slots: Mapping[PatternPath, int]) ->
 
 
 def _nearest(node: PatternNode, path: PatternPath, slots: Mapping[PatternPath, int]) -> tuple[int, int] | None:
-    """Returns the slot of a joined node below a node of the pattern, or at it, and the number of steps to it, all to
-    children or attributes; None if there is none."""
+    """Returns the slot of a joined node at or below a pattern node, and the number of child or attribute steps to it;
+    None if there is none."""
     if path in slots:
         return slots[path], 0
     for i, child in enumerate(node.children):
@@ -111,8 +99,8 @@ def _variables(pattern: PatternNode, path: PatternPath) -> list[tuple[str, Patte
 
 
 class LiteralTest(NamedTuple):
-    """The test of a conjunctive query that looks for `literal` in the text of `operand`. `rest` are its other residual
-    predicates. Conjunctive queries that differ only in the literal have the same `id`."""
+    """A conjunctive query's test for `literal` in the text of `operand`; `rest` are its other residual predicates.
+    Queries that differ only in the literal share `id`."""
 
     id: str
     name: str
@@ -122,7 +110,7 @@ class LiteralTest(NamedTuple):
 
 
 def literal_test(op: JoinOp | None, conjunct: Conjunct) -> LiteralTest | None:
-    """Returns the last literal test of a conjunctive query; None if there is none."""
+    """Returns a conjunctive query's last literal test, or None."""
     residual = conjunct.residual
     for i in reversed(range(len(residual))):
         match residual[i]:
@@ -137,33 +125,27 @@ def literal_test(op: JoinOp | None, conjunct: Conjunct) -> LiteralTest | None:
 
 @lru_cache(1_000)
 def _id(op: JoinOp | None, blank: Conjunct) -> str:
-    """Returns an id that stores keep. It is made of `repr`, like that of a form."""
     return PREFIX + text_digest(repr((op, blank)))
 
 
 PREFIX = "literals "
-"""What the ids of tests begin with. Those of forms and queries do not."""
+"""Prefix of test ids, which no form or query id has."""
 
 
 class LiteralIndex(Protocol):
-    """Literals, and which of them a text has."""
+    def add(self, literal: str) -> None: ...
 
-    def add(self, literal: str) -> None:
-        """Adds a literal that the index does not have."""
+    def remove(self, literal: str) -> None: ...
 
-    def remove(self, literal: str) -> None:
-        """Removes a literal."""
-
-    def found_in(self, text: str) -> set[str]:
-        """Returns the literals that a text has."""
+    def found_in(self, text: str) -> set[str]: ...
 
 
 FEW = 32
-"""So many new literals, and one for each FEW of the others, are looked for one by one until the index is made anew."""
+"""Up to this many new literals, plus one per FEW existing ones, are searched one by one before a rebuild."""
 
 
 class Substrings:
-    """Finds the literals that a text contains, all in one pass (by the automaton of Aho and Corasick)."""
+    """Finds all contained literals in one pass (Aho-Corasick automaton)."""
 
     def __init__(self) -> None:
         self._literals: set[str] = set()
@@ -172,17 +154,15 @@ class Substrings:
         self._indexed = 0
 
     def add(self, literal: str) -> None:
-        """Adds a literal that the index does not have."""
         self._literals.add(literal)
         self._new[literal] = None
 
     def remove(self, literal: str) -> None:
-        """Removes a literal. The automaton may have it until it is made anew."""
+        """The automaton may still have it until the next rebuild."""
         self._literals.remove(literal)
         self._new.pop(literal, None)
 
     def found_in(self, text: str) -> set[str]:
-        """Returns the literals that a text contains."""
         gone = self._indexed - (len(self._literals) - len(self._new))
         if len(self._new) + gone > FEW + len(self._literals) // FEW:
             self._make()
@@ -193,7 +173,7 @@ class Substrings:
         return found
 
     def _make(self) -> None:
-        """Makes the automaton anew. The empty literal, which it cannot have, stays among the new ones."""
+        """Rebuilds the automaton. The empty literal, which it cannot hold, stays among the new ones."""
         self._automaton, self._new, self._indexed = None, dict.fromkeys(self._literals & {""}), 0
         if len(self._literals) > len(self._new):
             self._automaton = ahocorasick.Automaton()
@@ -205,27 +185,24 @@ class Substrings:
 
 
 class Affixes:
-    """Finds the literals that a text begins with, or ends with: looks up one part of it for each length."""
+    """Finds literals at the start or end of a text, with one lookup per distinct length."""
 
     def __init__(self, part: Callable[[str, int], str]) -> None:
-        """`part` returns the first or last characters of a text, which has at least that many."""
+        """`part` returns a prefix or suffix of a text at least that long."""
         self._part = part
         self._literals: set[str] = set()
         self._lengths: Counter[int] = Counter()
 
     def add(self, literal: str) -> None:
-        """Adds a literal that the index does not have."""
         self._literals.add(literal)
         self._lengths[len(literal)] += 1
 
     def remove(self, literal: str) -> None:
-        """Removes a literal."""
         self._literals.remove(literal)
         self._lengths[len(literal)] -= 1
         self._lengths += Counter()  # drops those that are 0
 
     def found_in(self, text: str) -> set[str]:
-        """Returns the literals that a text begins or ends with."""
         return {self._part(text, length) for length in self._lengths if length <= len(text)} & self._literals
 
 
@@ -242,12 +219,11 @@ INDEXES: Mapping[str, Callable[[], LiteralIndex]] = {
     "starts-with": lambda: Affixes(_first),
     "ends-with": lambda: Affixes(_last),
 }
-"""The index for each function that looks for a literal."""
 
 
 class OutputChild(NamedTuple):
-    """A child of a default output: the name of its element, and what stands around its value if that is an element.
-    `constant` is all of it, unless its value is that of a term."""
+    """A child of a default output: element name, and the markup around an element's value. `constant` is the whole
+    unless a term gives its value."""
 
     name: str
     before: str
@@ -258,9 +234,8 @@ class OutputChild(NamedTuple):
 class Selection:
     """What a normal form SELECTs.
 
-    `terms` are the values of SELECT entries that are no constants. `nodes` and `node_list` are formats for their nodes
-    as JSON: the object that output lines have, and a list. `items` are the children of a default output, and `children`
-    is the format of all of them if all values are elements.
+    `terms` are the non-constant values. `nodes` and `node_list` format their nodes as a JSON object (for output lines)
+    and list. `items` are the children of a default output; `children` formats them all if every value is an element.
     """
 
     __slots__ = ("children", "items", "node_list", "nodes", "normal", "terms")
@@ -276,7 +251,6 @@ class Selection:
 
 
 def element_of(name: str, text: str) -> str:
-    """Returns an element with a text as XML."""
     element = etree.Element(name)
     element.text = text
     return etree.tostring(element, encoding="unicode")
@@ -295,7 +269,6 @@ def _format_of(item: OutputChild) -> str:
 
 
 def _literally(text: str) -> str:
-    """Returns what gives a text as part of a format."""
     return text.replace("%", "%%")
 
 
@@ -308,74 +281,66 @@ class Form(QuerySet):
 
     @property
     def beside(self) -> Iterable[QuerySet]:
-        """The larger sets that its queries are in, too."""
+        """Larger sets that also contain its queries."""
         return () if self._beside is None else self._beside.values()
 
     def join(self, queries: QuerySet) -> None:
-        """Notes that its queries are in a larger set, too."""
         if self._beside is None:
             self._beside = {}
         self._beside[queries.id] = queries
 
     def leave(self, queries: QuerySet) -> None:
-        """Notes that its queries are not in a larger set any more."""
         if self._beside is not None:
             self._beside.pop(queries.id, None)
 
     @cached_property
     def normal(self) -> NormalQuery:
-        """The normal form that the queries share but for the window."""
         return next(iter(self._queries)).normal
 
     @cached_property
     def once(self) -> OncePer | None:
-        """What the queries tell once, if they do not tell all."""
         return self.normal.once
 
     @cached_property
     def selection(self) -> Selection:
-        """What the queries SELECT."""
         return Selection(self.normal)
 
     @cached_property
     def mirror(self) -> Mirror | None:
-        """What decides whether matches have mirrors; None if none has, or if the operator does not ask."""
+        """Decides whether matches have mirrors; None if none has or the operator is not JOIN UNORDERED."""
         return mirror_of(self.normal.conjuncts) if self.normal.op == UNORDERED else None
 
     @cached_property
     def tie_mirror(self) -> Mirror | None:
-        """What decides whether pairs of documents with equal times would match both ways, but for the times."""
+        """Decides whether equal-time pairs would match in both orders, but for the times."""
         return mirror_of(self.normal.conjuncts) if self.normal.op == "FOLLOWED BY" else None
 
     @cached_property
     def literal_tests(self) -> tuple[LiteralTest | None, ...]:
-        """The literal test of each conjunctive query, if it has one."""
         normal = self.normal
         return tuple(literal_test(normal.op, conjunct) for conjunct in normal.conjuncts)
 
     @cached_property
     def shared(self) -> Mapping[str, int]:
-        """The ids of its literal tests, and how many of its conjunctive queries have them."""
+        """Number of conjunctive queries by literal test id."""
         return Counter(test.id for test in self.literal_tests if test is not None)
 
 
 @dataclass(frozen=True, eq=False)
 class FixedSide:
-    """A side of a conjunctive query. `fixed` has its joined nodes: the path of each in the pattern, and its slot in the
-    template."""
+    """A side of a conjunctive query. `fixed` has joined nodes: path in the pattern, slot in the template."""
 
     side: Side
     fixed: tuple[tuple[tuple[int, ...], int], ...]
 
     @cached_property
     def derived(self) -> list[DerivedVariable] | None:
-        """How all variables follow from the joined nodes; None if the pattern must be matched for them."""
+        """How all variables derive from joined nodes; None if the pattern must be matched."""
         return None if self.side.hidden is not None else derived_variables(self.side.pattern, dict(self.fixed))
 
 
 class Forms:
-    """Finds the forms of queries, and the sides that forms share. Equal ones are the same object as long as it is
-    used."""
+    """Interns forms and the sides that they share."""
 
     def __init__(self) -> None:
         self._known: dict[str, Form] = {}
@@ -383,31 +348,26 @@ class Forms:
         self._unsettled: set[QuerySet] = set()
 
     def of(self, owner: Owner) -> Form | None:
-        """Returns the form of a plan node; None if it has none."""
         return self._form(owner.form_id) if isinstance(owner, Subscription) else None
 
     def get(self, id: str) -> Form | None:
-        """Returns the form of an id, if a registered query has it."""
         return self._known.get(id)
 
     def add(self, query: Subscription) -> None:
-        """Adds a registered query to its form."""
         form = self._form(query.form_id)
         form.add(query)
         self._unsettle(form)
 
     def remove(self, query: Subscription) -> None:
-        """Removes a query from its form."""
         self._form(query.form_id).remove(query)
 
     def forget(self, query: Subscription) -> None:
-        """Forgets the form of a query without targets, if no other query has it."""
         form = self._known.get(query.form_id)
         if form is not None and not len(form):
             del self._known[form.id]
 
     def note(self, owner: Owner) -> None:
-        """Notes that a plan node begins or ends to be answered."""
+        """Called when a plan node becomes active or inactive."""
         if isinstance(owner, Subscription):
             form = self._form(owner.form_id)
             for queries in (form, *form.beside):
@@ -419,7 +379,7 @@ class Forms:
             self._unsettled.add(queries)
 
     def settle(self) -> None:
-        """Makes the audiences of sets of many queries, so that no document has to wait for them."""
+        """Rebuilds the audiences of large sets in advance, so that no document waits for them."""
         for queries in self._unsettled:
             _ = queries.audience
         self._unsettled.clear()
@@ -431,7 +391,7 @@ class Forms:
         return form
 
     def sides(self, target: Target) -> tuple[FixedSide, ...]:
-        """Returns the sides of a target. Equal ones are the same object, whatever form they belong to."""
+        """Returns a target's sides, interned across forms."""
         placement, found = target.placement, []
         for side, minor, slots in zip(target.conjunct.sides(), placement.minors, placement.slots, strict=True):
             fixed = tuple((node.path, slot) for node, slot in zip(minor.nodes, slots, strict=True))
@@ -440,17 +400,16 @@ class Forms:
 
 
 _Derived = Sequence[tuple[int, DerivedVariable]]
-"""How the variables of a joint binding follow from the joined nodes of a match, each with the number of its side."""
+"""Derivation of a joint binding's variables, each with its side's number."""
 
 
 DirectTerm = tuple[int, DerivedVariable, tuple[str, ...]]
-"""A term whose variable follows from the joined nodes: its side, how it follows, and the functions to apply."""
+"""A term whose variable derives from joined nodes: side, derivation, functions to apply."""
 
 
 @dataclass(frozen=True, slots=True)
 class DirectSelection:
-    """The terms that queries SELECT, and what stands in the holes of their constructor. `steps` are what a match takes
-    beside its output."""
+    """Derived SELECT terms and constructor holes. `steps` is a match's cost beside its output."""
 
     terms: Sequence[DirectTerm]
     holes: Sequence[DirectTerm | str]
@@ -459,19 +418,18 @@ class DirectSelection:
 
 @dataclass(eq=False)
 class TargetGroup:
-    """Targets of one row that are answered together: the same conjunctive query of queries of one `form`, or a target
-    of another plan node, which has none. `number` counts the groups of the row."""
+    """Targets of a row answered together: the same conjunctive query in queries of one `form`, or another plan node's
+    target, without form. `number` is its position in the row."""
 
     form: Form | None
     forms: Forms
     number: int
     targets: CompactSet[Target] = field(default_factory=CompactSet)
     placed: LiteralGroup | None = None
-    """The group of literals that it belongs to."""
+    """The literal group that contains it."""
 
     @property
     def first(self) -> Target:
-        """One of the targets, to read from it what they share."""
         return next(iter(self.targets))
 
     @property
@@ -481,28 +439,24 @@ class TargetGroup:
 
     @cached_property
     def op(self) -> JoinOp | None:
-        """The operator of the conjunctive query; None for a filter."""
         return self.first.op
 
     @cached_property
     def residual(self) -> tuple[Expr, ...]:
-        """The residual predicates of the conjunctive query."""
         return self.first.conjunct.residual
 
     @cached_property
     def sides(self) -> tuple[FixedSide, ...]:
-        """The sides of the conjunctive query."""
         return self.forms.sides(self.first)
 
     @cached_property
     def derived(self) -> _Derived | None:
-        """How the only joint binding follows from the joined nodes; None if patterns must be matched for it."""
+        """How the only joint binding derives from joined nodes; None if patterns must be matched."""
         return _derived(self.sides)
 
     @cached_property
     def direct(self) -> DirectSelection | None:
-        """What the queries SELECT, if it follows from the joined nodes, and nothing else has to hold or is needed; None
-        otherwise."""
+        """The selection, if it derives from joined nodes and no other condition applies; else None."""
         if self.form is None or self.derived is None or self.residual or self.form.once is not None:
             return None
         selection, derived = self.form.selection, {one.var: (side, one) for side, one in self.derived}
@@ -515,26 +469,24 @@ class TargetGroup:
 
     @property
     def literal_test(self) -> LiteralTest | None:
-        """The literal test of the conjunctive query, if it has one."""
         return None if self.form is None else self.form.literal_tests[self.first.disjunct]
 
 
 class LiteralGroup:
-    """Groups of one row whose conjunctive queries differ only in the literal of a literal test.
+    """Groups of a row that differ only in the literal of a literal test.
 
-    They have the same joint bindings, so that one pass over a text says which of them a binding satisfies. `residual`
-    has the other residual predicates, `operand` is the text that is tested, and `queries` are those of all groups.
+    They share joint bindings, so one pass over a text finds those that a binding satisfies. `residual` are the other
+    residual predicates, `operand` the tested text, `queries` those of all groups.
     """
 
     def __init__(self, test: LiteralTest, group: TargetGroup) -> None:
-        """`group` is the first one. It still has to be added."""
         self.op, self.sides, self.residual, self.operand = group.op, group.sides, test.rest, test.operand
         self.derived = _derived(self.sides)
         self.queries = QuerySet(test.id)
         self._index = INDEXES[test.name]()
         self._by_literal: dict[str, dict[TargetGroup, None]] = {}
         self.most_times = 1
-        """No form of it has literal tests, of any group, in more conjunctive queries."""
+        """Maximum number of conjunctive queries of one form with literal tests, of any group."""
 
     def __bool__(self) -> bool:
         return bool(self._by_literal)
@@ -547,11 +499,10 @@ class LiteralGroup:
         return (group for groups in self._by_literal.values() for group in groups)
 
     def forms(self) -> Iterator[Form]:
-        """Yields the forms of its groups, some of them more than once."""
         return (group.form_of_queries for group in self.groups())
 
     def groups_for(self, text: str) -> list[TargetGroup]:
-        """Returns the groups whose literals a text has, in the order in which they came."""
+        """Returns the groups whose literals a text has, in order of addition."""
         found = [group for literal in self._index.found_in(text) for group in self._by_literal[literal]]
         return sorted(found, key=attrgetter("number"))
 
@@ -570,11 +521,9 @@ class LiteralGroup:
         self.queries.add(_query(target))
 
     def remove_target(self, target: Target) -> None:
-        """Notes that one of its groups no longer has a target."""
         self.queries.remove(_query(target))
 
     def remove(self, group: TargetGroup, literal: str) -> None:
-        """Removes a group."""
         group.form_of_queries.leave(self.queries)
         del self._by_literal[literal][group]
         if not self._by_literal[literal]:
@@ -583,12 +532,9 @@ class LiteralGroup:
 
 
 RowPart = TargetGroup | LiteralGroup
-"""What is answered together."""
 
 
 class RowTargets:
-    """The targets of a row of R_T, in groups."""
-
     __slots__ = ("_groups", "_next", "_parts", "_waiting")
 
     def __init__(self) -> None:
@@ -596,7 +542,7 @@ class RowTargets:
         # Made when they are asked for: for that, queries of an earlier run must be parsed.
         self._parts: dict[object, RowPart] | None = None
         self._waiting: dict[object, TargetGroup] = {}
-        """Groups that came since the parts were made."""
+        """Groups added since `parts` was built."""
         self._next = 0
 
     def __iter__(self) -> Iterator[Target]:
@@ -606,16 +552,14 @@ class RowTargets:
         return bool(self._groups)
 
     def group(self, target: Target, forms: Forms) -> TargetGroup:
-        """Returns the targets that are answered together with one of them."""
         return self._groups[_key(target, forms.of(target.owner))]
 
     @property
     def template(self) -> int:
-        """The number of the row's template."""
         return next(iter(self._groups.values())).first.template
 
     def template_and_count(self) -> tuple[int, int]:
-        """Returns the number of the row's template, and that of the targets, of which there is one at least."""
+        """Returns the template's number and the number of targets, at least 1."""
         count = 0
         for group in self._groups.values():
             count += len(group.targets)
@@ -635,7 +579,6 @@ class RowTargets:
             group.placed.add_target(group, target)
 
     def remove(self, target: Target, forms: Forms) -> None:
-        """Removes a target."""
         key = _key(target, forms.of(target.owner))
         group = self._groups[key]
         test = None if group.placed is None else group.literal_test
@@ -656,7 +599,7 @@ class RowTargets:
 
     @property
     def parts(self) -> Collection[RowPart]:
-        """The groups that are answered by themselves, and those of groups with a literal test."""
+        """Groups answered alone, and literal groups."""
         if self._parts is None:
             self._parts, self._waiting = {}, dict(self._groups)
         for key, group in self._waiting.items():

@@ -1,19 +1,7 @@
-"""The plan nodes: registered queries and hidden streams, with their targets, the rows of R_T that they subscribe to.
-
-Audiences: the active queries of a set that is answered together, as columns, kept up to date as they change.
-
-An index from keys to queries, of which most keys have one.
-
-Counts of what is in use.
-
-An ordered set that mostly has one item.
-
-The ids of outputs and forms: digests that are the same on every engine and after every restart.
-
-The members of a form, as columns: the queries that get its answers.
-
-The external streams behind others, which are known until queries change.
-"""
+"""Plan nodes, queries and hidden streams, with their targets in R_T and the columns that decide who gets an answer.
+Members are the queries of a form as columns; an audience has the active ones and is updated incrementally. Also the
+digests that identify outputs and forms on every engine and after every restart, compact sets and indexes for the many
+keys with one item, and the external streams behind others."""
 
 from __future__ import annotations
 
@@ -40,7 +28,7 @@ T = TypeVar("T")
 
 
 class CompactSet(Generic[T]):
-    """Items in the order in which they were added, each once. One alone takes no container; none is a dict."""
+    """Insertion-ordered set optimized for one item: a single item needs no container."""
 
     __slots__ = ("_items",)
 
@@ -52,7 +40,6 @@ class CompactSet(Generic[T]):
         return len(items) if isinstance(items, dict) else int(items is not None)
 
     def __iter__(self) -> Iterator[T]:
-        """Iterates over the items."""
         items = self._items
         if items is None:
             return iter(())
@@ -72,7 +59,6 @@ class CompactSet(Generic[T]):
             self._items = {items: None, item: None}
 
     def discard(self, item: T) -> None:
-        """Removes an item, if it is there."""
         items = self._items
         if isinstance(items, dict):
             items.pop(item, None)
@@ -81,8 +67,8 @@ class CompactSet(Generic[T]):
 
 
 class Identity:
-    """The part of an output's id that all outputs of one query share. `text` has the query's name, its text, and the
-    number of equal queries that were registered before it: the beginning of a JSON list."""
+    """The part of an output's id shared by all outputs of a query. `text` begins a JSON list: name, text, and number of
+    equal queries registered before."""
 
     __slots__ = ("_begun", "text")
 
@@ -92,14 +78,13 @@ class Identity:
 
     @classmethod
     def of(cls, name: str, text: str, occurrence: int) -> Identity:
-        """Returns the identity of a query."""
         return cls(f"[{encode_basestring(name)}, {encode_basestring(text)}, {occurrence}")
 
     def __reduce__(self) -> tuple[type[Identity], tuple[str]]:
         return Identity, (self.text,)
 
     def id(self, choice: bytes) -> str:
-        """Returns an output's id: 32 hexadecimal digits of a digest. `choice` is what `choice_of` returns, encoded."""
+        """Returns an output's id, a digest of 32 hex digits. `choice` is the encoded result of `choice_of`."""
         if self._begun is None:  # very many queries have no output
             self._begun = hashlib.sha256(self.text.encode())
         digest = self._begun.copy()
@@ -108,15 +93,12 @@ class Identity:
 
 
 def choice_of(part_ids: str, nodes: str) -> str:
-    """Returns the part of an output's id that the equal outputs of all queries share: the end of the JSON list.
-
-    `part_ids` are those of its documents, and `nodes` the values of `Output.nodes`, both as JSON lists.
-    """
+    """Returns the end of that JSON list, shared by equal outputs of all queries. `part_ids` of its documents and
+    `nodes`, the values of `Output.nodes`, are JSON lists."""
     return f", {part_ids}, {nodes}]"
 
 
 def text_digest(text: str) -> str:
-    """Returns the id of something that a text identifies: 32 hexadecimal digits."""
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
@@ -126,10 +108,10 @@ ALWAYS = np.iinfo(np.int64).max
 
 @dataclass(frozen=True, eq=False)
 class Members:
-    """Members of one form, in the order of their names and qids, as columns of one length.
+    """Members of one form by name and qid, as parallel columns.
 
-    `windows` are in microseconds; `sinces` are the last documents that they do not see. A member gets the answers of
-    the batches from `begun` on; in the batch `ended`, only those of arrivals before `ended_at`; and none later.
+    `windows` are in microseconds; `sinces` are the last documents not seen. A member gets the answers of batches from
+    `begun` on; in batch `ended` only those of arrivals before `ended_at`; and none later.
     """
 
     names: Sequence[str]
@@ -143,7 +125,6 @@ class Members:
 
     @classmethod
     def active(cls, names: Sequence[str], identities: Sequence[Identity], columns: Sequence[Ints]) -> Members:
-        """Returns members that have not ended. `columns` are the qids, windows, sinces and begun."""
         ended = np.full(len(names), ALWAYS)
         return cls(names, identities, columns[0], columns[1], columns[2], columns[3], ended, ended)
 
@@ -159,8 +140,8 @@ class Members:
         batch: Ints | int,
         arrival: Ints | int,
     ) -> NDArray[np.bool_]:
-        """Returns which members get which answers. `of` has the places of members; the rest are those columns of the
-        table `answers`: of the same length, or one value for all."""
+        """Returns a mask of members that get answers. `of` has positions of members; the rest are columns of `answers`,
+        parallel or scalar."""
         found: NDArray[np.bool_] = (self.windows[of] >= width) & (self.sinces[of] < appeared)
         found &= (self.qids[of] >= first_qid) & (self.begun[of] <= batch)
         ended = self.ended[of]
@@ -178,7 +159,6 @@ class Members:
         return np.sort(self.windows)
 
     def count(self, width: int, appeared: int, first_qid: int, batch: int, arrival: int) -> int:
-        """Returns how many members get an answer of the running batch."""
         window, since, qid, ended = self._bounds
         if since < appeared and first_qid <= qid and ended == ALWAYS:  # only windows matter
             return len(self) - (int(np.searchsorted(self._sorted_windows, width)) if width > window else 0)
@@ -186,7 +166,7 @@ class Members:
 
     @cached_property
     def name_ranks(self) -> Ints:
-        """The rank of each member's name among those of the members. Equal names have equal ranks."""
+        """Rank of each member's name; equal names share a rank."""
         ranks = np.zeros(len(self.names), np.int64)
         new = (name != before for before, name in zip(self.names, self.names[1:], strict=False))
         ranks[1:] = np.cumsum(np.fromiter(new, np.int64, max(len(self.names) - 1, 0)))
@@ -194,7 +174,6 @@ class Members:
 
 
 def concatenated(found: Sequence[Members]) -> Members:
-    """Returns the members of several forms, one after the other. Those of one form stay together."""
     if len(found) == 1:
         return found[0]
     names = [name for members in found for name in members.names]
@@ -209,19 +188,17 @@ def _joined(columns: Iterable[Ints]) -> Ints:
 
 
 EVENT_FORM = "events-"
-"""The ids of forms of event queries begin so."""
+"""Prefix of the form ids of event queries."""
 
 _NUMBERED = re.compile(r"q[1-9][0-9]{0,999}")
 
 
 def generated_name_number(name: str) -> int:
-    """The number in a name of the form that queries without PUBLISH are given, `q` and a number; 0 for other names."""
+    """Returns the number in a generated name (`q` and a number, for queries without PUBLISH); 0 for other names."""
     return int(name[1:]) if name.startswith("q") and _NUMBERED.fullmatch(name) else 0
 
 
 class HasNormalForm(Protocol):
-    """A query with a normal form and the id of its form, which may be computed on first use."""
-
     @property
     def normal(self) -> NormalQuery: ...
 
@@ -230,43 +207,37 @@ class HasNormalForm(Protocol):
 
 
 ReadersOf = Callable[[str], list["Subscription"]]
-"""Returns the queries that read a hidden stream, given its name."""
 
 
 class Owner(Protocol):
-    """A plan node that subscribes to rows of R_T. `mmqjp.answers.operators` says what each kind does with its
-    matches."""
+    """A plan node that subscribes to rows of R_T; see `mmqjp.answers.operators` for each kind."""
 
     targets: list[Target]
 
     @property
-    def conjuncts(self) -> tuple[Conjunct, ...]:
-        """Its conjunctive queries, one for each target."""
+    def conjuncts(self) -> tuple[Conjunct, ...]: ...
 
     @property
-    def active(self) -> bool:
-        """Whether it is answered."""
+    def active(self) -> bool: ...
 
     @property
-    def label(self) -> str:
-        """Its name in messages and explanations."""
+    def label(self) -> str: ...
 
     def sees(self, docids: Iterable[int]) -> bool:
-        """Returns whether it is answered for everything that appeared with these documents."""
+        """Whether it gets everything that appeared with these documents."""
 
     def readers(self, readers_of: ReadersOf) -> list[Subscription]:
-        """Returns the queries that get its results: itself, or the readers of its stream."""
+        """Returns the queries that get its results: itself, or its stream's readers."""
 
 
 @dataclass(eq=False, slots=True)
 class Subscription:
     """A registered query.
 
-    `since` is the last document that it does not see. `occurrence` numbers equal queries from 0. `window` is in
+    `since` is the last document it does not see. `occurrence` numbers equal queries from 0. `window` is in
     microseconds, None for INF. `form_id` names its form (see `mmqjp.queries.forms`). `begun` is the batch that
-    registered it, or resumed it last. `paused` is the reason for the current pause, if any, and `removed` is true while
-    it is being removed. `gaps` are the pauses: the last document before each one and the last document of it, which is
-    None for the current one.
+    registered or last resumed it. `paused` is the reason for the current pause, if any; `removed` is true during
+    removal. `gaps` are pauses: the last document before each, and its last document, None for the current one.
     """
 
     qid: int
@@ -286,28 +257,25 @@ class Subscription:
 
     @property
     def identity(self) -> Identity:
-        """The part of the ids of its outputs that they share."""
         if self._identity is None:
             self._identity = self.new_identity()
         return self._identity
 
     def new_identity(self) -> Identity:
-        """Returns its identity, and does not keep it: it is as long as the text."""
+        """Uncached: it is as long as the text."""
         return Identity.of(self.name, self.text, self.occurrence)
 
     @property
     def width(self) -> int:
-        """The window in microseconds; INFINITE without one."""
         return INFINITE if self.window is None else self.window
 
     @property
     def normal(self) -> NormalQuery:
-        """The normal form. For a query of an earlier run it is computed on first use."""
+        """For a query of an earlier run, computed on first use."""
         return self.compiled.normal
 
     @property
     def conjuncts(self) -> tuple[Conjunct, ...]:
-        """Its conjunctive queries, one for each target."""
         return self.normal.conjuncts
 
     @property
@@ -315,29 +283,26 @@ class Subscription:
         return self.name
 
     def readers(self, readers_of: ReadersOf) -> list[Subscription]:
-        """Returns the query itself."""
         return [self]
 
     @property
     def publishes(self) -> bool:
-        """Whether it has a PUBLISH name. Its text then ends with it, and what is told once."""
+        """Whether it has a PUBLISH name; its text then ends with it and ONCE PER."""
         if not generated_name_number(self.name) or self.text.endswith(f" PUBLISH {self.name}"):
             return True
         return f" PUBLISH {self.name} ONCE PER (" in self.text and self.normal.once is not None
 
     @property
     def is_events(self) -> bool:
-        """Whether it is an event query. Its times are then in microseconds, where others have numbers of documents:
-        `since`, and those of pauses and resumptions."""
+        """Whether it is an event query. Its `since`, pauses and resumptions are then times in microseconds, not
+        documents."""
         return self.form_id.startswith(EVENT_FORM)
 
     @property
     def active(self) -> bool:
-        """Whether it is answered."""
         return self.paused is None and not self.removed
 
     def sees(self, docids: Iterable[int]) -> bool:
-        """Returns whether it is answered for everything that appeared with these documents."""
         if not self.gaps:
             return min(docids) > self.since
         return all(
@@ -347,38 +312,36 @@ class Subscription:
 
     @property
     def sees_after(self) -> int:
-        """The document after which it sees all documents."""
+        """Last document that it does not see."""
         return max([self.since, *(high for _, high in self.gaps if high is not None)])
 
     @property
     def waits(self) -> bool:
-        """Whether it has an absence, itself or in an inner join."""
+        """Whether it has an absence, directly or in an inner join."""
         return " NOT " in self.text and not self.is_events and has_absence(self.normal)
 
     def pause(self, docid: int, reason: str) -> None:
-        """Pauses it after a document."""
         self.paused = reason
         self.gaps.append((docid, None))
 
     def resume(self, docid: int, batch: int) -> None:
-        """Ends the pause after a document, in a batch. A query with an absence begins anew: it does not know what came
-        meanwhile."""
+        """Ends the pause after a document. A query with an absence begins anew, since it missed documents."""
         self.paused, self.begun = None, batch
         low = self.gaps.pop()[0]
         self.gaps.append((-1 if self.waits else low, docid))
 
     @property
     def key(self) -> tuple[str | None, str]:
-        """The PUBLISH name, if any, and the text. Queries with the same key are equal."""
+        """PUBLISH name, if any, and text; equal queries share it."""
         return (self.name if self.publishes else None), self.text
 
 
 @dataclass(eq=False)
 class HiddenStream:
-    """The hidden stream of an inner join, whose tuples queries read.
+    """The hidden stream of an inner join.
 
-    `reader_count` counts the conjunctive queries that read it, and `active_reader_count` those of them that are
-    answered. `find` returns the inner join.
+    `reader_count` counts the conjunctive queries that read it, `active_reader_count` the active ones. `find` returns
+    the inner join.
     """
 
     stream: str
@@ -390,41 +353,33 @@ class HiddenStream:
 
     @lazy
     def hidden(self) -> Hidden:
-        """The inner join."""
         return self.find()
 
     @lazy
     def mirror(self) -> Mirror | None:
-        """What decides whether matches of the inner join have mirrors."""
         return mirror_of(self.hidden.alone) if self.hidden.alone else None
 
     @property
     def conjuncts(self) -> tuple[Conjunct, ...]:
-        """Its conjunctive queries, one for each target."""
         return self.hidden.conjuncts
 
     @property
     def label(self) -> str:
-        """The words "inner join" and the short name of the stream."""
         return f"inner join {short_name(self.stream)}"
 
     def readers(self, readers_of: ReadersOf) -> list[Subscription]:
-        """Returns the queries that read its tuples."""
         return readers_of(self.stream)
 
     @property
     def active(self) -> bool:
-        """Whether any active query reads its tuples."""
         return self.active_reader_count > 0
 
     def sees(self, docids: Iterable[int]) -> bool:
-        """Returns whether its tuples may be made of these documents."""
         return min(docids) > self.since
 
 
 class StoredTarget(NamedTuple):
-    """A target as it is stored: conjunctive query number `disjunct` of its owner, counted from 0. `window` is in
-    microseconds."""
+    """A target as stored: its owner's conjunctive query number `disjunct`, from 0. `window` is in microseconds."""
 
     disjunct: int
     row: int
@@ -436,8 +391,8 @@ class StoredTarget(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Target:
-    """A subscription to a row of R_T by one conjunctive query: number `disjunct` of its owner. `window` is in
-    microseconds; `streams` has one stream per side."""
+    """Subscription of an owner's conjunctive query `disjunct` to a row of R_T. `window` is in microseconds; `streams`
+    has one per side."""
 
     owner: Owner
     catalog: Catalog
@@ -452,20 +407,19 @@ class Target:
 
     @property
     def reach(self) -> int:
-        """How far before the watermarks documents may begin that are still needed. A left document of NOT JOIN may wait
-        for a window, and its partner may begin as much earlier."""
+        """How far behind the watermarks documents are still needed. A left document of NOT JOIN waits for a window, and
+        its partner may begin as much earlier."""
         return min(2 * self.window, INFINITE) if self.op == "NOT JOIN" else self.window
 
     @property
     def conjunct(self) -> Conjunct:
-        """The conjunctive query."""
         if self._conjunct is None:
             self._conjunct = self.owner.conjuncts[self.disjunct]
         return self._conjunct
 
     @property
     def placement(self) -> Placement:
-        """Where its nodes are in the row. Raises StoreError if the store's tables disagree."""
+        """Positions of its nodes in the row. Raises StoreError if the store's tables disagree."""
         if self._placement is None:
             found = self.catalog.place(self.conjunct)
             if found.row != self.row:
@@ -475,7 +429,6 @@ class Target:
 
 
 def has_absence(normal: NormalQuery | Hidden) -> bool:
-    """Returns whether a query or an inner join has an absence, itself or in an inner join."""
     if normal.absent:
         return True
     sides = (side for conjunct in normal.conjuncts for side in conjunct.sides())
@@ -483,24 +436,21 @@ def has_absence(normal: NormalQuery | Hidden) -> bool:
 
 
 def width_of(op: JoinOp | None, window: int | None) -> int:
-    """Returns the window of a conjunctive query in microseconds: 0 for a filter, INFINITE for a join without a
-    window."""
+    """Returns a conjunctive query's window in microseconds: 0 for a filter, INFINITE for a join without one."""
     return INFINITE if window is None and op is not None else window or 0
 
 
 FEW = 32
-"""So many changes, or an eighth of the members, are applied to an audience; more make it anew."""
+"""Up to this many changes, or an eighth of the members, update an audience in place; more rebuild it."""
 
 MANY = 1_000
-"""Audiences of so many queries are made before a document needs them."""
+"""Audiences of at least this many queries are built in advance."""
 
 
 @dataclass(frozen=True, eq=False)
 class Audience:
-    """The active queries of a set at one time: `members`, and `queries` in the same order.
-
-    `latest_gap` is the last document of any pause that ended.
-    """
+    """Active queries of a set: `members` and parallel `queries`. `latest_gap` is the last document of any ended
+    pause."""
 
     queries: Sequence[Subscription]
     members: Members
@@ -508,14 +458,13 @@ class Audience:
 
     @classmethod
     def of(cls, queries: Collection[Subscription]) -> Audience:
-        """Returns the audience of active queries."""
         ordered = sorted(queries, key=_order)
         columns = [np.array([getattr(query, name) for query in ordered], np.int64) for name in _COLUMNS]
         names, identities = [query.name for query in ordered], [query.identity for query in ordered]
         return cls(ordered, Members.active(names, identities, columns), _latest_gap(ordered))
 
     def changed(self, gone: Collection[Subscription], new: Collection[Subscription]) -> Audience:
-        """Returns the audience without some queries and with others: many times faster than making it anew."""
+        """Returns an updated audience, much faster than a rebuild."""
         members, ordered = self.members, sorted(new, key=_order)
         without = sorted(self.place_of(query) for query in gone)
         columns = [np.delete(getattr(members, column), without) for column in _MEMBER_COLUMNS]
@@ -535,12 +484,10 @@ class Audience:
 
     @cached_property
     def windows(self) -> Ints:
-        """The windows of the members, in ascending order."""
         return np.sort(self.members.windows)
 
     @cached_property
     def sinces(self) -> Ints:
-        """The last documents that members do not see, in ascending order."""
         return np.sort(self.members.sinces)
 
     @cached_property
@@ -549,25 +496,21 @@ class Audience:
 
     @cached_property
     def latest_since(self) -> int:
-        """The document after which all members see everything."""
+        """Document after which all members see everything."""
         return int(self.sinces[-1])
 
     @cached_property
     def latest_begun(self) -> int:
-        """The batch at which the last member began."""
         return int(self.members.begun.max())
 
     @cached_property
     def gapped(self) -> tuple[Subscription, ...]:
-        """The members that were paused before."""
         return tuple(query for query in self.queries if query.gaps)
 
     def place_of(self, query: Subscription) -> int:
-        """Returns the place of a member."""
         return bisect_left(self.queries, _order(query), key=_order)
 
     def since_qid(self, first_qid: int) -> Audience | None:
-        """Returns the audience of those with at least a qid; None if there is none."""
         found = [query for query in self.queries if query.qid >= first_qid]
         return Audience.of(found) if found else None
 
@@ -581,11 +524,11 @@ def _order(query: Subscription) -> tuple[str, int]:
 
 
 _COLUMNS, _MEMBER_COLUMNS = ("qid", "width", "since", "begun"), ("qids", "windows", "sinces", "begun")
-"""Attributes of queries, and the columns of members that have them."""
+"""Query attributes, and the columns of members that hold them."""
 
 
 class QuerySet:
-    """Queries that are answered together, and the audience of those that are active. `id` names the set in stores."""
+    """Queries answered together, and their audience. `id` names the set in stores."""
 
     def __init__(self, id: str) -> None:
         self.id = id
@@ -596,11 +539,9 @@ class QuerySet:
         self._changed: set[Subscription]
 
     def __len__(self) -> int:
-        """Returns the number of registered queries."""
         return len(self._queries)
 
     def __iter__(self) -> Iterator[Subscription]:
-        """Iterates over the registered queries."""
         return iter(self._queries)
 
     def __contains__(self, query: Subscription) -> bool:
@@ -611,18 +552,16 @@ class QuerySet:
         self.note(query)
 
     def remove(self, query: Subscription) -> None:
-        """Removes a query."""
         self._queries.discard(query)
         self.note(query)
 
     def note(self, query: Subscription) -> None:
-        """Notes that a query was added, removed, paused or resumed."""
         if self._audience is not None:
             self._changed.add(query)
 
     @property
     def audience(self) -> Audience:
-        """The active queries. Cached until queries change."""
+        """The active queries, cached until queries change."""
         if self._audience is None or len(self._changed) > FEW + len(self._members) // 8:
             self._members = {query for query in self._queries if query.active}
             self._audience = Audience.of(self._members)
@@ -640,7 +579,7 @@ _Several = dict[Subscription, None]
 
 
 class ByKey:
-    """Queries by key, in the order in which they were added. One alone under its key takes no container."""
+    """Queries by key, in order of addition; a single query needs no container."""
 
     __slots__ = ("_found",)
 
@@ -648,7 +587,6 @@ class ByKey:
         self._found: dict[Hashable, Subscription | _Several] = {}
 
     def get(self, key: Hashable) -> Collection[Subscription]:
-        """Returns the queries of a key."""
         found = self._found.get(key)
         if found is None:
             return ()
@@ -662,7 +600,7 @@ class ByKey:
             self._found[key] = {found: None, query: None}
 
     def remove(self, key: Hashable, query: Subscription) -> None:
-        """Removes a query. Raises KeyError if it is not there."""
+        """Raises KeyError if it is absent."""
         found = self._found[key]
         if found is query:
             del self._found[key]
@@ -674,15 +612,13 @@ class ByKey:
 
 
 class Sources:
-    """Finds the external streams behind streams. `made_of` returns what a stream is made of: nothing, if it is
-    external."""
+    """Finds the external streams behind streams. `made_of` returns a stream's inputs, none if external."""
 
     def __init__(self, made_of: Callable[[str], Collection[str]]) -> None:
         self._made_of = made_of
         self._known: dict[frozenset[str], frozenset[str]] = {}
 
     def of(self, streams: frozenset[str]) -> frozenset[str]:
-        """Returns the external streams behind any of these streams."""
         if (found := self._known.get(streams)) is None:
             made_of: dict[str, Collection[str]] = {}
             waiting = list(streams)
@@ -695,9 +631,7 @@ class Sources:
         return found
 
     def knows(self, stream: str) -> bool:
-        """Returns whether it has been asked for a stream alone."""
         return frozenset((stream,)) in self._known
 
     def forget(self) -> None:
-        """Forgets what it knows: queries have changed."""
         self._known.clear()

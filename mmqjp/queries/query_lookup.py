@@ -1,7 +1,5 @@
-"""What a step asks about the registered queries: of the registry, or of what executors have of it.
-
-Lineage: the streams and queries that are behind others.
-"""
+"""Lookups over the registered queries: the protocol that a step needs, and the streams and queries behind others. The
+registry implements the protocol, and so does the subset that executors get."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from mmqjp.queries.registry import Registry
 
 
 class KnownQueries(Protocol):
-    """The registered queries. `mmqjp.queries.registry.Registry` describes the methods."""
+    """The registered queries; see `mmqjp.queries.registry.Registry` for the methods."""
 
     @property
     def subscriptions(self) -> Mapping[int, Subscription]: ...
@@ -35,7 +33,7 @@ class KnownQueries(Protocol):
 
 
 def cycle_of(registry: Registry, name: str, without: Container[Subscription] = frozenset()) -> list[str]:
-    """Returns the streams on a path from a stream to itself, avoiding the queries `without`; [] if none exists."""
+    """Returns a path from a stream to itself that avoids the queries `without`; [] if none exists."""
     if not registry.is_read(name):
         return []
     ways, met = [[name]], set()
@@ -51,12 +49,11 @@ def cycle_of(registry: Registry, name: str, without: Container[Subscription] = f
 
 
 def publishers_behind(registry: KnownQueries, query: Subscription) -> set[Subscription]:
-    """Returns the queries whose outputs a query reads, directly or through others."""
     return behind(registry, query)[0]
 
 
 def behind(registry: KnownQueries, owner: Owner) -> tuple[set[Subscription], set[HiddenStream]]:
-    """Returns the queries whose outputs a plan node reads, and the hidden streams, directly or through others."""
+    """Returns the queries and hidden streams that a plan node reads, transitively."""
     queries, streams = set[Subscription](), set[HiddenStream]()
     waiting: list[Owner] = [owner]
     while waiting:

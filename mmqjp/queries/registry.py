@@ -1,12 +1,7 @@
-"""The registry: all registered queries, their targets in the catalog, their hidden streams, and who reads what.
-
-Registered event statements: the forms that are run, and the definitions of events, held in stage 1 while read.
-
-Registered event statements: definitions, event queries and what they read and publish, in step with those that run.
-
-Event queries of one form are run as one: by its id, and if a member with an AGGREGATE was paused, by the time since
-which it sees events, too.
-"""
+"""The registry: all registered queries, their targets in the catalog, their hidden streams, and who reads what. It
+keeps stage 1 and stage 2 in step. Event statements are registered beside it: definitions stay in stage 1 while read,
+and event queries of one form run as one, except that members with an AGGREGATE that were paused run apart, by the time
+from which they see events."""
 
 from __future__ import annotations
 
@@ -35,8 +30,8 @@ NEVER = 2**62
 
 
 class Publisher(NamedTuple):
-    """A statement that publishes its results as events of a `stream`: those whose first part ended after `since`, and
-    that end at `until` or before. `identity` is the same for the same statement in every store."""
+    """A statement that publishes events of a `stream`: results whose first part ends after `since` and that end by
+    `until`. `identity` is the same in every store."""
 
     stream: str
     identity: str
@@ -46,11 +41,8 @@ class Publisher(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EventForm:
-    """Event statements that differ in name only, which are run as one.
-
-    `since` is the least time after which the first part of a result ended that any of them gets. `publishers` are those
-    of them that publish.
-    """
+    """Event statements that differ in name only and run as one. `since` is the least of their `since`; `publishers` are
+    those that publish."""
 
     id: str
     stream: Statement
@@ -59,8 +51,8 @@ class EventForm:
 
 
 class EventRegistry:
-    """What is run of the event statements of a store. `changed` are the ids of forms that came, changed or went since
-    somebody followed them last."""
+    """Running event statements of a store. `changed` are the ids of forms added, changed or removed since last
+    followed."""
 
     def __init__(self, catalog: Catalog, stage1: XPathStage) -> None:
         self._defined = DefinedEvents(catalog, stage1)
@@ -71,25 +63,21 @@ class EventRegistry:
 
     @property
     def placements(self) -> Mapping[str, EventPlacement]:
-        """The definitions that forms read, by name."""
         return self._defined.placements
 
     def needs_of(self, name: str) -> Change:
-        """Returns all that a definition that is read needs of stage 1."""
         return self._defined.needs_of(name)
 
     def define(self, name: str, pattern: EventPattern, id: int = 0) -> None:
-        """Adds a definition, with an id that no other definition of this name ever gets. It costs nothing until it is
-        read."""
+        """Adds a definition with an id that is unique for its name. Free of cost until read."""
         self.definitions[name], self.ids[name] = pattern, id
 
     def undefine(self, name: str) -> None:
-        """Removes a definition that no form reads."""
         assert name not in self.placements, "a definition in use does not go"
         del self.definitions[name], self.ids[name]
 
     def put(self, form: EventForm) -> None:
-        """Adds a form, whose names are all known, or changes its members. Raises TooManyChains."""
+        """Adds a form whose names are all defined, or changes its members. Raises TooManyChains."""
         if form.id not in self.forms:
             used: list[str] = []
             try:
@@ -105,7 +93,6 @@ class EventRegistry:
         self.changed[form.id] = None
 
     def remove(self, form_id: str) -> None:
-        """Removes a form."""
         for name in read_by(self.forms.pop(form_id).stream):
             if name in self.definitions:
                 self._defined.release(name)
@@ -120,8 +107,8 @@ _RESUMED = "@"
 
 @dataclass(frozen=True, slots=True)
 class RegisteredDefinition:
-    """A registered definition: its number in the store, its text as a script of its own, the attributes of its events,
-    and what stage 1 evaluates."""
+    """A definition: number in the store, text as a script, attributes of its events, and the pattern that stage 1
+    evaluates."""
 
     id: int
     name: str
@@ -132,8 +119,7 @@ class RegisteredDefinition:
 
 @dataclass(slots=True)
 class _Form:
-    """What the event queries of a form share. `queries` are all of them, also those that are paused; `resumed` are the
-    members that were paused before."""
+    """`queries` are all of the form's event queries, including paused ones; `resumed` are members with past pauses."""
 
     stream: Statement
     reads: tuple[str, ...]
@@ -144,7 +130,7 @@ class _Form:
 
 
 class EventStatements:
-    """The event statements of a store. `running` has those that are run; `settle` brings it up to date."""
+    """A store's event statements. `settle` updates `running`."""
 
     def __init__(self, catalog: Catalog, stage1: XPathStage) -> None:
         self.running = EventRegistry(catalog, stage1)
@@ -158,8 +144,7 @@ class EventStatements:
     # ------------------------------------------------------------ definitions
 
     def redefine(self, gone: Iterable[RegisteredDefinition], new: Iterable[RegisteredDefinition]) -> None:
-        """Removes definitions that no active query reads, and adds others. Leaves out those to remove that are not
-        there."""
+        """Removes definitions that no active query reads, and adds others. Ignores absent ones."""
         self.settle()
         for definition in gone:
             if self.definitions.get(definition.name) is definition:
@@ -170,23 +155,21 @@ class EventStatements:
             self.running.define(definition.name, definition.pattern, definition.id)
 
     def streams(self) -> EventStreams:
-        """Returns the event streams that queries can read, with their attributes. Another thread may ask."""
+        """Returns the readable event streams with attributes. Thread-safe."""
         return EventStreams(
             {name: definition.schema for name, definition in self.definitions.copy().items()},
             {name: schema for name, (schema, _) in self._published.copy().items()},
         )
 
     def published(self, name: str) -> Schema | None:
-        """Returns the attributes of what event queries publish under a name, or None."""
         found = self._published.get(name)
         return None if found is None else found[0]
 
     def is_read(self, name: str) -> bool:
-        """Returns whether an event query reads the events of a name."""
         return name in self._readers
 
     def runs(self, stream: Statement) -> bool:
-        """Returns whether an event query has these operators, since whatever time it sees events."""
+        """Whether some event query has these operators, whatever its start."""
         return any(form.stream == stream for form in self._forms.values())
 
     def readers(self, name: str) -> list[Subscription]:
@@ -197,7 +180,7 @@ class EventStatements:
     # ------------------------------------------------------------ queries
 
     def add(self, query: Subscription) -> tuple[str, ...]:
-        """Adds an event query, as a member. Returns the streams of documents that its events are defined from."""
+        """Adds an event query. Returns the document streams behind its events."""
         form = self._forms.get(query.form_id)
         if form is None:
             stream: Statement = query.compiled.stream  # type: ignore[attr-defined]  # event queries are compiled to one
@@ -215,7 +198,6 @@ class EventStatements:
         return form.documents
 
     def remove(self, query: Subscription) -> tuple[str, ...]:
-        """Removes an event query, which is a member no more. Returns what `add` did."""
         form = self._forms[query.form_id]
         form.queries.discard(query)
         if not form.queries:
@@ -231,7 +213,7 @@ class EventStatements:
         return form.documents
 
     def join(self, query: Owner) -> None:
-        """Makes an event query one of those that its form is run for. Other plan nodes are left alone."""
+        """Makes an event query a running member of its form. Ignores other plan nodes."""
         if not (isinstance(query, Subscription) and query.is_events):
             return
         id = self._running_id(query)
@@ -241,7 +223,6 @@ class EventStatements:
         self._changed[id] = None
 
     def leave(self, query: Owner) -> None:
-        """Undoes `join`."""
         if not (isinstance(query, Subscription) and query.is_events):
             return
         id = self._running_id(query)
@@ -258,8 +239,8 @@ class EventStatements:
         return query.form_id
 
     def settle(self) -> None:
-        """Brings what is run up to date. If the catalog has no number left for a definition, raises TooManyChains; what
-        has changed is then brought up to date later."""
+        """Updates what runs. Raises TooManyChains if the catalog has no number left; the changes are then retried
+        later."""
         for id in list(self._changed):
             members = self._members.get(id)
             known = self.running.forms.get(id)
@@ -282,28 +263,24 @@ class EventStatements:
     # ------------------------------------------------------------ what is behind and before
 
     def behind(self, query: Subscription) -> set[str]:
-        """Returns the streams of documents that the events of a query are defined from, and the names of events that
-        others publish for it."""
+        """Returns the document streams behind a query's events, and the names of events that others publish for it."""
         return {
             self.definitions[name].pattern.stream if name in self.definitions else name
             for name in self._forms[query.form_id].reads
         }
 
     def reads(self, query: Subscription) -> tuple[str, ...]:
-        """Returns the names of the events that a query reads."""
         return self._forms[query.form_id].reads
 
     def stream_of(self, form_id: str) -> Statement:
-        """Returns what the queries of a form tell."""
         return self._forms[form_id].stream
 
     def members(self, running_id: str) -> list[Subscription]:
-        """Returns the queries that something is run for."""
         return list(self._members.get(running_id, ()))
 
     def withheld(self, running_id: str) -> list[tuple[int, int]]:
-        """Returns the resumed queries of a form, as qid and the time after which the first event ended of results that
-        it gets: of what is run here, if it is run apart for some."""
+        """Returns the resumed queries of a form, or of its part that runs apart, as qid and the time after which the
+        first event of their results ends."""
         id = running_form_id(running_id)
         form = self._forms[id]
         if not form.minds_since:
@@ -318,23 +295,17 @@ class EventStatements:
 
 
 def since_of(query: Subscription) -> int:
-    """Returns the time after which the first event of a result ends that a query gets: that of its last resumption, or
-    of its subscription.
-
-    Pauses of event queries are between times, in microseconds, where those of others are between documents.
-    """
+    """Returns the time, in microseconds, after which the first event of a query's results ends: its last resumption or
+    subscription."""
     resumed = query.gaps[-1][1] if query.gaps else None
     return query.since if resumed is None else max(query.since, resumed)
 
 
 def running_form_id(running_id: str) -> str:
-    """Returns the id of the form that something is run for."""
     return running_id.partition(_RESUMED)[0]
 
 
 class Registry:
-    """Registers queries, and keeps stage 1 and stage 2 in step with them."""
-
     def __init__(self, catalog: Catalog, stage1: XPathStage, stage2: JoinEngine) -> None:
         self.catalog = catalog
         self.stage1, self._stage2, self.events = stage1, stage2, EventStatements(catalog, stage1)
@@ -355,34 +326,32 @@ class Registry:
 
     @property
     def window(self) -> int:
-        """The widest window of any query, in microseconds."""
         return max(self._windows, default=0)
 
     @property
     def scope(self) -> JoinScope:
-        """The widest window and the pairs of streams that any query joins."""
+        """Widest window, and pairs of streams that any query joins."""
         return JoinScope(self.window, frozenset(self._joined))
 
     def joined_streams(self) -> frozenset[str]:
-        """Returns the streams that queries join, and of absences."""
+        """Returns the streams of joins and absences."""
         if self._joined_streams is None:
             of_absences = (one.streams for row in self.absent for one in self.rows[row] if one.op in NEGATED)
             self._joined_streams = frozenset().union(*self._joined, *of_absences)
         return self._joined_streams
 
     def outside(self) -> frozenset[str]:
-        """Returns the external streams behind all streams that queries read."""
         return self._sources.of(frozenset(self._readers))
 
     def sources(self, stream: str) -> frozenset[str]:
-        """Returns the external streams behind a stream: itself, unless it is PUBLISHed or hidden."""
+        """Returns the external streams behind a stream: itself unless PUBLISHed or hidden."""
         one = frozenset((stream,))
         if not self._sources.knows(stream) and stream not in self._readers and not self.made_of(stream):
             return one  # not cached: there may be any number of unknown streams
         return self._sources.of(one)
 
     def sources_of(self, streams: frozenset[str]) -> frozenset[str]:
-        """Returns the external streams behind any of these streams. Cached until queries change."""
+        """Cached until queries change."""
         return self._sources.of(streams)
 
     def _forget_sources(self) -> None:
@@ -391,33 +360,30 @@ class Registry:
         self._joined_streams = self._read = None
 
     def named(self, name: str) -> list[Subscription]:
-        """Returns the queries of a name, in the order of their registration."""
         return list(self._by_name.get(name))
 
     def equal(self, published: str | None, text: str) -> Collection[Subscription]:
-        """Returns the queries with a PUBLISH name (None for none) and text, in the order of their registration."""
         return self._by_text.get((published, text))
 
     def is_read(self, stream: str) -> bool:
-        """Returns whether a query or an inner join reads a stream."""
         return stream in self._readers
 
     def made_of(self, stream: str, without: Container[Subscription] = frozenset()) -> set[str]:
-        """Returns the streams that the producers of a stream read. An external stream has none. What event queries
-        publish also waits for the horizon of events."""
+        """Returns the streams that a stream's producers read; none if external. Streams of event queries also wait for
+        the horizon of events."""
         makers = [s for s in self._by_name.get(stream) if s.is_events and s.publishes and s not in without]
         made_of_events = {stream for maker in makers for stream in (*self.events.behind(maker), EVENT_TIME)}
         return made_of_events or self.joined_of(stream, without)
 
     def joined_of(self, stream: str, without: Container[Subscription] = frozenset()) -> set[str]:
-        """Returns the streams that queries over documents and inner joins make a stream of."""
+        """Returns the streams from which document queries and inner joins derive a stream."""
         makers: list[Owner] = [s for s in self._by_name.get(stream) if s.publishes and s not in without]
         if stream in self._hidden:
             makers.append(self._hidden[stream])
         return {stream for maker in makers for target in maker.targets for stream in target.streams}
 
     def read_of(self, form_id: str) -> list[Subscription]:
-        """Returns the queries of a form whose streams are read, in the order of their names and qids."""
+        """Returns a form's queries whose streams are read, by name and qid."""
         if self._read is None:
             self._read = {}
             read = (s for stream in self._readers for s in self.named(stream) if s.publishes)
@@ -426,18 +392,16 @@ class Registry:
         return self._read.get(form_id, [])
 
     def hidden(self, stream: str) -> HiddenStream:
-        """Returns the hidden stream of a name, which some registered query reads."""
         return self._hidden[stream]
 
     def readers(self, stream: str) -> list[Subscription]:
-        """Returns the queries that read a hidden stream, directly or through other hidden streams, each once."""
+        """Returns the queries that read a hidden stream, transitively, each once."""
         found: dict[Subscription, None] = {}
         for owner in self._hidden_readers.get(stream, ()):
             found |= dict.fromkeys(owner.readers(self.readers))
         return list(found)
 
     def inner_joins(self, owner: Owner) -> list[HiddenStream]:
-        """Returns the hidden streams behind a plan node, each once."""
         found: dict[HiddenStream, None] = {}
         for target in owner.targets:
             for stream in self.inner(target):
@@ -445,28 +409,24 @@ class Registry:
         return list(found)
 
     def owners(self) -> Iterator[Owner]:
-        """Yields all plan nodes."""
         yield from self.subscriptions.values()
         yield from self._hidden.values()
 
     def of_row(self, row: int) -> Iterator[Target]:
-        """Yields the targets of a row of R_T."""
         yield from self.rows.get(row, ())
 
     def parts_of_row(self, row: int) -> Collection[RowPart]:
-        """Returns the targets of a row of R_T in groups, and groups of groups, that are answered together."""
+        """Returns a row's targets in the groups, and groups of groups, that are answered together."""
         return self.rows[row].parts if row in self.rows else ()
 
     def form(self, id: str) -> Form | None:
-        """Returns the form of an id, if a registered query has it."""
         return self._forms.get(id)
 
     def template_of(self, row: int) -> int:
-        """Returns the template of a row that has targets."""
         return self.rows[row].template
 
     def add(self, subscription: Subscription) -> None:
-        """Registers a query. If that fails, nothing of it remains."""
+        """Registers a query, atomically."""
         normal = subscription.normal
         try:
             self._add_targets(subscription, normal.conjuncts, normal.op, normal.window, subscription.since)
@@ -477,7 +437,7 @@ class Registry:
         self._index(subscription)
 
     def restore(self, query: Subscription, own: Sequence[StoredTarget], inner: dict[str, list[StoredTarget]]) -> None:
-        """Registers a query of an earlier run. Its targets, and those of its hidden streams, are in the catalog."""
+        """Registers a query of an earlier run, whose targets and hidden streams are in the catalog."""
 
         def add_targets(owner: Owner, stored: Iterable[StoredTarget]) -> None:
             for one in stored:
@@ -505,7 +465,6 @@ class Registry:
             self._readers.update(self.events.add(subscription))
 
     def remove(self, qid: int) -> None:
-        """Removes a query."""
         self._forget_sources()
         subscription = self.subscriptions.pop(qid)
         self._forms.remove(subscription)
@@ -518,7 +477,7 @@ class Registry:
                 decrease(self._readers, stream)
 
     def flush(self) -> None:
-        """Writes pending rows of R_T to stage 2, and prepares what documents need."""
+        """Writes pending rows of R_T to stage 2, and prepares for documents."""
         self._forms.settle()
         self.events.settle()
         for number, rows in self._pending.items():
@@ -545,7 +504,6 @@ class Registry:
         self._attach(name, lambda: hidden, since, add_targets)
 
     def _add_target(self, target: Target) -> None:
-        """Registers a target that the catalog has."""
         self._forget_sources()
         row = target.row
         self._active_targets[row] = self._active_targets.get(row, 0) + 1  # `+=` is slow for the first
@@ -566,12 +524,11 @@ class Registry:
             self._joined[left, right] += 1
 
     def inner(self, target: Target) -> Iterator[HiddenStream]:
-        """Yields the hidden streams that a target reads."""
         return (self._hidden[stream] for stream in target.streams if is_hidden(stream))
 
     def deactivate(self, owner: Owner) -> None:
-        """Drops from stage 2 the rows of R_T that no other active plan node needs. Stage 1 still evaluates the
-        patterns, and their witnesses are stored."""
+        """Drops from stage 2 the rows of R_T that no other active plan node needs. Stage 1 still evaluates the patterns
+        and stores witnesses."""
         self.version += 1
         self._forms.note(owner)
         self.events.leave(owner)
@@ -586,7 +543,6 @@ class Registry:
                     self.deactivate(stream)
 
     def activate(self, owner: Owner) -> None:
-        """Undoes `deactivate`."""
         self.version += 1
         self._forms.note(owner)
         self.events.join(owner)
@@ -633,7 +589,7 @@ class Registry:
                 self._detach(inner)
 
     def _attach(self, name: str, find: Callable[[], Hidden], since: int, add: Callable[[HiddenStream], None]) -> None:
-        """Counts one more reader of a hidden stream. `add` registers the targets of a new one."""
+        """Adds a reader of a hidden stream; `add` registers the targets of a new one."""
         stream = self._hidden.get(name)
         if stream is None:
             stream = self._hidden[name] = HiddenStream(name, find, since, active_reader_count=1)
@@ -650,7 +606,6 @@ class Registry:
             self._remove_targets(stream)
 
     def _queue_rows(self, rows: tuple[TemplateRow, ...]) -> None:
-        """Queues rows for stage 2, except those that only paused queries need."""
         for row in rows:
             if row.id in self._active_targets:
                 self._pending.setdefault(row.template, {})[row.id] = row

@@ -1,9 +1,6 @@
-"""Stores queries: their texts and their places in the catalog, so that reopening a store parses nothing.
-
-A query of an earlier run is registered by its rows of R_T. Its text is parsed when it first gets a match.
-
-Stores the definitions of events: their texts, so that a store can be opened and read without the script.
-"""
+"""Persists queries and event definitions. A store keeps the texts of queries and their places in the catalog, so
+reopening it parses nothing: a query is restored by its rows of R_T and parsed at its first match. Definitions are
+stored as text, so a store can be opened without the script."""
 
 from __future__ import annotations
 
@@ -37,16 +34,13 @@ from xscl.syntax import EventDefinition
 
 
 class StoredDefinitions:
-    """Writes and reads the tables of definitions. The caller begins and commits batches."""
-
     def __init__(self, store: JoinEngine) -> None:
         self._rows = TableRows(store)
         self._removed = {id for (id,) in self._rows.tuples("removed_definitions", "id")}
         self.next_id = max((id for (id,) in self._rows.tuples("definitions", "id")), default=-1) + 1
 
     def definitions(self) -> list[RegisteredDefinition]:
-        """Returns the definitions that were added and not removed. Raises StoreError if this version cannot read
-        one."""
+        """Returns the definitions not removed. Raises StoreError if this version cannot read one."""
         rows = self._rows.tuples("definitions", "id text", "id")
         return [self._read(id, text) for id, text in rows if id not in self._removed]
 
@@ -56,19 +50,17 @@ class StoredDefinitions:
         return made(id, text, definition, script.namespaces)
 
     def save(self, added: Iterable[RegisteredDefinition], removed: Iterable[RegisteredDefinition], now: int) -> None:
-        """Writes that definitions were added and removed at a time, in microseconds."""
+        """Writes additions and removals at `now`, in microseconds."""
         self._rows.append("definitions", [(one.id, one.name, one.text, now) for one in added])
         self._rows.append("removed_definitions", [(one.id, now) for one in removed])
 
     def committed(self, added: Iterable[RegisteredDefinition]) -> None:
-        """Marks what `save` wrote as committed."""
         self.next_id = max([self.next_id, *(one.id + 1 for one in added)])
 
 
 def made(
     id: int, text: str, definition: EventDefinition, namespaces: Iterable[tuple[str, str]]
 ) -> RegisteredDefinition:
-    """Returns a definition to register. `text` is its text as a script of its own."""
     return RegisteredDefinition(
         id, definition.name, text, schema_of(definition), lower_definition(definition, dict(namespaces))
     )
@@ -77,7 +69,7 @@ def made(
 _PLACEMENT_COLUMNS = "place template variables op window_us streams"
 
 _AT_ONCE = 20_000
-"""How many queries or variables are written at once. Their texts take much memory."""
+"""Queries or variables per write, since their texts take much memory."""
 
 T = TypeVar("T")
 
@@ -88,7 +80,7 @@ FROM_THE_START, NO_ARRIVAL = 0, -1
 
 
 class StoredQueries:
-    """Writes and reads the tables of queries. The caller begins and commits batches."""
+    """Reads and writes the tables of queries; the caller controls batches."""
 
     def __init__(self, store: JoinEngine) -> None:
         self._store, self._rows, self.definitions = store, TableRows(store), StoredDefinitions(store)
@@ -106,7 +98,7 @@ class StoredQueries:
     # ------------------------------------------------------------ reading
 
     def catalog(self) -> Catalog:
-        """Returns a catalog that continues the ids of earlier runs."""
+        """Returns a catalog that continues earlier ids."""
         shapes = [
             Shape(left, tuple(parents), tuple(zip(joins[::2], joins[1::2], strict=True)))
             for _, left, parents, joins in self._rows.tuples(
@@ -120,7 +112,7 @@ class StoredQueries:
         return Catalog(known_steps=steps, next_step=self._saved_steps, known_templates=shapes, known_chains=chains)
 
     def restore(self, registry: Registry, compiler: Compiler) -> None:
-        """Registers the queries that were added and not removed. Raises StoreError if the tables disagree."""
+        """Registers the queries not removed. Raises StoreError if the tables disagree."""
         try:
             self._restore(registry, compiler)
         except (KeyError, IndexError, TypeError, ValueError) as error:
@@ -146,8 +138,8 @@ class StoredQueries:
         registry.events.settle()
 
     def rebuild_placements(self, registry: Registry, compiler: Compiler) -> None:
-        """Registers the queries that were added and not removed from their texts, and writes their placements. For
-        stores of formats without valid placements. Call `save_catalog` afterwards."""
+        """Registers the queries not removed from their texts, and writes their placements, for formats without valid
+        ones. Call `save_catalog` afterwards."""
         for subscription in self._subscriptions(compiler.compile_text, registry):
             registry.add(subscription)
         self._store.drop_before("placements", "qid", self.next_qid)
@@ -159,7 +151,6 @@ class StoredQueries:
         return [row for row in rows if row[0] not in self._removed]
 
     def _steps(self, needed: Iterable[Sequence[int]], catalog: Catalog) -> list[tuple[str, SharedStep]]:
-        """Returns the steps down to some variables with their definitions, parents before children."""
         known = {var: rest for var, *rest in self._variables if rest[-1] is not None}
         live: set[int] = set()
         for variables in needed:
@@ -177,7 +168,6 @@ class StoredQueries:
         return found
 
     def _subscriptions(self, compiled: Callable[[str], HasNormalForm], registry: Registry) -> Iterator[Subscription]:
-        """Yields the queries that were added and not removed."""
         pauses = self._pauses()
         columns = "qid name text occurrence since window_us form"
         rows = [row for row in self._rows.tuples("added_queries", columns, "qid") if row[0] not in self._removed]
@@ -195,25 +185,24 @@ class StoredQueries:
 
     @staticmethod
     def _event_queries(forms: Mapping[str, str], registry: Registry) -> dict[str, HasNormalForm]:
-        """Returns event queries by their texts. They may read each other, so they are compiled together."""
+        """Compiles event queries together, since they may read each other; returns them by text."""
         defined = registry.events.streams().defined
         found = compile_stored(list(forms), defined)
         return {text: StoredEventQuery(form, one) for (text, form), one in zip(forms.items(), found, strict=True)}
 
     def _pauses(self) -> dict[int, list[tuple[int, str | None]]]:
-        """Returns, by qid, the pauses and resumptions in order: the document after which each took effect, and the
-        reason, None for a resumption."""
+        """Returns pauses and resumptions in order, by qid: the last document before each, and the reason (None:
+        resumption)."""
         pauses: dict[int, list[tuple[int, str | None]]] = {}
         for qid, docid, reason, _ in self._rows.tuples("pauses", "qid docid reason batch", "batch"):
             pauses.setdefault(qid, []).append((docid, reason))
         return pauses
 
     def _memberships(self) -> Iterator[tuple[int, int, int]]:
-        """Yields when queries began or ended to be members, in order, as (qid, batch, begins)."""
         return self._rows.tuples("memberships", "qid batch begins", "batch")
 
     def take_names(self) -> list[str]:
-        """Returns the names of all queries ever added. Frees what was read to open the store."""
+        """Returns all names ever added. Frees what opening the store has read."""
         names = list(self._all_names.values())
         self._begun.clear()
         self._all_names.clear()
@@ -222,12 +211,10 @@ class StoredQueries:
         return names
 
     def added_at(self, qid: int) -> int:
-        """Returns when a query was added, in microseconds."""
         return added_at(self._store, qid)
 
     def removed(self, name: str) -> dict[str, CompiledQuery]:
-        """Returns the queries that were registered under a name and removed, by the ids of their forms. Those that
-        this version cannot read are left out."""
+        """Returns the removed queries of a name by form id, except those that this version cannot read."""
         found = {}
         for text in removed_texts(self._store, name):
             with suppress(StoreError):
@@ -238,7 +225,6 @@ class StoredQueries:
     # ------------------------------------------------------------ writing
 
     def save(self, subscriptions: Sequence[Subscription], registry: Registry, now: int) -> None:
-        """Writes queries, their placements, and the variables and templates that are new with them."""
         for part in _in_parts(subscriptions):
             queries: _Rows = []
             for s in part:
@@ -253,8 +239,7 @@ class StoredQueries:
         self.save_catalog(registry.catalog)
 
     def save_forms(self, subscriptions: Iterable[Subscription]) -> None:
-        """Writes, in a batch, the forms and identities of queries that a store of an older format has, and that they
-        are members of their forms from the start."""
+        """Writes, in a batch, forms, identities and initial memberships for queries of an older format."""
         known = {query.qid: query for query in subscriptions}
         table = self._store.read("added_queries", QUERY_TABLES["added_queries"].names)
         ids = [known[qid].form_id if qid in known else None for qid in table["qid"].to_pylist()]
@@ -267,7 +252,6 @@ class StoredQueries:
         self._rows.append("memberships", [(qid, FROM_THE_START, 1, NO_ARRIVAL) for qid in active])
 
     def committed(self, subscriptions: Sequence[Subscription], catalog: Catalog) -> None:
-        """Marks what `save` wrote as committed."""
         self.next_qid += len(subscriptions)
         self._saved_steps = catalog.next_step
         self._saved_templates, self._saved_chains = len(catalog.templates), len(catalog.chains)
@@ -275,7 +259,7 @@ class StoredQueries:
             self._without_node -= catalog.steps.keys()
 
     def save_removals(self, subscriptions: Iterable[Subscription], now: int, batch: int) -> None:
-        """Writes, in a batch, that queries are removed at `now`, in microseconds."""
+        """Writes removals, in a batch; `now` is in microseconds."""
         gone = list(subscriptions)
         self._rows.append("removed_queries", [(s.qid, now) for s in gone])
         self._rows.append("memberships", [(s.qid, batch, 0, NO_ARRIVAL) for s in gone if s.active])
@@ -283,10 +267,8 @@ class StoredQueries:
     def save_pauses(
         self, qids: Sequence[int], docid: int, reason: str | None, now: int, batch: int, arrival: int = NO_ARRIVAL
     ) -> None:
-        """Writes, in a batch, that queries are paused after a document, or, if `reason` is None, resumed.
-
-        Paused queries get the answers of this batch for arrivals before `arrival`.
-        """
+        """Writes, in a batch, that queries are paused after a document, or resumed if `reason` is None. Paused queries
+        still get this batch's answers for arrivals before `arrival`."""
         self._rows.append("pauses", [(qid, docid, reason, now, batch) for qid in qids])
         self._rows.append("memberships", [(qid, batch, int(reason is None), arrival) for qid in qids])
 
@@ -306,7 +288,6 @@ class StoredQueries:
         self._rows.append("inner_placements", inner)
 
     def save_catalog(self, catalog: Catalog) -> None:
-        """Writes the new variables, templates and chains of functions of a catalog."""
         numbers = [*sorted(self._without_node), *range(self._saved_steps, catalog.next_step)]
         steps = [catalog.steps[number] for number in numbers if number in catalog.steps]
         for part in _in_parts(steps):

@@ -1,9 +1,5 @@
-"""Chooses the engine that "auto" stands for: that of the store, else Spark if it is at hand or needed, else DuckDB.
-
-Opens what an engine runs on: a Spark session, and the store with its join engine.
-
-Locks a state directory: for one writer at a time, or for any number of readers.
-"""
+"""Chooses and opens the engine and its store, and locks the state directory. "auto" is the engine of the store, else
+Spark if it is at hand or needed, else DuckDB. The lock admits one writer, or any number of readers."""
 
 from __future__ import annotations
 
@@ -32,17 +28,16 @@ if TYPE_CHECKING:
 AUTO, DUCKDB, SPARK = "auto", "duckdb", "spark"
 
 ENGINES = (AUTO, DUCKDB, SPARK)
-"""The names that an engine may be asked for by."""
 
 MOST_FOR_DUCKDB = 256 << 20
-"""The most bytes of documents for which DuckDB is chosen."""
+"""Maximum bytes of documents for which "auto" chooses DuckDB."""
 
 MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class EngineChoice:
-    """An engine, and why it was chosen; `why` is empty if it was asked for."""
+    """An engine, and why it was chosen; `why` is empty for an explicit choice."""
 
     engine: str
     why: str = ""
@@ -58,11 +53,8 @@ def choose_engine(
     session_runs: Callable[[], bool] | None = None,
     most: int = MOST_FOR_DUCKDB,
 ) -> EngineChoice:
-    """Returns the engine for a name of ENGINES.
-
-    `asked_by` names what only Spark can do, such as the option --master. `documents` is the size of the documents in
-    bytes, if it is known.
-    """
+    """Resolves a name of ENGINES. `asked_by` names what requires Spark, such as the option --master; `documents` is
+    their size in bytes, if known."""
     if engine != AUTO:
         return EngineChoice(engine)
     if state is not None and (stored := stored_engine(state)) is not None:
@@ -81,18 +73,14 @@ def choose_engine(
 
 
 def stored_engine(state: Path) -> str | None:
-    """Returns the engine of the store in a directory, `duckdb` or `spark`, or None if there is no store."""
     if (state / DUCKDB_FILE).exists():
         return DUCKDB
     return SPARK if (state / SPARK_MANIFESTS).exists() else None
 
 
 def open_session(engine: str | SparkSession, master: str | None) -> SparkSession:
-    """Returns the Spark session that `engine` is or names.
-
-    Raises JavaNotFound if Spark cannot start, OtherSession if a session with another master runs, and InvalidValue for
-    an unknown engine.
-    """
+    """Returns the Spark session that `engine` is or names. Raises JavaNotFound if Spark cannot start, OtherSession if a
+    session with another master runs, and InvalidValue for an unknown engine."""
     if not isinstance(engine, str):
         return engine
     if engine != "spark":
@@ -103,7 +91,7 @@ def open_session(engine: str | SparkSession, master: str | None) -> SparkSession
 
 
 def directory_bytes(directory: Path) -> int:
-    """Returns the total size of the files in a directory. Ignores files that vanish meanwhile."""
+    """Returns the total size of a directory's files, ignoring files that vanish meanwhile."""
     size = 0
     for path in directory.rglob("*"):
         with suppress(FileNotFoundError):
@@ -114,10 +102,8 @@ def directory_bytes(directory: Path) -> int:
 def open_store(
     session: SparkSession | None, state: Path | None, plan: str, cache_bytes: int, *, read_only: bool = False
 ) -> JoinEngine:
-    """Opens the store and its join engine: on Spark if there is a session, otherwise on DuckDB. To read only, DuckDB
-    opens stores of both engines.
-
-    Raises StoreError, UnknownPlan, and InvalidValue for `read_only` without a state directory.
+    """Opens the store and its join engine: on Spark if there is a session, otherwise on DuckDB, which also reads Spark
+    stores if `read_only`. Raises StoreError, UnknownPlan, and InvalidValue for `read_only` without a state directory.
     """
     if read_only:
         return _open_reader(session, state)
@@ -147,13 +133,12 @@ def _open_reader(session: SparkSession | None, state: Path | None) -> JoinEngine
 
 
 OWNER_FILE = "owner"
-"""The lock file in a state directory. The writer locks it and writes its name into it; readers share the lock."""
+"""Lock file: the writer locks it and writes its name; readers share the lock."""
 
 LOCK_TIMEOUT = 120.0
-"""How long a writer waits for readers, in seconds."""
+"""Seconds that a writer waits for readers."""
 
 LOCK_RETRY = 0.05
-"""The time between attempts, in seconds."""
 
 
 class InUse(StoreError):
@@ -161,11 +146,9 @@ class InUse(StoreError):
 
 
 class Ownership:
-    """Exclusive ownership of a state directory, until `release` or the end of the process.
-
-    Waits up to `timeout` seconds for readers; `sleep` waits between attempts. Raises InUse, with the name of the
-    holder, and StoreError if the directory cannot be created.
-    """
+    """Exclusive lock on a state directory until `release` or the end of the process. Waits up to `timeout` seconds for
+    readers; `sleep` waits between attempts. Raises InUse, with the holder's name, and StoreError if the directory
+    cannot be created."""
 
     def __init__(
         self,
@@ -199,15 +182,12 @@ class Ownership:
         os.write(self._handle, json.dumps(_self(now())).encode())
 
     def release(self) -> None:
-        """Releases the lock."""
         os.close(self._handle)
 
 
 class ReadLock:
-    """A shared lock that keeps writers out of a state directory, until `release`. Raises InUse if a writer holds it.
-
-    If this process cannot open the lock file, writers are not kept out.
-    """
+    """Shared lock that keeps writers out until `release`. Raises InUse if a writer holds it. Without access to the lock
+    file, writers are not kept out."""
 
     def __init__(self, directory: Path) -> None:
         self._handle: int | None = None
@@ -223,13 +203,11 @@ class ReadLock:
             raise
 
     def release(self) -> None:
-        """Releases the lock."""
         if self._handle is not None:
             os.close(self._handle)
 
 
 def is_held(directory: Path) -> bool:
-    """Returns whether a writer holds the state directory."""
     try:
         ReadLock(directory).release()
     except InUse:

@@ -1,16 +1,7 @@
-"""Eviction: drops join state that is further behind the watermarks than the widest window.
-
-The join state as a cache of `documents`: evicts old documents, recalls them, and adds older ones for new queries.
-
-Tracks how far back a store reaches: which documents were evicted from the join state, or dropped from `documents`.
-
-The join state is a cache of `documents`. Evicted documents are recalled when a new one could match them. Dropped
-documents are gone, so a new document that could have matched them is late.
-
-Retention: drops documents that no join needs, and old outputs, matches and dead letters, for good.
-
-What queries with ONCE PER have told, as a store keeps it.
-"""
+"""Eviction and retention. The join state is a cache of `documents`: documents further behind the watermarks than the
+widest window are evicted, and recalled when a new document or query could match them. Retention drops documents that no
+join needs, and old outputs, matches and dead letters, for good; a new document that could have matched dropped ones is
+late. Gaps record how far back the store reaches. Also persists the keys of ONCE PER outputs."""
 
 from __future__ import annotations
 
@@ -51,41 +42,39 @@ from xpath_stage.documents import Arriving
 from xpath_stage.evaluator import XPathStage
 
 REACH = "reach"
-"""The setting with the reach."""
 
 MAX_GAPS = 16
-"""The maximum number of gaps. Past it the two oldest ones are merged into one that covers both."""
+"""Maximum number of gaps; beyond it the two oldest are merged into one that covers both."""
 
 
 class CoverageGap(NamedTuple):
-    """Documents that begin before the time `before` may be missing. `window` is the widest window of the queries at
-    that time. Both are in microseconds. Later queries do not see the missing documents."""
+    """Documents that begin before `before` may be missing; `window` is the widest query window then (both in
+    microseconds). Later queries do not see them."""
 
     before: int
     window: int
 
 
 Gaps = tuple[CoverageGap, ...]
-"""Gaps in the order in which they opened. From each to the next, `before` falls and `window` grows."""
+"""Gaps in opening order: `before` falls, `window` grows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """The gaps of the join state, `evicted`, and of `documents`, `dropped`. `joined` are the streams that queries
-    joined when documents were last dropped."""
+    """Gaps of the join state (`evicted`) and of `documents` (`dropped`). `joined` are the streams joined when documents
+    were last dropped."""
 
     evicted: Gaps = ()
     dropped: Gaps = ()
     joined: frozenset[str] = frozenset()
 
     def to_setting(self) -> str:
-        """Returns the JSON text to store as a setting."""
         noted = {"evicted": self.evicted, "dropped": self.dropped, "joined": sorted(self.joined)}
         return json.dumps(noted, ensure_ascii=False)
 
     @staticmethod
     def from_setting(value: str | None) -> Reach:
-        """Parses the value of a setting. None means that nothing is missing."""
+        """Parses a setting; None means nothing is missing."""
         if value is None:
             return Reach()
         noted = json.loads(value)
@@ -93,13 +82,12 @@ class Reach:
         return Reach(evicted, dropped, frozenset(noted["joined"]))
 
     def late_by(self, time: int) -> int:
-        """Returns by how many microseconds a joined document that ends at `time` is too old, because it could miss
-        dropped documents. Returns 0 if it is not."""
+        """Returns the microseconds by which a joined document ending at `time` may miss dropped documents, or 0."""
         return max((0, *(gap.before + gap.window - time for gap in self.dropped)))
 
 
 def with_gap(gaps: Gaps, gap: CoverageGap) -> Gaps:
-    """Returns the gaps with a new one, which replaces those that it covers."""
+    """Adds a gap, which replaces those that it covers."""
     if any(old.before >= gap.before and old.window >= gap.window for old in gaps):
         return gaps
     kept = [*(old for old in gaps if old.before > gap.before), gap]
@@ -110,36 +98,32 @@ def with_gap(gaps: Gaps, gap: CoverageGap) -> Gaps:
 
 
 def missed_from(gaps: Gaps, time: int) -> int | None:
-    """Returns the begin of the earliest missing documents that a document which ends at `time` could match, or None."""
+    """Returns the start of the earliest missing documents that a document ending at `time` could match, or None."""
     return min((time - gap.window for gap in gaps if time - gap.window < gap.before), default=None)
 
 
 def with_recalled(gaps: Gaps, low: int) -> Gaps:
-    """Returns the gaps after all documents that begin at `low` or later were recalled."""
     return tuple(dict.fromkeys(CoverageGap(min(gap.before, low), gap.window) for gap in gaps))
 
 
 class JoinState:
-    """Changes the join state within batches of the store, and tracks how far back it reaches."""
-
     def __init__(
         self, store: JoinEngine, ledger: Ledger, registry: Registry, stage1: XPathStage, records: Records
     ) -> None:
         self._store, self._ledger, self._registry = store, ledger, registry
         self._stage1, self._records = stage1, records
         self.reach = Reach.from_setting(ledger.setting(REACH))
-        """How far back the store reaches, with the changes of the running batch."""
+        """Reach including the running batch's changes."""
         self.evicted_before = EARLIEST
-        """The time before which this engine has evicted documents, as far as that was practical."""
+        """Time before which this engine has evicted documents, as far as practical."""
         self._committed = self.reach, self.evicted_before
 
     def save_reach(self) -> None:
-        """Writes the reach if the running batch has changed it. Called once, at the end of the batch."""
+        """Writes the reach if changed; called once, at the end of the batch."""
         if self.reach != self._committed[0]:
             self._ledger.save_metadata(CommitMetadata(settings={REACH: self.reach.to_setting()}))
 
     def finish_batch(self, *, committed: bool) -> None:
-        """Ends the batch. If it was not committed, restores the reach from before it."""
         if committed:
             self._committed = self.reach, self.evicted_before
         else:
@@ -148,7 +132,7 @@ class JoinState:
     # ------------------------------------------------------------ eviction
 
     def evict(self, before: int) -> None:
-        """Evicts documents that begin before a time, as far as that is practical."""
+        """Evicts documents that begin before a time, as far as practical."""
         self._store.evict(before)
         self.reach = replace(
             self.reach, evicted=with_gap(self.reach.evicted, CoverageGap(before, self._registry.window))
@@ -156,21 +140,20 @@ class JoinState:
         self.evicted_before = before
 
     def record_dropped(self, before: int) -> None:
-        """Records that documents that begin before a time were dropped for good."""
         gap = CoverageGap(before, self._registry.window)
         joined = self._registry.joined_streams()
         self.reach = replace(self.reach, dropped=with_gap(self.reach.dropped, gap), joined=joined)
 
     def late_by(self, stream: str, time: int) -> int:
-        """Returns by how many microseconds a document of an external stream that ends at `time` is too old: it, or what
-        is published from it, could miss dropped documents. Returns 0 if it is not."""
+        """Returns the microseconds by which an external document ending at `time`, or what derives from it, may miss
+        dropped documents, or 0."""
         late_by = self.reach.late_by(time)
         return late_by if late_by and stream in self._registry.sources_of(self.reach.joined) else 0
 
     # ------------------------------------------------------------ recall
 
     def recall(self, arriving: Iterable[Record]) -> None:
-        """Brings back evicted documents that these documents could match, as far as `documents` has them."""
+        """Restores evicted documents that these could match, if still in `documents`."""
         if not self.reach.evicted:
             return
         joined = self._registry.joined_streams()
@@ -190,24 +173,20 @@ class JoinState:
         self.evicted_before = min(self.evicted_before, low)
 
     def _evaluated(self, docids: Sequence[int]) -> Witnesses:
-        """Returns the witnesses of stored documents that are for joins."""
         found = self._stage1.evaluate(map(arriving, self._records.parsed(docids)))
         return told_apart(found, event_chains(self._registry.catalog.chains))[0]
 
     def kept_documents_of(self, streams: Collection[str]) -> Iterator[list[int]]:
-        """Yields the docids of stored documents of some streams in batches, oldest first."""
         return docid_batches(self._store, streams)
 
     # ------------------------------------------------------------ additions
 
     def _complete(self, witnesses: Witnesses) -> None:
-        """Adds the witnesses that the state lacks. Their groups are those of this engine's stage 1."""
         self._store.append("groups", witnesses.r_group)
         self.extend(by_edges(self._store, witnesses.r_bin), witnesses.r_doc, witnesses.r_docts)
 
     def extend(self, flat: pa.Table, r_doc: pa.Table, r_docts: pa.Table) -> None:
-        """Adds the rows that the state lacks of earlier documents. `flat` has the columns docid, var1, var2, node1,
-        node2 of R_bin."""
+        """Adds missing rows of earlier documents. `flat` has the columns docid, var1, var2, node1, node2 of R_bin."""
         edges, r_doc, r_docts = (
             missing(self._store, table, rows) for table, rows in zip(STATE, (flat, r_doc, r_docts), strict=True)
         )
@@ -220,21 +199,19 @@ class JoinState:
 
 
 def arriving(record: Record) -> Arriving:
-    """Returns a stored document as an input of stage 1."""
     return record.docid, record.stream, record.t0, record.t1, record.tree
 
 
 CHECKS_PER_IDLE = 60
-"""While no documents come, eviction is checked at most this many times per `idle_after`."""
+"""Maximum number of eviction checks per `idle_after` while no documents arrive."""
 
 
 WORTH_EVICTING = 64
-"""Join state is evicted when this part of the widest window can go, because that takes as long as several documents."""
+"""Evict once this fraction of the widest window (one part in 64) is obsolete, since eviction costs as much as several
+documents."""
 
 
 class Eviction:
-    """Evicts join state that no document can match any more."""
-
     def __init__(
         self,
         store: JoinEngine,
@@ -249,14 +226,13 @@ class Eviction:
         self._checked = now()
 
     def before(self, horizon: int) -> int:
-        """Returns the time before which documents begin that nothing can match any more, once all streams have come up
-        to `horizon`. Returns EARLIEST if there is none."""
+        """Returns the time before which documents are unmatchable once all streams reach `horizon`, or EARLIEST."""
         window = self._registry.window
         return EARLIEST if horizon <= EARLIEST or window == INFINITE else horizon - window
 
     def evict(self, greatest: Mapping[str, int]) -> None:
-        """Evicts, within a batch, what is obsolete at these greatest times. Stores the times, so that what is late
-        stays late."""
+        """Evicts, within a batch, what is obsolete at these greatest times, and stores the times so that late stays
+        late."""
         lateness = self._watermarks.timing.lateness
         if not is_lateness_bounded(lateness):
             return
@@ -266,13 +242,11 @@ class Eviction:
             self._state.evict(before)
 
     def evict_for_good(self, before: int) -> None:
-        """Evicts, within a batch, all documents that begin before a time: they are about to be dropped."""
         if before > self._state.evicted_before:
             self._state.evict(before)
 
     def is_due(self, greatest: Mapping[str, int]) -> bool:
-        """Returns whether the join state has documents to evict at these greatest times. Returns False if this was
-        checked a short while ago."""
+        """Whether documents can be evicted at these greatest times; False if checked recently."""
         idle_after, now = self._watermarks.timing.idle_after, self._now()
         # Reading the join state is slow on Spark.
         if idle_after is None or now - self._checked < idle_after // CHECKS_PER_IDLE:
@@ -282,7 +256,6 @@ class Eviction:
         return self._is_worth_it(before) and has_documents_between(self._store, done, before)
 
     def _is_worth_it(self, before: int) -> bool:
-        """Returns whether enough has become obsolete since documents were last evicted."""
         return before > self._state.evicted_before + self._registry.window // WORTH_EVICTING
 
     def _before(self, greatest: Mapping[str, int]) -> int:
@@ -290,13 +263,13 @@ class Eviction:
 
 
 ID_RETENTION = 30 * 24 * 3600 * 1_000_000
-"""How long ids of documents are kept by default, in microseconds of stream time."""
+"""Default retention of document ids, in microseconds of stream time."""
 
 COMMAND_RETENTION = 7 * 24 * 3600 * 1_000_000
-"""How long answers to commands are kept, in microseconds. A command is repeated only after a crash."""
+"""Retention of answers to commands, in microseconds. Commands are repeated only after a crash."""
 
 OFFSETS_COMPACTED_AFTER = 1_000
-"""The table of offsets is compacted when it has at least this many superseded rows."""
+"""Number of superseded rows at which offsets are compacted."""
 
 
 def prune(
@@ -310,12 +283,11 @@ def prune(
     now: int,
     owed: Owed | None = None,
 ) -> int | None:
-    """Drops, within a batch, what is older than `keep` microseconds before `horizon`, the time that all streams have
-    reached.
+    """Drops, within a batch, what is older than `keep` microseconds before `horizon`, which all streams have reached.
 
-    Documents that begin at `evictable` or later may still be joined and stay. Ids of documents stay for `keep_ids`
-    microseconds; None means forever. Without `keep`, only superseded rows are dropped. What is behind outputs that are
-    `owed` to sinks stays. Returns the time before which the dropped documents begin, or None if none were dropped.
+    Documents from `evictable` on stay, as they may still be joined, and so does whatever is behind outputs `owed` to
+    sinks. Document ids stay for `keep_ids` microseconds (None: forever). Without `keep`, drops only superseded rows.
+    Returns the time before which dropped documents begin, or None.
     """
     ledger.save_next_ids()
     compact_settings(store, ledger.batch)
@@ -350,8 +322,8 @@ def prune(
 def prune_offsets(
     store: JoinEngine, ledger: Ledger, sources: Collection[str], files: Collection[tuple[str, str]]
 ) -> None:
-    """Drops, within a batch, superseded offsets, and those of files of `sources` that are gone. `files` are the files
-    that exist, as (source, file). Does nothing while there are few."""
+    """Drops, within a batch, superseded offsets, and those of vanished files of `sources`; `files` are the existing
+    ones as (source, file). Does nothing below OFFSETS_COMPACTED_AFTER."""
     live = [
         offset
         for (source, file), offset in ledger.offsets().items()
@@ -362,18 +334,16 @@ def prune_offsets(
 
 
 AskedKey = tuple[int, int, int]
-"""A query, by its qid, and the halves of a key's digest."""
+"""A qid and the halves of a key's digest."""
 
 
 class OnceKeyStore:
-    """Reads and writes what was told, within batches of a store."""
-
     def __init__(self, store: TableStore) -> None:
         self._store = store
 
     def ends(self, keys: Mapping[AskedKey, tuple[int, int]]) -> dict[AskedKey, list[int]]:
-        """Returns when the outputs ended that told these keys, sorted: of each key the ends between two times, which
-        are included. Keys that were not told then are left out."""
+        """Returns the sorted ends of outputs with these keys, each within an inclusive interval. Omits keys without
+        any."""
         found: dict[AskedKey, list[int]] = {}
         if keys:
             rows = told_among(self._store, sorted((*key, *times) for key, times in keys.items()))
@@ -384,5 +354,4 @@ class OnceKeyStore:
         return found
 
     def save(self, rows: Sequence[ToldRow]) -> None:
-        """Writes what is told now."""
         save_told(self._store, rows)

@@ -1,11 +1,7 @@
-"""Migration: brings a store of an older format up to date, in one batch.
-
-Up to format 3, two processes that wrote one store could give the same number to two chains of functions. These numbers
-cannot be resolved, so derived values are computed again from the documents. Up to format 4, outputs had no numbers and
-ids, and positions of sinks were stored as batches. Up to format 5, queries had no forms. What formats 7 to 9
-added are tables, which a store gets empty. Format 10 has an order of words, and queries that what reads format 9 does
-not know: `near`, absences, PATTERN.
-"""
+"""Migrates a store of an older format, in one batch. Up to format 3, two processes could number different chains of
+functions equally, so derived values are recomputed from documents. Up to format 4, outputs had no numbers or ids, and
+sink positions were batches. Up to format 5, queries had no forms. Formats 7 to 9 add tables, which start empty. Format
+10 has a word order, and queries that readers of format 9 do not know: `near`, absences, PATTERN."""
 
 from __future__ import annotations
 
@@ -27,12 +23,12 @@ from templates.witness import R_DOCTS, R_GROUP, Witnesses
 from xpath_stage.evaluator import XPathStage
 
 OLD_CHAIN_SHIFT = 52
-"""Up to format 3, the number of a chain of functions was shifted by this many bits in a node id."""
+"""Bit position of the chain number in a node id, up to format 3."""
 
 _OLD_PLAIN = (1 << OLD_CHAIN_SHIFT) - 1
 
 FORMAT_WITH_PLACEMENTS, FORMAT_WITH_CHAINS, FORMAT_WITH_OUTPUT_IDS, FORMAT_WITH_FORMS = 3, 4, 5, 6
-"""The formats that introduced placements of queries, numbered chains, ids of outputs, and forms of queries."""
+"""Formats that introduced query placements, numbered chains, output ids, and query forms."""
 
 
 def migrate(
@@ -43,10 +39,10 @@ def migrate(
     compiler: Compiler,
     number_outputs: Callable[[], None],
 ) -> bool:
-    """Migrates a store of an older format in a batch of its own, and registers its queries. Returns whether it did.
+    """Migrates an older store in a batch of its own, and registers its queries. Returns whether it did.
 
-    `number_outputs` migrates the outputs. The store has already created tables and columns that are new in a format,
-    and converted those that are stored differently.
+    `number_outputs` migrates the outputs. The store has already created new tables and columns, and converted changed
+    ones.
     """
     if ledger.is_current:
         return False
@@ -70,10 +66,10 @@ def migrate(
 
 
 def derive_anew(store: JoinEngine, catalog: Catalog, stage1: XPathStage) -> None:
-    """Computes again, within a batch, the derived values in the join state of a store of format 1 to 3.
+    """Recomputes, within a batch, the derived values in the join state of formats 1 to 3.
 
-    `catalog` has the queries that need them. New groups of edges get numbers from `stage1`. Documents that are in the
-    join state but not in `documents` are skipped: no join can need them.
+    `catalog` has the queries that need them; `stage1` numbers new groups of edges. Skips documents that are in the join
+    state but not in `documents`: no join needs them.
     """
     store.drop_derived(1 << OLD_CHAIN_SHIFT)
     _clear_bindings(store)
@@ -95,7 +91,6 @@ def derive_anew(store: JoinEngine, catalog: Catalog, stage1: XPathStage) -> None
 
 
 def _clear_bindings(store: JoinEngine) -> None:
-    """Removes the numbers of functions from stored matches."""
     schema = TABLES["match_rows"]
     rows = store.read("match_rows", schema.names)
     nodes = pc.list_flatten(rows["bindings"]).to_numpy()

@@ -1,1 +1,1 @@
-"""The tables of a store beside the join state: schemas, and all SQL over them."""
+"""A store's tables beside the join state: schemas, and all SQL over them."""

@@ -1,18 +1,7 @@
-"""Looks up single outputs with what is behind them, queries and documents, by SELECTs that run in any thread.
-
-Questions about the documents and outputs behind event queries, and about these and their definitions.
-
-The SQL of feeds: questions about the outputs of one query, in DuckDB's dialect, that read no more than they show.
-
-The view `outputs` numbers all outputs to read one. These look at the answers of one form, number those of a few groups
-(the outputs of a batch with the same t1), and read long columns for some rows only.
-
-The SQL of pages: questions about queries and outputs that read no more than they show.
-
-The view `outputs` numbers all outputs to read one. These read the answers of some batches, or of one query.
-
-The SQL of what is remembered of answers: what is new since a batch, and the newest answers of a form.
-"""
+"""Read-only SQL over outputs, queries, documents and event definitions, answered in any thread. Functions that take
+`select` run their queries; the others return SQL text, for pages and feeds in DuckDB's dialect. The view `outputs`
+numbers all outputs to read one. These queries instead read the answers of one form, of some batches or of a few groups
+(a batch's outputs with equal t1), and long columns for some rows only."""
 
 from __future__ import annotations
 
@@ -25,16 +14,15 @@ from common.tools import in_batches
 from mmqjp.tables.schema import RECEIVES
 
 SelectFn = Callable[[str], pa.Table]
-"""Returns the answer to a question over the tables of a store: that of `mmqjp.engine.Session.question`, or of another
-process."""
+"""Runs a query over a store's tables, as `mmqjp.engine.Session.question` does, or another process."""
 
 Row = dict[str, Any]
 
 LARGE = 1 << 20
-"""A document with more characters is only found by its id."""
+"""Longer documents, in characters, are found by id only."""
 
 AT_ONCE, CHARACTERS_AT_ONCE = 1_000, 50_000
-"""So many documents, and ids of so many characters, are asked for at once."""
+"""Maximum number of documents, and of characters of ids, per query."""
 
 # Who gets which answer. The condition that follows keeps the windows of the view `recipients` from being computed over
 # all answers.
@@ -44,7 +32,7 @@ AND (a.batch < m.ended OR (a.batch = m.ended AND a.arrival < m.ended_at))
 LEFT JOIN withheld w ON w.answer = a.answer AND w.qid = m.qid WHERE w.qid IS NULL"""
 
 ID = "substr(sha2(m.identity || a.choice, 256), 1, 32)"
-"""The id of an output, there."""
+"""SQL expression for an output's id."""
 
 _OUTPUT = f"""SELECT a.answer, m.qid, m.name AS query, a.form, a.t0, a.t1, a.documents, a.streams, a.nodes,
 CASE WHEN a.head = '' THEN a.tail ELSE a.head || m.name || a.tail END AS xml, {ID} AS id,
@@ -55,8 +43,8 @@ FROM earlier_outputs"""
 
 
 def output_by_seq(select: SelectFn, seq: int) -> Row | None:
-    """Returns the output with a number: the columns of `outputs`, and its `answer`, `qid` and `form`, which are None in
-    stores of earlier formats."""
+    """Returns the numbered output: the columns of `outputs`, with `answer`, `qid` and `form`, None in earlier
+    formats."""
     return first_row(
         select(f"""SELECT * FROM ({_OUTPUT} AND a.first_seq <= {seq} AND a.last_seq >= {seq}) AS o WHERE seq = {seq}
 UNION ALL {_EARLIER} WHERE seq = {seq}""")
@@ -64,10 +52,8 @@ UNION ALL {_EARLIER} WHERE seq = {seq}""")
 
 
 def outputs_by_id(select: SelectFn, prefix: str, most: int, after: int = -1) -> list[tuple[str, int, str]]:
-    """Returns outputs whose ids begin so, as (id, seq, query), but at most so many. `prefix` is of letters and digits.
-    Those up to number `after` may be left out: ids are made for all that are looked through.
-
-    The seq of those that share it with others is that of the first of these."""
+    """Returns at most `most` outputs with an id prefix (letters and digits), as (id, seq, query). May omit those up to
+    `after`: ids are computed for all that are scanned. Outputs that share a seq get that of the first."""
     found = select(f"""SELECT {ID} AS id, a.first_seq AS seq, m.name AS query {RECIPIENTS}
 AND a.last_seq > {after} AND {ID} LIKE '{prefix}%'
 UNION ALL SELECT id, seq, query FROM earlier_outputs WHERE id LIKE '{prefix}%' LIMIT {most}""").to_pylist()
@@ -75,7 +61,7 @@ UNION ALL SELECT id, seq, query FROM earlier_outputs WHERE id LIKE '{prefix}%' L
 
 
 def output_by_id(select: SelectFn, id: str, first_seq: int) -> Row | None:
-    """Returns the output with an id, among those whose numbers begin at `first_seq`, as `output_by_seq` does."""
+    """Returns the output with an id whose group begins at `first_seq`, as `output_by_seq` does."""
     return first_row(
         select(f"""SELECT * FROM ({_OUTPUT} AND a.first_seq = {first_seq}) AS o WHERE id = '{id}'
 UNION ALL {_EARLIER} WHERE seq = {first_seq} AND id = '{id}'""")
@@ -83,7 +69,7 @@ UNION ALL {_EARLIER} WHERE seq = {first_seq} AND id = '{id}'""")
 
 
 def outputs_between(select: SelectFn, after: int, until: int) -> list[Row]:
-    """Returns the outputs with greater numbers than `after`, up to `until`, as `output_by_seq` does, in their order."""
+    """Returns the outputs numbered above `after`, up to `until`, as `output_by_seq` does, in order."""
     within = f"seq > {after} AND seq <= {until}"
     found: list[Row] = select(f"""SELECT * FROM (
 SELECT * FROM ({_OUTPUT} AND a.last_seq > {after} AND a.first_seq <= {until}) AS o WHERE {within}
@@ -92,7 +78,7 @@ UNION ALL {_EARLIER} WHERE {within}) AS found ORDER BY seq""").to_pylist()
 
 
 def span_of_outputs(select: SelectFn) -> tuple[int, int]:
-    """Returns the numbers of the oldest output that is kept and of the newest one; (0, -1) if there is none."""
+    """Returns the first and last stored output numbers; (0, -1) if there is none."""
     (row,) = select("""SELECT min(oldest) AS oldest, max(newest) AS newest FROM (
 SELECT min(first_seq) AS oldest, max(last_seq) AS newest FROM answers
 UNION ALL SELECT min(seq), max(seq) FROM earlier_outputs) AS spans""").to_pylist()
@@ -100,7 +86,7 @@ UNION ALL SELECT min(seq), max(seq) FROM earlier_outputs) AS spans""").to_pylist
 
 
 def matches_of_all(select: SelectFn, outputs: Sequence[Row]) -> dict[int, list[tuple[int, ...]]]:
-    """Returns what `matches_of` does, of each of some outputs by its number."""
+    """Returns the result of `matches_of` by output number."""
     numbers: dict[int, list[tuple[int, ...]]] = {row["answer"]: [] for row in outputs if row["answer"] is not None}
     found: dict[int, list[tuple[int, ...]]] = {row["seq"]: numbers.get(row["answer"], []) for row in outputs}
     sources = (
@@ -119,14 +105,13 @@ ORDER BY m.match""").to_pylist()
 
 
 def texts_by_qid(select: SelectFn, qids: Iterable[int]) -> dict[int, str]:
-    """Returns the texts of some queries, by their numbers."""
     listed = ", ".join(map(str, sorted(set(qids)))) or "NULL"
     rows = select(f"SELECT qid, text FROM added_queries WHERE qid IN ({listed})").to_pylist()
     return {row["qid"]: row["text"] for row in rows}
 
 
 def matches_of(select: SelectFn, output: Row) -> list[tuple[int, ...]]:
-    """Returns the docids of the documents of each match behind an output, in the query's order."""
+    """Returns the docids of each match behind an output, in the query's order."""
     numbers = f"answer_matches l WHERE l.answer = {output['answer']}"
     if output["answer"] is None:
         numbers = f"earlier_output_matches l WHERE l.seq = {output['seq']}"
@@ -136,7 +121,7 @@ WHERE m.match IN (SELECT l.match FROM {numbers}) ORDER BY m.match""").to_pylist(
 
 
 def query_texts(select: SelectFn, name: str, form: str | None, most: int) -> list[str]:
-    """Returns the texts of the queries that were ever registered under a name, of a form if it is not None."""
+    """Returns the texts of queries ever registered under a name, of a form unless None."""
     condition = "" if form is None else f" AND form = '{form}'"
     found = select(
         f"SELECT DISTINCT text FROM added_queries WHERE name = {quote_literal(name)}{condition} "
@@ -153,7 +138,7 @@ def documents_by_docid(select: SelectFn, docids: Iterable[int]) -> list[Row]:
 
 
 def document_rows_by_id(select: SelectFn, ids: Iterable[str]) -> list[Row]:
-    """Returns the rows of the documents that have some ids, on whatever stream, without tuples of hidden streams."""
+    """Returns the documents with some ids on any stream, without hidden tuples."""
     among = (
         "docid IN (SELECT docid FROM documents WHERE kind <> 'hidden' AND id IN ({}))"  # only these columns are read
     )
@@ -168,13 +153,12 @@ def _documents(select: SelectFn, among: str, literals: Sequence[str]) -> list[Ro
 
 
 def quote_literal(text: str) -> str:
-    """Returns a text as SQL writes it. Spark reads backslashes as escapes, so a text with one is put together."""
+    """Quotes a text for SQL. Spark treats backslashes as escapes, so they are concatenated."""
     parts = ["'" + part.replace("'", "''") + "'" for part in text.split("\\")]
     return parts[0] if len(parts) == 1 else "(" + " || chr(92) || ".join(parts) + ")"
 
 
 def first_row(found: pa.Table) -> Row | None:
-    """Returns the first row of an answer, or None."""
     rows = found.slice(0, 1).to_pylist()
     return rows[0] if rows else None
 
@@ -183,8 +167,8 @@ def first_row(found: pa.Table) -> Row | None:
 
 
 def queries_named(select: SelectFn, name: str, most: int) -> list[Row]:
-    """Returns the queries that were ever registered under a name, the registered ones first: `qid`, `text`,
-    `occurrence`, `since`, `window_us`, `form`, `removed_at`."""
+    """Returns queries ever registered under a name, current ones first: `qid`, `text`, `occurrence`, `since`,
+    `window_us`, `form`, `removed_at`."""
     found: list[Row] = select(
         f"""SELECT a.qid, a.text, a.occurrence, a.since, a.window_us, a.form, r.removed_at
 FROM added_queries a LEFT JOIN removed_queries r ON r.qid = a.qid WHERE a.name = {quote_literal(name)}
@@ -194,7 +178,6 @@ ORDER BY r.removed_at NULLS FIRST, a.qid LIMIT {most}"""
 
 
 def names_of_queries(select: SelectFn, most: int) -> list[str]:
-    """Returns the names of registered queries."""
     names: list[str] = select(
         f"""SELECT DISTINCT name FROM added_queries
 WHERE qid NOT IN (SELECT qid FROM removed_queries) ORDER BY name LIMIT {most}"""
@@ -203,7 +186,7 @@ WHERE qid NOT IN (SELECT qid FROM removed_queries) ORDER BY name LIMIT {most}"""
 
 
 def pauses_of(select: SelectFn, qids: Sequence[int]) -> list[Row]:
-    """Returns the pauses and resumptions of some queries, in order: `qid`, `docid`, `reason`, None for a resumption."""
+    """Returns pauses and resumptions in order: `qid`, `docid`, `reason` (None: resumption)."""
     if not qids:
         return []
     found: list[Row] = select(
@@ -213,8 +196,7 @@ def pauses_of(select: SelectFn, qids: Sequence[int]) -> list[Row]:
 
 
 def documents_with(select: SelectFn, text: str, most: int) -> list[Row]:
-    """Returns external documents in whose XML a text stands, the newest first, but at most so many. Larger ones than
-    LARGE are left out."""
+    """Returns at most `most` external documents whose XML contains a text, newest first. Omits those above LARGE."""
     found: list[Row] = select(
         f"""SELECT * FROM documents
 WHERE kind = 'external' AND length(xml) <= {LARGE} AND contains(xml, {quote_literal(text)})
@@ -224,24 +206,22 @@ ORDER BY docid DESC LIMIT {most}"""
 
 
 def dead_letter_of(select: SelectFn, id: str) -> Row | None:
-    """Returns the last dead letter with an id: `stream` and `reason`."""
+    """Returns the last dead letter of an id: `stream` and `reason`."""
     return first_row(
         select(f"SELECT stream, reason FROM dead_letters WHERE id = {quote_literal(id)} ORDER BY noted_at DESC LIMIT 1")
     )
 
 
 def is_dropped(select: SelectFn, id: str) -> bool:
-    """Returns whether a document with an id was dropped, and its id was kept."""
     return bool(len(select(f"SELECT id FROM dropped_ids WHERE id = {quote_literal(id)} LIMIT 1")))
 
 
 def joinable(select: SelectFn, docids: Sequence[int]) -> set[int]:
-    """Returns those documents among some that others may still be joined with."""
     return set(select(f"SELECT docid FROM r_docts WHERE docid IN ({', '.join(map(str, docids))})")["docid"].to_pylist())
 
 
 def newest_documents(select: SelectFn, streams: Collection[str], most: int) -> list[tuple[int, int]]:
-    """Returns the newest documents of some streams, as their docids and sizes in characters, the newest first."""
+    """Returns the newest documents as (docid, characters), newest first."""
     listed = ", ".join(quote_literal(stream) for stream in sorted(streams))
     rows = select(
         f"""SELECT docid, length(xml) AS size FROM documents WHERE stream IN ({listed}) ORDER BY docid DESC
@@ -251,8 +231,8 @@ LIMIT {most}"""
 
 
 def ids_among(select: SelectFn, name: str, t0: int, t1: int, ids: Collection[str]) -> dict[str, int]:
-    """Returns the numbers of the outputs of a query with these times that have one of some ids, by their ids. The
-    number is that of the first output with these times."""
+    """Returns a query's outputs with these times and one of some ids: number by id, that of the first output with these
+    times."""
     found = select(
         f"""SELECT {ID} AS id, a.first_seq AS seq {RECIPIENTS} AND a.t0 = {t0} AND a.t1 = {t1}
 AND m.name = {quote_literal(name)} UNION ALL SELECT id, seq FROM earlier_outputs
@@ -262,7 +242,7 @@ WHERE t0 = {t0} AND t1 = {t1} AND query = {quote_literal(name)}"""
 
 
 def outputs_at(select: SelectFn, name: str, t1: int, most: int) -> list[Row]:
-    """Returns outputs of a query that end at a time, with their `id` and `answer`."""
+    """Returns a query's outputs that end at a time, with `id` and `answer`."""
     found: list[Row] = select(
         f"""SELECT {ID} AS id, a.answer {RECIPIENTS} AND a.t1 = {t1} AND m.name = {quote_literal(name)}
 ORDER BY id LIMIT {most}"""
@@ -271,7 +251,7 @@ ORDER BY id LIMIT {most}"""
 
 
 def ids_with(select: SelectFn, name: str, documents: Collection[str], most: int) -> list[str]:
-    """Returns the ids of outputs of a query that are made of all of some external documents, given by their ids."""
+    """Returns the ids of a query's outputs derived from all of some external documents."""
     made = " AND ".join(f"array_contains({{}}.documents, {quote_literal(id)})" for id in sorted(set(documents)))
     found: list[str] = select(
         f"""SELECT {ID} AS id {RECIPIENTS} AND m.name = {quote_literal(name)} AND {made.replace("{}", "a")}
@@ -282,7 +262,7 @@ ORDER BY id LIMIT {most}"""
 
 
 def times_told(select: SelectFn, qid: int, key: tuple[int, int]) -> list[int]:
-    """Returns when the outputs ended in which a query told a key, of which the halves of the digest are given."""
+    """Returns the ends of a query's outputs with a ONCE PER key, given as digest halves."""
     high, low = key
     found: list[int] = select(f"SELECT t1 FROM told WHERE qid = {qid} AND high = {high} AND low = {low} ORDER BY t1")[
         "t1"
@@ -291,7 +271,6 @@ def times_told(select: SelectFn, qid: int, key: tuple[int, int]) -> list[int]:
 
 
 def count_outputs(select: SelectFn, name: str) -> int:
-    """Returns how many outputs the queries of a name have."""
     (row,) = select(
         f"""SELECT count(*) AS n FROM (SELECT r.answer FROM recipients r WHERE r.query = {quote_literal(name)}
 UNION ALL SELECT seq AS answer FROM earlier_outputs WHERE query = {quote_literal(name)}) AS o"""
@@ -302,9 +281,8 @@ UNION ALL SELECT seq AS answer FROM earlier_outputs WHERE query = {quote_literal
 def find_nearest_documents(
     select: SelectFn, streams: Collection[str], t0: int, t1: int, near: int, most: int, refused: str
 ) -> list[tuple[int, int]]:
-    """Returns documents of some streams that end in an interval, as their docids and sizes in characters: those that
-    end nearest to a time first, but at most so many. Those are left out of which a dead letter's reason begins with
-    `refused`."""
+    """Returns at most `most` documents that end in an interval, nearest to `near` first, as (docid, characters). Omits
+    those with a dead letter whose reason begins with `refused`."""
     listed = ", ".join(quote_literal(stream) for stream in sorted(streams))
     rows = select(
         f"""SELECT d.docid, length(d.xml) AS size FROM documents d
@@ -316,7 +294,7 @@ ORDER BY abs(d.t1 - {near}), d.docid LIMIT {most}"""
 
 
 def reason_refused(select: SelectFn, stream: str, id: str, like: str) -> str | None:
-    """Returns the reason of a dead letter of a document that is LIKE a pattern of SQL, or None."""
+    """Returns the reason of a document's dead letter that is LIKE a pattern, or None."""
     row = first_row(
         select(
             f"""SELECT reason FROM dead_letters
@@ -328,8 +306,8 @@ ORDER BY noted_at LIMIT 1"""
 
 
 def outputs_between_times(select: SelectFn, name: str, t0: int, t1: int, near: int, most: int) -> list[Row]:
-    """Returns the outputs of a query that end in an interval, those nearest to a time first, but at most so many: `id`,
-    `qid`, `first_qid`, `t0`, `t1`, `documents`, `streams`, `nodes` and `xml`."""
+    """Returns at most `most` outputs of a query that end in an interval, nearest to `near` first: `id`, `qid`,
+    `first_qid`, `t0`, `t1`, `documents`, `streams`, `nodes` and `xml`."""
     found: list[Row] = select(
         f"""SELECT {ID} AS id, m.qid, a.first_qid, a.t0, a.t1, a.documents, a.streams, a.nodes,
 CASE WHEN a.head = '' THEN a.tail ELSE a.head || m.name || a.tail END AS xml {RECIPIENTS}
@@ -340,8 +318,8 @@ ORDER BY abs(a.t1 - {near}), a.answer, m.qid LIMIT {most}"""
 
 
 def span_of_outputs_with(select: SelectFn, name: str, documents: Collection[str]) -> tuple[int, int] | None:
-    """Returns when the first of the outputs of a query begins that are made of one of some external documents, given by
-    their ids, and when the last one ends; None if there is none."""
+    """Returns the first start and last end of a query's outputs derived from one of some external documents, or
+    None."""
     made = " OR ".join(f"array_contains(a.documents, {quote_literal(id)})" for id in sorted(set(documents)))
     (row,) = select(
         f"SELECT min(a.t0) AS t0, max(a.t1) AS t1 {RECIPIENTS} AND m.name = {quote_literal(name)} AND ({made})"
@@ -350,8 +328,8 @@ def span_of_outputs_with(select: SelectFn, name: str, documents: Collection[str]
 
 
 def definitions_named(select: SelectFn, names: Collection[str]) -> list[Row]:
-    """Returns the definitions of events that were ever registered under some names: `id`, `name`, `text`, `added_at`
-    and `removed_at`, the oldest first."""
+    """Returns event definitions ever registered under some names, oldest first: `id`, `name`, `text`, `added_at`,
+    `removed_at`."""
     listed = ", ".join(quote_literal(name) for name in sorted(names)) or "NULL"
     found: list[Row] = select(
         f"""SELECT d.id, d.name, d.text, d.added_at, r.removed_at FROM definitions d
@@ -361,7 +339,7 @@ LEFT JOIN removed_definitions r ON r.id = d.id WHERE d.name IN ({listed}) ORDER 
 
 
 def event_queries_named(select: SelectFn, names: Collection[str]) -> list[Row]:
-    """Returns one event query of each of some names, a registered one if there is any: `name` and `text`."""
+    """Returns one event query per name, preferably a registered one: `name` and `text`."""
     listed = ", ".join(quote_literal(name) for name in sorted(names)) or "NULL"
     found: list[Row] = select(
         f"""SELECT name, min(text) AS text, removed FROM (
@@ -377,7 +355,7 @@ def latest_setting(select: SelectFn, key: str) -> str | None:
 
 
 LONGEST_XML = 100_000
-"""Longer outputs are not read, and of longer documents the beginning, in characters."""
+"""Maximum characters read: longer outputs are skipped, longer documents truncated."""
 
 _RECIPIENTS = f"""FROM answers a JOIN members m ON {RECEIVES}
 LEFT JOIN withheld w ON w.answer = a.answer AND w.qid = m.qid WHERE w.qid IS NULL"""
@@ -393,9 +371,8 @@ def _quote_printable(text: str) -> str:
 
 
 def feed_totals_sql(counted: int) -> str:
-    """Returns SQL for one row: the greatest `seq` of an output that is stored, of answers and of `earlier` ones; the
-    `numbers` of the ledger; how many answers and earlier outputs are `stored`, and how many of these are `known`, that
-    is, of outputs up to the number `counted`."""
+    """SQL for one row: the greatest `seq` of stored answers and of `earlier` outputs; the ledger's `numbers`; how many
+    are `stored`; and how many of these are `known`, up to output number `counted`."""
     return f"""SELECT a.seq, e.seq AS earlier, a.stored + e.stored AS stored, a.known + e.known AS known,
 (SELECT value FROM settings WHERE key = 'numbers' ORDER BY batch DESC LIMIT 1) AS numbers FROM (
   SELECT max(last_seq) AS seq, count(*) AS stored, count(*) FILTER (WHERE last_seq <= {counted}) AS known FROM answers
@@ -405,12 +382,11 @@ def feed_totals_sql(counted: int) -> str:
 
 
 def first_added_sql(name: str) -> str:
-    """Returns SQL for when the first query of a name was added, `added_at`; null if there never was one."""
     return f"SELECT min(added_at) AS added_at FROM added_queries WHERE name = {_quote_printable(name)}"
 
 
 def settings_sql(prefix: str) -> str:
-    """Returns SQL for the current settings with a prefix: `key` and `value`."""
+    """SQL for the current settings with a prefix: `key`, `value`."""
     return f"""SELECT key, value FROM (
   SELECT key, value, row_number() OVER (PARTITION BY key ORDER BY batch DESC) AS newest FROM settings
   WHERE starts_with(key, {_quote_printable(prefix)})
@@ -418,9 +394,9 @@ def settings_sql(prefix: str) -> str:
 
 
 def newest(name: str, after: int, before: int, most: int) -> str:
-    """Returns SQL for the newest outputs of a name, the newest first, in groups that begin after one number and before
-    another: `answer` and `qid`, and the numbers of the `first` and the `last` output of its group. Outputs of earlier
-    formats have the answer -1, and are groups of their own."""
+    """SQL for a name's newest outputs, newest first, in groups that begin strictly between two numbers: `answer`,
+    `qid`, and its group's `first` and `last` number. Outputs of earlier formats have the answer -1, each in its own
+    group."""
     return f"""SELECT answer, qid, first_seq AS first, last_seq AS last FROM (
   SELECT * FROM (
     SELECT a.answer, m.qid, a.first_seq, a.last_seq, a.place {_RECIPIENTS}
@@ -435,8 +411,8 @@ def newest(name: str, after: int, before: int, most: int) -> str:
 
 
 def between(name: str, low: int, high: int) -> str:
-    """Returns SQL for the outputs of a name with `low` <= `seq` < `high`, the newest first: `answer` and `qid`,
-    and the number as `first` and as `last`."""
+    """SQL for a name's outputs with `low` <= `seq` < `high`, newest first: `answer`, `qid`, and the number as `first`
+    and `last`."""
     return f"""SELECT answer, qid, seq AS first, seq AS last FROM (
   SELECT a.answer, m.qid, m.name,
   a.first_seq + row_number() OVER (PARTITION BY a.first_seq ORDER BY m.name, a.place, m.qid) - 1 AS seq
@@ -448,7 +424,7 @@ ORDER BY first DESC"""
 
 
 def kept(low: int, high: int) -> str:
-    """Returns SQL for the number of outputs, of all queries, with `low` <= seq < `high` that are stored."""
+    """SQL for the number of stored outputs of all queries with `low` <= seq < `high`."""
     return f"""SELECT (
   SELECT coalesce(sum(least(last_seq, {high - 1}) - greatest(first_seq, {low}) + 1), 0) FROM (
     SELECT DISTINCT first_seq, last_seq FROM answers WHERE last_seq >= {low} AND first_seq < {high}
@@ -457,8 +433,7 @@ def kept(low: int, high: int) -> str:
 
 
 def last_in_group(name: str, first: int, before: int) -> str:
-    """Returns SQL for the greatest `seq` below a number of an output of a name in the group that begins at `first`;
-    null if there is none."""
+    """SQL for a name's greatest `seq` below a number in the group that begins at `first`; null if none."""
     return f"""SELECT max(seq) AS seq FROM (
   SELECT m.name, a.first_seq + row_number() OVER (PARTITION BY a.first_seq ORDER BY m.name, a.place, m.qid) - 1 AS seq
   {_RECIPIENTS} AND a.first_seq = {first}
@@ -470,8 +445,7 @@ def query_texts_sql(qids: Iterable[int]) -> str:
 
 
 def outputs_of(pairs: Iterable[tuple[int, int]], selecting: Iterable[int]) -> str:
-    """Returns SQL for outputs that are given as answer and qid, with when they were committed. The XML is null but for
-    the queries `selecting`."""
+    """SQL for outputs given as (answer, qid), with commit times. The XML is null except for the queries `selecting`."""
     asked = ", ".join(f"({answer}, {qid})" for answer, qid in pairs)
     wanted = f"x.qid IN ({_listed(selecting)}) AND length(a.head) + length(a.tail) <= {LONGEST_XML}"
     return f"""SELECT x.answer, x.qid, q.name AS query, q.identity, a.choice, a.t0, a.t1, a.documents, a.streams,
@@ -481,15 +455,15 @@ JOIN added_queries q ON q.qid = x.qid LEFT JOIN batches b ON b.batch = a.batch""
 
 
 def earlier_outputs_of(numbers: Iterable[int]) -> str:
-    """Returns SQL for outputs of earlier formats by `seq`, with when they were committed."""
+    """SQL for outputs of earlier formats by `seq`, with commit times."""
     asked = ", ".join(f"({seq})" for seq in numbers)
     return f"""SELECT o.seq, o.id, o.query, o.t0, o.t1, o.documents, o.streams, b.committed_at
 FROM (VALUES {asked}) AS x(seq) JOIN earlier_outputs o ON o.seq = x.seq LEFT JOIN batches b ON b.batch = o.batch"""
 
 
 def documents_of(ids: Iterable[str], first: int, last: int) -> str:
-    """Returns SQL for the external documents with some ids that begin in a time: `stream`, `id`, `t0`, and the `xml`;
-    if it `is_cut`, its beginning."""
+    """SQL for external documents with some ids that begin in an interval: `stream`, `id`, `t0`, `xml`, truncated if
+    `is_cut`."""
     asked = ", ".join(map(_quote_printable, ids))
     return f"""SELECT d.stream, d.id, d.t0, substr(d.xml, 1, {LONGEST_XML}) AS xml,
 length(d.xml) > {LONGEST_XML} AS is_cut FROM (
@@ -502,20 +476,18 @@ def _listed(numbers: Iterable[int]) -> str:
 
 
 HOUR = 3_600_000_000
-"""The microseconds of an hour."""
 
 DAY = 24 * HOUR
-"""The microseconds of a day."""
 
 LONGEST_OUTPUT_XML = 200_000
-"""Longer outputs are not read, in characters."""
+"""Longer outputs, in characters, are skipped."""
 
 QUERIES = """SELECT q.name, count(*) AS queries, count(p.reason) AS paused, min(p.reason) AS reason
 FROM added_queries q LEFT JOIN (
   SELECT qid, reason, row_number() OVER (PARTITION BY qid ORDER BY batch DESC) AS newest FROM pauses
 ) p ON p.qid = q.qid AND p.newest = 1
 WHERE q.qid NOT IN (SELECT qid FROM removed_queries) GROUP BY q.name ORDER BY q.name"""
-"""The registered names: how many queries have each, how many of these are paused, and a reason."""
+"""Registered names: number of queries, number paused, and a reason."""
 
 
 def quote_without_nul(text: str) -> str:
@@ -533,19 +505,18 @@ _NUMBERS = """numbers AS (
 
 
 def next_batches(after: int, most: int) -> str:
-    """Returns SQL for one row: a batch, up to which the ones after one have about `most` outputs, `until`, and the
-    `newest`; both are null if there is none after it."""
+    """SQL for one row: `until`, the batch up to which those after a batch have about `most` outputs, and the `newest`;
+    both null if there is none."""
     return f"""WITH {_NUMBERS}, new AS (SELECT batch, seq FROM numbers WHERE batch > {after})
 SELECT max(batch) FILTER (WHERE seq < (SELECT min(seq) FROM new) + {most}) AS until, max(batch) AS newest FROM new"""
 
 
 def tally(after: int, until: int, since_hour: int) -> str:
-    """Returns SQL that counts the outputs of the batches after one up to another: by `qid`, or in earlier formats by
-    `name`, and by `hour`, which is that of t1, or -1 if it is before `since_hour`, with the latest t1 as `last`.
+    """SQL that counts outputs of the batches after one up to another: by `qid` (earlier formats: `name`) and `hour` of
+    t1 (-1: before `since_hour`), with the latest t1 as `last`.
 
-    Three more rows have neither: with the hour -2 the number of answers and earlier outputs up to the first of these
-    batches as `outputs`, and with the hour -3 up to the last one; and with the hour -4, what is another number when
-    other queries are registered or paused.
+    Three extra rows have neither. Hours -2 and -3: the number of answers and earlier outputs up to `after` and up to
+    `until`, as `outputs`. Hour -4: a number that changes when queries are registered or paused.
     """
     hour = f"CASE WHEN t1 < {since_hour * HOUR} THEN -1 ELSE t1 // {HOUR} END"
     return f"""WITH {_NUMBERS}
@@ -562,12 +533,11 @@ UNION ALL SELECT NULL, NULL, -4, (SELECT count(*) FROM memberships) + (SELECT co
 
 
 NAMES = "SELECT qid, name FROM added_queries ORDER BY qid"
-"""The names of all queries there ever were."""
 
 
 def registered_queries_sql(name: str, most: int, *, paused: bool) -> str:
-    """Returns SQL for the registered queries of a name: `qid`, `form`, `text`, `added_at`, and `paused`: the reason, ""
-    or null, which is looked for if some of them are."""
+    """SQL for a name's registered queries: `qid`, `form`, `text`, `added_at`, and `paused`: the reason, "" or null,
+    looked up only if some are."""
     reason = "SELECT arg_max(coalesce(p.reason, ''), p.batch) FROM pauses p WHERE p.qid = q.qid" if paused else "NULL"
     return f"""SELECT q.qid, q.form, q.text, q.added_at, ({reason}) AS paused FROM added_queries q
 WHERE q.name = {quote_without_nul(name)} AND q.qid NOT IN (SELECT qid FROM removed_queries)
@@ -575,7 +545,6 @@ ORDER BY q.qid LIMIT {most}"""
 
 
 def event_queries(name: str) -> str:
-    """Returns SQL for `text` of the registered event queries of a name."""
     return f"""SELECT text FROM added_queries WHERE name = {quote_without_nul(name)} AND form LIKE 'events-%'
 AND qid NOT IN (SELECT qid FROM removed_queries) ORDER BY qid"""
 
@@ -584,13 +553,13 @@ PLACEMENTS = """SELECT p.template, p.variables, q.name, count(DISTINCT p.qid) AS
 FROM placements p JOIN added_queries q ON q.qid = p.qid
 WHERE p.qid NOT IN (SELECT qid FROM removed_queries) GROUP BY p.template, p.variables, q.name
 ORDER BY q.name"""
-"""Which names use which rows of which templates, and how many queries of each."""
+"""Number of queries by template, row and name."""
 
 
 def newest_outputs(name: str, before: tuple[int, int, int] | None, most: int) -> str:
-    """Returns SQL for the newest outputs of a name, the newest first: `answer`, -1 in earlier formats, and `qid`; the
-    `first_seq`, `last_seq` of its group and its `place` there. `before` has the `first_seq`, `place` and `qid` of the
-    output that came last."""
+    """SQL for a name's newest outputs, newest first: `answer` (-1 in earlier formats), `qid`, its group's `first_seq`
+    and `last_seq`, and its `place` there. `before` has the `first_seq`, `place` and `qid` of the previous page's last
+    output."""
     later = earlier = ""
     if before is not None:
         first, place, qid = before
@@ -607,8 +576,8 @@ def newest_outputs(name: str, before: tuple[int, int, int] | None, most: int) ->
 
 
 def output_numbers_sql(groups: Iterable[int], wanted: Iterable[tuple[int, int]]) -> str:
-    """Returns SQL for the `seq` of outputs, which are given as answer and qid, in groups that are given by their first
-    numbers: `answer`, `qid` and `seq`."""
+    """SQL for the numbers of outputs given as (answer, qid), in groups given by first number: `answer`, `qid`,
+    `seq`."""
     pairs = ", ".join(f"({answer}, {qid})" for answer, qid in sorted(wanted))
     return f"""SELECT * FROM (
   SELECT a.answer, m.qid,
@@ -619,7 +588,6 @@ def output_numbers_sql(groups: Iterable[int], wanted: Iterable[tuple[int, int]])
 
 
 def answers(numbers: Iterable[int]) -> str:
-    """Returns SQL for some answers."""
     rows = ", ".join(f"({number})" for number in sorted(set(numbers)))
     return f"""SELECT a.answer, a.t0, a.t1, a.documents, a.streams, a.nodes, a.choice,
 CASE WHEN length(a.tail) <= {LONGEST_OUTPUT_XML} THEN a.head END AS head,
@@ -628,13 +596,13 @@ FROM answers a JOIN (VALUES {rows}) AS x(answer) ON x.answer = a.answer"""
 
 
 def answer_matches_sql(numbers: Iterable[int]) -> str:
-    """Returns SQL for the matches behind some answers: `answer`, `docid1`, `docid2`."""
+    """SQL for the matches behind answers: `answer`, `docid1`, `docid2`."""
     return f"""SELECT l.answer, m.docid1, m.docid2 FROM match_rows m JOIN answer_matches l ON m.match = l.match
 WHERE l.answer IN ({number_list(numbers)}) ORDER BY m.match"""
 
 
 def earlier_outputs(numbers: Iterable[int]) -> str:
-    """Returns SQL for some outputs of earlier formats by `seq`, with the docids of the matches behind them."""
+    """SQL for outputs of earlier formats by `seq`, with the docids of their matches."""
     return f"""SELECT o.*, (
   SELECT list([m.docid1, m.docid2] ORDER BY m.match) FROM match_rows m
   WHERE m.match IN (SELECT l.match FROM earlier_output_matches l WHERE l.seq = o.seq)
@@ -642,12 +610,10 @@ def earlier_outputs(numbers: Iterable[int]) -> str:
 
 
 def identities(qids: Iterable[int]) -> str:
-    """Returns SQL for some queries: `qid`, `identity`, `form` and `text`."""
     return f"SELECT qid, identity, form, text FROM added_queries WHERE qid IN ({number_list(qids)})"
 
 
 def number_list(numbers: Iterable[int]) -> str:
-    """Returns numbers as a list of SQL."""
     return ", ".join(map(str, sorted(set(numbers)))) or "NULL"
 
 
@@ -655,12 +621,12 @@ ANSWER_COLUMNS = (
     *("answer", "form", "t0", "t1", "documents", "streams", "nodes", "choice", "width", "appeared", "first_qid"),
     *("arrival", "batch", "first_seq", "last_seq", "place", "committed_at"),
 )
-"""What is read of answers: columns of `answers`, and when their batch was committed."""
+"""Columns read of answers, with the commit time of their batch."""
 
 _COLUMNS = ", ".join(f"{'b' if name == 'committed_at' else 'a'}.{name}" for name in ANSWER_COLUMNS)
 
 COUNTED = ("answers", "documents", "earlier_outputs", "withheld", "memberships", "removed_queries", "pauses")
-"""The tables whose rows a heading counts."""
+"""Tables whose rows `recent_counts_sql` counts."""
 
 _COUNTS = " ".join(
     f"UNION ALL SELECT '{table}', count(*), NULL, NULL, NULL, NULL, NULL, NULL FROM {table}" for table in COUNTED
@@ -670,19 +636,16 @@ _ANSWERS = "answers a LEFT JOIN batches b ON b.batch = a.batch"
 
 MEMBERS = """SELECT m.qid, m.name, m.form, m.identity, m.widest, m.since, m.begun, m.ended, m.ended_at,
 q.text, q.added_at FROM members m JOIN added_queries q ON q.qid = m.qid ORDER BY m.name, m.qid, m.begun"""
-"""Who gets the answers of which form, and since when: also those that have ended."""
 
 ADDED = "SELECT name, min(added_at) AS added_at FROM added_queries GROUP BY name"
-"""When the first query of each name was added."""
 
 
 def recent_counts_sql(batch: int, docid: int) -> str:
-    """Returns SQL for rows with a name, `what`. Those of the tables COUNTED have the number of their rows, `n`, and so
-    has `added_queries`, with the greatest `qid`. `new answers` are those since a batch, with the newest `batch` and
-    `answer`, and the greatest number of an output, `seq`; `new documents` are those since a docid, with the newest
-    `docid`. `numbers` has what the ledger notes as `text`.
+    """SQL for rows named `what`. Each of the tables COUNTED has its number of rows, `n`; `added_queries` also the
+    greatest `qid`. `new answers` counts those since a batch, with the newest `batch`, `answer` and output `seq`; `new
+    documents` those since a docid, with the newest `docid`. `numbers` has the ledger's numbers as `text`.
 
-    As a single row, DuckDB takes longer to plan it than to answer it.
+    As a single row, DuckDB would take longer to plan it than to answer it.
     """
     return f"""SELECT 'added_queries' AS what, count(*) AS n, max(qid) AS qid,
 NULL AS batch, NULL AS answer, NULL AS seq, NULL AS docid, NULL AS text FROM added_queries
@@ -695,50 +658,48 @@ UNION ALL SELECT 'numbers', 0, NULL, NULL, NULL, NULL, NULL, arg_max(value, batc
 
 
 def answers_between(after: int, until: int) -> str:
-    """Returns SQL for the answers of the batches after one, up to another, the oldest first."""
+    """SQL for answers of the batches after one up to another, oldest first."""
     return f"""SELECT {_COLUMNS} FROM {_ANSWERS} WHERE a.batch > {after} AND a.batch <= {until}
 ORDER BY a.first_seq, a.place"""
 
 
 def newest_answers(until: int, most: int) -> str:
-    """Returns SQL for the newest answers up to a batch, the oldest first: at most so many."""
+    """SQL for at most `most` newest answers up to a batch, oldest first."""
     return f"""SELECT {_COLUMNS} FROM {_ANSWERS} WHERE a.batch <= {until}
 AND a.answer > (SELECT max(answer) FROM answers) - {most} ORDER BY a.first_seq, a.place"""
 
 
 def texts_between(after: int, until: int) -> str:
-    """Returns SQL for `head` and `tail` of the answers after one, up to another, in no order; without the long ones."""
+    """SQL for `head` and `tail` of a range of answers, unordered, without long ones."""
     return f"""SELECT answer, head, tail FROM answers WHERE answer > {after} AND answer <= {until}
 AND length(head) + length(tail) <= {LONGEST_XML}"""
 
 
 def new_documents_sql(after: int, until: int) -> str:
-    """Returns SQL for the documents after one, up to another, in no order; without the long ones."""
+    """SQL for a range of documents, unordered, without long ones."""
     return f"SELECT * FROM documents WHERE docid > {after} AND docid <= {until} AND length(xml) <= {LONGEST_XML}"
 
 
 def answers_of_form(form: str, until: int, most: int) -> str:
-    """Returns SQL for the newest answers of a form up to a batch, the newest first."""
+    """SQL for a form's newest answers up to a batch, newest first."""
     return f"""SELECT {_COLUMNS} FROM {_ANSWERS} WHERE a.form = {quote_without_nul(form)} AND a.batch <= {until}
 ORDER BY a.first_seq DESC, a.place DESC LIMIT {most}"""
 
 
 def answers_of_group(first_seq: int) -> str:
-    """Returns SQL for the answers of a group, with `head` and `tail`."""
     return f"""SELECT {_COLUMNS}, a.head, a.tail FROM {_ANSWERS} WHERE a.first_seq = {first_seq} ORDER BY a.place"""
 
 
 def withheld_from(numbers: Iterable[int]) -> str:
-    """Returns SQL for `answer` and `qid` of members that do not get some answers."""
     return f"SELECT answer, qid FROM withheld WHERE answer IN ({number_list(numbers)})"
 
 
 def withheld_since(answer: int) -> str:
-    """Returns SQL for the same of an answer and all later ones."""
+    """SQL for the same from an answer on."""
     return f"SELECT answer, qid FROM withheld WHERE answer >= {answer}"
 
 
 def matches_since(answer: int) -> str:
-    """Returns SQL for the matches behind an answer and all later ones: `answer`, `docid1`, `docid2`."""
+    """SQL for the matches behind answers from one on: `answer`, `docid1`, `docid2`."""
     return f"""SELECT l.answer, m.docid1, m.docid2 FROM match_rows m JOIN answer_matches l ON m.match = l.match
 WHERE l.answer >= {answer} ORDER BY m.match"""

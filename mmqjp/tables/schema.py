@@ -1,42 +1,8 @@
-"""Types of columns, and schemas made of them.
-
-Reads and appends table rows as Python tuples and dicts.
-
-Counts the stored documents, outputs and dead letters.
-
-The schema that a store is opened with: all tables beside the join state, and the views over them.
-
-Tables are append-only: each row is written by one batch.
-
-The table of batches.
-
-The table of answers to commands.
-
-The table of dead letters: documents that were refused.
-
-The table of offsets: how far each file is read. The row with the highest batch is the current one.
-
-The table of settings: texts by key. The row with the highest batch is the current one.
-
-The tables of queries: texts, memberships of forms, shared catalog, placements, pauses.
-
-The tables of event patterns: events of documents, definitions of events, and snapshots of partial matches.
-
-The tables of documents: stored documents, and the ids of dropped ones.
-
-The tables of matches and answers, and the views that show outputs: what each query gets of them.
-
-A match is a pair of documents on a row of R_T. An answer is what all queries of a form get for one choice of documents
-and nodes. Both are stored once, however many queries get them.
-
-The tables of what sinks did not get: outputs that were given up, and dead letters of sinks.
-
-The table of what was told once: the keys of the outputs of queries with ONCE PER.
-
-The table of usage: what queries have used of their quotas.
-
-Metadata that is committed with a batch, so that both are stored or neither.
-"""
+"""Schema and access functions of a store's tables beside the join state. Tables are append-only, each row written by
+one batch; for offsets and settings the row of the highest batch is current. They hold batches, commands, dead letters,
+offsets, settings, queries, events and snapshots, documents, matches and answers, undelivered outputs, ONCE PER keys,
+and quota usage. A match is a pair of documents on a row of R_T; an answer is what all queries of a form get for one
+choice of documents and nodes; both are stored once, and views expand them to outputs."""
 
 from __future__ import annotations
 
@@ -56,32 +22,28 @@ INTS, TEXTS = pa.list_(INT), pa.list_(TEXT)
 
 
 def schema(**columns: pa.DataType) -> pa.Schema:
-    """Returns a schema with these columns, in this order."""
     return pa.schema(list(columns.items()))
 
 
 FEW_ROWS = 20
-"""So few rows are faster turned into Arrow row by row than column by column."""
+"""Up to this many rows convert to Arrow faster by row than by column."""
 
 
 class TableRows:
-    """Reads rows from the tables of a store, and appends rows to them."""
-
     def __init__(self, store: TableStore) -> None:
         self._store = store
 
     def append(self, table: str, rows: Sequence[Sequence[object]]) -> None:
-        """Appends rows to a table. The columns are in the order of its schema."""
+        """Appends rows whose columns follow the table's schema."""
         if rows:
             self._store.append(table, rows_table(rows, self._store.schema.tables[table]))
 
     def select(self, sql: str) -> Iterator[dict[str, Any]]:
-        """Yields the rows of a query as dicts."""
         for chunk in self._store.select(sql).to_batches(max_chunksize=1000):
             yield from chunk.to_pylist()
 
     def tuples(self, table: str, columns: str, order: str | None = None) -> Iterator[tuple[Any, ...]]:
-        """Yields all rows of a table as tuples of some columns, in ascending order of the columns in `order`."""
+        """Yields all rows of a table as tuples of some columns, ascending by `order`."""
         rows = self._store.read(table, columns.split())
         if order is not None:
             rows = rows.sort_by([(name, "ascending") for name in order.split()])
@@ -89,7 +51,6 @@ class TableRows:
 
 
 def rows_table(rows: Sequence[Sequence[object]], schema: pa.Schema) -> pa.Table:
-    """Returns rows as an Arrow table."""
     if not rows:
         return pa.Table.from_batches([], schema)
     if len(rows) <= FEW_ROWS:
@@ -106,7 +67,7 @@ FROM documents WHERE kind <> 'hidden' GROUP BY kind, stream
 UNION ALL SELECT 'outputs', NULL, NULL, coalesce(sum(recipients), 0), NULL, NULL FROM answers
 UNION ALL SELECT 'outputs', NULL, NULL, count(*), NULL, NULL FROM earlier_outputs
 UNION ALL SELECT 'dead_letters', NULL, NULL, count(*), NULL, NULL FROM dead_letters"""
-"""Counts documents per kind and stream, outputs, and dead letters. One statement is one job on Spark."""
+"""Counts documents per kind and stream, outputs, and dead letters, in one statement: one job on Spark."""
 
 
 # When a batch was received and committed, and how many rows it added. Batches of metadata alone have no row.
@@ -118,7 +79,7 @@ COMMIT_TABLES = {
 def save_batch(
     store: TableStore, batch: int, taken_at: int, committed_at: int, documents: int, dead_letters: int, outputs: int
 ) -> None:
-    """Writes the row of a batch, unless it added nothing. Times are in microseconds."""
+    """Writes a batch's row unless it is empty. Times are in microseconds."""
     if documents or dead_letters or outputs:
         TableRows(store).append("batches", [(batch, taken_at, committed_at, documents, dead_letters, outputs)])
 
@@ -127,14 +88,12 @@ COMMAND_TABLES = {"commands": schema(id=TEXT, answer=TEXT, noted_at=INT, batch=I
 
 
 def answer_to(store: TableStore, command: str) -> str | None:
-    """Returns the stored answer to a command by its id, or None if the command is not done."""
     asked = pa.table({"id": [command]})
     found = store.select("SELECT c.answer FROM commands c JOIN asked a ON c.id = a.id", {"asked": asked})
     return next((row["answer"] for row in found.to_pylist()), None)
 
 
 def save_answers(store: TableStore, answers: Mapping[str, str], now: int, batch: int) -> None:
-    """Writes answers by id of their command, in a batch. `now` is in microseconds."""
     TableRows(store).append("commands", [(id, answer, now, batch) for id, answer in answers.items()])
 
 
@@ -144,7 +103,6 @@ DEAD_LETTER_TABLES = {"dead_letters": DEAD_LETTERS}
 
 
 def dead_letters(store: TableStore) -> Iterator[dict[str, Any]]:
-    """Yields all dead letters, in no particular order."""
     return TableRows(store).select("SELECT * FROM dead_letters")
 
 
@@ -161,23 +119,20 @@ def offsets(store: TableStore) -> dict[tuple[str, str], Offset]:
 
 
 def by_file(found: Iterable[Offset]) -> dict[tuple[str, str], Offset]:
-    """Returns offsets by source and file. Of several for one file the last one wins."""
     return {(offset.source, offset.file): offset for offset in found}
 
 
 def save_offsets(store: TableStore, found: Iterable[Offset], batch: int) -> None:
-    """Writes offsets in a batch."""
     TableRows(store).append("offsets", [(o.source, o.file, o.position, batch, o.fingerprint or None) for o in found])
 
 
 def compact_offsets(store: TableStore, latest: Iterable[Offset], batch: int) -> None:
-    """Writes the current offsets again, in a batch, and drops all earlier rows."""
+    """Rewrites the current offsets, in a batch, and drops earlier rows."""
     store.drop_before("offsets", "batch", batch)
     save_offsets(store, latest, batch)
 
 
 def row_count(store: TableStore) -> int:
-    """Returns the number of rows, superseded ones included."""
     (rows,) = store.select("SELECT count(*) AS n FROM offsets")["n"].to_pylist()
     return int(rows)
 
@@ -192,30 +147,26 @@ FROM (
   FROM settings WHERE key = 'costs') AS kept
 LATERAL VIEW explode(kept.cost.templates) AS template, measured"""
 }
-"""Views that only Spark can run. `costs` has, for each run that was closed, the costs of templates in the last batch
-that matched each."""
+"""Views that only Spark can run. `costs` has, per closed run, each template's cost in the last batch that matched
+it."""
 
 
 def setting(store: TableStore, key: str) -> str | None:
-    """Returns the latest value of a setting, or None."""
     found = store.read("settings", ["value", "batch"], key).sort_by("batch")
     value: str | None = found["value"][-1].as_py() if len(found) else None
     return value
 
 
 def read_settings(store: TableStore, prefix: str) -> dict[str, str]:
-    """Returns the latest values of all settings with a prefix, by the rest of their keys."""
     rows = TableRows(store).select(f"SELECT key, value FROM settings WHERE key LIKE '{prefix}%' ORDER BY batch")
     return {row["key"].removeprefix(prefix): row["value"] for row in rows}
 
 
 def save_settings(store: TableStore, values: Mapping[str, str], batch: int) -> None:
-    """Writes settings by key, in a batch."""
     TableRows(store).append("settings", [(key, value, batch) for key, value in values.items()])
 
 
 def compact_settings(store: TableStore, batch: int) -> None:
-    """Writes the current settings again, in a batch, and drops all earlier rows."""
     latest = read_settings(store, "")
     store.drop_before("settings", "batch", batch)
     save_settings(store, latest, batch)
@@ -267,7 +218,7 @@ FROM (
 
 
 def _r_t(template: int, parents: list[int | None], first_index: int) -> str:
-    """R_T as in the thesis, Table 6.4(a): a row for each conjunctive query of each query."""
+    """R_T as in the thesis, Table 6.4(a): a row per conjunctive query of each query."""
     variables = ", ".join(f"variables[{first_index + i}] AS var{i + 1}" for i in range(len(parents)))
     return f"""SELECT qid, {variables}, window_us AS wl
 FROM placements WHERE template = {template} AND qid NOT IN (SELECT qid FROM removed_queries)"""
@@ -277,13 +228,11 @@ R_T = NumberedViews("r_t_", "templates", "template", "parents", _r_t)
 
 
 def added_at(store: TableStore, qid: int) -> int:
-    """Returns when a query was added, in microseconds."""
     (time,) = store.select(f"SELECT added_at FROM added_queries WHERE qid = {qid}")["added_at"].to_pylist()
     return int(time)
 
 
 def removed_texts(store: TableStore, name: str) -> list[str]:
-    """Returns the distinct texts of the queries that were registered under a name and removed."""
     sql = """SELECT DISTINCT q.text FROM added_queries q JOIN asked a ON q.name = a.name
 JOIN removed_queries r ON q.qid = r.qid ORDER BY q.text"""
     texts: list[str] = store.select(sql, {"asked": pa.table({"name": [name]})})["text"].to_pylist()
@@ -291,11 +240,11 @@ JOIN removed_queries r ON q.qid = r.qid ORDER BY q.text"""
 
 
 EVENTS = schema(number=INT, stream=TEXT, docid=INT, nodes=INTS, t0=INT, t1=INT, attributes=TEXTS, batch=INT)
-"""An event of a document, with its number, which no other event ever gets. `nodes` has the ids of its nodes, the root
-first. Numbers among `attributes` are written as texts."""
+"""A document's event with a number that is never reused. `nodes` has its node ids, root first; numbers in `attributes`
+are texts."""
 
 SNAPSHOTS = schema(batch=INT, name=TEXT, state=pa.binary())
-"""The parts of a snapshot by their names, each as Arrow's stream. The rows of the greatest batch count."""
+"""Parts of a snapshot by name, as Arrow streams; the greatest batch counts."""
 
 EVENT_TABLES = {
     "events": EVENTS,
@@ -311,14 +260,13 @@ def save_events(store: TableStore, rows: pa.Table) -> None:
 
 
 def events_from(store: TableStore, time: int) -> pa.Table:
-    """Returns the events that end at a time or later, in the order of their numbers."""
+    """Returns the events that end at a time or later, by number."""
     columns = ", ".join(EVENTS.names)
     return store.select(f"SELECT {columns} FROM events WHERE t1 >= {time} ORDER BY number").cast(EVENTS)
 
 
 def save_snapshot(store: TableStore, parts: Mapping[str, pa.Table], batch: int, horizon: int) -> None:
-    """Writes a snapshot at a horizon in place of earlier ones, and drops the events before it: what is to come needs
-    only the snapshot."""
+    """Replaces earlier snapshots by one at a horizon, and drops the events before it."""
     store.drop_before("pattern_state", "batch", batch)
     rows = [(batch, name, _written(part)) for name, part in parts.items()]
     columns = list(zip(*rows, strict=True))
@@ -329,7 +277,7 @@ def save_snapshot(store: TableStore, parts: Mapping[str, pa.Table], batch: int, 
 
 
 def snapshot(store: TableStore) -> dict[str, pa.Table]:
-    """Returns the parts of the latest snapshot by their names; none if there is none."""
+    """Returns the latest snapshot's parts by name; empty if none."""
     rows = store.read("pattern_state", SNAPSHOTS.names)
     latest = max(rows["batch"].to_pylist(), default=0)
     return {
@@ -368,8 +316,7 @@ DOCUMENTS = schema(
 )
 
 OWN = ("parts", "part_ids", "source_ids", "source_streams", "bound_docids", "bound_nodes", "appeared")
-"""The columns that only documents have that were made of others. Stores have them of earlier external documents,
-too."""
+"""Columns that only derived documents need; earlier external documents have them too."""
 
 # External documents that were dropped.
 DROPPED_IDS = schema(id=TEXT, stream=TEXT, t1=INT)
@@ -377,27 +324,23 @@ DROPPED_IDS = schema(id=TEXT, stream=TEXT, t1=INT)
 DOCUMENT_TABLES = {"documents": DOCUMENTS, "dropped_ids": DROPPED_IDS}
 
 FROM_OUTSIDE = "SELECT id, stream, t0, xml FROM documents WHERE kind = 'external'"
-"""The external documents."""
 
 BEFORE_ARRIVALS = 1 << 40
-"""Documents of a store without arrivals come before all others, in the order of their docids."""
+"""Offset that orders documents from stores without arrivals before all others, by docid."""
 
 _ARRIVAL = f"coalesce(arrival, docid - {BEFORE_ARRIVALS})"
 
 
 class HasDocuments(Protocol):
-    """A store, as far as `document_rows` asks."""
-
     def find(self, table: str, column: str, numbers: pa.Array) -> pa.Table: ...
 
 
 def document_rows(store: HasDocuments, docids: Sequence[int]) -> pa.Table:
-    """Returns the rows of some documents, each given once, in no particular order."""
     return store.find("documents", "docid", pa.array(docids, pa.int64()))
 
 
 def documents_by_id(store: TableStore, keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], tuple[int, str]]:
-    """Returns the t0 and the XML of the external documents among some, given as (stream, id), by these."""
+    """Returns t0 and XML of the external documents among `keys` (stream, id)."""
     pairs = sorted(set(keys))
     if not pairs:
         return {}
@@ -417,11 +360,10 @@ def document_sizes(
     joined: bool = False,
     refused: str = "",
 ) -> pa.Table:
-    """Returns the documents of some streams in the order of their docids: `docid`, and `size` in characters.
+    """Returns the documents of some streams by docid: `docid`, and `size` in characters.
 
-    With `starts`, only documents that begin in this range of times; with `ends`, only those that end in it; with
-    `joined`, only those in the join state; with `refused`, none for which there is a dead letter whose reason begins
-    so.
+    `starts` and `ends` restrict to ranges of start and end times; `joined` to the join state; `refused` excludes those
+    with a dead letter whose reason begins so.
     """
     conditions = ["true"]
     if ends is not None:
@@ -441,7 +383,7 @@ WHERE {" AND ".join(conditions)} ORDER BY d.docid"""
 
 
 def hidden_tuples(store: TableStore, streams: Collection[str]) -> pa.Table:
-    """Returns the tuples of hidden streams: `stream`, `parts`, `bound_docids` and `bound_nodes`."""
+    """Returns the tuples of hidden streams: `stream`, `parts`, `bound_docids`, `bound_nodes`."""
     sql = (
         "SELECT d.stream, d.parts, d.bound_docids, d.bound_nodes FROM documents d JOIN streams s ON d.stream = s.stream"
     )
@@ -449,7 +391,7 @@ def hidden_tuples(store: TableStore, streams: Collection[str]) -> pa.Table:
 
 
 def known_ids(store: TableStore, documents: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
-    """Returns the (stream, id) pairs that belong to stored documents or to dropped ones whose ids are kept."""
+    """Returns the (stream, id) pairs of stored documents and of dropped ones with retained ids."""
     pairs = list(documents)
     if not pairs:
         return set()
@@ -461,18 +403,16 @@ UNION ALL SELECT o.stream, o.id FROM dropped_ids o JOIN arriving a ON o.stream =
 
 
 def ids_between(store: TableStore, low: int, high: int) -> pa.Table:
-    """Returns `stream` and `id` of the documents with `low` <= docid < `high`, except tuples of hidden streams."""
+    """Returns `stream` and `id` of the documents with `low` <= docid < `high`, without hidden tuples."""
     condition = f"docid >= {low} AND docid < {high} AND kind <> 'hidden'"
     return store.select(f"SELECT stream, id FROM documents WHERE {condition}")
 
 
 def ids_of_dropped(store: TableStore) -> pa.Table:
-    """Returns `stream` and `id` of the dropped documents whose ids are kept."""
     return store.select("SELECT stream, id FROM dropped_ids")
 
 
 def latest_document_times(store: TableStore) -> dict[str, int]:
-    """Returns the greatest t1 of the external documents, by stream."""
     sql = "SELECT stream, max(t1) AS t1 FROM documents WHERE kind = 'external' GROUP BY stream"
     found = store.select(sql)
     return dict(zip(found["stream"].to_pylist(), found["t1"].to_pylist(), strict=True))
@@ -483,14 +423,13 @@ def arrivals(store: TableStore) -> pa.Table:
 
 
 def first_docid_from(store: TableStore, arrival: int) -> int | None:
-    """Returns the docid of the first external document at or after an arrival, or None."""
+    """Returns the first external docid at or after an arrival, or None."""
     sql = f"SELECT min(docid) AS docid FROM documents WHERE kind = 'external' AND {_ARRIVAL} >= {arrival}"
     (docid,) = store.select(sql)["docid"].to_pylist()
     return None if docid is None else int(docid)
 
 
 def keep_ids(store: TableStore, before: int) -> None:
-    """Copies to `dropped_ids` the ids of the external documents that begin before a time."""
     sql = f"SELECT id, stream, t1 FROM documents WHERE kind = 'external' AND t0 < {before}"
     store.append("dropped_ids", store.select(sql))
 
@@ -530,12 +469,11 @@ FORMER_NAMES = {
     "earlier_match_queries": "match_queries",
     "earlier_output_matches": "output_matches",
 }
-"""What tables were called up to format 5."""
 
 RECEIVES = """a.form = m.form AND a.width <= m.widest AND m.since < a.appeared
 AND a.first_qid <= m.qid AND m.begun <= a.batch
 AND (a.batch < m.ended OR (a.batch = m.ended AND a.arrival < m.ended_at))"""
-"""The condition of SQL for a member `m` to get an answer `a`, unless it is in `withheld`."""
+"""SQL condition for member `m` to get answer `a`, apart from `withheld`."""
 
 ANSWER_VIEWS = {
     # Who gets which answer, and the number of the output that it is.
@@ -560,15 +498,13 @@ FROM (
 
 
 def batches_after(store: TableStore, seq: int) -> pa.Table:
-    """Returns the batches that have outputs with greater numbers, in order: `batch`, and the number of its answers,
-    `answers`."""
+    """Returns the batches with outputs numbered above `seq`, in order: `batch`, and its number of `answers`."""
     return store.select(
         f"SELECT batch, count(*) AS answers FROM answers WHERE last_seq > {seq} GROUP BY batch ORDER BY batch"
     )
 
 
 def answers_of_batches(store: TableStore, first: int, last: int) -> pa.Table:
-    """Returns the answers of some batches, in the order of their outputs."""
     return store.select(f"SELECT * FROM answers WHERE batch >= {first} AND batch <= {last} ORDER BY first_seq, place")
 
 
@@ -579,7 +515,7 @@ def answers_by_time(store: TableStore, first: int, last: int) -> pa.Table:
 
 
 def members_of_batches(store: TableStore, first: int, last: int) -> pa.Table:
-    """Returns the members of the forms that have answers in some batches, in the order of form, name, qid."""
+    """Returns the members of the forms with answers in a range of batches, by form, name, qid."""
     return store.select(
         f"""SELECT m.* FROM members m WHERE m.begun <= {last} AND m.ended >= {first} AND m.form IN
 (SELECT a.form FROM answers a WHERE a.batch >= {first} AND a.batch <= {last}) ORDER BY m.form, m.name, m.qid, m.begun"""
@@ -587,7 +523,6 @@ def members_of_batches(store: TableStore, first: int, last: int) -> pa.Table:
 
 
 def withheld_of_batches(store: TableStore, first: int, last: int) -> pa.Table:
-    """Returns the rows of `withheld` about answers of some batches."""
     return store.select(
         f"""SELECT w.answer, w.qid FROM withheld w JOIN answers a ON a.answer = w.answer
 WHERE a.batch >= {first} AND a.batch <= {last}"""
@@ -595,21 +530,18 @@ WHERE a.batch >= {first} AND a.batch <= {last}"""
 
 
 def earlier_outputs_between(store: TableStore, low: int, high: int) -> pa.Table:
-    """Returns the outputs of earlier formats with `low` <= seq < `high`, in the order of seq."""
+    """Returns outputs of earlier formats with `low` <= seq < `high`, by seq."""
     return store.select(f"SELECT * FROM earlier_outputs WHERE seq >= {low} AND seq < {high} ORDER BY seq")
 
 
 def earlier_outputs_by_time(store: TableStore, after: int) -> pa.Table:
-    """Returns the outputs of earlier formats with seq > `after`, in the order of t1, query, documents."""
+    """Returns outputs of earlier formats with seq > `after`, by t1, query, documents."""
     return store.select(f"SELECT * FROM earlier_outputs WHERE seq > {after} ORDER BY t1, query, documents")
 
 
 def find_output_matches(store: TableStore, outputs: pa.Table) -> pa.Table:
-    """Returns the matches that may be behind some outputs, which are given by `seq`, `documents` and `nodes`.
-
-    For each there is the `seq` of the output, the `form` of its query, null in earlier formats, and the documents
-    `docid1` and `docid2`.
-    """
+    """Returns candidate matches behind outputs given by `seq`, `documents` and `nodes`: `seq`, the query's `form` (null
+    in earlier formats), `docid1` and `docid2`."""
     first, last = min(outputs["seq"].to_pylist(), default=0), max(outputs["seq"].to_pylist(), default=-1)
     return store.select(
         f"""SELECT o.seq, a.form, m.match, m.docid1, m.docid2 FROM asked o
@@ -623,7 +555,6 @@ JOIN earlier_output_matches l ON l.seq = o.seq JOIN match_rows m ON m.match = l.
 
 
 def lowest(store: TableStore, table: str, column: str) -> int | None:
-    """Returns the lowest number in a column of one of these tables, or None if the table is empty."""
     (least,) = store.select(f"SELECT min({column}) AS least FROM {table}")["least"].to_pylist()
     return None if least is None else int(least)
 
@@ -637,13 +568,11 @@ DELIVERY_TABLES = {
 }
 
 MOST_APART = 200
-"""Gaps are put together once there are so many rows."""
+"""Number of rows at which gaps are merged."""
 
 
 @dataclass(frozen=True, slots=True)
 class GapRow:
-    """A row of the table `gaps`."""
-
     sink: str
     first: int
     last: int
@@ -654,8 +583,6 @@ class GapRow:
 
 @dataclass(frozen=True, slots=True)
 class UndeliveredRow:
-    """A row of the table `undelivered`."""
-
     sink: str
     seq: int
     id: str
@@ -665,27 +592,25 @@ class UndeliveredRow:
 
 
 class Owed(NamedTuple):
-    """What sinks are still owed: the least `t0` of these outputs, and when the first of them was committed."""
+    """Outputs owed to sinks: their least `t0`, and the first commit time."""
 
     t0: int
     committed_at: int
 
 
 def save_deliveries(store: TableStore, gaps: Sequence[GapRow], undelivered: Sequence[UndeliveredRow]) -> None:
-    """Appends rows, in a batch."""
     TableRows(store).append("gaps", [astuple(row) for row in gaps])
     TableRows(store).append("undelivered", [astuple(row) for row in undelivered])
 
 
 def drop_deliveries(store: TableStore, before: int) -> None:
-    """Drops, in a batch, rows that were noted before a time."""
     for table in DELIVERY_TABLES:
         store.drop_before(table, "noted_at", before)
 
 
 def join_gaps(store: TableStore) -> None:
-    """Writes, in a batch, gaps of a sink that follow each other as one, if there are many rows: a receiver that is
-    never reached leaves few. What is put together has the time of its last part."""
+    """Merges a sink's consecutive gaps, in a batch, if there are many rows, as for an unreachable receiver. The result
+    has the time of its last part."""
     rows = [GapRow(*row) for row in TableRows(store).tuples("gaps", " ".join(DELIVERY_TABLES["gaps"].names))]
     if len(rows) < MOST_APART:
         return
@@ -702,8 +627,8 @@ def join_gaps(store: TableStore) -> None:
 
 
 def committed_between(store: TableStore, first: int, last: int) -> list[tuple[int, int]]:
-    """Returns the number of the first output of each batch that has outputs with numbers from `first` to `last`, and
-    when it was committed, in order. Batches whose time is no longer stored are left out."""
+    """Returns, in order, the first output and commit time of each batch with outputs numbered `first` to `last`. Omits
+    batches whose time is no longer stored."""
     sql = f"""SELECT min(o.low) AS low, b.committed_at FROM (
   SELECT batch, first_seq AS low, last_seq AS high FROM answers
   UNION ALL SELECT batch, seq AS low, seq AS high FROM earlier_outputs
@@ -714,8 +639,7 @@ GROUP BY o.batch, b.committed_at ORDER BY low"""
 
 
 def waiting_after(store: TableStore, seq: int) -> list[tuple[str, int, int, int]]:
-    """Returns, by query, how many outputs have greater numbers: `query`, their number, the least `t0` of them, and when
-    the first of them was committed."""
+    """Returns, by query, the number of outputs numbered above `seq`, their least `t0`, and the first commit time."""
     sql = f"""SELECT o.query, count(*) AS n, min(o.t0) AS t0, min(b.committed_at) AS committed_at
 FROM outputs o LEFT JOIN batches b ON b.batch = o.batch WHERE o.seq > {seq} GROUP BY o.query"""
     found = store.select(sql)
@@ -724,7 +648,7 @@ FROM outputs o LEFT JOIN batches b ON b.batch = o.batch WHERE o.seq > {seq} GROU
 
 
 def first_committed_from(store: TableStore, time: int) -> int | None:
-    """Returns the number of the first output that was committed at a time or later, or None."""
+    """Returns the number of the first output committed at or after a time, or None."""
     sql = f"""SELECT min(o.low) AS low FROM (
   SELECT batch, first_seq AS low FROM answers UNION ALL SELECT batch, seq AS low FROM earlier_outputs
 ) o JOIN batches b ON b.batch = o.batch WHERE b.committed_at >= {time}"""
@@ -733,7 +657,6 @@ def first_committed_from(store: TableStore, time: int) -> int | None:
 
 
 def first_seq(store: TableStore) -> int | None:
-    """Returns the number of the first stored output, or None."""
     sql = (
         "SELECT min(low) AS low FROM (SELECT first_seq AS low FROM answers UNION ALL SELECT seq FROM earlier_outputs) o"
     )
@@ -748,12 +671,11 @@ ONCE_KEY_TABLES = {"told": schema(qid=INT, high=INT, low=INT, t1=INT, until=INT)
 ASKED = schema(qid=INT, high=INT, low=INT, earliest=INT, latest=INT)
 
 ToldRow = tuple[int, int, int, int, int | None]
-"""A row of the table."""
 
 
 def told_among(store: TableStore, asked: Sequence[tuple[int, int, int, int, int]]) -> pa.Table:
-    """Returns `qid`, `high`, `low` and `t1` of what was told of some distinct keys, each with the query that asks, and
-    the least and the greatest `t1` that matter to it."""
+    """Returns `qid`, `high`, `low` and `t1` of outputs with some distinct keys, each given with its query and the range
+    of `t1` that matters."""
     columns = list(zip(*asked, strict=True)) or [()] * len(ASKED)
     keys = pa.table([pa.array(column, INT) for column in columns], schema=ASKED)
     sql = "SELECT qid, high, low, t1 FROM told JOIN asked USING (qid, high, low) WHERE t1 BETWEEN earliest AND latest"
@@ -765,12 +687,11 @@ def save_told(store: TableStore, rows: Sequence[ToldRow]) -> None:
 
 
 def drop_told(store: TableStore, before: int) -> None:
-    """Drops what matters only to outputs that end before a time."""
     store.drop_before("told", "until", before)
 
 
 def drop_told_by_removed(store: TableStore) -> None:
-    """Drops what queries told that are removed. Their qids are never used again."""
+    """Drops the keys of removed queries, whose qids are never reused."""
     qids = pc.unique(store.read("removed_queries", ["qid"])["qid"])
     if len(qids) and len(store.find("told", "qid", qids)):
         rows = store.read("told", ONCE_KEY_TABLES["told"].names)
@@ -792,11 +713,11 @@ UsageKey = tuple[str, int, int, int, int]
 """Owner, width, since, first_qid, begun."""
 
 NO_FORM = (-1, -1, -1, 0)
-"""All but the owner, if it is no form. Of a query, the last number is the batch in which it began."""
+"""Key without owner for anything but a form; a query's last number is the batch in which it began."""
 
 
 def spent(store: TableStore) -> Iterator[tuple[UsageKey, int, int, int]]:
-    """Yields all rows as (key, arrival, outputs, work), in no particular order."""
+    """Yields all rows as (key, arrival, outputs, work), unordered."""
     columns = "owner width since first_qid begun arrival outputs work"
     for owner, width, since, first_qid, begun, arrival, outputs, work in TableRows(store).tuples("spent", columns):
         key = NO_FORM if width is None else (width, since, first_qid, begun)  # null in earlier formats
@@ -804,14 +725,12 @@ def spent(store: TableStore) -> Iterator[tuple[UsageKey, int, int, int]]:
 
 
 def save_spent(store: TableStore, rows: Sequence[tuple[UsageKey, int, int, int]], batch: int) -> None:
-    """Appends rows like those of `spent`, in a batch."""
     TableRows(store).append(
         "spent", [(owner, arrival, outputs, work, batch, *key) for (owner, *key), arrival, outputs, work in rows]
     )
 
 
 def drop_spent(store: TableStore, batch: int) -> None:
-    """Drops the rows written before a batch."""
     store.drop_before("spent", "batch", batch)
 
 
@@ -847,16 +766,15 @@ _DOCUMENTED = (
 )
 
 SCHEMA = StoreSchema(TABLES, QUERY_VIEWS | ANSWER_VIEWS, R_T, documented=_DOCUMENTED, former_names=FORMER_NAMES)
-"""All tables and views of a store beside the join state."""
 
 TIMES = frozenset(("t0", "t1", "time", "timestamp", "added_at", "removed_at", "noted_at", "taken_at", "committed_at"))
-"""The columns of tables and views that hold times, in microseconds."""
+"""Columns of tables and views that hold times, in microseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommitMetadata:
-    """Offsets up to which sources are read with the batch, settings by key, answers by id of the command, and what
-    sinks did not get."""
+    """Committed atomically with a batch: source offsets, settings by key, answers by command id, and undelivered
+    outputs."""
 
     offsets: Sequence[Offset] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -866,7 +784,6 @@ class CommitMetadata:
 
 
 NO_METADATA = CommitMetadata()
-"""Empty metadata."""
 
 MetadataOf = Callable[[Collection[tuple[str, str]]], CommitMetadata]
-"""Returns the metadata of a batch, given the documents and rejects of it that become dead letters, as (stream, id)."""
+"""Returns a batch's metadata, given the (stream, id) of its dead letters."""

@@ -1,16 +1,6 @@
-"""A kernel for one interval, which has all events: a database runs the statements that it can, and says which windows
-of patterns may have matches; kernels do the rest.
-
-What answers questions in SQL.
-
-Questions in SQL, answered by DuckDB over Arrow.
-
-Questions in SQL, answered by Spark.
-
-Runs statements over a finite, complete set of events in a database: one question for all statements of a form.
-
-Patterns over a finite, complete set of events in two phases: a database says which windows may have a match, and a
-kernel looks for matches in these.
+"""A one-shot kernel for a complete, finite set of events, which has a database run the statements that it can.
+Statements of a form that SQL expresses are one query each, on DuckDB over Arrow or on Spark. Patterns are matched in
+two phases: the database finds windows that may have a match, and a kernel matches in these. Other kernels run the rest.
 """
 
 from __future__ import annotations
@@ -49,34 +39,30 @@ from xscl.algebra.events import Statement as AnyStatement
 
 
 class Database(Protocol):
-    """A database that keeps nothing: tables are given with each question."""
+    """A stateless database: each query comes with its tables."""
 
     def ask(self, sql: str, tables: Mapping[str, pa.Table]) -> pa.Table:
-        """Returns the answer to a question over tables of these names."""
+        """Answers a query over named tables."""
 
 
 def runs_as_sql(stream: Statement) -> TypeGuard[Stream]:
-    """Returns whether a statement can be asked of a database (see `pattern_stage.in_sql.question.is_askable`)."""
+    """Returns whether a statement runs as SQL (see `pattern_stage.in_sql.question.is_askable`)."""
     return not isinstance(stream, Pattern | NearPattern) and is_askable(StatementForms().form(stream)[0])
 
 
 class SqlEvaluator:
-    """Statements that are run at once over all events that there are."""
+    """Runs statements once over all events."""
 
     def __init__(self, texts: Texts, database: Database) -> None:
         self._texts, self._database = texts, database
         self._statements = AlikeStatements(question)
 
     def add(self, statement: int, stream: Stream, since: int) -> None:
-        """Adds a statement that runs as SQL. It sees events whose first part has a t1 after `since`.
-
-        Raises:
-            NotSql: if it does not run as SQL.
-        """
+        """Adds a statement, which sees events whose first part has a t1 after `since`. Raises NotSql."""
         self._statements.add(statement, stream, since)
 
     def run(self, events: Mapping[str, Columns]) -> list[Results]:
-        """Returns the results of all statements over events, by stream. A stream that is not there has none."""
+        """Returns the results of all statements; `events` is by stream, missing streams are empty."""
         found = (self._answered(alike, events) for alike in self._statements)
         return [one for one in found if len(one)]
 
@@ -102,14 +88,13 @@ class SqlEvaluator:
 
 
 def _stacked(parts: Sequence[Ints]) -> Ints:
-    """Returns parts of several sources one after the other. Where one has fewer places, others are -1."""
     places = max(one.shape[1] for one in parts)
     padded: Iterable[Ints] = (np.pad(one, ((0, 0), (0, places - one.shape[1])), constant_values=-1) for one in parts)
     return np.concatenate(list(padded))
 
 
 class IntervalMatcher(Protocol):
-    """What looks for matches: see `pattern_stage.kernel.Kernel`."""
+    """A matcher: the part of `pattern_stage.kernel.Kernel` that is used here."""
 
     @property
     def exceeded(self) -> Mapping[int, Excess]: ...
@@ -124,34 +109,30 @@ class IntervalMatcher(Protocol):
 
 
 MakeMatcher = Callable[[], IntervalMatcher]
-"""Makes one without statements."""
 
 
 def has_match_windows(statement: Statement) -> TypeGuard[Pattern]:
-    """Returns whether a statement is matched in two phases: a PATTERN of a strategy that skips events, with sets or
-    without."""
+    """Returns whether a statement is matched in two phases: a PATTERN whose strategy skips events."""
     return isinstance(statement, Pattern) and match_windows(statement) is not None
 
 
 class WindowedReplay:
-    """Patterns that are run at once over all events that there are."""
+    """Runs patterns once over all events."""
 
     def __init__(self, texts: Texts, database: Database, make_matcher: MakeMatcher) -> None:
         self._texts, self._database, self._make_matcher = texts, database, make_matcher
         self._statements = AlikeStatements(_any_window)
         self._patterns: dict[int, Pattern] = {}
         self.exceeded: dict[int, Excess] = {}
-        """The statements that have exceeded a limit of their matcher."""
+        """Statements that exceeded a limit of their matcher."""
 
     def add(self, statement: int, pattern: Pattern, since: int) -> None:
-        """Adds a statement for which `has_match_windows` holds. It sees events whose first part has a t1 after
-        `since`."""
+        """Adds a statement with `has_match_windows`. It sees events whose first part has a t1 after `since`."""
         self._statements.add(statement, pattern, since)
         self._patterns[statement] = pattern
 
     def run(self, events: Mapping[str, Columns], until: int) -> list[Results]:
-        """Returns the matches of all statements in events, by stream, that become known before `until`. A stream that
-        is not there has none."""
+        """Returns the matches that become known before `until`; `events` is by stream, missing streams are empty."""
         return [one for alike in self._statements for one in self._matches(alike, events, until)]
 
     def _matches(self, alike: QuestionGroup, events: Mapping[str, Columns], until: int) -> list[Results]:
@@ -166,7 +147,7 @@ class WindowedReplay:
         return found
 
     def surviving(self, alike: QuestionGroup, events: Mapping[str, Columns]) -> dict[str, Columns]:
-        """Returns the events, by stream, in windows that may have a match of any of some statements."""
+        """Returns the events, by stream, in windows that may have a match of some statement."""
         windows = alike.windows()
         asked = window_question(alike.form, alike.fixed, max((int(one.max()) for one in windows), default=0))
         given = [events.get(source.stream, no_events(source.schema)) for source in asked.sources]
@@ -192,16 +173,11 @@ def _any_window(form: StatementForm, fixed: Constants) -> WindowQuestion:
 
 
 class ReplayKernel:
-    """Has the methods of `pattern_stage.kernel.Kernel`, but ends with its first interval that has events, and keeps
-    nothing then.
-
-    What a database runs begins as soon as all streams that it reads are there: statements that read the same streams
-    are asked together.
-    """
+    """Implements `pattern_stage.kernel.Kernel` for a single interval, after which it is empty. A database query starts
+    once all its streams are there; statements that read the same streams share one."""
 
     def __init__(self, texts: Texts, database: Database, others: Kernel, make_matcher: MakeMatcher) -> None:
-        """`others` runs what the database cannot. `make_matcher` makes what matches patterns in the windows that the
-        database has found."""
+        """`others` runs what the database cannot; `make_matcher` creates the matcher for the windows that it found."""
         self._texts, self._database, self._others, self._make_matcher = texts, database, others, make_matcher
         self._statements: dict[int, tuple[Stream | Pattern, int]] = {}
         self._exceeded: dict[int, Excess] = {}
@@ -209,21 +185,20 @@ class ReplayKernel:
         self._ended = False
 
     def add(self, statement: int, stream: AnyStatement, since: int) -> None:
-        """Adds a statement, before the interval. It sees events whose first part has a t1 after `since`."""
+        """Adds a statement before the interval. It sees events whose first part has a t1 after `since`."""
         if runs_as_sql(stream) or has_match_windows(stream):
             self._statements[statement] = stream, since
         else:
             self._others.add(statement, stream, since)
 
     def narrow(self, statement: int, since: int) -> None:
-        """Lets a statement see less, before the interval."""
+        """Raises `since` of a statement, before the interval."""
         if statement in self._statements:
             self._statements[statement] = self._statements[statement][0], since
         else:
             self._others.narrow(statement, since)
 
     def remove(self, statements: Sequence[int]) -> None:
-        """Removes statements."""
         for number in statements:
             self._exceeded.pop(number, None)
         others = [number for number in statements if self._statements.pop(number, None) is None]
@@ -232,15 +207,11 @@ class ReplayKernel:
 
     @property
     def exceeded(self) -> Mapping[int, Excess]:
-        """The statements that have exceeded a limit: patterns, and others that the database cannot run."""
+        """Statements that exceeded a limit: patterns, and others that the database cannot run."""
         return {**self._others.exceeded, **self._exceeded}
 
     def begin(self, until: int) -> None:
-        """Begins an interval, which ends before `until`.
-
-        Raises:
-            RuntimeError: if there were events before.
-        """
+        """Begins an interval that ends before `until`. Raises RuntimeError after an earlier interval with events."""
         if self._ended:
             raise RuntimeError("a replay has one interval with events, which has all of them")
         self._events, self._until = {}, until
@@ -248,15 +219,14 @@ class ReplayKernel:
         self._others.begin(until)
 
     def feed(self, events: Mapping[str, Columns]) -> list[Results]:
-        """Takes all events of some streams. Returns the results of all statements that no longer depend on a stream
-        that is lacking."""
+        """Takes all events of some streams. Returns the results of statements whose streams are now complete."""
         self._events |= events
         found = self._others.feed(events)
         ready = [number for number, (stream, _) in self._waiting.items() if _streams(stream) <= self._events.keys()]
         return found + self._run(ready)
 
     def end(self) -> list[Results]:
-        """Ends the interval: streams that are lacking had no events."""
+        """Ends the interval: missing streams had no events."""
         found = self._others.end() + self._run(list(self._waiting))
         self._ended = any(map(len, self._events.values()))
         self._events = {}
@@ -280,27 +250,21 @@ class ReplayKernel:
     # ------------------------------------------------------------ upkeep
 
     def parts(self) -> Iterable[Ints]:
-        """Returns the numbers of the events that wait, before the interval and after it."""
         return self._others.parts()
 
     def codes(self) -> Iterable[Ints]:
-        """Returns the codes of all texts in use here."""
         return self._others.codes()
 
     def instances(self) -> tuple[Ints, Ints]:
-        """Returns statements and how many instances wait for each."""
         return self._others.instances()
 
     def due(self) -> int | None:
-        """Returns a time: nothing becomes known before without another event."""
         return self._others.due()
 
     def state(self) -> dict[str, pa.Table]:
-        """Returns what waits: before the interval nothing, and after it nothing that could find anything."""
         return self._others.state()
 
     def restore(self, state: Mapping[str, pa.Table]) -> None:
-        """Takes over what waited before the interval, which is nothing."""
         self._others.restore(state)
 
 
@@ -309,14 +273,12 @@ def _streams(stream: Stream | Pattern) -> Set[str]:
 
 
 class DuckDBDatabase:
-    """Implements `pattern_stage.in_sql.kernel.Database`."""
+    """A `Database` on an in-memory DuckDB."""
 
     def __init__(self, set_up: Callable[[duckdb.DuckDBPyConnection], object] = lambda connection: None) -> None:
-        """`set_up` gets each connection first."""
         self._set_up = set_up
 
     def ask(self, sql: str, tables: Mapping[str, pa.Table]) -> pa.Table:
-        """Returns the answer to a question over tables of these names."""
         # By default a database in memory spills into the working directory, which is the user's.
         with (
             TemporaryDirectory(prefix="mmqjp-") as spilled,
@@ -329,7 +291,7 @@ class DuckDBDatabase:
 
 
 class SparkDatabase:
-    """Implements `pattern_stage.in_sql.kernel.Database`."""
+    """A `Database` on Spark."""
 
     def __init__(self, session: SparkSession) -> None:
         # The views of one session are not those of another.
@@ -337,7 +299,6 @@ class SparkDatabase:
         self._session.conf.set("spark.sql.shuffle.partitions", session.sparkContext.defaultParallelism)
 
     def ask(self, sql: str, tables: Mapping[str, pa.Table]) -> pa.Table:
-        """Returns the answer to a question over tables of these names."""
         for name, table in tables.items():
             self._session.createDataFrame(table.combine_chunks()).createOrReplaceTempView(name)
         try:

@@ -1,25 +1,9 @@
-"""The normal form of statements as one question in SQL, over a table of events a source and one of parameters.
-
-Strings are codes in all tables, so that a string is a number there, and NULL is SQL's. What is derived from an event
-alone is a column of its table, which the kernel's own functions compute. SQL does the rest.
-
-What an operator needs of its inputs is asked of them from the last operator on, until it is asked of the sources.
-
-Statements that are one question: those of a form, as long as they have the constants in common that it fixes.
-
-Values and conditions of one operator in SQL, over the tables of its inputs and that of parameters.
-
-What is about one input alone is asked of it as a column, and what is about parameters alone is a column of theirs.
-
-The tables of a question: events and parameters, with what is derived from them; and results, out of its answer.
-
-Phase 1 of match windows as one question in SQL: which events lie in a window that may have a match.
-
-A row for each event and role (filter), parted by statement and keys, sees all rows of the window behind it: how many
-events there are, and of each first event of a variable where its first candidate ends and its last one begins. That
-says of each event of the first group whether a match may begin with it; and an event stays if it lies in the window of
-such a one. See `pattern_stage.matching.match_windows`.
-"""
+"""Compiles the normal form of statements to one SQL query, over a table of events per source and one of parameters.
+Strings are codes in all tables, NULL is SQL's. Values derived from a single event or from parameters alone are computed
+columns of their table, by the kernel's own functions. Needed columns propagate from the last operator to the sources.
+Statements of a form share a query while they share the constants that it fixes. Phase 1 of match windows is a query,
+too: a row per event and role, partitioned by statement and keys, aggregates over the window behind it, which decides
+where a match may begin; events in such windows stay. See `pattern_stage.matching.match_windows`."""
 
 from __future__ import annotations
 
@@ -66,10 +50,10 @@ NodeIndex = int
 """The place of a node in a normal form."""
 
 Shown = Literal["code", "number", "text", "truth"]
-"""How SQL has a value: as the code of a string, as a number, or as the string itself; `truth` is that of a test."""
+"""The SQL representation of a value: the code of a string, a number, the string itself, or the `truth` of a test."""
 
 DerivedColumn = tuple[Value | TextTest, Shown]
-"""What a column has, as a value of the event that is the left one, or of parameters."""
+"""The content of a column: a value of the event, taken as the left one, or of parameters."""
 
 _CONTAINS = {
     "contains": "contains({}, {})",
@@ -79,11 +63,11 @@ _CONTAINS = {
 
 
 class NotSql(Exception):
-    """There is no question in SQL for this."""
+    """There is no SQL query for this."""
 
 
 class AsConstant(Exception):
-    """These constants cannot be parameters: they have to be known for each question."""
+    """These constants cannot be parameters: the query must fix them."""
 
     def __init__(self, slots: frozenset[int]) -> None:
         super().__init__(slots)
@@ -91,7 +75,7 @@ class AsConstant(Exception):
 
 
 class SqlScope:
-    """The inputs of an operator: the left one is `l`, the right one `r`, and the parameters are `p`."""
+    """The inputs of an operator in SQL: `l` and `r`, and the parameters `p`."""
 
     def __init__(
         self,
@@ -103,18 +87,17 @@ class SqlScope:
         self.uses_parameters = False
 
     def derived(self, derived: DerivedColumn) -> str:
-        """Returns what a column of the left input, which has it, is called."""
+        """Returns the column of the left input for a derived value."""
         return f"l.{self._column(self._inputs[0], derived)}"
 
     def window(self, number: int) -> str:
-        """Returns a window of the statement."""
         self.uses_parameters = True
         return f"p.w{number}"
 
     # ------------------------------------------------------------ conditions
 
     def condition(self, condition: EventCondition) -> str:
-        """Returns a condition. One with a NULL is not true."""
+        """Returns a condition. With a NULL it is not true."""
         match condition:
             case AllOf(args=args):
                 return _joined([self.condition(arg) for arg in args], "AND", "TRUE")
@@ -174,7 +157,6 @@ class SqlScope:
         raise _lacking([value])
 
     def _side(self, values: Sequence[Value]) -> int | None:
-        """Returns which input alone knows values: its place among the inputs; None if neither does."""
         sides = set[int]()
         for leaf in (leaf for value in values for leaf in leaves(value)):
             match leaf:
@@ -191,12 +173,12 @@ class SqlScope:
 
 
 def native_form(kind: Kind) -> Shown:
-    """Returns how values of a kind are compared and returned."""
+    """Returns the representation in which values of a kind are compared and returned."""
     return "code" if kind == "string" else "number"
 
 
 def on_left(item: Value | TextTest) -> Value | TextTest:
-    """Returns a value or a test of the right event as one of an event alone."""
+    """Returns a value or test of the right event as one of a single event."""
 
     def leaf(one: Value) -> Value:
         return Attribute("left", one.name, one.kind) if isinstance(one, Attribute) else one
@@ -209,7 +191,7 @@ def on_left(item: Value | TextTest) -> Value | TextTest:
 
 
 def _finite(number: str) -> str:
-    """NULL in place of a number that is not finite; SQL holds NaN to be greater than all others."""
+    """NULL for infinite and NaN numbers; SQL orders NaN above all others."""
     return f"CASE WHEN abs({number}) < CAST('Infinity' AS DOUBLE) THEN {number} END"
 
 
@@ -225,12 +207,12 @@ def _lacking(values: Sequence[Value]) -> Exception:
 
 
 Constants = dict[int, str | float]
-"""Constants of a form, by their numbers."""
+"""Constants of a form, by number."""
 
 
 @dataclass(slots=True)
 class QuestionGroup:
-    """Statements that are one question: their form, the constants in it, and what is different in each."""
+    """Statements that share a query: the form, its constants, and what differs in each."""
 
     form: StatementForm
     fixed: Constants
@@ -243,7 +225,7 @@ class QuestionGroup:
         return [np.array(column, np.int64) for column in zip(*self.widths, strict=True)]
 
     def constants(self, texts: Texts) -> dict[int, Column]:
-        """Returns a column for each constant that the question does not fix."""
+        """Returns a column for each constant that the query does not fix."""
         found: dict[int, Column] = {}
         columns = zip(*self.vectors, strict=True)
         for slot, (column, kind) in enumerate(zip(columns, self.form.kinds, strict=True)):
@@ -253,10 +235,10 @@ class QuestionGroup:
 
 
 class AlikeStatements:
-    """Sorts statements by the questions that they are."""
+    """Groups statements by query."""
 
     def __init__(self, asked: Callable[[StatementForm, Constants], object]) -> None:
-        """`asked` makes the question of a form with fixed constants; see `fixed_constants`."""
+        """`asked` builds the query of a form with fixed constants; see `fixed_constants`."""
         self._asked = asked
         self._forms = StatementForms()
         self._fixed: dict[int, frozenset[int]] = {}
@@ -278,10 +260,8 @@ class AlikeStatements:
 
 
 def fixed_constants(form: StatementForm, asked: Callable[[StatementForm, Constants], object]) -> frozenset[int]:
-    """Returns the constants that stand in the question itself: the others are parameters of it.
-
-    What `asked` raises but AsConstant is passed on.
-    """
+    """Returns the constants that the query must fix; the others are parameters. Exceptions of `asked` other than
+    AsConstant propagate."""
     fixed: Constants = {}
     while True:
         try:
@@ -294,8 +274,7 @@ def fixed_constants(form: StatementForm, asked: Callable[[StatementForm, Constan
 
 @dataclass(frozen=True, slots=True)
 class SourceTable:
-    """A table of events: its name and stream, and the columns that it has beside `t0`, `t1` and `k`, the number of the
-    event."""
+    """A table of events: name, stream, and columns beside `t0`, `t1` and `k`, the number of the event."""
 
     name: str
     stream: str
@@ -305,24 +284,21 @@ class SourceTable:
 
 @dataclass(frozen=True, slots=True)
 class FormQuestion:
-    """A question about all statements of a form, and the tables that it is over.
-
-    The table `p` has a row for each statement: `q`, its number, `since`, a column `w0`, `w1`, ... for each window, and
-    `parameters`. The answer has a row for each result, perhaps more than once: `q`, `t0`, `t1`, the numbers of the
-    events that it was made of as `k0`, `k1`, ..., and its attributes as `outputs`.
-    """
+    """A query for all statements of a form, and its tables. Table `p` has a row per statement: `q`, its number,
+    `since`, windows `w0`, `w1`, ..., and `parameters`. The answer has a row per result, perhaps repeated: `q`, `t0`,
+    `t1`, the numbers of its events `k0`, `k1`, ..., and its attributes as `outputs`."""
 
     sql: str
     sources: tuple[SourceTable, ...]
     parameters: Mapping[DerivedColumn, str]
     events: int
-    """How many columns there are for the events of a result."""
+    """Number of columns for the events of a result."""
     outputs: tuple[str, ...]
 
 
 def is_askable(form: StatementForm) -> bool:
-    """Returns whether there is a question for a form: it has no FOLD and no AGGREGATE, and what its conditions compute
-    of several events is arithmetic, `coalesce`, or a test whether one text contains another."""
+    """Returns whether a form has a query: no FOLD, no AGGREGATE, and its conditions on several events use only
+    arithmetic, `coalesce` and substring tests."""
     try:
         fixed_constants(form, question)
     except NotSql:
@@ -331,20 +307,14 @@ def is_askable(form: StatementForm) -> bool:
 
 
 def question(form: StatementForm, fixed: Constants) -> FormQuestion:
-    """Returns the question for a form in which some constants are known.
-
-    Raises:
-        NotSql: if there is none.
-    """
+    """Returns the query for a form with some constants fixed. Raises NotSql."""
     return _QuestionBuilder(form, fixed).question()
 
 
 @dataclass(slots=True)
 class _Relation:
-    """What is known of a node before its text is written."""
-
     has_q: bool
-    """Whether it has events for each statement apart."""
+    """Whether it has separate events for each statement."""
     events: int
     is_forked: bool
     """Whether two of its events may be made of the same ones."""
@@ -352,7 +322,6 @@ class _Relation:
 
     @property
     def own(self) -> list[str]:
-        """The columns that every relation has."""
         return ["q"] * self.has_q + ["t0", "t1", "f1"] + [f"k{place}" for place in range(self.events)]
 
 
@@ -406,7 +375,6 @@ class _QuestionBuilder:
     # ------------------------------------------------------------ columns
 
     def _column(self, place: NodeIndex, derived: DerivedColumn) -> str:
-        """Asks a node for a column. Returns its name there."""
         columns = self._relations[place].columns
         return columns.setdefault(derived, f"c{place}_{len(columns)}")
 
@@ -417,7 +385,6 @@ class _QuestionBuilder:
         return SqlScope(node.inputs, self._column, self._parameter)
 
     def _leaf(self, node: FormNode, leaf: Value) -> Value:
-        """Returns a leaf with the number of a constant in the statement in place of its number in the node."""
         if not isinstance(leaf, Parameter):
             return leaf
         slot = node.slots[leaf.index]
@@ -449,8 +416,6 @@ class _QuestionBuilder:
                 raise AssertionError("refused before")
 
     def _renamed(self, place: NodeIndex, scope: SqlScope, value_of: Callable[[Attribute], Value]) -> list[str]:
-        """Returns the columns of a node whose attributes are values of its inputs'."""
-
         def leaf(value: Value) -> Value:
             return value_of(value) if isinstance(value, Attribute) else value
 
@@ -465,14 +430,12 @@ class _QuestionBuilder:
     def _single(
         self, node: FormNode, place: NodeIndex, scope: SqlScope, columns: Iterable[str], where: Iterable[str]
     ) -> str:
-        """The text of an operator with one input."""
         relation, below = self._relations[place], self._relations[node.inputs[0]]
         own = ["l.q" if name == "q" and below.has_q else "p.q" if name == "q" else f"l.{name}" for name in relation.own]
         sources, joins = self._sources(node, scope, relation.has_q)
         return _select([*own, *columns], sources, [*joins, *where])
 
     def _branch(self, place: NodeIndex, at: NodeIndex) -> str:
-        """The text of one side of UNION."""
         relation, below = self._relations[place], self._relations[at]
         own = [_of_branch(name, below) for name in relation.own]
         columns = [f"l.{self._column(at, derived)} AS {name}" for derived, name in relation.columns.items()]
@@ -487,7 +450,7 @@ class _QuestionBuilder:
         names: tuple[tuple[Part, str], ...],
         schema: Schema,
     ) -> str:
-        """The text of NEXT: of all pairs those with the least t1 of the right event, for each left one."""
+        """The SQL of NEXT: for each left event, the pairs with the least t1 of the right one."""
         scope, relation = self._scope(node), self._relations[place]
         of = {name: Attribute(part, source, kind) for (part, source), (name, kind) in zip(names, schema, strict=True)}
         where = ["r.t0 > l.t1", scope.condition(condition)]
@@ -507,7 +470,6 @@ class _QuestionBuilder:
         return _select([*relation.own, *relation.columns.values()], [f"({pairs}) pairs"], ["place = 1"])
 
     def _sources(self, node: FormNode, scope: SqlScope, has_q: bool) -> tuple[list[str], list[str]]:
-        """What a node reads, and the conditions by which that belongs together."""
         sides = list(zip("lr", node.inputs, strict=False))
         sources = [f"n{at} {side}" for side, at in sides]
         of = [f"{side}.q" for side, at in sides if self._relations[at].has_q]
@@ -548,8 +510,7 @@ def parameters_table(
     constants: Mapping[int, Column],
     texts: Texts,
 ) -> pa.Table:
-    """Returns a row for each statement. `parameters` says what is derived from its constants, of which `constants` has
-    the columns of those that the question does not fix."""
+    """Returns a row per statement: what `parameters` derive from its constants; `constants` are those not fixed."""
     count = len(since)
     every, none = np.arange(count), np.zeros(count, np.int64)
     columns = {"q": pa.array(every), "since": pa.array(since)}
@@ -580,7 +541,7 @@ def _derived(derived: DerivedColumn, schema: Schema, pairs: Pairs, texts: Texts)
 
 
 def results_of(question: FormQuestion, answer: pa.Table, schema: Schema, parts: Ints) -> tuple[Columns, Ints]:
-    """Returns the results in an answer, and the row of the statement of each. `parts` has those of all events."""
+    """Returns the results in an answer, and the statement row of each. `parts` has those of all events."""
     values: list[Column] = []
     for name, (_, kind) in zip(question.outputs, schema, strict=True):
         if kind == "string":
@@ -599,8 +560,8 @@ def _ints(answer: pa.Table, name: str, null: int = 0) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class WindowQuestion:
-    """A question about all statements of a form, and the tables that it is over: those of a
-    `pattern_stage.in_sql.question.FormQuestion`. The answer has the numbers of the events that stay as `k`."""
+    """A phase-1 query for all statements of a form, over the tables of a `FormQuestion`. The answer has the numbers `k`
+    of the events that stay."""
 
     sql: str
     sources: tuple[SourceTable, ...]
@@ -608,12 +569,8 @@ class WindowQuestion:
 
 
 def window_question(form: StatementForm, fixed: Constants, longest: int) -> WindowQuestion:
-    """Returns the question for a form in which some constants are known, and the longest window of its statements.
-
-    Raises:
-        AsConstant: if more constants have to be known.
-        NotSql: if there is none.
-    """
+    """Returns the query for a form with some constants fixed; `longest` is the longest window of its statements. Raises
+    AsConstant if more constants must be fixed, NotSql if there is no query."""
     return _WindowQuestionBuilder(form, fixed, longest).question()
 
 
@@ -643,7 +600,7 @@ class _WindowQuestionBuilder:
     # ------------------------------------------------------------ filter and partition
 
     def _candidates(self, at: int) -> str:
-        """The events that may have a role, by what they are alone. `one` counts each event once in its windows."""
+        """The events that may have a role, judged alone. `one` counts each event once in its windows."""
         role, place = self._windows.roles[at], self._source(self._windows.roles[at])
         scope = SqlScope([place], self._column, self._parameter)
         keys = [scope.value(_key(key), native_form(key.kind)) for key in role.keys]
@@ -692,7 +649,6 @@ class _WindowQuestionBuilder:
     # ------------------------------------------------------------ necessary conditions
 
     def _starts(self) -> str:
-        """All candidates, with their t0 as `s` if a match may begin with them."""
         windows = self._windows
         first = [at for at in windows.firsts if windows.groups[at] == 0]
         holds = [f"r IN ({', '.join(map(str, first))})", f"n >= {len(windows.firsts)}"]
@@ -711,7 +667,7 @@ class _WindowQuestionBuilder:
         )
 
     def _kept(self) -> str:
-        """The candidates in windows of such starts. What must not come before a match may lie before its window."""
+        """The candidates in windows of such starts. Events that must not precede a match may lie before its window."""
         latest, next_one = ("latest IS NOT NULL", "coming IS NOT NULL")
         if self._longest is not None:
             latest, next_one = "latest >= t1 - w", "coming <= t0 + w"
@@ -734,5 +690,5 @@ class _WindowQuestionBuilder:
 
 
 def _key(key: Attribute) -> Value:
-    """Returns a key: equal numbers as equal ones, as -0 is 0."""
+    """Returns a key that is equal for equal numbers, since -0 = 0."""
     return Arithmetic("+", key, Constant(0.0)) if value_kind(key) == "number" else key

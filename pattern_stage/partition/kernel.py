@@ -1,13 +1,6 @@
-"""A kernel whose work is done in parts, in other processes: what can be parted there, and all else here.
-
-The work of parts as tasks on the executors of Spark.
-
-Where the work of parts is done.
-
-What waits in a kernel, apart by keys: as it would wait in the kernels of the parts.
-
-What is done for one part in one interval, in any process: statements are run over its events, from its state on.
-"""
+"""A kernel that runs partitionable statements in parts, in other processes, and all else in this one. In each interval,
+a worker runs a part's statements over the part's events, from its state on. Between intervals, the state of all parts
+is in this process, so any worker, here or in a Spark task, can do any part."""
 
 from __future__ import annotations
 
@@ -47,11 +40,11 @@ from xscl.algebra.events import Aggregate, Fold, NearPattern, Next, Pattern, Sch
 from xscl.algebra.events import Statement as AnyStatement
 
 KernelState = Mapping[str, pa.Table]
-"""What waits, as `Kernel.state` returns it."""
+"""The state, as `Kernel.state` returns it."""
 
 
 class NumberedStatement(NamedTuple):
-    """A statement: see `Kernel.add`."""
+    """See `Kernel.add`."""
 
     number: int
     stream: AnyStatement
@@ -60,7 +53,7 @@ class NumberedStatement(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WorkerPlan:
-    """The statements of all groups, and how they are run. What is told under one version is the same."""
+    """The statements of all groups, and the kernel's options. Equal versions have equal content."""
 
     version: str
     groups: Mapping[str, Sequence[NumberedStatement]]
@@ -70,8 +63,8 @@ class WorkerPlan:
 
 @dataclass(frozen=True, slots=True)
 class GroupWork:
-    """The events of a part for a group, by stream, with their attributes; what waits there; the lineage of all of
-    these; and what their documents are called, if the group's statements need to know."""
+    """A part's events for a group, by stream, with attributes; the group's state there; the lineage of all; and the ids
+    of their documents, if the statements need them."""
 
     group: str
     events: Mapping[str, tuple[Schema, pa.Table]]
@@ -82,7 +75,7 @@ class GroupWork:
 
 @dataclass(frozen=True, slots=True)
 class PartWork:
-    """The work of a part in an interval, which ends before `until`."""
+    """The work of a part in an interval that ends before `until`."""
 
     part: int
     until: int
@@ -90,12 +83,12 @@ class PartWork:
 
     @property
     def events(self) -> int:
-        """How many events there are, those for several groups for each."""
+        """Number of events, counted for each group."""
         return sum(len(table) for group in self.groups for _, table in group.events.values())
 
 
 class GroupResults(NamedTuple):
-    """Results of statements of one schema: statement `statements[i]` has the event `at[i]`."""
+    """Results of statements of one schema: `statements[i]` has the event `at[i]`."""
 
     schema: Schema
     events: pa.Table
@@ -105,8 +98,8 @@ class GroupResults(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GroupDone:
-    """What a group has found, and what waits now: of so many instances for statements, and nothing becomes known before
-    `due` without another event. `sets` has its new sets."""
+    """A group's results and new state: the number of waiting instances by statement, its new sets, and `due`, before
+    which nothing becomes known without another event."""
 
     group: str
     found: Sequence[GroupResults]
@@ -118,22 +111,18 @@ class GroupDone:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The work of a part, done."""
-
     part: int
     groups: Sequence[GroupDone]
 
 
 @dataclass(slots=True)
 class Worker:
-    """Does the work of parts, one after the other. Kernels are kept from one to the next, but not what waits in them:
-    so it makes no difference which worker does what."""
+    """Does the work of parts in turn. Kernels are reused, but not their state, so any worker can do any part."""
 
     _version: str = ""
     _kernels: dict[str, tuple[Kernel, Texts, Lineage]] = field(default_factory=dict)
 
     def work(self, told: WorkerPlan, work: PartWork) -> Done:
-        """Does the work of a part."""
         if self._version != told.version:
             self._version = told.version
             self._kernels.clear()
@@ -170,12 +159,12 @@ def _made(told: WorkerPlan, group: str) -> tuple[Kernel, Texts, Lineage]:
 
 
 def as_table(schema: Schema, events: Columns, texts: Texts) -> pa.Table:
-    """Returns events as any process can read them."""
+    """Returns events as a process-independent table."""
     return pa.table(saved(events, schema, texts, ""))
 
 
 def as_columns(schema: Schema, table: pa.Table, texts: Texts) -> Columns:
-    """Returns events that `as_table` has made, which are some."""
+    """Reads a non-empty table of `as_table`."""
     return loaded(table, schema, texts, "")
 
 
@@ -183,18 +172,17 @@ class Runner(Protocol):
     """Does the work of parts, in any process."""
 
     @property
-    def parts(self) -> int:
-        """How many parts there are."""
+    def parts(self) -> int: ...
 
     def run(self, told: WorkerPlan, works: Sequence[PartWork]) -> list[Done]:
-        """Does the work of some parts; returns it in any order."""
+        """Does the work of some parts; results come in any order."""
 
     def close(self) -> None:
-        """Lets go of what was told."""
+        """Releases the plan."""
 
 
 class HereRunner:
-    """Does the work in this process, as other processes do it: from what can be sent to them."""
+    """Does the work in this process, through the same serialised form."""
 
     def __init__(self, parts: int, workers: int = 1) -> None:
         self.parts = parts
@@ -202,7 +190,6 @@ class HereRunner:
         self._next = 0
 
     def run(self, told: WorkerPlan, works: Sequence[PartWork]) -> list[Done]:
-        """Does the work of some parts, each by the next worker."""
         found = []
         for work in pickle.loads(pickle.dumps(works)):
             self._next = (self._next + 1) % len(self._workers)
@@ -210,16 +197,15 @@ class HereRunner:
         done: list[Done] = pickle.loads(pickle.dumps(found))
         return done
 
-    def close(self) -> None:
-        """Does nothing."""
+    def close(self) -> None: ...
 
 
 _Keeping = Next | Fold | Aggregate | Pattern | NearPattern
-"""The operators in which anything may wait."""
+"""Operators with state."""
 
 
 def split_state(kernel: Kernel, texts: Texts, parts: int) -> list[KernelState]:
-    """Returns the state of each of so many parts. All statements of the kernel can be parted, in one way."""
+    """Splits the state by parts. All statements of the kernel must be partitionable in one way."""
     state = kernel.state()
     tables = {name: [table] * parts for name, table in state.items()}
     for name, operator, key in _keeping(kernel):
@@ -230,7 +216,6 @@ def split_state(kernel: Kernel, texts: Texts, parts: int) -> list[KernelState]:
 
 
 def _keeping(kernel: Kernel) -> list[tuple[str, AlgebraOp, PartitionKey]]:
-    """Returns the m-ops in which anything may wait, by their names in a state: how, and the key of their input."""
     found: dict[str, tuple[str, AlgebraOp, PartitionKey]] = {}
     names = kernel.names()
     for bound in kernel.statements.bound_forms():
@@ -244,7 +229,6 @@ def _keeping(kernel: Kernel) -> list[tuple[str, AlgebraOp, PartitionKey]]:
 
 
 def _kept(operator: AlgebraOp, table: pa.Table, texts: Texts) -> tuple[Columns, Schema]:
-    """Returns what waits as events: the first ones of NEXT and FOLD, and the groups of AGGREGATE."""
     if isinstance(operator, Pattern | NearPattern):
         kinds = dict(next(iter(operator.streams.values())))
         schema = tuple((name, kinds[name]) for name in operator.keys)
@@ -265,28 +249,27 @@ def _kept(operator: AlgebraOp, table: pa.Table, texts: Texts) -> tuple[Columns, 
 
 
 MOST_REST = 20
-"""After so many intervals without an event for it, a part with anything that waits has work: to let go of what is too
-old."""
+"""Intervals without an event after which a part with state runs to drop what is too old."""
 
 _NONE = np.zeros(0, np.int64)
 
 
 @dataclass(slots=True)
 class _Group:
-    """Statements that read the same streams, parted by the same keys, and what waits for them in each part."""
+    """Statements with equal streams and keys, and their state by part."""
 
     keys: PartitionKeys
     statements: dict[int, NumberedStatement] = field(default_factory=dict)
     states: dict[int, KernelState] = field(default_factory=dict)
     waiting: dict[int, tuple[Ints, Ints]] = field(default_factory=dict)
     due: dict[int, int | None] = field(default_factory=dict)
-    """For each part a time: nothing becomes known before without another event."""
+    """By part, the time before which nothing becomes known without another event."""
     rested: dict[int, int] = field(default_factory=dict)
-    """How many intervals ago each part that something waits in had work."""
+    """By part with state, the number of intervals since it last ran."""
 
     def also(self, parts: Collection[int], until: int) -> list[int]:
-        """Ends an interval, in which some parts have events. Returns those that have work without: something may become
-        known there, or they have rested long enough."""
+        """Ends an interval with events in `parts`. Returns the other parts to run: due ones, and those idle for
+        MOST_REST intervals."""
         rested = {part: self.rested.get(part, 0) + 1 for part in self.states if part not in parts}
         found = [
             part
@@ -298,15 +281,12 @@ class _Group:
 
     @property
     def streams(self) -> frozenset[str]:
-        """The streams that it reads."""
         return frozenset(name for name, _, _ in self.keys.streams)
 
 
 class PartitionedKernel:
-    """Has the methods of `pattern_stage.kernel.Kernel`, and finds the same.
-
-    Between intervals, what waits in the parts is here, as tables that any process can take over.
-    """
+    """Implements `pattern_stage.kernel.Kernel` with the same results. Between intervals, it holds the state of all
+    parts as process-independent tables."""
 
     def __init__(
         self,
@@ -318,8 +298,8 @@ class PartitionedKernel:
         hashed: bool = True,
         limits: RowLimits = NO_LIMITS,
     ) -> None:
-        """`runner` does the work of parts. `rules` and `hashed` are those of `Kernel`. `limits` are for statements that
-        cannot be parted."""
+        """`runner` does the work of parts; `rules` and `hashed` are those of `Kernel`; `limits` are for statements that
+        are not partitionable."""
         self._texts, self._lineage, self._runner = texts, lineage, runner
         self._rules, self._hashed = tuple(rules), hashed
         self._others = Kernel(texts, lineage, rules=self._rules, hashed=hashed, limits=limits)
@@ -334,7 +314,6 @@ class PartitionedKernel:
     # ------------------------------------------------------------ statements
 
     def add(self, statement: int, stream: AnyStatement, since: int) -> None:
-        """Adds a statement. It sees what comes from the next interval on, and after `since`."""
         keys = self._keys_of(stream)
         if keys is None:
             self._others.add(statement, stream, since)
@@ -351,7 +330,6 @@ class PartitionedKernel:
         return self._keys[id(form)][1]
 
     def narrow(self, statement: int, since: int) -> None:
-        """Lets a statement see less: only events whose first part has a t1 after `since`."""
         name = self._group_of.get(statement)
         if name is None:
             self._others.narrow(statement, since)
@@ -361,7 +339,6 @@ class PartitionedKernel:
         self._told = None
 
     def remove(self, statements: Sequence[int]) -> None:
-        """Removes statements, and whatever waits for them alone."""
         others = []
         for statement in statements:
             name = self._group_of.pop(statement, None)
@@ -379,30 +356,24 @@ class PartitionedKernel:
 
     @property
     def exceeded(self) -> Mapping[int, Excess]:
-        """The statements that have exceeded a limit."""
         return self._others.exceeded
 
     def begin(self, until: int) -> None:
-        """Begins an interval, which ends before `until`."""
         self._until, self._fed, self._open = until, {}, set(self._groups)
         self._others.begin(until)
 
     def feed(self, events: Mapping[str, Columns]) -> list[Results]:
-        """Takes all events of some streams in this interval. Returns the results of all statements that no longer
-        depend on a stream that is lacking."""
         self._fed |= events
         ready = sorted(name for name in self._open if self._groups[name].streams <= self._fed.keys())
         return [*self._others.feed(events), *self._run(ready)]
 
     def end(self) -> list[Results]:
-        """Ends the interval: streams that are lacking had no events."""
         found = [*self._others.end(), *self._run(sorted(self._open))]
         self._fed = {}
         return found
 
     def _run(self, names: Sequence[str]) -> list[Results]:
-        """Runs groups. A part without events of a group has work there only if something becomes known, and from time
-        to time."""
+        """Runs groups. Without events, a part runs only when due or idle for long."""
         self._open.difference_update(names)
         work: dict[int, list[GroupWork]] = {}
         for name in names:
@@ -444,7 +415,6 @@ class PartitionedKernel:
         return self._told
 
     def _taken(self, all_done: Sequence[Done]) -> list[Results]:
-        """Takes what was done. Returns the results, those of one schema together."""
         found: dict[Schema, list[tuple[Columns, Ints, Ints]]] = {}
         for done in sorted(all_done, key=lambda one: one.part):
             for one in done.groups:
@@ -460,7 +430,6 @@ class PartitionedKernel:
     # ------------------------------------------------------------ upkeep
 
     def state(self) -> dict[str, pa.Table]:
-        """Returns what waits, as tables by name. Between intervals only."""
         state = self._others.state()
         for name, group in self._groups.items():
             for part, its in group.states.items():
@@ -468,12 +437,8 @@ class PartitionedKernel:
         return state
 
     def restore(self, state: Mapping[str, pa.Table]) -> None:
-        """Takes over what waited for statements that are here too, whatever their numbers, in this kernel or another,
-        with as many parts or others.
-
-        Raises:
-            ValueError: if another version has saved it.
-        """
+        """Restores state for statements that exist here, from this kind of kernel or another, with any number of parts.
+        Raises ValueError for another version."""
         self._others.restore(state)
         if not state:
             return
@@ -489,14 +454,12 @@ class PartitionedKernel:
                 group.waiting[part], group.due[part] = kernel.instances(), kernel.due()
 
     def parts(self) -> Iterable[Ints]:
-        """Returns the numbers of all events that something which waits was made of, for `Lineage.keep`."""
         yield from self._others.parts()
         for group in self._groups.values():
             for state in group.states.values():
                 yield from _parts_in(state)
 
     def instances(self) -> tuple[Ints, Ints]:
-        """Returns statements and how many instances wait for each; those for several count for each."""
         found = [self._others.instances()]
         found += [one for group in self._groups.values() for one in group.waiting.values()]
         statements, counts = (np.concatenate(column) for column in zip(*found, strict=True))
@@ -506,12 +469,10 @@ class PartitionedKernel:
         return numbers[there], sums[there]
 
     def due(self) -> int | None:
-        """Returns a time: nothing becomes known before without another event. None if nothing waits for time alone."""
         times = [self._others.due(), *(time for group in self._groups.values() for time in group.due.values())]
         return min((time for time in times if time is not None), default=None)
 
     def codes(self) -> Iterable[Ints]:
-        """Returns the codes of all texts in use here, for `Texts.keep`."""
         return self._others.codes()
 
 
@@ -527,7 +488,6 @@ def _parts_in(state: KernelState) -> Iterator[Ints]:
 
 
 def _together(schema: Schema, found: Sequence[tuple[Columns, Ints, Ints]]) -> Results:
-    """Returns results of several parts as those of one: a statement has all of its own in one place."""
     places = max(events.parts.shape[1] for events, _, _ in found)
     starts = np.cumsum([0, *(len(events) for events, _, _ in found)])
     events = joined([padded(events, places) for events, _, _ in found])
@@ -537,26 +497,23 @@ def _together(schema: Schema, found: Sequence[tuple[Columns, Ints, Ints]]) -> Re
 
 
 LEAST = 10_000
-"""Fewer events than this are worth no job: what a job takes alone, this process needs for so many."""
+"""Minimum number of events for a Spark job: its overhead is what this process needs for as many."""
 
 _WORKER = Worker()
-"""That of this process, if it is one of an executor."""
+"""The worker of an executor process."""
 
 
 class SparkRunner:
-    """Implements `pattern_stage.partition.kernel.Runner`: a task for each part. A task that is repeated elsewhere finds
-    the same, as all that it needs comes with it."""
+    """A `Runner` with a Spark task per part. Tasks are self-contained, so a repeated one has the same result."""
 
     def __init__(self, context: SparkContext, parts: int | None = None, *, least: int = LEAST) -> None:
-        """Without `parts`, there are as many as tasks run at the same time. Work of fewer than `least` events is done
-        here."""
+        """Without `parts`, as many as parallel tasks. Work of fewer than `least` events is done in this process."""
         self._context, self._least = context, least
         self.parts = parts or context.defaultParallelism
         self._here = Worker()
         self._told: tuple[str, Broadcast[WorkerPlan]] | None = None
 
     def run(self, told: WorkerPlan, works: Sequence[PartWork]) -> list[Done]:
-        """Does the work of some parts."""
         if sum(work.events for work in works) < self._least:
             return [self._here.work(told, work) for work in works]
         if self._told is None or self._told[0] != told.version:
@@ -567,7 +524,6 @@ class SparkRunner:
         return [pickle.loads(done) for done in tasks.collect()]
 
     def close(self) -> None:
-        """Has the executors forget the statements."""
         told, self._told = self._told, None
         if told is not None:
             with suppress(Py4JError, ConnectionError):  # if Spark has ended, they have forgotten them

@@ -1,10 +1,6 @@
-"""By which values events can be parted, so that no result has events of two parts.
-
-NEXT and FOLD with an equality of both sides part both by its values, and AGGREGATE by an attribute of BY. What an
-operator is parted by is asked of its inputs, from the last operator on, until it is asked of the streams.
-
-The numbers of sets of events that a part has found: theirs are changed for those that the driver gives.
-"""
+"""Finds partition keys: values by which events can be partitioned so that no result has events of two parts. NEXT and
+FOLD with an equality of both sides partition both by its values, AGGREGATE by an attribute of BY. Keys propagate from
+the last operator to the streams. Parts number new sets of events provisionally; the driver renumbers them."""
 
 from __future__ import annotations
 
@@ -42,15 +38,15 @@ from xscl.algebra.events import (
 )
 
 MOST_TRIES = 1_000
-"""So many ways to part a statement are tried."""
+"""Maximum number of candidate keys tried for a statement."""
 
 PartitionKey = Value | None
-"""A value of an event, as the left one. Without one, events may be parted in any way."""
+"""A value of an event, as the left one. None allows any partitioning."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionKeys:
-    """The keys of the nodes of a form, by their places, and of the streams that it reads, by name."""
+    """The keys of a form's nodes, by place, and of its streams, by name."""
 
     of: tuple[PartitionKey, ...]
     streams: tuple[tuple[str, Schema, PartitionKey], ...]
@@ -58,18 +54,13 @@ class PartitionKeys:
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """An equality of a value of the left input with one of the right input, both as of an event alone."""
-
     left: Value
     right: Value
 
 
 def find_partition_keys(form: StatementForm) -> PartitionKeys | None:
-    """Returns keys for a form; None if it cannot be parted.
-
-    Strings are compared as strings if all equalities are, else all values as numbers: then strings that are no numbers
-    are in one part.
-    """
+    """Returns keys for a form; None if it is not partitionable. Strings are compared as strings if all equalities are,
+    else all values as numbers: then all non-numeric strings are in one part."""
     kinds: tuple[Kind, Kind] = ("string", "number")
     for kind in kinds:
         found = _Search(form, kind).found()
@@ -99,7 +90,6 @@ class _Search:
         return key if value_kind(key) == self._kind else Function("number", (key,), "number")
 
     def _from(self, place: int, keys: list[PartitionKey]) -> list[PartitionKey] | None:
-        """Returns the keys of all nodes, of which those from a place on, down to the first, are still to be found."""
         if place < 0:
             return keys
         self._tries += 1
@@ -118,7 +108,6 @@ class _Search:
         return None
 
     def _ways(self, place: int, key: PartitionKey) -> Iterator[Sequence[PartitionKey]]:
-        """Yields keys of the inputs of a node with a key."""
         node = self._nodes[place]
         if node.definition is None:
             yield ()
@@ -179,7 +168,7 @@ class _Search:
             yield _Pair(_alone(left), _alone(right))
 
     def _equalities(self, condition: EventCondition) -> list[tuple[Value, Value]]:
-        """Returns the equalities of the left side with the right one that hold wherever a condition does."""
+        """Returns the equalities of the left side with the right one that a condition implies."""
         try:
             clauses = dnf_clauses(condition)
         except TooManyClauses:
@@ -207,7 +196,7 @@ def _parts(value: Value) -> set[str]:
 
 
 def _is_key(value: Value) -> bool:
-    """Whether a value is made of attributes alone: with constants there could be as many keys as statements."""
+    """Whether a value has attributes only: constants could give as many keys as statements."""
     return all(isinstance(leaf, Attribute) for leaf in leaves(value))
 
 
@@ -216,7 +205,6 @@ def _name(leaf: Value) -> str:
 
 
 def _alone(value: Value) -> Value:
-    """Returns a value of one side as of an event alone."""
     return rewritten(
         value, lambda leaf: Attribute("left", leaf.name, leaf.kind) if isinstance(leaf, Attribute) else leaf
     )
@@ -227,7 +215,7 @@ def _renamed(leaf: Value, of: Mapping[str, tuple[Part, str]]) -> Value:
 
 
 def _meant(key: Value, of: Mapping[str, tuple[Part, str]]) -> tuple[Part | None, Value]:
-    """Returns which input a key of results is of, None if it is of both, and the key there."""
+    """Returns the input of a key of results, None for both, and the key there."""
     sides = {of[_name(leaf)][0] for leaf in leaves(key)}
     return sides.pop() if len(sides) == 1 else None, rewritten(key, lambda leaf: _renamed(leaf, of))
 
@@ -236,7 +224,7 @@ def _meant(key: Value, of: Mapping[str, tuple[Part, str]]) -> tuple[Part | None,
 
 
 def assign_partitions(key: PartitionKey, events: Columns, schema: Schema, texts: Texts, parts: int) -> Ints:
-    """Returns the part of each event, of so many. It is the same in every process."""
+    """Returns the part of each event, the same in every process."""
     if key is None:
         return _spread(events.parts[:, 0], parts)
     every = np.arange(len(events))
@@ -254,33 +242,31 @@ def _spread(numbers: Ints, parts: int) -> Ints:
 
 
 FIRST = 1 << 61
-"""The first number of a set in a part: the driver gives none as great."""
+"""The first provisional number of a set; the driver's are less."""
 
 _NONE = np.zeros(0, np.int64)
 
 
 def new_sets(lineage: Lineage) -> pa.Table | None:
-    """Returns the sets of a part: `number`, and `refers`, their members. None if there are none."""
+    """Returns the sets of a part: `number` and `refers`, their members. None if there are none."""
     table = lineage.table()
     new = table.filter(pa.array(table["number"].to_numpy() >= FIRST))
     return new.select(["number", "refers"]).combine_chunks() if len(new) else None
 
 
 class Numbers:
-    """Numbers of events that others have given, and ours for them. Those that they do not give are left alone."""
+    """Maps foreign event numbers to ours; other numbers stay."""
 
     def __init__(self, theirs: Ints, ours: Ints) -> None:
         self._theirs, self._ours = theirs, ours
 
     def of(self, parts: Ints) -> Ints:
-        """Returns parts with our numbers."""
         if not len(self._theirs):
             return parts
         at = np.minimum(np.searchsorted(self._theirs, parts), len(self._theirs) - 1)
         return np.where(self._theirs[at] == parts, self._ours[at], parts)
 
     def in_state(self, state: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
-        """Returns a saved state with our numbers."""
         if not len(self._theirs):
             return dict(state)
         return {name: self._in_table(table) for name, table in state.items()}
@@ -294,7 +280,6 @@ class Numbers:
 
 
 def set_numbers(sets: pa.Table | None, lineage: Lineage) -> Numbers:
-    """Returns the driver's numbers for the sets of a part."""
     if sets is None:
         return Numbers(_NONE, _NONE)
     members, sizes = flatten_lists(sets, "refers")

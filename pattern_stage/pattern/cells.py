@@ -1,8 +1,5 @@
-"""Where runs wait: those of one key in one state that remember the same are a cell.
-
-The cells of a state by what their runs remember, and, where an edge asks a register to equal something of the event,
-by the value in it: so an event finds the runs that it may concern, without a look at the others.
-"""
+"""Cells: runs of one key in one state with equal registers, hashed by register where an edge has an equality. So an
+event finds the runs that it may concern without scanning the others."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from pattern_stage.pattern.masks import EVERY, EventTuple, Segment, Trail, Trail
 from pattern_stage.plan import NO_BOUND
 
 _TRIM = 32
-"""A list is looked through for what is too old when it has grown to twice its size, and to so many."""
+"""Lists are scanned for expired entries when they have doubled and reached this size."""
 
 
 class Cell:
@@ -26,16 +23,15 @@ class Cell:
         self.name, self.registers = name, registers
         self.entries: list[TrailEntry] = []
         self.kills: list[tuple[int, int, int]] = []
-        """Negated events that lie behind some entries: t1, t0, and for which rows."""
+        """Negated events behind some entries: t1, t0, and their rows."""
         self._trim = self._most_kills = _TRIM
 
     def before(self, t0: int) -> int:
-        """Returns how many entries end before a time."""
         return bisect_left(self.entries, (t0,))
 
     def killed(self, t0: int, stop: int) -> list[tuple[int, int]]:
-        """Returns from which place on entries, up to `stop`, may proceed to an event that begins at t0, and which rows
-        they lack: ranges begin at each place."""
+        """Returns places, up to `stop`, from which entries may proceed to an event beginning at t0, each with excluded
+        rows."""
         reaching = [(min(bisect_left(self.entries, (begin,)), stop), rows) for t1, begin, rows in self.kills if t1 < t0]
         places = sorted({0, *(place for place, _ in reaching if place < stop)})
         found = []
@@ -56,7 +52,7 @@ class Cell:
         self.kills.append((event[1], event[0], rows))
 
     def append(self, trail: Trail, rows: int, start: int, oldest: int) -> TrailEntry:
-        """Adds runs that end with a trail, later than all others, and begin between two times."""
+        """Appends runs that end with a trail, later than all others, and begin between two times."""
         last = self.entries[-1] if self.entries else None
         top, reach = (start, rows) if last is None else (max(start, last.top), rows | last.reach)
         entry = TrailEntry(trail.events[-1][1], trail, trail.last, rows, start, oldest, top, reach)
@@ -64,11 +60,11 @@ class Cell:
         return entry
 
     def crowded(self) -> bool:
-        """Whether it is time to look for entries that are too old."""
+        """Whether to look for expired entries."""
         return len(self.entries) >= self._trim
 
     def drop_before(self, low: int) -> list[TrailEntry]:
-        """Forgets entries that begin before a time. Trails still have the list as it was."""
+        """Drops and returns entries that begin before a time. Trails keep the old list."""
         gone = [one for one in self.entries if one.start < low]
         if gone:
             self._put([one for one in self.entries if one.start >= low])
@@ -76,7 +72,7 @@ class Cell:
         return gone
 
     def take(self, stop: int, rows: int) -> list[TrailEntry]:
-        """Takes rows out of the first entries; returns those that are left without."""
+        """Removes rows from the first entries; returns entries left without rows."""
         head = self.entries[:stop]
         kept = [one for one in head if one.rows & ~rows] if rows != EVERY else []
         if not kept:
@@ -87,7 +83,7 @@ class Cell:
         return gone
 
     def without(self, rows: int) -> list[TrailEntry]:
-        """Takes rows out of all entries; returns those that are left without."""
+        """Removes rows from all entries; returns entries left without rows."""
         gone = [one for one in self.entries if not one.rows & ~rows]
         # The list itself is changed, in place: trails have it, and the rows may be others soon.
         self.entries[:] = [one._replace(rows=one.rows & ~rows) for one in self.entries]
@@ -96,7 +92,7 @@ class Cell:
         return gone
 
     def only(self, places: set[int]) -> None:
-        """Forgets all entries but those at these places. Trails still have the list as it was."""
+        """Keeps only entries at these places. Trails keep the old list."""
         if len(places) < len(self.entries):
             self._put([one for at, one in enumerate(self.entries) if at in places])
 
@@ -110,8 +106,8 @@ class Cell:
             self.entries.append(one if is_same else one._replace(top=top, reach=reach))
 
     def segments(self, ranges: list[tuple[int, int]], stop: int, rows: int, *, shared: bool) -> list[Segment]:
-        """Returns the first entries as what leads to an event: those of `ranges`, each without the rows that it lacks.
-        `shared`: the entries stay, and the list only grows."""
+        """Returns the first entries as segments that lead to an event: `ranges`, each without its excluded rows.
+        `shared`: entries stay, and the list only grows."""
         found: list[Segment] = []
         for at, (begin, lacking) in enumerate(ranges):
             end = ranges[at + 1][0] if at + 1 < len(ranges) else stop
@@ -128,14 +124,14 @@ _Name = tuple[Any, ...]
 
 
 class RegisterTest(NamedTuple):
-    """What an edge asks: that a register has the value in a slot of the event."""
+    """An edge's equality of a register with a slot of the event."""
 
     register: int
     slot: int
 
 
 class CellTable(dict[_Name, Cell]):
-    """Cells by name. `registers` are those of which there is a hash."""
+    """Cells by name; `registers` are hashed."""
 
     __slots__ = ("_by",)
 
@@ -158,7 +154,7 @@ class CellTable(dict[_Name, Cell]):
                 del by[cell.registers[register]]
 
     def asked(self, edges: Sequence[RegisterTest | None], event: Sequence[Any]) -> Collection[Cell]:
-        """Returns the cells that have what one of some edges asks of an event; all, if one asks no equality."""
+        """Returns the cells that satisfy the equality of some edge; all, if an edge has none."""
         found: dict[_Name, Cell] = {}
         for number, equal in enumerate(edges):
             if equal is None:

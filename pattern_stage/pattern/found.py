@@ -1,21 +1,7 @@
-"""Complete matches as columns, and what is asked of them: conditions and values, of many at once.
-
-Bundles of matches as columns: each match is told apart from the others of its bundle, but its events are not listed
-unless somebody asks for them.
-
-Matches as they are found: many that end alike and begin at different events of one trail are one bundle.
-
-What a bundle has is told apart only when it is read: how many matches it has for which rows, when each begins, and
-which events it is of.
-
-The matches that become known in one epoch, counted by row, so that no row has more of them than its limit says.
-
-Negated events that can be told to kill a match only when it is complete, as they are compared with later events.
-
-Counts what sets of rows have, and finds the rows that have too much.
-
-The windows of the rows that share runs: a match is of a row only if its span is within the row's window.
-"""
+"""Complete matches in bundles: matches that end alike and begin at different events of one trail. A bundle is expanded
+to columns only to evaluate conditions and values, vectorised; its events are listed only on demand. The matches of an
+epoch are counted by row against its limit. Rows share runs, so a match belongs to a row only if its span is within the
+row's window. Negations that refer to later events are checked on complete matches."""
 
 from __future__ import annotations
 
@@ -72,15 +58,14 @@ from xscl.algebra.events import (
 )
 
 _AT_ONCE = 50_000
-"""About how many matches are read at a time."""
+"""Approximate number of matches expanded at a time."""
 
 _place, _t1 = attrgetter("place"), itemgetter(1)
 
 
 class Ending(NamedTuple):
-    """What matches have in common that end with an event: when they are known, between which times they begin, when
-    they end, and the values of the keys; the negated events that they have to be compared with, for each negation; and
-    how many letters they lack."""
+    """What matches that end with an event share: when they are known, the time range of their begins, their end, and
+    the key values; negated events to check, by negation; and the number of missing letters."""
 
     known: int
     low: int
@@ -99,11 +84,10 @@ class Later:
     def __init__(self, trail: Trail, place: int, behind: Later | None) -> None:
         self.trail, self.place, self.behind = trail, place, behind
         self.length: int = place + 1 - trail.forgotten + (behind.length if behind else 0)
-        """How many events there are."""
         self.bound: dict[int, list[Later]] | None = None
 
     def by_variable(self) -> dict[int, list[Later]]:
-        """Returns the pieces of each variable, in order of time."""
+        """Returns the pieces of each variable, in time order."""
         if self.bound is None:
             self.bound = {}
             piece: Later | None = self
@@ -114,8 +98,8 @@ class Later:
 
 
 class Bundle(NamedTuple):
-    """Matches that begin at some of the roots of a trail, go on to a place in it, and end alike. The roots are between
-    the places `first` and `stop` of their list; not all of these are begins of a match."""
+    """Matches that begin at roots of a trail, continue to a place in it, and end alike. Roots are between `first` and
+    `stop` of their list, but not all of these begin a match."""
 
     ending: Ending
     trail: Trail
@@ -126,7 +110,7 @@ class Bundle(NamedTuple):
     later: Later | None
 
     def roots(self) -> Iterator[Root]:
-        """Yields the roots that they begin at, each with the rows that have the match."""
+        """Yields the roots with the rows that have the match."""
         low, high, t1, rows = self.ending.low, self.ending.high, self.ending.t1, self.rows
         for root in self.trail.roots[self.first : self.stop]:
             if (held := rows & root.rows) and low <= root.start <= high and root.bound < t1:
@@ -143,7 +127,7 @@ class Bundle(NamedTuple):
 
 
 def bundles(ending: Ending, trail: Trail, place: int, rows: int, alive: Callable[[], int]) -> Iterator[Bundle]:
-    """Yields the matches that end at a place of a trail, with these rows as long as they are `alive`."""
+    """Yields the matches that end at a place of a trail, with these rows while they are `alive`."""
     low, high = ending.low, ending.high
     stack: list[tuple[Trail, int, int, Later | None]] = [(trail, place, rows, None)]
     while stack:
@@ -167,7 +151,6 @@ def bundles(ending: Ending, trail: Trail, place: int, rows: int, alive: Callable
 
 
 def _range(trail: Trail, place: int, low: int) -> tuple[int, int]:
-    """Returns between which places of their list the roots are that lead to a place, and begin at a time or later."""
     roots = trail.roots
     first, stop = 0, len(roots)
     if roots[-1].place > place:
@@ -180,7 +163,7 @@ def _range(trail: Trail, place: int, low: int) -> tuple[int, int]:
 
 
 def batch_bundles(bundles: Sequence[Bundle]) -> Iterator[Sequence[Bundle]]:
-    """Yields bundles, so many at a time that what is made of them takes little memory."""
+    """Yields bundles in batches that expand to little memory."""
     begin = matches = 0
     for end, one in enumerate(bundles, 1):
         matches += one.stop - one.first
@@ -192,14 +175,14 @@ def batch_bundles(bundles: Sequence[Bundle]) -> Iterator[Sequence[Bundle]]:
 
 
 _FEW = 16
-"""So few roots are read one by one."""
+"""Up to this number, roots are read one by one."""
 
 
 class BundleTable:
-    """The matches of bundles. Match i is of bundle `of[i]`; it begins at a place of its trail, at the time `t0[i]`."""
+    """Expanded bundles. Match i, of bundle `of[i]`, begins at a place of its trail at time `t0[i]`."""
 
     def __init__(self, bundles: Sequence[Bundle], of: Ints, places: Ints, t0: Ints, *, distinct: bool) -> None:
-        """`distinct`: equal sets of events of different bundles have to have equal numbers."""
+        """`distinct`: equal sets of events of different bundles get equal numbers."""
         self.bundles, self.of, self._places, self.t0, self._distinct = bundles, of, places, t0, distinct
         self.count = len(t0)
         endings = [bundle.ending for bundle in bundles]
@@ -216,24 +199,21 @@ class BundleTable:
     # ------------------------------------------------------------ reading
 
     def sizes(self, variable: int) -> Ints:
-        """See Table."""
         found = np.array([sum(map(_length, _pieces(one, variable))) for one in self.bundles], np.int64)[self.of]
         if variable:
             return found
         return found + np.array([bundle.place + 1 for bundle in self.bundles], np.int64)[self.of] - self._places
 
     def lengths(self) -> Ints:
-        """Returns how many events each match has."""
         behind = [bundle.place + 1 + (bundle.later.length if bundle.later else 0) for bundle in self.bundles]
         return np.array(behind, np.int64)[self.of] - self._places
 
     def ids(self, match: int) -> list[int]:
-        """Returns the numbers of the events of a match, one variable after the other."""
+        """Returns the numbers of a match's events, variable by variable."""
         bundle = self.bundles[int(self.of[match])]
         return [event[2] for event in bundle.events(int(self._places[match]))]
 
     def ends(self, variable: int, slot: int, kind: Kind, *, last: bool) -> Column:
-        """See Table."""
         if variable == 0 and not last:
             bundles = self.bundles
             events = [
@@ -253,11 +233,10 @@ class BundleTable:
         return column_of(values, are_texts=kind == "string")[self.of]
 
     def times(self, variable: int, *, last: bool) -> Ints:
-        """Returns the t1 of the last event of a variable of each match, or the t0 of its first one."""
+        """Returns by match the t1 of a variable's last event, or the t0 of its first."""
         return self.ends(variable, 1 if last else 0, "string", last=last).astype(np.int64)
 
     def events(self, variable: int) -> Items:
-        """See Table."""
         found = self._items.get(variable)
         if found is None:
             found = self._items[variable] = self._listed(variable)
@@ -278,7 +257,6 @@ class BundleTable:
         return Items(events, starts + self._places if variable == 0 else starts)
 
     def parts(self, variable: int, lineage: OriginLookup) -> Ints:
-        """See Table."""
         if self._distinct:
             return self._sets(variable, lineage)
         starts: list[int] = []
@@ -306,7 +284,6 @@ class BundleTable:
         return lineage.ranges(np.concatenate(members), begins, np.array(ends, np.int64)[self.of])
 
     def _least(self) -> Ints:
-        """Returns the least place of each bundle that a match begins at; of one without any, the last."""
         found = np.array([bundle.place for bundle in self.bundles], np.int64)
         np.minimum.at(found, self.of, self._places)
         return found
@@ -334,14 +311,14 @@ def _members(piece: Later) -> Ints:
 
 
 class BundleMatches(NamedTuple):
-    """Matches, and pairs: a match, and a row that has it, by match."""
+    """Matches, and pairs of match and row, sorted by match."""
 
     table: BundleTable
     at: Ints
     rows: Ints
 
     def only(self, kept: Mask) -> BundleMatches:
-        """Returns these pairs, and the matches that are left."""
+        """Returns these pairs, and the remaining matches."""
         at, rows = self.at[kept], self.rows[kept]
         left = distinct(at)
         if len(left) == self.table.count:
@@ -366,7 +343,7 @@ class BundleMatches(NamedTuple):
 
 
 def expand_bundles(bundles: Sequence[Bundle], *, distinct: bool) -> BundleMatches:
-    """Returns the matches of bundles. `distinct`: see BundleTable."""
+    """`distinct`: see BundleTable."""
     of: list[int] = []
     places: list[int] = []
     starts: list[int] = []
@@ -401,8 +378,6 @@ def expand_bundles(bundles: Sequence[Bundle], *, distinct: bool) -> BundleMatche
 
 
 class _Picked(NamedTuple):
-    """Where matches begin, and pairs of one of them and a row."""
-
     places: Ints
     starts: Ints
     at: Ints
@@ -426,14 +401,14 @@ def _picked(bundle: Bundle, roots: RootColumns) -> _Picked:
 
 
 _Rows = tuple[Ints, tuple[Column, ...]]
-"""For each pair its row, and the columns of parameters."""
+"""By pair its row, and the parameter columns."""
 
 _Computed = Callable[[MatchList, Ints, Mapping[int, Ints]], Column]
-"""A column for places of matches. Where a name means each event of a variable, these are given by their numbers."""
+"""A column for places of matches. A name for each event of a variable is resolved by the given event numbers."""
 
 
 class Conditions:
-    """Compiles what is over complete matches of a pattern."""
+    """Compiles conditions and values over complete matches of a pattern."""
 
     def __init__(self, pattern: Pattern, texts: Texts, slots: EventSlots) -> None:
         self._pattern, self._texts, self._slots = pattern, texts, slots
@@ -442,8 +417,7 @@ class Conditions:
     def condition(
         self, condition: EventCondition, names: Names, negated: int | None = None
     ) -> Callable[[MatchList, Ints, _Rows, Sequence[tuple[Any, ...]], Ints | None], Mask]:
-        """Returns a condition on matches at places, with rows. It may mention an event of a negated variable: then it
-        is on pairs of a match and such an event."""
+        """Compiles a condition on pairs of match and row; with `negated`, of match and an event of that variable."""
         positive: Names = tuple((name, of) for name, of in names if of.variable != negated)
         columns = self._columns(positive)
         right: Schema = ()
@@ -499,7 +473,7 @@ class Conditions:
         return found
 
     def _values(self, item: Returned) -> Callable[[MatchList], Column]:
-        """Returns an item that has a value for each event of a variable: of each match a JSON array."""
+        """Compiles an item with a value for each event of a variable: a JSON array per match."""
         assert item.each is not None
         columns, variable = self._columns(item.names), self._positive.index(item.each)
         computed = compile_value(item.value, self._schema(item.names), None, self._texts)
@@ -516,7 +490,6 @@ class Conditions:
         return found
 
     def events(self) -> Callable[[MatchList], Column]:
-        """Returns the attribute EVENTS."""
         variables = [self._pattern.variables[at].source for at in self._positive]
         slots = [slots_of(self._slots, int(one.stream), one.schema) for one in variables]
 
@@ -589,7 +562,7 @@ class Conditions:
 
 
 class ResultBuilder:
-    """What is made of the matches of a pattern that are told."""
+    """Builds result events from the reported matches of a pattern."""
 
     def __init__(self, pattern: Pattern, texts: Texts, slots: EventSlots, lineage: OriginLookup) -> None:
         self._lineage = lineage
@@ -605,11 +578,10 @@ class ResultBuilder:
 
     @property
     def has_having(self) -> bool:
-        """Whether there is HAVING."""
         return self._having is not None
 
     def having(self, table: MatchList, at: Ints, rows: Ints, parameters: tuple[Column, ...]) -> Mask:
-        """Returns which pairs of a match and a row HAVING holds for."""
+        """Returns the mask of pairs of match and row that satisfy HAVING."""
         if self._having is None:
             return np.ones(len(at), np.bool_)
         return self._having(table, at, (rows, parameters), (), None)
@@ -619,21 +591,19 @@ class ResultBuilder:
         return Columns(t0, t1, tuple([item(table) for item in self._items]), self._parts(table))
 
     def _parts(self, table: MatchList) -> Ints:
-        """Returns the parts of matches: a column for each variable, of a Kleene one the set of its events."""
         parts = [table.parts(variable, self._lineage) for variable in range(len(self._kleene))]
         return np.stack(parts, axis=1)
 
 
 def _in_turn(sizes: Sequence[Ints]) -> tuple[list[Ints], Ints]:
-    """Returns for each variable where the events of each match begin, if all stand in turn, match by match and variable
-    by variable, and where the matches end."""
+    """Returns by variable the offset of each match's events, match by match, and the ends of matches."""
     table = np.stack(sizes, axis=1)
     ends = np.cumsum(table.ravel()).reshape(table.shape)
     return list((ends - table).T), ends[:, -1]
 
 
 def _ranges(names: Names) -> dict[int, int]:
-    """Returns the variables of whose events a condition holds for all, each with the first of them."""
+    """Returns the variables over all of whose events a condition quantifies, each with the first of them."""
     found: dict[int, int] = {}
     for _, of in names:
         if (isinstance(of, OfItem) and of.place in ("each", "previous")) or (isinstance(of, OfItems) and of.earlier):
@@ -663,8 +633,7 @@ def _of_right(condition: EventCondition, own: Mapping[str, Referent]) -> EventCo
 
 
 class Tally:
-    """Counts what sets of rows have, and finds the rows that have more than `most`. It looks at single rows only when
-    one of them may have more."""
+    """Counts by sets of rows, and finds rows with more than `most`; inspects single rows only if one may have."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -672,17 +641,16 @@ class Tally:
         self._room = most
 
     def add(self, rows: int, amount: int = 1) -> None:
-        """Counts something that all of these rows have."""
+        """Counts `amount` for each of these rows."""
         self._counts[rows] = self._counts.get(rows, 0) + amount
         self._room -= amount
 
     def clear(self) -> None:
-        """Begins anew."""
         if self._counts:
             self._counts, self._room = {}, self._most
 
     def over(self) -> int:
-        """Returns the rows that have more than `most`, and forgets them."""
+        """Returns, and forgets, the rows with more than `most`."""
         if self._room >= 0:
             return 0
         counts = self._by_row()
@@ -697,7 +665,7 @@ class Tally:
 
     @property
     def room(self) -> int:
-        """How much more may be counted before a row may have too much; or less."""
+        """Lower bound of what may be counted before a row has too much; may be negative."""
         return self._room
 
     def _by_row(self) -> Ints:
@@ -709,22 +677,20 @@ class Tally:
 
 
 class RowWindows:
-    """The windows of some rows."""
-
     def __init__(self, rows: RowVectors) -> None:
         self._rows = rows
         self._windows: list[int] = []
         self._fitting: list[int] = []
-        """For each window, ascending, the rows with no smaller one."""
+        """By window, ascending, the rows with no smaller one."""
 
     def follow(self, numbers: Ints) -> None:
-        """Takes in which rows there are."""
+        """Updates to the current rows."""
         within = self._rows.within[numbers]
         self._windows = distinct(within).tolist()
         self._fitting = [rows_to_mask(numbers[within >= window]) for window in self._windows]
 
     def fitting(self, span: int) -> int:
-        """Returns the rows that may have a match of a span."""
+        """Returns the rows whose window fits a span."""
         place = bisect_left(self._windows, span)
         if place == 0:
             return EVERY
@@ -735,7 +701,7 @@ class RowWindows:
 
 
 class AtOnce:
-    """The matches of an epoch, as they are found."""
+    """Collects the matches of an epoch."""
 
     def __init__(self, most: int, windows: RowWindows) -> None:
         self._most = self._room = most
@@ -745,7 +711,7 @@ class AtOnce:
         self._tally = Tally(most)
 
     def add(self, bundle: Bundle) -> int:
-        """Takes the matches of a bundle. Returns the rows that now have too many."""
+        """Adds a bundle. Returns the rows that now have too many matches."""
         self._bundles.append(bundle)
         self._room -= bundle.stop - bundle.first
         if self._room >= 0:
@@ -760,7 +726,7 @@ class AtOnce:
         return over
 
     def end(self, rows: int) -> list[Bundle]:
-        """Ends the epoch. Returns the bundles that any of these rows has."""
+        """Ends the epoch. Returns the bundles of these rows."""
         found = self._bundles
         if not found:
             return []
@@ -770,11 +736,11 @@ class AtOnce:
 
 
 _BLOCK = 100_000
-"""About how many pairs of a match and a negated event are compared at a time."""
+"""Approximate number of pairs of match and negated event compared at a time."""
 
 
 class LateKills:
-    """The negations of a pattern that are not early."""
+    """The negations of a pattern that need the complete match."""
 
     def __init__(self, program: PatternProgram, conditions: Conditions) -> None:
         self._negations = []
@@ -788,7 +754,7 @@ class LateKills:
         return bool(self._negations)
 
     def left(self, window: int, found: BundleMatches, parameters: tuple[Column, ...]) -> BundleMatches:
-        """Returns matches with the rows for which nothing kills them."""
+        """Returns the pairs of match and row that no negated event kills."""
         for at, group, tests in self._negations:
             table = found.table
             killed = np.zeros(len(found.at), np.bool_)
@@ -806,8 +772,8 @@ class LateKills:
     def _blocks(
         self, found: BundleMatches, at: int, begin: Ints, end: Ints
     ) -> Iterator[tuple[Ints, Ints, Sequence[EventTuple]]]:
-        """Yields pairs of a match and a row, by their places, and the places of negated events that lie between the
-        begin and the end of the match's gap and that the row has; and these events."""
+        """Yields pairs of match and row, by place; the places of negated events within the match's gap that the row
+        has; and these events."""
         absent: dict[int, _Absent] = {}
         for number, ending in enumerate(bundle.ending for bundle in found.table.bundles):
             one = absent.setdefault(id(ending.absent), _Absent([], []))
@@ -832,14 +798,11 @@ class LateKills:
 
 
 class _Absent(NamedTuple):
-    """Negated events with their rows, and the bundles whose matches they may kill."""
-
     events: list[tuple[EventTuple, int]]
     of: list[int]
 
 
 def _gaps(table: BundleTable, window: int, group: int) -> tuple[Ints, Ints]:
-    """Returns for each match between which times, both excluded, a negated event before a group lies."""
     end = table.times(group, last=False)
     if group == 0:
         return table.t1 - window - 1, end

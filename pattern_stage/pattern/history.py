@@ -1,20 +1,9 @@
-"""What is learnt of the past for BUDGET: which partial matches have led to which bundles of matches.
-
-A *bundle* is matches of one key, each within the window of the one before. The latest bundles have numbers. A partial
-match, a *node*, is told by a *vector*, of which it is known how often a node with it leads to a new bundle (its value,
-learnt by TD(0)), and the bundles that nodes with it have led to (its map): see `pattern_stage.matching.vectors`.
-
-All is a function of events in the order of time: the updates of one time go by the texts of keys, then by vectors.
-
-Which of too many partial matches are kept for BUDGET: greedily, those that lead to most bundles that the ones chosen
-before do not lead to.
-
-What is known of vectors for BUDGET: how often a partial match with one leads to a new bundle, and to which it did.
-
-A vector is where a partial match is in the expression and what it lacks, how much of the window is left, and how long
-ago its last event was, both in eighths of the window. What was never seen is told by where it is and what it lacks, or
-by where it is: these are the levels that are known of it.
-"""
+"""Learning for BUDGET: which partial matches lead to new bundles of matches, and the choice of those to keep. A
+*bundle* is matches of one key, each within the window of the one before. A partial match, a *node*, is described by a
+*vector*: its place in the expression, what it lacks, and, in eighths of the window, what is left and the time since its
+last event. Per vector, TD(0) learns its value, how often its nodes lead to a new bundle, and its map has those bundles
+(`pattern_stage.matching.vectors`); unseen vectors fall back to coarser levels. The choice is greedy maximum coverage.
+Updates of one time are ordered by the texts of keys, then by vector, so results are deterministic."""
 
 from __future__ import annotations
 
@@ -29,15 +18,14 @@ from pattern_stage.pattern.program import Vector
 BUNDLES, EIGHTHS, RATE, MOST_SEEN = 1_024, 8, 0.1, 4_096
 
 SeenName = tuple[Vector, int, int]
-"""Positions with what is left out, eighths of the window that are left, eighths since the last event."""
+"""Positions with letters left out, eighths of the window left, eighths since the last event."""
 
 Level = tuple[Any, ...]
-"""What a value and a map are kept of: a vector, or a part of it."""
+"""A vector, or a part of it, with a value and a map."""
 
 
 class LevelOutcomes:
-    """What is known of a level: its value, and the bundles that it has led to. `used` says when something was learnt of
-    it last; None if never, or if that is forgotten."""
+    """The value and bundles of a level. `used` is when it last learnt; None if never, or forgotten."""
 
     __slots__ = ("_begun", "_map", "level", "used", "value")
 
@@ -51,7 +39,7 @@ class LevelOutcomes:
         self.used = None
 
     def map(self, begun: int) -> int:
-        """Returns the bundles that it has led to, of the latest ones, when so many have begun."""
+        """Returns the latest bundles that it led to, given the number of bundles begun."""
         if self._begun < begun:
             new = begun - self._begun
             if new >= BUNDLES:
@@ -63,16 +51,15 @@ class LevelOutcomes:
         return self._map
 
     def lead(self, bundle: int, begun: int) -> None:
-        """Keeps that it has led to a bundle."""
+        """Records that it led to a bundle."""
         self._map = self.map(begun) | 1 << bundle % BUNDLES
 
     def take_over(self, value: float, map: int, begun: int, used: int) -> None:
-        """Takes over what was saved."""
         self.value, self._map, self._begun, self.used = value, map, begun, used
 
 
 class InternedVector:
-    """A vector. There is one object for each, so that it is found without a look at what it is made of."""
+    """An interned vector, compared by identity."""
 
     __slots__ = ("levels", "name")
 
@@ -80,7 +67,7 @@ class InternedVector:
         self.name, self.levels = name, levels
 
     def known(self) -> LevelOutcomes:
-        """Returns what is known of it, or else of a part of it."""
+        """Returns its outcomes, or those of its most specific known part."""
         whole, lacking, place = self.levels
         if whole.used is not None:
             return whole
@@ -88,22 +75,22 @@ class InternedVector:
 
 
 class Vectors:
-    """All vectors that were seen, and what is known of them."""
+    """All seen vectors, and their outcomes."""
 
     def __init__(self) -> None:
         self.bundles = 0
-        """How many have begun."""
+        """Number of bundles begun."""
         self._levels: dict[Level, LevelOutcomes] = {}
         self._seen: dict[Vector, list[InternedVector | None]] = {}
         self._count = 0
         self._sweep_at = 4 * MOST_SEEN
 
     def __len__(self) -> int:
-        """How many levels something is known of."""
+        """Number of levels with outcomes."""
         return self._count
 
     def known(self) -> list[LevelOutcomes]:
-        """Returns what something is known of, what was learnt last at the end."""
+        """Returns the known outcomes, least recently updated first."""
         known = [one for one in self._levels.values() if one.used is not None]
         # What was learnt at one time is in an order that is the same in every process.
         return sorted(known, key=lambda one: (one.used, repr(one.level)))
@@ -128,7 +115,7 @@ class Vectors:
     # ------------------------------------------------------------ learning
 
     def learn(self, seen: InternedVector, target: float, time: int) -> None:
-        """Brings the value of a vector nearer to a target."""
+        """Moves the value of a vector towards a target."""
         for one in seen.levels:
             one.value += RATE * (target - one.value)
             if one.used is None:
@@ -136,7 +123,7 @@ class Vectors:
             one.used = time
 
     def lead(self, trace: Iterable[InternedVector], bundle: int, time: int) -> None:
-        """Keeps that partial matches with these vectors have led to a bundle."""
+        """Records that partial matches with these vectors led to a bundle."""
         for seen in trace:
             for one in seen.levels:
                 one.lead(bundle, self.bundles)
@@ -145,7 +132,7 @@ class Vectors:
                 one.used = time
 
     def tidy(self, living: Iterable[InternedVector]) -> None:
-        """Forgets what nothing was learnt of for longest, if too much is known. `living` has the vectors in use."""
+        """Evicts the least recently updated outcomes, if there are too many. `living` are the vectors in use."""
         if self._count > MOST_SEEN:
             known = self.known()
             for one in known[: self._count - MOST_SEEN + MOST_SEEN // EIGHTHS]:
@@ -155,7 +142,6 @@ class Vectors:
             self._sweep(list(living))
 
     def _sweep(self, living: Sequence[InternedVector]) -> None:
-        """Lets go of vectors that nothing is known of, and that are not in use."""
         levels = {id(one) for seen in living for one in seen.levels}
         self._levels = {level: one for level, one in self._levels.items() if one.used is not None or id(one) in levels}
         self._seen = {seen.name[0]: [None] * (EIGHTHS * EIGHTHS) for seen in living}
@@ -167,11 +153,9 @@ class Vectors:
     # ------------------------------------------------------------ state
 
     def remembered(self) -> list[list[Any]]:
-        """Returns what is saved of it."""
         return [[one.level, one.value, f"{one.map(self.bundles):x}"] for one in self.known()]
 
     def remember(self, bundles: int, saved: Sequence[Sequence[Any]]) -> None:
-        """Takes over what was saved when so many bundles had begun."""
         self.bundles = bundles
         for place, (level, value, bits) in enumerate(saved):
             one = self._level(lists_to_tuples(level))
@@ -180,7 +164,7 @@ class Vectors:
 
 
 _BEFORE = 1 << 62
-"""Less than any time, as a negative number."""
+"""Negated, less than any time."""
 
 
 def lists_to_tuples(value: Any) -> Any:
@@ -188,11 +172,11 @@ def lists_to_tuples(value: Any) -> Any:
 
 
 PartialName = tuple[Vector, int]
-"""Tells a partial match among those of a key: its place in the expression, and the number of its last event."""
+"""Identifies a partial match of a key: place in the expression, and number of the last event."""
 
 
 class PartialCandidate(NamedTuple):
-    """A partial match that may be kept: when it begins at most and ends, and its rank where nothing is known."""
+    """A candidate: its latest begin, its end, and its rank where nothing is known."""
 
     name: PartialName
     start: int
@@ -201,7 +185,7 @@ class PartialCandidate(NamedTuple):
 
 
 class Cover:
-    """A choice among candidates, which are given by rank, each with its vector."""
+    """A greedy choice among ranked candidates with vectors."""
 
     def __init__(
         self,
@@ -210,13 +194,13 @@ class Cover:
         bundles: int,
         hash_of: Callable[[PartialCandidate], int],
     ) -> None:
-        """`bundles` says how many have begun."""
+        """`bundles` is the number begun."""
         self._ranked, self._hash_of = ranked, hash_of
         self._taken = [False] * len(ranked)
         self._next = 0
         self._hashed: list[int] | None = None
         self._alike: dict[InternedVector, list[int]] = {}
-        """The candidates of each vector, the first one at the end."""
+        """Candidates by vector, the first one last."""
         for at in range(len(ranked) - 1, -1, -1):
             self._alike.setdefault(seen[at], []).append(at)
         known = {one: one.known() for one in self._alike}
@@ -226,11 +210,11 @@ class Cover:
         for _, leads in self._promises.values():
             self._every |= leads
         self._waiting: list[tuple[float, int, InternedVector]] = []
-        """Vectors, what they promise at most, and their first candidate: a heap."""
+        """Heap of vectors: upper bound of gain, and first candidate."""
         self._covered = 0
 
     def by_hash(self) -> int:
-        """Returns one that has nothing to do with what is known."""
+        """Returns a candidate independent of what was learnt."""
         if self._hashed is None:
             hashes = list(map(self._hash_of, self._ranked))
             self._hashed = sorted(range(len(hashes)), key=lambda at: (hashes[at], at), reverse=True)
@@ -239,7 +223,7 @@ class Cover:
         return self._take(self._hashed.pop())
 
     def best(self) -> int:
-        """Returns the one that promises most. When all bundles are covered, it begins anew."""
+        """Returns the candidate with the greatest gain. Once all bundles are covered, coverage restarts."""
         if self._covered == self._every or not self._has_more():
             self._covered, self._waiting = 0, self._round()
         if not self._waiting:
@@ -255,7 +239,6 @@ class Cover:
         return at
 
     def _has_more(self) -> bool:
-        """Brings the vector that promises most to the front; returns whether it promises anything more."""
         while self._waiting:
             promised, first, seen = self._waiting[0]
             value, leads = self._promises[seen]
@@ -278,7 +261,6 @@ class Cover:
         return found
 
     def _first(self, seen: InternedVector) -> int | None:
-        """Returns the first candidate of a vector that was not taken."""
         some = self._alike[seen]
         while some and self._taken[some[-1]]:
             some.pop()
@@ -286,26 +268,26 @@ class Cover:
 
 
 def hashed(one: PartialCandidate) -> int:
-    """Returns a number that has nothing to do with what a candidate is."""
+    """Returns a deterministic hash of a candidate."""
     return crc32(repr((one.name[0], one.start, one.t1)).encode())
 
 
 KeyTuple = tuple[Any, ...]
 
 EXPLORING = 16
-"""Each so many-th place is given by hash."""
+"""Every EXPLORING-th place is given by hash."""
 
 Nodes = dict[Vector, dict[int, "PartialNode"]]
-"""The nodes of a key, by their places in the expression, and the numbers of their last events."""
+"""The nodes of a key, by place in the expression and number of the last event."""
 
 Predecessors = Sequence[tuple[Vector, Sequence[int]]]
-"""Nodes of a key: at each of some places those with these last events."""
+"""Nodes of a key: places with the last events there."""
 
 
 @dataclass(slots=True, eq=False)
 class PartialNode:
-    """A partial match that is kept: when it begins at most and ends, its vector, those that it and the ones before it
-    ever had, and whether it has gone on, or is a match."""
+    """A kept partial match: latest begin, end, vector, all vectors that it and its predecessors had, and whether it was
+    extended or is a match."""
 
     start: int
     t1: int
@@ -313,12 +295,12 @@ class PartialNode:
     trace: frozenset[InternedVector]
     went_on: bool = False
     same_until: int = 0
-    """Its vector does not change before."""
+    """Its vector is constant until then."""
     hashed: int = -1
 
 
 class Extension(NamedTuple):
-    """A partial match that an event makes of those before it. If it is a match, `is_match`."""
+    """A partial match that an event builds from previous ones."""
 
     name: PartialName
     start: int
@@ -328,24 +310,24 @@ class Extension(NamedTuple):
 
 @dataclass
 class NearHistory:
-    """What is learnt of one statement. `window` is the greatest span of a match; `text` orders keys."""
+    """What was learnt for a statement. `window` is the maximum span of a match; `text` orders keys."""
 
     window: int
     text: Callable[[KeyTuple], Any]
     places: int = 0
-    """How many nodes were chosen among more."""
+    """Number of nodes chosen among more."""
     told: dict[KeyTuple, tuple[int, int]] = field(default_factory=dict)
-    """Of each key when its last match was, and the number of its bundle."""
+    """By key, the time of the last match and the number of its bundle."""
     nodes: dict[KeyTuple, Nodes] = field(default_factory=dict)
     vectors: Vectors = field(default_factory=Vectors)
     _queue: list[tuple[int, Any, Vector, int, KeyTuple, int]] = field(default_factory=list)
-    """When nodes begin at most, and which ones."""
+    """Heap of nodes by latest begin."""
     _most_queued: int = 64
 
     # ------------------------------------------------------------ time
 
     def pass_until(self, time: int) -> None:
-        """Learns of nodes that can go on no more, and never have."""
+        """Learns from nodes that have expired without being extended."""
         while self._queue and self._queue[0][0] + self.window < time:
             _, _, vector, _, key, number = heappop(self._queue)
             nodes = self.nodes.get(key, {})
@@ -361,8 +343,7 @@ class NearHistory:
                 del self.nodes[key]
 
     def tidy(self, time: int) -> None:
-        """Forgets what matters no more: when keys had matches, when nodes would have ended that are gone, and what is
-        known of vectors that were not seen for long."""
+        """Drops outdated matches of keys, ends of removed nodes, and vectors not seen for long."""
         if len(self._queue) > self._most_queued:
             self._queue = [one for one in self._queue if one[5] in self.nodes.get(one[4], {}).get(one[2], {})]
             heapify(self._queue)
@@ -381,7 +362,7 @@ class NearHistory:
     # ------------------------------------------------------------ learning
 
     def learn(self, time: int, made: Iterable[tuple[KeyTuple, Extension]]) -> None:
-        """Learns what the events of a time made of the nodes before."""
+        """Learns from the extensions that the events of a time made."""
         of_keys: dict[KeyTuple, list[Extension]] = {}
         for key, one in made:
             of_keys.setdefault(key, []).append(one)
@@ -434,7 +415,7 @@ class NearHistory:
     # ------------------------------------------------------------ which are kept
 
     def chosen(self, time: int, key: KeyTuple, candidates: Sequence[PartialCandidate], most: int) -> set[PartialName]:
-        """Returns so many of the nodes of a key, of which there are more: those that promise most, and some by hash."""
+        """Returns `most` nodes of a key: those with the greatest gain, and some by hash."""
         ranked = sorted(candidates, key=_rank)
         nodes = self.nodes.get(key, {})
 
@@ -463,7 +444,7 @@ class NearHistory:
         return taken
 
     def keep(self, key: KeyTuple, kept: Mapping[Vector, set[int]]) -> None:
-        """Forgets the nodes of a key that were not chosen."""
+        """Drops the nodes of a key that were not chosen."""
         nodes = self.nodes.get(key, {})
         for vector, some in list(nodes.items()):
             numbers = kept.get(vector, ())
@@ -474,7 +455,7 @@ class NearHistory:
                 del nodes[vector]
 
     def age(self, time: int, key: KeyTuple) -> None:
-        """Learns how the nodes of a key grow older."""
+        """Learns how the nodes of a key age."""
         window, older = max(self.window, 1), []
         for vector, some in self.nodes.get(key, {}).items():
             for node in some.values():
@@ -495,16 +476,14 @@ class NearHistory:
     # ------------------------------------------------------------ state
 
     def remembered(self) -> dict[str, Any]:
-        """Returns what is saved of it beside nodes and keys."""
+        """Returns the saved state, except nodes and keys."""
         return {"bundles": self.vectors.bundles, "places": self.places, "known": self.vectors.remembered()}
 
     def remember(self, saved: dict[str, Any]) -> None:
-        """Takes over what was saved."""
         self.places = saved["places"]
         self.vectors.remember(saved["bundles"], saved["known"])
 
     def adopt(self, key: KeyTuple, name: PartialName, start: int, t1: int, saved: Sequence[Any]) -> None:
-        """Takes over a node that was saved."""
         vector, number = name
         own, *trace = [self.vectors.seen(*lists_to_tuples(one)) for one in (saved[0], *saved[1])]
         self.nodes.setdefault(key, {}).setdefault(vector, {})[number] = PartialNode(

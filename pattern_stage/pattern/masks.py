@@ -1,12 +1,7 @@
-"""Sets of rows as the bits of a whole number: bit `r` is row `r`.
-
-The events that runs are made of, and how runs share them.
-
-A trail is events of one variable, each of them the only way on from the one before. Runs begin at some of its events,
-or have come to its first one from other trails. So all runs that end with an event and remember the same are one entry,
-with a place in a trail; and what they were is kept as segments of lists of entries, which costs no more than the lists
-that they were made of, whatever the number of runs.
-"""
+"""Bit sets of rows (bit `r` is row `r`), and trails: the shared events of runs. A trail is events of one variable, each
+the only continuation of the one before; runs begin at some of them, or came to the first from other trails. All runs
+that end with an event and remember the same are one entry, with a place in a trail; their past is stored as segments of
+lists of entries, whose size is that of the lists, whatever the number of runs."""
 
 from __future__ import annotations
 
@@ -21,11 +16,11 @@ from pattern_stage.fan_out import grow_array
 from pattern_stage.plan import NO_BOUND
 
 _FEW = 8
-"""So few bits are set one by one."""
+"""Up to this number, bits are set one by one."""
 
 
 def rows_to_mask(rows: Ints) -> int:
-    """Returns the set of rows.
+    """Returns the bit set of rows.
 
     >>> rows_to_mask(np.array([0, 2]))
     5
@@ -41,12 +36,11 @@ def rows_to_mask(rows: Ints) -> int:
 
 
 def mask_of_flags(flags: Mask) -> int:
-    """Returns the set of the rows whose flags are set."""
     return int.from_bytes(np.packbits(flags, bitorder="little").tobytes(), "little")
 
 
 def mask_to_rows(mask: int) -> Ints:
-    """Returns the rows of a set, ascending.
+    """Returns the rows of a bit set, ascending.
 
     >>> mask_to_rows(5).tolist()
     [0, 2]
@@ -58,7 +52,7 @@ def mask_to_rows(mask: int) -> Ints:
 
 
 def flags_of(mask: int, size: int) -> Mask:
-    """Returns a flag for each row up to `size`: whether the set has it. The set EVERY has all.
+    """Returns by row up to `size` whether it is in the set; EVERY has all.
 
     >>> flags_of(5, 4).tolist()
     [True, False, True, False]
@@ -70,7 +64,7 @@ def flags_of(mask: int, size: int) -> Mask:
 
 
 def masks_by_place(places: Ints, rows: Ints, count: int) -> list[int]:
-    """Returns of each of so many places the set of its rows, given as pairs sorted by place."""
+    """Returns the set of rows of each place, given pairs sorted by place."""
     found = [0] * count
     if not len(places):
         return found
@@ -83,7 +77,7 @@ def masks_by_place(places: Ints, rows: Ints, count: int) -> list[int]:
 
 
 def expanded(masks: Sequence[int]) -> tuple[Ints, Ints]:
-    """Returns pairs of the place of a set among these and a row of it, sorted."""
+    """Returns pairs of a set's place and a row of it, sorted."""
     if all(mask == 1 for mask in masks):
         return np.arange(len(masks)), np.zeros(len(masks), np.int64)
     known: dict[int, Ints] = {}
@@ -98,7 +92,6 @@ def expanded(masks: Sequence[int]) -> tuple[Ints, Ints]:
 
 
 EVERY = -1
-"""The set of all rows."""
 
 ALWAYS = -NO_BOUND
 """A time before all others."""
@@ -107,7 +100,7 @@ EventTuple = tuple[Any, ...]
 """An event: t0, t1, the number of its part, and values."""
 
 _LONG = 64
-"""So many events make a trail long."""
+"""Number of events from which a trail is long."""
 
 
 class Root(NamedTuple):
@@ -115,15 +108,13 @@ class Root(NamedTuple):
 
     place: int
     start: int
-    """The event's t0."""
     bound: int
-    """A time that matches have to end after."""
+    """Matches end after this time."""
     rows: int
 
 
 class TrailEntry(NamedTuple):
-    """Runs that remember the same and end with one event of a trail: those that begin between `oldest` and `start`, or
-    a little more."""
+    """Runs with equal memory that end with one event of a trail and begin between `oldest` and `start`, or nearly."""
 
     t1: int
     trail: Trail
@@ -132,50 +123,47 @@ class TrailEntry(NamedTuple):
     start: int
     oldest: int
     top: int
-    """The greatest start of this entry and of those before it in its list; or more."""
+    """Upper bound of the starts up to this entry in its list."""
     reach: int
-    """The rows of all of these; or more."""
+    """Superset of the rows up to this entry in its list."""
 
 
 Segment = tuple[list[TrailEntry], int, int, int]
-"""A list of entries, from where to where, and the rows that went on from there."""
+"""A list of entries, a range of it, and the rows that continued from there."""
 
 
 def top_of(segment: Segment) -> int:
-    """Returns when the runs of a segment begin at most."""
+    """Returns an upper bound of when the runs of a segment begin."""
     entries, begin, stop, _ = segment
     return entries[stop - 1].top if begin == 0 else max(entries[at].start for at in range(begin, stop))
 
 
 class Trail:
-    """Events of a variable. Places are counted from where the trail began, also when the first events are forgotten."""
+    """Events of a variable. Places count from the trail's begin, even after its first events are dropped."""
 
     __slots__ = ("_known", "_numbers", "component", "events", "forgotten", "roots", "rows", "segments")
 
     def __init__(self, component: int, events: list[EventTuple], rows: int, forgotten: int = 0) -> None:
         self.component, self.events, self.rows, self.forgotten = component, events, rows, forgotten
         self.roots: list[Root] = []
-        """By place."""
         self.segments: list[Segment] = []
-        """The runs before the first event."""
         self._numbers: Ints | None = None
         self._known = 0
 
     @property
     def last(self) -> int:
-        """The last place."""
         return self.forgotten + len(self.events) - 1
 
     def event(self, place: int) -> EventTuple:
         return self.events[place - self.forgotten]
 
     def until(self, place: int, begin: int | None = None) -> list[EventTuple]:
-        """Returns the events up to a place: all that are there, or those from another place on."""
+        """Returns the events up to a place: all remaining ones, or from `begin` on."""
         first = 0 if begin is None else begin - self.forgotten
         return self.events[first : place + 1 - self.forgotten]
 
     def numbers(self, begin: int, place: int) -> Ints:
-        """Returns the numbers of the events from one place to another, which never change."""
+        """Returns the immutable numbers of the events from `begin` to `place`."""
         first, end = begin - self.forgotten, place + 1 - self.forgotten
         if self._known < end:
             known = np.zeros(0, np.int64) if self._numbers is None else self._numbers
@@ -187,12 +175,11 @@ class Trail:
 
     @property
     def is_long(self) -> bool:
-        """Whether it is to be trimmed from time to time."""
+        """Whether to trim it from time to time."""
         return len(self.events) >= _LONG
 
     def trim(self, low: int) -> None:
-        """Forgets the first events, if many of them are of runs alone that began before a time. Bundles of matches lose
-        what they refer to."""
+        """Drops the first events if many belong only to runs begun before `low`. Invalidates bundles that use them."""
         if self.segments:
             return
         gone = 0
@@ -206,7 +193,7 @@ class Trail:
 
 
 class Draft:
-    """Runs that end with an event as a variable and remember the same, as they are put together."""
+    """Runs under construction that end with an event as a variable and have equal memory."""
 
     __slots__ = ("before", "component", "event", "oldest", "roots", "segments")
 
@@ -214,18 +201,18 @@ class Draft:
         self.event, self.component = event, component
         self.segments: list[Segment] = []
         self.roots: list[tuple[int, int]] = []
-        """If runs begin with this event: their rows, each with a time that matches have to end after."""
+        """Runs that begin with this event: their rows, each with a time that matches end after."""
         self.before, self.oldest = ALWAYS, NO_BOUND
-        """When the runs before the event begin at most, and all runs at least; or a little more."""
+        """Latest begin of the runs before the event, and earliest of all runs, or bounds of them."""
 
     @property
     def start(self) -> int:
-        """When the runs begin at most."""
+        """Latest begin of the runs."""
         return self.event[0] if self.roots else self.before
 
     @property
     def rows(self) -> int:
-        """The rows of all of these runs; or more."""
+        """Superset of the rows of these runs."""
         rows = 0
         for _, of in self.roots:
             rows |= of
@@ -234,7 +221,7 @@ class Draft:
         return rows
 
     def trail(self, rows: int) -> Trail:
-        """Returns the trail that now ends with the event."""
+        """Returns the trail extended by the event."""
         trail = self._before()
         if trail is None:
             trail = Trail(self.component, [self.event], rows)
@@ -247,7 +234,6 @@ class Draft:
         return trail
 
     def _before(self) -> Trail | None:
-        """Returns the trail that goes on here with all of its rows."""
         if len(self.segments) != 1:
             return None
         entries, begin, stop, of = self.segments[0]

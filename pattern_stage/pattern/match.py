@@ -1,13 +1,6 @@
-"""A match of a pattern, and what waits for events of one key.
-
-NON OVERLAPPING: of the matches of a key, in the order of being known, those that begin after the one told before.
-
-The order of events of which none is first by time.
-
-The roots of a trail as columns: so many are read at once.
-
-Matches as columns: of each variable how many events it has, values of its first and last one, and all of them.
-"""
+"""Matches of a pattern, as objects and columns, and the state of a key. Also NON OVERLAPPING, which reports the matches
+of a key, in the order of becoming known, that begin after the last reported one; and a total order of events beyond
+time."""
 
 from __future__ import annotations
 
@@ -31,8 +24,8 @@ from xscl.algebra.events import Kind
 
 
 class MatchCandidate(NamedTuple):
-    """A match that may be told: when it is known, from when to when it is, its rows, how many letters it lacks, how
-    many events it has, the values of the keys, and what returns the numbers of its events, variable by variable."""
+    """A candidate to report: when it is known, its begin and end, rows, missing letters, number of events, key values,
+    and a function for the numbers of its events, variable by variable."""
 
     known: int
     t0: int
@@ -45,17 +38,17 @@ class MatchCandidate(NamedTuple):
 
 
 class Apart:
-    """When the last match of each key ended that was told, by rows."""
+    """NON OVERLAPPING: the end of the last reported match of each key, by rows."""
 
     def __init__(self, order: Callable[[Iterable[int]], dict[int, Any]], *, whole: bool) -> None:
-        """`order` says of events by their numbers which come first. `whole`: all keys are one."""
+        """`order` gives sort keys of event numbers. `whole`: all keys count as one."""
         self._order, self._whole = order, whole
         self.ends: dict[Any, list[tuple[int, int]]] = {}
-        """For each key ends of matches, each with its rows."""
+        """Ends of matches, each with its rows, by key."""
         self._swept = 0
 
     def chosen(self, matches: Sequence[MatchCandidate]) -> list[int]:
-        """Returns for each of some matches, all that become known at some times, the rows that it is told for."""
+        """Returns for each match, given all that become known at some times, the rows to report it for."""
         found = [0] * len(matches)
 
         def rank(place: int) -> tuple[int, int, int, int]:
@@ -76,7 +69,6 @@ class Apart:
         return lambda place: [order[number] for number in matches[place].ids()]
 
     def _left(self, one: MatchCandidate) -> int:
-        """Returns the rows of a match that it may be told for."""
         rows = one.rows
         for end, of in self.ends.get(() if self._whole else one.key, ()):
             if one.t0 <= end:
@@ -90,32 +82,28 @@ class Apart:
         return rows
 
     def forget_before(self, time: int) -> None:
-        """Forgets ends before a time, from time to time: all that comes begins then or later."""
+        """Drops ends before a time, periodically: all that comes begins then or later."""
         if len(self.ends) > 2 * self._swept + 100:
             self.ends = {key: some for key, some in self.ends.items() if any(end >= time for end, _ in some)}
             self._swept = len(self.ends)
 
     def without(self, rows: int) -> None:
-        """Forgets rows."""
         if rows != EVERY:
             kept = {key: [(end, of & ~rows) for end, of in some if of & ~rows] for key, some in self.ends.items()}
             self.ends = {key: some for key, some in kept.items() if some}
 
 
 class SetMatch(NamedTuple):
-    """A match of some rows."""
-
     known: int
     t0: int
     t1: int
     rows: int
     events: list[EventTuple]
     components: list[int]
-    """Of each event, ascending."""
+    """By event, ascending."""
     key: KeyValues
 
     def candidate(self) -> MatchCandidate:
-        """Returns it as NON OVERLAPPING compares it."""
         return MatchCandidate(self.known, self.t0, self.t1, self.rows, 0, len(self.events), self.key, self._ids)
 
     def _ids(self) -> list[int]:
@@ -123,7 +111,7 @@ class SetMatch(NamedTuple):
 
 
 class KeyState:
-    """What waits for events of one key."""
+    """The state of one key."""
 
     __slots__ = ("absent", "cells", "pending")
 
@@ -132,14 +120,14 @@ class KeyState:
         self.pending = CellTable(hashed[-1])
         """Matches that a negated event may still kill, in cells."""
         self.absent: list[list[tuple[EventTuple, int]]] = [[] for _ in range(negations)]
-        """Events of negated variables that matches have to be compared with, each with its rows, by t1."""
+        """Events of negated variables to compare matches with, each with its rows, by t1."""
 
     def is_empty(self) -> bool:
         return not (any(self.cells) or self.pending or any(self.absent))
 
 
 class Roles(NamedTuple):
-    """Where the masks of an arrival are: those of begins, of takes (-1 for none) and of negations."""
+    """Indices of an arrival's masks: begins, takes (-1 for none) and negations."""
 
     begins: tuple[int, ...]
     takes: tuple[int, ...]
@@ -147,8 +135,7 @@ class Roles(NamedTuple):
 
 
 def event_order(lineage: OriginLookup, numbers: Iterable[int]) -> dict[int, Any]:
-    """Returns for each of these numbers what to sort by: t1, stream, document, nodes; or of a composed event its
-    digest. It is the same in every store and process."""
+    """Returns sort keys of events, equal in every store: t1, stream, document, nodes, or a composed event's digest."""
     found = lineage.origins(np.array(list(numbers), np.int64))
     times = Counter(one.t1 for one in found.values())
     ids = lineage.document_ids({one.docid for one in found.values() if one.docid >= 0 and times[one.t1] > 1})
@@ -162,18 +149,18 @@ _NONE = np.zeros(0, np.int64)
 
 
 class RootColumns:
-    """The first roots of a list that only grows. Its columns may be longer than the list."""
+    """Columns of an append-only list of roots; may be longer than the list."""
 
     def __init__(self) -> None:
         self.count = 0
         self.places, self.starts, self.bounds = _NONE, _NONE, _NONE
         self.firsts = np.zeros(1, np.int64)
-        """Of each root where its rows begin, and where those of the last one end."""
+        """Offset of each root's rows, and the end of the last."""
         self.rows, self.of = _NONE, _NONE
-        """Pairs: a row, and the root that has it."""
+        """Pairs of row and root."""
 
     def follow(self, roots: Sequence[Root]) -> None:
-        """Takes in roots that were added."""
+        """Adds the new roots."""
         new, count = roots[self.count :], len(roots)
         if not new:
             return
@@ -194,7 +181,7 @@ class RootColumns:
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """The events of a variable of matches, one match after the other. `starts` says where those of each begin."""
+    """The events of a variable of matches, match by match; `starts` has the offsets."""
 
     events: Sequence[EventTuple]
     starts: Ints
@@ -206,27 +193,25 @@ class Items:
 
 
 class MatchList(Protocol):
-    """Some matches. Variables are numbered, negated ones not counted."""
+    """Matches as columns. Variables are numbered without negated ones."""
 
     @property
-    def count(self) -> int:
-        """How many matches there are."""
+    def count(self) -> int: ...
 
     def sizes(self, variable: int) -> Ints:
-        """Returns how many events a variable of each match has."""
+        """Returns the number of a variable's events in each match."""
 
     def ends(self, variable: int, slot: int, kind: Kind, *, last: bool) -> Column:
-        """Returns a value of the first or last event of a variable of each match."""
+        """Returns a value of each match's first or last event of a variable."""
 
-    def events(self, variable: int) -> Items:
-        """Returns all events of a variable."""
+    def events(self, variable: int) -> Items: ...
 
     def parts(self, variable: int, lineage: OriginLookup) -> Ints:
-        """Returns the number of the set of events of a variable of each match."""
+        """Returns the number of each match's set of events of a variable."""
 
 
 class MatchTable:
-    """Matches whose events are listed. `at` and `rows` are pairs: a match, and a row that has it."""
+    """Matches with listed events. `at` and `rows` are pairs of match and row."""
 
     def __init__(self, matches: Sequence[SetMatch], variables: int) -> None:
         self.count = len(matches)
@@ -244,20 +229,16 @@ class MatchTable:
         self._sizes = sizes
 
     def sizes(self, variable: int) -> Ints:
-        """See Table."""
         return self._sizes[:, variable]
 
     def ends(self, variable: int, slot: int, kind: Kind, *, last: bool) -> Column:
-        """See Table."""
         places = self._starts[:, variable] + (self._sizes[:, variable] - 1 if last else 0)
         return self.events(variable).column(slot, places, kind)
 
     def events(self, variable: int) -> Items:
-        """See Table."""
         return Items(self._events, self._starts[:, variable])
 
     def parts(self, variable: int, lineage: OriginLookup) -> Ints:
-        """See Table."""
         sizes, events = self._sizes[:, variable], self._events
         at = np.repeat(np.arange(self.count), sizes)
         places = np.arange(len(at)) - np.repeat(np.cumsum(sizes) - sizes, sizes) + self._starts[at, variable]

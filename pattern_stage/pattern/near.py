@@ -1,9 +1,6 @@
-"""PATTERN with ERRORS: chains of events that lack few letters of a word. Chains with one vector go on together.
-
-The chains of some rows that lack letters, by key and vector.
-
-What a BUDGET leaves of the chains of a key, and the history that says so, as it is saved.
-"""
+"""PATTERN with ERRORS: chains of events that lack a limited number of letters of a word. Chains with one vector are
+merged. A store has the chains of some rows by key and vector. A BUDGET thins the chains of a key by what `history` has
+learnt, which is saved with them."""
 
 from __future__ import annotations
 
@@ -33,21 +30,18 @@ from xscl.algebra.events import ERRORS, EVENTS, Attribute, Kind, NearPattern
 
 
 class NearStore(KeptTrails):
-    """The chains of some rows."""
-
     def __init__(self, meter: Meter, rows: RowVectors) -> None:
         super().__init__(0, meter, rows)
         self.cells: dict[KeyValues, dict[Vector, Cell]] = {}
         self.history: NearHistory | None = None
-        """What is learnt for a BUDGET."""
+        """Learnt for a BUDGET."""
 
     def kept_cells(self) -> Iterator[Cell]:
-        """See KeptTrails."""
         for cells in self.cells.values():
             yield from cells.values()
 
     def pass_until(self, time: int) -> None:
-        """Forgets what began too long before a time."""
+        """Drops chains that began too long before a time."""
         if self.history is not None:
             self.history.pass_until(time)
         for start, some in self.expiring(time):
@@ -59,7 +53,7 @@ class NearStore(KeptTrails):
                         del self.cells[key]
 
     def remove_rows(self, gone: int) -> None:
-        """Forgets rows, and what is kept for them alone."""
+        """Removes rows, and state for them alone."""
         self.rows &= ~gone
         for key, cells in list(self.cells.items()):
             for vector, cell in list(cells.items()):
@@ -69,8 +63,7 @@ class NearStore(KeptTrails):
             if not cells:
                 del self.cells[key]
 
-    def kept_beside(self, ages: Ages) -> None:
-        """See KeptTrails. There is nothing beside cells."""
+    def kept_beside(self, ages: Ages) -> None: ...
 
 
 def thin(
@@ -81,8 +74,8 @@ def thin(
     time: int,
     order_of: Callable[[Iterable[int]], dict[int, Any]],
 ) -> None:
-    """Keeps at most so many ends of chains of a key: those that promise most by what was learnt, then those that lack
-    least, then the latest ones."""
+    """Keeps at most `most` ends of chains of a key: those with the greatest learnt gain, then the fewest missing
+    letters, then the latest."""
     cells = store.cells.get(key, {})
     for vector, cell in list(cells.items()):
         cell.drop_before(store.low)
@@ -129,7 +122,7 @@ def _of_vectors(names: Iterable[PartialName]) -> dict[Vector, set[int]]:
 def saved_history(
     store: NearStore, history: NearHistory, writer_of: Callable[[], PartWriter]
 ) -> Iterator[tuple[KeyValues, SavedPart]]:
-    """Yields what was learnt, with the key that it is of; one without values has what is of all."""
+    """Yields the learnt state by key; the empty key has the global state."""
     for key in {**history.nodes, **history.told}:
         writer = writer_of()
         nodes = [
@@ -148,7 +141,7 @@ def saved_history(
 
 
 def restore_history(history: NearHistory, key: KeyValues, reader: PartReader) -> None:
-    """Takes over what was learnt, or what was learnt of a key."""
+    """Restores the learnt state, global or of a key."""
     if "history" in reader.data:
         history.remember(reader.data["history"])
         return
@@ -164,11 +157,11 @@ def restore_history(history: NearHistory, key: KeyValues, reader: PartReader) ->
 
 
 _Group = tuple[int, int]
-"""Rows that have a store together: their window, and since when they see events."""
+"""Rows that share a store: their window, and since."""
 
 
 class NearMatching:
-    """A pattern with ERRORS. It has one shape: rows differ in their windows, and since when they see events."""
+    """A pattern with ERRORS. It has one shape; rows differ in window and since."""
 
     def __init__(
         self,
@@ -193,7 +186,7 @@ class NearMatching:
             if name != EVENTS
         }
         self._has_events = EVENTS in dict(pattern.schema)
-        """Whether events are kept with their values, which are one text."""
+        """Whether events are kept with their values, as one text."""
         slots = EventSlots()
         if self._has_events:
             for stream, schema in enumerate(self._schemas):
@@ -210,7 +203,6 @@ class NearMatching:
     # ------------------------------------------------------------ rows
 
     def add_rows(self, new: Ints) -> None:
-        """Takes in rows that were added."""
         self._numbers.update(new.tolist())
         grouped: dict[_Group, list[int]] = defaultdict(list)
         for row in new.tolist():
@@ -232,7 +224,7 @@ class NearMatching:
                 self._since.append((time, rows_to_mask(new[self._rows.apart[new] == time])))
 
     def _group(self, row: int) -> _Group:
-        """Returns which rows have a store together: with a BUDGET only those that have seen the same events."""
+        """Returns the store of a row; with a BUDGET, only rows that have seen the same events share one."""
         if not self._by_window:
             return 0, 0
         return int(self._rows.within[row]), 0 if self._pattern.budget is None else int(self._rows.apart[row])
@@ -242,7 +234,6 @@ class NearMatching:
         return [self._texts.text(one) if kind == "string" else one for one, kind in zip(key, kinds, strict=True)]
 
     def remove_rows(self, gone: Ints) -> None:
-        """Forgets rows and what waits for them alone."""
         self._numbers.difference_update(gone.tolist())
         mask = rows_to_mask(gone)
         for group, store in list(self._stores.items()):
@@ -259,7 +250,6 @@ class NearMatching:
     # ------------------------------------------------------------ running
 
     def run(self, inputs: Sequence[Flow], until: int) -> Flow:
-        """Returns the matches that end before `until`."""
         every = rows_to_mask(np.array(sorted(self._numbers), np.int64))
         epochs = list(self._arrivals.epochs(inputs, every, self._since))
         self._since = [(time, rows) for time, rows in self._since if time >= until]
@@ -285,7 +275,6 @@ class NearMatching:
         return len(self._stores) > 1
 
     def _step(self, store: NearStore, time: int, arrivals: Sequence[Arrival]) -> list[Bundle]:
-        """Takes the events of an epoch: each meets the chains that were there before."""
         made: list[tuple[KeyValues, Vector, Draft]] = []
         learnt: list[tuple[KeyValues, Extension]] = []
         for one in arrivals:
@@ -316,7 +305,6 @@ class NearMatching:
         return store.end_epoch(time)
 
     def _drafts(self, store: NearStore, one: Arrival) -> tuple[dict[Vector, Draft], dict[Vector, Predecessors]]:
-        """Returns the chains that end with an event, and, with a BUDGET, what they go on from."""
         before: dict[Vector, Predecessors] = {}
         rows = one.masks[one.stream] & store.rows
         drafts: dict[Vector, Draft] = {}
@@ -344,7 +332,6 @@ class NearMatching:
         return drafts, before
 
     def _kept(self, one: Arrival) -> EventTuple:
-        """Returns an event as chains keep it."""
         if not self._has_events:
             return one.event
         values = as_json(one.event[FIRST_SLOT:], self._read[one.stream], self._texts)
@@ -382,7 +369,6 @@ class NearMatching:
     # ------------------------------------------------------------ state
 
     def waiting(self) -> Ints:
-        """Returns how many ends of chains wait for each row."""
         counts = np.zeros(max(self._numbers, default=-1) + 1, np.int64)
         for store in self._stores.values():
             for cell in store.kept_cells():
@@ -391,7 +377,6 @@ class NearMatching:
         return counts
 
     def codes(self) -> Iterable[Ints]:
-        """Returns the codes of all texts that it holds: those of keys, and of events."""
         keys = [key for store in self._stores.values() for key in store.cells]
         keys += [key for apart in self._apart.values() for key in apart.ends]
         keys += [key for store in self._stores.values() if store.history is not None for key in store.history.told]
@@ -402,12 +387,10 @@ class NearMatching:
         yield np.array(sorted(found), np.int64)
 
     def parts(self) -> Iterable[Ints]:
-        """Returns the numbers of the events of all chains."""
         trails = [trail for store in self._stores.values() for trail in store.trails()]
         yield np.array([event[2] for trail in trails for event in trail.events], np.int64)
 
     def state(self) -> pa.Table:
-        """Returns what waits."""
         saved: list[tuple[KeyValues, SavedPart]] = []
         for group, store in self._stores.items():
             for key, cells in store.cells.items():
@@ -429,7 +412,6 @@ class NearMatching:
         return [dict(self._schemas[0])[name] for name in self._pattern.keys]
 
     def restore(self, table: pa.Table, renumber: Renumber) -> None:
-        """Takes over a state that was saved."""
         for key, data, numbers, rows in keyed_rows(table, self._key_kinds(), self._texts, renumber):
             group = self._group(next(iter(rows.values())))
             reader = PartReader(data, numbers, rows, self._texts, self._kinds, (0,), ())

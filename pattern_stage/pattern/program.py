@@ -1,24 +1,11 @@
-"""A PATTERN without SET as an automaton: what a run remembers in each state, and what its edges test.
-
-State `j` is that of a run whose last event is of variable `j`, negated ones aside. A run begins in state 0; it takes a
-further event of a Kleene variable, and proceeds to the next variable with that one's first event (`begin`), if what is
-asked of the complete variable holds: proceed and begin are one edge.
-
-A regular expression over letters as an automaton that may leave letters out.
-
-Each letter of the expression is a position. From a position, or from the begin, an event leads to a position of its
-stream, at the cost of the letters that are left out on the way. A chain of events is told by a vector: of each position
-that it may end at the least number of letters left out so far. So a chain has one vector, however it is read.
-
-Match windows (Cadonna, Gamper, Boehlen): what events behind a first one say of whether a match may begin with it.
-
-The window of an event is all that lies within the pattern's window from it on. Three things make it small, or needless
-to look at, before anything is matched: events are left out that no variable may have by what they are alone (filter);
-events with other keys are in windows of their own (partition); and each variable has to have a candidate, in the order
-of the groups (necessary conditions).
-
-The values of events that a pattern needs, and where each is in the tuple that an event is.
-"""
+"""Compiles a PATTERN: automata of variables and letters, match windows, and the values that events need. Without SET,
+state `j` is that of a run whose last event is of variable `j`, negated ones aside. A run takes further events of a
+Kleene variable, or proceeds to the next variable with its first event (`begin`) if the condition on the complete
+variable holds: proceed and begin are one edge. With ERRORS, each letter of the regular expression is a position; an
+event leads from a position, or the begin, to one of its stream, at the cost of the letters left out. A chain's vector
+has the least cost of each possible position, so a chain has one vector, however it is read. Match windows (Cadonna,
+Gamper, Boehlen): a match may begin with an event only if its window has candidates for all variables, in the order of
+groups, once events that no variable accepts are filtered and the others partitioned by keys."""
 
 from __future__ import annotations
 
@@ -55,14 +42,14 @@ from xscl.algebra.events import (
 )
 
 Vector = tuple[tuple[int, int], ...]
-"""Positions with what is left out until there, in order."""
+"""Positions with their least number of left-out letters, in order."""
 
 _NEVER = 1 << 30
 
 
 @dataclass(slots=True)
 class _Piece:
-    """A part of an expression: where its words begin and end, and whether it has the empty word."""
+    """A part of an expression: its first and last positions, and whether it accepts the empty word."""
 
     first: frozenset[int]
     last: frozenset[int]
@@ -70,14 +57,14 @@ class _Piece:
 
 
 class LetterAutomaton:
-    """An expression, of whose words at most so many letters may be left out."""
+    """An expression of whose words a maximum number of letters may be left out."""
 
     def __init__(self, letters: Letters, errors: int) -> None:
         self.errors = errors
         self.letters: list[Letter] = []
-        """That of each position."""
+        """The letter of each position."""
         self.follow: list[set[int]] = []
-        """For each position those that may come next, if nothing is left out."""
+        """By position, those that follow without leaving letters out."""
         whole = self._piece(letters)
         self.first, self.last = whole.first, whole.last
         begins = self._costs(whole.first)
@@ -85,7 +72,7 @@ class LetterAutomaton:
         ends = [self._end(at, whole.last) for at in range(len(self.letters))]
         self._ends = ends
         self._steps: dict[int, list[list[tuple[int, int]]]] = {}
-        """For each input: from each position, and from the begin (the last), where to and at which cost."""
+        """By input, from each position, and the begin (last): targets with costs."""
         for stream in {int(one.source.stream) for one in self.letters}:
             mine = [at for at, one in enumerate(self.letters) if int(one.source.stream) == stream]
             self._steps[stream] = [
@@ -93,11 +80,11 @@ class LetterAutomaton:
             ]
 
     def begin(self, stream: int) -> Vector:
-        """Returns the vector of a chain of one event; an empty one if there is none."""
+        """Returns the vector of a one-event chain; empty if there is none."""
         return tuple(sorted(self._steps[stream][-1]))
 
     def step(self, vector: Vector, stream: int) -> Vector:
-        """Returns the vector of a chain with an event more."""
+        """Returns the vector of a chain extended by an event."""
         found: dict[int, int] = {}
         steps = self._steps[stream]
         for at, cost in vector:
@@ -107,7 +94,7 @@ class LetterAutomaton:
         return tuple(sorted(found.items()))
 
     def lacking(self, vector: Vector) -> int | None:
-        """Returns how many letters a chain lacks at least; None if too many."""
+        """Returns the least number of letters that a chain lacks; None if too many."""
         least = min((cost + self._ends[at] for at, cost in vector), default=_NEVER)
         return least if least <= self.errors else None
 
@@ -152,7 +139,6 @@ class LetterAutomaton:
         return _NEVER if self.letters[at].needed else 1
 
     def _costs(self, begins: frozenset[int]) -> list[int]:
-        """Returns how many letters are left out at least before each position, from where `begins` are next."""
         costs = [_NEVER] * len(self.letters)
         waiting = list(begins)
         for at in begins:
@@ -167,7 +153,6 @@ class LetterAutomaton:
         return costs
 
     def _end(self, at: int, last: frozenset[int]) -> int:
-        """Returns how many letters are left out at least from behind a position to the end."""
         if at in last:
             return 0
         costs = self._costs(frozenset(self.follow[at]))
@@ -175,7 +160,7 @@ class LetterAutomaton:
 
 
 _Unit = Literal["first", "further", "absent"]
-"""Which event of a variable one is: the first or only one, a further one, or one that must not be there."""
+"""The event of a variable: the first or only one, a further one, or a forbidden one."""
 
 _Place = tuple[int, _Unit]
 """A variable, and which event of it."""
@@ -192,8 +177,8 @@ _UNITS: dict[str, tuple[_Unit, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class MatchRole:
-    """What an event may be to a match: it has to satisfy `conditions`, on the event as the left one, and its `keys`
-    are equal to those of all other events of the match."""
+    """A role of an event in a match: it satisfies `conditions`, on the event as the left one, and its `keys` equal
+    those of all other events of the match."""
 
     variable: int
     unit: _Unit
@@ -203,19 +188,19 @@ class MatchRole:
 
 @dataclass(frozen=True, slots=True)
 class MatchWindows:
-    """The roles of a pattern. All events of a match have some role of its variable."""
+    """The roles of a pattern. Each event of a match has some role of its variable."""
 
     roles: tuple[MatchRole, ...]
     groups: tuple[int, ...]
-    """The group of the variable of each role."""
+    """The group of each role's variable."""
 
     @property
     def firsts(self) -> list[int]:
-        """The roles of first events: each has to have a candidate."""
+        """The roles of first events: each needs a candidate."""
         return [at for at, role in enumerate(self.roles) if role.unit == "first"]
 
     def in_order(self) -> Iterator[tuple[int, int]]:
-        """Yields pairs of roles: some candidate of the one ends before some candidate of the other begins."""
+        """Yields pairs of roles: some candidate of the first ends before some candidate of the second begins."""
         for one in self.firsts:
             for other in self.firsts:
                 if self.groups[other] == self.groups[one] + 1:
@@ -223,8 +208,7 @@ class MatchWindows:
 
 
 def match_windows(pattern: Pattern) -> MatchWindows | None:
-    """Returns the roles of a pattern; None if its matches depend on events that have none: with `strict_contiguity` and
-    `partition_contiguity`."""
+    """Returns the roles of a pattern; None with contiguity, where matches depend on events without a role."""
     if pattern.strategy in ("strict", "partition"):
         return None
     places: list[_Place] = []
@@ -245,7 +229,6 @@ def match_windows(pattern: Pattern) -> MatchWindows | None:
 
 
 def _conditions(pattern: Pattern, variable: int, unit: _Unit) -> tuple[EventCondition, ...]:
-    """Returns the conditions on an event alone: those that are tested as a match takes it."""
     tests = pattern.kills if unit == "absent" else pattern.conjuncts
     return tuple(
         of_event(one)
@@ -264,10 +247,8 @@ _Node = tuple[_Place, Attribute]
 
 
 def _equated(pattern: Pattern, places: Sequence[_Place]) -> list[dict[_Place, Attribute]]:
-    """Returns keys that conditions imply: attributes, at least one of each role, that equalities make equal.
-
-    Only first events are in every match: an equality with another one says something of that alone.
-    """
+    """Returns implied keys: attributes, at least one per role, that equalities make equal. Only first events are in
+    every match: an equality with another one constrains that one alone."""
     absent = frozenset(at for at, unit in places if unit == "absent")
     pairs = [pair for one in (*pattern.conjuncts, *pattern.kills) for pair in _equal(one, absent)]
     classes: dict[_Node, set[_Node]] = {node: {node} for pair in pairs for node in pair if node[0][1] == "first"}
@@ -283,7 +264,6 @@ def _equated(pattern: Pattern, places: Sequence[_Place]) -> list[dict[_Place, At
 
 
 def _equal(one: WhereConjunct, absent: frozenset[int]) -> Iterator[tuple[_Node, _Node]]:
-    """Yields what a conjunct makes equal, if it is an equality of attributes."""
     condition, names = one.condition, dict(one.names)
     if not isinstance(condition, Comparison) or condition.op != "=":
         return
@@ -311,17 +291,17 @@ def _units(of: OfItem, absent: frozenset[int]) -> tuple[_Unit, ...]:
 
 
 FIRST_SLOT = 3
-"""An event is a tuple: t0, t1, the number of its part, and from this place on values."""
+"""Index of the first value in an event's tuple, behind t0, t1 and the number of its part."""
 
 
 class EventSlots:
-    """The values of events that anything needs, by input: each is computed once for all events of an interval."""
+    """The needed values of events, by input: each is computed once for all events of an interval."""
 
     def __init__(self) -> None:
         self.values: dict[int, list[Value]] = {}
 
     def slot(self, stream: int, value: Value) -> int:
-        """Returns where a value of an event is in its tuple."""
+        """Returns the index of a value in the event's tuple."""
         known = self.values.setdefault(stream, [])
         if value not in known:
             known.append(value)
@@ -329,12 +309,11 @@ class EventSlots:
 
 
 def slots_of(slots: EventSlots, stream: int, schema: Schema) -> list[int]:
-    """Returns where the attributes of the events of a stream are."""
     return [slots.slot(stream, Attribute("left", name, kind)) for name, kind in schema]
 
 
 def as_aggregated(aggregated: Aggregated, place: int) -> Value:
-    """Returns an argument of an aggregate as it is computed: a string as a number, where numbers are aggregated."""
+    """Returns an aggregate's argument as computed: a string as a number, where numbers are aggregated."""
     argument = aggregated.args[place]
     as_is = aggregated.name == "count" or (aggregated.name == "argmax" and place == 0)
     if value_kind(argument) == "string" and not as_is:
@@ -348,22 +327,22 @@ _Values = tuple[Any, ...]
 
 @dataclass(slots=True)
 class CompiledEdge:
-    """What an edge tests: of the event alone (`static`, over its attributes), and of the run."""
+    """The tests of an edge: of the event alone (`static`, over its attributes), and of the run."""
 
     static: list[EventCondition] = field(default_factory=list)
     dynamic: list[_Placed] = field(default_factory=list)
     holds: Callable[[_Values, _Values], bool] | None = None
-    """What is about no row, all at once; None if there is nothing."""
+    """The row-independent tests; None without any."""
     by_row: list[RowTest] = field(default_factory=list)
     equal: RegisterTest | None = None
-    """An equality among what it tests of the run and the event."""
+    """An equality among the tests of run and event."""
     equal_test: WhereConjunct | None = None
-    """The condition that it is."""
+    """The condition behind `equal`."""
 
 
 @dataclass(slots=True)
 class Negation:
-    """A negated variable, before group `group`. `early`: what it kills is known before that group's event comes."""
+    """A negated variable before group `group`. `early`: its kills are known before that group's event comes."""
 
     variable: int
     stream: int
@@ -374,7 +353,7 @@ class Negation:
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """A condition whose attributes are named for where they are; `sets` are those that it holds for all tuples of."""
+    """A condition with its attributes resolved; `sets` are those over all of whose tuples it quantifies."""
 
     test: WhereConjunct
     condition: EventCondition
@@ -387,7 +366,7 @@ class _Placed:
 
 
 class PatternProgram:
-    """A pattern, compiled. `streams` has the input of each variable."""
+    """A compiled pattern. `streams` has the input of each variable."""
 
     def __init__(self, pattern: Pattern, texts: Texts, slots: EventSlots) -> None:
         self.pattern, self.slots, self._texts = pattern, slots, texts
@@ -434,7 +413,6 @@ class PatternProgram:
         return found
 
     def _add(self, edge: CompiledEdge, test: WhereConjunct, stream: int | None, state: int) -> None:
-        """Adds a test to an edge from a state. The event is of a stream; without one, it is about the run alone."""
         placed = self._placed(test, stream)
         if placed is None:
             names = dict(test.names)
@@ -460,14 +438,13 @@ class PatternProgram:
     # ------------------------------------------------------------ names
 
     def _placed(self, test: WhereConjunct, stream: int | None) -> _Placed | None:
-        """Returns a test with its names placed; None if it is about the event and constants alone."""
         names, own = dict(test.names), test.variable
         phase = test.phase
         at: dict[str, int | RegisterRead | tuple[int, int]] = {}
         gathered: dict[int, list[tuple[str, TupleField]]] = {}
 
         def role(name: str) -> tuple[str, int]:
-            """Which event a name is of: the new one, or which one of a variable."""
+            """The event of a name: the new one, or which one of a variable."""
             of = names[name]
             is_new = stream is not None and of.variable == own
             match of:
@@ -561,10 +538,10 @@ class PatternProgram:
         for negation in self.negations:
             self._finish(negation.edge, negation.group - 1)
         self.begin = [self._moved(state - 1, state) for state in range(self.last + 1)]
-        """For each state the registers of a run that begins it, from those before and the event."""
+        """By state, the registers of a run that enters it, from previous registers and the event."""
         self.take = [self._moved(state, state) for state in range(self.last + 1)]
         self.hashed = [self._hashed(state) for state in range(self.last + 1)]
-        """For each state the registers of which a hash finds all runs that an event may concern."""
+        """By state, the registers whose hash finds all runs that an event may concern."""
 
     def _hashed(self, state: int) -> frozenset[int]:
         edges = [edge for _, edge in self._leaving(state)]
@@ -572,12 +549,11 @@ class PatternProgram:
         return frozenset(edge.equal.register for edge in edges if edge.equal is not None)
 
     def _leaving(self, state: int) -> list[tuple[int, CompiledEdge]]:
-        """Returns the edges that events lead a run along from a state, each with its stream."""
         found = [(self.streams[state], self.takes[state])] if self.kleene[state] else []
         return found + ([(self.streams[state + 1], self.begins[state + 1])] if state < self.last else [])
 
     def is_hashed(self, state: int, stream: int) -> bool:
-        """Returns whether a hash finds the runs of a state that go on with an event of a stream, whatever it may be."""
+        """Returns whether a hash finds all runs of a state that continue with an event of a stream."""
         return all(edge.equal is not None for of, edge in self._leaving(state) if of == stream)
 
     def _finish(self, edge: CompiledEdge, state: int) -> None:
@@ -591,8 +567,6 @@ class PatternProgram:
                 break
 
     def _equal(self, placed: _Placed, state: int) -> RegisterTest | None:
-        """Returns a test as an equality of a register and something of the event, if it is one, of values of one
-        kind."""
         match placed.condition:
             case Comparison("=", Attribute(name=one, kind=kind), Attribute(name=other, kind=also)) if kind == also:
                 match placed.at[one], placed.at[other]:

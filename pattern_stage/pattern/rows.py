@@ -1,19 +1,9 @@
-"""The events of an interval, epoch by epoch: of each its key, its values, and what it may be to which rows by these.
-
-What a run remembers of its events: the values V that conditions still need, each in a register.
-
-A register is of one variable. It is set with the variable's first event, updated with each further one, and goes when
-no later condition reads it. Its code is Python over V, the registers before an event, and E, the event's values.
-
-Conditions of runs with constants of rows: which rows one holds for, as a set.
-
-Conditions and values over single events as Python functions, by the same rules of NULL as `predicates`.
-
-A run is tested with one event at a time, where arrays of one would cost more than the test. So an expression is
-written as Python and compiled once a template. Numbers are floats, NaN for NULL; texts are codes.
-
-Conditions on an event alone, with constants of rows: rows with equal constants are tested once.
-"""
+"""Evaluation of events and conditions for rows of patterns: arrivals by epoch, registers, and tests as row sets. A
+register holds a value of one variable's events that later conditions need: set with the first event, updated with each
+further one, dropped after the last read. Runs are tested event by event, where arrays of one would cost more than the
+test, so expressions are compiled to Python once per template, over V, the registers, and E, the event's values, with
+the NULL rules of `predicates`: numbers are floats, NaN for NULL; texts are codes. Rows with equal constants are tested
+once."""
 
 from __future__ import annotations
 
@@ -53,11 +43,11 @@ from xscl.algebra.events import (
 from xscl.algebra.values import DERIVED
 
 _SCALAR_CLASSES = 16
-"""So few sets of rows are united one by one."""
+"""Up to this number, sets of rows are united one by one."""
 
 
 class StaticTest:
-    """Rows by a condition. Those with equal constants are a class, which is what the index finds."""
+    """Finds rows by a condition on an event alone. Rows with equal constants form a class, which the index finds."""
 
     def __init__(self, conditions: Sequence[EventCondition], clauses: Clauses, index: Index) -> None:
         """`clauses` are these conditions in disjunctive normal form."""
@@ -66,14 +56,13 @@ class StaticTest:
         self._columns = sorted({leaf.index for leaf in every if isinstance(leaf, Parameter)})
         self._numbers: dict[tuple[int, ...], int] = {}
         self._constants: list[tuple[int, ...]] = []
-        """Of each class, as `same` has them."""
+        """Constants by class, as by `same`."""
         self._members: list[int] = []
-        """The rows of each class, as a set."""
+        """The set of rows of each class."""
         self._free: list[int] = []
         self._class_of = np.full(16, -1, np.int64)
 
     def add_rows(self, new: Ints, rows: RowVectors) -> None:
-        """Takes in rows."""
         columns = [same(rows.parameters[place][new]) for place in self._columns]
         heads, of = number_distinct(columns)
         order = np.argsort(of, kind="stable")
@@ -104,7 +93,6 @@ class StaticTest:
         return number
 
     def remove_rows(self, gone: Ints) -> None:
-        """Forgets rows."""
         emptied = []
         for row, number in zip(gone.tolist(), self._class_of[gone].tolist(), strict=True):
             self._members[number] &= ~(1 << row)
@@ -116,11 +104,10 @@ class StaticTest:
         self._index.remove(np.array(emptied, np.int64))
 
     def codes(self) -> Iterator[Ints]:
-        """Yields the codes of the texts of its rows."""
         yield from self._index.used()
 
     def masks(self, events: Columns) -> list[int]:
-        """Returns of each event the rows that it satisfies."""
+        """Returns for each event the rows that it satisfies."""
         places, classes = self._index.hits(events)
         ends = np.searchsorted(places, np.arange(len(events) + 1)).tolist()
         return [self._united(classes[begin:end]) if begin < end else 0 for begin, end in pairwise(ends)]
@@ -137,24 +124,24 @@ class StaticTest:
 
 
 KeyValues = Any
-"""The values of the keys of an event; None if one is NULL."""
+"""The key values of an event; None if one is NULL."""
 
 MakeIndex = Callable[[Schema, Texts], Index]
 
 
 class Arrival(NamedTuple):
-    """An event, and for each role of its stream the rows that may have it there. Roles are numbered for all streams;
-    `masks` has 0 for those of others."""
+    """An event, and for each role of its stream the rows that accept it. Roles are numbered across streams; `masks` is
+    0 for other streams."""
 
     key: KeyValues
     event: tuple[Any, ...]
-    """Its t0, t1, the number of its part, and values."""
+    """t0, t1, the number of its part, and values."""
     masks: tuple[int, ...]
     stream: int
 
 
 class EventRole:
-    """What an event of a stream may be to a pattern, by conditions on the event alone."""
+    """A role of a stream's events in a pattern, with the conditions on the event alone."""
 
     def __init__(
         self, stream: int, schema: Schema, conditions: Sequence[EventCondition], texts: Texts, index: MakeIndex
@@ -168,22 +155,19 @@ class EventRole:
         ]
 
     def add_rows(self, new: Ints, rows: RowVectors) -> None:
-        """Takes in rows."""
         for test in self._tests:
             test.add_rows(new, rows)
 
     def remove_rows(self, gone: Ints) -> None:
-        """Forgets rows."""
         for test in self._tests:
             test.remove_rows(gone)
 
     def codes(self) -> Iterator[Ints]:
-        """Yields the codes of the texts of its rows."""
         for test in self._tests:
             yield from test.codes()
 
     def masks(self, events: Columns, every: int) -> list[int]:
-        """Returns of each event the rows that may have it, of `every`."""
+        """Returns for each event the rows of `every` that accept it."""
         count = len(events)
         found = [every] * count
         if self._plain is not None:
@@ -196,7 +180,7 @@ class EventRole:
 
 
 class RoleEvents:
-    """Makes the events of intervals ready for all roles of a pattern."""
+    """Prepares the events of intervals for all roles of a pattern."""
 
     def __init__(
         self,
@@ -213,7 +197,6 @@ class RoleEvents:
         self._values: list[list[Callable[[Pairs], Column]]] = [[] for _ in schemas]
 
     def compute(self, values: dict[int, list[Value]]) -> None:
-        """Takes in what is computed of the events of each input."""
         for stream, some in values.items():
             made = self._values[stream]
             made += [compile_value(one, self._schemas[stream], None, self._texts) for one in some[len(made) :]]
@@ -221,8 +204,8 @@ class RoleEvents:
     def epochs(
         self, inputs: Sequence[Flow], every: int, since: Sequence[tuple[int, int]]
     ) -> Iterator[tuple[int, list[Arrival]]]:
-        """Yields the t1 of each epoch with its events, in order. `since` has times and rows that see what ends after
-        them; other rows see all."""
+        """Yields the t1 of each epoch with its events, in order. `since` has times and rows that see only events ending
+        after them; other rows see all."""
         arrivals: list[Arrival] = []
         for stream, flow in enumerate(inputs):
             if len(flow.events):
@@ -292,7 +275,7 @@ def _seen(one: Arrival, since: Sequence[tuple[int, int]]) -> Arrival:
 
 
 def _clauses(conditions: Sequence[EventCondition]) -> list[tuple[Sequence[EventCondition], Clauses]]:
-    """Returns conditions in disjunctive normal form: all as one, if it has few clauses, else each."""
+    """Returns disjunctive normal forms: of the whole, if it has few clauses, else of each condition."""
     if not conditions:
         return []
     try:
@@ -302,18 +285,17 @@ def _clauses(conditions: Sequence[EventCondition]) -> list[tuple[Sequence[EventC
 
 
 _CodeOf = Callable[[Attribute], str]
-"""Where an attribute is, as Python: `E[3]` or `V[0]`."""
+"""The Python expression of an attribute: `E[3]` or `V[0]`."""
 
 
 class Writer:
     """Writes expressions as Python and compiles them. Parameters are `P[0]`, `P[1]`, ..."""
 
     def __init__(self, texts: Texts, functions: Mapping[str, Callable[..., Any]] = {}) -> None:
-        """`functions` are others that code may call."""
+        """`functions` are additional names for the code."""
         self._names: dict[str, Any] = {**_functions(texts), **functions}
 
     def compiled(self, arguments: str, body: str) -> Callable[..., Any]:
-        """Returns a function of these arguments with this result."""
         return eval(f"lambda {arguments}: {body}", self._names)  # type: ignore[no-any-return]  # a lambda
 
     def condition(self, condition: EventCondition, place: _CodeOf) -> str:
@@ -340,11 +322,10 @@ class Writer:
         assert_never(condition)
 
     def value(self, value: Value, place: _CodeOf) -> str:
-        """Returns a value as Python."""
         return self.text(value, place) if value_kind(value) == "string" else self.number(value, place)
 
     def text(self, value: Value, place: _CodeOf) -> str:
-        """Returns the code of the text of a value as Python."""
+        """Returns Python for the code of a value's text."""
         if value_kind(value) == "number":
             return f"written({self.number(value, place)})"
         match value:
@@ -359,7 +340,7 @@ class Writer:
         return self._taken(value, place)
 
     def number(self, value: Value, place: _CodeOf) -> str:
-        """Returns the number of a value as Python."""
+        """Returns Python for a value's number."""
         if value_kind(value) == "string":
             return f"number_of('number', {self.text(value, place)})"
         match value:
@@ -422,12 +403,11 @@ def _functions(texts: Texts) -> Mapping[str, Callable[..., Any]]:
 
 
 def finite_or_nan(number: float) -> float:
-    """Returns a number, NaN in place of infinity."""
     return number if -math.inf < number < math.inf else math.nan
 
 
 def _rest(left: float, right: float) -> float:
-    """XPath's mod: the sign is that of the left number."""
+    """XPath's mod, with the sign of the left number."""
     if not right or left != left or right != right:
         return math.nan
     return math.fmod(left, right)
@@ -438,8 +418,7 @@ RegisterKind = Literal["first", "last", "count", "known", "sum", "min", "max", "
 
 @dataclass(frozen=True, slots=True)
 class TupleField:
-    """A value that a set of tuples has of each event: of the event itself at `slot`, or read from a register before
-    the event."""
+    """A component of a set's tuples: the event's value at `slot`, or read from a register before the event."""
 
     kind: Kind
     slot: int = -1
@@ -448,8 +427,8 @@ class TupleField:
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """A register. `slots` are the event's values that it takes, `kinds` of what kind they are; a set (`every`, `each`)
-    has tuples of `parts` instead, of each event, or of each but the first."""
+    """A register. `slots` are the event's values that it stores, `kinds` their kinds; sets (`every`, `each`) store
+    tuples of `parts` of each event, or each but the first."""
 
     kind: RegisterKind
     variable: int
@@ -464,13 +443,13 @@ class Register:
 
 @dataclass(frozen=True, slots=True)
 class RegisterRead:
-    """What is read from a register: its value, or of a sum the average."""
+    """A read of a register: its value, or the average of a sum."""
 
     register: Register
     average: bool = False
 
     def code(self, place: Callable[[Register], str]) -> str:
-        """Returns Python for it; `place` says where a register is."""
+        """Returns Python for it; `place` gives the expression of a register."""
         at = place(self.register)
         match self.register.kind:
             case "sum":
@@ -481,7 +460,7 @@ class RegisterRead:
 
 
 def functions(texts: Texts) -> dict[str, Callable[..., Any]]:
-    """Returns what the code of registers calls."""
+    """Returns the functions that register code calls."""
     return {
         "grown": add_to_sum,
         "total": total,
@@ -493,7 +472,7 @@ def functions(texts: Texts) -> dict[str, Callable[..., Any]]:
 
 
 def begin_code(register: Register, place: Callable[[Register], str]) -> str:
-    """Returns Python for a register as its variable gets its first event."""
+    """Returns Python for a register at its variable's first event."""
     slots = [f"E[{slot}]" for slot in register.slots]
     match register.kind:
         case "first" | "last" | "min" | "max":
@@ -513,7 +492,7 @@ def begin_code(register: Register, place: Callable[[Register], str]) -> str:
 
 
 def take_code(register: Register, place: Callable[[Register], str]) -> str:
-    """Returns Python for a register as its variable gets a further event."""
+    """Returns Python for a register at a further event of its variable."""
     at, slots = place(register), [f"E[{slot}]" for slot in register.slots]
     match register.kind:
         case "first":
@@ -549,8 +528,8 @@ def _tuple(register: Register, place: Callable[[Register], str]) -> str:
 
 
 def add_to_sum(sum_: tuple[float, ...], number: float) -> tuple[float, ...]:
-    """Returns a sum with one number more: how many numbers there are, and numbers whose exact sum is theirs, few of
-    them (Shewchuk's partials, as in `math.fsum`). NULL is passed over."""
+    """Returns a sum with a number added: the count, and few numbers with the exact sum (Shewchuk's partials, as in
+    `math.fsum`). NULL is skipped."""
     if number != number:
         return sum_
     partials: list[float] = []
@@ -566,12 +545,12 @@ def add_to_sum(sum_: tuple[float, ...], number: float) -> tuple[float, ...]:
 
 
 def total(sum_: tuple[float, ...]) -> float:
-    """Returns what a sum is, NaN if it is of nothing."""
+    """Returns the value of a sum, NaN without numbers."""
     return _rounded(sum_) if sum_[0] else math.nan
 
 
 def average(sum_: tuple[float, ...]) -> float:
-    """Returns the average, NaN if it is of nothing."""
+    """Returns the average, NaN without numbers."""
     return finite_or_nan(_rounded(sum_) / sum_[0]) if sum_[0] else math.nan
 
 
@@ -585,7 +564,7 @@ def _rounded(sum_: tuple[float, ...]) -> float:
 
 
 def _better(texts: Texts) -> Callable[..., tuple[float, Any]]:
-    """The greatest y so far with its x: of several the least x. Without any, NaN and NULL."""
+    """Builds the update of argmax: the greatest y with the least x of it; without any, NaN and NULL."""
 
     def better(best: tuple[float, Any] | None, is_text: bool, x: Any, y: float) -> tuple[float, Any]:
         known = y == y and (x != NULL_TEXT if is_text else x == x)
@@ -602,11 +581,11 @@ def _better(texts: Texts) -> Callable[..., tuple[float, Any]]:
 
 
 _SCALAR_ROWS = 4
-"""So few rows are tested one by one."""
+"""Up to this number, rows are tested one by one."""
 
 
 class RowTest:
-    """A condition on values of a run and of an event, and on parameters. Rows with equal parameters are tested once."""
+    """A condition on a run, an event and parameters. Rows with equal parameters are tested once."""
 
     def __init__(
         self,
@@ -616,7 +595,7 @@ class RowTest:
         gathered: Callable[[Any, Any], Sequence[tuple[Any, ...]]],
         scalar: Callable[[Any, Any], bool],
     ) -> None:
-        """`gathered` returns, of registers and an event, the vectors of `values` that the condition must hold for."""
+        """`gathered` returns, of registers and an event, the vectors of `values` for which the condition must hold."""
         self._values, self._gathered, self._scalar = values, gathered, scalar
         self._holds = compile_condition(condition, values, None, texts)
         used = {
@@ -631,7 +610,7 @@ class RowTest:
         self._parameters: tuple[Column, ...] = ()
 
     def follow(self, rows: RowVectors, numbers: Ints) -> None:
-        """Takes in which rows there are."""
+        """Updates to the current rows."""
         self._rows, self._parameters = numbers, rows.parameters
         size = int(numbers.max(initial=-1)) + 1
         self._class_of = np.full(size, -1, np.int64)
@@ -641,7 +620,7 @@ class RowTest:
             self._class_of[numbers] = of
 
     def mask(self, registers: Any, event: Any, mask: int) -> int:
-        """Returns the rows among these that the condition holds for."""
+        """Returns the rows among `mask` for which the condition holds."""
         for vector in self._gathered(registers, event):
             if not mask:
                 break

@@ -1,11 +1,6 @@
-"""PATTERN without SET: the runs of all statements of one shape, each of them a row.
-
-The runs of the rows that share them: those of one pattern with one window, or with any where that makes no
-difference.
-
-At an epoch each event meets the cells of its key as they were before; then what has been consumed goes, and new runs
-enter. Time passes in between: runs that are too old go, and matches that had to wait are told.
-"""
+"""PATTERN without SET: the runs of all statements of one shape, each a row. In an epoch, each event meets the cells of
+its key from before the epoch; then consumed runs go and new runs enter. Between epochs, runs expire and waiting matches
+are reported. Rows of one pattern share runs if they have one window, or any where that makes no difference."""
 
 from __future__ import annotations
 
@@ -42,19 +37,17 @@ from pattern_stage.values import Texts, value_kind
 from xscl.algebra.events import Kind, Pattern
 
 _Drafts = dict[tuple[Any, ...], Draft]
-"""What an epoch makes of the runs of a key: by state, registers and event; without merging, each by a number more."""
+"""The new runs of a key in an epoch: by state, registers and event; without merging, by a serial number, too."""
 
 Consumed = tuple[CellTable, Cell, int, int]
-"""A cell, and where it is; runs that end before a time go, for some rows."""
+"""A cell and its table; runs of some rows that end before a time are removed."""
 
 
 class KeptRuns(KeptTrails):
-    """The runs of some rows."""
-
     def __init__(
         self, program: PatternProgram, roles: Roles, window: int, meter: Meter, rows: RowVectors, *, merged: bool = True
     ) -> None:
-        """Without `merged`, each run is apart."""
+        """Without `merged`, each run stays separate."""
         super().__init__(window, meter, rows)
         self.program, self.roles, self._merged = program, roles, merged
         self.parts: dict[KeyValues, KeyState] = {}
@@ -73,13 +66,11 @@ class KeptRuns(KeptTrails):
         """Whether nothing is kept of what ends with the last variable."""
 
     def kept_cells(self) -> Iterator[Cell]:
-        """See KeptTrails."""
         for part in self.parts.values():
             for cells in (*part.cells, part.pending):
                 yield from cells.values()
 
     def kept_beside(self, ages: Ages) -> None:
-        """Counts the negated events."""
         for part in self.parts.values():
             for some in part.absent:
                 for event, rows in some:
@@ -88,7 +79,7 @@ class KeptRuns(KeptTrails):
     # ------------------------------------------------------------ time
 
     def pass_until(self, time: int) -> list[Bundle]:
-        """Lets time pass, up to a moment. Returns what becomes known before."""
+        """Advances time. Returns what becomes known before."""
         told: list[Bundle] = []
         for start, some in self.expiring(time):
             if self.trailing:
@@ -99,7 +90,6 @@ class KeptRuns(KeptTrails):
         return told
 
     def _find_pending(self, key: KeyValues, start: int) -> None:
-        """Finds matches that begin at a time: nothing can kill them any more."""
         part = self.parts.get(key)
         if part is None:
             return
@@ -110,7 +100,7 @@ class KeptRuns(KeptTrails):
                     self.find(ending, one.trail, one.place, one.rows)
 
     def due(self) -> int | None:
-        """Returns a time: no match that waits becomes known before. None if none waits."""
+        """Returns the time before which no waiting match becomes known; None if none waits."""
         if not self.trailing:
             return None
         waiting = {key for key, part in self.parts.items() if part.pending}
@@ -146,13 +136,13 @@ class KeptRuns(KeptTrails):
                 del self.parts[key]
 
     def _longer(self) -> int:
-        """How much longer than runs negated events are kept: as long as matches wait that they may kill."""
+        """How much longer than runs negated events are kept: while matches wait that they may kill."""
         return self.window if self.trailing else 0
 
     # ------------------------------------------------------------ upkeep
 
     def _cut(self, key: KeyValues, begin: int) -> None:
-        """Ends the runs of a key that an event which begins then does not continue."""
+        """Ends the runs of a key that are not continued by an event that begins at `begin`."""
         part = self.parts[key]
         for cells in part.cells:
             for name, cell in list(cells.items()):
@@ -164,7 +154,6 @@ class KeptRuns(KeptTrails):
             del self.parts[key]
 
     def remove_rows(self, gone: int) -> None:
-        """Forgets rows: what is left of a pattern that goes on."""
         self.rows &= ~gone
         for key, part in list(self.parts.items()):
             for cells in [*part.cells, part.pending]:
@@ -177,7 +166,7 @@ class KeptRuns(KeptTrails):
                 del self.parts[key]
 
     def drop_rows(self, key: KeyValues, rows: int) -> None:
-        """Ends all runs of rows with a key: with all keys, for strict contiguity."""
+        """Ends all runs of rows with a key; for strict contiguity, with all keys."""
         for one in list(self.parts) if self._strict else [key]:
             part = self.parts.get(one)
             if part is None:
@@ -191,8 +180,7 @@ class KeptRuns(KeptTrails):
                 del self.parts[one]
 
     def adopt(self, key: KeyValues, part: KeyState, trails: Sequence[Trail], passed: int) -> None:
-        """Takes over a part that was saved when time had passed up to some moment, and the trails in it. What was too
-        old then is left."""
+        """Adopts a saved part and its trails, without what had expired at `passed`."""
         self.parts[key] = part
         self.adopt_trails(key, trails, passed)
         if self.trailing:
@@ -208,7 +196,7 @@ class KeptRuns(KeptTrails):
             del self.parts[key]
 
     def waiting(self) -> dict[int, int]:
-        """Returns sets of rows, and how many entries each has."""
+        """Returns sets of rows with their numbers of entries."""
         found: dict[int, int] = defaultdict(int)
         for cell in self.kept_cells():
             for one in cell.entries:
@@ -218,10 +206,10 @@ class KeptRuns(KeptTrails):
 
 
 class RunStore(KeptRuns):
-    """The runs of some rows, and what an epoch of events does with them."""
+    """The runs of some rows, and their step by an epoch."""
 
     def step(self, time: int, arrivals: Sequence[Arrival]) -> list[Bundle]:
-        """Takes the events of an epoch. Returns what has become known since the one before, and in it."""
+        """Processes the events of an epoch. Returns what became known since the previous one, and in it."""
         told = self.pass_until(time)
         if not (self._strict or self._remembered) and all(map(self._is_idle, arrivals)):
             return told
@@ -243,7 +231,6 @@ class RunStore(KeptRuns):
         return told + self.end_epoch(time)
 
     def _is_idle(self, one: Arrival) -> bool:
-        """Returns whether an event changes nothing: it begins no run, and there is none that it may end or lead on."""
         return one.key is None or not (one.key in self.parts or one.masks[self.roles.begins[0]] & self.rows)
 
     def _meet(self, key: KeyValues, arrivals: Sequence[Arrival]) -> None:
@@ -279,7 +266,7 @@ class RunStore(KeptRuns):
     def _meet_cells(
         self, part: KeyState, arrival: Arrival, drafts: _Drafts, ends: _Drafts, consumed: list[Consumed]
     ) -> None:
-        """Leads the runs of all cells to an event that they go on with. `ends` takes those of the last variable."""
+        """Extends the runs of all cells by an event. `ends` gets those of the last variable."""
         program, roles, kleene, last = self.program, self.roles, self.program.kleene, self.program.last
         event, masks = arrival.event, arrival.masks
         for state, cells in enumerate(part.cells):
@@ -325,7 +312,6 @@ class RunStore(KeptRuns):
         return rows
 
     def _complete(self, cell: Cell, state: int) -> int:
-        """Returns for which rows the last variable of the runs of a cell may be complete."""
         edge = self.program.completes[state]
         if edge.holds is None and not edge.by_row:
             return EVERY
@@ -391,7 +377,6 @@ class RunStore(KeptRuns):
             draft.roots.append((ALWAYS, rows))
 
     def _kill(self, part: KeyState, arrivals: Sequence[Arrival]) -> None:
-        """Tells cells of negated events that were there before this epoch's runs."""
         for state, negations in enumerate(self._killing):
             if not negations:
                 continue
@@ -416,7 +401,6 @@ class RunStore(KeptRuns):
     # ------------------------------------------------------------ the end of an epoch
 
     def _enter(self, key: KeyValues, drafts: _Drafts, arrivals: Sequence[Arrival]) -> None:
-        """Keeps what the events of an epoch have made, and finds matches."""
         last = self.program.last
         part = self.parts.get(key)
         if part is None:
@@ -438,7 +422,6 @@ class RunStore(KeptRuns):
             del self.parts[key]
 
     def _match(self, key: KeyValues, part: KeyState | None, registers: tuple[Any, ...], draft: Draft) -> None:
-        """Finds the matches that end with a draft of the last variable, and keeps what goes on or has to wait."""
         last, t1 = self.program.last, draft.event[1]
         rows = draft.rows & self.rows
         if not rows:
@@ -482,12 +465,9 @@ _NONE = np.zeros(0, np.int64)
 
 
 class RunMatching:
-    """A pattern without SET and EARLIEST MAXIMAL. It has one shape.
-
-    Rows that differ in their constants and windows alone share runs. A match does not depend on the window but by its
-    span, so runs go by the greatest; but where something is known at a window's end, or depends on what was there
-    before, each window has runs of its own.
-    """
+    """A pattern without SET and EARLIEST MAXIMAL. It has one shape. Rows that differ only in constants and windows
+    share runs: a match depends on the window only by its span, so runs use the greatest. Where something becomes known
+    at a window's end, or depends on earlier events, each window has its own runs."""
 
     def __init__(
         self,
@@ -500,7 +480,7 @@ class RunMatching:
         *,
         merged: bool = True,
     ) -> None:
-        """Without `merged`, runs that remember the same go on apart: the paper's basic algorithm."""
+        """Without `merged`, runs with equal memory stay separate: the paper's basic algorithm."""
         self._pattern = pattern = definitions[0]
         self._rows, self._texts, self._lineage, self._meter, self._merged = rows, texts, lineage, meter, merged
         self._schemas = [schema for _, schema in sorted(inputs_of(pattern), key=lambda one: int(one[0]))]
@@ -520,7 +500,7 @@ class RunMatching:
         self._arrivals.compute(slots.values)
         self._kinds = {stream: [value_kind(one) for one in some] for stream, some in slots.values.items()}
         self._settles = bool(self._late) or pattern.apart
-        """Whether what is found in an epoch has to be known before the next one."""
+        """Whether the results of an epoch must be known before the next."""
         trailing = any(one.group > self._program.last for one in self._program.negations)
         self._by_window = sees_before(pattern) or trailing
         self._stores: dict[int, RunStore] = {}
@@ -531,7 +511,6 @@ class RunMatching:
     # ------------------------------------------------------------ rows
 
     def add_rows(self, new: Ints) -> None:
-        """Takes in rows that were added."""
         self._numbers.update(new.tolist())
         for role in self._roles:
             role.add_rows(new, self._rows)
@@ -555,7 +534,6 @@ class RunMatching:
         return RunStore(self._program, self._role_places, 0, self._meter, self._rows, merged=self._merged)
 
     def remove_rows(self, gone: Ints) -> None:
-        """Forgets rows and what waits for them alone."""
         self._numbers.difference_update(gone.tolist())
         mask = rows_to_mask(gone)
         for role in self._roles:
@@ -585,7 +563,6 @@ class RunMatching:
     # ------------------------------------------------------------ running
 
     def run(self, inputs: Sequence[Flow], until: int) -> Flow:
-        """Returns the matches that become known before `until`."""
         every = rows_to_mask(np.array(sorted(self._numbers), np.int64))
         epochs = list(self._arrivals.epochs(inputs, every, self._since))
         self._since = [(time, rows) for time, rows in self._since if time >= until]
@@ -610,7 +587,6 @@ class RunMatching:
         return len(self._stores) > 1
 
     def _settled(self, window: int, store: RunStore, bundles: list[Bundle]) -> BundleMatches:
-        """Returns what is left of matches, as far as that is to be known before the next epoch."""
         found = self._late.left(store.window, expand_bundles(bundles, distinct=self._distinct), self._rows.parameters)
         apart = self._apart.get(window)
         if apart is None:
@@ -650,13 +626,11 @@ class RunMatching:
     # ------------------------------------------------------------ state
 
     def due(self) -> int | None:
-        """Returns a time: nothing becomes known before without another event. None if nothing waits for time alone."""
         times = (store.due() for store in self._stores.values())
         return min((time for time in times if time is not None), default=None)
 
     def waiting(self) -> Ints:
-        """Returns for each row how many ends of runs wait: those that remember the same and end with one event are
-        one."""
+        """Returns for each row the number of waiting ends of runs; those with equal memory at one event count once."""
         counts = np.zeros(max(self._numbers, default=-1) + 1, np.int64)
         for store in self._stores.values():
             for mask, count in store.waiting().items():
@@ -664,7 +638,6 @@ class RunMatching:
         return counts
 
     def codes(self) -> Iterable[Ints]:
-        """Returns the codes of all texts that it holds."""
         for role in self._roles:
             yield from role.codes()
         found: set[int] = set()
@@ -694,7 +667,6 @@ class RunMatching:
         yield self._program.layouts[-1], part.pending
 
     def parts(self) -> Iterable[Ints]:
-        """Returns the numbers of the events that what waits was made of."""
         found: list[int] = []
         for store in self._stores.values():
             found += [event[2] for trail in store.trails() for event in trail.events]
@@ -702,7 +674,7 @@ class RunMatching:
         yield np.array(found, np.int64)
 
     def state(self) -> pa.Table:
-        """Returns what waits: a row of the table for each key, and for ends of matches that were told."""
+        """Returns the state: a table row per key, and for ends of reported matches."""
         saved: list[tuple[KeyValues, SavedPart]] = []
         for window, store in self._stores.items():
             for key, part in store.parts.items():
@@ -723,7 +695,6 @@ class RunMatching:
         return [dict(self._schemas[0])[name] for name in self._pattern.keys]
 
     def restore(self, table: pa.Table, renumber: Renumber) -> None:
-        """Takes over a state that was saved."""
         for one in keyed_rows(table, self._key_kinds(), self._texts, renumber):
             self._restore_part(*one)
 

@@ -1,18 +1,8 @@
-"""Matches of a pattern with sets, by trying: of each variable its candidates, one group after the other.
-
-Candidates for EARLIEST MAXIMAL, by trying: a first event, then of each variable its earliest candidates.
-
-What a pattern asks of many variables is about each event alone. Such a variable is *free*: with another event instead,
-or one more, a match stays one, as long as the order and the window do. So of a free variable the earliest event is
-taken, and of one with several events no event is passed over on the way. Without that there would be a binding for each
-subset of the events.
-
-The matches of a PATTERN with SET among the events that wait for one key: found, tested, and compared with others.
-
-EARLIEST MAXIMAL: what would be better than a match.
-
-The events that wait for sets to become complete, by key.
-"""
+"""Matches of PATTERN with SET or EARLIEST MAXIMAL, by backtracking over the candidates of each variable, group by
+group. Most variables are *free*: their conditions are about each event alone, so a match stays one with another event,
+or one more, within order and window. Hence EARLIEST MAXIMAL takes the earliest event of a free variable, and skips no
+event of a Kleene one; otherwise there would be a binding per subset of the events. Matches are then tested and compared
+with better ones. Events wait by key until sets may be complete."""
 
 from __future__ import annotations
 
@@ -31,16 +21,14 @@ from pattern_stage.pattern.rows import KeyValues
 from pattern_stage.plan import NO_BOUND
 
 CandidateEvents = Sequence[Sequence[tuple[EventTuple, int]]]
-"""Of each variable the events that it may have, in order of time, each with its rows."""
+"""By variable, its candidate events in time order, each with its rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class SetForm:
-    """The variables of a pattern, negated ones aside: of each its group, and whether it has several events.
-
-    `early` are conditions about plain variables, each with the variables that it is about; they take the bindings.
-    `free` says of which variables nothing is asked but of each event alone.
-    """
+    """The variables of a pattern, negated ones aside: group, and whether Kleene. `early` are conditions on plain
+    variables, each with its variables; they take the bindings. `free` variables have only conditions on each event
+    alone."""
 
     groups: tuple[int, ...]
     kleene: tuple[bool, ...]
@@ -48,15 +36,15 @@ class SetForm:
     free: tuple[bool, ...]
 
     def tests(self, order: Sequence[int]) -> list[list[Callable[[Any], bool]]]:
-        """Returns for each variable, in an order of binding them, the early conditions that can be tested then."""
+        """Returns by variable, in binding order, the early conditions that become testable."""
         return [
             [test for about, test in self.early if at in about and about <= set(order[:place])]
             for place, at in enumerate(order, 1)
         ]
 
     def may_match(self, candidates: CandidateEvents, low: int, high: int) -> bool:
-        """Whether there can be a match between two times: each variable has a candidate, and the first one of each is
-        before the last one of each variable of the next group. It tells what cannot match, at little cost."""
+        """A cheap necessary condition for a match between two times: each variable has a candidate, and the first one
+        of each is before the last one of each variable of the next group."""
         first: list[int] = []
         last: list[int] = []
         for some in candidates:
@@ -75,16 +63,14 @@ class SetForm:
 
 @dataclass(slots=True)
 class _Group:
-    """How far a search has come, at the begin of a group."""
-
     after: int
-    """What the events of the group begin after, if groups are tried from the first one on."""
+    """Bound on begins of the group's events, if groups are tried from the first."""
     until: int
-    """What they end before, if groups are tried from the last one on."""
+    """Bound on their ends, if groups are tried from the last."""
 
 
 class SetSearch:
-    """One search: for matches whose last event ends at `end`, or, with `start`, whose first one begins then."""
+    """A search for matches whose last event ends at `end`, or, with `start`, whose first begins then."""
 
     def __init__(
         self,
@@ -106,17 +92,15 @@ class SetSearch:
         self._tests = form.tests(self._order)
 
     def matches(self, rows: int) -> Iterator[tuple[list[list[EventTuple]], int]]:
-        """Yields bindings of all variables, and the rows that may have them."""
         yield from self._from(0, rows, NO_BOUND, -NO_BOUND, _Group(-NO_BOUND, NO_BOUND))
 
     def leave(self, rows: int) -> None:
-        """Goes on without these rows."""
         self._left |= rows
 
     def _from(
         self, depth: int, rows: int, first: int, last: int, group: _Group
     ) -> Iterator[tuple[list[list[EventTuple]], int]]:
-        """Goes on with a variable. `first` is the least t0 so far, `last` the greatest t1."""
+        """Binds the next variable. `first` is the least t0 so far, `last` the greatest t1."""
         order, groups = self._order, self._form.groups
         rows &= ~self._left
         if not rows:
@@ -170,7 +154,6 @@ class SetSearch:
         return bool(max(last, t1) - min(first, t0) <= self._window)
 
     def _next_group(self, group: int) -> _Group | None:
-        """Returns what the next group's events lie between; None if no match can be made of this one."""
         events = [
             event for one, of in zip(self._bound, self._form.groups, strict=True) if of == group for event in one or ()
         ]
@@ -192,8 +175,8 @@ _Found = tuple[list[list[EventTuple]], int]
 
 
 class EarliestSearch:
-    """One search: for matches whose last event ends at `end`, or, with `start`, whose first one begins then. All that
-    are earliest and maximal are found, and some others."""
+    """A search for matches whose last event ends at `end`, or, with `start`, whose first begins then. Finds a superset
+    of the earliest and maximal ones."""
 
     def __init__(
         self,
@@ -219,7 +202,6 @@ class EarliestSearch:
         self._is_own = {event[2] for some in self._own for event, _ in some}
 
     def matches(self, rows: int) -> Iterator[_Found]:
-        """Yields bindings of all variables, and the rows that may have them."""
         groups = self._form.groups
         firsts = [at for at, group in enumerate(groups) if group == 0]
         if self._end is not None and not any(
@@ -246,12 +228,11 @@ class EarliestSearch:
                     yield from self._with(0, [event], rows & of, event[0], event[1], None, NO_BOUND)
 
     def leave(self, rows: int) -> None:
-        """Goes on without these rows."""
         self._left |= rows
 
     def _from(self, depth: int, rows: int, first: int, last: int, after: int | None, until: int) -> Iterator[_Found]:
-        """Goes on with a variable. `first` is the least t0 so far, `last` the greatest t1. The events of its group
-        begin after `after`, and not after `until`: then a variable of the group would have room for one event more."""
+        """Binds the next variable. `first` is the least t0 so far, `last` the greatest t1. The group's events begin
+        after `after` and not after `until`: else a variable would have room for another event."""
         order, groups = self._order, self._form.groups
         if depth == len(order) or groups[order[depth]] != groups[order[depth - 1]]:
             group = groups[order[depth - 1]]
@@ -285,7 +266,7 @@ class EarliestSearch:
                 tied |= of
 
     def _follows(self, event: EventTuple, after: int | None) -> bool:
-        """Whether an event may be bound: of the first group those that are not before the first event."""
+        """Whether an event may be bound; in the first group, if it is not before the first event."""
         if event[2] in self._used:
             return False
         if after is not None:
@@ -325,15 +306,14 @@ class EarliestSearch:
         self._bound[at] = chain[:-1]
 
     def _room(self, at: int, end: EventTuple, rows: int) -> int:
-        """Returns when the next event of a free variable ends that could be behind its last one. What else its group
-        has begins before that, and the next group, too."""
+        """Returns the end of the next possible event of a free variable behind its last. The rest of its group, and the
+        next group, begin before that."""
         for event, of in self._own[at]:
             if event[0] > end[1] and not rows & ~of:
                 return int(event[1])
         return NO_BOUND
 
     def _has_next(self, group: int, after: int, until: int) -> bool:
-        """Whether an event of a group begins in time."""
         return until == NO_BOUND or any(
             after < event[0] <= until
             for at, of in enumerate(self._form.groups)
@@ -342,8 +322,8 @@ class EarliestSearch:
         )
 
     def _complete(self, group: int, rows: int, first: int) -> int:
-        """Returns the rows for which no free variable has room for one event more, now that a group is complete: not
-        before it, and, if it is the last one, not in the window."""
+        """Returns the rows for which no free variable has room for another event before a complete group, or, for the
+        last group, in the window."""
         form = self._form
         begin = min(some[0][0] for some, of in zip(self._bound, form.groups, strict=True) if of == group)
         for at, of_group in enumerate(form.groups):
@@ -362,8 +342,7 @@ class EarliestSearch:
 def changed_bindings(
     form: SetForm, match: SetMatch, candidates: Sequence[Sequence[tuple[EventTuple, int]]], order: dict[int, Any]
 ) -> Iterator[tuple[list[list[EventTuple]], int]]:
-    """Yields the bindings of a match with an earlier first event of a variable, or with one event more, and for which
-    of its rows these are candidates."""
+    """Yields variations with an earlier first event of a variable or one event more, and the rows that allow them."""
     bindings: list[list[EventTuple]] = [[] for _ in form.groups]
     for event, at in zip(match.events, match.components, strict=True):
         bindings[at].append(event)
@@ -381,7 +360,7 @@ def changed_bindings(
 
 
 def is_sound(form: SetForm, bindings: Sequence[Sequence[EventTuple]], window: int) -> bool:
-    """Whether bindings have the order and the span of a match."""
+    """Whether bindings satisfy the order and span of a match."""
     for some in bindings:
         if any(one[1] >= other[0] for one, other in pairwise(some)):
             return False
@@ -395,31 +374,31 @@ def is_sound(form: SetForm, bindings: Sequence[Sequence[EventTuple]], window: in
 
 
 _SWEEP = 100
-"""Events are looked through for old ones when there are twice as many, and so many more."""
+"""Events are scanned for expired ones when they have doubled and grown by this number."""
 
 BufferedEvent = tuple[EventTuple, tuple[int, ...], int]
-"""An event that waits: with the rows that may have it in each role, and its input."""
+"""A waiting event, the rows that accept it in each role, and its input."""
 
 
 class KeptSets:
-    """The events of the rows with one window, by key."""
+    """The waiting events of the rows with one window, by key."""
 
     def __init__(self, window: int, wait: int, meter: Meter) -> None:
-        """`wait` says how long events are kept after they began."""
+        """`wait`: how long events are kept after they began."""
         self.window, self.wait, self._meter = window, wait, meter
         self.rows = 0
         self.kept: dict[KeyValues, list[BufferedEvent]] = {}
         self.starts: list[int] = []
         self.keys_at: dict[int, set[KeyValues]] = defaultdict(set)
-        """For each time that an event of the first group begins at, keys."""
+        """Keys by begin of an event of the first group."""
         self.passed = -(1 << 62)
         self._count = self._swept = 0
         self._room = meter.limits.partial
-        """How many events may be added before a row may exceed the limit."""
+        """Number of events that may be added before a row may exceed the limit."""
         self._gone = 0
-        """The rows that have exceeded a limit in this epoch."""
+        """The rows that exceeded a limit in this epoch."""
         self.found = Tally(meter.limits.matches)
-        """What is tried in an epoch that may be a match."""
+        """Possible matches tried in an epoch."""
 
     def keep(self, key: KeyValues, one: BufferedEvent) -> None:
         self.kept.setdefault(key, []).append(one)
@@ -427,11 +406,10 @@ class KeptSets:
         self._room -= 1
 
     def due(self) -> int | None:
-        """Returns a time: nothing becomes known before without another event. None if nothing waits for its window."""
         return self.starts[0] + self.window if self.starts else None
 
     def await_window(self, start: int, key: KeyValues) -> None:
-        """Has a key looked at when the window of an event that begins at `start` is over."""
+        """Schedules a key for the end of the window of an event that begins at `start`."""
         if start not in self.keys_at:
             heappush(self.starts, start)
         self.keys_at[start].add(key)
@@ -439,7 +417,7 @@ class KeptSets:
     # ------------------------------------------------------------ what goes
 
     def end_epoch(self, time: int) -> None:
-        """Ends an epoch with events: forgets what is too old, from time to time, and rows that keep too much."""
+        """Ends an epoch with events: drops expired ones, periodically, and rows with too many."""
         if self._count > 2 * self._swept + _SWEEP:
             low = time - self.wait
             kept = {key: [one for one in some if one[0][0] >= low] for key, some in self.kept.items()}
@@ -450,14 +428,12 @@ class KeptSets:
         self.end_found()
 
     def end_found(self) -> None:
-        """Ends an epoch, whether there were events in it or not."""
         self.found.clear()
         if self._gone:
             self.remove_rows(self._gone)
             self._gone = 0
 
     def _over(self, time: int) -> int:
-        """Returns the rows for which more events wait than the limit says."""
         tally, low = Tally(self._meter.limits.partial), time - self.wait
         for some in self.kept.values():
             for event, masks, _ in some:
@@ -468,14 +444,13 @@ class KeptSets:
         return over
 
     def exceed(self, rows: int, time: int, bound: LimitName) -> None:
-        """Follows that rows exceed a limit: nothing more is tried for them."""
+        """Stops the search for rows that exceed a limit."""
         if rows:
             self._meter.tell(mask_to_rows(rows), time, bound)
             self.rows &= ~rows
             self._gone |= rows
 
     def remove_rows(self, gone: int) -> None:
-        """Forgets rows, and what waits for them alone."""
         self.rows &= ~gone
         for key, kept in list(self.kept.items()):
             cleared = [(event, tuple([of & ~gone for of in masks]), stream) for event, masks, stream in kept]
@@ -485,7 +460,6 @@ class KeptSets:
 
 
 def together(masks: Iterable[int]) -> int:
-    """Returns the rows that any of these sets has."""
     found = 0
     for mask in masks:
         found |= mask

@@ -90,7 +90,6 @@ class SetFinder:
         self._since: list[tuple[int, int]] = []
 
     def _early(self, slots: EventSlots) -> tuple[Any, ...]:
-        """Returns what is about plain variables, and about no row: tested as soon as these are bound."""
         pattern, found = self._pattern, []
         writer = Writer(self._texts)
         for one in pattern.conjuncts:
@@ -117,8 +116,6 @@ class SetFinder:
         end: int | None = None,
         start: int | None = None,
     ) -> list[SetMatch]:
-        """Returns the matches of a key that become known now: whose last event ends at `end`, or whose first one
-        begins at `start`."""
         low, high = (
             (end - store.window, end) if end is not None else (cast(int, start), cast(int, start) + store.window)
         )
@@ -155,7 +152,6 @@ class SetFinder:
         return SetMatch(known, t0, t1, rows, events, components, key)
 
     def _true(self, store: KeptSets, matches: list[SetMatch], kept: Sequence[BufferedEvent]) -> list[SetMatch]:
-        """Returns what is left of matches by the conditions, HAVING and negated events."""
         if not matches:
             return matches
         table = MatchTable(matches, len(self._positive))
@@ -209,7 +205,6 @@ class SetFinder:
         return killed
 
     def _lies(self, store: KeptSets, match: SetMatch, event: EventTuple, group: int) -> bool:
-        """Whether an event lies where one of a negated variable before a group does."""
         groups = self._form.groups
         before = [one for one, at in zip(match.events, match.components, strict=True) if groups[at] == group - 1]
         behind = [one for one, at in zip(match.events, match.components, strict=True) if groups[at] == group]
@@ -228,8 +223,7 @@ class SetFinder:
         kept: Sequence[BufferedEvent],
         candidates: Sequence[Sequence[tuple[EventTuple, int]]],
     ) -> list[SetMatch]:
-        """Returns matches without the rows that have a better one: with an earlier first event of a variable, or with
-        one event more."""
+        """Removes the rows of matches with a better one: an earlier first event of a variable, or one event more."""
         order = self._ordered({event[2]: event[1] for some in candidates for event, _ in some})
         changed: list[SetMatch] = []
         of: list[int] = []
@@ -249,7 +243,7 @@ class SetFinder:
         ]
 
     def _ordered(self, ends: dict[int, int]) -> dict[int, Any]:
-        """Returns what to sort events with these t1 by. What they are called matters for those of one time alone."""
+        """Returns sort keys of events with these t1. Names matter only for simultaneous events."""
         return self._order(ends) if len(set(ends.values())) < len(ends) else ends
 
     def _order(self, numbers: Iterable[int]) -> dict[int, Any]:
@@ -257,16 +251,13 @@ class SetFinder:
 
 
 class SetMatching(SetFinder):
-    """A pattern with SET, or with EARLIEST MAXIMAL. It has one shape; each window has events of its own.
-
-    Events are kept only if some variable may have them by what they are alone, and by key; and nothing is tried before
-    each variable has candidates in the order of the groups (phase 1 of match windows).
-    """
+    """A pattern with SET, or with EARLIEST MAXIMAL. It has one shape; each window has its own events. Events are kept
+    only if some variable accepts them, alone and by key; nothing is tried before each variable has candidates in the
+    order of the groups (phase 1 of match windows)."""
 
     # ------------------------------------------------------------ rows
 
     def add_rows(self, new: Ints) -> None:
-        """Takes in rows that were added."""
         self._numbers.update(new.tolist())
         for role in self._roles:
             role.add_rows(new, self._rows)
@@ -282,7 +273,6 @@ class SetMatching(SetFinder):
             self._since.append((time, rows_to_mask(new[self._rows.apart[new] == time])))
 
     def remove_rows(self, gone: Ints) -> None:
-        """Forgets rows and what waits for them alone."""
         self._numbers.difference_update(gone.tolist())
         mask = rows_to_mask(gone)
         for role in self._roles:
@@ -300,7 +290,6 @@ class SetMatching(SetFinder):
     # ------------------------------------------------------------ running
 
     def run(self, inputs: Sequence[Flow], until: int) -> Flow:
-        """Returns the matches that become known before `until`."""
         every = rows_to_mask(np.array(sorted(self._numbers), np.int64))
         epochs = list(self._arrivals.epochs(inputs, every, self._since))
         self._since = [(time, rows) for time, rows in self._since if time >= until]
@@ -320,7 +309,6 @@ class SetMatching(SetFinder):
     def _of_store(
         self, store: KeptSets, epochs: Sequence[tuple[int, Sequence[Arrival]]], until: int
     ) -> Iterator[list[SetMatch]]:
-        """Yields the matches that become known at one time, in the order of time; not those without any."""
         for time, arrivals in epochs:
             yield from self._pass(store, time)
             by_key: dict[KeyValues, list[Arrival]] = {}
@@ -347,7 +335,6 @@ class SetMatching(SetFinder):
         return any(masks[at] for at, group in enumerate(self._form.groups) if group == 0)
 
     def _pass(self, store: KeptSets, time: int) -> Iterator[list[SetMatch]]:
-        """Yields what becomes known before a time, as its window is over."""
         store.passed = time
         while store.starts and store.starts[0] + store.window < time:
             start = heappop(store.starts)
@@ -359,18 +346,16 @@ class SetMatching(SetFinder):
                 yield found
 
     def _wait(self, window: int) -> int:
-        """Returns how long events are kept: with matches that are late, as long as an event that began before it."""
+        """Returns how long events are kept: with late matches, as long as an event that began before."""
         return 2 * window if self._is_late else window
 
     # ------------------------------------------------------------ state
 
     def due(self) -> int | None:
-        """Returns a time: nothing becomes known before without another event. None if nothing waits for time alone."""
         times = (store.due() for store in self._stores.values())
         return min((time for time in times if time is not None), default=None)
 
     def waiting(self) -> Ints:
-        """Returns how many events wait for each row."""
         counts = np.zeros(max(self._numbers, default=-1) + 1, np.int64)
         for store in self._stores.values():
             for some in store.kept.values():
@@ -379,7 +364,6 @@ class SetMatching(SetFinder):
         return counts
 
     def codes(self) -> Iterable[Ints]:
-        """Returns the codes of all texts that it holds."""
         for role in self._roles:
             yield from role.codes()
         found: set[int] = {-1}
@@ -398,12 +382,10 @@ class SetMatching(SetFinder):
         yield np.array(sorted(found), np.int64)
 
     def parts(self) -> Iterable[Ints]:
-        """Returns the numbers of the events that wait."""
         stores = self._stores.values()
         yield np.array([event[2] for store in stores for some in store.kept.values() for event, _, _ in some], np.int64)
 
     def state(self) -> pa.Table:
-        """Returns what waits."""
         saved: list[tuple[KeyValues, SavedPart]] = []
         for window, store in self._stores.items():
             for key, some in store.kept.items():
@@ -426,7 +408,6 @@ class SetMatching(SetFinder):
         return [dict(self._schemas[0])[name] for name in self._pattern.keys]
 
     def restore(self, table: pa.Table, renumber: Renumber) -> None:
-        """Takes over a state that was saved."""
         for key, data, numbers, rows in keyed_rows(table, self._key_kinds(), self._texts, renumber):
             window = int(self._rows.within[next(iter(rows.values()))])
             reader = PartReader(data, numbers, rows, self._texts, self._kinds, (), ())

@@ -1,9 +1,6 @@
-"""What waits as a table with a row for each key: the rows of the m-op in it, the numbers of its events, and a text.
-
-What waits for events of one key as text that any process can take over: events, trails, lists of entries, cells.
-
-What is shared is written once, and referred to by its number.
-"""
+"""Saves and loads the state of patterns: a table row per key, with rows of the m-op, event numbers, and JSON text. The
+text has events, trails, lists of entries and cells, in process-independent form; shared items are written once and
+referred to by number."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ _KindsOf = Mapping[int, Sequence[Kind]]
 
 @dataclass(slots=True)
 class SavedPart:
-    """A part as text, with the rows and the numbers of events in it."""
+    """A part as text, with its rows and event numbers."""
 
     data: str
     rows: list[int]
@@ -39,8 +36,6 @@ class SavedPart:
 
 
 class PartWriter:
-    """Writes one part."""
-
     def __init__(self, texts: Texts, kinds: _KindsOf, streams: Sequence[int]) -> None:
         """`streams` has the input of each variable."""
         self._texts, self._kinds, self._streams = texts, kinds, streams
@@ -54,7 +49,6 @@ class PartWriter:
         self._rows: set[int] = set()
 
     def event(self, stream: int, event: EventTuple) -> int:
-        """Returns the number of an event."""
         found = self._events.get(event[2])
         if found is None:
             found = self._events[event[2]] = len(self._written)
@@ -74,7 +68,7 @@ class PartWriter:
         return found
 
     def trail(self, trail: Trail) -> int:
-        """Returns the number of a trail."""
+        """Returns the number of a trail, written once."""
         found = self._trails.get(id(trail))
         if found is None:
             found = self._trails[id(trail)] = len(self._trail_list)
@@ -82,7 +76,7 @@ class PartWriter:
         return found
 
     def entries(self, entries: list[TrailEntry]) -> int:
-        """Returns the number of a list of entries."""
+        """Returns the number of a list of entries, written once."""
         found = self._lists.get(id(entries))
         if found is None:
             found = self._lists[id(entries)] = len(self._list_list)
@@ -96,7 +90,6 @@ class PartWriter:
         ]
 
     def cells(self, cells: Mapping[Any, Cell], layout: Sequence[Register]) -> list[Any]:
-        """Returns the cells of a state."""
         return [
             [
                 self.registers(layout, cell.registers),
@@ -107,7 +100,7 @@ class PartWriter:
         ]
 
     def done(self, **more: Any) -> SavedPart:
-        """Returns what was written, with what else there is."""
+        """Returns the part, with `more` fields."""
         trails: list[Any] = []
         lists: list[Any] = []
         while len(trails) < len(self._trail_list) or len(lists) < len(self._list_list):
@@ -138,8 +131,6 @@ class PartWriter:
 
 
 class PartReader:
-    """Reads one part."""
-
     def __init__(
         self,
         saved: str,
@@ -159,7 +150,6 @@ class PartReader:
             of.update({event: absent_streams[at] for event, _ in some})
         self._stream_of = of
         self.trails = [self._trail(*one[:5]) for one in self.data["trails"]]
-        """All trails."""
         self.lists = [[self._entry(*one) for one in entries] for entries in self.data["lists"]]
         for trail, (*_, segments) in zip(self.trails, self.data["trails"], strict=True):
             trail.segments = [
@@ -188,12 +178,11 @@ class PartReader:
         return found
 
     def event_of(self, number: int, stream: int) -> EventTuple:
-        """Returns an event of an input by its number."""
         self._stream_of[number] = stream
         return self.event(number)
 
     def mask(self, rows: list[int] | None) -> int:
-        """Returns rows as they are numbered now."""
+        """Returns the current set of saved rows."""
         if rows is None:
             return EVERY
         found = 0
@@ -211,7 +200,7 @@ class PartReader:
         )
 
     def cells(self, saved: Sequence[Any], layout: Sequence[Register]) -> dict[tuple[Any, ...], Cell]:
-        """Returns the cells of a state that have any rows left."""
+        """Returns the cells of a state that have rows left."""
         found: dict[tuple[Any, ...], Cell] = {}
         for values, entries, kills in saved:
             registers = self.registers(layout, values)
@@ -225,7 +214,7 @@ class PartReader:
 
 
 def map_register_texts(register: Register, value: Any, text: Callable[[Any], Any]) -> Any:
-    """Returns a register's value with its texts changed; tuples may have become lists."""
+    """Returns a register's value with its texts mapped; tuples may have become lists."""
     is_text = [kind == "string" for kind in register.kinds]
     match register.kind:
         case "first" | "last" | "min" | "max":
@@ -244,14 +233,13 @@ def map_register_texts(register: Register, value: Any, text: Callable[[Any], Any
 
 
 def register_codes(register: Register, value: Any) -> list[int]:
-    """Returns the codes of the texts in a register's value."""
     found: list[int] = []
     map_register_texts(register, value, found.append)
     return found
 
 
 class Loaded(NamedTuple):
-    """A row of the table: `rows` says which row each of the saved ones is now."""
+    """A row of the table; `rows` maps saved rows to current ones."""
 
     key: tuple[Any, ...]
     data: str
@@ -260,7 +248,7 @@ class Loaded(NamedTuple):
 
 
 def keyed_table(saved: Sequence[tuple[tuple[Any, ...], SavedPart]], kinds: Sequence[Kind], texts: Texts) -> pa.Table:
-    """Returns parts with their keys as a table. Keys have values of these kinds; one without values stands for all."""
+    """Returns a table of parts and keys of these kinds; the empty key stands for all."""
     if not saved:
         return pa.table({})
     columns = {}
@@ -279,7 +267,7 @@ def keyed_table(saved: Sequence[tuple[tuple[Any, ...], SavedPart]], kinds: Seque
 
 
 def keyed_rows(table: pa.Table, kinds: Sequence[Kind], texts: Texts, renumber: Renumber) -> Iterator[Loaded]:
-    """Yields the rows of a table that have any rows of the m-op left."""
+    """Yields the table rows with any rows of the m-op left."""
     if not len(table):
         return
     columns = [

@@ -1,11 +1,5 @@
-"""How much is kept for each row: events of trails and ways to them, as long as a run that began in the row's window
-leads there.
-
-The runs of some rows as they are kept: what is too old goes, matches that waited are told, rows come and go.
-
-What is kept for some rows: cells of runs, and the trails that lead there. What is too old goes, and what is left is
-counted.
-"""
+"""Trails and runs kept for rows: expiry, limits, and waiting matches. Kept events of trails, and links to them, count
+for a row as long as a run that began in the row's window leads there."""
 
 from __future__ import annotations
 
@@ -27,18 +21,18 @@ from pattern_stage.plan import NO_BOUND
 
 
 class Ages:
-    """What is kept for sets of rows, by when its latest run began."""
+    """Counts kept items by set of rows and begin of their latest run."""
 
     def __init__(self) -> None:
         self._kept: dict[int, dict[int, int]] = {}
 
     def add(self, rows: int, start: int, weight: int) -> None:
-        """Counts what is kept for all of these rows."""
+        """Counts `weight` for each of these rows."""
         ages = self._kept.setdefault(rows, {})
         ages[start] = ages.get(start, 0) + weight
 
     def counts(self, now: int, windows: RowWindows) -> Ints:
-        """Returns how much of it began in the window of each row, which ends now. Rows past the end have nothing."""
+        """Returns by row the count that began in its window, which ends at `now`. Rows past the end have none."""
         found = np.zeros(max((rows.bit_length() for rows in self._kept), default=0), np.int64)
         for mask, ages in self._kept.items():
             rows = mask_to_rows(mask)
@@ -49,8 +43,7 @@ class Ages:
 
 
 def weights(trail: Trail) -> Iterator[tuple[int, int]]:
-    """Yields what a trail takes, and when the latest run of it began: an event and the way to it each count one, as do
-    the ways to the first event."""
+    """Yields weights of a trail by begin of their latest run: one per event, and one per link to it or to the first."""
     before = ALWAYS
     for segment in trail.segments:
         top = top_of(segment)
@@ -66,10 +59,10 @@ def weights(trail: Trail) -> Iterator[tuple[int, int]]:
 
 
 _SWEEP = 1000
-"""Trails are looked through for those that nothing leads to when there are twice as many, and so many."""
+"""Trails are scanned for unreachable ones when they have doubled and reached this number."""
 
 ExpiringRun = tuple[KeyValues, Trail | Cell | Literal["absent", "pending"], Any]
-"""Whose it is; what it is, or that something of the key is to be looked at; and of a cell where it is kept."""
+"""The key; the item, or what of the key to check; and, for a cell, its place."""
 
 
 class KeptTrails(ABC):
@@ -80,19 +73,19 @@ class KeptTrails(ABC):
         self.rows = 0
         self.windows = RowWindows(rows)
         self.passed = ALWAYS
-        """Up to when time has passed."""
+        """The time up to which runs have expired."""
         self._by_start: dict[int, list[ExpiringRun]] = defaultdict(list)
-        """For each time that runs begin at what has no later ones."""
+        """Items by the begin of their latest run."""
         self._starts: list[int] = []
         self._watched, self._sweep_at = 0, _SWEEP
         self._room = meter.limits.partial
-        """How much may be added before a row may exceed the limit."""
+        """Weight that may be added before a row may exceed the limit."""
         self._long: dict[int, Trail] = {}
-        """Trails to be trimmed."""
+        """Trails to trim."""
         self._gone = 0
-        """The rows that have exceeded a limit in this epoch."""
+        """The rows that exceeded a limit in this epoch."""
         self.made, self.most_made = 0, meter.limits.partial
-        """How much this epoch has made, and how much it may before a row may exceed the limit."""
+        """Weight created in this epoch, and its bound before a row may exceed the limit."""
         self.found = AtOnce(meter.limits.matches, self.windows)
 
     @abstractmethod
@@ -101,30 +94,30 @@ class KeptTrails(ABC):
 
     @abstractmethod
     def remove_rows(self, gone: int) -> None:
-        """Forgets rows, and what is kept for them alone."""
+        """Removes rows, and state for them alone."""
 
     @abstractmethod
     def kept_beside(self, ages: Ages) -> None:
-        """Counts what there is beside cells."""
+        """Counts what is kept beside cells."""
 
     # ------------------------------------------------------------ time
 
     @property
     def low(self) -> int:
-        """When a run begins at least that can go on."""
+        """The least begin of a run that can continue."""
         return self.passed - self.window
 
     def watch(
         self, start: int, key: KeyValues, one: Trail | Cell | Literal["absent", "pending"], place: Any = 0
     ) -> None:
-        """Has something looked at when all runs are too old that begin until a time."""
+        """Schedules an item for when all runs that begin until a time have expired."""
         if start not in self._by_start:
             heappush(self._starts, start)
         self._by_start[start].append((key, one, place))
         self._watched += 1
 
     def expiring(self, time: int) -> Iterator[tuple[int, list[ExpiringRun]]]:
-        """Lets time pass, up to a moment: what can go on then stays. Yields what no longer can, by its time."""
+        """Advances time. Yields what expires, by its time; what can continue at `time` stays."""
         self.passed = time
         while self._starts and self._starts[0] + self.window < time:
             start = self._starts[0]
@@ -137,7 +130,7 @@ class KeptTrails(ABC):
                     one.segments = []
 
     def begin(self) -> None:
-        """Begins an interval: nothing refers to what was found in the one before."""
+        """Begins an interval: earlier results are no longer referenced."""
         for trail in self._long.values():
             trail.trim(self.low)
         self._long = {}
@@ -145,7 +138,6 @@ class KeptTrails(ABC):
     # ------------------------------------------------------------ keeping
 
     def trail_of(self, key: KeyValues, draft: Draft, rows: int) -> Trail:
-        """Returns the trail that ends with a draft's event."""
         trail = draft.trail(rows)
         if trail.is_long:
             self._long[id(trail)] = trail
@@ -165,7 +157,7 @@ class KeptTrails(ABC):
         rows: int,
         place: Any,
     ) -> None:
-        """Keeps the runs of a draft, which end a trail, in a cell, which is made if it is not there."""
+        """Stores the runs of a draft, which end a trail, in a cell, created if missing."""
         cell = cells.get(name)
         if cell is None:
             cell = cells[name] = Cell(name, registers)
@@ -176,7 +168,7 @@ class KeptTrails(ABC):
             self.watch(draft.start, key, cell, place)
 
     def adopt_trails(self, key: KeyValues, trails: Iterable[Trail], passed: int) -> None:
-        """Takes over trails that were saved when time had passed up to some moment."""
+        """Adopts saved trails; `passed` is the time of saving."""
         self.passed = max(self.passed, passed)
         for trail in trails:
             before = max((top_of(segment) for segment in trail.segments), default=ALWAYS)
@@ -185,13 +177,12 @@ class KeptTrails(ABC):
             self._room -= 2 * len(trail.events) + len(trail.segments)
 
     def adopt_cell(self, key: KeyValues, cell: Cell, place: Any) -> None:
-        """Takes over a cell that was saved."""
         for one in cell.entries:
             if one.top >= self.low:
                 self.watch(one.top, key, cell, place)
 
     def trails(self, *, low: int = ALWAYS) -> Iterator[Trail]:
-        """Yields all trails that anything leads to with runs that begin at a time or later, each once."""
+        """Yields each trail that runs beginning at `low` or later lead to, once."""
         seen: set[int] = set()
         lists: dict[int, int] = {}
         waiting = [one.trail for cell in self.kept_cells() for one in cell.entries if one.start >= low]
@@ -208,7 +199,7 @@ class KeptTrails(ABC):
                     lists[id(entries)] = stop
 
     def sweep(self) -> None:
-        """Lets go of trails that nothing leads to."""
+        """Drops unreachable trails."""
         used = {id(trail) for trail in self.trails()}
         for start, some in self._by_start.items():
             self._by_start[start] = [one for one in some if not isinstance(one[1], Trail) or id(one[1]) in used]
@@ -218,11 +209,9 @@ class KeptTrails(ABC):
     # ------------------------------------------------------------ counting
 
     def add_weight(self, amount: int) -> None:
-        """Says that so much more is kept."""
         self._room -= amount
 
     def over(self) -> int:
-        """Returns the rows for which more is kept than the limit says."""
         ages = Ages()
         for trail in self.trails(low=self.low):
             rows = trail.rows & self.rows
@@ -241,7 +230,7 @@ class KeptTrails(ABC):
         return rows_to_mask(np.flatnonzero(counts > most))
 
     def exceed(self, rows: int, time: int, bound: LimitName) -> None:
-        """Follows that rows exceed a limit: nothing more is made for them."""
+        """Stops work for rows that exceed a limit."""
         if rows:
             self._meter.tell(mask_to_rows(rows), time, bound)
             self.rows &= ~rows
@@ -252,7 +241,7 @@ class KeptTrails(ABC):
             self.exceed(self.found.add(bundle), ending.known, "matches")
 
     def end_epoch(self, time: int) -> list[Bundle]:
-        """Ends an epoch with events. Returns what was found in it."""
+        """Ends an epoch with events. Returns its results."""
         if self._room < 0:
             self.exceed(self.over(), time, "partial")
         self.made, self.most_made = 0, self._meter.limits.partial
@@ -261,15 +250,13 @@ class KeptTrails(ABC):
         return self.end_found()
 
     def end_found(self) -> list[Bundle]:
-        """Returns what was found in an epoch."""
         if self._gone:
             self.remove_rows(self._gone)
             self._gone = 0
         return self.found.end(self.rows)
 
     def made_too_much(self, time: int, drafts: Iterable[Draft]) -> int:
-        """Returns the rows for which an epoch has made more than may be kept: these drafts, and what is kept already.
-        They would exceed the limit at the end of the epoch, too."""
+        """Returns the rows for which this epoch's drafts and kept state exceed the limit, as they would at its end."""
         tally = Tally(self._meter.limits.partial)
         for draft in drafts:
             tally.add(draft.rows & self.rows, 1 + len(draft.segments))

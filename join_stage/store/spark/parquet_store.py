@@ -1,14 +1,8 @@
-"""A store of Parquet files. A batch becomes visible when its manifest is in place.
-
-A store is a directory with a folder for each table and the folder `manifests`. The newest manifest names all valid
-files; it appears by a rename, and so as a whole. A file that no manifest names was left by a killed run, and is removed
-when the store is opened. Superseded manifests are kept for GRACE with their files, for readers that use them; the last
-superseded manifest is kept as long as it is the last.
-
-Names new files, and removes those that did not become part of a batch, or that newer ones superseded.
-
-The tables of a store in Spark: temporary views over the files and the rows of the running batch.
-"""
+"""A store of Parquet files: a batch becomes visible when its manifest is renamed into place. The directory has a folder
+for each table and the folder `manifests`; the newest manifest names all valid files. Files without a manifest stem from
+a killed run and are removed when the store is opened. Superseded manifests and their files stay for GRACE, for readers
+that use them; the last superseded manifest stays as long as it is the last. Temporary views show files and the running
+batch to Spark."""
 
 from __future__ import annotations
 
@@ -50,29 +44,27 @@ from join_stage.store.spark.manifests import (
 
 
 class Drafts:
-    """The files that are written in the running batch. There are never two of one name, in any process, so whoever has
-    read one need not look again."""
+    """The files written in the running batch. Names are globally unique, so their content may be cached."""
 
     def __init__(self) -> None:
         self._numbers, self._own = count(), token_hex(4)
         self._paths: list[Path] = []
         self._others: dict[Path, str] = {}
-        """The folders in which others may have written files, and how their names begin."""
+        """Folders in which other processes may have written files, with the prefix of their names."""
 
     def new(self, folder: Path, batch: int) -> Path:
-        """The path of a new file."""
         path = folder / f"{batch}-{next(self._numbers)}-{self._own}.parquet"
         self._paths.append(path)
         return path
 
     def prefix(self, folders: Iterable[Path], batch: int) -> str:
-        """What the names of files begin with that others write."""
+        """The file name prefix for other writers in these folders."""
         prefix = f"{batch}-{self._own}-"
         self._others |= dict.fromkeys(folders, prefix)
         return prefix
 
     def end(self, named: Container[Path]) -> None:
-        """Ends the batch: removes the files that are not `named`."""
+        """Ends the batch: removes files that are not `named`."""
         for folder, prefix in self._others.items():
             self._paths += folder.glob(f"{prefix}*")
         for path in self._paths:
@@ -84,19 +76,19 @@ class Drafts:
 
 
 class Superseded:
-    """Files that newer ones superseded, oldest first. They are kept for `grace` microseconds, for readers that use
-    them, and the last ones as long as they are the last."""
+    """Superseded files, oldest first, kept for `grace` microseconds for their readers, and the last ones as long as
+    they are the last."""
 
     def __init__(self, grace: int) -> None:
         self._grace = grace
         self._waiting: deque[tuple[int, list[Path]]] = deque()
 
     def add(self, time: int, paths: list[Path]) -> None:
-        """Adds files that were superseded at a time, in the order in which they are to be removed."""
+        """Adds files in the order in which to remove them."""
         self._waiting.append((time, paths))
 
     def sweep(self, now: int) -> None:
-        """Removes what has been superseded long enough. Raises OSError."""
+        """Removes expired files. Raises OSError."""
         while len(self._waiting) > 1 and self._waiting[0][0] <= now - self._grace:
             for path in self._waiting[0][1]:
                 path.unlink(missing_ok=True)
@@ -104,17 +96,17 @@ class Superseded:
 
 
 MERGE = 16
-"""The number of small files of one level that are merged into one of the next, so that reading stays fast."""
+"""Number of small files of one level that are merged into one of the next, which keeps reading fast."""
 
 MERGED_BYTES = 64 << 20
-"""The largest size of a merged file, in bytes."""
+"""Maximum bytes of a merged file."""
 
 
 MERGED_HERE = 2 << 20
-"""Files of so many bytes in all take less time to merge than it takes to have it done elsewhere."""
+"""Files of at most this many bytes in total are merged in this process: shipping the work takes longer."""
 
 GRACE = 600 * 1_000_000
-"""How long superseded files are kept, in microseconds: a query that was planned before may run that long."""
+"""Microseconds for which superseded files stay: a query planned before may run that long."""
 
 
 def _size(files: Iterable[DataFile]) -> int:
@@ -122,11 +114,9 @@ def _size(files: Iterable[DataFile]) -> int:
 
 
 class ParquetStore:
-    """Tables in a directory, or in a temporary one that `close` removes. Appended rows are in memory until `commit`.
-
-    The directory must be the process's own meanwhile (see `mmqjp.state.choice`): what no manifest names is removed.
-    `now` is the clock, in microseconds. Raises StoreError if the store cannot be opened.
-    """
+    """Tables in a directory, or a temporary one that `close` removes. Appended rows stay in memory until `commit`. The
+    process must own the directory (see `mmqjp.state.choice`): files without a manifest are removed. `now` is the clock,
+    in microseconds. Raises StoreError if the store cannot be opened."""
 
     def __init__(
         self, schema: StoreSchema, directory: Path | None, now: Callable[[], int] = lambda: time.time_ns() // 1000
@@ -142,7 +132,7 @@ class ParquetStore:
         self._buffers: dict[str, list[pa.Table]] = {}
         self._covered: list[int] = []
         self._checked, self._footers = set[tuple[str, str]](), set[tuple[str, str]]()
-        """Files whose digest was checked, by table and name, and those of which the footer was."""
+        """Files with checked digest, and with checked footer, by table and name."""
         try:
             if (self.directory / DUCKDB_FILE).exists():
                 raise StoreError(
@@ -171,30 +161,26 @@ class ParquetStore:
 
     @property
     def is_temporary(self) -> bool:
-        """Whether `close` removes the directory."""
         return self._temporary is not None
 
     def append(self, table: str, rows: pa.Table) -> None:
-        """Appends rows to a table in the running batch."""
         if len(rows):
             self._buffers.setdefault(table, []).append(rows.cast(self._tables[table]))
 
     def write_out(self, table: str) -> None:
-        """Writes to a file what was appended to a table, so that others can read it before the batch is committed."""
+        """Writes the appended rows of a table to a file, so that others can read it before commit."""
         self.files = {**self.files, table: self.files[table] + self._written(table, self._batch + 1)}
         self._buffers.pop(table, None)
 
     def prefix_for_others(self, tables: Iterable[str]) -> str:
-        """What the names of files begin with that others write for these tables in the running batch. What is not
-        adopted of them is removed at its end."""
+        """The file name prefix for others who write these tables in the running batch; unadopted files are removed."""
         return self._drafts.prefix(map(self.folder, tables), self._batch + 1)
 
     def folder(self, table: str) -> Path:
-        """Where the files of a table are."""
         return self.directory / self.schema.folder(table)
 
     def adopt(self, table: str, file: DataFile) -> None:
-        """Adds a file that somebody else has written to a table."""
+        """Adds a file that another process wrote to a table."""
         self._checked.add((table, file.name))
         self.files = {**self.files, table: (*self.files[table], file)}
 
@@ -203,19 +189,17 @@ class ParquetStore:
         return tuple(self._buffers.get(table, ()))
 
     def has_rows(self, table: str) -> bool:
-        """Whether a table has any rows."""
         return bool(self.files[table]) or table in self._buffers
 
     def fresh(self, table: str) -> pa.Table:
-        """The rows of a table that are not in files yet, as one table."""
         return pa.concat_tables([self._tables[table].empty_table(), *self.parts(table)])
 
     def paths(self, table: str) -> list[str]:
-        """The paths of the files of a table. Raises StoreError if one is not what was written."""
+        """The paths of the files of a table. Raises StoreError if one is not as written."""
         return [str(self._path(table, file)) for file in self.files[table]]
 
     def read(self, table: str, schema: pa.Schema | None = None, key: str | None = None) -> pa.Table:
-        """A table, or the columns of a schema, or the rows with a `key`. Rows of the running batch are included."""
+        """A table with the running batch; optionally the columns of a schema, or the rows with a `key`."""
         schema = self._tables[table] if schema is None else schema
         kept = (read_rows(path, schema, key) for path in self.paths(table))
         fresh = self.fresh(table)
@@ -224,8 +208,7 @@ class ParquetStore:
         return pa.concat_tables([*kept, fresh.select(schema.names)])
 
     def read_between(self, table: str, column: str, first: int, end: int) -> pa.Table:
-        """The rows of a table with a number from `first` on and before `end` in a column. Rows of the running batch are
-        included. Reads only those parts of files that may have such rows."""
+        """The rows with `first` <= number < `end`, with the running batch; reads only row groups that may have them."""
         within = (pc.field(column) >= first) & (pc.field(column) < end)
         schema = self._tables[table]
         kept = (pq.read_table(path, columns=schema.names, filters=within) for path in self.paths(table))
@@ -233,14 +216,13 @@ class ParquetStore:
         return pa.concat_tables([schema.empty_table(), *(rows.cast(schema) for rows in kept), fresh])
 
     def find(self, table: str, column: str, numbers: pa.Array) -> pa.Table:
-        """The rows of a table that have one of these numbers in a column. Rows of the running batch are included. Reads
-        only those parts of files that may have such rows."""
+        """The rows with one of these numbers, with the running batch; reads only row groups that may have them."""
         schema, fresh = self._tables[table], self.fresh(table)
         kept = find_rows(self.paths_to_look_up(table), schema, column, numbers)
         return pa.concat_tables([*kept, fresh.filter(pc.is_in(fresh[column], numbers))])
 
     def highest(self, table: str, column: str) -> int | None:
-        """The greatest number in a column of a table, None if there is none. Reads only the footers of files."""
+        """The greatest number in a column, None if there is none; reads only footers."""
         found = [pc.max(self.fresh(table)[column]).as_py()]
         for file in self.files[table]:
             found.append(highest_number(self._path_with_footer(table, file), column))
@@ -250,7 +232,6 @@ class ParquetStore:
         return self.folder(table) / name
 
     def _path(self, table: str, file: DataFile) -> Path:
-        """The path of a file that is about to be read. It is checked the first time."""
         path = self._place(table, file.name)
         if (table, file.name) not in self._checked:
             check_whole(path, file)
@@ -258,12 +239,11 @@ class ParquetStore:
         return path
 
     def paths_to_look_up(self, table: str) -> list[str]:
-        """The paths of the files of a table, for `find_rows`. Raises StoreError if the footer of one is not what was
-        written; of the rest, each part is checked when it is read."""
+        """The paths of the files of a table, for `find_rows`, which checks what it reads. Raises StoreError if a footer
+        is not as written."""
         return [str(self._path_with_footer(table, file)) for file in self.files[table]]
 
     def _path_with_footer(self, table: str, file: DataFile) -> Path:
-        """The path of a file whose footer is about to be read. It is checked the first time."""
         path = self._place(table, file.name)
         if (table, file.name) not in self._checked and (table, file.name) not in self._footers:
             check_footer(path, file)
@@ -284,7 +264,7 @@ class ParquetStore:
         return Snapshot(self.schema, self.directory, self._committed)
 
     def cover(self, first: int, last: int) -> None:
-        """Notes that rows of dated tables in the running batch are about older documents, which begin from `first` to
+        """Extends the time range of dated rows in the running batch to older documents, which begin from `first` to
         `last`, in microseconds."""
         self._covered += first, last
 
@@ -297,12 +277,11 @@ class ParquetStore:
         return gone
 
     def drop_before(self, table: str, column: str, bound: int) -> None:
-        """Drops the rows of a table in which a number is less than `bound`."""
+        """Drops rows with a number less than `bound`."""
         self.drop_unless(table, column, lambda numbers: pc.greater_equal(numbers, bound))
 
     def drop_unless(self, table: str, column: str, test: Callable[[pa.ChunkedArray], pa.ChunkedArray]) -> None:
-        """Drops the rows of a table whose number in a column fails a test; rows with null stay. Files of which some
-        rows stay are rewritten."""
+        """Drops rows whose number fails a test, but not null ones; files with remaining rows are rewritten."""
         kept: list[DataFile] = []
         for file in self.files[table]:
             only = pa.schema([self._tables[table].field(column)])
@@ -320,14 +299,12 @@ class ParquetStore:
             self._buffers[table] = [fresh.filter(pc.fill_null(test(fresh[column]), True))]
 
     def rollback(self) -> None:
-        """Discards all changes since the last commit."""
         self._buffers.clear()
         self._covered.clear()
         self.files = self._committed
         self._remove_drafts()
 
     def commit(self) -> None:
-        """Writes the running batch and makes it visible."""
         batch = self._batch + 1
         files = {
             name: self._merged(name, batch, self.files[name] + self._written(name, batch)) for name in self._tables
@@ -349,7 +326,6 @@ class ParquetStore:
                 self._superseded.sweep(self._now())
 
     def close(self) -> None:
-        """Removes a temporary directory."""
         if self._temporary is not None:
             self._temporary.cleanup()
 
@@ -363,7 +339,6 @@ class ParquetStore:
         return (self._write(table, batch, [rows], 0, min(times, default=None), max(times, default=None)),)
 
     def _merged(self, table: str, batch: int, files: tuple[DataFile, ...]) -> tuple[DataFile, ...]:
-        """The files, with every MERGE small files of one level merged into one of the next."""
         small = sorted((f for f in files if f.size <= MERGED_BYTES // MERGE), key=lambda f: f.level)
         for level, group in groupby(small, key=lambda f: f.level):
             members = list(group)
@@ -392,11 +367,9 @@ class ParquetStore:
         self._superseded.add(newer.written_at, [*gone, self._manifest(batch)])  # which names them
 
     def _remove_drafts(self) -> None:
-        """Removes the files of a batch that did not become part of it."""
         self._drafts.end({self._place(name, file.name) for name in self._tables for file in self._committed[name]})
 
     def _remove_unnamed(self, kept: Iterable[Files]) -> None:
-        """Removes the files that killed runs left."""
         named = {(name, f.name) for files in kept for name in self._tables for f in files[name]}
         for name in self._tables:
             for path in (self.directory / self.schema.folder(name)).iterdir():
@@ -423,30 +396,30 @@ _TYPES = {
 }
 
 FIRST_INDEX = 0
-"""The index of the first element of an array in SQL."""
+"""Index of the first element of an array in SQL."""
 
 _WORD = re.compile(r"\w+")
 
 
 def file_urls(paths: Iterable[str]) -> list[str]:
-    """Paths as URLs of the local file system, whatever the default of Spark is."""
+    """URLs of the local file system, whatever Spark's default is."""
     return [f"file://{path}" for path in paths]
 
 
 def local_frame(session: SparkSession, rows: pa.Table) -> DataFrame:
-    """Rows as a data frame. They are put into one chunk: PySpark 4.3 drops what follows an empty chunk."""
+    """Rows as a data frame, in one chunk: PySpark 4.3 drops what follows an empty chunk."""
     return session.createDataFrame(rows.combine_chunks())
 
 
 class TableViews:
-    """Keeps the temporary views of a session up to date. A view is replaced only if its table has changed."""
+    """Keeps the temporary views of a session up to date; a view is replaced only if its table has changed."""
 
     def __init__(self, session: SparkSession, store: FileTables) -> None:
         self._session, self._store = session, store
         self._seen: dict[str, tuple[tuple[DataFile, ...], tuple[pa.Table, ...]]] = {}
 
     def frame(self, table: str) -> DataFrame:
-        """A table as it is now, the running batch included."""
+        """A table with the running batch."""
         parts = []
         if paths := self._store.paths(table):
             parts.append(
@@ -458,11 +431,11 @@ class TableViews:
         return parts[0] if len(parts) == 1 else parts[0].unionAll(parts[1])
 
     def forget(self, table: str) -> None:
-        """Notes that the view of a table was replaced: it is made again when a query names the table."""
+        """Called when the view of a table was replaced; a query that names the table recreates it."""
         self._seen.pop(table, None)
 
     def refresh(self, sql: str) -> None:
-        """Brings the views of all relations that a query names up to date."""
+        """Updates the views of all relations that a query names."""
         words = set(_WORD.findall(sql.lower()))
         for name, statement in self._derived(words).items():
             self.refresh(statement)  # it may name other views
@@ -477,7 +450,6 @@ class TableViews:
                 self._seen[table] = state
 
     def _derived(self, words: set[str]) -> dict[str, str]:
-        """The SELECTs of the named views over tables, by name."""
         schema = self._store.schema
         found = {name: statement for name, statement in schema.views.items() if name in words}
         if (numbered := schema.numbered) is not None and any(map(numbered.has, words)):
@@ -487,5 +459,5 @@ class TableViews:
 
 
 def spark_columns(schema: pa.Schema) -> str:
-    """A schema in DDL, as the readers of Spark take it."""
+    """A schema as DDL for Spark's readers."""
     return ", ".join(f"`{field.name}` {_TYPES[field.type]}" for field in schema)

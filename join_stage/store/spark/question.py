@@ -1,12 +1,7 @@
-"""A question over a store on Spark: in a session of its own, over the files of committed batches.
-
-A question is judged twice before it runs. As Spark parses it, it may only select, from relations of the store, by
-functions of a list. As Spark analyses it, every name is resolved, and its rows must come from those relations.
-
-The functions of Spark SQL that questions may call: those that compute, and do not reach files, Java or the process.
-
-Functions that make large values of small ones (`repeat`, `sequence`) are left out: the driver would compute them.
-"""
+"""A question over a Spark store: in its own session, over the files of committed batches. It is checked twice before it
+runs. As parsed, it may only select, from relations of the store, with listed functions: those that compute and reach no
+files, Java or process, without those that expand small values to large ones (`repeat`, `sequence`), which the driver
+would compute. As analysed, with names resolved, its rows must come from those relations."""
 
 from __future__ import annotations
 
@@ -79,7 +74,7 @@ explode explode_outer inline inline_outer json_tuple posexplode range stack
 """
 
 TABLE_FUNCTIONS = frozenset(_TABLE_FUNCTIONS_NAMES.split())
-"""The functions that may stand in FROM."""
+"""Functions allowed in FROM."""
 
 
 _PLANS_NAMES = """
@@ -90,7 +85,7 @@ UnresolvedTableValuedFunction UnresolvedTVFAliases UnresolvedWith
 """
 
 _PLANS = frozenset(_PLANS_NAMES.split())
-"""The relations of a parsed question. The JSON of a plan has all their parts; it lacks those of a WINDOW clause."""
+"""Relations allowed in a parsed question. The plan's JSON has all their parts, but not those of a WINDOW clause."""
 
 _UNRESOLVED_NAMES = """
 MultiAlias UnresolvedAlias UnresolvedAttribute UnresolvedExtractValue UnresolvedFunction UnresolvedGenerator
@@ -99,10 +94,10 @@ UnresolvedStarExcept UnresolvedStarExceptOrReplace
 """
 
 _UNRESOLVED = frozenset(_UNRESOLVED_NAMES.split())
-"""The unresolved nodes that a parsed question may have."""
+"""Unresolved nodes allowed in a parsed question."""
 
 _SOURCES = frozenset(("CTERelationRef", "LocalRelation", "LogicalRDD", "LogicalRelation", "OneRowRelation", "Range"))
-"""The leaves of an analysed question."""
+"""Leaves allowed in an analysed question."""
 
 _REACHING_NAMES = """
 CallMethodViaReflection CurrentUser InputFileBlockLength InputFileBlockStart InputFileName PythonUDF PythonUDAF
@@ -123,19 +118,17 @@ _SETTINGS = {
 }
 
 _RANGE = 3
-"""The number of arguments of `range` without the last, which is a number of tasks."""
+"""Number of arguments of `range` without the last, a number of tasks."""
 
 MOST_REPEATED = 100_000
-"""The largest number of rows that joins without an equality may produce from one row. A task of Spark notices a
-cancellation only between the rows that it reads."""
+"""Maximum number of rows that joins without an equality may produce from one row: a Spark task notices cancellation
+only between input rows."""
 
 _TASKS = ("spark.sql.leafNodeDefaultParallelism", "spark.sql.shuffle.partitions", "spark.sql.files.maxPartitionNum")
-"""The settings of the number of tasks of a stage."""
+"""Settings of the number of tasks of a stage."""
 
 
 class SparkQuestion:
-    """A `Question` over a snapshot of a store."""
-
     def __init__(self, session: SparkSession, files: Snapshot, sql: str, bounds: Bounds) -> None:
         self._session, self._files, self._sql, self._bounds = session, files, sql, bounds
         self._tag = f"mmqjp-{uuid4().hex}"
@@ -166,7 +159,7 @@ class SparkQuestion:
         self._session.sparkContext.cancelJobsWithTag(self._tag)
 
     def _judged(self, session: SparkSession) -> DataFrame:
-        """The question as a data frame over views of its own. Raises QuestionRefused."""
+        """The question as a data frame over its own views. Raises QuestionRefused."""
         short_enough(self._sql)
         state = session._jsparkSession.sessionState()
         with _silent():
@@ -181,8 +174,8 @@ class SparkQuestion:
 
 
 def _beside(session: SparkSession) -> SparkSession:
-    """A session with its own views and settings. Its stages have at most half as many tasks as there are cores, because
-    a running task does not make way for those of a batch."""
+    """A session with its own views and settings. Its stages have at most half as many tasks as cores: a running task
+    does not yield to those of a batch."""
     other = session.newSession()
     tasks = max(session.sparkContext.defaultParallelism // 2, 1)
     for key, value in _SETTINGS.items():
@@ -193,8 +186,8 @@ def _beside(session: SparkSession) -> SparkSession:
 
 
 def check_spark_plan(plan: Any, schema: StoreSchema) -> None:
-    """Raises QuestionRefused for a parsed plan, in JSON, that does anything but select from relations of
-    a schema by functions of the list."""
+    """Raises QuestionRefused for a parsed plan, in JSON, unless it selects from a schema's relations by listed
+    functions."""
     parts = list(json_objects(plan))
     made = {entry["_1"].lower() for part in parts for entry in part.get("cteRelations", ())}
     for part in parts:
@@ -245,8 +238,8 @@ def judge_analysed(plan: Any) -> None:
 
 
 def judge_joins(session: SparkSession, plan: Any, largest: int) -> None:
-    """Raises QuestionRefused for an optimized plan with joins that could not be interrupted: those that compare
-    each of many rows with each of many others. `largest` is the number of rows of the largest table."""
+    """Raises QuestionRefused for an optimized plan with uninterruptible joins: of each of many rows with each of many
+    others. `largest` is the number of rows of the largest table."""
     planning = session._jvm.org.apache.spark.sql.catalyst.planning  # type: ignore[union-attr]  # it runs
     by_hash = planning.ExtractEquiJoinKeys, planning.ExtractSingleColumnNullAwareAntiJoin
     repeated = 1
@@ -261,7 +254,6 @@ def judge_joins(session: SparkSession, plan: Any, largest: int) -> None:
 
 
 def _bottom_up(plan: Any, largest: int) -> Iterator[tuple[Any, list[int]]]:
-    """All nodes of a plan and its subqueries, children first, each with the largest numbers of rows of its children."""
     waiting: list[tuple[Any, int, bool]] = [(plan, 0, False)]
     done: list[int] = []
     while waiting:
@@ -280,7 +272,7 @@ def _bottom_up(plan: Any, largest: int) -> Iterator[tuple[Any, list[int]]]:
 
 
 def _most_rows(node: Any, below: list[int], largest: int) -> int:
-    """The largest number of rows of a node, given those of its children. A leaf is a table."""
+    """The maximum number of rows of a node, given its children's. A leaf is a table."""
     if (rows := node.maxRows()).isDefined():
         return int(rows.get())
     if node.nodeName() == "Generate":
@@ -289,7 +281,6 @@ def _most_rows(node: Any, below: list[int], largest: int) -> int:
 
 
 def _sequence(found: Any) -> list[Any]:
-    """The elements of a Scala Seq."""
     return [found.apply(place) for place in range(found.length())]
 
 
@@ -298,7 +289,6 @@ def _name(part: Mapping[str, Any]) -> str:
 
 
 def _inner(names: str) -> str:
-    """The name in a list of one name. A longer list becomes something that is no name."""
     return names[1:-1]
 
 
@@ -308,7 +298,7 @@ def _first_line(error: Exception) -> str:
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Keeps PySpark from logging a page about a question that cannot be analysed."""
+    """Keeps PySpark from logging a page about a question that it cannot analyse."""
     logger = logging.getLogger("SQLQueryContextLogger")
     before, logger.disabled = logger.disabled, True
     try:
