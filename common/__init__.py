@@ -1,1 +1,1 @@
-"""What every room uses and none owns: the root of errors, whole files, locks, modes of files, batches, XML."""
+"""Shared foundations: error classes, atomic files, locks, file modes, batches, URLs and XML parsing."""

@@ -1,4 +1,4 @@
-"""Sorted arrays of distinct numbers. `np.unique` finds them by hashing, which takes up to 60 times as long."""
+"""Sorted arrays of distinct numbers, up to 60 times as fast as `np.unique`, which hashes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def distinct(values: Ints) -> Ints:
 
 
 def merge_sorted(ordered: Ints, values: Ints) -> Ints:
-    """Returns the values of a sorted array and others, sorted, in linear time but for sorting the others.
+    """Merges values into a sorted array, in linear time apart from sorting the values.
 
     >>> merge_sorted(np.array([1, 5]), np.array([7, 3])).tolist()
     [1, 3, 5, 7]

@@ -1,11 +1,7 @@
-"""Locks on open files. A lock ends with the process that has it, however that ends.
+"""Atomic and durable file writes, file locks, and the modes of a state's files.
 
-Who may read and write a state: its owner alone or, if it is marked as shared, everybody whom the umask lets.
-
-Directories and files of a state get their modes explicitly. A umask holds for the whole process, whose output files are
-to follow the user's. A directory that the user made keeps its mode, and what we make in it is private all the same.
-
-Writes files that are there whole or not at all, also after a power failure.
+A lock ends with the process that holds it. Files and directories of a state get explicit modes: they are private to the
+owner or, if the state is marked as shared, follow the umask. A directory that the user created keeps its mode.
 """
 
 from __future__ import annotations
@@ -19,8 +15,8 @@ from typing import BinaryIO
 
 
 def lock(handle: int, *, shared: bool = False) -> bool:
-    """Locks an open file until it is closed, together with others if `shared`. Returns False if another process has
-    locked it. Raises OSError if files cannot be locked here."""
+    """Locks an open file until it is closed. Returns False if another process holds it. Raises OSError without
+    locks."""
     try:
         fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -29,7 +25,6 @@ def lock(handle: int, *, shared: bool = False) -> bool:
 
 
 def unlock(handle: int) -> None:
-    """Lets others lock the file. Raises OSError."""
     fcntl.flock(handle, fcntl.LOCK_UN)
 
 
@@ -37,23 +32,20 @@ SHARED = "shared"
 """The file in a state directory that marks the state as shared."""
 
 OTHERS = 0o077
-"""The bits of a mode that are for anyone but the owner."""
+"""Mode bits of group and others."""
 
 
 def is_shared(state: Path) -> bool:
-    """Whether the umask decides who may use a state."""
     return (state / SHARED).exists()
 
 
 def share(state: Path) -> None:
-    """Marks a state as shared, and makes its directory if it is missing. What is made in it later follows the umask.
-    Raises OSError."""
+    """Marks a state as shared, creating it if needed: files created in it later follow the umask. Raises OSError."""
     state.mkdir(parents=True, exist_ok=True)
     (state / SHARED).touch()
 
 
 def make_state(state: Path) -> None:
-    """Makes a state directory, and those above it, where they are missing. Raises OSError."""
     state.parent.mkdir(parents=True, exist_ok=True)
     with suppress(FileExistsError):
         state.mkdir(0o700)
@@ -62,7 +54,7 @@ def make_state(state: Path) -> None:
 
 
 def make_inside(state: Path, *names: str) -> Path:
-    """Makes a directory inside a state directory, and those on the way to it. Returns its path. Raises OSError."""
+    """Creates a directory and its parents inside a state directory. Raises OSError."""
     mode = 0o777 if is_shared(state) else 0o700
     path = state
     for name in names:
@@ -75,8 +67,8 @@ def make_inside(state: Path, *names: str) -> Path:
 
 
 def make_lock(state: Path, name: str) -> int:
-    """Opens a lock's file in a state directory, and makes it if it is missing. Only those who may write the state may
-    open it, since whoever opens the file can take the lock. Returns its descriptor. Raises OSError."""
+    """Opens a lock file in a state directory, creating it if needed. Whoever can open it can take the lock, so its mode
+    admits only those who may write the state. Raises OSError."""
     path = state / name
     with suppress(FileExistsError):
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666 if is_shared(state) else 0o600)
@@ -90,7 +82,7 @@ def make_lock(state: Path, name: str) -> int:
 
 @contextmanager
 def umask_of(*, shared: bool) -> Iterator[None]:
-    """Sets the umask for a process that is started meanwhile, and writes into a state and nowhere else."""
+    """Sets the umask inside the block, for a child process that writes only into a state."""
     before = os.umask(OTHERS)
     if shared:
         os.umask(before)
@@ -101,13 +93,13 @@ def umask_of(*, shared: bool) -> Iterator[None]:
 
 
 def open_like_directory(path: str | Path, flags: int) -> int:
-    """An `opener` for `open`: a new file is its owner's alone if the directory is, and else follows the umask."""
+    """An `opener` for `open`: a new file is private if its directory is, else follows the umask."""
     others = Path(path).parent.stat().st_mode & OTHERS
     return os.open(path, flags | os.O_CLOEXEC, 0o666 if others else 0o600)
 
 
 def keep_private(path: Path) -> None:
-    """Makes a file or directory its owner's alone if it is there and ours: a library or an older version made it."""
+    """Restricts an existing file or directory of ours to its owner: a library or an older version created it."""
     with suppress(FileNotFoundError, PermissionError):
         mode = path.stat().st_mode
         if mode & OTHERS:
@@ -115,8 +107,7 @@ def keep_private(path: Path) -> None:
 
 
 def make_private_file(path: Path) -> None:
-    """Makes a file if it is missing, and makes it its owner's alone if it is there. Files that SQLite puts beside it
-    get the same mode. Raises OSError."""
+    """Creates a file or restricts it to its owner. SQLite's side files get the same mode. Raises OSError."""
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     keep_private(path)
 
@@ -126,10 +117,8 @@ _DRAFT = ".draft"
 
 @contextmanager
 def whole_file(path: Path, opener: Callable[[str, int], int] | None = None) -> Iterator[BinaryIO]:
-    """A file to write. It appears as `path`, and replaces what is there, when the block ends without an error.
-
-    If `path` is a link, its target is replaced. `opener` is as for `open`. Raises OSError.
-    """
+    """A file that atomically replaces `path`, or its target if it is a link, when the block ends without an error.
+    `opener` is as for `open`. Raises OSError."""
     target = path.resolve()
     draft = target.with_name(f".{target.name}.{os.getpid()}{_DRAFT}")
     try:
@@ -147,23 +136,22 @@ def whole_file(path: Path, opener: Callable[[str, int], int] | None = None) -> I
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Makes a file appear, for its owner alone if the directory is. Raises OSError."""
+    """Writes a file atomically, private if its directory is. Raises OSError."""
     with whole_file(path, open_like_directory) as file:
         file.write(content if isinstance(content, bytes) else content.encode())
 
 
 def drafts(directory: Path) -> Iterator[Path]:
-    """The drafts in a directory. If nobody is writing there, killed processes have left them."""
+    """Drafts in a directory. If nobody is writing there, killed processes have left them."""
     return directory.glob(f".*{_DRAFT}")
 
 
 def sync_file(handle: int) -> None:
-    """Has what is written to a file survive a power failure. Raises OSError."""
     os.fsync(handle)
 
 
 def sync_directory(path: Path) -> None:
-    """Makes the names in a directory survive a power failure. Raises OSError."""
+    """Makes the names in a directory durable. Raises OSError."""
     handle = os.open(path, os.O_RDONLY)
     try:
         sync_file(handle)

@@ -1,4 +1,4 @@
-"""Web addresses: one spelling for all addresses of a page, and the host."""
+"""Web addresses: the canonical spelling, the host, and the registrable domain."""
 
 from __future__ import annotations
 
@@ -16,18 +16,17 @@ _DEFAULT_PORTS = frozenset({80, 443})
 _TRACKING = frozenset({"fbclid", "gclid", "mc_cid", "mc_eid", "igshid", "ref_src"})
 _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 _MACHINE = re.compile(r"(?:^|\.)(?:[0-9]+|0x[0-9a-f]*)$")
-"""A host whose last label is a number is an address of a machine."""
+"""A host whose last label is a number is an IP address."""
 
 _ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})?")
 _SAFE = "%/:@!$&'()*+,;=~?"
 
 
 def canonical_url(text: str) -> str:
-    """The canonical spelling of a web address. Of any other text, the text without white space around it.
+    """The canonical spelling of a web address; other text is only stripped. Idempotent.
 
-    The scheme becomes https, the host lower-case and ASCII. Ports 80 and 443, the fragment, slashes at the path's end
-    and parameters that only track (`utm_*`, `fbclid`, ...) are left out. Other parameters are sorted, and
-    percent-encoding is made uniform. The canonical spelling of a canonical spelling is itself.
+    The scheme becomes https, the host lower-case and ASCII. Ports 80 and 443, the fragment, trailing slashes and
+    tracking parameters (`utm_*`, `fbclid`, ...) are dropped, other parameters sorted, percent-encoding made uniform.
 
     >>> canonical_url(" HTTP://Example.org:80/a%7eb/?utm_source=x&b=2&a=1#top ")
     'https://example.org/a~b?a=1&b=2'
@@ -50,7 +49,7 @@ def canonical_url(text: str) -> str:
 
 
 def url_host(text: str) -> str:
-    """The host of a URL in lower case and ASCII, without its port and a leading `www.`; "" if there is none.
+    """The host of a URL in lower case and ASCII, without port and leading `www.`; "" if there is none.
 
     >>> url_host("https://WWW.Example.org:8080/news")
     'example.org'
@@ -62,11 +61,10 @@ def url_host(text: str) -> str:
 
 
 def url_domain(text: str) -> str:
-    """The registrable domain of a URL: the public suffix of its host and one label more, in lower case and ASCII.
+    """The registrable domain of a URL (public suffix and one label), in lower case and ASCII.
 
-    "" if the host is none, an address of a machine, or a public suffix itself. Public suffixes are those of the list at
-    publicsuffix.org, private ones included, as of the release of the package `publicsuffixlist`. Below an unknown top
-    level, each label is registrable.
+    "" for no host, an IP address, or a public suffix itself. Public suffixes are those of the installed
+    `publicsuffixlist`, private ones included. Below an unknown top level, each label is registrable.
 
     >>> url_domain("https://news.bbc.co.uk/2/hi"), url_domain("https://ida.github.io/notes"), url_domain("https://co.uk")
     ('bbc.co.uk', 'ida.github.io', '')
@@ -98,7 +96,7 @@ def _ascii_host(parts: SplitResult) -> str:
 
 
 def _idna(host: str) -> str:
-    """The ASCII form of a host, as browsers make it (UTS 46, not transitional): a host with ß is not one with ss."""
+    """The ASCII form of a host as in browsers (UTS 46, not transitional): ß differs from ss."""
     # Imported here because few hosts need it.
     from idna import uts46_remap
 

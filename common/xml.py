@@ -1,9 +1,7 @@
-"""Reads what stands before a document's root element, in linear time and before any parser does.
+"""A safe parser for untrusted XML, and a linear-time reader of the prolog before the root element.
 
-A DOCTYPE may change what a document says: it may give attributes default values, and take entities from elsewhere.
-libxml2 shows a DTD only as a copy, which takes more than quadratic time to make. So the DOCTYPE is read here.
-
-The parser for XML from strangers: it reads nothing but the bytes that it is given, and stops if they explode.
+A DOCTYPE may add default attributes and external entities. libxml2 exposes a DTD only as a copy, which takes more than
+quadratic time to build, so the prolog is read here before any parser runs.
 """
 
 from __future__ import annotations
@@ -58,18 +56,16 @@ _OF_ASCII = frozenset(
     | {f"iso8859-{number}" for number in range(1, 17)}
     | {f"cp{number}" for number in range(1250, 1259)}
 )
-"""Encodings, by Python's names for them, in which every byte below 128 is the ASCII character."""
+"""Python's names of encodings in which every byte below 128 is the ASCII character."""
 
 _SHOWN = 100
-"""How many characters of a name or an address a message shows."""
+"""Maximum number of characters of a name or an address in a message."""
 
 
 class Prolog(NamedTuple):
-    """What was found before a document's root element.
-
-    If it was not `understood` up to the root, a parser may still find a DOCTYPE. `entities` and `defaults` (of
-    attributes) say whether the DOCTYPE declares any. `refused` says why the document must not be read, "" if it may be.
-    """
+    """The prolog of a document. If it was not `understood` up to the root, a parser may still find a DOCTYPE.
+    `entities` and `defaults` (of attributes) say whether the DOCTYPE declares any. `refused` says why the document must
+    not be read, "" if it may be."""
 
     understood: bool = False
     entities: bool = False
@@ -78,10 +74,10 @@ class Prolog(NamedTuple):
 
 
 def read_prolog(xml: bytes) -> Prolog:
-    """The prolog of a document. The parser is left to complain of what is not well-formed.
+    """Reads the prolog of a document. Ill-formed XML is left to the parser.
 
-    A DOCTYPE is refused if it declares entities from outside or defaults of attributes, or refers to parameter
-    entities, which could do either. So is one in an encoding in which such declarations cannot be found.
+    A DOCTYPE is refused if it declares external entities or default attributes, or refers to parameter entities, which
+    could do either; also in an encoding in which such declarations cannot be found.
 
     >>> read_prolog(b"<!DOCTYPE r [<!ATTLIST r a CDATA 'x'>]><r/>").refused
     "the DOCTYPE gives an attribute of 'r' a default, which is not read: write the attribute where it is meant"
@@ -108,7 +104,7 @@ def read_prolog(xml: bytes) -> Prolog:
 
 
 def wide_encoding(xml: bytes) -> str | None:
-    """The encoding of a document whose characters have two or four bytes, by its first bytes; None for others."""
+    """The encoding with two or four bytes a character, detected from the first bytes; None for others."""
     start = xml[:2]
     if start.isascii() and 0 not in start:
         return None
@@ -119,7 +115,6 @@ _UNKNOWN, _UNDERSTOOD = Prolog(), Prolog(understood=True)
 
 
 def _not_of_ascii(xml: bytes, start: int, end: int) -> str:
-    """The encoding that is declared, if it is none of those that contain ASCII; else ""."""
     if not xml.startswith(b"<?xml", start):
         return ""
     for name in _DECLARED.findall(xml, start, xml.find(b"?>", start, end)):
@@ -134,7 +129,6 @@ def _not_of_ascii(xml: bytes, start: int, end: int) -> str:
 
 
 def _subset(xml: bytes, place: int) -> Prolog:
-    """The prolog of a document whose DOCTYPE's declarations begin at `place`."""
     entities, defaults, refused = False, False, ""
     while (part := _PART.match(xml, place)) is not None:
         place, kind = part.end(), part["kind"]
@@ -174,12 +168,11 @@ def xml_parser(
     recover: bool = False,
     target: object = None,
 ) -> etree.XMLParser:
-    """A parser that opens no file and no connection, and loads no DTD.
+    """A parser that opens no files or connections and loads no DTD.
 
-    With `elements_only` it drops comments and processing instructions. Without `entities` it leaves references to
-    entities that the document declares as they are. `trusted`, for documents of our own making, lifts libxml2's limits
-    (256 levels of elements, 10 MB a text node). With `recover` it reads what it can of XML that is not well-formed.
-    `target` hears of what is parsed, and no tree is made.
+    `elements_only` drops comments and processing instructions. Without `entities`, entity references stay unexpanded.
+    `trusted` lifts libxml2's limits (256 levels, 10 MB a text node). `recover` reads ill-formed XML as far as possible.
+    With `target`, events go there and no tree is built.
     """
     return etree.XMLParser(
         resolve_entities="internal" if entities else False,  # type: ignore[arg-type]  # the stubs know only bool

@@ -1,7 +1,7 @@
-"""Runs work on strangers' input in a process of its own, which the system ends after a time limit.
+"""Runs work on untrusted input in a separate process, which the system kills after a time limit.
 
-Some libraries that read feeds, pages and robots.txt take quadratic time or worse if the input is written to hurt them.
-A thread or a call cannot be ended from outside; a process can. Idle processes are kept for later calls.
+Some libraries that read feeds, pages and robots.txt take quadratic time or worse on hostile input. A thread or a call
+cannot be stopped from outside; a process can. Idle processes are kept for later calls.
 """
 
 from __future__ import annotations
@@ -27,45 +27,40 @@ from common.errors import InputError
 _T = TypeVar("_T")
 
 SECONDS, BYTES_A_SECOND = 10, 256 * 1024
-"""The seconds of processor time for a call, and the bytes that give it another second."""
+"""Processor seconds of a call, and the bytes of input that add a second."""
 
 MEMORY = 4 << 30
-"""The most bytes of address space."""
+"""Maximum address space in bytes."""
 
 ANSWER, ANSWER_PER_BYTE = 64 << 20, 16
-"""The most bytes of an answer, and the bytes more that each byte of the input gives it. What comes from a stranger may
-be written to grow, and here it is held whole."""
+"""Maximum size of an answer, plus the bytes that each byte of input adds: untrusted input may be built to grow."""
 
 IDLE = 2
-"""The number of processes that are kept for later calls, and of calls of event loops that run at once."""
+"""Number of idle processes kept for later calls, and of concurrent calls of event loops."""
 
 _LENGTH = struct.Struct("<Q")
 
 
 class ConfinedError(InputError, ValueError):
-    """The work did not end within its limits. The message tells what happened."""
+    """The work exceeded its limits or ended its process; the message says which."""
 
 
 def seconds_for(size: int) -> int:
-    """The seconds of processor time for work on so many bytes."""
     return SECONDS + size // BYTES_A_SECOND
 
 
 def answer_for(size: int) -> int:
-    """The most bytes of the answer of work on so many bytes."""
     return ANSWER + size * ANSWER_PER_BYTE
 
 
 def confined(work: Callable[..., _T], *arguments: object, size: int) -> _T:
-    """Calls a module's function with arguments that hold about `size` bytes from a stranger.
-
-    Returns and raises what the function does, and ConfinedError if it passes the limits or ends its process.
-    """
+    """Calls a module's function with about `size` bytes of untrusted input, in a confined process. Returns and raises
+    what the function does, and ConfinedError if it exceeds the limits or ends its process."""
     return cast(_T, _asked(_Call(), work, arguments, size))
 
 
 async def confined_aside(work: Callable[..., _T], *arguments: object, size: int) -> _T:
-    """Like `confined`, while the event loop goes on. The work ends if the call is cancelled."""
+    """Async `confined`. Cancelling the call ends the work."""
     call = _Call()
     try:
         loop = asyncio.get_running_loop()
@@ -76,13 +71,11 @@ async def confined_aside(work: Callable[..., _T], *arguments: object, size: int)
 
 
 def prepare(work: Callable[..., object]) -> None:
-    """Starts a process for later calls of a module's function. It loads the module while this process goes on."""
+    """Starts a process for later calls of a module's function; it imports the module in the background."""
     _put_back(_Worker(f"import {work.__module__}; "))
 
 
 class _Worker:
-    """A process that does one call after the other. It runs `first` before them."""
-
     def __init__(self, first: str = "") -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-c", f"{first}from feeds.confined import serve_calls; serve_calls()"],
@@ -100,7 +93,6 @@ class _Worker:
         return not self._ended and self._process.poll() is None
 
     def ask(self, size: int, work: Callable[..., object], arguments: tuple[object, ...]) -> object:
-        """Returns or raises what the work on so many bytes does."""
         seconds = seconds_for(size)
         request = pickle.dumps((seconds, answer_for(size), work, arguments), pickle.HIGHEST_PROTOCOL)
         try:
@@ -131,7 +123,6 @@ class _Worker:
                 pipe.close()
 
     def finish(self) -> None:
-        """Kills the process and waits for its end."""
         self.end()
         self._process.wait()
         self.leave()
@@ -143,7 +134,7 @@ class _Worker:
 
 
 class _Call:
-    """A call that another thread may cancel. It has a worker only while that runs it."""
+    """A call that another thread may cancel. It holds a worker only while running."""
 
     def __init__(self) -> None:
         self._worker: _Worker | None = None
@@ -223,7 +214,7 @@ os.register_at_fork(after_in_child=_forget_all)
 
 
 def serve_calls() -> None:
-    """Runs the calls that come on standard input until that ends."""
+    """Runs the calls from standard input until it ends."""
     come, go = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what the work prints is no answer
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -246,7 +237,6 @@ def serve_calls() -> None:
 
 
 def _failure(error: Exception) -> bytes:
-    """The error as an answer: itself if it can be pickled, else its message."""
     try:
         answer = pickle.dumps((False, error))
         pickle.loads(answer)
@@ -267,7 +257,7 @@ def _write(pipe: BinaryIO, data: bytes) -> None:
 
 
 def _read(pipe: BinaryIO) -> bytes:
-    """Raises EOFError if there is less."""
+    """Raises EOFError if the pipe ends early."""
     head = pipe.read(_LENGTH.size)
     data = pipe.read(_LENGTH.unpack(head)[0]) if len(head) == _LENGTH.size else b""
     if not data:

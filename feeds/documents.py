@@ -1,10 +1,6 @@
-"""The input of the system: timestamped documents, and rejects.
+"""Timestamped documents and rejects, and the parsing of their times to integer microseconds of UTC.
 
-What cannot be read at all: a source that was named, or the bytes of a feed.
-
-Dates as integer microseconds of UTC, read from the spellings that documents use.
-
-Decides a document's time: the time given with it, the one in its XML, or when an entry came or changed.
+A document's time is the one given with it, the one at an XPath in its XML, or when a feed's entry appeared or changed.
 """
 
 from __future__ import annotations
@@ -25,10 +21,8 @@ from common.xml import xml_parser
 
 
 class SourceError(InputError, ValueError):
-    """A source (a path, an address or an option) that cannot be used: it stops a run before it starts.
-
-    `source` is its name, `cause` why, and `hint` what to do ("" where nothing is known).
-    """
+    """A source (path, address or option) that cannot be used: it stops a run before it starts. `source` is its name,
+    `cause` the reason, and `hint` the remedy ("" if unknown)."""
 
     def __init__(self, source: str, cause: str, hint: str = "") -> None:
         super().__init__(source, cause, hint)
@@ -41,7 +35,7 @@ class SourceError(InputError, ValueError):
 
 
 class FeedError(InputError, ValueError):
-    """The bytes hold no feed that can be read; the message is the cause."""
+    """The bytes hold no readable feed; the message is the cause."""
 
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -52,7 +46,7 @@ _ISO_DATE = re.compile(r"\d{4}-\d\d-\d\d")
 
 
 def from_datetime(value: datetime) -> int:
-    """Microseconds since 1970 in UTC; no zone means UTC. Raises InvalidValue outside of the years 1 to 9999 of UTC."""
+    """Microseconds since 1970 in UTC; no zone means UTC. Raises InvalidValue outside of the years 1 to 9999."""
     try:
         utc = value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)
     except OverflowError:
@@ -84,7 +78,7 @@ def parse_date(text: str) -> int | None:
 
 
 def from_struct(parsed: struct_time | None) -> int | None:
-    """Microseconds of a UTC time tuple, or None if it is missing or no date of the calendar."""
+    """Microseconds of a UTC time tuple; None if it is missing or not a calendar date."""
     if parsed is None:
         return None
     try:
@@ -94,7 +88,7 @@ def from_struct(parsed: struct_time | None) -> int | None:
 
 
 def iso_utc(microseconds: int) -> str:
-    """ISO-8601 with `Z`, and with a fraction only if there is one."""
+    """ISO-8601 with `Z`, and a fraction only if it is not zero."""
     moment = EPOCH + timedelta(microseconds=microseconds)
     return moment.isoformat().replace("+00:00", "Z")
 
@@ -105,20 +99,16 @@ Now = Callable[[], int]
 TimeReader = Callable[[bytes], int]
 
 INT64 = range(-(2**63), 2**63)
-"""The times that can be stored."""
 
 
 def now_us() -> int:
-    """The system's clock in microseconds of UTC."""
     return clock.time_ns() // 1000
 
 
 def parse_time(value: TimeValue) -> tuple[int, int]:
-    """The interval `(t0, t1)` in microseconds of UTC that `value` stands for. Raises InvalidValue if it is no time.
-
-    A point (ISO-8601 text, integer microseconds, a datetime; no zone means UTC) is an interval that begins and ends
-    there. A pair of points is an interval in that order.
-    """
+    """The interval `(t0, t1)` of a time value, in microseconds of UTC. Raises InvalidValue. A point (ISO-8601 text,
+    integer microseconds, a datetime; no zone means UTC) is an interval that begins and ends there. A pair of points is
+    an interval in that order."""
     if isinstance(value, (tuple, list)):
         if len(value) != 2:
             raise InvalidValue(f"a time interval has two ends, not {len(value)}")
@@ -148,8 +138,8 @@ _SINCE, _UNTIL = 1_000_000_000, 2_200_000_000
 
 
 def unix_time_refusal(value: object) -> str | None:
-    """Why a number in a file is refused as a time: it can only be meant as Unix seconds or milliseconds of 2001 to
-    2039. None for all other numbers, small ones too: they are microseconds."""
+    """Why a number in a file is refused as a time: it must be Unix seconds or milliseconds of 2001 to 2039. None for
+    all other numbers, which are microseconds."""
     if isinstance(value, (tuple, list)):
         return next(filter(None, map(unix_time_refusal, value)), None)
     if not isinstance(value, (int, float)):
@@ -164,11 +154,8 @@ def unix_time_refusal(value: object) -> str | None:
 
 
 def time_reader(expression: str) -> TimeReader:
-    """A function from a document's bytes to the time at `expression`. It raises ValueError if there is none.
-
-    The value of the first node found (or of the string computed) is an ISO-8601 or RFC 822 date. Raises SourceError if
-    the expression is not XPath.
-    """
+    """A function from a document's bytes to the time at `expression`. It raises ValueError if there is none. The first
+    node (or the computed string) must be an ISO-8601 or RFC 822 date. Raises SourceError for invalid XPath."""
     try:
         xpath = etree.XPath(expression)
     except etree.XPathError as error:
@@ -201,11 +188,9 @@ def _first_text(found: Any) -> str | None:
 
 
 def first_time(date: int | None, fetched: int | None, modified: int, archive: int | None) -> int:
-    """The time of an entry that is new: its own `date`, but no later than its feed was fetched.
-
-    It is the time of the fetch (of the file's last change, if `fetched` is unknown) for an entry without a date, or
-    with one before `archive`: then the entry was old when its feed was first read. All are microseconds.
-    """
+    """The time of a new entry: its own `date`, capped at the fetch of its feed. An entry without a date, or dated
+    before `archive` (it was old when its feed was first read), gets the time of the fetch, or of the file's last change
+    if `fetched` is unknown. All are microseconds."""
     seen = modified if fetched is None else fetched
     if date is None or (archive is not None and date < archive):
         return seen
@@ -213,8 +198,8 @@ def first_time(date: int | None, fetched: int | None, modified: int, archive: in
 
 
 def change_time(dates: Iterable[int | None], before: int, seen: int) -> int:
-    """When an entry changed: the latest of its own `dates` after its last version's time `before` and not after the
-    fetch that shows it; else the time of that fetch, `seen`. All are microseconds."""
+    """When an entry changed: the latest of its `dates` after its previous version (`before`) and not after the fetch
+    (`seen`); else `seen`. All are microseconds."""
     return max((date for date in dates if date is not None and before < date <= seen), default=seen)
 
 
@@ -224,7 +209,7 @@ _DECLARED_ENCODING = re.compile(r"""(\ufeff?<\?xml\s[^>]*?)\sencoding\s*=\s*(?:"
 
 
 def is_text(value: str) -> bool:
-    """Whether `value` can be written as UTF-8 (it holds no lone surrogate)."""
+    """Whether `value` can be encoded as UTF-8 (has no lone surrogate)."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -234,12 +219,9 @@ def is_text(value: str) -> bool:
 
 @dataclass(frozen=True, slots=True, init=False)
 class Document:
-    """An XML document of a stream, valid from `t0` to `t1` (microseconds of UTC, `t0 <= t1`).
-
-    `time` is anything `parse_time` takes; without it the document's time is `now()`. `xml` is not checked here:
-    stage 1 parses it once and says what is wrong with it.
-    Raises InvalidValue for an id or a stream that is no text, and for a time that is none.
-    """
+    """An XML document of a stream, valid from `t0` to `t1` (microseconds of UTC, `t0 <= t1`). `time` is anything
+    `parse_time` accepts, by default `now()`. `xml` is not checked here: stage 1 parses it once and reports errors.
+    Raises InvalidValue for an id or a stream that is not text, or an invalid time."""
 
     id: str
     stream: str
@@ -267,11 +249,8 @@ class Document:
             object.__setattr__(self, name, content)
 
     def xml_bytes(self) -> bytes:
-        """The document as bytes for a parser.
-
-        Bytes are passed on as they are, with the encoding they declare. Text is already decoded: it becomes UTF-8
-        and loses the encoding its declaration names. (A lone surrogate stays invalid UTF-8, for the parser to report.)
-        """
+        """The document as bytes for a parser. Bytes are passed on with the encoding they declare. Text becomes UTF-8
+        without its declared encoding. (A lone surrogate stays invalid UTF-8, for the parser to report.)"""
         if isinstance(self.xml, bytes):
             return self.xml
         declared = _DECLARED_ENCODING.match(self.xml)
@@ -281,10 +260,8 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """Input that could not be made a document: where it was (`id`, `stream`, `time` as far as known) and why.
-
-    `reason` names the file (and line) and the cause; `raw` is what was read, or its beginning.
-    """
+    """Input that could not become a document: its place (`id`, `stream`, `time` as far as known) and the reason.
+    `reason` names the file (and line) and the cause; `raw` is the input, or its beginning."""
 
     id: str
     stream: str
@@ -293,7 +270,7 @@ class Reject:
     raw: bytes | str = field(repr=False)
 
     def __post_init__(self) -> None:
-        """Makes the fields fit to be stored, since rejected input may be anything."""
+        """Makes the fields storable, since rejected input may be anything."""
         for name in ("id", "stream", "reason"):
             text: str = getattr(self, name)
             if not is_text(text):

@@ -1,15 +1,7 @@
-"""A feed's bytes read into entries by feedparser: RSS 0.9x, 1.0 and 2.0, Atom 0.3 and 1.0.
+"""Reads a feed's bytes into entries: RSS 0.9x, 1.0 and 2.0, Atom 0.3 and 1.0 by feedparser, and JSON Feed.
 
-Reads the entries in a feed's bytes, each with its document: an `<item>`, or the entry as it stands.
-
-The entries of a feed as they stand there: each entry's own element, with the feed's title and link added.
-
-Runs work on strangers' input in a process of its own, which the system ends after a time limit.
-
-Some libraries that read feeds, pages and robots.txt take quadratic time or worse if the input is written to hurt them.
-A thread or a call cannot be ended from outside; a process can. Idle processes are kept for later calls.
-
-JSON Feed 1.0 and 1.1 rewritten as Atom, so that one reader serves, sanitises and resolves every format.
+JSON Feed 1.0 and 1.1 is rewritten as Atom, so that one reader sanitises and resolves every format. Each entry becomes a
+document: a uniform `<item>`, or its own raw element with the feed's title and link added.
 """
 
 from __future__ import annotations
@@ -64,19 +56,16 @@ _LENGTH = re.compile(r"[0-9]{1,18}")
 _LONGEST_TYPE = 255
 
 MOST_AUTHORS = 20
-"""The most authors of a feed, whom each of its entries may repeat. An entry's own are not counted."""
+"""Maximum number of authors of a feed, which each of its entries may repeat. An entry's own do not count."""
 
 _TO_OTHERS = frozenset({"related", "via"})
-"""The relations of an entry's links that lead to other pages than its own."""
+"""Relations of links that lead to pages other than the entry's own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """A feed's title, the addresses of its site and of itself, and its entries in order.
-
-    Each entry repeats title and addresses. So the title is cut, and an address is "" if there is none or it is too
-    long. The addresses have no names and passwords.
-    """
+    """A feed's title, its site's and its own address, and its entries in order. Each entry repeats title and addresses,
+    so the title is cut, and an address is "" if it is missing or too long. Addresses have no credentials."""
 
     title: str
     site_url: str
@@ -85,11 +74,9 @@ class Feed:
 
 
 def parse_feed(data: bytes, base: str = "", fallback_url: str = "") -> Feed:
-    """The feed in the bytes. Raises FeedError if there is none, or nothing of it can be read.
-
-    Relative addresses are resolved against `base`, the URL that the feed came from, else against the address that it
-    gives for itself or its site. `fallback_url` stands for the channel if the feed names neither.
-    """
+    """Parses a feed. Raises FeedError if nothing of it can be read. Relative addresses are resolved against `base`, the
+    URL that the feed came from, else against its own or its site's address. `fallback_url` is the channel's address if
+    the feed names neither."""
     # A stream, because feedparser takes bytes for a file name first, and text for an address to fetch.
     # Whatever a stranger's feed does to the parser must stay that feed's failure, hence the broad except.
     # It is not told the base, because it would make addresses of guids that are none.
@@ -121,7 +108,6 @@ def _cause(error: object) -> str:
 
 
 def _entry(entry: Any, base: str, feed: Entry, atom: bool) -> Entry:
-    """An entry. What it does not say itself, it has from its feed."""
     guid = one_line(entry.get("id") or "")
     date, date_text, updated = _dates(entry)
     item_url = _link(entry, base) or (guid if is_url(guid) else "")
@@ -159,8 +145,7 @@ def _plain(holder: Any, key: str, atom: bool) -> str:
 
 
 def _is_html(detail: Any, atom: bool) -> bool:
-    """Whether a text is HTML. Atom's plain text is plain; RSS cannot say so, and its writers put stray tags into
-    titles."""
+    """Atom's plain text is plain; RSS cannot say so, and its writers put stray tags into titles."""
     return detail.get("type") in _HTML or (not atom and looks_like_markup(detail.get("value") or ""))
 
 
@@ -170,13 +155,11 @@ def _summary_links(entry: Any, atom: bool) -> list[str]:
 
 
 def _entry_language(entry: Any) -> str:
-    """The language that an entry names, else that of its title, summary or content, which may come from `xml:lang`."""
     texts = (_detail(entry, "title"), _detail(entry, "summary"), *entry.get("content", ()))
     return next(filter(None, map(_language, (entry.get("language"), *(one.get("language") for one in texts)))), "")
 
 
 def _language(told: str | None) -> str:
-    """A language tag in lower case, as `en` or `de-at`; "" for what is none."""
     tag = (told or "").strip()[:100].replace("_", "-").lower()
     return tag if _LANGUAGE.fullmatch(tag) else ""
 
@@ -196,7 +179,6 @@ def _unmarked(text: str) -> str:
 
 
 def _content(contents: Iterable[Any], base: str) -> tuple[str, list[str]]:
-    """The first HTML content with its links, else the first plain text as HTML. Other media types are passed over."""
     plain = ""
     for content in contents:
         value = xml_text(content.get("value") or "").strip()
@@ -211,7 +193,6 @@ def _content(contents: Iterable[Any], base: str) -> tuple[str, list[str]]:
 
 
 def _dates(entry: Any) -> tuple[int | None, str, int | None]:
-    """The entry's date (published, else updated), its spelling, and when the entry was updated."""
     # feedparser answers `updated` with `published`, and a warning, where only that is there
     told = {key: entry[key] for key in ("published", "updated") if dict.__contains__(entry, key)}
     dates = {key: _moment(text, entry.get(f"{key}_parsed")) for key, text in told.items()}
@@ -222,7 +203,7 @@ def _dates(entry: Any) -> tuple[int | None, str, int | None]:
 
 
 def _moment(text: str, parsed: struct_time | None) -> int | None:
-    """Reads ISO-8601 here, because feedparser drops fractions of a second; other dates are feedparser's."""
+    """Parses ISO-8601 here, because feedparser drops fractions of a second; other dates are feedparser's."""
     try:
         return parse_iso(text)
     except ValueError:
@@ -238,7 +219,6 @@ def _links(holder: Any, base: str) -> tuple[tuple[str, str], ...]:
 
 
 def _resolve(base: str, address: str) -> str:
-    """The address, absolute if possible; "" if it is not harmless."""
     if not is_harmless(address):
         return ""
     try:
@@ -248,14 +228,12 @@ def _resolve(base: str, address: str) -> str:
 
 
 def _link(holder: Any, base: str) -> str:
-    """The address of the page: an alternate link, the one of HTML if there are several (feedparser's choice)."""
     alternates = [href for rel, href in _links(holder, base) if rel == "alternate"]
     chosen = _resolve(base, holder.get("link") or "")
     return chosen if chosen in alternates else next(iter(alternates), "")
 
 
 def _of_feed(address: str) -> str:
-    """An address of the feed as its entries repeat it: without name and password, "" if it is too long."""
     return without_credentials(address) if len(address) <= LONGEST_ADDRESS else ""
 
 
@@ -299,11 +277,9 @@ _ITEMS = frozenset(
 
 
 def raw_entries(data: bytes, feed: Feed) -> list[bytes]:
-    """The `item` or `entry` elements of the feed's XML, in the order of `feed.entries`, as documents of their own.
-
-    Each gets two last children in no namespace, `channel_title` and `channel_url`, if the feed has them. Raises
-    FeedError if the XML is not well-formed (nothing is repaired here) or its entries are not those of `feed`.
-    """
+    """The `item` or `entry` elements of the feed, in the order of `feed.entries`, as separate documents. Each gets two
+    last children in no namespace, `channel_title` and `channel_url`, if the feed has them. Raises FeedError if the XML
+    is ill-formed (nothing is repaired here) or its entries differ from those of `feed`."""
     try:
         # Blanks before the XML declaration are common and mean nothing.
         root = etree.fromstring(data.lstrip(), xml_parser())
@@ -335,7 +311,7 @@ _VERSIONS = ("https://jsonfeed.org/version/", "http://jsonfeed.org/version/")
 
 
 def load_json_feed(data: bytes) -> dict[str, Any]:
-    """The feed's object. Raises FeedError with the cause if the bytes are no JSON Feed."""
+    """Parses a JSON Feed. Raises FeedError with the cause."""
     try:
         feed = json.loads(data.decode("utf-8-sig"))
     except json.JSONDecodeError as error:
@@ -352,12 +328,11 @@ def load_json_feed(data: bytes) -> dict[str, Any]:
 
 
 def is_json_feed(value: object) -> bool:
-    """Whether a JSON value declares itself a JSON Feed."""
     return isinstance(value, dict) and str(value.get("version", "")).startswith(_VERSIONS)
 
 
 def json_feed_to_atom(feed: dict[str, Any]) -> bytes:
-    """The same feed in Atom 1.0. Values of a wrong type are left out."""
+    """Converts to Atom 1.0. Values of a wrong type are dropped."""
     root = etree.Element(f"{{{ATOM}}}feed")
     _set_language(root, feed)
     _add(root, "title", feed.get("title"))
@@ -394,7 +369,7 @@ def _add_entry(entry: etree._Element, item: dict[str, Any]) -> None:
 
 
 def _add_authors(parent: etree._Element, holder: dict[str, Any]) -> None:
-    """Version 1.1 has a list of authors, 1.0 had one author. A feed may have both, for old readers."""
+    """Version 1.1 has a list of authors, 1.0 one author; a feed may have both."""
     for author in _list(holder.get("authors")) or [holder.get("author")]:
         if isinstance(author, dict) and (name := _text(author.get("name")) or _text(author.get("url"))):
             _add(etree.SubElement(parent, f"{{{ATOM}}}author"), "name", name)
@@ -419,7 +394,7 @@ def _add_link(parent: etree._Element, rel: str, href: object, **about: object) -
 
 
 def _text(value: object) -> str:
-    """The text of a value. Ids are often numbers although the format wants strings."""
+    """Ids are often numbers although the format requires strings."""
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     return xml_text(value).strip() if isinstance(value, str) else ""
@@ -435,10 +410,8 @@ _BLANKS = b"\xef\xbb\xbf \t\r\n"
 
 
 def read_entries(data: bytes, origin: Origin, form: EntryForm = "item") -> Iterator[Sighting | EndOfFetch | Reject]:
-    """The entries of a feed in its order, and the end of the fetch; one Reject if it cannot be read.
-
-    A well-formed, empty feed has only an end. From an ill-formed one comes what can be read.
-    """
+    """Yields a feed's entries in order and the end of the fetch; one Reject if it is unreadable. A well-formed, empty
+    feed yields only an end; an ill-formed one what can be read."""
     try:
         feed, bodies = confined(read_feed, data, origin, form, size=len(data))
     except ValueError as error:
@@ -450,10 +423,7 @@ def read_entries(data: bytes, origin: Origin, form: EntryForm = "item") -> Itera
 
 
 def read_feed(data: bytes, origin: Origin, form: EntryForm) -> tuple[Feed, list[bytes]]:
-    """A feed, and the document of each of its entries. Raises FeedError if it cannot be read.
-
-    It may be written to take long: see `feeds.feed`.
-    """
+    """Parses a feed, and builds its entries' documents. Raises FeedError. May take long: see `feeds.confined`."""
     data = as_told(data, origin.content_type)
     if read_prolog(data.lstrip(b" \t\r\n")).defaults:
         raise FeedError("the DOCTYPE gives attributes defaults, which are not read")
@@ -470,5 +440,4 @@ def read_feed(data: bytes, origin: Origin, form: EntryForm) -> tuple[Feed, list[
 
 
 def _name(origin: Origin, feed: Feed) -> str:
-    """The feed's address, or its name in a crawl."""
     return origin.source or feed.self_url or origin.name

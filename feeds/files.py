@@ -1,11 +1,4 @@
-"""Reads files with care: in a fixed order, inside a directory, and never too much.
-
-Feeds whose encoding only the header of the answer tells.
-
-The kinds of files that documents come in, told by the ends of their names.
-
-Tells feeds and pages by their content, whatever the content type says.
-"""
+"""Reads files in a fixed order, within a directory and a size limit, and detects their kinds by name or content."""
 
 from __future__ import annotations
 
@@ -52,10 +45,10 @@ def as_told(data: bytes, content_type: str) -> bytes:
 
 
 MAX_BYTES = 64 * 1024 * 1024
-"""The most bytes of a document, a line or a feed."""
+"""Maximum size of a document, a line or a feed."""
 
 RAW_KEPT = 64 * 1024
-"""The most bytes of bad input that a Reject keeps."""
+"""Maximum number of bytes of bad input in a Reject."""
 
 
 class TooLargeError(InputError, ValueError):
@@ -70,7 +63,7 @@ class TooLargeError(InputError, ValueError):
 
 
 def read_file(path: Path) -> bytes:
-    """The file's bytes. Raises TooLargeError if there are more than MAX_BYTES, and OSError."""
+    """Raises TooLargeError for more than MAX_BYTES, and OSError."""
     with path.open("rb") as file:
         data = file.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
@@ -79,25 +72,21 @@ def read_file(path: Path) -> bytes:
 
 
 def modified_us(path: Path) -> int:
-    """The file's modification time in microseconds."""
     return path.stat().st_mtime_ns // 1000
 
 
 def none_known(name: str) -> bool:
-    """The default of `files_below`: no file is known already."""
     return False
 
 
 def files_below(
     directory: Path, is_wanted: Callable[[str], bool], is_known: Callable[[str], bool] = none_known
 ) -> Iterator[tuple[Path, str]]:
-    """The regular files that are wanted by their names, depth first in order of names, with their names below the
-    directory.
+    """Yields regular files with their names below the directory, depth first in order of names.
 
-    A file that `is_known` by its name below the directory is left out, at little cost: there may be many of them.
-    A symbolic link to a file counts if it leads to a place inside `directory`. Links to directories are not followed:
-    what they hold inside is met anyway. A directory that cannot be listed, and a file that cannot be looked at, are
-    among the paths, so that whoever reads them says so.
+    A file that `is_known` by that name is skipped cheaply. A symbolic link to a file counts if its target is inside
+    `directory`; links to directories are not followed. Unlistable directories and inaccessible files are yielded too,
+    so that their reader reports them.
     """
     return _below(str(directory), "", is_wanted, is_known, directory.resolve())
 
@@ -141,34 +130,31 @@ def name_below(path: Path, directory: Path) -> str:
 
 
 def printable(name: str) -> str:
-    """A name as text that can be written anywhere, with lone surrogates (undecodable bytes) replaced."""
+    """A name with lone surrogates (undecodable bytes) replaced, so that it can be written anywhere."""
     return name if name.isascii() else name.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
 
 
 FEED_SUFFIX = ".xml"
 SIDECAR_SUFFIX = ".json"
 FEED_SUFFIXES = frozenset({FEED_SUFFIX, ".rss", ".atom", ".rdf", ".feed", SIDECAR_SUFFIX})
-"""The suffixes of files with feeds. A JSON Feed has the suffix of a sidecar."""
+"""Suffixes of feed files. A JSON Feed has the suffix of a sidecar."""
 
 WARC_SUFFIX = ".warc.gz"
-"""The suffix of the archives that a fetch writes."""
+"""The suffix of archives that a fetch writes."""
 
 COMPRESSED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
-"""The suffixes of compressed files, as log rotation makes them. Only files with the first can be read."""
+"""Suffixes of compressed files, as by log rotation. Only the first can be read."""
 
 _UNFINISHED_SUFFIXES = (".tmp", ".part")
 
 
 class FileKind(Enum):
-    """What a file holds."""
-
     JSON_LINES = "JSON lines"
     """One document per line. Lines may be appended at any time."""
     COMPRESSED_JSON_LINES = "compressed JSON lines"
     WARC = "warc"
     FEED = "feed"
     XML = "xml"
-    """One document."""
 
 
 _KINDS = {
@@ -184,7 +170,7 @@ EXPECTED = "documents are .jsonl, .jsonl.gz, .xml, .warc or .warc.gz files, dire
 
 
 def kind_of_file(name: str, *, feeds: bool) -> FileKind | None:
-    """The kind of a file with this name; None if it is of no known kind. With `feeds`, an `.xml` holds a feed.
+    """The kind of a file by its name; None if unknown. With `feeds`, an `.xml` holds a feed.
 
     >>> kind_of_file("a.WARC.gz", feeds=True), kind_of_file("a.xml", feeds=True), kind_of_file("a.rss", feeds=False)
     (<FileKind.WARC: 'warc'>, <FileKind.FEED: 'feed'>, None)
@@ -205,12 +191,11 @@ def is_compressed(name: str) -> bool:
 
 
 def is_named_as_feed(name: str) -> bool:
-    """Whether a file with this name may hold a feed."""
     return name.lower().endswith(tuple(FEED_SUFFIXES))
 
 
 def is_unfinished(name: str) -> bool:
-    """Whether a name is that of a file which is still being written. It is renamed when it is whole."""
+    """Whether the name is that of a file still being written, which is renamed when complete."""
     return name.startswith(".") or name.endswith(_UNFINISHED_SUFFIXES)
 
 
@@ -231,7 +216,7 @@ _WIDE = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def kind_of_body(body: bytes) -> BodyKind:
-    """The kind of a body, or of its beginning: the first element decides, else the first sign of a feed.
+    """The kind of a body or its beginning: the first element decides, else the first sign of a feed.
 
     >>> kind_of_body(b"<?xml version='1.0'?><!-- made --><rss version='2.0'/>")
     'feed'

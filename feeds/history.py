@@ -1,7 +1,6 @@
-"""The history of each feed's entries: tells new entries from new versions, and stops entries that change endlessly.
+"""The history of feed entries: distinguishes new entries from new versions, and stops those that change endlessly.
 
-The items that reading gives: documents, rejects, and what a fetch of a feed shows, which a `History` judges
-later.
+Reading yields documents, rejects, and sightings of entries in a fetch, which a `History` turns into documents.
 """
 
 from __future__ import annotations
@@ -19,8 +18,7 @@ from feeds.items import Entry, entry_id, entry_identity, entry_version
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """A fetch of a feed, by its address or name, in the file `name`. Times are microseconds: `fetched` if it is known,
-    and `modified`, when the file was written."""
+    """A fetch of a feed, by address or name, from file `name`; times (fetch if known, file) are microseconds."""
 
     feed: str
     name: str
@@ -33,14 +31,13 @@ class Fetch:
 
     @property
     def is_known_by_file(self) -> bool:
-        """Whether the feed has no other name than that of the file."""
         return self.feed == self.name
 
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """An entry as a fetch shows it. `key` identifies it within its feed; `version` is a hash of the content that makes
-    a version. `date` and `updated` are the entry's own, in microseconds, None if it gives none."""
+    """An entry as seen in a fetch. `key` identifies it within its feed; `version` hashes the content that makes a
+    version. `date` and `updated` are the entry's own, in microseconds, None if missing."""
 
     id: str
     xml: bytes | str = field(repr=False)
@@ -51,7 +48,6 @@ class Sighting:
     updated: int | None
 
     def at(self, time: int) -> Document:
-        """The document of the entry, at a time."""
         return Document(self.id, self.xml, DEFAULT_STREAM, time)
 
 
@@ -64,11 +60,10 @@ class EndOfFetch:
 
 
 InputItem = Document | Reject | Sighting | EndOfFetch
-"""One of the things that a file holds."""
 
 
 def size_of(item: InputItem) -> int:
-    """The size of an item in a batch, about in bytes."""
+    """The approximate size of an item in bytes, for batching."""
     match item:
         case Document() | Sighting():
             return len(item.xml)
@@ -79,7 +74,7 @@ def size_of(item: InputItem) -> int:
 
 
 def sightings(entries: Sequence[Entry], bodies: Sequence[bytes | str], fetch: Fetch) -> Iterator[Sighting | EndOfFetch]:
-    """What a fetch shows, given its entries and the document of each: the sightings, and then the end."""
+    """The sightings of a fetch, given its entries and the document of each, and its end."""
     keys = list(_keys(entries))
     for entry, body, key in zip(entries, bodies, keys, strict=True):
         version = _hash(entry_version(entry))
@@ -88,7 +83,7 @@ def sightings(entries: Sequence[Entry], bodies: Sequence[bytes | str], fetch: Fe
 
 
 def encode_sighting(shown: Sighting | EndOfFetch) -> str:
-    """All of a sighting but its id and XML, or the end of a fetch, as JSON."""
+    """A sighting without its id and XML, or the end of a fetch, as JSON."""
     match shown:
         case Sighting():
             what: list[object] = [shown.key, shown.version, shown.date, shown.updated]
@@ -106,12 +101,11 @@ def decode_sighting(text: str, id: str, xml: bytes | str) -> Sighting | EndOfFet
 
 
 def fetch_in(text: str) -> Fetch:
-    """The fetch in a text of `encode_sighting`."""
     return Fetch(*json.loads(text)[0])
 
 
 def _keys(entries: Sequence[Entry]) -> Iterator[str]:
-    """The key of each entry within its feed: its identity. If a feed repeats an identity, the link too, and then the
+    """The key of each entry within its feed: its identity. If a feed repeats an identity, with the link, and then a
     number among those with the same link, counted from the oldest, because feeds grow at the top."""
     identities = [entry_identity(entry) for entry in entries]
     repeated = Counter(identities)
@@ -129,16 +123,16 @@ def _hash(*parts: str) -> str:
 
 
 Versions = Literal["keep", "ignore"]
-"""Whether a changed entry is a document again."""
+"""Whether a changed entry becomes a document again."""
 
 MOST_VERSIONS = 20
-"""The most versions of an entry that are documents, and the most entries of a feed that differ only in their guids."""
+"""Maximum number of versions of an entry that become documents, and of a feed's entries that differ only in their
+guids."""
 
 
 @dataclass(slots=True)
 class _Met:
-    """An entry: the time of its last version that is a document, the hashes of all such versions, and the time of the
-    first fetch of its feed that was without it."""
+    """The time and the version hashes of an entry's documents, and the time of its feed's first fetch without it."""
 
     time: int
     versions: list[str]
@@ -147,10 +141,10 @@ class _Met:
 
 @dataclass(slots=True)
 class _Feed:
-    """The known entries of a feed, and the time of the last fetch that was read to its end. `alike` counts the entries
-    that have had each version. `left_out` has the last version of each entry that was left out because it changes
-    without end, for as long as the feed lists it. `refused` has the times of versions that became dead letters in
-    earlier runs, by entry and version, and `refused_now` those of this run."""
+    """The known entries of a feed, and the time of its last complete fetch. `alike` counts the entries of each version.
+    `left_out` has the last version of each entry that was dropped because it changes endlessly, while the feed lists
+    it. `refused` has the times of versions that became dead letters in earlier runs, by entry and version,
+    `refused_now` those of this run."""
 
     listed: int | None = None
     entries: dict[str, _Met] = field(default_factory=dict)
@@ -166,7 +160,7 @@ class _Feed:
         self.alike[version] += 1
 
     def take_refused(self, key: str, version: str) -> int | None:
-        """The time of a version that was refused in an earlier run, once; else None."""
+        """The time of a version refused in an earlier run, once; else None."""
         times = self.refused.get(key, {})
         time = times.pop(version, None)
         if not times:
@@ -198,11 +192,8 @@ class _Feed:
 
 
 class History:
-    """Judges the entries of feeds, which come in the order of the fetches: which are documents, and at what time.
-
-    `future` counts for each feed the versions of entries that are dated after their fetch. They have the time of the
-    fetch.
-    """
+    """Judges the entries of feeds, in the order of the fetches: which become documents, and at what time. `future`
+    counts by feed the versions that are dated after their fetch; they get the time of the fetch."""
 
     def __init__(
         self,
@@ -212,9 +203,9 @@ class History:
         lateness: int | None = None,
         keep: int | None = None,
     ) -> None:
-        """`most` versions of an entry are documents, and as many entries of a feed that differ only in their guids;
-        others are dead letters. At the first fetch of a feed, entries that are older than `lateness` microseconds get
-        the time of the fetch, or they would be late. An entry is forgotten when its feed has been without it for `keep`
+        """Up to `most` versions of an entry become documents, and as many entries of a feed that differ only in their
+        guids; others are dead letters. At a feed's first fetch, entries older than `lateness` microseconds get the time
+        of the fetch, or they would be late. An entry is dropped when its feed has been without it for `keep`
         microseconds."""
         self._versions, self._most, self._lateness, self._keep = versions, most, lateness, keep
         self._feeds: dict[str, _Feed] = {}
@@ -223,35 +214,34 @@ class History:
         self.future: Counter[str] = Counter()
 
     def load(self, kept: Mapping[str, str]) -> None:
-        """Loads what `changed` returned for each feed."""
         self._feeds |= {source: _Feed.from_json(text) for source, text in kept.items()}
 
     def changed(self) -> dict[str, str]:
-        """What a later history has to load, for each feed that has changed since the last call."""
+        """The state, for a later `load`, of each feed that has changed since the last call."""
         texts = {source: self._feeds[source].to_json() for source in sorted(self._changed)}
         self._changed.clear()
         return texts
 
     def refuse(self, seen: Sighting, time: int) -> None:
-        """Notes that what was judged to be a document of this time became a dead letter: a later history that loads
-        this judges the version to be that document again, once."""
+        """Notes that a judged document of this time became a dead letter: a later history that loads this judges the
+        version to be that document again, once."""
         if not seen.fetch.is_known_by_file:
             self._feed(seen.fetch).refused_now.setdefault(seen.key, {})[seen.version] = time
             self._note(seen.fetch)
 
     def settle(self, items: Iterable[InputItem]) -> Iterator[Document | Reject]:
-        """The documents and rejects among items, as `judge` tells them."""
+        """Judges items; yields documents and rejects."""
         for item in items:
             if (settled := self.judge(item)) is not None:
                 yield settled
 
     def judge(self, item: InputItem) -> Document | Reject | None:
-        """What an item is; those of a fetch come in their order. A sighting is a document; nothing, if the version is
-        known or not wanted; or a dead letter, if the entry changes without end.
+        """Turns an item into a document; None for a known or unwanted version; a dead letter if the entry changes
+        endlessly. Items of a fetch come in their order.
 
-        The first version of an entry has the entry's time. A later one has the time of the change if the feed tells it,
-        else the time of the fetch. An item counts as soon as it is judged. A feed that is known only by its file's name
-        is read once, and not remembered.
+        An entry's first version has the entry's time, a later one the time of the change if the feed gives it, else
+        that of the fetch. An item counts as soon as it is judged. A feed known only by its file's name is read once,
+        and not recorded.
         """
         match item:
             case Sighting():
@@ -290,7 +280,6 @@ class History:
         return seen.at(time)
 
     def _without_end(self, seen: Sighting, feed: _Feed, cause: str) -> Reject | None:
-        """The dead letter of a version that is left out, once."""
         fetch = seen.fetch
         if feed.left_out.get(seen.key) == seen.version:
             return None
@@ -306,7 +295,6 @@ class History:
             self._changed.add(fetch.feed)
 
     def _end(self, end: EndOfFetch) -> None:
-        """Notes which entries the feed is without, and forgets those that it has long been without."""
         fetch = end.fetch
         if fetch.is_known_by_file:
             self._files.pop(fetch.feed, None)

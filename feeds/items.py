@@ -1,12 +1,7 @@
-"""Names and passwords in addresses, as in `https://name:password@host/feed`: for the host and nobody else.
+"""An entry of a feed, whatever its format: its `<item>` document, identity and version, sanitised HTML and safe links.
 
-An entry of a feed, whatever its format: its `<item>` document and its identity.
-
-Which addresses of strangers are passed on: harmless ones, which only lead somewhere.
-
-Sanitises the HTML of entries, and finds the pages that it links to.
-
-Plain text from markup, and text that XML can hold.
+Markup becomes plain text that XML can hold. Links keep only harmless schemes, and credentials in addresses
+(`https://name:password@host/feed`) are removed.
 """
 
 from __future__ import annotations
@@ -29,11 +24,11 @@ _USER = re.compile(r"//[^/?#\s]*@")
 _BEFORE = re.compile(r"\A((?:https?|feed|file|ftp|gemini|gopher)://)?.*@", re.DOTALL | re.IGNORECASE)
 
 WRITE_ENCODED = "in a name or password, write / as %2F, ? as %3F, # as %23 and @ as %40"
-"""What to do about an address with a password that cannot be read."""
+"""The remedy for an address with an unparsable password."""
 
 
 def without_credentials(text: str) -> str:
-    """A text with addresses, without the names and passwords in them.
+    """Removes credentials from the addresses in a text.
 
     >>> without_credentials("http://ada:pa@ss@example.org/feed?by=me@home was not found")
     'http://example.org/feed?by=me@home was not found'
@@ -42,9 +37,7 @@ def without_credentials(text: str) -> str:
 
 
 def redact_userinfo(text: str) -> str:
-    """A text that should be an address and is none, without what stands before its last "@".
-
-    Where name and password begin and end in it, nobody can tell.
+    """An invalid address without everything before its last "@", since the credentials' bounds are unknown.
 
     >>> [redact_userinfo(url) for url in ("https://ada:se/cret@example.org/feed", "ada:secret@example.org", "mailto:")]
     ['https://…@example.org/feed', '…@example.org', 'mailto:']
@@ -53,7 +46,7 @@ def redact_userinfo(text: str) -> str:
 
 
 LONGEST_TITLE = 1_000
-"""The most characters of a feed's name or a folder's path, which each of its entries repeats."""
+"""Maximum number of characters of a feed's name or a folder's path, which each entry repeats."""
 
 NESTED = "/"
 """Separates the names of nested folders."""
@@ -75,22 +68,21 @@ _MARKED_SECTION = re.compile(r"<!\[[^>]*>?")
 
 
 def xml_text(text: str) -> str:
-    """`text` without the characters that XML forbids."""
     return _FORBIDDEN.sub("", text)
 
 
 def one_line(text: str) -> str:
-    """`text` fit for XML, with every run of white space (no-break spaces too) as one blank, none at the ends."""
+    """`text` fit for XML, stripped, with every run of white space (no-break spaces too) as one blank."""
     return " ".join(xml_text(text).split())
 
 
 def looks_like_markup(text: str) -> bool:
-    """Whether text that should be plain has one of the HTML tags that feeds put into titles and names."""
+    """Whether text has one of the HTML tags that feeds put into plain titles and names."""
     return bool(_TAG.search(text))
 
 
 def html_to_text(markup: str) -> str:
-    """The text of HTML: entities decoded, markup removed, a block's border as a blank, white space collapsed.
+    """HTML as text: entities decoded, markup removed, block borders as blanks, white space collapsed.
 
     >>> html_to_text("<p>Caf&eacute;s<br>in <b>bo</b>ld</p>")
     'Cafés in bold'
@@ -135,22 +127,21 @@ FIELDS = (
     "feed_url", "feed_title", "folder", "lang", "updated",
     "author", "category", "link", "enclosure", "guid", "content",
 )  # fmt: skip
-"""The names of all children that an `<item>` may have, in their order. The thesis' five leaves (section 6.6.3) are
-first."""
+"""The names of an `<item>`'s children, in order. The thesis' five leaves (section 6.6.3) are first."""
 
 ATTRIBUTES = {"link": ("rel", "href"), "enclosure": ("href", "type", "length")}
-"""The attributes of the children that have any. These have no text."""
+"""The attributes of children that have any; these have no text."""
 
 MENTION = "mention"
-"""The `rel` of links that stand in the text of an entry."""
+"""The `rel` of links in the text of an entry."""
 
 MOST_FOLDERS = 20
-"""The most folders of an item."""
+"""Maximum number of folders of an item."""
 
 
 @dataclass(frozen=True, slots=True)
 class Enclosure:
-    """A file that belongs to an entry. `type` is its media type and `length` its size in bytes; "" means absent."""
+    """A file attached to an entry. `type` is its media type and `length` its size in bytes; "" means absent."""
 
     href: str
     type: str = ""
@@ -161,9 +152,9 @@ class Enclosure:
 class Entry:
     """The fields of an entry: plain text, except `content`, which is sanitised HTML. "" means absent.
 
-    `date` is the entry's own date in microseconds (published, else updated), and `date_text` its spelling in the feed.
-    `updated` is when the entry was last changed, as the feed tells it. `lang` is a language tag. `mentions` are the
-    canonical addresses of the pages that its text links to.
+    `date` is the entry's own date in microseconds (published, else updated), and `date_text` its spelling. `updated` is
+    the feed's date of the last change. `lang` is a language tag. `mentions` are the canonical addresses of pages that
+    its text links to.
     """
 
     item_url: str = ""
@@ -185,7 +176,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """The feed that an entry is in: its address or name, its title, and the paths of its folders."""
+    """An entry's feed: its address or name, its title, and the paths of its folders."""
 
     url: str = ""
     title: str = ""
@@ -194,12 +185,9 @@ class Membership:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a feed came from: `source` is the feed's URL or name in a crawl, `name` the file it was read from.
-
-    Times are microseconds: `fetched` is when the feed was fetched, if known, `modified` when the file was written.
-    `base` is the address that answered, if it is not `source`; `content_type` is the answer's header. `title` and
-    `folders` are what the reader of the feed calls it, and where it is in the reader's list.
-    """
+    """Where a feed came from: `source` is its URL or name in a crawl, `name` the file it was read from. Times are
+    microseconds: `fetched` if known, and `modified`, the file's. `base` is the address that answered, if it is not
+    `source`; `content_type` is the answer's. `title` and `folders` are those of the reader's list."""
 
     name: str
     modified: int
@@ -212,7 +200,7 @@ class Origin:
 
 
 def item_xml(entry: Entry, feed: Membership | None = None) -> bytes:
-    """The entry as an `<item>`, with FIELDS in their order. Absent values are absent."""
+    """The entry as an `<item>`, with the present FIELDS in order."""
     feed = feed or Membership()
     item = etree.Element("item")
     leaves = [
@@ -243,7 +231,7 @@ def item_xml(entry: Entry, feed: Membership | None = None) -> bytes:
 
 
 def folder_paths(folders: Iterable[str]) -> tuple[str, ...]:
-    """The paths of folders and of those that they are in, outer ones first, each once, at most MOST_FOLDERS.
+    """The distinct paths of folders and their ancestors, outer ones first, at most MOST_FOLDERS.
 
     >>> folder_paths(["News/World", "News/Sport"])
     ('News', 'News/World', 'News/Sport')
@@ -258,7 +246,7 @@ def folder_paths(folders: Iterable[str]) -> tuple[str, ...]:
 
 
 def bounded_folders(folders: Iterable[str]) -> tuple[str, ...]:
-    """The first MOST_FOLDERS paths of folders. Of one that is too long, the inner folders are left out."""
+    """The first MOST_FOLDERS paths. One that is too long loses its inner folders."""
     return tuple(_bounded(folder) for folder in islice(folders, MOST_FOLDERS))
 
 
@@ -278,20 +266,16 @@ def _leaf(item: etree._Element, name: str, value: str) -> None:
 
 
 def entry_id(entry: Entry, source: str) -> str:
-    """`source identity hash`, joined by blanks.
-
-    An unchanged entry has the same id when it comes again; a changed one has a new id and the same guid.
-    """
+    """`source identity hash`, joined by blanks. A changed entry gets a new id."""
     return one_line(f"{source} {entry_identity(entry)} {entry_version(entry)}")
 
 
 def entry_identity(entry: Entry) -> str:
-    """What stays the same when an entry changes: the guid, else the link, else a hash of title and date."""
+    """The part that stays when an entry changes: the guid, else the link, else a hash of title and date."""
     return entry.guid or entry.item_url or _hash(entry.title, _dated(entry))
 
 
 def entry_version(entry: Entry) -> str:
-    """A hash of title, date, link, description and content."""
     return _hash(entry.title, _dated(entry), entry.item_url, entry.description, entry.content)
 
 
@@ -304,7 +288,7 @@ def _hash(*parts: str) -> str:
 
 
 SCHEMES = frozenset({"http", "https", "ftp", "gemini", "gopher", "ipfs", "magnet", "mailto", "news", "tel", "xmpp"})
-"""The schemes of harmless addresses. `javascript:`, `data:`, `file:` and the like make a reader's program act."""
+"""Harmless schemes. `javascript:`, `data:`, `file:` and the like make a reader's program act."""
 
 _SCHEME = re.compile(r"[^:/?#]*+:")
 _PASSED_OVER = re.compile("[\0-\u0020\u007f-\u00a0\u00ad\u200b-\u200f\u2028-\u202f\u2060-\u2064\ufeff]+")
@@ -326,7 +310,6 @@ def harmless(address: str) -> str:
 
 
 def is_url(text: str) -> bool:
-    """Whether `text` is an absolute http(s) address."""
     try:
         parts = urlsplit(text)
     except ValueError:
@@ -335,18 +318,18 @@ def is_url(text: str) -> bool:
 
 
 MOST_MENTIONS = 200
-"""The most pages that an entry mentions. The first ones in its text count."""
+"""Maximum number of pages that an entry mentions, from the beginning of its text."""
 
 LONGEST_ADDRESS = 2_000
-"""The most characters of an address in a text, and of one that a feed gives for all its entries. Longer ones count for
-nothing."""
+"""Maximum number of characters of an address in a text, or of one that all entries of a feed share. Longer ones are
+ignored."""
 
 _ADDRESSES = frozenset({"cite", "href", "src"})
 _ANCHOR = re.compile(r"<a\s", re.IGNORECASE)
 
 
 def sanitised(html: str) -> tuple[str, list[str]]:
-    """HTML without what acts, and the addresses of its links, as they are written there, each once."""
+    """HTML without active content, and the distinct addresses of its links as written."""
     links: dict[str, None] = {}
 
     def checked(tag: str, name: str, value: str) -> str | None:
@@ -364,15 +347,12 @@ def sanitised(html: str) -> tuple[str, list[str]]:
 
 
 def extract_links(html: str) -> list[str]:
-    """The addresses of the links in HTML."""
     return sanitised(html)[1] if _ANCHOR.search(html) else []
 
 
 def mentions(links: Sequence[str], base: str, own: Iterable[str]) -> tuple[str, ...]:
-    """The pages that links lead to, in their canonical spelling, each once, and at most MOST_MENTIONS.
-
-    Relative links are resolved against `base`. Only web addresses count, and none of those in `own`.
-    """
+    """The distinct canonical pages that links lead to, at most MOST_MENTIONS. Relative links are resolved against
+    `base`. Only web addresses count, and none in `own`."""
     left_out = {canonical_url(address) for address in own if links}
     found: dict[str, None] = {}
     for link in links:
@@ -385,7 +365,6 @@ def mentions(links: Sequence[str], base: str, own: Iterable[str]) -> tuple[str, 
 
 
 def _page(link: str, base: str) -> str:
-    """The canonical address that a link leads to; "" if that is no web address, or too long."""
     if len(link) > LONGEST_ADDRESS:
         return ""
     try:

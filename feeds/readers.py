@@ -1,28 +1,9 @@
-"""The drop directory of a crawl: `SOURCE/<fetched-at>-<sha256>.xml`, each with a sidecar `.json` about the fetch.
+"""Readers of each kind of input file: drops of a crawl, JSON lines, WARC archives, XML; with resumable offsets.
 
-Both are written under other names and then renamed, the `.json` before the `.xml`: whoever sees a feed's file sees all
-of it, and its sidecar. Names sort by the time of the fetch. A JSON Feed is kept in an `.xml` too, because readers look
-at the content.
-
-Reads feed files, each with its sidecar's notes on the fetch.
-
-Fingerprints tell which JSON lines file was read so far, whatever it is called now.
-
-A fingerprint has the file's inode, a digest of how the file begins, and a checksum of what was read last. The content
-decides: it tells a copy of the file from another file that took its name. An inode may be given again, so it only says
-where to look.
-
-Documents from JSON lines, plain or compressed: one per line. A bad line does not stop the rest.
-
-How far the files of sources are read.
-
-The order in which files are read: that of their fetches.
-
-Tells files that cannot be read now, but maybe later, from files with bad content.
-
-Reads crawls in WARC files: responses and resources that hold XML or feeds, with the times of their records.
-
-Reads an XML file as one document, whose time is in the document or the file's.
+A drop is `SOURCE/<fetched-at>-<sha256>.xml` with a sidecar `.json` about the fetch; both are renamed into place, the
+sidecar first, and names sort by fetch time. A fingerprint identifies a JSON lines file whatever its name: its inode
+(only a hint, since inodes are reused), a digest of its beginning, and a checksum of the bytes read last. Files that
+cannot be read now (OSError) are distinguished from files with bad content (Reject).
 """
 
 from __future__ import annotations
@@ -80,10 +61,9 @@ _STEM = re.compile(r"(\d{8}T\d{6})(\d{6})?Z-([0-9a-f]{12,64})")
 
 @dataclass(frozen=True, slots=True)
 class Sidecar:
-    """The notes on a fetch: `url` is the feed's address in the subscription, which stays when the feed moves, or its
-    name in the crawl; `final_url` is the address that answered; `fetched` is in microseconds. `title` and `folders` are
-    what the reader calls the feed, and where it is in the reader's list. "", () and None: not noted.
-    """
+    """Metadata of a fetch: `url` is the feed's subscribed address, which stays when the feed moves, or its name in the
+    crawl; `final_url` is the address that answered; `fetched` is in microseconds. `title` and `folders` are those of
+    the reader's list. "", () and None: unknown."""
 
     url: str = ""
     fetched: int | None = None
@@ -98,7 +78,7 @@ class Sidecar:
 
 
 def drop_stem(fetched: int, sha256: str) -> str:
-    """The name, without suffix, of a version that was fetched at a time (microseconds) and has a hash (hexadecimal).
+    """The name, without suffix, of a version fetched at a time (microseconds) with a hash (hexadecimal).
 
     >>> drop_stem(1778068800000001, "5bac81b4bd80")
     '20260506T120000000001Z-5bac81b4bd80'
@@ -107,7 +87,7 @@ def drop_stem(fetched: int, sha256: str) -> str:
 
 
 def read_stem(stem: str) -> tuple[int, str] | None:
-    """The time and the hash in such a name; None for any other. Older crawls give the time to the second."""
+    """The inverse of `drop_stem`; None for other names. Older crawls give the time to the second."""
     match = _STEM.fullmatch(stem)
     if match is None:
         return None
@@ -119,7 +99,6 @@ def read_stem(stem: str) -> tuple[int, str] | None:
 
 
 def sidecar_json(sidecar: Sidecar) -> bytes:
-    """The content of a sidecar."""
     notes = {
         "url": sidecar.url,
         "final_url": sidecar.final_url,
@@ -136,7 +115,7 @@ def sidecar_json(sidecar: Sidecar) -> bytes:
 
 
 def read_sidecar(path: Path) -> Sidecar | None:
-    """The notes in a JSON file; None if it is a feed itself. Raises InvalidValue and OSError if it cannot be read."""
+    """Parses a sidecar; None if the file is a feed itself. Raises InvalidValue and OSError."""
     try:
         notes = json.loads(read_file(path))
     except RecursionError:
@@ -164,13 +143,13 @@ def read_sidecar(path: Path) -> Sidecar | None:
 
 
 def sidecar_of(path: Path) -> Sidecar | None:
-    """The notes beside a feed's file; None if there are none. Raises InvalidValue or OSError if they are unreadable."""
+    """The sidecar of a feed's file; None if there is none. Raises InvalidValue or OSError if it is unreadable."""
     beside = sidecar_path(path)
     return None if beside is None else read_sidecar(beside)
 
 
 def sidecar_path(path: Path) -> Path | None:
-    """The path of the sidecar beside a feed's file; None if there is none. Raises OSError if that cannot be seen."""
+    """The path of a feed file's sidecar; None if there is none. Raises OSError if that cannot be determined."""
     beside = path.with_suffix(SIDECAR_SUFFIX)
     try:
         return beside if beside != path and beside.is_file() else None
@@ -186,8 +165,8 @@ def _text(notes: dict[str, Any], key: str) -> str:
 
 
 def read_feed_file(path: Path, name: str, form: EntryForm) -> Iterator[InputItem]:
-    """What `read_entries` gives of a feed file; nothing if the file is another feed's sidecar. Raises OSError if it or
-    its sidecar cannot be read: without the sidecar it would be taken for another feed."""
+    """The items of a feed file; none if the file is another feed's sidecar. Raises OSError if it or its sidecar cannot
+    be read: without the sidecar it would pass for another feed."""
     try:
         if path.suffix.lower() == SIDECAR_SUFFIX and _is_sidecar(path):
             return
@@ -210,8 +189,7 @@ def read_feed_file(path: Path, name: str, form: EntryForm) -> Iterator[InputItem
 
 
 def _is_sidecar(path: Path) -> bool:
-    """Whether a JSON file is a sidecar: its name says so (its feed may not be there yet), or the feed beside it and its
-    content do."""
+    """By the file's name (its feed may not be there yet), or by the feed beside it and its content."""
     if read_stem(path.stem) is not None:
         return True
     if not any(path.with_suffix(suffix).is_file() for suffix in FEED_SUFFIXES if suffix != SIDECAR_SUFFIX):
@@ -223,14 +201,14 @@ def _is_sidecar(path: Path) -> bool:
 
 
 HEAD = 4096
-"""The digest covers at most this many bytes from the file's beginning."""
+"""Maximum number of bytes from the file's beginning in the digest."""
 
 LAST = 64
-"""The checksum covers at most this many of the bytes that were read last."""
+"""Maximum number of bytes before the position in the checksum."""
 
 
 class Fingerprint(NamedTuple):
-    """The digest is of the first `head` bytes, the checksum of the `last` bytes before the position."""
+    """The digest covers the first `head` bytes, the checksum the `last` bytes before the position."""
 
     inode: int
     head: int
@@ -247,7 +225,7 @@ class Fingerprint(NamedTuple):
 
 
 def parse_fingerprint(text: str) -> Fingerprint | None:
-    """The fingerprint in a text as `Fingerprinter` writes it; None for "", which stands for none."""
+    """The inverse of `Fingerprinter`'s text; None for "", which stands for none."""
     if not text:
         return None
     inode, head, digest, last, checksum = text.split()
@@ -255,7 +233,7 @@ def parse_fingerprint(text: str) -> Fingerprint | None:
 
 
 def with_inode(text: str, path: Path) -> str:
-    """A fingerprint with the inode of a file that has the same content, such as a copy."""
+    """A fingerprint with the inode of a file of the same content, such as a copy."""
     try:
         inode = path.stat().st_ino
     except OSError:
@@ -264,13 +242,11 @@ def with_inode(text: str, path: Path) -> str:
 
 
 def digest_of(head: bytes) -> str:
-    """The digest of how a file begins."""
     return blake2b(head, digest_size=12).hexdigest()
 
 
 def has_fingerprint(file: BinaryIO, position: int, fingerprint: str) -> bool:
-    """Whether a file has the content that was read up to a position. Without a fingerprint, as in older stores, whether
-    it is long enough."""
+    """Whether a file has the content read up to a position or, without a fingerprint, is long enough."""
     if os.fstat(file.fileno()).st_size < position:
         return False
     found = parse_fingerprint(fingerprint)
@@ -281,7 +257,7 @@ def has_fingerprint(file: BinaryIO, position: int, fingerprint: str) -> bool:
 
 
 class Fingerprinter:
-    """Makes the fingerprints of a file that is read line by line from a position on."""
+    """Computes the fingerprints of a file that is read line by line from a position on."""
 
     def __init__(self, file: BinaryIO, start: int) -> None:
         self._inode = os.fstat(file.fileno()).st_ino
@@ -293,7 +269,7 @@ class Fingerprinter:
         self._prefix = f"{self._inode} {len(self._head)} {digest_of(self._head)}"
 
     def after(self, line: bytes | None) -> str:
-        """The fingerprint behind the next line. None stands for a line that is not in memory."""
+        """The fingerprint after the next line; None for a line that is not in memory."""
         if line is None:
             return f"{self._prefix} 0 0"
         if len(self._head) < HEAD:
@@ -304,22 +280,21 @@ class Fingerprinter:
 
 
 class ReplacedError(OperationalError, OSError):
-    """The file is not the one that was to be read, or no longer. The next look finds out what it is."""
+    """The file was replaced since it was found. The next poll finds out by what."""
 
 
 def is_unreadable(error: BaseException) -> bool:
-    """Whether the system refuses to read (permissions, a bad disk, a file that has gone), and not a library that does
-    not understand the content: some of those errors are OSErrors too, but have no number."""
+    """Whether the system refuses to read (permissions, disk errors, a missing file), rather than a library that rejects
+    the content: some of those errors are OSErrors without an errno."""
     return isinstance(error, OSError) and (error.errno is not None or isinstance(error, ReplacedError))
 
 
 def read_error_text(error: OSError) -> str:
-    """Why a file cannot be read."""
     return f"cannot be read: {error.strerror or error}"
 
 
 def or_reject(items: Iterable[InputItem], name: str) -> Iterator[InputItem]:
-    """The items of a file, and a Reject if it cannot be read further: for readers that do not come back."""
+    """The items of a file, and a Reject if reading fails: for readers that do not retry."""
     try:
         yield from items
     except OSError as error:
@@ -332,8 +307,7 @@ _BLOCK = 1024 * 1024
 
 
 def read_jsonl(path: Path, now: Now, max_line: int = MAX_BYTES) -> Iterator[Document | Reject]:
-    """The documents of a `.jsonl` or `.jsonl.gz` file, in its order; blank lines are skipped. Raises OSError if it
-    cannot be read."""
+    """The documents of a `.jsonl` or `.jsonl.gz` file in order, skipping blank lines. Raises OSError."""
     name = printable(str(path))
     number = 0
     with path.open("rb") as raw, gzip.open(raw) if is_compressed(path.name) else nullcontext(raw) as file:
@@ -360,12 +334,12 @@ def follow_jsonl(
     fingerprint: str = "",
     stop_fingerprint: str = "",
 ) -> Iterator[tuple[Document | Reject | None, int, str]]:
-    """The documents of a `.jsonl` file that grows, from byte `start` on, each with the byte behind its line and the
-    fingerprint there.
+    """The documents of a growing `.jsonl` file from byte `start` on, with the end of their lines and fingerprints
+    there.
 
-    A blank line gives None. A last line that is not ended yet is left for later, unless it is a whole object. Only
-    lines that begin before byte `stop` are read. Raises ReplacedError for a file that has not the fingerprints at
-    `start` and at `stop`, and OSError if it cannot be read.
+    A blank line gives None. An unterminated last line is left for later, unless it is a complete object. Only lines
+    that begin before byte `stop` are read. Raises ReplacedError if the fingerprints at `start` and `stop` differ, and
+    OSError.
     """
     name = printable(str(path))
     with path.open("rb") as file:
@@ -390,9 +364,8 @@ def follow_jsonl(
 def line_ends(
     path: Path, start: int, most: int, most_bytes: int, max_line: int = MAX_BYTES, fingerprint: str = ""
 ) -> list[tuple[int, str]]:
-    """Where the next lines end that `follow_jsonl` would read of a file, with the fingerprints there: at most `most`
-    lines, and no more once they have `most_bytes` or cannot be read. Raises as `follow_jsonl` does if not even the
-    first can be read."""
+    """The ends of the next lines that `follow_jsonl` would read, with fingerprints: at most `most` lines, fewer once
+    they reach `most_bytes` or cannot be read. Raises like `follow_jsonl` if even the first cannot be read."""
     ends: list[tuple[int, str]] = []
     with path.open("rb") as file:
         fingerprinter = _opened_at(file, start, fingerprint)
@@ -413,7 +386,7 @@ def line_ends(
 
 
 def _opened_at(file: BinaryIO, start: int, fingerprint: str) -> Fingerprinter:
-    """Moves a file to byte `start`, where it must have the fingerprint, and returns what makes its next ones."""
+    """Seeks to byte `start`, where the file must have the fingerprint."""
     if not has_fingerprint(file, start, fingerprint):
         raise ReplacedError(f"{printable(file.name)} was replaced")
     fingerprinter = Fingerprinter(file, start)
@@ -432,7 +405,7 @@ def _lines(file: BinaryIO, limit: int) -> Iterator[bytes | TooLargeError]:
 
 
 def read_line(line: bytes, where: str, now: Now) -> Document | Reject:
-    """The document in a line. `where` names the line in words, and is the id of a reject that has none."""
+    """The document of a line. `where` names the line in words, and is the id of a reject without one."""
     found: dict[str, Any] = {}
     try:
         found = _object(line)
@@ -467,15 +440,13 @@ def _object(line: bytes) -> dict[str, Any]:
 
 
 ALL_READ = -1
-"""The position of a file that is read to its end and not looked at again."""
+"""The position of a file that was read to its end and is not read again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """How far a file of a source was read: a byte of a JSON lines file, else a number of items, or ALL_READ.
-
-    `fingerprint` tells which JSON lines file that was (see `feeds.readers`); "" if it is not known.
-    """
+    """The position in a file of a source: a byte of a JSON lines file, else a number of items, or ALL_READ.
+    `fingerprint` identifies the JSON lines file; "" if unknown."""
 
     source: str
     file: str
@@ -484,25 +455,22 @@ class Offset:
 
 
 Positions = Mapping[tuple[str, str], Offset]
-"""How far files were read, by source and file name."""
+"""Offsets by source and file name."""
 
 
 FINAL_URI = "WARC-Final-URI"
-"""A field of our own: the address that answered. The record's target is the address in the subscription."""
+"""Our own field: the address that answered. The record's target is the subscribed address."""
 
 TITLE, FOLDER = "WARC-Feed-Title", "WARC-Feed-Folder"
-"""Fields of our own: what the reader calls the feed, and each folder of the reader's list that it is in."""
+"""Our own fields: the feed's title, and each of its folders, in the reader's list."""
 
 _HEAD = 64 * 1024
 
 
 def read_warc(path: Path, feeds: EntryForm | None, max_bytes: int = MAX_BYTES) -> Iterator[InputItem]:
-    """The items of the archive in its order. Other records (requests, pages, pictures, failures) are passed over.
-
-    Without `feeds` each XML body is a document: its id is the address and the record's date, its stream S. With it, the
-    entries of feeds are read: the address is the feed's, the record's date the time of the fetch. Raises OSError if the
-    archive cannot be read.
-    """
+    """The items of the archive in order, skipping other records (requests, pages, pictures, failures). Without `feeds`
+    each XML body is a document, with the address and the record's date as id, in stream S. With it, the entries of
+    feeds are read; the record's date is the time of the fetch. Raises OSError."""
     name = printable(str(path))
     with path.open("rb") as file:
         bodies = _bodies(file, name, feeds is not None, max_bytes)
@@ -521,7 +489,7 @@ def read_warc(path: Path, feeds: EntryForm | None, max_bytes: int = MAX_BYTES) -
 
 
 def first_date(path: Path) -> int | None:
-    """The date of the archive's first record, microseconds; None if it has none that can be read. Raises OSError."""
+    """The date of the archive's first readable record in microseconds, or None. Raises OSError."""
     with path.open("rb") as file:
         try:
             record = next(iter(ArchiveIterator(file)))
@@ -532,8 +500,7 @@ def first_date(path: Path) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class _Body:
-    """The content of a record: at most one byte more than is allowed. `cut`: the archive ends before the record
-    does."""
+    """A record's content, at most one byte more than allowed. `cut`: the archive ends before the record does."""
 
     address: str
     date: str
@@ -570,7 +537,6 @@ def _bodies(file: BinaryIO, name: str, feeds: bool, max_bytes: int) -> Iterator[
 
 
 def _fields(record: Any, name: str) -> Iterator[str]:
-    """The values of a record's field, which may be repeated."""
     return (one_line(value) for key, value in record.rec_headers.headers if key.lower() == name.lower())
 
 
@@ -610,8 +576,8 @@ def _is_xml(record: Any, head: bytes) -> bool:
 
 
 def fetch_time(path: Path) -> int:
-    """When the content of a file was fetched, in microseconds: its name tells, else the first record of an archive or
-    the sidecar, else the file's time; 0 if the file has gone."""
+    """When a file's content was fetched, in microseconds: by its name, else the first record of an archive or the
+    sidecar, else the file's time; 0 if the file is gone."""
     named = read_stem(path.name.partition(".")[0])
     if named is not None:
         return named[0]
@@ -626,7 +592,7 @@ def fetch_time(path: Path) -> int:
 
 
 def feed_address(path: Path) -> str:
-    """The address of the feed that a file is a version of, from its sidecar; "" if it is not known."""
+    """The address of a file's feed, from its sidecar; "" if unknown."""
     with suppress(ValueError, OSError):
         if (sidecar := sidecar_of(path)) is not None:
             return sidecar.url
@@ -634,8 +600,7 @@ def feed_address(path: Path) -> str:
 
 
 def read_xml_file(path: Path, id: str, stream: str, time: TimeReader | None) -> Document | Reject:
-    """The document in the file; a Reject if it is too large or its time cannot be told. Raises OSError if it cannot be
-    read."""
+    """The file's document; a Reject if it is too large or has no time. Raises OSError."""
     raw = b""
     try:
         raw = read_file(path)

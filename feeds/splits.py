@@ -12,26 +12,26 @@ from feeds.readers import ALL_READ, Offset, Positions, ReplacedError, line_ends
 from feeds.tail import WaitingFile
 
 GRAIN = 64 << 10
-"""This many bytes are worth a task of their own."""
+"""Bytes that justify a separate task."""
 
 UNREADABLE = -2
 """The end of a split of a file that cannot be opened now."""
 
 NOTED = -3
-"""The end of a split of which nothing is read: only the offset of a moved file is noted."""
+"""The end of an empty split that only records the offset of a moved file."""
 
 COMPRESSION = 8
-"""A compressed file is taken to hold this many times its bytes."""
+"""Assumed compression factor."""
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A part of a file of a source: the JSON lines that begin from byte `start` on and before byte `end`; of any other
-    file what comes behind its first `start` items, and `end` is ALL_READ.
+    """A part of a source's file: the JSON lines that begin between bytes `start` and `end`; of any other file
+    everything after its first `start` items, with `end` ALL_READ.
 
-    `known` is how far the file of that name had been read when the split was made. Fingerprints at the three positions
-    keep another file that takes the name later from being read as this one. `documents` counts one for each line and
-    for each other file; `weight` is about how many bytes there are.
+    `known` is the offset under that name when the split was made. Fingerprints at the three positions keep another file
+    that takes the name later from being read in its place. `documents` counts one per line or other file; `weight` is
+    the approximate number of bytes.
     """
 
     source: str
@@ -50,9 +50,8 @@ class Split:
 def splits_of(
     waiting: WaitingFile, positions: Positions, most: int, most_bytes: int, grain: int = GRAIN
 ) -> Iterator[Split]:
-    """The splits of a file that are read next. Of JSON lines these are at most `most` lines, and no more once they have
-    `most_bytes`, in splits of about `grain` bytes; of any other file all that is left. None of a file that was replaced
-    since it was found."""
+    """The file's next splits. JSON lines: at most `most` lines, fewer once they reach `most_bytes`, in splits of about
+    `grain` bytes; any other file: all that is left. None if the file was replaced since it was found."""
     waiting = waiting.updated(positions)
     known, start = waiting.known or Offset(waiting.source, waiting.file, 0), waiting.start
 

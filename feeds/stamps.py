@@ -1,4 +1,4 @@
-"""Stamps of files: they tell whether a file has changed since it was read, if possible without reading it."""
+"""Stamps of files detect changes since a file was read, if possible without reading it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import NamedTuple
 from feeds.readers import sidecar_path
 
 SETTLED = 2 * 10**9
-"""Nanoseconds after which a change of a file changes its times for certain: some file systems count in two seconds."""
+"""Nanoseconds after which a change certainly alters a file's times: some file systems have a resolution of two
+seconds."""
 
 
 class Stamp(NamedTuple):
-    """`times` has the sizes and times of a file and its sidecar, or is empty if they were too new to be relied on.
-    `digest` is of their contents."""
+    """`times` (with sizes; empty if too recent to rely on) and content `digest` of a file and its sidecar."""
 
     times: str
     digest: str
@@ -25,11 +25,8 @@ class Stamp(NamedTuple):
 
 
 def stamp_of(path: Path, known: str, now: int) -> Stamp | None:
-    """The stamp of a file and its sidecar, now; None if they cannot be read or are no regular files.
-
-    Given the text of an earlier stamp, the file is only read if its size or times have changed since. `now` is in
-    nanoseconds.
-    """
+    """The current stamp of a file and its sidecar; None if they cannot be read or are not regular files. Given the text
+    of an earlier stamp, the file is read only if its size or times have changed. `now` is in nanoseconds."""
     earlier = _parsed(known)
     try:
         sidecar = sidecar_path(path)
@@ -47,7 +44,7 @@ def stamp_of(path: Path, known: str, now: int) -> Stamp | None:
 
 
 def is_still(path: Path, stamp: Stamp, now: int) -> bool:
-    """Whether a file has the times of a stamp; if the stamp has none, whether it has its digest. `now` is as above."""
+    """Whether a file has the times of a stamp or, if the stamp has none, its digest. `now` is in nanoseconds."""
     found = stamp_of(path, str(stamp), now)
     return found is not None and found.digest == stamp.digest and stamp.times in ("", found.times)
 

@@ -1,18 +1,9 @@
-"""Tails: what has come to a directory, or a file, since it was last read, in the order of the fetches.
+"""Tails: the unread files of a directory, or of one file, in the order of their fetches.
 
-The files of a source: those below a directory that hold documents, or the one that was named.
-
-Rotated files: how far a JSON lines file was read that was moved, copied or written anew.
-
-A name does not identify a file. Log rotation moves a log aside and makes a new one, or copies it and truncates it. The
-fingerprint of what was read identifies the file, so reading goes on where it was under any name, also at lines that
-were appended after the move. A file without a known fingerprint is new.
-
-Documents from the paths of a command line: each is a tail that is drained once, lazily and in a fixed order.
-
-Reads waiting files one after the other, and passes over those that cannot be read now.
-
-The size of the documents behind the paths of a command line, before any of them is read.
+A name does not identify a file: log rotation moves a log aside and creates a new one, or copies and truncates it. The
+fingerprint of what was read does, so reading resumes under any name, also at lines appended after the move; a file
+without a known fingerprint is new. Command-line paths are tails that are drained once, lazily and in a fixed order.
+Files that cannot be read now are skipped and wait.
 """
 
 from __future__ import annotations
@@ -73,20 +64,19 @@ from feeds.readers import (
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """A file of a source, by its name there, and its kind; None for a directory that cannot be listed."""
+    """A file of a source, by its name there, and its kind; None for an unlistable directory."""
 
     path: Path
     name: str
     kind: FileKind | None
 
     def fetched(self) -> int:
-        """When its content was fetched (see `feeds.readers`); 0 for a directory, so that it is reported first."""
+        """When its content was fetched; 0 for a directory, so that it is reported first."""
         return 0 if self.kind is None else fetch_time(self.path)
 
 
 class Listing:
-    """Lists the files of a source. In a directory, unfinished files and sidecars are passed over. A single file is
-    listed whatever it is."""
+    """Lists a source's files: a directory's without unfinished files and sidecars, or the single file."""
 
     def __init__(self, path: Path, *, feeds: bool) -> None:
         self._path = path
@@ -94,8 +84,7 @@ class Listing:
         self._sidecars: set[str] = set()
 
     def files(self, is_known: Callable[[str], bool] = none_known) -> Iterator[SourceFile]:
-        """The files that are there now, in no particular order. In a directory, those that are known by their names are
-        left out."""
+        """The files present, in no particular order. In a directory, those known by their names are skipped."""
         if not self._path.is_dir():
             yield SourceFile(self._path, printable(self._path.name), self._kind(self._path.name))
             return
@@ -115,12 +104,10 @@ class Listing:
         self._sidecars = sidecars
 
     def is_wanted(self, name: str) -> bool:
-        """Whether a file of the directory is listed if it has this name, unless it is a sidecar."""
         return not is_unfinished(name) and self._kind(name) is not None
 
 
 def _is_sidecar(path: Path) -> bool:
-    """Whether a file only has notes on another, which may come later."""
     if path.suffix.lower() != SIDECAR_SUFFIX:
         return False
     if read_stem(path.stem) is not None:
@@ -132,12 +119,12 @@ def _is_sidecar(path: Path) -> bool:
 
 
 def sort_files(files: Iterable[SourceFile]) -> list[SourceFile]:
-    """Files in the order in which they are read: that of their fetches, and then of their names."""
+    """Sorts by fetch time, then by name: the order of reading."""
     return sorted(files, key=lambda file: (file.fetched(), file.name))
 
 
 RACY = 2_000_000_000
-"""For this many nanoseconds after a change, a file's times may not show another change."""
+"""Nanoseconds after a change during which a file's times may not show another change."""
 
 UNKNOWN = "0 1 none 0 0"
 """A fingerprint that no file has."""
@@ -145,7 +132,7 @@ UNKNOWN = "0 1 none 0 0"
 
 @dataclass(frozen=True, slots=True)
 class LinesFile:
-    """A JSON lines file. It was read up to `at`; `moved` says that it had another name then."""
+    """A JSON lines file, read up to `at`; `moved`: under another name."""
 
     name: str
     path: Path
@@ -154,8 +141,7 @@ class LinesFile:
 
 
 class Rotation:
-    """Recognises the JSON lines files of a source. Each look costs one system call per file; only files that have
-    changed are opened."""
+    """Recognises a source's JSON lines files. A poll costs a system call per file; only changed files are opened."""
 
     def __init__(self, source: str, directory: Path) -> None:
         """Names are relative to a directory."""
@@ -165,8 +151,8 @@ class Rotation:
         self._strange: dict[Path, tuple[int, ...]] = {}
 
     def found(self, present: Mapping[str, Path], known: Mapping[str, Offset]) -> list[LinesFile]:
-        """How far the files that are there were read. `known` has the offsets so far, by name. A file whose name the
-        source does not take is among them if it was read under another name."""
+        """The offsets of the present files. `known` has the offsets so far, by name. A file whose name the source does
+        not accept is included if it was read under another name."""
         paths = dict(present)
         for name, offset in known.items():
             if name not in paths and offset.fingerprint and _is_file(path := self._directory / name):
@@ -213,8 +199,7 @@ class Rotation:
         return same
 
     def _beginning(self, name: str, path: Path) -> Offset:
-        """Where a new file is read from. A file that cannot be opened may not be new: it is not read until that is
-        known."""
+        """The start of a new file. A file that cannot be opened may not be new, so it is not read until then."""
         try:
             path.open("rb").close()
         except OSError:
@@ -224,7 +209,6 @@ class Rotation:
     def _moved(
         self, paths: Sequence[tuple[str, Path]], known: Iterable[Offset]
     ) -> tuple[dict[str, LinesFile], Container[Path]]:
-        """The files that were read under other names, and those that could not be opened."""
         moved: dict[str, LinesFile] = {}
         index = _Index(known if paths else ())
         for name, path in paths:
@@ -234,8 +218,7 @@ class Rotation:
         return moved, index.unreadable
 
     def _beside(self, lost: Iterable[Offset], paths: Container[str]) -> Iterator[tuple[str, Path, tuple[int, ...]]]:
-        """The files in the directories of lost ones that may be those, or copies, each with the state that shows
-        whether it has changed."""
+        """Possible new names or copies of lost files, with the state that shows whether they have changed."""
         wanted: dict[Path, list[Offset]] = {}
         for offset in lost:
             wanted.setdefault((self._directory / offset.file).parent, []).append(offset)
@@ -247,8 +230,8 @@ class Rotation:
                     yield name, path, state
 
     def _candidates(self, directory: Path, offsets: Sequence[Offset]) -> list[Path]:
-        """The files of a directory that have the inode of a lost one, or whose names begin with its name. The directory
-        is listed when it or the set of lost files has changed."""
+        """Files with a lost file's inode, or whose names begin with its name. Lists the directory only after
+        changes."""
         try:
             found = directory.stat()
             seen, candidates = self._searched.get(directory, ((), []))
@@ -269,7 +252,7 @@ class Rotation:
 
 
 def _state(path: Path) -> tuple[int, ...] | None:
-    """What changes when a file does, and always if it has just changed; None if it has gone."""
+    """Changes whenever the file does, and always if it has just changed; None if it is gone."""
     try:
         found = path.stat()
     except OSError:
@@ -287,12 +270,9 @@ def _is_file(path: Path) -> bool:
 
 
 class _Index:
-    """Finds the offset of a file by its content."""
-
     def __init__(self, known: Iterable[Offset]) -> None:
         self._by_head: dict[int, dict[str, list[tuple[Fingerprint, Offset]]]] = {}
         self.unreadable: set[Path] = set()
-        """The files that could not be opened."""
         for offset in known:
             fingerprint = parse_fingerprint(offset.fingerprint)
             if fingerprint is not None and offset.position > 0:
@@ -300,7 +280,7 @@ class _Index:
                 digests.setdefault(fingerprint.digest, []).append((fingerprint, offset))
 
     def of(self, path: Path) -> Offset | None:
-        """The furthest of the offsets whose fingerprint a file has; None if it has none."""
+        """The furthest offset whose fingerprint the file has, or None."""
         if not self._by_head:
             return None
         best: Offset | None = None
@@ -346,11 +326,11 @@ class ReadItem(Generic[_ItemT]):
 
 @dataclass(frozen=True, slots=True, order=True)
 class WaitingFile:
-    """A file with something to read, or, unless it `reads`, with an offset to note: it was read under another name.
+    """A file with something to read or, unless it `reads`, with an offset to record: it was read under another name.
 
-    Files are read in the order of the first fields: those to note come first, then the time of the fetch (microseconds)
-    decides, then names. Reading begins at `start`; `known` is the offset so far under the file's name. `lines` says
-    whether these are JSON lines, to which others may be appended.
+    Order is that of the first fields: files to record first, then by fetch time (microseconds), then by name. Reading
+    begins at `start`; `known` is the offset so far under the file's name. `lines`: JSON lines, to which more may be
+    appended.
     """
 
     reads: bool
@@ -364,31 +344,26 @@ class WaitingFile:
     lines: bool = field(compare=False)
 
     def read(self, stop: int | None = None, stop_fingerprint: str = "") -> Iterator[ReadItem[InputItem]]:
-        """See `Tail.read`."""
         return self.tail.read(self, stop, stop_fingerprint)
 
     def updated(self, positions: Positions) -> WaitingFile:
-        """The same file, from its offset among later positions on."""
         now = positions.get((self.source, self.file))
         return self if now is None or now == self.known else replace(self, start=now, known=now)
 
     def feed(self) -> str:
-        """The address of the feed that the file is a version of; "" if it is not known."""
         return feed_address(self.path) if self.tail.has_feeds and not self.lines else ""
 
 
 def any_file(file: SourceFile) -> bool:
-    """The default of `Tail.drain`: every file is wanted."""
     return True
 
 
 class Tail:
     """A directory that files are dropped into, or one file.
 
-    Writers rename files into place when they are whole; names that begin with a dot or end in .tmp or .part are passed
-    over. JSON lines may be appended to a file at any time. Any other file is read once. A feed's sidecar must be there
-    before the feed.
-    Raises SourceError for a path that is missing or of no known kind, and for a `time_xpath` that is not XPath.
+    Writers rename files into place when complete; names that begin with a dot or end in .tmp or .part are skipped. JSON
+    lines may be appended at any time; any other file is read once. A feed's sidecar must be there before the feed.
+    Raises SourceError for a path that is missing or of an unknown kind, and for an invalid `time_xpath`.
     """
 
     def __init__(
@@ -402,7 +377,7 @@ class Tail:
         now: Now = now_us,
     ) -> None:
         """`name` is the source's name in offsets, by default its absolute path. Rejects name a file by its absolute
-        path; with `relative` they name it as `path` does."""
+        path; with `relative`, as `path` does."""
         self._path = Path(path) if relative else Path(path).absolute()
         self.name = name or printable(str(self._path.absolute()))
         self._feeds: EntryForm | None = feeds
@@ -418,20 +393,18 @@ class Tail:
 
     @property
     def has_feeds(self) -> bool:
-        """Whether what is read are feeds."""
         return self._feeds is not None
 
     @property
     def path(self) -> Path:
-        """The directory, or the file."""
         return self._path
 
     def is_wanted(self, name: str) -> bool:
-        """Whether a file with this name, in the directory or beside the file, may be one to read."""
+        """Whether a file of this name, in the directory or beside the file, may be one to read."""
         return self._listing.is_wanted(name) if self._path.is_dir() else name.startswith(self._path.name)
 
     def waiting(self, positions: Positions) -> Iterator[WaitingFile]:
-        """The files that have something to read behind their positions, in no particular order."""
+        """The files with unread content, in no particular order."""
         lines: dict[str, Path] = {}
 
         def is_read(name: str) -> bool:
@@ -464,8 +437,7 @@ class Tail:
                 yield WaitingFile(True, fetch_time(path), self.name, name, path, self, found.at, known, lines=True)
 
     def names(self) -> set[str] | None:
-        """The names of the files that are there, with those of read files that were moved out of the way; None if not
-        all could be listed."""
+        """The names of the present files and of read files that were moved away; None if not all could be listed."""
         files = list(self._listing.files())
         if any(file.path.is_dir() for file in files):
             return None
@@ -474,9 +446,8 @@ class Tail:
     def read(
         self, waiting: WaitingFile, stop: int | None = None, stop_fingerprint: str = ""
     ) -> Iterator[ReadItem[InputItem]]:
-        """The items of a file from where it waits. Of JSON lines only those that begin before byte `stop`, where the
-        file must have the fingerprint. Raises OSError if the file cannot be read now, and ReplacedError if another has
-        its name, which the next look finds out."""
+        """The unread items of a file; of JSON lines only those that begin before byte `stop`, where the file must have
+        the fingerprint. Raises OSError, and ReplacedError if another file has the name, which the next poll detects."""
         path, start = waiting.path, waiting.start
         to = partial(Offset, self.name, waiting.file)
         if not waiting.reads:
@@ -498,8 +469,7 @@ class Tail:
             yield ReadItem(None, to(ALL_READ))
 
     def drain(self, is_wanted: Callable[[SourceFile], bool] = any_file) -> Iterator[tuple[str, Iterator[InputItem]]]:
-        """All items of each file that is there and wanted, with the file's name, in the order in which files are read,
-        as if nothing were ever added. The items raise OSError if the file cannot be read."""
+        """Items of each wanted file, with its name, in the order of reading, ignoring offsets. They raise OSError."""
         for file in sort_files(filter(is_wanted, self._listing.files())):
             yield file.name, self._items(file)
 
@@ -529,7 +499,6 @@ def _of_no_kind(path: Path) -> SourceError:
 
 
 def waiting_files(tails: Iterable[Tail], positions: Positions) -> list[WaitingFile]:
-    """The files that have something to read, in the order in which they are read."""
     return sorted(waiting for tail in tails for waiting in tail.waiting(positions))
 
 
@@ -548,16 +517,13 @@ def read_documents(
     now: Now = now_us,
     history: History | None = None,
 ) -> Iterator[Document | Reject]:
-    """The documents of all paths, path by path, and a Reject for each thing that could not be made one.
-
-    `history` is what is known of entries before, and says whether those that have changed are documents again; without
-    it they are. For the rest see `tails_of`. What is read raises nothing: a file that cannot be read is a Reject.
-    """
+    """The documents of all paths in order, and a Reject for everything unreadable, files included. `history` has the
+    entries known before, and decides whether changed ones are documents again (the default). For the rest see
+    `tails_of`."""
     return settled(tails_of(paths, feeds=feeds, time_xpath=time_xpath, now=now), history or History())
 
 
 def settled(tails: Iterable[Tail], history: History) -> Iterator[Document | Reject]:
-    """The documents and rejects that a history finds in all files of some tails."""
     files = chain.from_iterable(tail.drain() for tail in tails)
     return history.settle(chain.from_iterable(or_reject(items, file) for file, items in files))
 
@@ -570,13 +536,11 @@ def tails_of(
     now: Now = now_us,
     prefix: str = "",
 ) -> list[Tail]:
-    """A tail for each path. `prefix` is put before their names.
+    """A tail for each path, with `prefix` before its name. All paths are checked.
 
-    `feeds` makes each entry of a feed file a document ("item": normalised, "raw": as it stands). `time_xpath` says
-    where an XML file holds its time. `now` times JSON lines that give no time. All paths are looked at.
-
-    Raises SourceError for a path that is missing, empty or of a kind that is not known, and for a `time_xpath` that is
-    not XPath.
+    `feeds` makes each entry of a feed file a document ("item": normalised, "raw": unchanged). `time_xpath` locates the
+    time in an XML file. `now` times JSON lines without a time. Raises SourceError for a path that is missing, empty or
+    of an unknown kind, and for an invalid `time_xpath`.
     """
     if time_xpath is not None:
         time_reader(time_xpath)  # which is told also if there is no path to read
@@ -593,7 +557,6 @@ def _tail(path: Path, feeds: EntryForm | None, time_xpath: str | None, now: Now,
 
 
 def _is_directory(path: Path) -> bool:
-    """Whether a path is a directory; it can be read, or SourceError says why not."""
     name = printable(str(path))
     try:
         if path.is_dir():
@@ -618,10 +581,8 @@ _OnUnreadable = Callable[[WaitingFile, str], object]
 
 
 def read_waiting(files: Iterable[WaitingFile], told: _OnUnreadable) -> Iterator[ReadItem[InputItem]]:
-    """What the files hold. `told` hears which file cannot be read, or not further, and why: it stays waiting.
-
-    Later versions of the same feed stay waiting too, because what is new in them depends on it.
-    """
+    """The items of the files. `told` is called for a file that cannot be read, or not further, with the reason: it
+    stays waiting, and so do later versions of its feed, because their new entries depend on it."""
     blocked = BlockedFeeds()
     for waiting in files:
         if blocked.has(waiting):
@@ -638,33 +599,29 @@ def read_waiting(files: Iterable[WaitingFile], told: _OnUnreadable) -> Iterator[
 
 
 def judged(items: Iterable[ReadItem[InputItem]], history: History) -> Iterator[ReadItem[Document | Reject]]:
-    """Items as a history judges them, in the order in which they were read."""
     for read in items:
         yield ReadItem(None if read.item is None else history.judge(read.item), read.offset)
 
 
 class BlockedFeeds:
-    """The feeds of which a version cannot be read."""
+    """The feeds with an unreadable version."""
 
     def __init__(self) -> None:
         self._feeds: set[str] = set()
 
     def add(self, waiting: WaitingFile) -> None:
-        """Blocks the feed of a file, if it is known."""
         self._feeds |= {waiting.feed()} - {""}
 
     def has(self, waiting: WaitingFile) -> bool:
-        """Whether a file is of a blocked feed."""
         return bool(self._feeds) and waiting.feed() in self._feeds
 
 
 EXPANDED = 5
-"""How many times its size a compressed file counts: feeds and crawls of them are compressed to about a fifth."""
+"""Assumed compression factor of feeds and crawls."""
 
 
 def input_bytes(paths: Iterable[str | Path], enough: int, *, feeds: bool) -> int:
-    """The bytes of all files that are read from the paths, with or without `feeds`; compressed ones count EXPANDED
-    times. Stops past `enough`."""
+    """The size of all files below the paths, compressed ones times EXPANDED. Stops past `enough`."""
     size = 0
     for path in _files(paths, feeds=feeds):
         with suppress(OSError):  # whoever reads the file says what is wrong with it

@@ -1,13 +1,8 @@
-"""The catalog of the ids of variables and templates, and of the rows of R_T that queries share.
+"""The catalog: ids of shared variables and templates, and the rows of R_T that identical conjunctive queries share.
 
-Adding or removing a conjunctive query takes time in the size of that query only. What it adds to stage 1 (steps, edges,
-nodes whose string values are needed) and to stage 2 (rows of R_T) is returned as a `Change`, for them to apply.
-
-What conjunctive queries would add to a catalog, which stays as it is. Another thread may use it meanwhile.
-
-The rows of R_T that queries share: identical conjunctive queries have one row.
-
-What stage 1 evaluates for all that is registered: shared steps, edges between them, and values of them.
+Adding or removing a query takes time in its own size only. What it adds to stage 1 (steps, edges, nodes whose string
+values are needed) and stage 2 (rows of R_T) is returned as a `Change`. `needs_of` computes this without changing the
+catalog, which another thread may use meanwhile.
 """
 
 from __future__ import annotations
@@ -31,16 +26,14 @@ INFINITE = 2**63 - 1
 """The window `INF` in column `wl`, in microseconds."""
 
 RowKey = tuple[int, tuple[int, ...]]
-"""A row as it is stored: its template, and its variables in the order of the nodes of the template."""
+"""A row as stored: its template, and its variables in the order of the template's nodes."""
 
 
 @quick
 @dataclass(frozen=True, slots=True)
 class TemplateRow:
-    """A row of R_T: the variables of the nodes of a template, and the largest window of its subscribers, in
-    microseconds. `ordered` says that all of them are FOLLOWED BY: then the right document begins when the left one
-    ends, or later.
-    """
+    """A row of R_T: the variables of a template's nodes, and the largest window of its subscribers, in microseconds.
+    `ordered`: all are FOLLOWED BY, so the right document begins when the left one ends, or later."""
 
     id: int
     template: int
@@ -59,9 +52,9 @@ class SharedRow:
     def __init__(self, row_id: int, template: int, variables: tuple[int, ...]) -> None:
         self.id, self.template, self.variables = row_id, template, variables
         self.key: tuple[object, ...] = ()
-        """The key of all identical conjunctive queries; empty if the row was restored and not looked for yet."""
+        """The key of identical conjunctive queries; empty if the row was restored and not yet looked up."""
         self.slot_at: tuple[int, ...] = ()
-        """The node of the template at each position of the canonical order."""
+        """The template's node at each canonical position."""
         self._window = 0
         # All windows, counted; None while all subscribers have had the same one.
         self._windows: Counter[int] | None = None
@@ -84,7 +77,7 @@ class SharedRow:
         self._window = -self._heap[0]
 
     def unsubscribe(self, window: int, ordered: bool) -> bool:
-        """Removes a subscriber. True if any is left."""
+        """Removes a subscriber. Returns whether any is left."""
         self._unordered -= not ordered
         self.subscribers -= 1
         if self._windows is not None:
@@ -100,7 +93,7 @@ class SharedRow:
 
 
 class FoundRow(NamedTuple):
-    """The row of a conjunctive query, whether it is new, and the node of the template for each node of the query."""
+    """The row of a conjunctive query, whether it is new, and the template's node for each node of the query."""
 
     row: SharedRow
     is_new: bool
@@ -108,7 +101,7 @@ class FoundRow(NamedTuple):
 
 
 class SharedRows:
-    """The rows by id. A row of an earlier run gets its key when a row with the same variables is looked for."""
+    """Rows by id. A restored row gets its key when a row with the same variables is looked up."""
 
     def __init__(self) -> None:
         self._by_number: dict[int, SharedRow] = {}
@@ -123,14 +116,12 @@ class SharedRows:
         return number in self._by_number
 
     def restore(self, template: int, variables: tuple[int, ...]) -> int:
-        """Restores a row of an earlier run, and returns its id."""
         shared = self._new(template, variables)
         self._restored.setdefault(_same_variables(template, variables), []).append(shared)
         return shared.id
 
     def find(self, shape: Shape, number: int, template: Shape, variables: tuple[int, ...]) -> FoundRow:
-        """Finds or makes the row of a conjunctive query. `shape` is that of the query; `template` is the shape of its
-        template, which has the number `number` and may have its nodes in another order."""
+        """Finds or creates a query's row. `template` (shape of `number`) may have its nodes in another order."""
         same = self._restored.pop(_same_variables(number, variables), ()) if self._restored else ()
         for restored in same:
             self._index(restored, canonical_row(template, restored.variables), range(len(variables)))
@@ -150,13 +141,11 @@ class SharedRows:
         return FoundRow(shared, is_new, tuple(shared.slot_at[place] for place in canonical.position))
 
     def has(self, shape: Shape, number: int, template: Shape, variables: tuple[int, ...]) -> bool:
-        """Whether `find` would find a row. Changes nothing."""
         key = canonical_row(shape, variables).key
         same = list(self._restored.get(_same_variables(number, variables), ()))
         return key in self._by_key or any(canonical_row(template, row.variables).key == key for row in same)
 
     def remove(self, number: int) -> None:
-        """Removes a row."""
         shared = self._by_number.pop(number)
         if shared.key:
             del self._by_key[shared.key]
@@ -172,7 +161,6 @@ class SharedRows:
         return shared
 
     def _index(self, shared: SharedRow, canonical: Canonical, slots: Sequence[int]) -> None:
-        """Indexes a row by its canonical form. `slots` has the node of the template for each node of the form."""
         slot_at = [0] * len(slots)
         for node, slot in enumerate(slots):
             slot_at[canonical.position[node]] = slot
@@ -188,15 +176,15 @@ def _same_variables(template: int, variables: tuple[int, ...]) -> RowKey:
 StepEdge = tuple[int, int]
 
 Functions = tuple[str, ...]
-"""The names of a chain of functions, in the order of application."""
+"""Names of a chain of functions, in the order of application."""
 
 
 @quick
 @dataclass(frozen=True, slots=True)
 class SharedStep:
-    """A shared variable, which is a step of a definition. `parent` is the step above it, None for a step from the
-    document. `node` has axis, test, conditions and functions, and as children the branches that must exist. `chain` is
-    the number of its chain of functions, 0 if it has none."""
+    """A shared variable: a step of a definition. `parent` is the step above it, None for a step from the document.
+    `node` has axis, test, conditions and functions, and as children the branches that must exist. `chain` numbers its
+    chain of functions, 0 for none."""
 
     id: int
     stream: str
@@ -223,13 +211,13 @@ class Change:
 __all__ = ["INFINITE", "Catalog", "Change", "Functions", "Placement", "SharedStep", "StepEdge", "TemplateRow"]
 
 MAX_PLACED = 20_000
-"""The largest number of conjunctive queries whose placements are cached; past it the cache is cleared."""
+"""Maximum number of cached placements; past it the cache is cleared."""
 
 T = TypeVar("T")
 
 
 class TooManyChains(OperationalError, ValueError):
-    """A store has given out all numbers that it has for chains of functions."""
+    """A store has run out of numbers for chains of functions."""
 
 
 _NOTHING = Change()
@@ -238,10 +226,7 @@ _NOTHING = Change()
 @quick
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The row of a conjunctive query, its template, and the minors of its sides.
-
-    `slots[side][i]` is the node of the template that stands for node i of the minor of that side.
-    """
+    """A conjunctive query's row and template; `slots[side][i]` is the template's node for node i of that minor."""
 
     row: int
     template: int
@@ -251,7 +236,7 @@ class Placement:
 
 @dataclass(slots=True)
 class _Uses:
-    """The number of rows that need each step, edge and value. A row that needs one twice counts twice."""
+    """Reference counts by rows. A row that needs one twice counts twice."""
 
     steps: Counter[int] = field(default_factory=Counter)
     edges: Counter[StepEdge] = field(default_factory=Counter)
@@ -260,11 +245,9 @@ class _Uses:
 
 @dataclass(slots=True)
 class Catalog:
-    """Shared variables, templates and rows, and the numbers of chains of functions.
-
-    `known_steps` (SharedStep.key to id), `known_templates` and `known_chains` restore the ids of an earlier run. New
-    steps are numbered from `next_step`.
-    """
+    """Shared variables, templates and rows, and the numbers of chains of functions. `known_steps` (SharedStep.key to
+    id), `known_templates` and `known_chains` restore the ids of an earlier run. New steps are numbered from
+    `next_step`."""
 
     known_steps: dict[tuple[str, int | None, str], int] = field(default_factory=dict)
     next_step: int = 0
@@ -287,23 +270,20 @@ class Catalog:
             self.chain(functions)
 
     def add(self, conjunct: Conjunct, window: int, ordered: bool) -> tuple[Placement, Change]:
-        """Registers a conjunctive query with the window of its subscriber, in microseconds; `ordered` if FOLLOWED BY.
-
-        Registering the same object again costs a look-up. Raises TooManyChains.
-        """
+        """Registers a conjunctive query with its subscriber's window, in microseconds; `ordered` if FOLLOWED BY.
+        Registering the same object again costs a look-up. Raises TooManyChains."""
         placement, change = self._place(conjunct)
         row = self.subscribe(placement.row, window, ordered)
         return placement, Change(change.steps, change.edges, change.values, (row,))
 
     def subscribe(self, row: int, window: int, ordered: bool) -> TemplateRow:
-        """Adds a subscriber to a row, and returns the row as it is now."""
         shared = self._rows[row]
         shared.subscribe(window, ordered)
         return shared.row()
 
     def chain(self, functions: Functions) -> int:
-        """The number of a chain of functions, from 1; 0 if it is empty. It is the same for as long as the store lasts:
-        ids of nodes that are kept have it. Raises TooManyChains if there are more chains than numbers."""
+        """The number of a chain of functions, from 1; 0 if empty. It is stable for the store's lifetime, because stored
+        node ids contain it. Raises TooManyChains."""
         if not functions:
             return 0
         number = self.chains.get(functions)
@@ -316,7 +296,7 @@ class Catalog:
         return number
 
     def find_step(self, stream: str, definition: Iterable[PatternNode]) -> int | None:
-        """The id of the last step of a definition, if registered queries have all its steps. Changes nothing."""
+        """The id of the last step of a definition, if all its steps are registered. Changes nothing."""
         last: int | None = None
         for text in node_texts(definition):
             last = self._step_ids.get((stream, last, text))
@@ -325,26 +305,21 @@ class Catalog:
         return last
 
     def find_template(self, shape: Shape) -> int | None:
-        """The template of a shape, if there is one. Changes nothing."""
         return self._template_of.get(canonical_shape(shape).key)
 
     def has_row(self, shape: Shape, variables: Sequence[int]) -> bool:
-        """Whether there is a row for a conjunctive query of this shape with these variables. Changes nothing."""
         number = self.find_template(shape)
         return number is not None and self._rows.has(shape, number, self.templates[number], tuple(variables))
 
     def place(self, conjunct: Conjunct) -> Placement:
-        """The placement of a conjunctive query that is registered."""
         return self._place(conjunct)[0]
 
     def restore(
         self, steps: Iterable[tuple[str, SharedStep]], rows: Iterable[RowKey]
     ) -> tuple[dict[RowKey, int], Change]:
-        """Restores rows of an earlier run, before anything is added. Returns their ids and what they need of stage 1.
-
-        `steps` are the steps that the rows need, each with the text of its node, parents before children. The rows have
-        no subscribers yet.
-        """
+        """Restores rows of an earlier run, before anything is added. Returns their ids and their needs of stage 1.
+        `steps` are the rows' steps, each with the text of its node, parents before children. The rows have no
+        subscribers yet."""
         for definition, step in steps:
             self.steps[step.id] = step
             key = step.stream, step.parent, definition
@@ -364,7 +339,6 @@ class Catalog:
         return numbers, Change(tuple(self.steps.values()), tuple(uses.edges), tuple(uses.values))
 
     def _place(self, conjunct: Conjunct) -> tuple[Placement, Change]:
-        """The placement of a conjunctive query, and what it adds, except for its row."""
         known = self._placed.get(id(conjunct))
         if known is not None and known[1].row in self._rows:
             return known[1], _NOTHING
@@ -393,15 +367,14 @@ class Catalog:
         return placement, self._acquire(found.row, tuple(fresh.values()), ways) if found.is_new else _NOTHING
 
     def _acquire(self, shared: SharedRow, fresh: tuple[SharedStep, ...], ways: list[int]) -> Change:
-        """Counts what a new row needs, and returns what no other row needed before. `ways` are the steps down to its
-        variables."""
+        """Counts a new row's needs, and returns those that no other row had."""
         uses = self._uses
         edges, leaves = self._needs(shared.template, shared.variables)
         _count(uses.steps, ways)
         return Change(fresh, _count(uses.edges, edges), _count(uses.values, leaves))
 
     def remove(self, row: int, window: int, ordered: bool) -> tuple[Change, Change]:
-        """Removes a subscriber of a row. Returns what must be dropped, and the row as it is now if others share it."""
+        """Removes a subscriber of a row. Returns what must be dropped, and the changed row if others share it."""
         shared = self._rows[row]
         if shared.unsubscribe(window, ordered):
             return Change(), Change(rows=(shared.row(),))
@@ -416,8 +389,8 @@ class Catalog:
         edges: Iterable[tuple[int, int]],
         values: Iterable[int],
     ) -> tuple[tuple[int, ...], Change]:
-        """Registers what is needed beside rows of R_T: variables of these definitions, and edges between them and
-        values of them, by their places. Returns the variables, and what stage 1 must add. Raises TooManyChains."""
+        """Registers needs beside rows of R_T: variables of these definitions, and edges between them and values of
+        them, by index. Returns the variables, and what stage 1 must add. Raises TooManyChains."""
         definitions = list(definitions)
         for node in chain.from_iterable(definitions):
             self.chain(node.functions)  # fails, if it does, before anything is changed
@@ -430,7 +403,7 @@ class Catalog:
         return found, Change(tuple(fresh.values()), added, _count(uses.values, [found[place] for place in values]))
 
     def release(self, variables: Iterable[int], edges: Sequence[StepEdge], values: Sequence[int]) -> Change:
-        """Gives back variables, edges and values that are needed once less. Returns what must be dropped."""
+        """Decrements the uses of variables, edges and values. Returns what must be dropped."""
         uses = self._uses
         steps = [self.steps[step] for step in _released(uses.steps, self._ways(variables))]
         for step in steps:
@@ -445,19 +418,17 @@ class Catalog:
         )
 
     def row(self, row: int) -> TemplateRow:
-        """A shared row as it is now."""
         return self._rows[row].row()
 
     def edges(self) -> Collection[StepEdge]:
-        """The edges that rows need."""
         return self._uses.edges.keys()
 
     def variables_of(self, row: int) -> tuple[int, ...]:
-        """The variables of a shared row, in the order of its template's nodes."""
+        """In the order of its template's nodes."""
         return self._rows[row].variables
 
     def needs_of(self, rows: Iterable[int]) -> Change:
-        """The rows, and all that they need of stage 1, parents before children."""
+        """The rows, and all their needs of stage 1, parents before children."""
         shared = [self._rows[row] for row in dict.fromkeys(rows)]
         needs = [self._needs(row.template, row.variables) for row in shared]
         steps = dict.fromkeys(step for row in shared for step in self._ways(row.variables))
@@ -469,7 +440,7 @@ class Catalog:
         )
 
     def derived(self) -> Change:
-        """What all rows need of stage 1 for derived values only, parents before children."""
+        """The needs of all rows for derived values only, parents before children."""
         of_chains = {step.id for step in self.steps.values() if step.chain}
         values = tuple(value for value in self._uses.values if value in of_chains)
         edges = tuple(edge for edge in self._uses.edges if not of_chains.isdisjoint(edge))
@@ -496,8 +467,7 @@ class Catalog:
     def _variable(
         self, stream: str, definition: tuple[PatternNode, ...], fresh: dict[int, SharedStep], ways: list[int]
     ) -> int:
-        """The id of the last step of a definition. Appends all its steps to `ways`, and adds those that are new to
-        `fresh`."""
+        """The id of a definition's last step. Appends all its steps to `ways`, and adds new ones to `fresh`."""
         last: int | None = None
         for node, text in zip(definition, node_texts(definition), strict=True):
             key = (stream, last, text)
@@ -526,7 +496,7 @@ class Catalog:
 
 
 def _count(uses: Counter[T], more: Iterable[T]) -> tuple[T, ...]:
-    """Increases some counts: of a few, faster than `update`. Returns what was not used before, each once."""
+    """Increments a few counts, faster than `update`. Returns the items not used before, each once."""
     fresh = []
     for use in more:
         if use in uses:
@@ -538,7 +508,6 @@ def _count(uses: Counter[T], more: Iterable[T]) -> tuple[T, ...]:
 
 
 def _released(uses: Counter[T], given_back: Sequence[T]) -> list[T]:
-    """Decreases some counts. Returns what is not used any more."""
     uses.subtract(given_back)
     gone = [use for use in dict.fromkeys(given_back) if not uses[use]]
     for use in gone:
@@ -548,10 +517,8 @@ def _released(uses: Counter[T], given_back: Sequence[T]) -> list[T]:
 
 @dataclass(slots=True)
 class Needs:
-    """What conjunctive queries need: each pattern, template and row by its key, with whether the catalog lacks it.
-
-    A pattern is what stage 1 looks for on one side: a stream and the definitions of its variables.
-    """
+    """Patterns, templates and rows of conjunctive queries by key, with whether the catalog lacks them. A pattern is
+    what stage 1 matches on one side: a stream and the definitions of its variables."""
 
     patterns: dict[object, bool] = field(default_factory=dict)
     templates: dict[object, bool] = field(default_factory=dict)
@@ -559,7 +526,6 @@ class Needs:
 
 
 def needs_of(catalog: Catalog, conjuncts: Iterable[Conjunct]) -> Needs:
-    """Returns what conjunctive queries need."""
     needs = Needs()
     # Variables that the catalog lacks get negative numbers.
     fresh: dict[object, int] = {}

@@ -1,10 +1,9 @@
-"""Where the definition of an event stands in the catalog: the edges that bind its variables, and its values.
+"""Places the definition of an event in the catalog: the edges that bind its variables, and its values.
 
-K is the set of the variables of a definition, closed under least common ancestors. Each node of K has a leaf on the
-self axis, whose chain of functions ends with OF_EVENTS, and the edges lead from the nearest ancestor in K to that leaf.
-So a row of R_bin is an event's if its second node has such a chain, and a value if its node has one: what stage 1 finds
-for events can be told from what it finds for joins, and no join sees it. An attribute has an edge of its own, from the
-node of its variable to a leaf with its functions.
+K is the set of a definition's variables, closed under least common ancestors. Each node of K has a leaf on the self
+axis, whose chain of functions ends with OF_EVENTS; edges lead from the nearest ancestor in K to that leaf. So the chain
+distinguishes an event's rows of R_bin and values from those of joins, and no join sees them. An attribute has an edge
+of its own, from its variable's node to a leaf with its functions.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _Definition = tuple[PatternNode, ...]
 @quick
 @dataclass(frozen=True, slots=True)
 class PlacedNode:
-    """A node of K: its edge, and the place of its nearest ancestor in K, -1 at the top, whose edge is (leaf, leaf)."""
+    """A node of K: its edge, and the index of its nearest ancestor in K, -1 at the top, whose edge is (leaf, leaf)."""
 
     parent: int
     edge: StepEdge
@@ -36,8 +35,7 @@ class PlacedNode:
 @quick
 @dataclass(frozen=True, slots=True)
 class PlacedAttribute:
-    """An attribute: of the node at place `node` of K, or, if there is an `edge`, of the first node that it leads to.
-    `chain` is the number of the chain of functions. A constant has the place -1."""
+    """An attribute of node `node` of K (-1: a constant), or of the first that `edge` leads to, by functions `chain`."""
 
     name: str
     kind: Kind
@@ -50,7 +48,7 @@ class PlacedAttribute:
 @quick
 @dataclass(frozen=True, slots=True)
 class EventPlacement:
-    """A definition in the catalog. `key` has the places of the nodes that tell its events apart, the root first."""
+    """A definition in the catalog. `key` has the indexes of the nodes that identify an event, the root first."""
 
     stream: str
     nodes: tuple[PlacedNode, ...]
@@ -62,13 +60,11 @@ class EventPlacement:
 
     @property
     def schema(self) -> Schema:
-        """The names and kinds of the attributes."""
         return tuple([(attribute.name, attribute.kind) for attribute in self.attributes])
 
 
 def place_events(catalog: Catalog, pattern: EventPattern) -> tuple[EventPlacement, Change]:
-    """Registers a definition in the catalog. Returns where it stands, and what stage 1 must add. Raises
-    TooManyChains."""
+    """Registers a definition. Returns its placement, and what stage 1 must add. Raises TooManyChains."""
     reduced = minor(pattern.pattern, map(Term, pattern.variables))
     # A variable above others has a leaf of its own in the minor. Here every node has one.
     kept = [place for place, node in enumerate(reduced.nodes) if node.definition[-1].axis != "."]
@@ -123,7 +119,7 @@ def place_events(catalog: Catalog, pattern: EventPattern) -> tuple[EventPlacemen
 
 
 def _node(reduced: Minor, var: str) -> int:
-    """The index of the node of a variable, not of its leaf."""
+    """The index of a variable's node, not of its leaf."""
     index = reduced.node_of[Term(var)]
     node = reduced.nodes[index]
     if node.definition[-1].axis != ".":

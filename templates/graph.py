@@ -1,14 +1,9 @@
-"""The conjunctive query CQ_T of a template (thesis 6.4.4), which prints as Datalog and as SQL.
+"""Join graphs of conjunctive queries: their minors, canonical templates, and CQ_T as Datalog and SQL (thesis 6.4).
 
-Enumerates all templates with a given number of value joins (thesis, Table 6.3).
-
-The minor of one side of a join graph (thesis 6.4.2): the value-join nodes and their least common ancestors.
-
-K is the set of nodes of the minor. The definition of a variable is the chain of pattern nodes from the document root to
-it, each with its filters and with the branches that have no node of K. Equal definitions over one stream are one
-variable, whatever queries call it.
-
-Query templates (thesis 6.4.1): the shape of the minor of a join graph, and its canonical labelling.
+The minor of a side (6.4.2) has the value-join nodes and their least common ancestors, the set K. A variable's
+definition is the chain of pattern nodes from the root to it, with filters and branches without a node of K; equal
+definitions over one stream are one variable. A template (6.4.1) is the shape of a minor in canonical labelling;
+`templates` enumerates those of a number of joins (Table 6.3).
 """
 
 from __future__ import annotations
@@ -29,7 +24,7 @@ _SELF = Test("element", "*", "*")
 @dataclass(frozen=True, slots=True)
 class MinorNode:
     """A node of K. `parent` is the index of its nearest proper ancestor in K, None at the top. `path` leads to it in
-    the pattern of the side, child by child. A leaf on the self axis has the path of the node that it stands for."""
+    the side's pattern, child by child. A leaf on the self axis has the path of the node that it stands for."""
 
     parent: int | None
     definition: tuple[PatternNode, ...]
@@ -39,18 +34,16 @@ class MinorNode:
 @quick
 @dataclass(frozen=True, slots=True)
 class Minor:
-    """The nodes of the minor in pre-order, and the node of each value-join term, as an index."""
+    """The minor's nodes in pre-order, and the index of each value-join term's node."""
 
     nodes: tuple[MinorNode, ...]
     node_of: dict[Term, int]
 
 
 def minor(pattern: PatternNode, terms: Iterable[Term]) -> Minor:
-    """The minor of `pattern` for the value-join `terms`.
-
-    A term on an inner node of the minor, or with functions, gets a leaf on the self axis. So value joins are between
-    leaves only. Without terms (a filter) the minor is the top node of the pattern, with all the rest as branches.
-    """
+    """The minor of `pattern` for the value-join `terms`. A term on an inner node, or with functions, gets a leaf on the
+    self axis, so that value joins are between leaves only. Without terms (a filter) the minor is the pattern's top
+    node, with all the rest as branches."""
     terms = list(terms)
     by_var: dict[str | None, list[Term]] = {}
     for term in dict.fromkeys(terms):
@@ -68,7 +61,6 @@ def minor(pattern: PatternNode, terms: Iterable[Term]) -> Minor:
 
 
 def _only_node(pattern: PatternNode, var: str | None) -> MinorNode:
-    """The node of a minor that has no other: that of a variable."""
     path = _way_to(pattern, var)
     assert path is not None, "a term is on a variable of the pattern"
     definition, node = [], pattern
@@ -80,12 +72,10 @@ def _only_node(pattern: PatternNode, var: str | None) -> MinorNode:
 
 
 def definition_of(pattern: PatternNode, var: str) -> tuple[PatternNode, ...]:
-    """The definition of a variable that is the only node of the minor."""
     return _only_node(pattern, var).definition
 
 
 def _way_to(pattern: PatternNode, var: str | None) -> tuple[int, ...] | None:
-    """The path to the node of a variable; None if it is not there."""
     if pattern.var == var:
         return ()
     for place, child in enumerate(pattern.children):
@@ -100,8 +90,7 @@ def _way_to(pattern: PatternNode, var: str | None) -> tuple[int, ...] | None:
 
 @dataclass(eq=False, slots=True)
 class _MarkedNode:
-    """A node that holds terms, itself or below it. `children` are None for those that hold none, and behind them come
-    the leaves that are made up."""
+    """A node with terms at or below it. `children` are None for those without, followed by the artificial leaves."""
 
     node: PatternNode
     path: tuple[int, ...]
@@ -146,8 +135,7 @@ class _MinorBuilder:
 
 
 def _canonical(node: PatternNode, branches: tuple[PatternNode, ...]) -> PatternNode:
-    """The node without variable names, with `branches` as children. These and its conditions are sorted and
-    distinct."""
+    """The node without variable names; its conditions and children (`branches`) sorted and distinct."""
     conditions = node.conditions
     if len(conditions) > 1:
         conditions = tuple(sorted(set(conditions), key=str))
@@ -163,25 +151,20 @@ def _canonical(node: PatternNode, branches: tuple[PatternNode, ...]) -> PatternN
 
 
 def _is_rich(node: PatternNode) -> bool:
-    """Whether its canonical form may be another node."""
     return node.var is not None or len(node.children) > 0 or len(node.conditions) > 1
 
 
 @quick
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A reduced join graph with numbered nodes: the left side first, each side in pre-order.
-
-    `parents` has the parent of each node, None at the top of a side. `left` is the number of nodes of the left side.
-    `joins` are the value joins, as pairs (left leaf, right leaf).
-    """
+    """A reduced join graph with numbered nodes: the left side first, each side in pre-order. `parents` has each node's
+    parent, None at the top of a side. `left` is the number of left nodes. `joins` are pairs (left leaf, right leaf)."""
 
     left: int
     parents: tuple[int | None, ...]
     joins: tuple[tuple[int, int], ...]
 
     def edges(self) -> list[tuple[int, int]]:
-        """All edges: structural ones (parent, child), then value joins."""
         structural = [(parent, child) for child, parent in enumerate(self.parents) if parent is not None]
         return [*structural, *self.joins]
 
@@ -195,13 +178,12 @@ class Shape:
 
 @lru_cache(maxsize=65536)
 def bindings_of(shape: Shape) -> tuple[tuple[tuple[int, int], ...], tuple[int, ...]]:
-    """What a row of a template needs of stage 1: the rows of R_bin that bind its nodes, and the leaves whose values are
-    joined, one for each end of a join."""
+    """A template row's needs of stage 1: the rows of R_bin that bind its nodes, and both leaves of each join."""
     return tuple(shape.binary_rows()), tuple(leaf for join in shape.joins for leaf in join)
 
 
 def join_shape(left: Minor, right: Minor | None, joins: Sequence[tuple[Term, Term]]) -> Shape:
-    """The shape of the join graph of a conjunctive query. Its nodes are those of the minors, in their order."""
+    """The shape of a conjunctive query's join graph. Its nodes are those of the minors, in order."""
     count = len(left.nodes)
     parents = [node.parent for node in left.nodes]
     if right is None:
@@ -214,8 +196,7 @@ def join_shape(left: Minor, right: Minor | None, joins: Sequence[tuple[Term, Ter
 @quick
 @dataclass(frozen=True, slots=True)
 class Canonical:
-    """A canonical form: `key` is equal for isomorphic graphs, and `position[i]` is the position of node i in the
-    canonical order."""
+    """`key` is equal for isomorphic graphs, and `position[i]` is the canonical position of node i."""
 
     key: tuple[object, ...]
     position: tuple[int, ...]
@@ -223,12 +204,12 @@ class Canonical:
 
 @lru_cache(maxsize=65536)
 def canonical_shape(shape: Shape) -> Canonical:
-    """The canonical form of a shape. Isomorphic join graphs have one key; an isomorphism keeps the sides."""
+    """Isomorphic join graphs have the same key; an isomorphism keeps the sides."""
     return canonical_row(shape, (0,) * len(shape.parents))
 
 
 def canonical_row(shape: Shape, variables: Sequence[int]) -> Canonical:
-    """The canonical form of a shape with variables. Identical conjunctive queries have one key."""
+    """The canonical form of a shape with variables. Identical conjunctive queries have the same key."""
     if shape.parents == (None, None):  # one node on each side, as most have: there is no other order
         return Canonical((1, _JOINED if shape.joins else (), *variables), _JOINED)
     colours = [(node >= shape.left, parent is None, variables[node]) for node, parent in enumerate(shape.parents)]
@@ -244,8 +225,7 @@ _JOINED = 0, 1
 
 @lru_cache(maxsize=65536)
 def _canonical_order(shape: Shape, ranks: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """The canonical order of the nodes of a shape, whose colours have these ranks; the position of each node in it; and
-    the edges between positions, one after another."""
+    """The canonical order of nodes with colour `ranks`; each node's position; and the edges between positions."""
     edges = shape.edges()
     order = range(len(ranks)) if len(set(ranks)) == len(ranks) else _permuted(len(ranks), edges, ranks)
     order = sorted(order, key=lambda node: ranks[node])
@@ -257,7 +237,7 @@ def _canonical_order(shape: Shape, ranks: tuple[int, ...]) -> tuple[tuple[int, .
 
 
 def _permuted(size: int, edges: list[tuple[int, int]], ranks: Sequence[int]) -> Sequence[int]:
-    """The nodes of a graph in a canonical order among those of one colour."""
+    """Nodes in a canonical order among those of one colour."""
     with hidden("matplotlib"):  # which igraph imports to draw
         import igraph  # it takes longer than all other imports of a Spark worker, which does not need it
 
@@ -270,13 +250,13 @@ def _permuted(size: int, edges: list[tuple[int, int]], ranks: Sequence[int]) -> 
 R_DOC = ("docid", "node", "strval")
 R_BIN = ("docid", "var1", "var2", "node1", "node2")
 R_VJ = ("docid1", "node1", "docid2", "node2")
-"""The attributes of the witness relations. The W relations hold a batch, and so have docid too. R_vj is the join of
-R_doc and R_docW on strval, which all templates share."""
+"""The witness relations' attributes. The W relations hold a batch, and so have docid too. R_vj is the join of R_doc and
+R_docW on strval, which all templates share."""
 
 R_L = (*R_BIN, "strval")
 R_LR = ("docid1", "var1", "var2", "node1", "node2", "docid2", "var3", "var4", "node3", "node4")
-"""The attributes of the thesis' views (6.5). R_L joins R_doc and R_bin on node = node2, and R_R does so for the batch.
-R_LR is the join of R_L and R_R on strval, which all templates share."""
+"""The attributes of the views of section 6.5. R_L joins R_doc and R_bin on node = node2, and R_R does so for the batch.
+R_LR joins R_L and R_R on strval, and is shared by all templates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,20 +273,17 @@ class RelationAtom:
 
 @dataclass(frozen=True, slots=True)
 class ConjunctiveQuery:
-    """`head :- body`. The SQL joins the atoms of the body in their order."""
+    """`head :- body`. The SQL joins the atoms of the body in order."""
 
     head: RelationAtom
     body: tuple[RelationAtom, ...]
 
     def datalog(self) -> str:
-        """The query in Datalog, one atom a line."""
         return f"{self.head} :-\n  " + ",\n  ".join(map(str, self.body))
 
     def sql(self, tables: Mapping[str, str], select: str | None = None, conditions: tuple[str, ...] = ()) -> str:
-        """The query in SQL. `tables` maps relations to tables; a relation that it lacks is a table of that name.
-
-        `select` replaces the head. It and the `conditions` have variables of the body in braces.
-        """
+        """The query in SQL. `tables` maps relations to tables, by default of the same name. `select` replaces the head.
+        It and the `conditions` have variables of the body in braces."""
         place: dict[str, str] = {}
         lines, where = [], []
         for i, atom in enumerate(self.body):
@@ -332,7 +309,7 @@ class ConjunctiveQuery:
 
 def conjunctive_query(shape: Shape, template: str) -> ConjunctiveQuery:
     """CQ_T of the thesis: R_T, for each value join a copy of R_doc and of R_docW joined on strval, and for each
-    structural edge a copy of R_bin or R_binW. The template of a filter reads the batch only."""
+    structural edge a copy of R_bin or R_binW. A filter's template reads the batch only."""
     if not shape.joins:
         body = [_binary(shape, 0, "R_binW", "docid1")]
     else:
@@ -346,10 +323,8 @@ def conjunctive_query(shape: Shape, template: str) -> ConjunctiveQuery:
 
 
 def executable_query(shape: Shape, template: str) -> ConjunctiveQuery:
-    """CQ_T in the order of execution: R_vj instead of R_doc and R_docW, and R_T as soon as a left edge is known.
-
-    An optimizer without statistics chooses orders that are slower by orders of magnitude.
-    """
+    """CQ_T in the order of execution: R_vj instead of R_doc and R_docW, and R_T as soon as a left edge is bound. An
+    optimizer without statistics chooses orders that are slower by orders of magnitude."""
     if not shape.joins:
         return conjunctive_query(shape, template)
     body: list[RelationAtom] = []
@@ -364,10 +339,8 @@ def executable_query(shape: Shape, template: str) -> ConjunctiveQuery:
 
 
 def views_query(shape: Shape, template: str) -> ConjunctiveQuery:
-    """CQ_T over the views (thesis 6.5): for each value join a copy of R_L and of R_R, and R_T.
-
-    R_L and R_R hold the edges of leaves: one between inner nodes still takes a copy of R_bin or R_binW.
-    """
+    """CQ_T over the views (thesis 6.5): for each value join a copy of R_L and of R_R, and R_T. R_L and R_R hold the
+    edges of leaves; an edge between inner nodes still needs R_bin or R_binW."""
     if not shape.joins:
         return conjunctive_query(shape, template)
     body: list[RelationAtom] = []
@@ -396,13 +369,12 @@ def executable_views_query(shape: Shape, template: str) -> ConjunctiveQuery:
 
 
 def _above(shape: Shape, leaf: int, relation: str, docid: str, bound: set[int]) -> list[RelationAtom]:
-    """The atoms that bind the parent of a leaf and its ancestors, without nodes that are already bound."""
     parent = shape.parents[leaf]
     return [] if parent is None else _path(shape, parent, relation, docid, bound)
 
 
 def _path(shape: Shape, node: int, relation: str, docid: str, bound: set[int]) -> list[RelationAtom]:
-    """The atoms that bind a node and its ancestors, without nodes that are already bound."""
+    """Atoms that bind a node and its ancestors, except for nodes already bound."""
     atoms = []
     place: int | None = node
     while place is not None and place not in bound:
@@ -436,11 +408,11 @@ def _head(shape: Shape, template: str) -> RelationAtom:
 
 ValueJoins = tuple[tuple[int, int], ...]
 _Tree = int | tuple["_Tree", ...]
-"""The number of a leaf, or the children of an inner node, which are at least two."""
+"""The number of a leaf, or the children of an inner node, at least two."""
 
 
 def count_templates(joins: int, *, flat: bool) -> int:
-    """The number of templates that queries with `joins` value joins can have. A template and its mirror image are two.
+    """The number of templates with `joins` value joins. A template and its mirror image are two.
 
     On a flat schema all leaves of a side are children of its root: 1, 3, 6, 16 for 1 to 4 joins. On a complex schema
     they may be below any inner nodes: 1, 3, 16, 215, where the thesis bounds the last by 230.
@@ -452,7 +424,6 @@ def count_templates(joins: int, *, flat: bool) -> int:
 
 
 def templates(joins: int, *, flat: bool) -> list[Shape]:
-    """One shape of each template with `joins` value joins."""
     found: dict[object, Shape] = {}
     for edges in _value_joins(joins):
         left, right = (tuple(sorted(set(side))) for side in zip(*edges, strict=True))
@@ -463,7 +434,7 @@ def templates(joins: int, *, flat: bool) -> list[Shape]:
 
 
 def _value_joins(count: int) -> list[ValueJoins]:
-    """The sets of `count` edges between left and right leaves, one of each isomorphism class, grown edge by edge."""
+    """Sets of `count` edges between left and right leaves, one per isomorphism class, grown edge by edge."""
     grown: list[ValueJoins] = [((0, 0),)]
     for _ in range(count - 1):
         found: dict[object, ValueJoins] = {}

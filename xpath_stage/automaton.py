@@ -1,26 +1,13 @@
-"""The shared automaton of all registered steps of all streams. It is determinised lazily, over name and filters.
+"""The shared automaton of all registered steps of all streams, determinised lazily over names and filters.
 
-A state stands for the path of labels from the document to a node. It knows the steps (shared variables) that the node
-matches, and so the groups of edges that bind there. A node costs one dictionary look-up, however many patterns are
-registered. States are made on demand, and dropped past a limit.
+A state stands for the path of labels from the document to a node; it has the steps (shared variables) that match there,
+and so the groups of edges that bind. A node costs one dictionary look-up, however many patterns are registered. States
+are created on demand, and dropped past a limit. Value filters leave a different set of patterns in nearly every
+document, so selective steps get separate walks: steps with the same value filters form a part, whose states recur.
 
-An index of the registered steps by stream, step above, axis, name, and satisfied filters.
-
-The states of the shared automaton: what is known at a node from the labels on the path to it.
-
-Walks over documents: one for most steps, and one more from each node where a selective step matches.
-
-Documents differ in their values, so value filters leave a different set of patterns in nearly every document. One walk
-for all patterns would make new states for each document. Steps with the same value filters form a part. The states of a
-part recur, and few parts begin in a document.
-
-Groups of edges that bind together, with permanent numbers. Registered edges bound their number, not documents.
-
-The edges that bind at a node are one group if possible. Two rules split them. Edges with different value filters are
-never in one group, because documents differ in their values, and each would make its own groups. Edges that were
-registered later are apart from earlier ones until there are half as many, because otherwise each new query would make a
-group of all earlier edges. The variety that is left is that of the structure of documents. It is bounded by SHARE, past
-which each edge is a group of its own.
+Groups of edges that bind together have permanent numbers. Edges with different value filters, or registered at
+different times, are in different groups (until the later ones are half as many), or each document or query would create
+groups. SHARE bounds the rest, past which each edge is its own group.
 """
 
 from __future__ import annotations
@@ -50,14 +37,11 @@ StepKey = tuple[str, str, Above]
 """(stream, axis, step above)"""
 
 StepsBelow = list[tuple[str, dict[Above, MaskIndex[int]]]]
-"""For each axis, the steps by the step above them."""
+"""Steps by axis and by the step above them."""
 
 
 class StepIndex:
-    """The steps of all patterns, by id. Steps on the self axis are found with their parents.
-
-    The `selective` steps, which are elements with filters that depend on values, are indexed apart from the others.
-    """
+    """Steps by id; those on the self axis are found with their parents. `selective` ones have value filters."""
 
     def __init__(self) -> None:
         self._steps: dict[int, SharedStep] = {}
@@ -70,8 +54,7 @@ class StepIndex:
         return self._steps[step_id]
 
     def add(self, step: SharedStep, required: Bits, selective: set[int]) -> None:
-        """Adds a step, whose parent is known. A node must satisfy the filters `required`; `selective` are all filters
-        that depend on values."""
+        """Adds a step below a present parent. Nodes need the filters `required`; `selective` are all value filters."""
         self._steps[step.id] = step
         if step.node.axis == ".":
             self._on_self.setdefault(_parent(step), set()).add(step.id)
@@ -88,7 +71,6 @@ class StepIndex:
             self._attributes[_way(step)] += 1
 
     def remove(self, step: SharedStep) -> None:
-        """Removes a step that is not the parent of another."""
         del self._steps[step.id]
         if step.node.axis == ".":
             self._on_self[_parent(step)].discard(step.id)
@@ -106,33 +88,29 @@ class StepIndex:
             decrease(self._attributes, _way(step))
 
     def below(self, stream: str, kind: NodeKind, name: str, *, selective: bool) -> StepsBelow:
-        """The steps that a node of this kind and canonical name may match: the selective ones or the others."""
+        """Steps that a node of this kind and canonical name may match: the selective ones or the others."""
         ways = ((axis, test) for axis in ("/", "//") for test in _tests_of(kind, name))
         found = ((axis, self._below[selective].get((stream, axis, test))) for axis, test in ways)
         return [(axis, by_parent) for axis, by_parent in found if by_parent]
 
     def on_self(self, step_id: int) -> set[int]:
-        """The ids of the steps on the self axis below a step."""
         return self._on_self.get(step_id, set())
 
     def leads_to_attributes(self, way: StepKey) -> bool:
         return way in self._attributes
 
     def test_of(self, step_id: int) -> Test:
-        """The test that nodes must pass to match a step."""
         step = self._steps[step_id]
         while step.node.axis == ".":
             step = self._steps[_parent(step)]
         return step.node.test
 
     def owner_test(self, step: SharedStep) -> Test | None:
-        """The test that the owner of the attribute of a step must pass. None: no test."""
         parent = None if step.parent is None else self._steps[step.parent].node.test
         return owner_test(parent, step.node.axis)
 
 
 def _tests_of(kind: NodeKind, name: str) -> Iterator[Test]:
-    """The tests that a node of this kind and canonical name passes, if they are registered."""
     uri, local = split_name(name)
     for one in (uri, "*"):
         for other in (local, "*"):
@@ -149,7 +127,7 @@ def _parent(step: SharedStep) -> int:
 
 
 Label = str | NodeClass
-"""The label of a node in the automaton: its tag, or its class if there are filters."""
+"""A node's label in the automaton: its tag, or its class if there are filters."""
 
 
 class Context:
@@ -164,18 +142,18 @@ class Context:
 DOCUMENT: dict[Above, Context] = {None: Context({})}
 
 Way = tuple[int, Above, Context]
-"""(depth of a node above, step that it matches, context): a way in which a step is reached."""
+"""(depth of a node above, step that it matches, context): a way to reach a step."""
 
 Approach = tuple[int, Above, Context, MaskIndex[int]]
 """A way, with the steps that may match below it."""
 
 Approaches = tuple[int, frozenset[Approach]]
-"""The mask of the filters that matter for a node, and its approaches."""
+"""The mask of a node's relevant filters, and its approaches."""
 
 
 class StateOutcome:
-    """What holds at nodes: the steps that match there, with their contexts; the number of the emission; whether
-    anything `binds` or any value is needed; and whether attributes of the node, or of all nodes in it, have states."""
+    """What holds at nodes: the matching steps with their contexts; the number of the emission; whether anything `binds`
+    or any value is needed; and whether attributes of the node, or of all nodes in it, have states."""
 
     __slots__ = ("binds", "contexts", "emission", "reads_attributes", "reads_attributes_within")
 
@@ -192,18 +170,15 @@ class StateOutcome:
 
 
 class Transitions(Protocol):
-    """Makes missing transitions. The automaton does."""
+    """Creates missing transitions; implemented by the automaton."""
 
     def enter(self, above: State, label: Label) -> State: ...
 
 
 class State(dict[Label, "State"]):
-    """A state of the automaton: maps the labels of children to their states.
-
-    `leaf` and `inner` are the entries of its nodes in `Walk.elements`, `emission` is that in `Walk.attributes`. A
-    `whole` state knows of all steps. Others do not know of selective steps, which parts find.
-    `above` is None for the states in which walks begin.
-    """
+    """A state of the automaton: maps labels of children to states. `leaf` and `inner` are its nodes' entries in
+    `Walk.elements`, `emission` that in `Walk.attributes`. A `whole` state has all steps, others lack selective ones,
+    which parts find. `above` is None where walks begin."""
 
     __slots__ = (
         "above", "approaches", "automaton", "binds", "by_label", "by_outcome", "contexts", "depth", "emission",
@@ -241,14 +216,13 @@ class State(dict[Label, "State"]):
         return self.automaton.enter(self, label)
 
     def path(self) -> Iterator[State]:
-        """This state and those above it, up to the one in which the walk began."""
+        """This state and those above it, up to the start of the walk."""
         state: State | None = self
         while state is not None:
             yield state
             state = state.above
 
     def forget(self) -> None:
-        """Drops all states below this one."""
         self.clear()
         for known in (self.by_label, self.by_outcome, self.parts, self.part_of):
             known.clear()
@@ -258,7 +232,7 @@ _SELECTIVE = attrgetter("selective")
 
 
 class WalkStarts(Protocol):
-    """Gives the states in which walks begin. The automaton does."""
+    """Gives the start states of walks; implemented by the automaton."""
 
     def root(self, stream: str, *, whole: bool = False) -> State: ...
 
@@ -268,8 +242,8 @@ class WalkStarts(Protocol):
 def walk_over(
     root: State, documents: int, forest: Iterable[tuple[Label, int]], found: list[int], states: list[State] | None
 ) -> None:
-    """Walks over the next documents of a forest of (label, number of children). Appends an entry for each element to
-    `found` (see `Walk.elements`), and its state to `states`."""
+    """Walks over the next documents of a forest of (label, number of children). Appends each element's entry to `found`
+    (see `Walk.elements`), and its state to `states`."""
     waiting: list[tuple[State, int]] = []
     state, left = root, 1
     for label, children in forest:
@@ -308,8 +282,7 @@ class PartWalks:
         self._matched: list[tuple[int, set[int | None]]] = []
 
     def walk(self, elements: list[int], states: list[State]) -> Walk:
-        """The walk with what the parts find. `elements` and `states` are the result of the walk without them; both are
-        changed."""
+        """Adds the parts' findings to `elements` and `states`, the result of the walk without them; modifies both."""
         first, past = self._columns.first, 0
         for number in compress(count(), map(_SELECTIVE, self._labels)):
             above = states[number].above
@@ -327,8 +300,7 @@ class PartWalks:
         return Walk(elements, found, columns.owners, columns.places, self._elements, self._of_attributes)
 
     def _begin(self, number: int, parts: tuple[State, ...]) -> bool:
-        """Walks over a node for the parts that begin there. False if one of their steps also matches a node around it:
-        then nodes in both would be found twice."""
+        """False if a part's step also matches an enclosing node: nodes in both would be found twice."""
         matched = self._matched
         while matched and matched[-1][0] <= number:
             matched.pop()
@@ -342,7 +314,7 @@ class PartWalks:
         return True
 
     def _walk_part(self, part: State, number: int) -> int:
-        """Walks over an element and all in it. Returns the number after the last."""
+        """Walks over an element's subtree. Returns the number after its last element."""
         labels, counts = self._labels, self._columns.counts
         waiting: list[tuple[State, int]] = []
         state, left, below = part, 0, part
@@ -370,12 +342,10 @@ class PartWalks:
                 self._of_attributes.append((attribute, emission))
 
     def _attributes_of(self, begin: int, end: int) -> range:
-        """The attributes of a range of elements, by number."""
         owners = self._columns.owners
         return range(bisect_left(owners, begin), bisect_left(owners, end))
 
     def _walk_whole(self, begin: int, end: int, elements: list[int], states: list[State]) -> None:
-        """Walks over a document again, for all steps together, and drops what was found in it before."""
         found: list[int] = []
         met: list[State] = []
         forest = zip(self._labels[begin:end], self._columns.counts[begin:end], strict=True)
@@ -388,17 +358,17 @@ class PartWalks:
 
 
 SHARE = 32
-"""The largest average number of groups that an edge is in, beside its own."""
+"""Maximum average number of groups per edge, beside its own."""
 
 CROWDED = 10_000
-"""The number of rows of possibly unneeded groups that are tolerated."""
+"""Tolerated rows of possibly unneeded groups."""
 
 _Filters = tuple[int, ...]
 """The value filters that a node and its ancestors must pass for an edge to bind there."""
 
 
 class _Family:
-    """The edges with the same value filters: their number (`size`), their runs, and the rows of groups of them."""
+    """Edges with the same value filters: their number (`size`), their runs, and the rows of groups of them."""
 
     __slots__ = ("filters", "rows", "runs", "size")
 
@@ -419,8 +389,6 @@ class _Family:
 
 
 class _Run:
-    """Edges of a family that were registered one after the other. The run may be `merged` into a larger one."""
-
     __slots__ = ("family", "merged", "size")
 
     def __init__(self, family: _Family, size: int) -> None:
@@ -428,7 +396,6 @@ class _Run:
         self.merged: _Run | None = None
 
     def whole(self) -> _Run:
-        """The unmerged run that these edges are in."""
         run = self
         while run.merged is not None:
             run = run.merged
@@ -436,8 +403,6 @@ class _Run:
 
 
 class Groups:
-    """Numbers groups. `known` are the groups of an earlier run."""
-
     def __init__(self, known: Iterable[tuple[int, frozenset[StepEdge]]] = ()) -> None:
         self._numbers: dict[frozenset[StepEdge], int] = {}
         self._edges: dict[int, frozenset[StepEdge]] = {}
@@ -461,17 +426,15 @@ class Groups:
 
     @property
     def crowded(self) -> bool:
-        """Whether there may be many groups that nothing needs any more, or some that leave no room for others."""
+        """Whether there may be many unneeded groups, or some that leave no room for others."""
         return self._rows > 2 * self._needed + CROWDED or (self._removed and self._refused)
 
     # ------------------------------------------------------------ registration
 
     def add(self, edge: StepEdge, filters: _Filters) -> None:
-        """Registers an edge with its value filters."""
         self._pending[edge] = filters
 
     def remove(self, edges: Iterable[StepEdge]) -> None:
-        """Unregisters edges."""
         for edge in edges:
             self._removed = True
             if self._pending.pop(edge, None) is None:
@@ -482,7 +445,6 @@ class Groups:
                     del self._families[run.family.filters]
 
     def _settle(self) -> None:
-        """Puts the edges that were registered since the last time into families and runs."""
         seeds, self._seeds = self._seeds, []
         # Edges that were in one group in an earlier run are in one group again, so that its number stays in use.
         for seed in sorted(seeds, key=len, reverse=True):
@@ -502,7 +464,6 @@ class Groups:
             family.take(run)
 
     def _count(self) -> None:
-        """Recounts the rows of all groups."""
         self._rows = sum(map(len, self._numbers))
         for family in self._families.values():
             family.rows = 0
@@ -560,19 +521,19 @@ class Groups:
     # ------------------------------------------------------------ batches
 
     def take(self) -> list[tuple[int, StepEdge]]:
-        """The pairs (group, edge) of the groups made since the last call."""
+        """The pairs (group, edge) of groups created since the last call."""
         taken, self._fresh = self._fresh, []
         self._taken += taken
         return taken
 
     def saved(self, saved: bool) -> None:
-        """Is told whether the groups taken since the last call are stored. If not, they are new again."""
+        """Called with whether the groups of the last `take` were stored; if not, they are new again."""
         if not saved:
             self._fresh = self._taken + self._fresh
         self._taken = []
 
     def keep(self, numbers: Collection[int]) -> None:
-        """Drops all groups but these and those that are not stored yet. Numbers are never reused."""
+        """Drops all groups but these and unstored ones. Numbers are never reused."""
         kept = {*numbers, *(number for number, _ in self._fresh)}
         self._numbers = {edges: number for edges, number in self._numbers.items() if number in kept}
         self._edges = {number: edges for edges, number in self._numbers.items()}
@@ -586,18 +547,16 @@ def _first(part: tuple[object, list[StepEdge]]) -> StepEdge:
 
 
 MOST_PARTS = 8
-"""The largest number of parts that begin at one node. If there were more, all steps are one part."""
+"""Maximum number of parts that begin at one node; past it all steps are one part."""
 
 _Outline = tuple[NodeKind, str, int, int, frozenset[Approach]]
-"""(kind, name, depth, relevant satisfied filters, approaches): they determine a state, except for its path."""
+"""(kind, name, depth, relevant satisfied filters, approaches): determines a state, except for its path."""
 
 _Reached = tuple[NodeKind, int, frozenset[tuple[int, Way]]]
-"""(kind, depth, (step, way)): the steps that match at a node, and the ways in which they do."""
+"""(kind, depth, (step, way)): the steps that match at a node, and how."""
 
 
 class Automaton:
-    """The registered steps, edges and values, and the states made so far."""
-
     def __init__(self, groups: Groups, limits: Limits) -> None:
         self._vocabulary = Vocabulary()
         self._filters = FilterBank(self._vocabulary)
@@ -633,7 +592,6 @@ class Automaton:
             self.reset()
 
     def remove(self, change: Change) -> None:
-        """Unregisters what `add` registered."""
         self._groups.remove(change.edges)
         for edge in change.edges:
             left = self._edges_to[edge[1]] = tuple(other for other in self._edges_to[edge[1]] if other != edge)
@@ -653,14 +611,13 @@ class Automaton:
         self.reset()
 
     def _note_filters(self, step: SharedStep, required: Bits) -> None:
-        """Notes the value filters on which a match of a step, or of a step above it, depends."""
         above = () if step.parent is None else self._selects.get(step.parent, ())
         own = self._filters.selective.intersection(required)
         if own or above:
             self._selects[step.id] = tuple(sorted({*above, *own})) if own else above
 
     def reset(self) -> None:
-        """Drops all states, classes and emissions, because what is registered has changed."""
+        """Drops all states, classes and emissions after a change of registration."""
         self._forget_states()
         self._classes.forget()
         self._of_attributes: Memo[str, bool] = Memo(lambda tag: self.looks_at(tag).attributes, self._limits.classes)
@@ -682,13 +639,11 @@ class Automaton:
     # ------------------------------------------------------------ walks
 
     def columns(self) -> ElementColumns:
-        """Empty columns for documents to walk."""
         self._is_used = True
         owners = self._of_attributes if self._owners or self._filters.owners else None
         return ElementColumns(owners, self._of_values, self._interned, keeps_trees=self._filters.reads_trees)
 
     def walk(self, streams: Iterable[str], columns: ElementColumns) -> Walk:
-        """Walks the documents in `columns`, whose streams are `streams`: what binds at each node."""
         self._bound_memory()
         attributes = self._classes.of_attributes(columns)
         labels: Sequence[Label] = self._classes.of_elements(columns, attributes) if self._filters else columns.tags
@@ -706,7 +661,6 @@ class Automaton:
         return Walk(elements, found, columns.owners, columns.places)
 
     def looks_at(self, tag: str) -> Tests:
-        """What is tested at elements with this tag, beside their children."""
         self._is_used = True
         tests = self._classes.tests_of(tag)
         return replace(tests, attributes=tests.attributes or tag in self._owners)
@@ -715,8 +669,7 @@ class Automaton:
         return tag in self._valued or bool(self._classes.tests_of(tag).literals)
 
     def bound_emissions(self) -> bool:
-        """Drops all emissions if there are too many. True if it did: the emissions of earlier walks are invalid
-        then."""
+        """Drops all emissions if there are too many. True if it did: emissions of earlier walks are then invalid."""
         if len(self.emissions) <= self._limits.emissions:
             return False
         self.flushes += 1
@@ -736,7 +689,7 @@ class Automaton:
         self._contexts.clear()
 
     def root(self, stream: str, *, whole: bool = False) -> State:
-        """The state of a document of a stream, above its root element. A `whole` one knows of all steps."""
+        """The state of a stream's document, above its root element. A `whole` one has all steps."""
         self._is_used = True
         state = self._roots.get((stream, whole))
         if state is None:
@@ -746,7 +699,7 @@ class Automaton:
         return state
 
     def enter(self, above: State, label: Label) -> State:
-        """The state of a child with a label to which `above` has no transition yet."""
+        """Creates the missing transition from `above` with a label."""
         if isinstance(label, NodeClass):
             kind, name, mask = label.kind, label.name, label.mask
         else:
@@ -777,7 +730,7 @@ class Automaton:
 
     def parts(self, above: State, node: NodeClass) -> tuple[State, ...]:
         """The states of the parts that begin at an element below `above`: one for each set of value filters of the
-        selective steps that match there, or one for all if there are more than MOST_PARTS."""
+        selective steps that match there, or one for all past MOST_PARTS."""
         known = above.selective_approaches.get(node.name)
         if known is None:
             known = above.selective_approaches[node.name] = self._approaches(above, "element", node.name, (True,))
@@ -824,7 +777,6 @@ class Automaton:
         self.states = state.depth + 1
 
     def _approaches(self, above: State, kind: NodeKind, name: str, sorts: tuple[bool, ...]) -> Approaches:
-        """The approaches of nodes of this kind and name below `above`, by steps of these sorts (selective or not)."""
         need, found = 0, []
         for selective in sorts:
             for axis, by_parent in self._below[above.stream, kind, name, selective]:
@@ -836,7 +788,6 @@ class Automaton:
         return need, frozenset(found)
 
     def _outcome(self, stream: str, outline: _Outline) -> StateOutcome:
-        """The outcome for nodes with this outline."""
         kind, _, own_depth, mask, approaches = outline
         reached = {
             (step, (depth, above, context))
@@ -852,7 +803,6 @@ class Automaton:
         return outcome
 
     def _follows(self, stream: str, found: _Reached) -> StateOutcome:
-        """The outcome for nodes at which these steps match."""
         kind, own_depth, reached = found
         places: dict[int, set[Way]] = {}
         for step, way in reached:
@@ -882,7 +832,6 @@ class Automaton:
         return context
 
     def _emission(self, kind: NodeKind, own_depth: int, contexts: dict[Above, Context]) -> tuple[int, bool]:
-        """The number of the emission, and whether anything binds or any value is needed."""
         bound: dict[tuple[int, int, int], set[StepEdge]] = {}
         values = set()
         for step, context in contexts.items():

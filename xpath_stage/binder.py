@@ -1,10 +1,8 @@
-"""Exact matching of one tree pattern in one document. It defines what a block means, and extends bindings after joins.
+"""Exact matching of one tree pattern in one document: defines a block's meaning, and extends bindings after joins.
 
-Stage 2 only knows the nodes of value-join variables, but SELECT and residual predicates may name others. So the pattern
-is matched again in the document, with the known nodes fixed.
-
-Bindings are generated one by one: those that are not asked for cost no time, and a pattern with very many bindings
-takes no memory for them. A node is entered only if something below it binds, so no search fails twice.
+Stage 2 only has the nodes of value-join variables, but SELECT and residual predicates may name others, so the pattern
+is matched again with those nodes fixed. Bindings are generated lazily: unused ones cost neither time nor memory. A node
+is entered only if something below it binds, so no search fails twice.
 """
 
 from __future__ import annotations
@@ -20,66 +18,59 @@ Node = tuple[int, int]
 """(number of the element, position of the attribute from 1, or 0 for the element itself)"""
 
 Binding = tuple[tuple[str, Node], ...]
-"""Pairs of a variable and the node that it is bound to."""
+"""Pairs of a variable and its node."""
 
 PatternPath = tuple[int, ...]
-"""The positions of children on the way from the top of a pattern."""
+"""Positions of children on the way from the top of a pattern."""
 
 Take = Callable[[int], object]
-"""Is told the number of steps before they are taken. May raise to end the search."""
+"""Called with the number of steps before they are taken. May raise to end the search."""
 
 DOCUMENT: Node = (-1, 0)
 
 HELD = 10
-"""The number of steps for which a binding counts that must be stored."""
+"""Steps charged for a binding that must be stored."""
 
 
-def uncounted(steps: int) -> None:
-    """Does not count steps."""
+def uncounted(steps: int) -> None: ...
 
 
 def bindings(
     pattern: PatternNode, document: ParsedDocument, fixed: Mapping[PatternPath, Node] | None = None
 ) -> set[Binding]:
-    """The distinct bindings of the variables of a pattern, over all its matches in a document, each sorted by variable.
-
-    `fixed` maps nodes of the pattern, by path, to the nodes of the document that they must match.
-    """
+    """The distinct bindings of a pattern's variables over all matches in a document, each sorted by variable. `fixed`
+    maps nodes of the pattern, by path, to the document nodes that they must match."""
     return {tuple(sorted(binding)) for binding in each_binding(PreparedNode(pattern), document, fixed or {})}
 
 
 def each_binding(
     pattern: PreparedNode, document: ParsedDocument, fixed: Mapping[PatternPath, Node], take: Take = uncounted
 ) -> Iterator[Binding]:
-    """The same bindings one by one, each in the order of the variables of the pattern.
-
-    `take` is told of steps: visiting a node of the document is one step, storing a binding is HELD. Their number
-    depends only on the pattern, the document and `fixed`.
-    """
+    """The same bindings lazily, each in the order of the pattern's variables. `take` is called with steps: one for
+    visiting a node, HELD for storing a binding. Their number depends only on the pattern, the document and `fixed`."""
     return _Binder(document, fixed, take).below(pattern, (DOCUMENT,))
 
 
 def each_below(
     pattern: PreparedNode, document: ParsedDocument, context: Node, take: Take = uncounted
 ) -> Iterator[Binding]:
-    """The bindings of a pattern whose top is looked for from a node of the document on."""
+    """The bindings of a pattern whose top is searched from a context node on."""
     return _Binder(document, {}, take).below(pattern, (context,))
 
 
 class PreparedNode:
-    """A prepared node of a pattern, with its path. Making one for the top also makes those below."""
+    """A prepared node of a pattern, with its path; also prepares those below."""
 
     __slots__ = ("attribute", "binding", "children", "conditions", "deep", "met_again", "path", "test", "var")
 
     def __init__(
         self, pattern: PatternNode, path: PatternPath = (), *, merged: bool = False, above_merges: bool = False
     ) -> None:
-        """`above_merges` says that several images of the node above may have the same bindings, `merged` that those of
-        some node further up may."""
+        """`above_merges`: images of the node above may share bindings; `merged`: those further up may."""
         self.path, self.var, self.test, self.conditions = path, pattern.var, pattern.test, pattern.conditions
         self.deep, self.attribute = pattern.axis == "//", pattern.test.kind == "attribute"
         self.met_again = merged
-        """Whether bindings below one node may be asked for repeatedly, by ways down that bind the same."""
+        """Whether bindings below one node may be requested repeatedly, by equivalent ways down."""
         binds = [any(node.var for node in child.walk()) for child in pattern.children]
         merges = self.var is None and sum(binds) > 1 and (bool(path) or self.deep)
         self.children = [
@@ -99,7 +90,6 @@ class _Binder:
     # ------------------------------------------------------------ what binds
 
     def below(self, part: PreparedNode, contexts: Sequence[Node]) -> Iterator[Binding]:
-        """The bindings of a subtree of the pattern, for all images of its top below any of these nodes."""
         images = self._images(part, contexts)
         binding = part.binding
         if part.var is not None:
@@ -125,7 +115,6 @@ class _Binder:
                         yield found
 
     def _at(self, part: PreparedNode, node: Node) -> Iterator[Binding]:
-        """The bindings for one image of the top of a subtree, at which the subtree matches."""
         own: Binding = ((part.var, node),) if part.var is not None else ()
         first, *others = part.binding
         pools: list[list[Binding]] | None = None
@@ -141,7 +130,6 @@ class _Binder:
                 yield tuple(chain(own, binding, *rest))
 
     def _all(self, part: PreparedNode, context: Node) -> list[Binding]:
-        """The bindings below a context, stored."""
         key = part.path, context
         found = self._held.get(key)
         if found is None:
@@ -155,7 +143,6 @@ class _Binder:
     # ------------------------------------------------------------ whether anything does
 
     def _images(self, part: PreparedNode, contexts: Sequence[Node]) -> Iterator[Node]:
-        """The distinct images of the top of a subtree below any of these nodes."""
         met: set[Node] | None = set() if len(contexts) > 1 else None
         for context in contexts:
             for node in self._near(part, context):
@@ -168,7 +155,6 @@ class _Binder:
                     yield node
 
     def _is_possible(self, part: PreparedNode, node: Node) -> bool:
-        """Whether a subtree of the pattern matches with its top at a node."""
         if not part.children and not part.conditions:
             return self._passes(part, node)
         key = part.path, node
@@ -212,8 +198,7 @@ class _Binder:
         return [node for node in given if self._on_axis(part, context, node)]
 
     def _possible_at(self, path: PatternPath) -> Sequence[Node] | None:
-        """The candidates for a path, if a node at or below it is fixed: the rest of the document need not be
-        searched."""
+        """The candidates for a path if a node at or below it is fixed, which saves a search."""
         own = self._fixed.get(path)
         if own is not None:
             return (own,)
@@ -221,7 +206,6 @@ class _Binder:
         return next((list(self._above(node)) for node in below), None)
 
     def _above(self, node: Node) -> Iterator[Node]:
-        """The elements that contain a node, and the node itself if it is an element."""
         number: int | None = node[0]
         while number is not None:
             yield number, 0

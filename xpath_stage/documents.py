@@ -1,20 +1,10 @@
-"""The elements of documents as columns, one document after the other: one pass reads all that stage 1 needs.
+"""Parses documents safely into columns over their elements: one pass reads all that stage 1 needs.
 
-Names, as far as the registered tests distinguish them: all tags that no query mentions are one.
-
-Outlines: documents with the same tags in the same order, whose texts one regular expression reads without a tree.
-
-Only documents with a `text` have one: the parser has read them, and wrote them down in the one way in which it writes a
-document. There, each `<` begins a tag, and each attribute is in double quotes.
-
-Parses a document safely: nothing outside of it is read, and what could exhaust memory is refused.
-
-Parses many documents. Small ones are parsed several at a time, as children of one root element.
-
-Up to a third of the time for a feed item goes by before the parser reads its first byte. The results are those of
-`parse_document` for each document: if the tree does not prove that, each document is parsed alone.
-
-The limits of the caches of stage 1, which bound its memory.
+Nothing outside a document is read, and what could exhaust memory is refused. Small documents are parsed several at a
+time as children of one root element, with the results of `parse_document`, else each alone. Documents with the same
+tags in the same order share an outline: a regular expression reads their texts without a tree. That needs the `text`
+that the parser wrote, in which each `<` begins a tag and attributes are in double quotes. All tags that no query
+mentions are one name.
 """
 
 from __future__ import annotations
@@ -39,18 +29,19 @@ from xpath_stage.masks import NODE_BYTES, excess
 from xscl.algebra.trees import Test
 
 MOST_TAGS = 128
-"""The largest number of tags, of starts and ends, of a document that has an outline."""
+"""Maximum number of tags, starts and ends, of a document with an outline."""
 
 RUN = 8
-"""An outline is made when so many documents of a stream have had it one after the other: making it takes as long as
-reading 100 documents."""
+"""Consecutive documents of a stream with the same outline before it is built: building takes as long as reading 100
+documents."""
 
 MOST_OUTLINES, MOST_STREAMS = 1_000, 1_000
-"""The largest numbers of outlines and of streams that are known."""
+"""Maximum numbers of cached outlines and streams."""
 
 TRIAL, PAUSE = 128, 2_048
-"""When TRIAL documents of a stream had not the outline of the one before, the trees of its next PAUSE documents are
-read if fewer than twice as many had it since the last time: to find another outline takes as long as to read a tree."""
+"""After TRIAL documents of a stream whose outline differed from the one before, the trees of its next PAUSE documents
+are read if fewer than twice as many had the same since the last time: finding another outline takes as long as reading
+a tree."""
 
 _TEXT = re.compile(">[^<]+<")
 _VALUE = re.compile('( xmlns[^ =]*="[^"]*")|="[^"]*"')
@@ -60,11 +51,8 @@ _ANY = "=\0"
 
 
 class DocumentOutline:
-    """What documents with the same tags in the same order have in common.
-
-    `tags` and `counts` have the name and the number of children of each element, and `key` both. `inner` are the names
-    of the elements with children, and `owners` those of the elements with attributes.
-    """
+    """Shared by documents with the same tags in the same order: each element's name and number of children, and the
+    names of elements with children (`inner`) and with attributes (`owners`)."""
 
     def __init__(self, skeleton: str, elements: Sequence[etree._Element]) -> None:
         self.tags = [element.tag for element in elements]
@@ -75,7 +63,7 @@ class DocumentOutline:
         self._match = re.compile(_pattern(skeleton)).fullmatch
 
     def texts(self, text: str) -> list[str | None] | None:
-        """The text of each element up to its first child, for a document that has this outline; None for others."""
+        """The text of each element up to its first child; None for a document without this outline."""
         found = self._match(text)
         if found is None:
             return None
@@ -83,7 +71,7 @@ class DocumentOutline:
 
     @lazy
     def parents(self) -> list[int | None]:
-        """For each element, the number of its parent; None for the root element."""
+        """Each element's parent, by number; None for the root."""
         found: list[int | None] = []
         waiting: list[int | None] = [None]
         for number, children in enumerate(self.counts):
@@ -93,8 +81,8 @@ class DocumentOutline:
 
 
 class _Stream:
-    """The last outline of a stream, or the last skeleton and how many documents in a row have had it; how many
-    documents had the outline of the one before (`hits`) or not, and how many will not be compared (`resting`)."""
+    """A stream's last outline, or the last skeleton and how many consecutive documents had it; how many documents had
+    the outline of the one before (`hits`) or not, and how many will not be compared (`resting`)."""
 
     __slots__ = ("hits", "last", "misses", "resting", "run", "skeleton")
 
@@ -105,7 +93,7 @@ class _Stream:
 
 
 class Outlines:
-    """The outlines that documents have had. `forget` says that other tags matter."""
+    """The cached outlines. `forget` after other tags become relevant."""
 
     def __init__(self) -> None:
         self._known: dict[str, DocumentOutline] = {}
@@ -113,7 +101,6 @@ class Outlines:
         self._suits: dict[DocumentOutline, bool] = {}
 
     def forget(self) -> None:
-        """Decides again for which outlines texts are all that matters, because other patterns are registered."""
         self._suits.clear()
         self._streams.clear()
 
@@ -147,7 +134,6 @@ class Outlines:
         return True
 
     def _found(self, state: _Stream, text: str, document: ParsedDocument) -> DocumentOutline | None:
-        """The outline of a document. It is made if the documents before had the same."""
         skeleton = skeleton_of(text)
         outline = self._known.get(skeleton)
         if outline is not None:
@@ -163,7 +149,6 @@ class Outlines:
         return outline
 
     def _is_enough(self, outline: DocumentOutline, columns: ElementColumns) -> bool:
-        """Whether nothing matters of documents with an outline but the texts of elements without children."""
         suits = self._suits.get(outline)
         if suits is None:
             suits = self._suits[outline] = columns.needs_only_texts(outline)
@@ -171,12 +156,11 @@ class Outlines:
 
 
 def outline_key(tags: Sequence[str], counts: Sequence[int]) -> tuple[str, tuple[int, ...]]:
-    """The tree of tags, hashable."""
     return " ".join(tags), tuple(counts)  # no name has a blank
 
 
 def skeleton_of(text: str) -> str:
-    """A document without its texts and the values of its attributes. Namespaces stay, because tags depend on them."""
+    """A document without texts and attribute values. Namespaces stay, because tags depend on them."""
     skeleton = _TEXT.sub("><", text)
     return _VALUE.sub(_without_value, skeleton) if '"' in skeleton else skeleton
 
@@ -186,7 +170,6 @@ def _without_value(attribute: re.Match[str]) -> str:
 
 
 def _pattern(skeleton: str) -> str:
-    """The pattern of documents with a skeleton. It has a group for the text of each element."""
     parts = []
     for tag in _TAG.findall(skeleton):
         tag_itself = f"<{re.escape(tag)}>".replace(_ANY, '="[^"<]*+"')
@@ -196,7 +179,6 @@ def _pattern(skeleton: str) -> str:
 
 
 def _unescaped(text: str) -> str:
-    """A text as it was before the parser wrote it down."""
     if "&" not in text:
         return text
     text = text.replace("&lt;", "<").replace("&gt;", ">").replace("&#13;", "\r")
@@ -204,31 +186,28 @@ def _unescaped(text: str) -> str:
 
 
 MAX_BYTES = 16 << 20
-"""The largest document from outside, in bytes. Its tree takes up to 75 times as much memory."""
+"""Maximum size of an external document. Its tree takes up to 75 times as much memory."""
 
 MOST_NODES = MAX_BYTES // NODE_BYTES
-"""The largest number of elements and attributes. Entities must not make a document larger than it could be without."""
+"""Maximum number of elements and attributes. Entities must not make a document larger than it could be without."""
 
 MAX_ATTRIBUTES = 1_000
-"""The largest number of attributes of an element: listing them takes quadratic time."""
+"""Maximum number of an element's attributes: listing them takes quadratic time."""
 
 ROOM_FOR_MANY_ATTRIBUTES = 5 * MAX_ATTRIBUTES
-"""The least size in bytes of a document with so many attributes at an element."""
+"""Minimum size in bytes of a document with more attributes at an element."""
 
 _HAS_MANY = etree.XPath(f"boolean(//@*[{MAX_ATTRIBUTES + 1}])")
 
 
 class DocumentError(InputError, ValueError):
-    """A document that cannot be read: the message tells the place and the cause."""
+    """A document that cannot be read: the message has the place and the cause."""
 
 
 class ParsedDocument:
-    """The tree of a document. Its elements are numbered in document order, from 0.
-
-    `size` is the length of its XML in bytes. `top` is its root element, perhaps in a larger tree with other documents
-    beside it, so it must only be used to look down from it. `text` is what `xml` returns, and `outline` what it
-    shares with other documents, if they are known.
-    """
+    """The tree of a document. Its elements are numbered in document order, from 0. `size` is its XML's length in bytes.
+    `top` is its root element, perhaps beside other documents in a larger tree, so use it only to look down. `text` is
+    what `xml` returns, and `outline` the shared structure, if known."""
 
     __slots__ = ("__dict__", "outline", "size", "text", "top")
 
@@ -238,18 +217,15 @@ class ParsedDocument:
 
     @lazy
     def root(self) -> etree._Element:
-        """The root element, in a tree of its own."""
         return self.top if self.top.getparent() is None else deepcopy(self.top)
 
     def xml(self) -> str:
-        """The document as it was read."""
         if self.text is not None:
             return self.text
         return etree.tostring(self.top, encoding="unicode", with_tail=False)
 
     @lazy
     def elements(self) -> list[etree._Element]:
-        """The elements, by number."""
         return list(self.root.iter())
 
     @lazy
@@ -268,7 +244,7 @@ class ParsedDocument:
 
     @lazy
     def parent(self) -> list[int | None]:
-        """For each element, the number of its parent; None for the root element."""
+        """Each element's parent, by number; None for the root."""
         if self.outline is not None:
             return self.outline.parents
         elements = list(self.top.iter())
@@ -278,17 +254,17 @@ class ParsedDocument:
         return parents
 
     def attribute(self, element: int, place: int) -> tuple[str, str]:
-        """The name and the value of the attribute of an element at a position from 1."""
+        """(name, value) of an element's attribute at a position from 1."""
         name, value = self.elements[element].attrib.items()[place - 1]
         return str(name), str(value)
 
     def string_value(self, element: int, attribute: int = 0) -> str:
-        """The string value of XPath: the value of an attribute, or all text in an element (`attribute` 0)."""
+        """XPath's string value: of an attribute, or all text in an element (`attribute` 0)."""
         return self.attribute(element, attribute)[1] if attribute else element_text(self.elements[element])
 
 
 class StreamDocument(NamedTuple):
-    """A parsed document with its id, stream and interval. Times are in UTC microseconds."""
+    """A parsed document with its id, stream and interval in UTC microseconds."""
 
     docid: int
     stream: str
@@ -298,22 +274,18 @@ class StreamDocument(NamedTuple):
 
 
 Arriving = tuple[int, str, int, int, ParsedDocument]
-"""The fields of a `StreamDocument`, as any tuple."""
+"""The fields of a `StreamDocument`, as a plain tuple."""
 
 
 def element_text(element: etree._Element) -> str:
-    """The string value of an element."""
     if len(element) == 0:
         return element.text or ""
     return etree.tostring(element, method="text", encoding="unicode", with_tail=False)
 
 
 def parse_document(xml: bytes, *, trusted: bool = False, max_nodes: int | None = None) -> ParsedDocument:
-    """Parses a document of at most `max_nodes` elements and attributes. Raises DocumentError.
-
-    `trusted` is for documents that we wrote. It lifts our limits and those of libxml2 (256 levels of elements, 10 MB in
-    a text node).
-    """
+    """Parses a document of at most `max_nodes` elements and attributes. Raises DocumentError. `trusted`, for documents
+    that we wrote, lifts our limits and libxml2's (256 levels, 10 MB a text node)."""
     size = len(xml)
     if size > MAX_BYTES and not trusted:
         raise DocumentError(f"larger than {MAX_BYTES >> 20} MiB")
@@ -344,10 +316,8 @@ def parse_document(xml: bytes, *, trusted: bool = False, max_nodes: int | None =
 
 
 def _has_short_tags(xml: bytes) -> bool:
-    """Whether every stretch of half the size of too many attributes has the start of a tag. Then no tag is that long.
-
-    For documents in UTF-8 without a DOCTYPE, which could add attributes.
-    """
+    """Whether every stretch of half the size of too many attributes contains the start of a tag, so that no tag is that
+    long. For UTF-8 without a DOCTYPE, which could add attributes."""
     step = ROOM_FOR_MANY_ATTRIBUTES // 2
     return all(xml.find(b"<", place, place + step) >= 0 for place in range(0, len(xml) - step, step))
 
@@ -357,7 +327,7 @@ def _cause(message: str | None) -> str:
 
 
 PARSERS = {trusted: xml_parser(elements_only=True, trusted=trusted) for trusted in (False, True)}
-"""All documents are parsed with these, by whether they are trusted."""
+"""The parsers of all documents, by whether they are trusted."""
 
 _LESS_THAN, _FIRST_LETTER, _LAST_LETTER = b"<Az"
 _BARE = Prolog(understood=True)
@@ -370,19 +340,16 @@ def _refuse_overlooked(errors: Iterable[etree._LogEntry]) -> None:
 
 
 MOST_TEXT = 4
-"""The most text of the values of elements with children that is read eagerly, as a multiple of the size of the
-document: the value of an element is part of the values of all elements that contain it."""
+"""Maximum eagerly read text of elements with children, as a multiple of the document's size: an element's value is part
+of its ancestors' values."""
 
 
 class ElementColumns:
-    """Columns over elements, which are numbered in document order across all documents.
+    """Columns over elements, numbered in document order across all documents.
 
-    `owned` says for each tag whether attributes of such elements matter; None if no attributes do. `valued` says
-    whether their string values do. `interned` returns one object for each name. `keeps_trees` says that `element` will
-    be called.
-
-    `tags`, `counts` and `texts` have an entry for each element. `owners`, `places`, `names` and `values` have one for
-    each attribute that may matter.
+    `owned` says for each tag whether its attributes matter; None if no attributes do. `valued` says whether its string
+    values do. `interned` returns one object for each name. `keeps_trees`: `element` will be called. `tags`, `counts`
+    and `texts` have an entry per element; `owners`, `places`, `names` and `values` one per attribute that may matter.
     """
 
     def __init__(
@@ -395,29 +362,26 @@ class ElementColumns:
     ) -> None:
         self._owned, self._valued, self._interned, self._keeps_trees = owned, valued, interned, keeps_trees
         self.tags: list[str] = []
-        """The name of each element, `{uri}local` or `local`."""
+        """`{uri}local` or `local`."""
         self.counts: list[int] = []
-        """The number of child elements of each element."""
+        """Number of child elements."""
         self.texts: list[str | None] = []
-        """The string value of each element without children, or whose value matters. None may stand for ''."""
+        """The string value of each element that is childless, or whose value matters. None may stand for ''."""
         self.owners: list[int] = []
-        """The number of the element of each attribute."""
+        """The element of each attribute, by number."""
         self.places: list[int] = []
-        """The position of each attribute among those of its element, from 1."""
+        """The position of each attribute in its element, from 1."""
         self.names: list[str] = []
-        """The name of each attribute."""
         self.values: list[str] = []
-        """The value of each attribute."""
         self.first: list[int] = [0]
-        """The number of the first element of each document, and at the end the number of all elements."""
+        """The first element of each document, by number, and at the end the number of all elements."""
         self.outline: DocumentOutline | None = None
-        """The outline of the one document, if it was held by its texts."""
+        """The outline of the single document, if it was held by its texts."""
         self._trees: list[ParsedDocument] = []
         self.unread: dict[int, etree._Element] = {}
-        """The elements whose values are not in `texts` until they are asked for, by number."""
+        """Elements whose values are read into `texts` on demand, by number."""
 
     def add(self, document: ParsedDocument) -> None:
-        """Adds a document to be walked."""
         if self._owned is None:
             self._read_elements(document)
         else:
@@ -427,7 +391,7 @@ class ElementColumns:
         self.first.append(len(self.tags))
 
     def hold(self, document: ParsedDocument) -> None:
-        """Replaces all columns by those of one document. `first` stays as it is."""
+        """Replaces all columns by those of one document. `first` stays unchanged."""
         if self.unread:
             self.unread = {}
         self.outline = None
@@ -450,14 +414,13 @@ class ElementColumns:
             self._trees = [document]
 
     def needs_only_texts(self, outline: DocumentOutline) -> bool:
-        """Whether nothing matters of documents with an outline but the texts of elements without children."""
+        """Whether only the texts of childless elements matter in documents with an outline."""
         owned = self._owned
         return not any(self._valued[tag] for tag in outline.inner) and (
             owned is None or not any(owned[tag] for tag in outline.owners)
         )
 
     def hold_texts(self, document: ParsedDocument, outline: DocumentOutline, texts: list[str | None]) -> None:
-        """Does what `hold` does, if only texts are needed: `texts` are those of the elements of the document."""
         if self.unread:
             self.unread = {}
         self.outline, self.tags, self.counts, self.texts = outline, outline.tags, outline.counts, texts
@@ -468,7 +431,6 @@ class ElementColumns:
         document.outline = outline
 
     def add_held(self, other: ElementColumns) -> None:
-        """Adds the document that other columns hold."""
         before = len(self.tags)
         if other.unread:
             self.unread.update((before + number, element) for number, element in other.unread.items())
@@ -522,8 +484,7 @@ class ElementColumns:
             counts.append(children)
 
     def _add_value(self, element: etree._Element, left: int) -> int:
-        """Adds the value of the next element, which has children, or defers it. Returns how much may still be read
-        eagerly."""
+        """Adds the value of the next element, which has children, or defers it. Returns the remaining eager budget."""
         if left >= 0:
             text = element_text(element)
             self.texts.append(text)
@@ -533,12 +494,12 @@ class ElementColumns:
         return left
 
     def element(self, number: int) -> etree._Element:
-        """The element with a number. Trees must be kept."""
+        """Requires `keeps_trees`."""
         place = bisect_right(self.first, number) - 1
         return self._trees[place].elements[number - self.first[place]]
 
     def string_values(self, numbers: Iterable[int]) -> list[str | None]:
-        """The string values of some elements, by number. None may stand for ''."""
+        """String values by element number. None may stand for ''."""
         if self.unread:
             numbers = list(numbers)
             for number in numbers:
@@ -552,11 +513,11 @@ K = TypeVar("K")
 T = TypeVar("T")
 
 OTHER = "\0"
-"""Stands for a local name or a namespace that no test mentions; no XML name has it."""
+"""Stands for a local name or namespace that no test mentions; no XML name contains it."""
 
 
 class Memo(dict[K, T]):
-    """A cache of the results of a function, for at most `limit` keys."""
+    """A cache of a function's results, for at most `limit` keys."""
 
     __slots__ = ("_function", "_limit")
 
@@ -587,7 +548,7 @@ class Vocabulary:
         decrease(self._uris, test.uri)
 
     def canonical(self, name: str) -> str:
-        """The canonical name that passes the same tests. There are only as many as the tests distinguish."""
+        """The canonical name that passes the same tests; there are only as many as the tests distinguish."""
         uri, local = split_name(name)
         if local not in self._locals:
             local = OTHER
@@ -597,7 +558,7 @@ class Vocabulary:
 
 
 class Tags:
-    """The set of tags that pass one of some tests, which are counted. All tags pass the test None."""
+    """The tags that pass any of some counted tests. All tags pass the test None."""
 
     def __init__(self) -> None:
         self._tests: Counter[Test | None] = Counter()
@@ -616,8 +577,7 @@ class Tags:
 
 
 def owner_test(parent: Test | None, axis: str) -> Test | None:
-    """The test that the owner of an attribute must pass, on this axis below a node that passes `parent`. None: no
-    test."""
+    """The test for an attribute's owner, on this axis below a node that passes `parent`; None for no test."""
     return parent if axis == "/" else None
 
 
@@ -630,15 +590,14 @@ def split_name(name: str) -> tuple[str, str]:
 
 
 MOST, MOST_BYTES = 32, 1 << 14
-"""The largest number of documents that are parsed together, and of their bytes. More exceed the caches of the
-processor: 256 documents take as long on a quiet machine, and up to 20 % longer on a busy one."""
+"""Maximum number and size of documents that are parsed together. More exceed the processor's caches: 256 documents take
+as long on a quiet machine, and up to 20 % longer on a busy one."""
 
 SMALL = ROOM_FOR_MANY_ATTRIBUTES
-"""The size in bytes up to which documents are parsed together. The larger one is, the less is gained."""
+"""Maximum size in bytes of a document that is parsed with others; larger ones gain less."""
 
 _BREAK = "break" + token_hex(8)
-"""The name of an element that no document has, because it is random. There is one for the process, because libxml2
-never frees a name."""
+"""An element name that no document has, because it is random. One per process, because libxml2 never frees a name."""
 
 _OPEN, _BETWEEN, _CLOSE = f"<{_BREAK}>".encode(), f"<{_BREAK}/>".encode(), f"</{_BREAK}>".encode()
 _DECLARATION = re.compile(
@@ -647,7 +606,7 @@ _DECLARATION = re.compile(
 _TAG_OPEN, _A, _Z, _GREATER_THAN = b"<Az>"
 _ENDS = itemgetter(0, 1, -2, -1)
 _NO_TAG_ENDS = b"-?]"
-"""The characters before the last `>` of a comment, a processing instruction or CDATA."""
+"""Characters before the last `>` of a comment, a processing instruction or CDATA."""
 
 _AS_EXPECTED = etree.XPath(f"count({_BREAK}) = $breaks and count(*) = 2 * $breaks + 1 and not(text())")
 
@@ -655,7 +614,7 @@ _AS_EXPECTED = etree.XPath(f"count({_BREAK}) = $breaks and count(*) = 2 * $break
 def parse_documents(
     xmls: Iterable[bytes], *, trusted: bool = False, max_nodes: int | None = None
 ) -> Iterator[ParsedDocument | DocumentError]:
-    """What `parse_document` returns or raises for each document, in the same order."""
+    """`parse_document`'s result or error for each document, in order."""
     bounds = _Bounds(trusted, max_nodes, SMALL if max_nodes is None else min(SMALL, NODE_BYTES * max_nodes))
     waiting = iter(xmls)
     batches = iter(lambda: list(islice(waiting, MOST)), [])
@@ -663,7 +622,7 @@ def parse_documents(
 
 
 class _Bounds(NamedTuple):
-    """The options for all documents. Those of up to `small` bytes are parsed together."""
+    """Documents of up to `small` bytes are parsed together."""
 
     trusted: bool
     max_nodes: int | None
@@ -693,7 +652,7 @@ def _alone(xml: bytes, bounds: _Bounds) -> ParsedDocument | DocumentError:
 
 
 def _together(xmls: list[bytes], trusted: bool) -> list[ParsedDocument] | None:
-    """The documents; None if it is not certain that each of them is exactly one element.
+    """The documents; None unless each is certainly exactly one element.
 
     If all breaks are children of the root element, the parser was at that level wherever a document began or ended.
     Then a document begins with an element. Its last `>` ends an element, or is text at that level, of which there is
@@ -720,8 +679,7 @@ def _together(xmls: list[bytes], trusted: bool) -> list[ParsedDocument] | None:
 
 
 def _all_elements(xmls: Sequence[bytes]) -> bool:
-    """Whether each document begins with a start tag, and none ends with a comment, a processing instruction or
-    CDATA."""
+    """Whether each begins with a start tag, and none ends with a comment, a processing instruction or CDATA."""
     if min(map(len, xmls)) < len(b"<a/>"):
         return False
     return all(
@@ -731,18 +689,14 @@ def _all_elements(xmls: Sequence[bytes]) -> bool:
 
 
 def _trimmed(xml: bytes) -> bytes:
-    """A document without its XML declaration and surrounding white space."""
     declaration = _DECLARATION.match(xml)
     return (xml[declaration.end() :] if declaration else xml).strip(b" \t\r\n")
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The largest number of cached `states` of the automaton, `classes` of nodes and names, `emissions` of nodes, and
-    `shapes` of documents (0 for no shape cache). Past a limit a cache is cleared, which `flushes` counts.
-
-    A state takes about 3 KB, with its classes and its emission.
-    """
+    """Maximum number of cached `states` of the automaton (3 KB each), `classes` of nodes and names, `emissions` of
+    nodes, and `shapes` of documents (0 for none). A full cache is cleared, which `flushes` counts."""
 
     states: int = 100_000
     classes: int = 200_000

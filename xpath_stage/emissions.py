@@ -1,10 +1,7 @@
-"""Emissions: what a node contributes to the witness relations, as a number; and the rows of many nodes, as columns.
+"""Emissions: a node's contribution to the witness relations, as a number; and the rows of many nodes, as columns.
 
-The automaton gives a node the number of its emission: the groups that bind there, each with the depth of the ancestor
-that it binds, and the values that are needed of the node. Columns are computed for many documents at once, without a
-Python object for each row.
-
-The string values that a walk needs.
+An emission has the groups that bind at a node, each with the depth of the ancestor that it binds, and the needed values
+of the node. Columns are computed for many documents at once, without a Python object per row.
 """
 
 from __future__ import annotations
@@ -25,18 +22,18 @@ from xpath_stage.documents import ElementColumns
 from xscl.algebra.values import derive
 
 Derivation = tuple[int, Functions]
-"""The number of a chain of functions, and the functions; (0, ()) for the value of the node itself."""
+"""The number of a chain of functions, and the functions; (0, ()) for the plain value."""
 
 _OWN: tuple[Derivation, ...] = ((0, ()),)
-"""Only the value of the node itself is needed."""
+"""Only the node's plain value is needed."""
 
 NOTHING, ITS_OWN, OTHERS = range(3)
-"""The values that an emission needs of its node: none, its own, or others and perhaps its own."""
+"""The values that an emission needs of its node: none, the plain one, or others and perhaps the plain one."""
 
 
 class BoundGroup(NamedTuple):
     """A group of edges that binds at a node. `depth` is that of the ancestor node1, from 0. `derived1` and `derived2`
-    are the bits that derived values add to the ids of the two nodes, 0 for the nodes themselves."""
+    are the bits that derived values add to the node ids, 0 for plain ones."""
 
     group: int
     depth: int
@@ -45,18 +42,17 @@ class BoundGroup(NamedTuple):
 
 
 MAX_TABLE = 1 << 22
-"""The largest number of entries, of 8 bytes each, of a table of ancestors by depth and element. In larger trees
-ancestors are searched for."""
+"""Maximum number of entries, of 8 bytes each, of a table of ancestors by depth and element. In larger trees ancestors
+are searched for."""
 
 
 @dataclass(frozen=True, slots=True)
 class EmissionTable:
-    """The emissions as columns. `wants`, `own_depth`, `start` and `count` have an entry for each emission: NOTHING,
-    ITS_OWN or OTHERS, the depth of its nodes, and the range of its rows. `group`, `depth`, `derived1` and `derived2`
-    have one for each row, see `BoundGroup`."""
+    """Emissions as columns. `wants`, `own_depth`, `start` and `count` have an entry per emission: NOTHING, ITS_OWN or
+    OTHERS, the depth of its nodes, and the range of its rows. `group`, `depth`, `derived1` and `derived2` have one per
+    row, see `BoundGroup`."""
 
     derives: bool
-    """Whether any row has a derived value."""
     wants: NDArray[np.int8]
     own_depth: Ints
     start: Ints
@@ -68,12 +64,11 @@ class EmissionTable:
 
 
 class Emissions:
-    """The known emissions, by number. Emission 0 is empty."""
+    """The cached emissions, by number. Emission 0 is empty."""
 
     def __init__(self) -> None:
         self._numbers: dict[tuple[int, tuple[BoundGroup, ...], tuple[Derivation, ...]], int] = {}
         self.values: list[tuple[Derivation, ...]] = []
-        """The values that each emission needs of its node."""
         self._wants = array("b")
         self._depths = array("q")
         self._starts = array("q", [0])
@@ -85,7 +80,6 @@ class Emissions:
         return len(self.values)
 
     def number(self, depth: int, rows: tuple[BoundGroup, ...], values: tuple[Derivation, ...]) -> int:
-        """The number of the emission of nodes at `depth` with these rows and values."""
         key = (depth, rows, values)
         found = self._numbers.get(key)
         if found is None:
@@ -99,7 +93,6 @@ class Emissions:
         return found
 
     def table(self) -> EmissionTable:
-        """The emissions as columns."""
         if self._table is None:
             rows = np.array(self._rows, np.int64).reshape(-1, len(BoundGroup._fields))
             starts = np.array(self._starts, np.int64)
@@ -118,10 +111,9 @@ class Emissions:
 class Walk:
     """The result of a walk over documents.
 
-    `elements` has an entry for each element: its emission times two, plus one if the element has children.
-    `attributes`, `owners` and `places` have one for each attribute: its emission, its element, and its position there
-    from 1. Nodes may have more emissions: `more_elements` has (element, emission), `more_attributes` (attribute,
-    emission).
+    `elements` has an entry per element: its emission times two, plus one if it has children. `attributes`, `owners` and
+    `places` have one per attribute: its emission, its element, and its position there from 1. Nodes may have more
+    emissions: `more_elements` has (element, emission), `more_attributes` (attribute, emission).
     """
 
     elements: Sequence[int]
@@ -132,17 +124,15 @@ class Walk:
     more_attributes: Sequence[tuple[int, int]] = ()
 
     def of_elements(self) -> tuple[Ints, Ints]:
-        """Elements and their emissions, of one length: first one for each element, in order, and then the others."""
+        """Elements and their emissions, of equal length: first one per element, in order, then the others."""
         return _with_more(np.array(self.elements, np.int64) >> 1, self.more_elements)
 
     def of_attributes(self) -> tuple[Ints, Ints]:
-        """Attributes and their emissions, of one length: first one for each attribute, in order, and then the
-        others."""
+        """Attributes and their emissions, of equal length: first one per attribute, in order, then the others."""
         return _with_more(np.array(self.attributes, np.int64), self.more_attributes)
 
 
 def _with_more(emission: Ints, more: Sequence[tuple[int, int]]) -> tuple[Ints, Ints]:
-    """Nodes and their emissions: one for each node, and the pairs in `more`."""
     nodes = np.arange(len(emission))
     if not more:
         return nodes, emission
@@ -152,8 +142,7 @@ def _with_more(emission: Ints, more: Sequence[tuple[int, int]]) -> tuple[Ints, I
 
 @dataclass(frozen=True, slots=True)
 class WitnessRows:
-    """Rows (document, group, node1, node2), as four columns of one length. Documents are numbered in the order of the
-    walk."""
+    """Rows (document, group, node1, node2) as four columns. Documents are numbered in the order of the walk."""
 
     document: Ints
     group: Ints
@@ -167,10 +156,7 @@ class WitnessRows:
 
 
 def witness_rows(emissions: Emissions, walk: Walk, first: Ints) -> WitnessRows:
-    """The rows of R_bin of a walk over documents.
-
-    `first` has the number of the first element of each document, and at the end the number of all elements.
-    """
+    """The rows of R_bin. `first` has each document's first element, and at the end the number of all elements."""
     table = emissions.table()
     element, emission = walk.of_elements()
     levels = _Levels(table.own_depth[emission[: len(walk.elements)]])
@@ -186,7 +172,6 @@ def witness_rows(emissions: Emissions, walk: Walk, first: Ints) -> WitnessRows:
 def _rows(
     table: EmissionTable, levels: _Levels, first: Ints, emission: Ints, owner: Ints, attribute: Ints | None
 ) -> WitnessRows:
-    """The rows of elements, or of attributes: `attribute` has the bits that turn the id of the owner into theirs."""
     counts = table.count[emission]
     node2 = np.repeat(owner, counts)
     row = ranges(table.start[emission], counts)
@@ -209,13 +194,12 @@ def _rows(
 
 
 def ranges(starts: Ints, counts: Ints) -> Ints:
-    """The concatenation of ranges, given by their starts and lengths."""
     ends = np.cumsum(counts)
     return np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - counts - starts, counts)
 
 
 class _Levels:
-    """Finds ancestors by depth, given the depth of each element in document order."""
+    """Finds ancestors by depth, given each element's depth in document order."""
 
     def __init__(self, depth: Ints) -> None:
         self._depth = depth
@@ -237,16 +221,15 @@ class _Levels:
 
 @dataclass(frozen=True, slots=True)
 class StringValues:
-    """The nodes whose values are needed. `elements` and `attributes` are those whose own values are, by number in the
-    columns. `derived` has the nodes of derived values: element or owner, attribute or None, and derivation."""
+    """The nodes whose values are needed: `elements` and `attributes` for plain values, by number in the columns;
+    `derived` has element or owner, attribute or None, and derivation."""
 
     elements: list[int]
     attributes: list[int]
     derived: list[tuple[int, int | None, Derivation]]
 
     def nodes(self, columns: ElementColumns) -> tuple[Ints, Ints]:
-        """The ids of the nodes, with elements numbered across all documents, and the elements that they belong to. Both
-        have an entry for each value."""
+        """The node ids, with elements numbered across all documents, and their elements, an entry per value."""
         owners = [columns.owners[number] for number in self.attributes]
         ids = [node_id(owner, columns.places[k]) for owner, k in zip(owners, self.attributes, strict=True)]
         ids += [node_id(owner, 0 if k is None else columns.places[k], chain) for owner, k, (chain, _) in self.derived]
@@ -254,14 +237,13 @@ class StringValues:
         return np.array(self.elements + ids, np.int64), np.array(self.elements + owners, np.int64)
 
     def read(self, columns: ElementColumns) -> list[str | None]:
-        """The values, in the order of `nodes`. None may stand for ''."""
+        """The values in the order of `nodes`. None may stand for ''."""
         values = columns.string_values(self.elements)
         if self.attributes or self.derived:
             values += self._read_others(columns)
         return values
 
     def _read_others(self, columns: ElementColumns) -> list[str | None]:
-        """The values of attributes, and derived values."""
         values: list[str | None] = [columns.values[number] for number in self.attributes]
         elements = [element for element, attribute, _ in self.derived if attribute is None]
         texts = iter(columns.string_values(elements))
@@ -274,7 +256,6 @@ class StringValues:
 
 
 def string_values(emissions: Emissions, walk: Walk) -> StringValues:
-    """The string values that a walk needs."""
     elements, of_elements = _asked(emissions, *walk.of_elements(), len(walk.elements))
     attributes, of_attributes = _asked(emissions, *walk.of_attributes(), len(walk.attributes))
     derived: list[tuple[int, int | None, Derivation]] = [(element, None, how) for element, how in of_elements]
@@ -285,8 +266,7 @@ def string_values(emissions: Emissions, walk: Walk) -> StringValues:
 def _asked(
     emissions: Emissions, nodes: Ints, emission: Ints, once: int
 ) -> tuple[list[int], list[tuple[int, Derivation]]]:
-    """The distinct nodes whose own values are needed, and the distinct pairs of a node and a derivation. `nodes` and
-    `emission` have one length; from index `once` on, nodes may be repeated."""
+    """The distinct nodes of plain values, and pairs of node and derivation. Nodes may repeat from index `once` on."""
     wants = emissions.table().wants[emission]
     own = nodes[wants == ITS_OWN]
     asked = [

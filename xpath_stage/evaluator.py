@@ -1,14 +1,9 @@
 """Stage 1 (thesis 6.3): evaluates all registered patterns in one walk over each document, into witness relations.
 
-Turns walks into the witness relations R_bin and R_doc, as Arrow tables, without a Python object for each row.
-
-There are two sources: documents with a cached shape, which share its result, and documents that were walked together.
-
-The shape cache: documents of one shape bind alike, so the walk over one of them is valid for all.
-
-A shape is the tree of tags, the names of the attributes that matter, and the literals of queries that values equal. It
-is cached when it is met for the second time. Large documents, and those with conditions in XPath, are not cached. The
-cache rests while too few documents have a known shape.
+Walks become R_bin and R_doc as Arrow tables, without a Python object per row. Documents of one shape bind alike, so the
+walk over one is valid for all: a shape is the tree of tags, the names of relevant attributes, and the query literals
+that values equal. It is cached when met for the second time, except for large documents and conditions in XPath; the
+cache rests while hits are rare.
 """
 
 from __future__ import annotations
@@ -31,21 +26,19 @@ from xpath_stage.documents import DEFAULT, Arriving, ElementColumns, Limits, Out
 from xpath_stage.emissions import Emissions, StringValues, Walk, WitnessRows, ranges, string_values, witness_rows
 
 MAX_ELEMENTS = 500
-"""The largest number of elements of a document that is cached."""
+"""Maximum number of elements of a cached document."""
 
 MAX_SIZE = 1 << 15
-"""The largest size in bytes of a document that is cached."""
+"""Maximum size in bytes of a cached document."""
 
 TRIAL, PAUSE = 256, 2048
 """At every TRIAL-th miss, the cache rests for PAUSE documents if fewer than a third were hits since the last time."""
 
 
 class ShapeFindings:
-    """The result of a walk over documents of one shape: the rows of one of them, and the values that it needs.
-
-    `size` is the number of elements, and `nodes` are the ids of the nodes of the values. If the values are those of
-    elements and nothing else, `take` gets them from the column of texts.
-    """
+    """The result of a walk over documents of one shape: the rows of one of them, and the values that it needs. `size`
+    is the number of elements, and `nodes` are the ids of the values' nodes. If all values are those of elements, `take`
+    gets them from the column of texts."""
 
     __slots__ = ("nodes", "rows", "size", "stream", "take", "values")
 
@@ -58,15 +51,13 @@ class ShapeFindings:
 
 @dataclass(slots=True)
 class _Tested:
-    """What else distinguishes documents with one tree of tags: whether `attributes` matter, the literals that the
-    values of some elements may equal, by number, and the results that were `found` so far."""
+    """What distinguishes documents of one tag tree: attributes, literals that values equal, and results `found`."""
 
     attributes: bool
     values: list[tuple[int, dict[str, int]]]
     found: dict[object, ShapeFindings] = field(default_factory=dict)
 
     def outcome(self, columns: ElementColumns) -> object:
-        """What distinguishes the document from others with its tree of tags."""
         texts = columns.texts
         if columns.unread:
             columns.string_values([number for number, _ in self.values])
@@ -74,7 +65,7 @@ class _Tested:
 
 
 class ShapeCache:
-    """Results by shape. `walk` makes those that are not cached; `limit` bounds their number."""
+    """Results by shape. `walk` computes missing ones; `limit` bounds their number."""
 
     def __init__(self, automaton: Automaton, walk: Callable[[str, ElementColumns], ShapeFindings], limit: int) -> None:
         self._automaton, self._walk, self._limit = automaton, walk, limit
@@ -86,18 +77,17 @@ class ShapeCache:
         self._last_counts: list[int] = []
         self._hits_before = self._misses_before = 0
         self.resting = 0
-        """The number of documents for which the cache still rests."""
         self.hits = self.misses = self.flushes = 0
 
     def forget(self) -> None:
-        """Drops all shapes, because the registered patterns or the emissions have changed."""
+        """Drops all shapes, after a change of registered patterns or emissions."""
         self._shapes.clear()
         self._met.clear()
         self._last = None
         self._size = 0
 
     def found(self, stream: str, columns: ElementColumns) -> ShapeFindings | None:
-        """The result for the one document in the columns; None if it must be walked with others."""
+        """The result for the single document in the columns; None if it must be walked with others."""
         last, tags, counts = self._last, columns.tags, columns.counts
         # Often a document has the shape of the one before it. Comparing is faster than hashing a key.
         if last is not None and tags == self._last_tags and counts == self._last_counts and stream == last.stream:
@@ -131,7 +121,7 @@ class ShapeCache:
     def _missed(
         self, known: dict[object, Any], key: object, stream: str, columns: ElementColumns
     ) -> ShapeFindings | None:
-        """Counts a miss. When a shape is met for the second time, its result is made and cached."""
+        """Counts a miss. The second miss of a shape computes and caches its result."""
         self.misses += 1
         if self.misses - self._misses_before == TRIAL:
             if (self.hits - self._hits_before) * 2 < TRIAL:
@@ -155,8 +145,7 @@ class ShapeCache:
         self._size += 1
 
     def _tested(self, tags: Sequence[str]) -> _Tested | None:
-        """What else distinguishes documents with these tags; None if that is conditions in XPath or values of
-        attributes."""
+        """None if conditions in XPath or attribute values distinguish the documents."""
         attributes, values = False, []
         for i, tag in enumerate(tags):
             looked_at = self._automaton.looks_at(tag)
@@ -169,15 +158,12 @@ class ShapeCache:
 
 
 HELD_VALUES = 500
-"""The largest number of values that are kept as Python strings. More exceed the processor caches and take 10 %
-longer."""
+"""Maximum number of values held as Python strings. More exceed the processor caches and take 10 % longer."""
 
 
 class ShapedDocuments:
-    """Documents with cached shapes: their ids, the results of their shapes, and the values that are needed of them.
-
-    The caller appends to the lists, and calls `put_away` when there are HELD_VALUES values.
-    """
+    """Documents with cached shapes: ids, results of their shapes, and needed values. The caller appends to the lists,
+    and calls `put_away` at HELD_VALUES values."""
 
     def __init__(self) -> None:
         self.docids: list[int] = []
@@ -189,12 +175,10 @@ class ShapedDocuments:
         return len(self.docids)
 
     def put_away(self) -> None:
-        """Turns the values into a column."""
         self._texts.append(strings(self.values))
         self.values.clear()
 
     def tables(self) -> tuple[pa.Table, pa.Table]:
-        """The tables of R_bin and R_doc."""
         number_of = {found: number for number, found in enumerate(dict.fromkeys(self.founds))}
         founds = list(number_of)
         if len(founds) == 1:
@@ -214,7 +198,6 @@ class ShapedDocuments:
 def walked_tables(
     emissions: Emissions, documents: Documents, columns: ElementColumns, walk: Walk
 ) -> tuple[pa.Table, pa.Table]:
-    """The tables of R_bin and R_doc of documents that were walked."""
     first = np.array(columns.first, np.int64)
     r_bin = documents.r_bin(witness_rows(emissions, walk, first))
     values = string_values(emissions, walk)
@@ -224,8 +207,7 @@ def walked_tables(
 
 
 class Documents:
-    """The documents of rows, by index: their ids, and their streams. With `stream`, that has for each document an index
-    into `streams`."""
+    """Ids and streams of documents, by index. With `stream`, that has each document's index into `streams`."""
 
     def __init__(self, docids: Sequence[int], streams: Sequence[str], stream: Ints | None = None) -> None:
         self._docids = np.array(docids, np.int64)
@@ -236,7 +218,7 @@ class Documents:
         return pa.table([pa.array(column) for column in columns], R_BIN)
 
     def r_doc(self, place: Ints, nodes: Ints, texts: pa.Array | pa.ChunkedArray) -> pa.Table:
-        """R_doc. `place`, the index of a document, `nodes` and `texts` have one length."""
+        """R_doc. `place` (indexes of documents), `nodes` and `texts` have equal length."""
         if len(set(self._streams)) == 1:
             streams = pa.repeat(self._streams[0], len(place))
         else:
@@ -247,7 +229,7 @@ class Documents:
 
 
 def strings(values: Sequence[str | None]) -> pa.Array:
-    """An array of strings; None becomes ''."""
+    """An Arrow array of strings; None becomes ''."""
     array = pa.array(values, pa.string())
     if array.null_count == 0:
         return array
@@ -257,14 +239,11 @@ def strings(values: Sequence[str | None]) -> pa.Array:
 
 
 def arrow_table(rows: NDArray[np.signedinteger[Any]], schema: pa.Schema) -> pa.Table:
-    """Numbers of shape (rows, columns) as a table."""
     return pa.table([pa.array(np.ascontiguousarray(column)) for column in rows.T], schema)
 
 
 def _picked(numbers: Ints, lengths: Sequence[int]) -> tuple[Ints, Ints]:
-    """Expands documents to the rows of their shapes. `numbers` has the shape of each document, and `lengths` the number
-    of rows of each shape. Returns the indices of rows, as if those of all shapes were concatenated, and of
-    documents."""
+    """Expands documents (`numbers` of shapes with `lengths`) to indices of concatenated shape rows and of documents."""
     if len(lengths) == 1:
         places, rows = np.arange(len(numbers)), np.arange(lengths[0])
         return np.tile(rows, len(places)), np.repeat(places, len(rows))
@@ -274,17 +253,14 @@ def _picked(numbers: Ints, lengths: Sequence[int]) -> tuple[Ints, Ints]:
 
 
 CHUNK = 1 << 15
-"""The number of elements after which results are turned into columns."""
+"""Elements after which results are turned into columns."""
 
 _NOTHING = R_BIN.empty_table(), R_DOC.empty_table()
 _NO_GROUPS = R_GROUP.empty_table()
 
 
 class XPathStage:
-    """The shared XPath evaluator. `add` and `remove` change the registered patterns; `evaluate` matches documents.
-
-    `groups` are the groups of an earlier run.
-    """
+    """The shared XPath evaluator of registered patterns. `groups` are those of an earlier run."""
 
     def __init__(self, groups: Iterable[tuple[int, frozenset[StepEdge]]] = (), *, limits: Limits = DEFAULT) -> None:
         self._groups = Groups(groups)
@@ -329,11 +305,10 @@ class XPathStage:
 
     @property
     def crowded(self) -> bool:
-        """Whether there may be many groups that nothing needs any more."""
         return self._groups.crowded
 
     def keep_groups(self, numbers: Collection[int]) -> None:
-        """Drops all groups but those with these numbers, at the end of the batch."""
+        """Drops all other groups at the end of the batch."""
         self._kept = numbers
 
     def evaluate(self, documents: Iterable[Arriving]) -> Witnesses:
@@ -351,19 +326,16 @@ class XPathStage:
         r_docts = arrow_table(np.fromiter(times, np.int64, len(times)).reshape(-1, len(R_DOCTS)), R_DOCTS)
         return Witnesses(r_bin, self.new_groups(), r_doc, r_docts)
 
-    def close(self) -> None:
-        """Releases what is held outside this process, which is nothing here."""
+    def close(self) -> None: ...
 
     def group(self, edge: StepEdge) -> int:
-        """The number of the group of a single edge. It is made if there is none."""
         return self._groups.number(frozenset((edge,)))
 
     def edges_of(self, groups: Iterable[int]) -> dict[int, frozenset[StepEdge]]:
-        """The edges of groups, by their numbers."""
         return self._groups.edges_of(groups)
 
     def regrouped(self, r_bin: pa.Table, groups: Mapping[int, Collection[StepEdge]]) -> pa.Table:
-        """Rows of R_bin with foreign groups, `groups`, converted to the groups of this stage."""
+        """Converts rows of R_bin with foreign groups, `groups`, to the groups of this stage."""
         keys = pc.unique(r_bin["grp"]).sort()
         own = [self._groups.numbers(groups[key]) for key in keys.to_pylist()]
         counts = np.array([len(numbers) for numbers in own], np.int64)
@@ -374,7 +346,7 @@ class XPathStage:
         return r_bin.take(pa.array(rows)).set_column(r_bin.schema.get_field_index("grp"), "grp", pa.array(grp))
 
     def new_groups(self) -> pa.Table:
-        """The groups that are new since the last call, as rows of R_GROUP."""
+        """The groups created since the last call, as rows of R_GROUP."""
         groups = [(group, *edge) for group, edge in self._groups.take()]
         if not groups:
             return _NO_GROUPS
@@ -388,8 +360,6 @@ class XPathStage:
 
 
 class _Chunk:
-    """Some documents of a batch: those of known shapes, and those that must be walked."""
-
     def __init__(self, automaton: Automaton, shapes: ShapeCache | None, outlines: Outlines) -> None:
         self._automaton, self._shapes, self._outlines = automaton, shapes, outlines
         self._known = ShapedDocuments()
@@ -400,7 +370,7 @@ class _Chunk:
         self._scratch = automaton.columns()
 
     def fill(self, documents: Iterator[Arriving], times: list[int]) -> bool:
-        """Takes documents until there are enough, and appends docid, t0, t1 to `times`. True if there may be more."""
+        """Consumes documents up to the chunk size, and appends docid, t0, t1 to `times`. True if there may be more."""
         shapes, known, columns, scratch = self._shapes, self._known, self._columns, self._scratch
         outlines = self._outlines
         docids, founds, values = known.docids, known.founds, known.values
@@ -434,7 +404,6 @@ class _Chunk:
         return False
 
     def tables(self) -> Iterator[tuple[pa.Table, pa.Table]]:
-        """The tables of R_bin and R_doc."""
         emissions = self._automaton.emissions
         if self._known:
             yield self._known.tables()

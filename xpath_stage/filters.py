@@ -1,19 +1,9 @@
-"""The registered existential filters. Every distinct branch and every distinct condition has a bit.
+"""The registered existential filters, a bit for each distinct branch and condition, evaluated bottom-up.
 
-Filters are counted, and indexed by the names of the nodes at which they may hold. `xpath_stage.classes` finds those
-that do hold.
-
-Bottom-up evaluation of filters: the class of a node says which registered branches and conditions hold there.
-
-The class of a node follows from its name and from what its children satisfy. Classes are interned, and found by one
-look-up for each child and one for the node. So a node costs the same whatever the number of filters (the bottom-up
-states of XPush).
-
-Conditions that are not compiled into the automaton: lxml evaluates their XPath on one node.
-
-Comparisons of sets of values: whether one holds between any value of one side and any of the other.
-
-Each side is read once, value by value: the time is linear in the texts, and no more than one long text is in memory.
+The class of a node has the filters that hold there. It follows from the node's name and from what its children satisfy;
+classes are interned and found by one look-up per child and one per node, whatever the number of filters (the bottom-up
+states of XPush). lxml evaluates conditions that are not compiled. Comparisons of node sets read each side once, value
+by value: in linear time, with at most one long text in memory.
 """
 
 from __future__ import annotations
@@ -51,21 +41,20 @@ from xscl.algebra.values import (
 from xscl.algebra.words import near
 
 _XPathValue = list[etree._Element | str] | str | float
-"""What lxml gives for an operand: a node set, a string or a number."""
+"""An operand as lxml returns it: a node set, a string or a number."""
 
 _LONGEST = 64
-"""The length of the longest text that is kept as it is. For others their digest stands."""
+"""Maximum length of a text held as it is; longer ones are held as digests."""
 
 
 def compare_values(op: CompareOp, left: _XPathValue, right: _XPathValue) -> bool:
-    """Whether a comparison of texts or numbers holds between two sides, as `functions.compare` says of two values."""
+    """Whether a comparison of texts or numbers holds between any values of two sides; see `values.compare`."""
     if op in ("=", "!=") and not isinstance(left, float) and not isinstance(right, float):
         return _any(op, _texts(left), _texts(right))
     return _any(op, _numbers(left), _numbers(right))
 
 
 def compare_times_of(op: CompareOp, left: _XPathValue, right: _XPathValue) -> bool:
-    """Whether a comparison of times holds between two sides, as `times.compare_times` says of two texts."""
     return _any(op, map(parse_timestamp, _strings(left)), map(parse_timestamp, _strings(right)))
 
 
@@ -86,7 +75,7 @@ def _any(op: CompareOp, left: Iterator[Any], right: Iterator[Any]) -> bool:
 
 
 def _differ(left: Iterator[Hashable | None], right: Iterator[Hashable | None]) -> bool:
-    """Whether two values differ. If both sides have values, and not all are the same, two of the two sides do."""
+    """Whether two values differ. If both sides have values, and not all are equal, two across the sides differ."""
     for one in left:
         for other in right:
             return one is None or any(value is None or value != one for value in chain((other,), left, right))
@@ -135,8 +124,8 @@ _EXACT_DIGITS = 15
 
 
 def _exact(xpath: str) -> str:
-    """The condition with our number() around each number that libxml2 may read inexactly: it reads 1.64 as the double
-    after the nearest one. It reads short integers exactly.
+    """Wraps each number that libxml2 may read inexactly in our number(): it reads 1.64 as the double after the nearest
+    one. It reads short integers exactly.
 
     >>> _exact('count(./a1.5) = 2 and string(.) != "0.5" or number(.) > -1.64')
     'count(./a1.5) = 2 and string(.) != "0.5" or number(.) > -mmqjp:number("1.64")'
@@ -155,9 +144,8 @@ _SIGN = re.compile(r"""\"[^\"]*\"|'[^']*'|[()\[\],]|[ ]!?=[ ]|[ ]""")
 
 
 def _by_sets(xpath: str) -> str:
-    """The condition with our compare() for each `=` and `!=` of two paths, for which libxml2 takes quadratic time.
-
-    It is done here because the texts of conditions are stored.
+    """Replaces each `=` and `!=` of two paths, for which libxml2 takes quadratic time, by our compare(). Done here
+    because the texts of conditions are stored.
 
     >>> _by_sets('not(./a[boolean(./b = ./c)] != ./d) and (./a = "./b")')
     'not(mmqjp:compare(./a[boolean(mmqjp:compare(./b, "=", ./c))], "!=", ./d)) and (./a = "./b")'
@@ -202,10 +190,8 @@ def _compiled(xpath: str, on_attribute: bool) -> etree.XPath:
 
 
 def xpath_holds(xpath: str, element: etree._Element, attribute: int = 0) -> bool:
-    """Whether a condition in XPath is true at an element, or at its attribute at a position from 1.
-
-    A condition is false if its regular expression takes too long, or if libxml2 runs out of resources.
-    """
+    """Whether an XPath condition is true at an element, or at its attribute at a position from 1. False if its regular
+    expression takes too long, or libxml2 runs out of resources."""
     try:
         if attribute:
             return bool(_compiled(xpath, True)(element, place=attribute))
@@ -219,8 +205,6 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class BranchFilter:
-    """A branch, as a filter of the node above it."""
-
     bit: int
     axis: str
 
@@ -235,11 +219,9 @@ class Guarded:
 
 @dataclass(slots=True)
 class AtName:
-    """The filters at nodes of one kind and name: conditions to test, and branches whose top they may be.
-
-    `literals` maps literals to their bits. A condition in XPath is evaluated only where all other filters hold that
-    some pattern requires with it.
-    """
+    """The filters at nodes of one kind and name: conditions, and branches whose top they may be. `literals` maps
+    literals to their bits. A condition in XPath is evaluated only where all other filters hold that some pattern
+    requires with it."""
 
     kind: NodeKind
     name: str
@@ -251,8 +233,6 @@ class AtName:
 
 
 class FilterBank:
-    """The registered filters with their bits, counted."""
-
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
         self._bit_of: dict[tuple[str, str], int] = {}
@@ -264,23 +244,21 @@ class FilterBank:
         self._guarded: defaultdict[Test, Counter[Guarded]] = defaultdict(Counter)
         self._needs: defaultdict[Test, set[int]] = defaultdict(set)
         self.element_literals: Counter[str | None] = Counter()
-        """The literals with which filters compare the values of elements, counted."""
+        """Literals compared with element values, counted."""
         self.owners = Tags()
-        """The tags of elements of which some filter reads attributes."""
+        """Tags of elements whose attributes some filter reads."""
         self.selective: set[int] = set()
-        """The bits of the filters that depend on values."""
+        """The bits of value filters."""
 
     def __bool__(self) -> bool:
         return bool(self._bit_of)
 
     @property
     def reads_trees(self) -> bool:
-        """Whether there is a filter in XPath."""
         return any(self._guarded.values())
 
     @property
     def tests_attributes(self) -> bool:
-        """Whether some filter reads the value of an attribute."""
         return any(
             test.kind == "attribute" and by for kind in (self._literals, self._guarded) for test, by in kind.items()
         )
@@ -288,8 +266,7 @@ class FilterBank:
     # ------------------------------------------------------------ registration
 
     def require(self, node: PatternNode) -> Bits:
-        """Registers the conditions and branches of a pattern node. Returns the bits that a node must have to pass
-        them."""
+        """Registers a pattern node's conditions and branches. Returns the bits that a node must have."""
         test = node.test
         self._vocabulary.add(test)
         if not node.children and not node.conditions:
@@ -318,7 +295,6 @@ class FilterBank:
         return tuple(sorted(found))
 
     def release(self, node: PatternNode) -> None:
-        """Unregisters what `require` registered for a pattern node."""
         guard = self._guard(node)
         for xpath in _xpaths(node):
             decrease(self._guarded[node.test], Guarded(xpath, guard))
@@ -367,7 +343,6 @@ class FilterBank:
     # ------------------------------------------------------------ what they are at nodes
 
     def at(self, kind: NodeKind, name: str) -> AtName:
-        """The filters at nodes of this kind and canonical name."""
         made = AtName(kind, name)
         for literals in _accepting(self._literals, kind, name):
             for literal in literals:
@@ -386,7 +361,6 @@ class FilterBank:
 
 
 def _accepting(by_test: Mapping[Test, T], kind: NodeKind, label: str) -> Iterator[T]:
-    """The items of the tests that a node of this kind and name passes."""
     return (item for test, item in by_test.items() if test.kind == kind and test.accepts(label))
 
 
@@ -400,7 +374,7 @@ def _xpaths(node: PatternNode) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Tests:
-    """What is tested at an element, beside its children: the names of its `attributes`, whether its value is one of
+    """The tests of an element, beside its children: the names of its `attributes`, whether its value is one of
     `literals`, and anything `elsewhere`."""
 
     attributes: bool
@@ -409,8 +383,7 @@ class Tests:
 
 
 class _Upward:
-    """The filters that a node satisfies for nodes above it, as masks: on the `child` axis, and on the descendant axis
-    (`any`). `some` says that there are any."""
+    """Masks of the filters satisfied for nodes above: on the `child` axis, and on the descendant axis (`any`)."""
 
     __slots__ = ("any", "child", "some")
 
@@ -419,8 +392,7 @@ class _Upward:
 
 
 class NodeClass:
-    """The class of nodes of one name at which the filters in `mask` hold. `selective` says that some depend on
-    values."""
+    """Nodes of one name at which the filters in `mask` hold. `selective`: some are value filters."""
 
     __slots__ = ("kind", "mask", "name", "selective", "upward")
 
@@ -429,8 +401,7 @@ class NodeClass:
 
 
 class _MarkedElement:
-    """The label of an element that differs from others of its tag: by its value, which equals the literal of the bit
-    `own`, or by what its attributes satisfy."""
+    """The label of an element whose value equals the literal of bit `own`, or whose attributes satisfy filters."""
 
     __slots__ = ("attributes", "own", "tag")
 
@@ -439,8 +410,7 @@ class _MarkedElement:
 
 
 class _Attribute:
-    """The classes of attributes of one name, by the bit of the literal that their value equals. `plain` is the class of
-    those that equal none."""
+    """Classes of attributes of one name, by the bit of the literal that they equal; `plain` if none."""
 
     __slots__ = ("by_literal", "literals", "name", "plain", "xpaths")
 
@@ -451,7 +421,7 @@ class _Attribute:
 
 
 class _Siblings(dict[_Upward, "_Siblings"]):
-    """What the first children of a node satisfy together. Maps what the next child satisfies to the result."""
+    """What a node's first children satisfy together. Maps what the next child satisfies to the result."""
 
     __slots__ = ("by_label", "classes", "upward")
 
@@ -465,14 +435,13 @@ class _Siblings(dict[_Upward, "_Siblings"]):
 
 
 class NodeClasses:
-    """The classes of the nodes that were met. At most `limit` are cached."""
+    """A cache of at most `limit` node classes."""
 
     def __init__(self, bank: FilterBank, vocabulary: Vocabulary, limit: int) -> None:
         self._bank, self._vocabulary, self._limit = bank, vocabulary, limit
         self.forget()
 
     def forget(self) -> None:
-        """Drops all classes."""
         self.made = 0
         canonical = self._vocabulary.canonical
         # There are no more of these than the registered tests distinguish.
@@ -489,7 +458,7 @@ class NodeClasses:
         self._leaf = self._below(0, 0)
 
     def tests_of(self, tag: str) -> Tests:
-        """What is tested at elements with this tag, beside their children."""
+        """The tests of elements with this tag, beside their children."""
         name = self._elements[tag]
         # The attributes are not known here, and any of them may have conditions.
         elsewhere = bool(name.xpaths) or (name.reads_attributes and self._bank.tests_attributes)
@@ -519,7 +488,6 @@ class NodeClasses:
         return found
 
     def _labels(self, columns: ElementColumns, attributes: Sequence[NodeClass]) -> Sequence[str | _MarkedElement]:
-        """What distinguishes elements, beside their children: tags, or labels where those do not suffice."""
         tags, names, nothing = columns.tags, self._elements, self._leaf.upward
         own = self._satisfied_literals(columns) if self._bank.element_literals else {}
         below: dict[int, _Siblings] = {}
@@ -535,7 +503,6 @@ class NodeClasses:
         return labels
 
     def _satisfied_literals(self, columns: ElementColumns) -> dict[int, int]:
-        """The bits of the literals that the values of elements equal, by the number of the element."""
         tags, texts, names, literals = columns.tags, columns.texts, self._elements, self._bank.element_literals
         columns.string_values(number for number in tuple(columns.unread) if names[tags[number]].literals)
         found: dict[int, int] = {}
@@ -549,7 +516,7 @@ class NodeClasses:
         return found
 
     def joined(self, below: _Siblings, child: _Upward) -> _Siblings:
-        """What the children `below` and one more satisfy together. The result is cached in `below`."""
+        """What the children `below` and one more satisfy together, cached in `below`."""
         upward = below.upward
         found = self._below(upward.child | child.child, upward.any | child.any)
         if self.made < self._limit:
@@ -576,7 +543,6 @@ class NodeClasses:
     # ------------------------------------------------------------ attributes
 
     def of_attributes(self, columns: ElementColumns) -> list[NodeClass]:
-        """The class of each attribute."""
         known, found = self._attributes, []
         for label, value in zip(columns.names, columns.values, strict=True):
             name = known[label]
@@ -606,7 +572,6 @@ class NodeClasses:
     # ------------------------------------------------------------ both
 
     def _own(self, name: AtName, mask: int, element: etree._Element, place: int) -> int:
-        """The filters that hold at a node: those in `mask`, and those of its XPath conditions that do."""
         for xpath in {item.xpath for item in name.xpaths.satisfied(mask)}:
             if xpath_holds(xpath, element, place):
                 mask |= 1 << self._bank.bit_of_xpath(xpath)

@@ -1,9 +1,7 @@
-"""An index of items by the filters that they require, to find those that are satisfied.
+"""An index of items by the filters that they require, and a linear-time check of a document's size.
 
-The filters that hold at a node are a mask with a bit for each. The filters that an item requires are bit numbers: a few
-of very many.
-
-Refuses documents that are too large for a tree. It counts their parts without making one.
+The filters that hold at a node are a bit mask; an item requires a few of very many bits. `excess` refuses documents
+that are too large for a tree, counting their parts without building one.
 """
 
 from __future__ import annotations
@@ -19,11 +17,11 @@ from common.xml import Prolog, wide_encoding, xml_parser
 T = TypeVar("T")
 
 Bits = tuple[int, ...]
-"""Bit numbers, ascending."""
+"""Ascending bit numbers."""
 
 
 def bits(mask: int) -> Iterator[int]:
-    """The numbers of the bits that are set, ascending."""
+    """The numbers of the set bits, ascending."""
     while mask:
         low = mask & -mask
         yield low.bit_length() - 1
@@ -31,7 +29,7 @@ def bits(mask: int) -> Iterator[int]:
 
 
 def bit_mask(numbers: Iterable[int]) -> int:
-    """The mask with these bits. Takes time in its length and their number."""
+    """The mask with these bits, in time linear in its length and their number."""
     known = list(numbers)
     octets = bytearray(max(known, default=-1) // 8 + 1)
     for number in known:
@@ -40,10 +38,8 @@ def bit_mask(numbers: Iterable[int]) -> int:
 
 
 class MaskIndex(Generic[T]):
-    """Items, indexed by one of the bits that they require: a look-up visits only items under bits that are set.
-
-    The index is made at the first look-up, because most items belong to documents that never arrive.
-    """
+    """Items, indexed by one of their required bits: a look-up visits only items under set bits. Built at the first
+    look-up, because most items belong to documents that never arrive."""
 
     __slots__ = ("_bit_of", "_by_bit", "_items", "_need")
     _bit_of: dict[T, int]
@@ -80,11 +76,10 @@ class MaskIndex(Generic[T]):
                 del self._by_bit[bit]
 
     def satisfied(self, mask: int) -> Iterator[T]:
-        """The items whose required bits are all in `mask`."""
         return (item for item, _ in self.satisfied_with(mask))
 
     def satisfied_with(self, mask: int) -> Iterator[tuple[T, Bits]]:
-        """The same with what they require."""
+        """`satisfied`, with the bits that each item requires."""
         by_bit = self._index()
         yield from by_bit.get(-1, {}).items()
         held = frozenset(bits(mask & self._need))
@@ -109,13 +104,13 @@ class MaskIndex(Generic[T]):
 
 
 NODE_BYTES = 4
-"""The least number of bytes of an element or an attribute: `<a/>`."""
+"""Minimum size of an element or an attribute: `<a/>`."""
 
 MAX_NAMESPACES = 1_000
-"""The largest number of namespace declarations in scope at an element: serializing it takes quadratic time in them."""
+"""Maximum number of namespace declarations in scope at an element: serialising it takes quadratic time in them."""
 
 ROOM_FOR_MANY_NAMESPACES = 5 * MAX_NAMESPACES
-"""The least size in bytes of a document with so many, also if it uses entities."""
+"""Minimum size in bytes of a document with more, also if it uses entities."""
 
 _SOME_IN_A_TAG = re.compile(rb"xmlns(?>[^<]*?xmlns){3}")
 """Matches a tag with four declarations or more, and its text. 256 levels with fewer have fewer than 1,000."""
@@ -125,10 +120,8 @@ _EXPANSION, _EXPANSION_FREE = 6, 1_000_000
 
 
 def excess(xml: bytes, prolog: Prolog, max_nodes: int) -> str:
-    """Why a document is too large for a tree, or "". Takes linear time.
-
-    It may have `max_nodes` elements and attributes. Documents that are not well-formed are left to the parser.
-    """
+    """Why a document is too large for a tree, or "", in linear time. It may have `max_nodes` elements and attributes.
+    Ill-formed documents are left to the parser."""
     if not _may_exceed(xml, prolog, max_nodes):
         return ""
     counter = _Counter(max_nodes)
@@ -142,7 +135,6 @@ def excess(xml: bytes, prolog: Prolog, max_nodes: int) -> str:
 
 
 def _may_exceed(xml: bytes, prolog: Prolog, max_nodes: int) -> bool:
-    """Whether a document may be too large, by upper bounds that are cheap to count."""
     size = len(xml)
     roomy = size >= ROOM_FOR_MANY_NAMESPACES
     if prolog.entities:
@@ -159,20 +151,16 @@ def _may_exceed(xml: bytes, prolog: Prolog, max_nodes: int) -> bool:
     return encoding is not None or _SOME_IN_A_TAG.search(xml) is not None
 
 
-class _EnoughError(Exception):
-    """A limit is exceeded."""
+class _EnoughError(Exception): ...
 
 
 class _Counter:
-    """A parser target that counts instead of making a tree."""
-
     def __init__(self, max_nodes: int) -> None:
         self._left = self._most = max_nodes
         self._namespaces = 0
         self._declared: list[int] = []
 
     def start(self, _tag: str, attributes: dict[str, str], namespaces: dict[str | None, str]) -> None:
-        """Counts the start of an element. Raises _EnoughError past a limit."""
         self._left -= 1 + len(attributes)
         if self._left < 0:
             raise _EnoughError(f"more than {self._most:,} elements and attributes")
@@ -182,8 +170,6 @@ class _Counter:
             raise _EnoughError(f"more than {MAX_NAMESPACES:,} declarations of namespaces at one element")
 
     def end(self, _tag: str) -> None:
-        """Counts the end of an element."""
         self._namespaces -= self._declared.pop()
 
-    def close(self) -> None:
-        """Does nothing at the end of the document."""
+    def close(self) -> None: ...

@@ -1,11 +1,7 @@
-"""Stage 1 on the executors of Spark: the same evaluator inside `mapInArrow`, with broadcast patterns.
+"""Stage 1 on Spark executors: the same evaluator inside `mapInArrow`, with broadcast patterns.
 
-The Python workers import `xpath_stage.spark_worker`, so the wheel of the driver must be installed on a cluster too.
-
-The worker of stage 1 in a Python process of a Spark executor: evaluates documents on a version of the patterns.
-
-A process compiles a version of the patterns once, however many tasks it runs. It numbers groups itself; the numbers in
-its results follow from the edges, and do not depend on the process.
+A Python worker compiles a version of the patterns once, however many tasks it runs. Group numbers in its results derive
+from the edges, and so do not depend on the process. Executors need this package.
 """
 
 from __future__ import annotations
@@ -45,14 +41,11 @@ if TYPE_CHECKING:
 FOUND = """r_bin ARRAY<STRUCT<grp: BIGINT, node1: BIGINT, node2: BIGINT>>,
 r_doc ARRAY<STRUCT<node: BIGINT, strval: STRING>>, r_group ARRAY<STRUCT<grp: BIGINT, var1: INT, var2: INT>>,
 error STRING"""
-"""The columns that are added to each document: its rows of R_bin and R_doc, or the error why it cannot be read.
-
-The number of a group follows from its edges. `r_group` has the edges of each group in some row of the frame, not
-necessarily in the row that uses it.
-"""
+"""Columns added to each document: its rows of R_bin and R_doc, or its error. A group's number derives from its edges.
+`r_group` has the edges of each group in some row of the frame, not necessarily in the row that uses it."""
 
 TEXTS = "text STRING, unread BINARY"
-"""The columns that are added on demand: the document as it was read, or the bytes of one that cannot be read."""
+"""Columns added on demand: the document as read, or the bytes of an unreadable one."""
 
 PatternsVersion = tuple[str, int]
 """The id of a stage, and the number of its broadcast."""
@@ -61,7 +54,7 @@ PatternUpdate = tuple[Change, Limits]
 """All registered patterns, and the limits."""
 
 _workers: dict[PatternsVersion, _Worker] = {}
-"""The evaluator of this process, of the version that was used last. There is at most one."""
+"""This process's evaluator, of the version used last; at most one."""
 
 
 def evaluate_batches(
@@ -72,8 +65,7 @@ def evaluate_batches(
     max_nodes: int | None,
     documents: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    """Evaluates batches of rows with `stream` and `xml`. Returns their other columns and those of FOUND, and of TEXTS
-    if `texts`."""
+    """Evaluates rows with `stream` and `xml`, replacing these by FOUND, and TEXTS if `texts`."""
     worker = _workers.get(version)
     if worker is None:
         _workers.clear()
@@ -83,8 +75,6 @@ def evaluate_batches(
 
 
 class _Worker:
-    """The evaluator of a worker process, for one version of the patterns."""
-
     def __init__(self, change: Change, limits: Limits) -> None:
         self._stage = XPathStage(limits=limits)
         self._stage.add(change)
@@ -92,7 +82,7 @@ class _Worker:
         self._keys: list[int] = []
 
     def evaluate(self, documents: pa.RecordBatch, trusted: bool, texts: bool, max_nodes: int | None) -> pa.RecordBatch:
-        """The rows of a batch. Its first row has the edges of all groups."""
+        """The first row has the edges of all groups."""
         errors: list[str | None] = [None] * len(documents)
         read: list[str | None] = [None] * len(documents)
         # The docid of a document is its index in the batch.
@@ -118,7 +108,6 @@ class _Worker:
         return pa.RecordBatch.from_pydict(columns)
 
     def _learn(self, groups: pa.Table) -> None:
-        """Adds the groups that are new in this process."""
         for number, rows in groupby(row_tuples(groups), itemgetter(0)):
             assert number == len(self._keys), "groups are handed out in the order of their numbers"
             self._edges.append([(var1, var2) for _, var1, var2 in rows])
@@ -131,8 +120,7 @@ def _parsed(
     errors: list[str | None],
     texts: list[str | None] | None,
 ) -> Iterator[StreamDocument]:
-    """The documents that can be read, with their indices as docids. Writes the errors of the others to `errors`, and
-    the text of those that can be read to `texts`."""
+    """The readable documents, with indices as docids. Fills in `errors` of the others, and `texts` of these."""
     for place, (stream, tree) in enumerate(zip(documents["stream"].to_pylist(), trees, strict=True)):
         if isinstance(tree, DocumentError):
             errors[place] = str(tree)
@@ -143,7 +131,6 @@ def _parsed(
 
 
 def _nested(number: int, places: Ints, columns: Mapping[str, Ints | pa.Array]) -> pa.ListArray:
-    """Rows as `number` lists. `places` has the index of the list of each row, and is as long as each column."""
     order = pa.array(np.argsort(places, kind="stable"))
     rows = pa.StructArray.from_arrays([pa.array(column).take(order) for column in columns.values()], list(columns))
     offsets = np.cumsum([0, *np.bincount(places, minlength=number)])
@@ -151,7 +138,6 @@ def _nested(number: int, places: Ints, columns: Mapping[str, Ints | pa.Array]) -
 
 
 def edge_group_key(edges: Iterable[StepEdge]) -> int:
-    """A number of a group that follows from its edges."""
     digest = blake2b(repr(sorted(edges)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big", signed=True)
 
@@ -161,16 +147,16 @@ def row_tuples(table: pa.Table) -> Iterator[tuple[int, ...]]:
 
 
 SPREAD = 8 << 20
-"""The bytes of XML in a batch past which the executors of a cluster evaluate it.
+"""Bytes of XML in a batch past which the executors of a cluster evaluate it.
 
 CPU seconds for 19 MB in 20,000 feed items that the driver has parsed. 1,000 plain patterns: 0.3 on the driver; or 0.2
 on the driver, 0.7 in the workers and 1.0 in the JVM. Twenty conditions in XPath: 1.1 on the driver; or 0.15, 1.7 and
-0.3. So it pays if patterns are expensive and cores are many, and never on the cores of the driver.
+0.3. So it pays if patterns are expensive and cores are many, and never on the driver's cores.
 """
 
 
 def spread_past(session: SparkSession) -> int:
-    """The bytes of XML in a batch past which executors evaluate it; never on a local master."""
+    """The threshold of a session; unlimited on a local master."""
     return sys.maxsize if (session.sparkContext.master or "local").startswith("local") else SPREAD
 
 
@@ -181,10 +167,7 @@ _SETTINGS = {
 
 
 class SparkStage(XPathStage):
-    """Stage 1 that leaves batches of more than `spread` bytes of XML to the executors of Spark.
-
-    `spread_documents` counts their documents.
-    """
+    """Stage 1 that leaves batches of more than `spread` bytes of XML to executors; counts `spread_documents`."""
 
     def __init__(
         self,
@@ -207,7 +190,6 @@ class SparkStage(XPathStage):
 
     @property
     def broadcasts(self) -> int:
-        """The number of broadcasts: one for each version of the patterns that executors evaluated."""
         return self._registered.version
 
     def add(self, change: Change) -> None:
@@ -219,7 +201,6 @@ class SparkStage(XPathStage):
         self._registered.remove(change)
 
     def counters(self) -> dict[str, int]:
-        """The counters of the evaluator of this process, `spread_documents` and `broadcasts`."""
         return super().counters() | {"spread_documents": self.spread_documents, "broadcasts": self.broadcasts}
 
     def close(self) -> None:
@@ -227,8 +208,7 @@ class SparkStage(XPathStage):
             self._registered.drop()
 
     def read(self, documents: DataFrame) -> pa.Table:
-        """Evaluates rows (stream STRING, xml BINARY, and any others). Adds the columns FOUND and TEXTS. Rows without
-        `xml` are no documents."""
+        """Adds FOUND and TEXTS to rows (stream STRING, xml BINARY, others). Rows without `xml` are not documents."""
         broadcast = self._registered.broadcast()
         found = _mapped(documents, *broadcast, trusted=False, texts=True, max_nodes=self._max_nodes).toArrow()
         self.spread_documents += len(found) - found["text"].null_count
@@ -244,8 +224,7 @@ class SparkStage(XPathStage):
         return self.witnesses(found, collect_edge_groups(found))
 
     def witnesses(self, found: pa.Table, groups: Mapping[int, Collection[StepEdge]]) -> Witnesses:
-        """The witness relations in rows of `docid`, `stream`, `t0`, `t1` and FOUND, with the groups of this process.
-        `groups` are those of the frame of the rows, see `collect_edge_groups`."""
+        """Witness relations of rows, with this process's groups. `groups`: see `collect_edge_groups`."""
         errors = found["error"].drop_null()
         assert not len(errors), f"a document that was read here cannot be read there: {errors[0]}"
         r_bin = self.regrouped(_unnested(found, "r_bin", "docid"), groups).cast(R_BIN)
@@ -258,7 +237,6 @@ class SparkStage(XPathStage):
 
 
 def collect_edge_groups(rows: pa.Table) -> dict[int, set[StepEdge]]:
-    """The groups in all rows of a frame, by numbers that do not depend on the process that found them."""
     found: dict[int, set[StepEdge]] = {}
     for key, var1, var2 in row_tuples(_unnested(rows, "r_group")):
         found.setdefault(key, set()).add((var1, var2))
@@ -285,14 +263,13 @@ def _mapped(
 
 
 def _table(documents: list[Arriving]) -> pa.Table:
-    """Documents as rows. A serialized tree is read as the same tree."""
+    """Documents as rows. A serialised tree is read as the same tree."""
     docids, streams, starts, ends, trees = zip(*documents, strict=True)
     xml = pa.array((tree.xml().encode() for tree in trees), pa.binary())
     return pa.table({"docid": docids, "stream": streams, "t0": starts, "t1": ends, "xml": xml})
 
 
 def _unnested(frame: pa.Table, lists: str, *names: str) -> pa.Table:
-    """The rows in a column of lists, after the columns `names` of the row that each is in."""
     tables = []
     for batch in frame.to_batches():
         places, rows = pc.list_parent_indices(batch[lists]), pc.list_flatten(batch[lists])
@@ -302,7 +279,7 @@ def _unnested(frame: pa.Table, lists: str, *names: str) -> pa.Table:
 
 
 class _Registered:
-    """What is registered, and its broadcast, which is made on demand after a change."""
+    """The registered patterns, and their broadcast, which is created on demand after a change."""
 
     def __init__(self, context: SparkContext, limits: Limits) -> None:
         self._context, self._stage, self._limits = context, uuid4().hex, limits
@@ -326,7 +303,6 @@ class _Registered:
         self._changed(change)
 
     def broadcast(self) -> tuple[PatternsVersion, Broadcast[PatternUpdate]]:
-        """The broadcast of what is registered, and its version. It is valid until the next change."""
         if self._broadcast is None:
             self.version += 1
             # Steps are registered after the steps above them.
@@ -335,7 +311,6 @@ class _Registered:
         return (self._stage, self.version), self._broadcast
 
     def drop(self) -> None:
-        """Destroys the broadcast."""
         # The broadcasts of a stopped context are gone, and their numbers may be in use again.
         if self._broadcast is not None and self._context._active_spark_context is self._context:
             self._broadcast.destroy()

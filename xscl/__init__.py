@@ -1,4 +1,4 @@
-"""XSCL, the language of the queries: from text to a checked syntax tree, and back."""
+"""XSCL, the query language: from text to a checked syntax tree, and back."""
 
 from xscl.parser import parse_script
 from xscl.printer import to_xscl

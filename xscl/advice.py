@@ -1,7 +1,4 @@
-"""Explains a syntax error in the words of the language, so that whoever wrote the query can mend it.
-
-Says how the tree of a statement is made again with other literals.
-"""
+"""Explains syntax errors in the language's terms, with a remedy; and rebuilds statements with other literals."""
 
 from __future__ import annotations
 
@@ -69,11 +66,11 @@ _COMPARISON = r"(?:!=|<=|>=|=|<|(?<!-)>)"
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A common mistake, how it is recognized, and what to say about it.
+    """A common mistake, how to recognise it, and its message.
 
-    `before` and `behind` are regular expressions for the text on either side of the place where the parser stopped.
-    The terminal `expects` must have been possible there, and `without` not. `{0}` in the message and the hint is the
-    first group of `before` or `behind`. A `whole` mistake begins in what `before` found, others at the place.
+    `before` and `behind` are regular expressions for the text on either side of the place where the parser stopped. The
+    terminal `expects` must have been possible there, and `without` not. `{0}` in the message and the hint is the first
+    group of `before` or `behind`. A `whole` mistake begins in what `before` found, others at the place.
     """
 
     message: str
@@ -296,7 +293,7 @@ _RULES = (
 
 
 def explain_syntax_error(error: UnexpectedInput, text: str, start: int, lines: Lines) -> Problem:
-    """What is wrong where the parser stopped in the `text` of a statement, which begins at `start` in its script."""
+    """The problem where the parser stopped in the `text` of a statement, which begins at `start` in its script."""
     if isinstance(error, UnexpectedToken):
         expected, ended = set(error.accepts), error.token.type == "$END"
     else:
@@ -314,7 +311,7 @@ def explain_syntax_error(error: UnexpectedInput, text: str, start: int, lines: L
 
 
 def known_mistake(rules: Iterable[Rule], before: str, behind: str, at: int, expected: set[str]) -> Problem | None:
-    """The problem of the first rule that recognizes it, with the text `before` and `behind` the place; else None."""
+    """The problem of the first rule that matches the text `before` and `behind` the place; else None."""
     before = before[-80:]
     for rule in rules:
         if (rule.expects and rule.expects not in expected) or rule.without in expected:
@@ -338,7 +335,6 @@ def _keyword_problem(behind: str, at: int, expected: set[str]) -> Problem | None
 
 
 def plain_problem(behind: str, at: int, expected: set[str]) -> Problem:
-    """The problem with what stands at a place, where something else is expected."""
     found = re.match(r"(?:[\w.]|-(?!>))+|\S", behind)
     message = f"unexpected {found[0]}" if found else "the query ends too early"
     words = sorted({_WORDS.get(name, name) for name in expected} - {"text"})
@@ -347,14 +343,14 @@ def plain_problem(behind: str, at: int, expected: set[str]) -> Problem:
 
 
 Fill = Callable[[Sequence[str]], Any]
-"""Makes a part of a tree, given a statement's literals."""
+"""Builds a part of a tree from a statement's literals."""
 
 _UNIT = re.compile(r"\s*([^\W\d][\w.\-]*)")
 
 
 class Recipe:
-    """Says how a tree is made again with other literals. `met` are the slots for literals found in it, and `kinds`
-    says what they are: "string", "number", "percentage", or the unit of a window."""
+    """Rebuilds a tree with other literals. `met` are its slots for literals, and `kinds` their kinds: "string",
+    "number", "percentage", or the unit of a window."""
 
     def __init__(self, slots: dict[int, tuple[int, Span]], text: str) -> None:
         self._slots, self._text = slots, text
@@ -362,7 +358,7 @@ class Recipe:
         self.kinds: dict[int, str] = {}
 
     def of(self, node: Any) -> Fill | None:
-        """What makes a node with other literals; None if it holds none."""
+        """A builder of a node with other literals; None if it has none."""
         match node:
             case String(span=span) if self._is_slot(span):
                 return self._string(span)
@@ -407,7 +403,6 @@ class Recipe:
 
 
 def _rebuilt(make: Callable[..., Any], parts: Sequence[Any], fills: Sequence[Fill | None]) -> Fill | None:
-    """What calls `make` with the parts, those made anew that hold literals; None if none does."""
     changing = [(place, fill) for place, fill in enumerate(fills) if fill is not None]
     if not changing:
         return None

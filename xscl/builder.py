@@ -1,4 +1,4 @@
-"""Builds the syntax tree while the parser reduces the rules of xscl.lark: one method for each rule."""
+"""Builds the syntax tree while the parser reduces the rules of xscl.lark: one method per rule."""
 
 from __future__ import annotations
 
@@ -101,19 +101,17 @@ def _span(first: Any, last: Any) -> Span:
 
 
 _shared_span = lru_cache(maxsize=65536)(Span)
-"""The span from one place to another. Very many statements have the same ones."""
+"""A cached Span: very many statements have the same ones."""
 
 
 def _name(token: Token) -> str:
-    """The text of a token that many statements have: trees of equal names have one object."""
+    """Interns a token's text, so that equal names share an object."""
     return intern(str(token))
 
 
 class Builder(Transformer[Token, Any]):
-    """The parser's callbacks: each takes the children of its rule (tokens and nodes) and returns a node.
-
-    They raise Problem for what the grammar accepts and the language does not.
-    """
+    """The parser's callbacks: each receives the children of its rule (tokens and nodes) and returns a node. Raises
+    Problem for what the grammar accepts but the language does not."""
 
     # ------------------------------------------------------------ statements and queries
 
@@ -307,7 +305,6 @@ class _Attribute:
 
 
 def unquoted(literal: str) -> str:
-    """The text that a string literal stands for."""
     quote = literal[0]
     return literal[1:-1].replace(quote * 2, quote)
 
@@ -332,7 +329,6 @@ def _condition(expr: Expr) -> Expr:
 
 
 def _arms(children: list[Any], kind: type[And] | type[Or]) -> tuple[Expr, ...]:
-    """The operands of a chain of `and` or of `or`, those of the same operator in parentheses included."""
     arms: list[Expr] = []
     for child in children[::2]:
         arms.extend(child.args if isinstance(child, kind) else [child])

@@ -1,16 +1,8 @@
-"""Checks the meaning of a well-formed script: names, scopes, functions, joins and PUBLISH.
+"""Checks the meaning of a well-formed script: names, scopes, functions, comparisons, joins, ONCE PER and PUBLISH.
 
-Checks comparisons: refuses those that could never hold, or that would not compare what a person means.
-
-Checks ONCE PER: what is told once differs between outputs, and a window has a length and an end.
-
-Checks the names that queries PUBLISH: no stream is made from itself.
-
-Brings a condition into disjunctive normal form.
-
-Equalities between the two inputs of a join: which there are, and which to write where there is none.
-
-Finds documents by near-equal text: the value join of a disjunct that has no equality, but near().
+Comparisons are refused that could never hold, or would not compare what a person means; so is a stream that derives
+from itself. A join predicate is brought into disjunctive normal form, in which each disjunct needs an equality between
+both inputs, or near(), by which documents are found.
 """
 
 from __future__ import annotations
@@ -88,7 +80,6 @@ _A_TIME = 'write an ISO date or time, such as "2026-07-16" or "2026-07-16T08:30:
 
 
 def check_constant(operand: Expr, kind: NameKind) -> Iterator[Problem]:
-    """The problem of an item of a SELECT that is the time or the number of a constant."""
     if kind == "constant" and (is_time(operand) or (is_number(operand) and not isinstance(operand, Number))):
         yield Problem("a function of a constant", operand.span, "write its value, as a string or a number")
 
@@ -96,11 +87,8 @@ def check_constant(operand: Expr, kind: NameKind) -> Iterator[Problem]:
 def check_comparisons(
     expr: Expr, names: Mapping[str, NameKind], path: str, text_of: Callable[[Expr], str]
 ) -> Iterator[Problem]:
-    """The problems of the comparisons in a condition, whose operands are right by themselves.
-
-    `names` are those that it can use, `path` is one to a time, for examples, and `text_of` returns the text of an
-    operand.
-    """
+    """The problems of the comparisons in a condition with valid operands. `names` are visible to it, `path` is an
+    example of one to a time, and `text_of` returns an operand's text."""
     match expr:
         case And() | Or():
             for arg in expr.args:
@@ -114,7 +102,6 @@ def check_comparisons(
 
 
 def _of_time(expr: Compare, names: Mapping[str, NameKind], text_of: Callable[[Expr], str]) -> Problem | None:
-    """What is wrong with the other side of a time."""
     for side, other in ((expr.left, expr.right), (expr.right, expr.left)):
         if _kind(side, names) != "time":
             continue
@@ -137,7 +124,6 @@ def _of_time(expr: Compare, names: Mapping[str, NameKind], text_of: Callable[[Ex
 
 
 def _of_number(expr: Compare, names: Mapping[str, NameKind]) -> Problem | None:
-    """What is wrong with a literal beside a number."""
     for side, other in ((expr.left, expr.right), (expr.right, expr.left)):
         if _kind(side, names) == "number" and isinstance(other, String) and not _is_numeral(other.value):
             return Problem(
@@ -147,7 +133,7 @@ def _of_number(expr: Compare, names: Mapping[str, NameKind]) -> Problem | None:
 
 
 def _of_order(expr: Compare, path: str) -> Problem | None:
-    """What is wrong with literals that are put in order: they have to be numbers, or times."""
+    """Literals that are put in order have to be numbers, or times."""
     literals = [side for side in (expr.left, expr.right) if isinstance(side, String)]
     if expr.op not in ORDERS or all(_is_numeral(literal.value) for literal in literals):
         return None
@@ -174,7 +160,7 @@ def _shown(text: str) -> str:
 
 
 def check_once(query: Query, names: dict[str, NameKind]) -> Iterator[Problem]:
-    """The problems of ONCE PER, but for those of variables and paths. `names` are those that SELECT can use."""
+    """The problems of ONCE PER, except for those of variables and paths. `names` are those of SELECT."""
     if query.once is None:
         return
     selected = {item.name for item in query.select.items} if isinstance(query.select, SelectItems) else ()
@@ -196,9 +182,9 @@ def check_once(query: Query, names: dict[str, NameKind]) -> Iterator[Problem]:
 
 
 def check_publishing(script: Script, in_place: Callable[[int], Query], text: str = "") -> Iterator[Problem]:
-    """The problems of the names that a script's statements define and PUBLISH, one for each cycle. `in_place` parses
-    the query of a number, counted from 0, again: what follows a name in the script's may be that of another query.
-    `text` is that of the script."""
+    """The problems of the names that a script's statements define and PUBLISH, one per cycle. `in_place` parses a query
+    again, by its number from 0, because the script's spans after a name may be those of another query. `text` is the
+    script's."""
     published = script.published()
     if not script.has_events and published.isdisjoint(
         block.stream for one in script.queries for block in blocks(one.source)
@@ -235,7 +221,7 @@ def check_publishing(script: Script, in_place: Callable[[int], Query], text: str
 
 
 def _cycles(edges: dict[str, list[str]]) -> Iterator[list[str]]:
-    """Disjoint cycles, each in the direction of the data. Without their names there is no cycle left."""
+    """Disjoint cycles, each in the direction of the data. Removing their names leaves no cycle."""
     remaining = dict(edges)
     while True:
         try:
@@ -249,12 +235,10 @@ def _cycles(edges: dict[str, list[str]]) -> Iterator[list[str]]:
 
 
 MAX_DISJUNCTS = 64
-"""How many disjuncts a join predicate may have."""
+"""Maximum number of disjuncts of a join predicate."""
 
 
 class TooManyDisjuncts(InputError, ValueError):
-    """A condition has more disjuncts than `limit`."""
-
     def __init__(self, limit: int) -> None:
         super().__init__(limit)
         self.limit = limit
@@ -266,12 +250,9 @@ class TooManyDisjuncts(InputError, ValueError):
 def disjuncts(pred: Expr, limit: int = MAX_DISJUNCTS) -> tuple[tuple[Expr, ...], ...]:
     """The disjuncts of a condition, each a conjunction of literals: `a and (b or c)` gives `((a, b), (a, c))`.
 
-    Everything but `And` and `Or` is a literal. Literals keep the order of the text. A literal that a conjunction has
-    already is dropped, and so is a conjunction of the same literals as an earlier one.
-
-    Raises:
-        TooManyDisjuncts: if any part of the condition has more than `limit` disjuncts, so that no step makes more
-            than the square of that.
+    Everything but `And` and `Or` is a literal. Literals keep the order of the text; repeated literals of a conjunction,
+    and repeated conjunctions, are dropped. Raises TooManyDisjuncts if any part of the condition has more than `limit`
+    disjuncts, so that no step builds more than the square of that.
     """
     if isinstance(pred, Or):
         return _distinct((conjunction for arg in pred.args for conjunction in disjuncts(arg, limit)), limit)
@@ -297,7 +278,7 @@ def _distinct(conjunctions: Iterable[tuple[Expr, ...]], limit: int) -> tuple[tup
 
 
 _LINKS = frozenset({"item_url", "channel_url", "feed_url", "guid", "href", "link", "url"})
-"""The names of nodes that are addresses of pages, in items and in feeds."""
+"""Names of nodes that are addresses of pages, in items and in feeds."""
 
 _ANY = "such as x = y with x bound on the left and y on the right"
 
@@ -305,7 +286,6 @@ _ANY = "such as x = y with x bound on the left and y on the right"
 def is_value_join(
     literal: Expr, left: dict[str, NameKind], right: dict[str, NameKind], both: dict[str, NameKind]
 ) -> bool:
-    """Whether a literal is an equality between a node of one input and a node of the other."""
     if not isinstance(literal, Compare) or literal.op != "=":
         return False
     a, b = _path(literal.left), _path(literal.right)
@@ -319,7 +299,6 @@ def is_value_join(
 def has_near_join(
     literals: Sequence[Expr], left: dict[str, NameKind], right: dict[str, NameKind], both: dict[str, NameKind]
 ) -> bool:
-    """Whether a literal says that a node of one input and one of the other are near: documents are found by it."""
     return any(
         isinstance(literal, Call)
         and literal.name == "near"
@@ -329,8 +308,7 @@ def has_near_join(
 
 
 def missing_equality(literals: Sequence[Expr], left: Container[str], text_of: Callable[[Expr], str]) -> str:
-    """A hint for a conjunction without an equality. `left` are the names of the left input, and `text_of` returns the
-    text of an operand."""
+    """A hint for a conjunction without an equality. `left` are the left input's names."""
     for literal in literals:
         if isinstance(literal, Call) and literal.name in TESTS:
             where, what = _path(literal.args[0]), _path(literal.args[1])
@@ -352,20 +330,19 @@ def _instead(name: str, where: VarPath, what: VarPath, text: str) -> str:
 
 
 def _path(operand: Expr) -> VarPath | None:
-    """The variable or path that an operand is made of; None for a constant."""
     while isinstance(operand, Call) and operand.args:
         operand = operand.args[0]
     return operand if isinstance(operand, VarPath) else None
 
 
 MAX_VALUE_JOINS = 16
-"""How many equalities between its two inputs one disjunct of a join predicate may have."""
+"""Maximum number of equalities between both inputs in a disjunct of a join predicate."""
 
 MAX_INPUTS = 50
-"""How many inputs one query may join."""
+"""Maximum number of inputs of a query."""
 
 MAX_STEPS = 100
-"""How many steps a path may have."""
+"""Maximum number of steps of a path."""
 
 _BINDS = re.compile(r"\s*(?:->|as\b)\s*", re.IGNORECASE)
 
@@ -373,9 +350,9 @@ _BINDS = re.compile(r"\s*(?:->|as\b)\s*", re.IGNORECASE)
 def check_script(
     script: Script, lines: Lines, in_place: Callable[[int], Query], *, stored: bool = False
 ) -> list[Problem]:
-    """Every mistake in the meaning of a script's queries. `lines` are the script's. `in_place` parses the query of a
-    number, counted from 0, again: the spans inside those of the script may be those of other queries. With `stored` the
-    script was checked when it was registered: comparisons that earlier versions took are none."""
+    """All mistakes in the meaning of a script's queries. `lines` are the script's. `in_place` parses a query again, by
+    its number from 0, because the spans inside the script's may be those of other queries. `stored`: the script was
+    registered earlier, so comparisons that older versions accepted are no mistakes."""
     prefixes = {prefix for prefix, _ in script.namespaces} | {"xml"}
     problems: list[Problem] = []
     right: set[tuple[object, ...]] = set()
@@ -393,16 +370,13 @@ def check_script(
 def query_problems(
     query: Query, lines: Lines, prefixes: set[str], *, by_filter: bool = False, stored: bool
 ) -> list[Problem]:
-    """The mistakes of a query. With `by_filter`, filters that many queries have are looked at once, and the places of
-    mistakes are not right."""
+    """With `by_filter`, filters that many queries share are checked once, and mistakes' places are not right."""
     checker = _QueryChecker(lines, prefixes, by_filter=by_filter, stored=stored)
     checker.query(query)
     return checker.problems
 
 
 class _QueryChecker:
-    """Checks one query, and collects its `problems`."""
-
     def __init__(self, lines: Lines, prefixes: set[str], *, by_filter: bool, stored: bool) -> None:
         self.by_filter, self.stored = by_filter, stored
         self.lines, self.prefixes = lines, prefixes
@@ -433,7 +407,7 @@ class _QueryChecker:
         self.once(query, names)
 
     def bind_all(self, source: Input) -> None:
-        """Checks the blocks and collects all variables. A name may be used left of where it is bound."""
+        """Collects all variables first: a name may be used left of its binding."""
         match source:
             case Join():
                 self.bind_all(source.left)
@@ -444,7 +418,7 @@ class _QueryChecker:
                 self.steps(source.steps, None, binds=True)
 
     def source(self, source: Input) -> dict[str, NameKind]:
-        """Checks the joins and the SELECTs in parentheses. Returns the names that can be used outside of the source."""
+        """Checks the joins and subqueries. Returns the names visible outside the source."""
         match source:
             case Join():
                 left, right = self.source(source.left), self.source(source.right)
@@ -481,9 +455,7 @@ class _QueryChecker:
             self.bound[name] = span
 
     def steps(self, steps: tuple[Step, ...], above: NodeKind | None, *, binds: bool, why: str = "") -> None:
-        """Checks a path from a node of kind `above`, or from the document (None).
-
-        If it cannot bind variables, `why` says so in words."""
+        """`above` is None for the document; `why` says why the path cannot bind variables."""
         if len(steps) > MAX_STEPS:
             self.problem(
                 f"a path of more than {MAX_STEPS} steps", steps[MAX_STEPS].span, "write // for the steps between"
@@ -512,7 +484,6 @@ class _QueryChecker:
                 self.filter(condition, above, binds=binds, why=why)
 
     def condition(self, expr: Expr, place: ExprContext, names: dict[str, NameKind], path: str) -> None:
-        """Checks a condition. `path` is an example of one to a time."""
         found = list(check_condition(expr, place))
         if not found and not self.stored:
             found = list(check_comparisons(expr, names, path, self.text_of))
@@ -522,7 +493,6 @@ class _QueryChecker:
         return self.lines.text[expr.span.start : expr.span.end]
 
     def binding_span(self, step: Step) -> Span:
-        """Where a step's variable stands: right behind the test, or at the end of the step."""
         var = step.var or ""
         found = _BINDS.match(self.lines.text, step.test.span.end)
         if found and self.lines.text.startswith(var, found.end()):
@@ -582,7 +552,6 @@ class _QueryChecker:
                     self.problem(message, conjunction[0].span, in_each_arm(hint))
 
     def variables(self, expr: Expr, names: dict[str, NameKind], where: str) -> None:
-        """Checks the variables of a predicate or a SELECT, and the paths on them."""
         match expr:
             case VarPath():
                 self.var_path(expr, names, where)
@@ -676,9 +645,8 @@ Joined = tuple[Term, Term]
 
 
 def near_join(residual: Iterable[Expr], pair_of: Callable[[Expr], Joined | None]) -> Joined | None:
-    """The terms of both inputs whose words have a key in common, if they are near as a residual predicate says: that
-    with the greatest threshold, which fewest pairs satisfy. None if there is none. `pair_of` returns the terms of an
-    equality, the left one first."""
+    """The terms of both inputs that a residual near() compares, of the greatest threshold, which fewest pairs satisfy;
+    else None. `pair_of` returns the terms of an equality, the left one first."""
     found: tuple[str, Joined] | None = None
     for expr in residual:
         match expr:

@@ -1,7 +1,4 @@
-"""Checks expressions: which functions and operands may stand where.
-
-The names that a part of a query makes visible outside of it, and what they stand for.
-"""
+"""Checks which functions and operands may stand where, and resolves which names a part of a query exports."""
 
 from __future__ import annotations
 
@@ -39,15 +36,15 @@ from xscl.problems import Problem
 from xscl.syntax import Block, Input, Join, Query, SelectItems, SubQuery
 
 BOOLEAN_FUNCTIONS = {"contains": 2, "starts-with": 2, "ends-with": 2, "matches": 2, "near": 3}
-"""The functions that are conditions, in filters and predicates, with the number of their arguments."""
+"""Functions that are conditions, in filters and predicates, with their number of arguments."""
 
 MORE_ARGUMENTS = {"matches": 3}
-"""How many arguments a function can have, if it can have more."""
+"""Maximum number of arguments, where it differs."""
 
 _DERIVED_FUNCTIONS = {**dict.fromkeys(DERIVED, 1), **dict.fromkeys(WITH_LITERAL, 2)}
 
 FILTER_FUNCTIONS = {**_DERIVED_FUNCTIONS, "string": 1, "count": 1}
-"""The other functions of filters, with the number of their arguments."""
+"""Other functions of filters, with their number of arguments."""
 
 _NO_CLOCK = (
     'a query asks nothing of the clock: write a time, as in date(./timestamp) >= "2026-07-16"; how far apart two '
@@ -85,12 +82,12 @@ _ARGUMENTS = {
     **dict.fromkeys(WITH_LITERAL, '(text, " - ")'),
 }
 _EXAMPLES = {"date": '>= "2026-07-16"'}
-"""What values are compared with in examples, if not with a number."""
+"""Comparisons in examples, if not with a number."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExprContext:
-    """Where an expression stands: its name in messages, and the functions with a value that can be called there."""
+    """The context of an expression: its name in messages, and the value functions allowed there."""
 
     name: str
     functions: dict[str, int]
@@ -103,7 +100,6 @@ ONCE = ExprContext("ONCE PER", _DERIVED_FUNCTIONS)
 
 
 def check_condition(expr: Expr, place: ExprContext) -> Iterator[Problem]:
-    """The problems of a condition, of its operands, functions and regular expressions included."""
     match expr:
         case And() | Or():
             for arg in expr.args:
@@ -137,7 +133,6 @@ def check_condition(expr: Expr, place: ExprContext) -> Iterator[Problem]:
 
 
 def check_operand(expr: Expr, place: ExprContext) -> Iterator[Problem]:
-    """The problems of an operand: of a comparison, a function, or SELECT."""
     if isinstance(expr, Call) and expr.name not in BOOLEAN_FUNCTIONS:
         yield from _check_call(expr, place.functions, place)
     elif isinstance(expr, Call | And | Or | Not | Compare):
@@ -224,21 +219,20 @@ def _arguments(count: int, more: str = "") -> str:
 
 
 MOST_PLAIN = 10
-"""How many steps a plain filter may have."""
+"""Maximum number of steps of a plain filter."""
 
 NameKind = Literal["element", "attribute", "value", "number", "time", "constant"]
-"""What a name stands for: a node of either kind, a text, number or time derived from a node, or a constant."""
+"""The kind of a name: a node of either kind, a text, number or time derived from a node, or a constant."""
 
 
 def name_span(query: Query) -> Span:
-    """Where the name stands that a query PUBLISHes: at its end, or where its ONCE PER begins."""
+    """The place of the name that a query PUBLISHes: at its end, or where its ONCE PER begins."""
     assert query.publish is not None
     start = query.span.end - len(query.publish) if query.once is None else query.once.span.start
     return Span(start, start + len(query.publish))
 
 
 def joined_inputs(source: Input) -> list[Block | SubQuery]:
-    """The blocks and SELECTs in parentheses that a source joins, left to right."""
     found: list[Block | SubQuery] = []
     waiting = [source]
     while waiting:
@@ -251,7 +245,7 @@ def joined_inputs(source: Input) -> list[Block | SubQuery]:
 
 
 def blocks(source: Input) -> list[Block]:
-    """The blocks of a source, those inside parentheses included, left to right."""
+    """All blocks, those inside parentheses included, left to right."""
     found: list[Block] = []
     for leaf in joined_inputs(source):
         if isinstance(leaf, SubQuery):
@@ -262,23 +256,20 @@ def blocks(source: Input) -> list[Block]:
 
 
 def _shown(source: Input) -> list[Block | SubQuery]:
-    """The leaves of a source that `SELECT *` selects: all but those of what did not come."""
+    """The leaves of a source that `SELECT *` selects: all but absent ones."""
     if isinstance(source, Join):
         return _shown(source.left) + ([] if source.op in NEGATED else _shown(source.right))
     return [source]
 
 
 def _count_shown(source: Input) -> int:
-    """How many blocks of a source are in its outputs, those inside parentheses included."""
     return sum(_count_shown(one.source) if isinstance(one, SubQuery) else 1 for one in _shown(source))
 
 
 def star_items(source: Input) -> list[tuple[str, NameKind]]:
-    """What `SELECT *` over the source selects, left to right: block roots, and the items of SELECTs in parentheses.
-
-    Unnamed roots are called `left` and `right` if the source has no more than two blocks, those in parentheses
-    included, and else `b1`, `b2`, ... by their position among these. What did not come does not count.
-    """
+    """The items of `SELECT *` over a source, left to right: block roots, and the items of subqueries. Unnamed roots are
+    `left` and `right` if the source has at most two blocks, those in parentheses included, and else `b1`, `b2`, ... by
+    position. Absent blocks do not count."""
     defaults = ["left", "right"]
     if (count := _count_shown(source)) > 2:
         defaults = [f"b{position}" for position in range(1, count + 1)]
@@ -295,7 +286,7 @@ def star_items(source: Input) -> list[tuple[str, NameKind]]:
 
 
 def visible_names(source: Input) -> dict[str, NameKind]:
-    """The names of a source that predicates, SELECTs and outer queries can use, with what they stand for."""
+    """The names of a source that predicates, SELECTs and outer queries can use, with their kinds."""
     match source:
         case Block():
             return dict(_bound_by(source.steps))
@@ -310,7 +301,6 @@ def visible_names(source: Input) -> dict[str, NameKind]:
 
 
 def operand_kind(operand: Expr, names: dict[str, NameKind]) -> NameKind:
-    """What an operand stands for. `names` are those that it can use."""
     match operand:
         case VarPath(steps=()):
             return names.get(operand.var, "element")
@@ -325,7 +315,6 @@ def operand_kind(operand: Expr, names: dict[str, NameKind]) -> NameKind:
 
 
 def _bound_by(steps: tuple[Step, ...]) -> list[tuple[str, NameKind]]:
-    """The variables that a path binds, itself and in its filters, and what they stand for."""
     found: list[tuple[str, NameKind]] = []
     for step in steps:
         if step.var is not None:
@@ -344,8 +333,7 @@ _bound_in = Remembered(_of_filter)  # the parser gives equal filters one tree
 
 
 def _plain(condition: Expr) -> tuple[str, ...] | None:
-    """The variables that a filter of an element binds; None if it is more than a path, or a path and what its value
-    is, with which nothing can be wrong by themselves."""
+    """The variables that an element's filter binds; None unless it is a path, perhaps with a value."""
     match condition:
         case Rel():
             steps = condition.steps

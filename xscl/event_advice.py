@@ -1,10 +1,7 @@
-"""Explains a syntax error in an event statement in the words of the language.
+"""Explains syntax errors in event queries, definitions and patterns, and remarks on correct queries.
 
-Remarks on correct event queries that may not mean what they seem to: texts compared as numbers, state without end.
-
-Each has its place in the text of the query.
-
-Explains a syntax error in a PATTERN statement in the words of the language.
+A remark says that a query may not mean what it seems to: texts compared as numbers, or state without end. Each has its
+place in the query's text.
 """
 
 from __future__ import annotations
@@ -66,7 +63,7 @@ SPELLING_RULES = (
          r"(?i:\b(?:within|over))\s+[0-9.]+"),
     Rule("IS asks for NULL only", "write IS NULL or IS NOT NULL", before=r"(?i:\bis)", expects="NULL"),
 )  # fmt: skip
-"""The mistakes that are the same in all statements over events."""
+"""Mistakes common to all statements over events."""
 
 PART_RULES = (
     Rule("PUBLISH without a name", "write a name of letters, digits and _", r"\W|$", r"(?i:\bpublish)"),
@@ -81,7 +78,7 @@ PART_RULES = (
     Rule("a new statement begins here", "write ; between two statements", r"(?i:from|select|define)\b", expects="$END"),
     Rule("an operator is missing", "write a comparison, AND or OR between the two", r"[\w\"'($]", expects="AND"),
 )  # fmt: skip
-"""The parts that may be missing from all statements over events."""
+"""Parts that may be missing from any statement over events."""
 
 _QUERY_RULES = (
     # What belongs to queries over documents.
@@ -163,7 +160,6 @@ _DEFINITION_RULES = (
 
 
 def explain_query(error: UnexpectedInput, text: str, start: int, lines: Lines) -> Problem:
-    """What is wrong where the parser stopped in the `text` of an event query, which begins at `start` in its script."""
     at, ended, expected = error_position(error, text)
     problem = (
         bracket_problem(text, at, ended, expected, start, lines)
@@ -175,7 +171,6 @@ def explain_query(error: UnexpectedInput, text: str, start: int, lines: Lines) -
 
 
 def explain_definition(error: UnexpectedInput, text: str, start: int, lines: Lines) -> Problem:
-    """The same for a definition of events."""
     at, ended, expected = error_position(error, text)
     problem = bracket_problem(text, at, ended, expected, start, lines) or known_mistake(
         _DEFINITION_RULES, text[:at], text[at:], at, expected
@@ -184,7 +179,7 @@ def explain_definition(error: UnexpectedInput, text: str, start: int, lines: Lin
 
 
 def error_position(error: UnexpectedInput, text: str) -> tuple[int, bool, set[str]]:
-    """Where the parser stopped, whether at the end, and what it expected."""
+    """(offset where the parser stopped, whether at the end, expected terminals)."""
     if not isinstance(error, UnexpectedToken):
         return error.pos_in_stream or 0, False, set(getattr(error, "allowed", ()))
     ended = error.token.type == "$END"
@@ -204,7 +199,7 @@ _NUMBER_HINT = "make it a number where the event is defined, with number(...)"
 
 
 def remarks(query: EventQuery, schemas: Mapping[str, Schema]) -> list[Problem]:
-    """The remarks on a query that `xscl.event_parser` found no fault with, in the order of their places."""
+    """The remarks on a query without problems, in the order of their places."""
     body = query.stream
     if isinstance(body, Sequenced):
         of_pattern = _PatternRemarking(schemas)
@@ -225,14 +220,12 @@ def remarks(query: EventQuery, schemas: Mapping[str, Schema]) -> list[Problem]:
 
 
 class _TextRemarks(Resolver):
-    """Collects `remarks` on comparisons on the way."""
-
     def __init__(self, schemas: Mapping[str, Schema]) -> None:
         super().__init__(schemas, ())
         self.remarks: list[Problem] = []
 
     def comparison(self, expr: EventCompare, scope: Scope, negated: bool) -> EventCondition | None:
-        """A comparison: texts count as numbers in all but = and !=, and beside a number."""
+        """Texts count as numbers in all but = and !=, and beside a number."""
         left, right = self.value(expr.left, scope), self.value(expr.right, scope)
         if left is not None and right is not None:
             self._texts(expr, left, right)
@@ -253,22 +246,19 @@ class _TextRemarks(Resolver):
             self.remarks.append(Problem(message, texts[0].span, _NUMBER_HINT))
 
 
-class _PatternRemarking(_TextRemarks, PatternResolver):
-    """Resolves a pattern again."""
+class _PatternRemarking(_TextRemarks, PatternResolver): ...
 
 
 class _Remarking(_TextRemarks):
-    """Resolves a query again."""
-
     def query(self, select: object, source: EventStream, within: Window | None) -> Stream | None:
-        """A SELECT over a stream. WITHIN has a meaning for NEXT and FOLD only."""
+        """WITHIN has a meaning for NEXT and FOLD only."""
         if within is not None and within.us is not None and not any(_joins(source)):
             hint = "remove it; OVER in the braces of AGGREGATE says how far back it looks"
             self.remarks.append(Problem("WITHIN changes nothing without NEXT or FOLD", within.span, hint))
         return super().query(select, source, within)  # type: ignore[arg-type]  # the items, which are passed on
 
     def filter(self, node: Filtered) -> Stream | None:
-        """A FILTER: behind a NEXT without a condition it looks at the first event only, whichever it is."""
+        """After a NEXT without a condition, a FILTER tests the first event only, whichever it is."""
         join = node.source
         if isinstance(join, NextStream) and join.condition is None:
             left, right = Resolver.stream(self, join.left), Resolver.stream(self, join.right)
@@ -292,7 +282,6 @@ class _Remarking(_TextRemarks):
 
 
 def _joins(stream: EventStream) -> Iterator[EventStream]:
-    """The NEXT and FOLD of a stream."""
     waiting = [stream]
     while waiting:
         node = waiting.pop()
@@ -308,7 +297,7 @@ def _joins(stream: EventStream) -> Iterator[EventStream]:
 
 
 def _without_end(query: EventQuery, node: EventStream, schemas: Mapping[str, Schema]) -> Span | None:
-    """The place of the outermost NEXT or FOLD whose state has no end, of the whole query."""
+    """The place of the outermost NEXT or FOLD of the query whose state never expires."""
     stream = Resolver(schemas, ()).query(query.select, node, query.within)
     if stream is None or is_windowed(stream):
         return None
@@ -331,7 +320,6 @@ def _without_end(query: EventQuery, node: EventStream, schemas: Mapping[str, Sch
 
 
 def _is_endless(stream: Stream | None) -> bool:
-    """Whether NEXT or FOLD, perhaps below a SELECT, has no window."""
     while isinstance(stream, Select):
         stream = stream.source
     return isinstance(stream, Next | Fold) and stream.within is None
@@ -383,7 +371,6 @@ _RULES = (
 
 
 def explain_pattern(error: UnexpectedInput, text: str, start: int, lines: Lines) -> Problem:
-    """What is wrong where the parser stopped in the `text` of a PATTERN, which begins at `start` in its script."""
     at, ended, expected = error_position(error, text)
     problem = (
         bracket_problem(text, at, ended, expected, start, lines)
@@ -396,7 +383,6 @@ def explain_pattern(error: UnexpectedInput, text: str, start: int, lines: Lines)
 
 
 def _where_without_braces(text: str, at: int) -> Problem | None:
-    """The problem of a WHERE whose condition is not in braces, if the parser stopped at it."""
     found = _WHERE.search(text, text.rfind("{", 0, at) + 1, at)
     strategy = _STRATEGY.match(text, found.end()) if found else None
     if found is None or strategy is None:

@@ -1,10 +1,4 @@
-"""Builds the syntax tree of event queries while the parser reduces the rules of events.lark: one method for each
-rule.
-
-Builds the syntax tree of a definition of events: the rule `definition` of xscl.lark.
-
-Builds the syntax tree of PATTERN statements while the parser reduces the rules of events.lark.
-"""
+"""Builds the syntax trees of event queries, patterns and definitions while the parser reduces the grammar's rules."""
 
 from __future__ import annotations
 
@@ -69,7 +63,7 @@ from xscl.text import window_us
 
 
 class DefinitionBuilder(Builder):
-    """The parser's callbacks for definitions. Their blocks and operands are built as those of queries are."""
+    """The parser's callbacks for definitions, whose blocks and operands are built like those of queries."""
 
     def definition(self, children: list[Any]) -> EventDefinition:
         _, _, name, _, block, _, *attributes, end = children
@@ -99,32 +93,26 @@ _SIDES = ("$", "$1", "$2")
 @quick
 @dataclass(frozen=True, slots=True)
 class KeywordClause:
-    """A word and what is behind it, such as WITHIN and a window, or PUBLISH and a name."""
-
     word: str
     value: Any
     span: Span
 
 
 def span_of(first: Any, last: Any) -> Span:
-    """The span from the start of one token or node to the end of another."""
     start: int = first.start_pos if isinstance(first, Token) else first.span.start  # type: ignore[assignment]  # made-up tokens have none
     end: int = last.end_pos if isinstance(last, Token) else last.span.end  # type: ignore[assignment]  # the same
     return Span(start, end)
 
 
 def intern_token(token: Token) -> str:
-    """The text of a token that many statements have: trees of equal names have one object."""
+    """Interns a token's text, so that equal names share an object."""
     return intern(str(token))
 
 
 class EventBuilder(Transformer[Token, Any]):
-    """The parser's callbacks for what all event statements have, and for queries: each takes the children of its rule
-    (tokens and nodes) and returns a node.
-
-    They raise Problem for what the grammar accepts and the language does not. The span of an operator is its word, as
-    far as parentheses are around its operands.
-    """
+    """The parser's callbacks shared by all event statements, and those of queries: each receives the children of its
+    rule (tokens and nodes) and returns a node. Raises Problem for what the grammar accepts but the language does not.
+    An operator's span is its keyword, as far as parentheses are around its operands."""
 
     # ------------------------------------------------------------ queries
 
@@ -277,7 +265,6 @@ def _query(select: Any, stream: EventStream, clauses: list[KeywordClause], span:
 
 
 def _window(token: Token) -> Window:
-    """A number with or without a unit, or INF."""
     text, span = str(token), span_of(token, token)
     if token.type == "INF":
         return Window(None, span)
@@ -286,7 +273,6 @@ def _window(token: Token) -> Window:
 
 
 def _arms(children: list[Any], kind: type[Both] | type[Either]) -> tuple[EventExpr, ...]:
-    """The operands of a chain of AND or of OR, those of the same operator in parentheses included."""
     arms: list[EventExpr] = []
     for child in children[::2]:
         arms.extend(child.args if isinstance(child, kind) else [child])
@@ -294,14 +280,14 @@ def _arms(children: list[Any], kind: type[Both] | type[Either]) -> tuple[EventEx
 
 
 _ORDER = ("WHERE", "ERRORS", "WITHIN", "HAVING", "RETURN", "ALL", "EARLIEST", "NON", "PUBLISH")
-"""The words with which the clauses of a PATTERN begin, in the order in which they are written."""
+"""The keywords of a PATTERN's clauses, in order."""
 
 _MOST_DIGITS = 6
 _PLACES: Mapping[str, ItemIndex] = {"CURRENT": "i", "PREVIOUS": "i-1", "LAST": "LEN"}
 
 
 class EventPatternBuilder(EventBuilder):
-    """The parser's callbacks for patterns, and those that it has from EventBuilder."""
+    """The parser's callbacks for patterns, on top of EventBuilder's."""
 
     def pattern(self, children: list[Any]) -> EventQuery:
         clauses: list[KeywordClause] = children[5:]
@@ -418,7 +404,6 @@ class EventPatternBuilder(EventBuilder):
 
 
 def _place(variable: Token, place: Token) -> ItemIndex:
-    """Which event a word in brackets means."""
     span = span_of(place, place)
     if place.type == "NUMBER":
         if place != "1":
@@ -437,7 +422,7 @@ def _whole(token: Token) -> int:
 
 
 def _check_order(clauses: list[KeywordClause]) -> None:
-    """Raises Problem if a clause stands behind one that comes later, or is there twice."""
+    """Raises Problem if a clause is out of order or repeated."""
     for before, clause in pairwise(clauses):
         one, other = _ORDER.index(before.word), _ORDER.index(clause.word)
         if one == other:

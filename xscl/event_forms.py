@@ -1,17 +1,9 @@
-"""Makes operators of the algebra of events in their normal form.
+"""Builds operators of the event algebra in normal form, folds constants, and splits PATTERN conditions into conjuncts.
 
-- NOT is at the atoms, and constants are folded, by `xscl.event_values`.
-- A chain of FILTER and SELECT is one Select over one Filter.
-- Filters of the right operand of NEXT and FOLD are part of the operator; of NEXT's, so is a SELECT that only renames.
-- Upper bounds of DUR are `within`, of the operator and of those inside it.
-
-Values of events that are known without an event: constants are folded.
-
-Finds event queries that are nested so deep that they would exhaust the stack.
-
-The names in event statements: which cannot be, and where they stand.
-
-Cuts the conditions of PATTERN statements into conjuncts, and says when each is tested.
+NOT is at the atoms. A chain of FILTER and SELECT is one Select over one Filter. Filters of the right operand of NEXT
+and FOLD are part of the operator; of NEXT's, so is a SELECT that only renames. Upper bounds of DUR become `within`, of
+the operator and of those inside it. Also here: reserved names, and queries nested so deep that they would exhaust the
+stack.
 """
 
 from __future__ import annotations
@@ -64,7 +56,6 @@ from xscl.syntax import Component, EventDefinition, EventExpr, EventQuery, Event
 
 
 def expression_kind(value: Value) -> Kind:
-    """Whether a value is a string or a number."""
     match value:
         case Constant(value=constant):
             return "string" if isinstance(constant, str) else "number"
@@ -74,7 +65,7 @@ def expression_kind(value: Value) -> Kind:
 
 
 def arithmetic(op: ArithmeticOp, left: Value, right: Value) -> Value:
-    """An operation. Its value if that is known and not NULL."""
+    """An operation, folded to its value if that is constant and not NULL."""
     if isinstance(left, Constant) and isinstance(right, Constant):
         one, two = _as_number(left.value), _as_number(right.value)
         try:
@@ -96,7 +87,7 @@ _OPERATIONS: dict[ArithmeticOp, Callable[[float, float], float]] = {
 
 
 def function_of(name: str, args: tuple[Value, ...], kind: Kind) -> Value:
-    """A function of values. Its value if that is known and not NULL."""
+    """A function of values, folded to its value if that is constant and not NULL."""
     if name == "number" and expression_kind(args[0]) == "number":
         return args[0]
     constants = [arg.value for arg in args if isinstance(arg, Constant)]
@@ -117,7 +108,6 @@ def function_of(name: str, args: tuple[Value, ...], kind: Kind) -> Value:
 
 
 def xpath_string(value: str | float) -> str:
-    """The text of a constant."""
     return value if isinstance(value, str) else number_text(value)
 
 
@@ -126,7 +116,7 @@ def _as_number(value: str | float) -> float:
 
 
 MAX_TREE_DEPTH = 100
-"""How deep operators, and the operations of an expression, may be nested."""
+"""Maximum nesting of operators, and of the operations of an expression."""
 
 _WITH_PARTS = frozenset(
     {"stream", "select", "source", "left", "right", "condition", "chooses", "continues", "sets", "items", "expr"}
@@ -137,7 +127,6 @@ _CHILD_FIELDS = {
     for kind in (EventQuery, Sequenced, *get_args(Component), *get_args(EventStream), *get_args(EventExpr), Named)
     if kind is not String
 }
-"""The fields of each kind of node that have nodes."""
 
 
 def too_deep(query: EventQuery) -> Problem | None:
@@ -160,10 +149,10 @@ def too_deep(query: EventQuery) -> Problem | None:
 
 
 MAX_CLAUSES = 64
-"""How many clauses a condition may have in disjunctive normal form."""
+"""Maximum number of clauses of a condition in disjunctive normal form."""
 
 MAX_SIZE = 1_000
-"""How many nodes an expression may have that is put in the place of an attribute."""
+"""Maximum number of nodes of an expression that is substituted for an attribute."""
 
 _Map = Callable[[Value], Value]
 
@@ -171,7 +160,7 @@ _Map = Callable[[Value], Value]
 
 
 def all_of(*conditions: EventCondition) -> EventCondition:
-    """The conjunction, without conjunctions inside it."""
+    """The flattened conjunction."""
     args: dict[EventCondition, None] = {}
     for condition in conditions:
         args.update(dict.fromkeys(condition.args if isinstance(condition, AllOf) else (condition,)))
@@ -181,7 +170,7 @@ def all_of(*conditions: EventCondition) -> EventCondition:
 
 
 def any_of(*conditions: EventCondition) -> EventCondition:
-    """The disjunction, without disjunctions inside it."""
+    """The flattened disjunction."""
     args: dict[EventCondition, None] = {}
     for condition in conditions:
         args.update(dict.fromkeys(condition.args if isinstance(condition, AnyOf) else (condition,)))
@@ -191,7 +180,7 @@ def any_of(*conditions: EventCondition) -> EventCondition:
 
 
 def count_dnf_clauses(condition: EventCondition) -> int:
-    """How many clauses a condition has in disjunctive normal form, equal ones counted each."""
+    """The number of clauses in disjunctive normal form, duplicates included."""
     match condition:
         case AllOf(args=args):
             count = 1
@@ -204,7 +193,6 @@ def count_dnf_clauses(condition: EventCondition) -> int:
 
 
 def compared_values(condition: EventCondition) -> Iterator[Value]:
-    """The values that a condition compares or tests."""
     match condition:
         case AllOf(args=args) | AnyOf(args=args):
             for arg in args:
@@ -219,7 +207,6 @@ def compared_values(condition: EventCondition) -> Iterator[Value]:
 
 
 def subexpressions(value: Value) -> Iterator[Value]:
-    """The value, and all values inside it."""
     yield value
     match value:
         case Arithmetic(left=left, right=right):
@@ -231,7 +218,6 @@ def subexpressions(value: Value) -> Iterator[Value]:
 
 
 def map_leaves(value: Value, leaf: _Map) -> Value:
-    """The value with other leaves."""
     match value:
         case Arithmetic(op=op, left=left, right=right):
             return Arithmetic(op, map_leaves(left, leaf), map_leaves(right, leaf))
@@ -242,7 +228,6 @@ def map_leaves(value: Value, leaf: _Map) -> Value:
 
 
 def mapped_condition(condition: EventCondition, leaf: _Map) -> EventCondition:
-    """The condition with other leaves in its values."""
     match condition:
         case AllOf(args=args):
             return AllOf(tuple(mapped_condition(arg, leaf) for arg in args))
@@ -270,7 +255,7 @@ def _is_small(values: Iterator[Value]) -> bool:
 
 
 def _longest(op: str, seconds: float) -> int | None:
-    """The greatest `t1 - t0` in microseconds for which `DUR op seconds` holds; None if it is no upper bound."""
+    """The maximum `t1 - t0` in microseconds for which `DUR op seconds` holds; None if it is no upper bound."""
     if op not in ("<", "<=", "="):
         return None
     low, high = -1, 2**63 - 1  # `low` holds or is -1, `high` does not or is the last
@@ -307,11 +292,9 @@ def shorter(one: int | None, other: int | None) -> int | None:
 
 
 def bounded(stream: Stream, within: int | None, *, all_inside: bool = False) -> Stream:
-    """The events whose interval is no longer than `within`, as far as NEXT and FOLD make them.
-
-    Intervals of results hold those of what they are made of, so the bound is one of the operators inside, too; but not
-    of those inside an AGGREGATE, unless for WITHIN, which means `all_inside`.
-    """
+    """The events whose interval is no longer than `within`, by bounding NEXT and FOLD. A result's interval contains
+    those of its parts, so the operators inside are bounded, too; but not those inside an AGGREGATE, except for WITHIN,
+    which means `all_inside`."""
     if within is None:
         return stream
 
@@ -332,7 +315,7 @@ def bounded(stream: Stream, within: int | None, *, all_inside: bool = False) -> 
 
 
 def is_windowed(stream: Stream) -> bool:
-    """Whether every NEXT and FOLD of a stream has a window. State without one is kept for ever."""
+    """Whether every NEXT and FOLD of a stream has a window. State without one never expires."""
     match stream:
         case Select() | Filter() | Aggregate():
             return is_windowed(stream.source)
@@ -344,7 +327,6 @@ def is_windowed(stream: Stream) -> bool:
 
 
 def _has_intervals(stream: Stream) -> bool:
-    """Whether `bounded` bounds all events of a stream."""
     match stream:
         case Select() | Filter():
             return _has_intervals(stream.source)
@@ -386,13 +368,12 @@ def select_of(source: Stream, items: tuple[tuple[str, Value], ...], schema: Sche
 
 
 def reorder_attributes(source: Stream, schema: Schema) -> Stream:
-    """A stream with its attributes in another order."""
     kinds = dict(schema)
     return select_of(source, tuple((name, Attribute("left", name, kinds[name])) for name in kinds), schema)
 
 
 def unequal(one: Schema, other: Schema) -> str:
-    """How the attributes of two streams differ, in words; nothing if they do not."""
+    """The difference between two streams' attributes, in words; "" if there is none."""
     first, second = dict(one), dict(other)
     for name in [*first, *second]:
         if name not in first or name not in second:
@@ -434,8 +415,7 @@ def fold_of(
 
 
 def _reads_a_name(stream: Stream) -> bool:
-    """Whether a stream is a chain of unary operators over the events of a name. Each has a part of its own, so a SELECT
-    makes no two of them equal."""
+    """Whether a stream is a chain of unary operators over a named stream, whose events stay distinct."""
     while isinstance(stream, Select | Filter):
         stream = stream.source
     return isinstance(stream, Events)
@@ -462,7 +442,7 @@ RESERVED = frozenset(
         *("aggregate", "by", "over", "within", "dur", "gap", "define", "pattern"),
     }
 )
-"""The keywords of event queries, in lower case. Behind a dot they are attributes."""
+"""Keywords of event queries, in lower case. After a dot they are attributes."""
 
 RESERVED_IN_PATTERNS = frozenset(
     {
@@ -471,11 +451,10 @@ RESERVED_IN_PATTERNS = frozenset(
         *("earliest", "maximal"),
     }
 )
-"""What cannot be the name of a stream or a variable in PATTERN, in lower case."""
+"""Words that cannot name a stream or a variable in PATTERN, in lower case."""
 
 
 def event_name_span(text: str, statement: EventDefinition | EventQuery) -> Span:
-    """Where the name of a definition stands in the text of its script, or that which a query PUBLISHes."""
     if isinstance(statement, EventQuery):
         return Span(statement.span.end - len(statement.publish or ""), statement.span.end)
     # Comments may stand between the words.
@@ -487,13 +466,12 @@ _PHASES: tuple[Phase, ...] = ("first", "each", "complete")
 
 
 def number_references(value: Value, known: Mapping[str, Referent]) -> tuple[Value, Names]:
-    """A value with the names `#0`, `#1`, ... for what it mentions, and what they stand for."""
+    """A value with its references renamed to `#0`, `#1`, ..., and the referents of these names."""
     names = _numbered(subexpressions(value), known)
     return map_leaves(value, _renaming(known, names)), _sorted(names)
 
 
 def renamed_condition(condition: EventCondition, known: Mapping[str, Referent]) -> tuple[EventCondition, Names]:
-    """The same for a condition."""
     names = _numbered((part for value in compared_values(condition) for part in subexpressions(value)), known)
     return mapped_condition(condition, _renaming(known, names)), _sorted(names)
 
@@ -505,8 +483,7 @@ def mentioned(condition: EventCondition, known: Mapping[str, Referent]) -> list[
 def conjuncts_of(
     condition: EventCondition, known: Mapping[str, Referent], negated: Sequence[int]
 ) -> Iterator[WhereConjunct]:
-    """The conjuncts of a condition. `negated` has the numbers of the variables that are negated; a conjunct mentions at
-    most one of these."""
+    """The conjuncts of a condition, each of which mentions at most one of the `negated` variables."""
     for one in condition.args if isinstance(condition, AllOf) else (condition,):
         if one == ALWAYS:
             continue
@@ -535,7 +512,7 @@ def clashing(referents: Sequence[Referent]) -> int | None:
 
 
 def sort_conjuncts(conjuncts: Sequence[WhereConjunct]) -> tuple[WhereConjunct, ...]:
-    """Conjuncts in the order of time, as they are written where that is the same."""
+    """Sorts by time, stably."""
     return tuple(sorted(conjuncts, key=lambda one: (one.variable, _PHASES.index(one.phase))))
 
 
@@ -544,7 +521,6 @@ def _conjunct(condition: EventCondition, known: Mapping[str, Referent], variable
 
 
 def _narrowed(known: Mapping[str, Referent], variable: int, place: ItemPosition) -> dict[str, Referent]:
-    """What names stand for, with one event of a variable in place of every one."""
     return {
         name: OfItem(variable, place, found.name) if isinstance(found, OfItem) and _is_every(found, variable) else found
         for name, found in known.items()
@@ -565,7 +541,6 @@ def _is_every(referent: Referent, variable: int) -> bool:
 
 
 def _unit(referent: Referent) -> tuple[int, int]:
-    """The variable of a referent, and the phase from which on it is known."""
     match referent:
         case OfItem(variable=variable, place="only" | "first"):
             return variable, 0
@@ -575,7 +550,6 @@ def _unit(referent: Referent) -> tuple[int, int]:
 
 
 def _numbered(parts: Iterator[Value], known: Mapping[str, Referent]) -> dict[Referent, str]:
-    """Names for the referents, in the order in which they are mentioned."""
     found: dict[Referent, str] = {}
     for part in parts:
         if isinstance(part, Attribute):

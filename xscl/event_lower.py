@@ -1,23 +1,11 @@
-"""Lowers a checked DEFINE EVENT to what stage 1 evaluates, which `xscl.algebra.event_pattern` defines.
+"""Lowers event statements: a checked DEFINE EVENT to a tree pattern, and queries to the event algebra, with caching.
 
-The block is one tree pattern. What an attribute with IN takes is a branch of it, which every match has. The path of an
-attribute with := is none, because there is an event without such a node, too.
-
-Finds what event queries mean, and remembers it: a query is checked, and then lowered.
-
-Lowers event statements to the algebra of events, which `xscl.algebra.events` defines.
-
-Parses event queries that differ only in their constants and PUBLISH names once, as `xscl.skeletons` does for XSCL.
-
-The skeleton of an event query is its text without its literals and its PUBLISH name. A sign in front of a number is an
-operator, and so part of the skeleton.
-
-Finds what event queries of one skeleton mean once: the stream of the first is filled in for the others.
-
-What a query means may depend on its constants: some are folded, windows bound each other, and equal conditions are one.
-So the streams of two queries of the skeleton with constants of our own are found first. There is a template if each
-constant stands in them as it is, and what is made of the first is the second. It serves the queries whose constants are
-as far apart as ours where equal ones would be merged.
+A definition's block is one pattern. An attribute with IN adds a branch that every match has; one with := adds none,
+since an event need not have such a node. Queries that differ only in constants and PUBLISH name share a skeleton (their
+text without these; a number's sign is part of it), which is parsed once. Their meaning is also found once if it does
+not depend on the constants (by folding, window bounds, or merging of equal conditions): streams are resolved for two
+sets of probe constants, and there is a template if filling the first with the second's constants gives the second. It
+serves queries whose constants differ where equal ones would be merged.
 """
 
 from __future__ import annotations
@@ -63,8 +51,7 @@ from xscl.text import UNITS, window_us
 def resolve_event_query(
     query: EventQuery, schemas: Schemas, documents: Sequence[str] = ()
 ) -> tuple[Statement | None, list[Problem]]:
-    """The events that a query makes, and what is wrong with it, with places in its own text. `documents` are streams of
-    documents, for hints."""
+    """A query's stream, and its problems in its own text. `documents` are document streams, for hints."""
     known = _known.get(id(query))
     if known is not None and all(schemas.get(name) == schema for name, schema in known[1]):
         return known[2], []
@@ -90,21 +77,20 @@ def _resolved(query: EventQuery, schemas: Schemas, documents: Sequence[str]) -> 
 
 
 def remember(query: EventQuery, schemas: Schemas, stream: Statement) -> None:
-    """Remembers the events that a query makes."""
     if len(_known) >= MOST_KNOWN:
         _known.clear()
     _known[id(query)] = query, tuple((read.name, schemas[read.name]) for read in names_read(query.stream)), stream
 
 
 MOST_KNOWN = 20_000
-"""How many results are remembered. When there are more, all are forgotten."""
+"""Maximum number of cached results; the cache is cleared when it is full."""
 
 _known: dict[int, tuple[EventQuery, tuple[tuple[str, Schema | None], ...], Statement]] = {}
-"""What queries make of what attributes, by the identity of the query. A query is checked, and then lowered."""
+"""Streams by the identity of the query, with the schemas that they depend on: a query is checked, and then lowered."""
 
 
 def lower_definition(definition: EventDefinition, namespaces: Mapping[str, str]) -> EventPattern:
-    """The pattern of a definition that `xscl.check` found no fault with. `namespaces` are the URIs of prefixes."""
+    """The pattern of a checked definition. `namespaces` are the URIs of prefixes."""
     build = PatternBuilder(namespaces)
     block = definition.block
     root = block.steps[-1].var or block_root(0)
@@ -132,7 +118,6 @@ def lower_definition(definition: EventDefinition, namespaces: Mapping[str, str])
 
 
 def _functions(operand: Expr) -> tuple[tuple[str, ...], VarPath]:
-    """The functions of an operand, the innermost first, and what they are applied to."""
     if isinstance(operand, VarPath):
         return (), operand
     assert isinstance(operand, Call), "an attribute is a path, perhaps in functions"
@@ -143,7 +128,7 @@ def _functions(operand: Expr) -> tuple[tuple[str, ...], VarPath]:
 
 
 MAX_SKELETONS = 5_000
-"""How many skeletons are remembered. When there are more, all are forgotten."""
+"""Maximum number of cached skeletons; the cache is cleared when it is full."""
 
 _LITERAL = re.compile(
     r"""(?<![\w.'"$]) (?: ("(?:[^"\n]|"")*"|'(?:[^'\n]|'')*') | ((?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)) (?!\s*\]) )""",
@@ -158,17 +143,15 @@ _KEYWORDS = re.compile(
 
 @dataclass(frozen=True, eq=False, slots=True)
 class EventSkeleton:
-    """Makes the trees of the queries of a skeleton. `kinds` says what each literal is, as in a Recipe."""
+    """Builds the trees of a skeleton's queries. `kinds` are those of its literals, as in a Recipe."""
 
     tree: Fill
     kinds: tuple[str, ...]
     streams: dict[object, Any] = field(default_factory=dict)
-    """What is known of the streams that the queries mean, for `xscl.event_lower`."""
+    """Cached templates of the queries' streams."""
 
 
 class KnownEventSkeletons:
-    """The skeletons of event queries so far."""
-
     def __init__(self, parse: Callable[[str], EventQuery | None]) -> None:
         """`parse` returns the tree of a query, with its spans in it, or None."""
         self._parse = parse
@@ -176,8 +159,7 @@ class KnownEventSkeletons:
         self._unused: dict[tuple[object, ...], str] = {}
 
     def query(self, text: str) -> tuple[EventQuery, EventSkeleton, list[str]] | None:
-        """The tree of a query if its skeleton is known, its skeleton and its literals; None if it has to be parsed. The
-        spans in the tree are those in another query."""
+        """A query's tree, with another's spans, skeleton and literals; None if the skeleton is new."""
         body, name = _unpublished(text)
         parts = _LITERAL.split(body)
         strings, numbers = parts[1::3], parts[2::3]
@@ -214,7 +196,6 @@ class KnownEventSkeletons:
 
 
 def _unpublished(text: str) -> tuple[str, str | None]:
-    """A query without its PUBLISH name, and the name; None if there is none."""
     body, *end = text.rsplit(None, 2)
     if len(end) == 2 and (found := _PUBLISHED.match(" ".join(end))) and not _KEYWORDS.match(found[1]):
         return body, found[1]
@@ -223,17 +204,17 @@ def _unpublished(text: str) -> tuple[str, str | None]:
 
 Literal = str | float | int
 Make = Callable[[Sequence[Literal]], Any]
-"""Makes a part of a stream of the values of literals."""
+"""Builds a part of a stream from the values of literals."""
 
 MOST_SCHEMAS = 8
-"""For how many schemas of what it reads a skeleton is kept."""
+"""Maximum number of input schemas cached per skeleton."""
 
 _made: dict[int, tuple[EventQuery, EventSkeleton, list[str]]] = {}
-"""The queries that were made of a skeleton, with their literals, by their identity."""
+"""Queries built from a skeleton, with their literals, by identity."""
 
 
 def made_of(query: EventQuery, skeleton: EventSkeleton, literals: list[str]) -> None:
-    """Remembers that a query was made of a skeleton with these literals."""
+    """Records that a query was built from a skeleton with these literals."""
     if len(_made) >= MOST_KNOWN:
         _made.clear()
     _made[id(query)] = query, skeleton, literals
@@ -242,8 +223,7 @@ def made_of(query: EventQuery, skeleton: EventSkeleton, literals: list[str]) -> 
 def resolve_known(
     query: EventQuery, schemas: Schemas, documents: Sequence[str] = ()
 ) -> tuple[Statement | None, list[Problem]]:
-    """What `xscl.event_resolve.resolve` returns. If a query was made of a skeleton, the places of problems are those in
-    another one."""
+    """`resolve`, by template where possible. Problems of a query built from a skeleton have another's places."""
     made = _made.pop(id(query), None)
     if made is not None and (stream := _stream(*made, schemas)) is not None:
         remember(query, schemas, stream)
@@ -269,8 +249,7 @@ def _stream(query: EventQuery, skeleton: EventSkeleton, literals: list[str], sch
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Template:
-    """Makes the streams of queries. Values of `numeric` strings must be numbers, and in each group of `apart` no two
-    may be equal."""
+    """Builds streams. `numeric` strings must be numbers, and values in each group of `apart` distinct."""
 
     make: Make
     kinds: tuple[str, ...]
@@ -278,7 +257,7 @@ class _Template:
     apart: tuple[tuple[Make, ...], ...]
 
     def stream(self, literals: Sequence[str]) -> Statement | None:
-        """The stream of a query with these literals; None if the template does not say what it means."""
+        """The stream of a query with these literals; None if the template does not apply."""
         values: list[Literal] = []
         for slot, (kind, text) in enumerate(zip(self.kinds, literals, strict=True)):
             value = _value(kind, text)
@@ -324,7 +303,7 @@ def _template(skeleton: EventSkeleton, schemas: Mapping[str, Schema]) -> _Templa
 
 
 def _marks(kinds: Sequence[str], falling: bool) -> list[str]:
-    """Literals no two of which have one value, all of them numbers, those of windows in rising or falling order."""
+    """Distinct numeric literals, those of windows in rising or falling order."""
     marks = []
     for slot, kind in enumerate(kinds):
         place = len(kinds) - slot if falling else slot + 3
@@ -337,8 +316,7 @@ def _marks(kinds: Sequence[str], falling: bool) -> list[str]:
 
 
 class _Maker:
-    """Says how the stream of our own literals is made again with others. `met` are the literals found in it, and
-    `depends` is whether there is a part that may be another one for other literals."""
+    """Rebuilds the probes' stream with other literals. `depends`: some part may depend on the literals."""
 
     def __init__(self, kinds: Sequence[str], marks: Sequence[Literal | None]) -> None:
         self.met: set[int] = set()
@@ -358,7 +336,6 @@ class _Maker:
                 self._constants[0.0 - float(mark)] = slot, _negated(slot)
 
     def of(self, node: Any) -> Make | None:
-        """What makes a part with other literals; None if it holds none."""
         match node:
             case Constant(value=value):
                 return self._constant(value)
@@ -404,7 +381,7 @@ class _Maker:
         return any(value in self._constants for value in _constants(node))
 
     def _keep_apart(self, args: tuple[Any, ...]) -> None:
-        """Finds the conditions that differ in constants only: equal ones would be one."""
+        """Finds conditions that differ in constants only: equal ones would be merged."""
         groups: dict[str, list[Make]] = {}
         for arg in args:
             makes = [self._value_of(value) for value in _constants(arg)]
@@ -433,7 +410,6 @@ def _all_of(makes: Sequence[Make]) -> Make:
 
 
 def _constants(node: Any) -> list[Literal]:
-    """The values of the constants in a part, from left to right."""
     if isinstance(node, Constant):
         return [node.value]
     if isinstance(node, tuple):
@@ -444,7 +420,6 @@ def _constants(node: Any) -> list[Literal]:
 
 
 def _without(node: Any) -> Any:
-    """A part as a tuple in which all constants are alike."""
     if isinstance(node, Constant):
         return Constant
     if isinstance(node, tuple):
@@ -469,7 +444,6 @@ def _made_anew(make: Callable[..., Any], parts: Sequence[Any], makes: Sequence[M
 
 
 def schema_of(definition: EventDefinition) -> Schema:
-    """The attributes of the events that are defined."""
     return tuple(
         (attribute.name, "number" if attribute.number or is_number(attribute.operand) else "string")
         for attribute in definition.attributes
@@ -477,18 +451,15 @@ def schema_of(definition: EventDefinition) -> Schema:
 
 
 def lower_event_query(query: EventQuery, schemas: Mapping[str, Schema]) -> Stream:
-    """The events that a query makes that is no PATTERN: see `lower_statement`."""
+    """`lower_statement` for a query that is not a PATTERN."""
     stream = lower_statement(query, schemas)
     assert not isinstance(stream, Pattern | NearPattern)
     return stream
 
 
 def lower_statement(query: EventQuery, schemas: Mapping[str, Schema]) -> Statement:
-    """The events that a query makes, in normal form (see `xscl.event_forms`), or the pattern that it looks for.
-
-    `xscl.event_parser` found no fault with it. `schemas` are the attributes of the streams that it reads; if that which
-    it PUBLISHes is among them, its events have their attributes in that order.
-    """
+    """The stream of a checked query in normal form (see `xscl.event_forms`), or its pattern. `schemas` are those of the
+    streams that it reads; if the PUBLISHed one is among them, events have their attributes in that order."""
     stream, problems = resolve_known(query, schemas)
     assert stream is not None, problems
     schema = schemas.get(query.publish or "")

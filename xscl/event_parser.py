@@ -1,7 +1,4 @@
-"""Parses event statements: the text of one in, its syntax tree or what is wrong with it out.
-
-Checks the event statements of a script, and finds the attributes of its event streams.
-"""
+"""Parses and checks event statements: text in, a syntax tree or its problems out; and the schemas of event streams."""
 
 from __future__ import annotations
 
@@ -42,7 +39,6 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def schemas_of(script: Script, known: EventStreams = NO_EVENTS) -> dict[str, Schema]:
-    """The attributes of the event streams that a correct script defines or PUBLISHes, and of those that are known."""
     schemas, _ = _Checker(script, known, frozenset()).streams()
     return {name: schema for name, schema in schemas.items() if schema is not None}
 
@@ -56,11 +52,9 @@ def check_events(
     failed: frozenset[str] = frozenset(),
     stored: bool = False,
 ) -> Iterator[Problem]:
-    """The problems of event statements, and of queries that read what they define, but for cycles.
-
-    `in_place` parses the query of a number again, as for `check_script`. `known` are streams that the script can read
-    without having them, and `failed` those of statements whose syntax is wrong.
-    """
+    """The problems of event statements, and of queries that read their streams, except for cycles. `in_place` parses a
+    query again by its number, as for `check_script`. `known` are external streams that the script can read, and
+    `failed` those of statements with syntax errors."""
     checker = _Checker(script, known, failed)
     prefixes = {prefix for prefix, _ in script.namespaces} | {"xml"}
     seen: dict[str, EventDefinition] = {}
@@ -109,8 +103,6 @@ def _name(name: str, span: Span, what: str) -> Iterator[Problem]:
 
 
 class _Checker:
-    """Checks the streams of a script."""
-
     def __init__(self, script: Script, known: EventStreams, failed: frozenset[str]) -> None:
         self._script, self._failed = script, failed
         self._defined = {definition.name: schema_of(definition) for definition in script.definitions}
@@ -123,7 +115,6 @@ class _Checker:
         self._from_documents = sorted({query.publish for query in script.queries if query.publish is not None})
 
     def publishers(self, lines: Lines, in_place: Callable[[int], Query]) -> Iterator[Problem]:
-        """The problems of names that statements of different kinds make."""
         for number, query in enumerate(self._script.queries):
             name = query.publish
             if name is None or (name not in self._published and name not in self._all_defined):
@@ -141,7 +132,6 @@ class _Checker:
         return f"event statements PUBLISH {name}, too", "all that PUBLISH a name read documents, or all read events"
 
     def documents(self, in_place: Callable[[int], Query]) -> Iterator[Problem]:
-        """The problems of blocks that read a defined name as documents."""
         hint = "a path reads documents; name what the event is defined from, or the event alone"
         for number, query in enumerate(self._script.queries):
             if any(block.stream in self._all_defined for block in blocks(query.source)):
@@ -154,7 +144,6 @@ class _Checker:
                 yield Problem(message, definition.block.span, hint)
 
     def streams(self) -> tuple[dict[str, Schema | None], list[Problem]]:
-        """The attributes of all event streams, None for those that have mistakes, and the problems of event queries."""
         schemas: dict[str, Schema | None] = {**self._known, **dict.fromkeys(self._failed), **self._defined}
         schemas.update(dict.fromkeys(self._published))
         problems: list[Problem] = []
@@ -166,7 +155,7 @@ class _Checker:
         return schemas, problems
 
     def _order(self) -> Iterator[str]:
-        """The names that event queries PUBLISH, readers behind what they read. Of a cycle there are none."""
+        """The names that event queries PUBLISH, in topological order, without those in cycles."""
         edges = {
             name: {read.name for query in queries for read in names_read(query.stream)} & self._published.keys()
             for name, queries in self._published.items()
@@ -182,7 +171,6 @@ class _Checker:
     def _schema(
         self, queries: list[EventQuery], schemas: Mapping[str, Schema | None], problems: list[Problem]
     ) -> Schema | None:
-        """The attributes of a stream that queries PUBLISH."""
         first: Schema | None = None
         for query in queries:
             schema = self._resolved(query, schemas, problems)
@@ -206,10 +194,8 @@ def parse_event_statement(
     script: str, kind: SyntaxKind, span: Span, lines: Lines, *, reuse: bool = False
 ) -> EventStatement:
     """The tree of a statement of a script, whose comments are blank. The spans inside a query are those in its own
-    text; in a definition they are those in the script. With `reuse` those inside a query may be those in another one.
-
-    Raises Problem, with its place in the script.
-    """
+    text, or, with `reuse`, in another query's; in a definition they are those in the script. Raises Problem, with its
+    place in the script."""
     start, end = span.start, span.end
     text = script[start:end]
     try:
@@ -234,7 +220,6 @@ def parse_event_statement(
 
 
 def _in_own_place(text: str) -> EventQuery | None:
-    """The tree of a query, with all spans in it; None if its syntax is wrong."""
     kind: SyntaxKind = "pattern" if _PATTERN.match(text) else "event query"
     try:
         query: EventQuery = _query_tables(kind).parse(text, 0, len(text))
@@ -247,7 +232,7 @@ _skeletons = KnownEventSkeletons(_in_own_place)
 
 
 def name_in(text: str) -> frozenset[str]:
-    """The name that a statement defines or PUBLISHes, if one can be told although its syntax is wrong."""
+    """The name that a statement defines or PUBLISHes, if recognisable despite a syntax error."""
     found = _DEFINED.match(text) or _PUBLISHED.search(text)
     return frozenset({found[1]} if found else ())
 

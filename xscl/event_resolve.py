@@ -1,18 +1,9 @@
-"""Resolves event queries: what stands in the syntax tree becomes operators of the algebra, with the schemas of their
-events, or problems.
+"""Resolves event statements: turns syntax trees into operators of the event algebra with schemas, or into problems.
 
-Resolves the expressions of event statements: whose attribute a name is, of what kind a value is, what is constant.
-
-NOT goes to the atoms: `NOT (a < b AND c = d)` is `a >= b OR c != d`. Each atom is false if a value in it is NULL, so
-this is more than a way of writing.
-
-Resolves the expressions of PATTERN statements: which event of which variable a reference means.
-
-What is mentioned of a match gets a name of its own, and conditions are made of attributes with these names.
-
-Resolves PATTERN statements with ERRORS: the syntax tree becomes what `xscl.algebra.event_sequences` defines.
-
-Resolves PATTERN statements without ERRORS: the syntax tree becomes what `xscl.algebra.event_sequences` defines.
+Expressions: whose attribute a name is, the kinds of values, and constants. NOT is pushed to the atoms: `NOT (a < b AND
+c = d)` is `a >= b OR c != d`, and each atom is false if a value in it is NULL, so this changes the meaning. In PATTERN
+statements, with or without ERRORS, each reference to a variable's event gets a name, and conditions refer to attributes
+with these names.
 """
 
 from __future__ import annotations
@@ -151,7 +142,7 @@ from xscl.syntax import (
 EventClause = Literal["SELECT", "FILTER", "AGGREGATE", "NEXT", "FOLD", "WHERE", "HAVING", "RETURN"]
 
 AGGREGATES = {"count": (0, 1), "sum": (1, 1), "avg": (1, 1), "min": (1, 1), "max": (1, 1), "argmax": (2, 2)}
-"""The aggregates, with the least and the greatest number of their arguments."""
+"""Aggregates with their minimum and maximum number of arguments."""
 
 MOST_ARGUMENTS = 100
 MOST_DIGITS = 300
@@ -169,8 +160,8 @@ _SIDE_PARTS: dict[str, Part] = {"$1": "left", "$2": "right", "$": "latest"}
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Where an expression stands: the operator, and the attributes of its sources. `changes` are the names that FOLD
-    gives new values. In AGGREGATE, `left` has the attributes of BY, and `grouped` resolves an aggregate."""
+    """The context of an expression: the operator, and the attributes of its sources. `changes` are the names that FOLD
+    updates. In AGGREGATE, `left` has the attributes of BY, and `grouped` resolves an aggregate."""
 
     operator: EventClause
     left: Schema
@@ -192,7 +183,7 @@ class Expressions:
     # ------------------------------------------------------------ values
 
     def value(self, expr: EventExpr, scope: Scope) -> Value | None:
-        """The value of an expression, or None if something is wrong with it."""
+        """None after a problem, like all methods that resolve a part."""
         match expr:
             case Reference():
                 return self.reference(expr, scope)
@@ -241,7 +232,6 @@ class Expressions:
         return Constant(float(Fraction(text.rstrip(".")) / 100) if isinstance(expr, Percentage) else number)
 
     def item(self, found: ItemReference, scope: Scope) -> Value | None:
-        """An attribute of an event of a pattern's variable, which is none of what queries read."""
         name = found.name
         sides = f"write $1.{name} for the left event, $2.{name} for the right one, $.{name} for FOLD's last"
         hint = sides if scope.operator in ("NEXT", "FOLD") else f"write {name} alone: {scope.operator} reads one source"
@@ -249,12 +239,10 @@ class Expressions:
         return None
 
     def alike(self, found: EquivalenceTest) -> None:
-        """`[x]`, which patterns have."""
         start = found.span.start
         self.problem("there are no brackets here", Span(start, start + 1), "write $1.x = $2.x")
 
     def reference(self, found: Reference, scope: Scope) -> Value | None:
-        """An attribute of an event."""
         name, operator = found.name, scope.operator
         if operator not in ("NEXT", "FOLD"):
             if found.side:
@@ -283,7 +271,6 @@ class Expressions:
         return None
 
     def attribute(self, found: Reference | ItemReference, part: Part, scope: Scope) -> Value | None:
-        """An attribute of a part's event."""
         schema = dict(scope.right if part == "right" else scope.left)
         if found.name in schema:
             return Attribute(part, found.name, schema[found.name])
@@ -291,7 +278,6 @@ class Expressions:
         return None
 
     def unknown(self, name: str, names: Iterable[str], span: Span, scope: Scope) -> None:
-        """Says that there is no attribute of a name among those that there are."""
         names = list(dict.fromkeys(names))
         close = get_close_matches(name, names, n=1)
         if name in dict(scope.source):
@@ -348,7 +334,6 @@ class Expressions:
         return function_of(name, tuple(values), kind)
 
     def counted(self, call: EventCall, least: int, most: int) -> bool:
-        """Whether a function has as many arguments as it takes."""
         if least <= len(call.args) <= most:
             return True
         wanted = f"{least} to {most}" if most > least + 1 else f"{least}" + (f" or {most}" if most > least else "")
@@ -370,7 +355,7 @@ class Expressions:
     # ------------------------------------------------------------ conditions
 
     def condition(self, expr: EventExpr, scope: Scope, *, negated: bool = False) -> EventCondition | None:
-        """A condition, or, `negated`, that it does not hold. None if something is wrong with it."""
+        """A condition or, `negated`, its negation. None after a problem."""
         match expr:
             case Both(args=args) | Either(args=args):
                 found = [self.condition(arg, scope, negated=negated) for arg in args]
@@ -396,7 +381,7 @@ class Expressions:
         return None
 
     def comparison(self, expr: EventCompare, scope: Scope, negated: bool) -> EventCondition | None:
-        """A comparison, or its opposite. None if something is wrong with it."""
+        """A comparison or, `negated`, its opposite. None after a problem."""
         if isinstance(expr.left, Null) or isinstance(expr.right, Null):
             self.problem("a comparison with NULL never holds", expr.span, "write x IS NULL, or x IS NOT NULL")
             return None
@@ -444,18 +429,16 @@ class Expressions:
 
 
 MAX_ATTRIBUTES = 100
-"""How many attributes an event may have."""
+"""Maximum number of attributes of an event."""
 
 MAX_INPUTS = 50
-"""How many streams a query may read."""
+"""Maximum number of streams of a query."""
 
 Schemas = Mapping[str, Schema | None]
-"""The attributes of event streams. None if its statement has mistakes of its own."""
+"""Schemas of event streams; None for a statement with mistakes of its own."""
 
 
 class Resolver(Expressions):
-    """Resolves one query, and counts its `inputs`."""
-
     def __init__(self, schemas: Schemas, documents: Ordered[str]) -> None:
         super().__init__()
         self._schemas, self._documents = schemas, documents
@@ -464,7 +447,6 @@ class Resolver(Expressions):
     def query(
         self, select: tuple[Named | AllAttributes, ...] | None, source: EventStream, within: Window | None
     ) -> Stream | None:
-        """A SELECT over a stream."""
         stream = self.stream(source)
         if stream is None:
             return None
@@ -475,7 +457,6 @@ class Resolver(Expressions):
     # ------------------------------------------------------------ streams
 
     def stream(self, node: EventStream) -> Stream | None:
-        """The events of a part of the tree, or None if something is wrong with it."""
         match node:
             case StreamName():
                 return self.named(node)
@@ -514,7 +495,6 @@ class Resolver(Expressions):
         return None
 
     def filter(self, node: Filtered) -> Stream | None:
-        """The events of a FILTER, or None if something is wrong with it."""
         source = self.stream(node.source)
         if source is None:
             return None
@@ -554,7 +534,6 @@ class Resolver(Expressions):
         return fold_of(left, right, chooses, continues, sets, tuple(names), schema)
 
     def _sets(self, node: Iteration, scope: Scope, first: Mapping[str, str]) -> tuple[tuple[str, Value], ...]:
-        """What FOLD sets in each step."""
         found: dict[str, Value] = {}
         for item in node.sets:
             if not self.has_new_name(item, found):
@@ -598,7 +577,6 @@ class Resolver(Expressions):
         found: dict[Aggregated, tuple[str, Value]] = {}
 
         def grouped(call: EventCall) -> Value | None:
-            """Stands for an aggregate where it is an operand."""
             args = [self.value(arg, inside) for arg in call.args]
             if not self.counted(call, *AGGREGATES[call.name]) or None in args:
                 return None
@@ -641,7 +619,7 @@ class Resolver(Expressions):
         return select_of(source, tuple(items.items()), schema)
 
     def has_new_name(self, item: Named, taken: Mapping[str, object]) -> bool:
-        """Whether an item has a name that no other one has."""
+        """Whether an item's name is unique; else adds a problem."""
         if not item.name:
             self.problem("this value needs a name", item.span, "write AS and a name behind it")
         elif item.name in taken:
@@ -654,7 +632,7 @@ class Resolver(Expressions):
     # ------------------------------------------------------------ conditions and schemas
 
     def tested(self, expr: EventExpr | None, scope: Scope) -> EventCondition | None:
-        """A condition that is not too large; one that is left out holds."""
+        """A condition that is not too large; a missing one holds."""
         if expr is None:
             return ALWAYS
         condition = self.condition(expr, scope)
@@ -684,7 +662,7 @@ def _grouped(
     over: int | None,
     schema: Schema,
 ) -> Stream:
-    """AGGREGATE, with a SELECT above it if there is more than aggregates by themselves."""
+    """AGGREGATE, with a SELECT above it if there is more than plain aggregates."""
     alone = {value: name for name, value in items.items() if name not in dict(groups)}
     if list(alone) == [value for _, value in found.values()]:  # each item is an aggregate, and each another one
         names = {name: alone[value] for name, value in found.values()}
@@ -701,8 +679,6 @@ _PLACES: dict[str, ItemPosition] = {"1": "first", "i": "each", "i-1": "previous"
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A variable: its place among all, and the attributes of its events."""
-
     number: int
     schema: Schema
     many: bool = False
@@ -710,21 +686,18 @@ class Declared:
 
 
 class PatternValues(Resolver):
-    """Resolves values and conditions over `variables`, and names what they mention."""
+    """Resolves values and conditions over `variables`, naming their references."""
 
     def __init__(self, schemas: Schemas, documents: Sequence[str]) -> None:
         super().__init__(schemas, documents)
         self.variables: dict[str, Declared] = {}
         self.named_as: dict[str, Referent] = {}
-        """What the names in conditions stand for."""
         self._names: dict[Referent, str] = {}
 
     def scope(self, operator: EventClause) -> Scope:
-        """That of a condition or value of a clause: WHERE, HAVING, or RETURN."""
         return Scope(operator, (), grouped=lambda call: self._of_items(call, operator))
 
     def attribute_of(self, referent: Referent, kind: Kind) -> Value:
-        """What stands for a referent in a condition."""
         name = self._names.setdefault(referent, f"@{len(self._names)}")
         self.named_as[name] = referent
         return Attribute("left", name, kind)
@@ -732,7 +705,6 @@ class PatternValues(Resolver):
     # ------------------------------------------------------------ references
 
     def item(self, found: ItemReference, scope: Scope) -> Value | None:
-        """An attribute of an event of a variable."""
         name = found.variable
         if scope.operator == "AGGREGATE":  # the arguments of an aggregate, all of one variable
             return self.attribute(found, "left", scope)
@@ -779,7 +751,6 @@ class PatternValues(Resolver):
         return None
 
     def reference(self, found: Reference, scope: Scope) -> Value | None:
-        """A bare name, which is none of a pattern."""
         if found.side:
             self.problem(f"{found.side} belongs in NEXT or FOLD", found.span, f"write a variable: a.{found.name}")
             return None
@@ -795,14 +766,12 @@ class PatternValues(Resolver):
         return None
 
     def alike(self, found: EquivalenceTest) -> None:
-        """`[x]` anywhere but among the conjuncts of WHERE."""
         hint = "write it beside the other conditions of WHERE, with AND"
         self.problem("[...] is a condition on all events", found.span, hint)
 
     # ------------------------------------------------------------ aggregates
 
     def _of_items(self, call: EventCall, operator: EventClause) -> Value | None:
-        """An aggregate of `v[]` or of `v[..i-1]`."""
         items = list(_items(call.args))
         if not items:
             hint = f"write {call.name}(v[]{'' if call.name == 'count' else '.x'}) with a variable v[]"
@@ -853,7 +822,6 @@ def _is_bare(expr: EventExpr) -> bool:
 
 
 def _items(node: Any) -> Iterator[ItemReference]:
-    """The references to events of variables in a part of the tree, from left to right."""
     if isinstance(node, ItemReference):
         yield node
     elif isinstance(node, tuple):
@@ -865,14 +833,11 @@ def _items(node: Any) -> Iterator[ItemReference]:
 
 
 MAX_LETTERS = 32
-"""How many letters a pattern may have, those of `A{n,}` counted n times."""
+"""Maximum number of letters of a pattern, those of `A{n,}` counted n times."""
 
 
 class NearResolver(PatternValues):
-    """Resolves what patterns with ERRORS have, and what they have in common with others."""
-
     def near(self, query: EventQuery, body: Sequenced, errors: Errors) -> NearPattern | None:
-        """What a pattern with ERRORS means, or None if something is wrong with it."""
         letters = self._word(body.components)
         keys = self._keys(body, letters)
         if body.strategy is not None:
@@ -898,7 +863,6 @@ class NearResolver(PatternValues):
         return NearPattern(letters, errors.most, errors.budget, keys, within, body.mode.apart, items, schema)
 
     def window(self, query: EventQuery, body: Sequenced) -> int | None:
-        """The window, in microseconds; None for INF."""
         if query.within is None:
             hint = "write WITHIN and a window behind the conditions, such as WITHIN 7 d"
             self.problem("a pattern needs a window", body.span, hint)
@@ -980,7 +944,6 @@ class NearResolver(PatternValues):
         return found
 
     def reference(self, found: Reference, scope: Scope) -> Value | None:
-        """A bare name: that of the number of errors, if there is one."""
         if (ERRORS, "number") not in scope.left:
             return super().reference(found, scope)
         if not found.side and found.name == ERRORS:
@@ -991,7 +954,7 @@ class NearResolver(PatternValues):
 
 
 MAX_COMPONENTS = 32
-"""How many components a pattern may have."""
+"""Maximum number of components of a pattern."""
 
 STRATEGIES: dict[str, Strategy] = {
     "strict_contiguity": "strict",
@@ -1002,10 +965,7 @@ STRATEGIES: dict[str, Strategy] = {
 
 
 class PatternResolver(NearResolver):
-    """Resolves one PATTERN statement."""
-
     def pattern(self, query: EventQuery, body: Sequenced) -> Pattern | NearPattern | None:
-        """What the statement means, or None if something is wrong with it."""
         if body.errors is not None:
             return self.near(query, body, body.errors)
         variables = self._variables(body)
@@ -1083,7 +1043,6 @@ class PatternResolver(NearResolver):
     def _where(
         self, body: Sequenced, variables: tuple[Variable, ...]
     ) -> tuple[tuple[str, ...], tuple[WhereConjunct, ...], tuple[WhereConjunct, ...]]:
-        """The attributes that are equal, the conjuncts, and those on negated variables."""
         keys: dict[str, None] = {}
         found: list[EventCondition] = []
         where = body.where
@@ -1108,7 +1067,7 @@ class PatternResolver(NearResolver):
         return tuple(keys), sort_conjuncts(tests), sort_conjuncts(kills)
 
     def _is_testable(self, condition: EventCondition, expr: EventExpr, variables: tuple[Variable, ...]) -> bool:
-        """Whether a condition mentions one negated variable at most, and no `v[]` beside `v[i]`."""
+        """Whether a condition mentions at most one negated variable, and no `v[]` beside `v[i]`."""
         referents = mentioned(condition, self.named_as)
         negated = {one.variable for one in referents if variables[one.variable].negated}
         if len(negated) > 1:
@@ -1152,7 +1111,6 @@ class PatternResolver(NearResolver):
         return strategy
 
     def _check_listed(self, node: StrategyName) -> None:
-        """The variables that stand behind a strategy: all, if any."""
         for listed in node.variables:
             variable = self.variable(listed.name, listed.span)
             if variable is None:
@@ -1188,7 +1146,6 @@ class PatternResolver(NearResolver):
         return list(found.values())
 
     def _each(self, value: Value, span: Span) -> int | None:
-        """The variable for each event of which there is a value."""
         referents = [self.named_as[part.name] for part in subexpressions(value) if isinstance(part, Attribute)]
         every = {one.variable for one in referents if isinstance(one, OfItem) and one.place == "every"}
         if len(every) > 1:

@@ -1,5 +1,8 @@
-"""Parses with the tables that Lark makes of a grammar, in a third of Lark's time. It finds the same trees, but does not
-say what is wrong with a text that has none."""
+"""Parses with the tables that Lark builds of a grammar, in a third of Lark's time.
+
+It builds the same trees, but does not explain syntax errors. Chunks that recur in many texts, such as filters, are
+cached.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from lark.lexer import TerminalDef
 from lark.parse_tree_builder import ChildFilterLALR_NoPlaceholders, ExpandSingleChild
 
 MAX_CHUNKS = 20_000
-"""How many chunks are remembered. When there are more, all are forgotten."""
+"""Maximum number of cached chunks; the cache is cleared when it is full."""
 
 _END = "$END"
 
@@ -24,32 +27,29 @@ _CHUNKS = {
     "NUMBER": r"[0-9]{1,9} ?[a-z]{,3}(?=\})",  # a window
     "TAG_OPEN": r"<[^;]{1,400}?>(?=\s{1,80}(?i:from)\s)",  # a constructor
 }
-"""What is likely to stand in many texts, by the terminal that begins it. Texts that match may be something else, but
-the same chunk whose terminal leads to the same state is the same, wherever it stands."""
+"""Text likely to recur, by its first terminal. A match may be something else, but the same text from the same terminal
+and state always has the same result."""
 
 _CHUNK = {name: re.compile(pattern).match for name, pattern in _CHUNKS.items()}
 
 _Chunk = tuple[str | None, list[int], list[Any]]
-"""What a chunk puts on the stacks of states and of values. If it is all of a rule, that rule says which state follows,
-and there are no others."""
+"""What a chunk pushes on the stacks of states and values. If it is a complete rule, the rule determines the next state,
+and there are no states."""
 
 _Scan = Callable[[str, int, int], "re.Match[str] | None"]
-"""Finds the next token of a text, from one place to another: the group with the name of its terminal, or no group at
-the end."""
+"""Finds the next token between two offsets: the group with its terminal's name, or no group at the end."""
 
 
 class Unparsable(Exception):
-    """The text is not what the grammar describes. Never leaves `xscl`."""
+    """The text does not match the grammar. Never leaves `xscl`."""
 
 
 class TableParser:
-    """A parser with the tables of `lark`: LALR, with a contextual lexer. It calls the same transformer.
-
-    Its tokens have a type, a start and an end in the text, but no line and no column, which take long to count.
-    """
+    """A parser with the tables of `lark`: LALR, with a contextual lexer, calling the same transformer. Its tokens have
+    a type, a start and an end, but no line and column, which are slow to count."""
 
     def __init__(self, lark: Lark, finish: Callable[[Any, str], Any] = lambda value, text: value) -> None:
-        """`finish` makes of the value of a chunk, and of the text around it, the value that other texts get."""
+        """`finish` turns the value of a chunk, and its text, into the value that other texts reuse."""
         tables: Any = lark.parse_interactive("").parser_state.parse_conf
         self._start, self._end = tables.start_state, tables.end_state
         self._actions = {
@@ -62,10 +62,8 @@ class TableParser:
         self._chunks: dict[tuple[int, str], _Chunk] = {}
 
     def parse(self, text: str, start: int, end: int, *, reuse: bool = False) -> Any:
-        """The tree of a part of a text. Raises Unparsable, and whatever the transformer raises.
-
-        With `reuse`, filters and other parts may be those of another text, with their spans there.
-        """
+        """The tree of a part of a text. Raises Unparsable, and whatever the transformer raises. With `reuse`, filters
+        and other parts may be those of another text, with their spans there."""
         all_actions, scans, chunks, new = self._actions, self._scans, self._chunks, str.__new__
         starts = _CHUNK if reuse else {}
         state, pos = self._start, start
@@ -125,8 +123,7 @@ class TableParser:
                 values.append(value)
 
     def _remember(self, key: tuple[int, str], states: list[int], values: list[Any], depth: int, text: str) -> int:
-        """Remembers the chunk that ends here and began at a depth of the stacks, after reducing what has to be reduced
-        whatever follows it. Returns the next state."""
+        """Caches the chunk since `depth`, after the reductions due whatever follows. Returns the next state."""
         whole: str | None = None
         while whole is None and (action := self._only[states[-1]]) is not None:
             size, make, rule, inlined = action
@@ -149,15 +146,14 @@ class TableParser:
 
 
 def _only_action(actions: Mapping[str, Any]) -> Any:
-    """The rule to reduce by in a state, whatever follows; None if there are others, or if its value is a list."""
+    """The only reduction of a state, whatever follows; None if there are others, or if its value is a list."""
     first: Any = next(iter(actions.values()), None)
     is_only = first.__class__ is tuple and all(action == first for action in actions.values())
     return first if is_only and first[0] and first[1] not in (_as_it_is, _longer) else None
 
 
 def _action(target: Any, callbacks: Any) -> Any:
-    """What is done for a token: the next state, or the rule to reduce by: how many values it takes, what makes its
-    value of them (None if it takes one as it is), its name, and which values are lists of several, if any."""
+    """The next state, or a rule's number of values, callback (None passes the value on), name, and list values."""
     if isinstance(target, int):
         return target
     size, make = len(target.expansion), callbacks[target]
@@ -185,7 +181,6 @@ def _longer(children: list[Any]) -> list[Any]:
 
 
 def _flat(children: list[Any], inlined: tuple[bool, ...]) -> list[Any]:
-    """The children, and in the place of each list its items. A list has one parent, which may take it."""
     flat: list[Any] = []
     for child, is_list in zip(children, inlined, strict=True):
         if not is_list:
@@ -198,8 +193,6 @@ def _flat(children: list[Any], inlined: tuple[bool, ...]) -> list[Any]:
 
 
 class _Scans(dict[int, _Scan]):
-    """How the next token is found in each state. Compiled for the states that are reached: all would take long."""
-
     def __init__(self, lark: Lark, actions: Mapping[int, Mapping[str, object]]) -> None:
         super().__init__()
         self._lark, self._actions = lark, actions
@@ -214,7 +207,7 @@ class _Scans(dict[int, _Scan]):
 
 
 def _scan(terminals: Iterable[TerminalDef], expected: frozenset[str], ignored: Iterable[str]) -> _Scan:
-    """Finds the terminals that a state expects, in the order in which Lark tries them."""
+    """A scanner of the terminals that a state expects, in Lark's order."""
     tried = sorted(
         (terminal for terminal in terminals if terminal.name in expected),
         key=lambda t: (-t.priority, -t.pattern.max_width, -len(t.pattern.value), t.name),

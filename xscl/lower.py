@@ -1,20 +1,10 @@
-"""Lowers a checked query to its value-join normal form (thesis 6.2), which `xscl.algebra.joins` defines.
+"""Lowers a checked query to its value-join normal form (thesis 6.2), defined in `xscl.algebra.joins`.
 
 `normalize` resolves names, splits a chain into joins of two inputs, and brings each predicate into disjunctive normal
 form. In each disjunct a path on a variable becomes a branch of the variable's pattern, and a comparison becomes a value
-join, a condition of a pattern, or a residual predicate. A join that is an input of another becomes a `Hidden` stream.
-
-Join trees: the blocks of a query, and the joins over them, with what is needed to lower their predicates.
-
-Lowers paths and their filters to tree patterns.
-
-A filter is a conjunction of arms. An arm that is a path becomes a branch. `path = "literal"` becomes a branch whose
-last node carries the literal, which says what XPath's existential comparison does. Any other arm becomes a condition,
-as XPath 1.0 text.
-
-Terms as expressions, and constants as conditions of patterns.
-
-The names of variables by which equal inner joins are one hidden stream.
+join, a condition of a pattern, or a residual predicate. A join inside another becomes a `Hidden` stream, with canonical
+variable names so that equal ones are shared. Of a filter's arms a path becomes a branch, `path = "literal"` a branch
+whose last node carries the literal (XPath's existential comparison), and any other a condition in XPath 1.0.
 """
 
 from __future__ import annotations
@@ -99,8 +89,7 @@ class Leaf:
 @quick
 @dataclass(frozen=True, slots=True)
 class JoinNode:
-    """A join of two inputs. `scope` has the names that its predicate can use, and `patterns` those of all blocks so
-    far."""
+    """A join of two inputs. `scope` has its predicate's names, and `patterns` those of all blocks so far."""
 
     op: JoinOp
     window: int | None
@@ -112,14 +101,12 @@ class JoinNode:
 
 
 JoinTree = Leaf | JoinNode
-"""An input of a join."""
 
 JoinNames = Mapping[str, Term | str]
-"""What each visible name stands for. A str is a constant's text."""
+"""The referents of visible names. A str is a constant's text."""
 
 
 def tree_blocks(tree: JoinTree) -> Iterator[int]:
-    """Yields the numbers of the blocks of a join tree."""
     if isinstance(tree, Leaf):
         yield tree.block
     else:
@@ -136,11 +123,11 @@ _STRING_ARGUMENTS = (
     "substring-before",
     "substring-after",
 )
-"""The functions of XPath 1.0 whose arguments are strings, and that libxml2 gets right."""
+"""Functions of XPath 1.0 with string arguments, which libxml2 gets right."""
 
 
 _shared_test = lru_cache(maxsize=10_000)(Test)
-"""The test of a name. Very many patterns have the same ones."""
+"""A cached Test: very many patterns have the same ones."""
 
 
 class PatternBuilder:
@@ -151,11 +138,8 @@ class PatternBuilder:
         self._filter = Remembered(self._lowered)  # the parser gives equal filters one tree
 
     def path(self, steps: tuple[Step, ...], last_var: str | None = None, literal: str | None = None) -> PatternNode:
-        """The pattern of a path: a chain of its steps, each with its filters.
-
-        The last node is bound to `last_var` unless its step has a variable. If `literal` is given, it is the node's
-        string value.
-        """
+        """The pattern of a path: a chain of its steps with their filters. The last node is bound to `last_var` unless
+        its step has a variable; `literal` is its string value, if given."""
         last = steps[-1]
         node = self._step(last, (), last.var or last_var, literal)
         for step in reversed(steps[:-1]):
@@ -176,7 +160,6 @@ class PatternBuilder:
         return PatternNode(step.axis, self.test(step.test), conditions, branches + below, var)
 
     def _lowered(self, condition: Expr) -> tuple[tuple[Condition, ...], tuple[PatternNode, ...]]:
-        """A filter as conditions and branches."""
         conditions: list[Condition] = []
         branches: list[PatternNode] = []
         for arm in _arms(condition):
@@ -190,7 +173,6 @@ class PatternBuilder:
         return tuple(conditions), tuple(branches)
 
     def test(self, test: NameTest) -> Test:
-        """A name test with its prefix resolved."""
         if test.prefix is None:
             uri = "*" if test.local == "*" else ""
         elif test.prefix == "*":
@@ -200,11 +182,10 @@ class PatternBuilder:
         return _shared_test(test.kind, uri, test.local)
 
     def condition(self, expr: Expr) -> Condition:
-        """A filter without bindings, as a condition of one node."""
         return Condition(xpath=self._xpath(expr))
 
     def _xpath(self, expr: Expr) -> str:
-        """A filter as XPath 1.0 text. It has no namespace prefix but EXTENSION_PREFIX."""
+        """A filter as XPath 1.0 text, without namespace prefixes except EXTENSION_PREFIX."""
         match expr:
             case Rel(steps=steps):
                 return "." + "".join(self._xpath_step(step) for step in steps)
@@ -235,7 +216,6 @@ class PatternBuilder:
         raise AssertionError(f"not a filter: {expr!r}")
 
     def _xpath_string(self, expr: Expr) -> str:
-        """An operand as XPath text whose value is a string."""
         if isinstance(expr, Number):
             return xpath_literal(number_string(expr.text))
         text = self._xpath(expr)
@@ -244,7 +224,6 @@ class PatternBuilder:
         return f"string({text})" if isinstance(expr, Rel) else text
 
     def _xpath_time(self, expr: Expr) -> str:
-        """A side of a comparison of times as XPath text, whose value is the text of a time. A path has many."""
         if isinstance(expr, String):
             return xpath_literal(time_text(expr.value) or expr.value)
         if is_time(expr) and isinstance(expr, Call):
@@ -287,7 +266,6 @@ def _path_and_literal(arm: Expr) -> tuple[Rel | None, str | None]:
 
 
 def expression(term: Term, of: Expr | None = None) -> Expr:
-    """The term as an expression of its variable, or of another operand."""
     expr: Expr = of or VarPath(term.var)
     for function in term.functions:
         name, literal = split_function(function)
@@ -296,7 +274,7 @@ def expression(term: Term, of: Expr | None = None) -> Expr:
 
 
 def constant_equality(expr: Expr) -> tuple[str, str] | None:
-    """The variable and the text of a comparison that says that a variable is equal to a text; else None."""
+    """The variable and the text of a comparison of a variable with a text; else None."""
     match expr:
         case Compare(op="=", left=VarPath(var=var), right=String(value=text)):
             return var, text
@@ -306,7 +284,6 @@ def constant_equality(expr: Expr) -> tuple[str, str] | None:
 
 
 def require(pattern: PatternNode, var: str, condition: Condition) -> PatternNode:
-    """The pattern, in which the node of a variable has a condition, too."""
     return transform(
         pattern,
         lambda n: (
@@ -316,7 +293,7 @@ def require(pattern: PatternNode, var: str, condition: Condition) -> PatternNode
 
 
 def canonical_names(conjuncts: tuple[Conjunct, ...], absent: tuple[Absent, ...] = ()) -> dict[str, str]:
-    """A name for each variable of an inner join, whatever the query calls it. `absent` is what must not be."""
+    """Canonical names for an inner join's variables. `absent` is what must be absent."""
     names: dict[str, str] = {}
     for conjunct in conjuncts:
         for side in conjunct.sides():
@@ -330,13 +307,11 @@ def canonical_names(conjuncts: tuple[Conjunct, ...], absent: tuple[Absent, ...] 
 
 
 def with_canonical_names(conjuncts: tuple[Conjunct, ...], absent: tuple[Absent, ...] = ()) -> tuple[Conjunct, ...]:
-    """The conjunctive queries of an inner join with these names."""
     names = canonical_names(conjuncts, absent)
     return tuple(_rename(conjunct, names) for conjunct in conjuncts)
 
 
 def canonical_absent(absent: tuple[Absent, ...], names: Mapping[str, str]) -> tuple[Absent, ...]:
-    """What must not be of an inner absence, with these names."""
     return tuple(
         Absent(
             _rename_side(one.right, names),
@@ -377,32 +352,30 @@ def _rename_expr(expr: Expr, names: Mapping[str, str]) -> Expr:
 
 
 _Attach = Callable[[str, PatternNode], None]
-"""Takes a path on a variable: the variable, and the pattern below its node."""
+"""Called with a path on a variable: the variable, and the pattern below its node."""
 _Roots = tuple[tuple[str | None, Term | str], ...]
-"""What `SELECT *` selects: names, None for unnamed block roots, and what they stand for."""
+"""The items of `SELECT *`: names, None for unnamed block roots, and their referents."""
 
 
 def normalize(query: Query, namespaces: Mapping[str, str]) -> NormalQuery:
-    """The normal form of a query that `xscl.check` found no fault with. `namespaces` are the URIs of prefixes."""
+    """The normal form of a checked query. `namespaces` are the URIs of prefixes."""
     return _Normalizer(namespaces).query(query)
 
 
 def normalize_readably(query: Query, namespaces: Mapping[str, str]) -> tuple[NormalQuery, dict[str, VarPath]]:
-    """The same, for people: patterns keep the names of all variables, and inner joins those of the query. Also returns
-    the paths on variables that the query has, by the variables that stand for their ends."""
+    """`normalize` for people: patterns keep the names of all variables, and inner joins those of the query. Also
+    returns the query's paths on variables, by the variables that stand for their ends."""
     normalizer = _Normalizer(namespaces, canonical=False)
     return normalizer.query(query), normalizer.paths
 
 
 @lru_cache(maxsize=16)
 def _builder(namespaces: tuple[tuple[str, str], ...]) -> PatternBuilder:
-    """The builder of patterns, which remembers what it made of filters that many queries have."""
     return PatternBuilder(dict(namespaces))
 
 
 class _Normalizer:
-    """Lowers one query: `_patterns` are those of its blocks, and `_block_of` is the block of each variable. `paths` are
-    the paths on variables, by their ends. If not `canonical`, inner joins keep the names of variables."""
+    """Lowers one query. If not `canonical`, inner joins keep the query's variable names."""
 
     def __init__(self, namespaces: Mapping[str, str], *, canonical: bool = True) -> None:
         self._canonical = canonical
@@ -413,7 +386,6 @@ class _Normalizer:
         self._block_of: dict[str, int] = {}
         self._fresh = 0
         self._unseen: set[int] = set()
-        """The blocks of what did not come."""
 
     def query(self, query: Query) -> NormalQuery:
         tree, scope, roots = self._input(query.source)
@@ -472,7 +444,6 @@ class _Normalizer:
                 return tree, {str(name): value for name, value in roots}, roots
 
     def _root_name(self, root: Term | str, first: int) -> str:
-        """What an unnamed block root is called in the output, among the blocks from number `first` on."""
         assert isinstance(root, Term), "only block roots are unnamed"
         seen = [block for block in range(first, len(self._patterns)) if block not in self._unseen]
         index = seen.index(root_block_number(root.var))
@@ -500,16 +471,12 @@ class _Normalizer:
         return term
 
     def _attached(self, operand: Expr, scope: JoinNames) -> Expr:
-        """An operand over variables of the patterns. A path on a variable becomes a branch that every match must
-        have."""
         patterns = list(self._patterns)
         expr = self._resolve(operand, scope, self._attaching(patterns))
         self._patterns = patterns
         return expr
 
     def _attaching(self, patterns: list[PatternNode]) -> _Attach:
-        """What attaches paths on variables to `patterns`."""
-
         def attach_path(var: str, path: PatternNode) -> None:
             block = self._block_of[var]
             patterns[block] = attach_branch(patterns[block], var, path)
@@ -517,7 +484,6 @@ class _Normalizer:
         return attach_path
 
     def _resolve(self, expr: Expr, scope: JoinNames, attach_path: _Attach) -> Expr:
-        """The expression over variables of the patterns only. `attach_path` takes the paths on variables."""
         match expr:
             case VarPath(var=name, steps=steps):
                 term = scope[name]
@@ -545,7 +511,6 @@ class _Normalizer:
     def _parts(
         self, tree: JoinTree, patterns: tuple[PatternNode, ...], needed: frozenset[str]
     ) -> tuple[tuple[Conjunct, ...], tuple[Absent, ...]]:
-        """The conjunctive queries of a join tree, and what must not be."""
         if not isinstance(tree, JoinNode) or tree.op not in NEGATED:
             return _distinct(self._conjuncts(tree, patterns, needed)), ()
         absent = tuple(dict.fromkeys(self._absent(tree, patterns)))
@@ -555,7 +520,6 @@ class _Normalizer:
         return (Conjunct(left, None), *(Conjunct(one.right, None) for one in absent)), absent
 
     def _absent(self, tree: JoinNode, patterns: tuple[PatternNode, ...]) -> Iterator[Absent]:
-        """What must not be, a disjunct at a time."""
         left_blocks = frozenset(tree_blocks(tree.left))
         for literals in disjuncts(tree.pred):
             own, branches = list(patterns), dict[Branch, None]()
@@ -638,7 +602,7 @@ class _Normalizer:
         return (one, two) if one_left else (two, one)
 
     def _require_value(self, term: Term, patterns: list[PatternNode]) -> None:
-        """Requires the value of a join to be equal to itself: a text that is no time or no number is equal to none."""
+        """Requires a join's value to equal itself: a text that is not a time or number equals none."""
         if term.functions and term.functions[-1] in ("date", "number"):
             value = expression(term, Rel())
             block = self._block_of[term.var]
@@ -665,7 +629,6 @@ class _Normalizer:
         return Side(hidden.stream, PatternNode("/", TUPLE_TEST, children=children), hidden)
 
     def _alone(self, tree: JoinNode) -> tuple[Conjunct, ...]:
-        """The conjunctive queries of a JOIN UNORDERED without what the outer query asks of its inputs."""
         if tree.op != UNORDERED:
             return ()
         return _distinct(self._conjuncts(tree, tree.patterns, frozenset()))

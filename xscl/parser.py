@@ -1,11 +1,8 @@
 """Parses scripts: text in, a checked syntax tree or all mistakes out.
 
-Parses statements that differ only in their constants and PUBLISH names once: the tree of the first is filled in for
-the others.
-
-A statement's skeleton is its text without its string and number literals and its PUBLISH name. The lexer splits
-statements with the same skeleton into the same tokens, the grammar ignores what literals say, and the builder changes
-none but windows.
+Statements that differ only in their constants and PUBLISH names share a skeleton (the text without string and number
+literals and PUBLISH name), which is parsed once; its tree is filled in for the others. This is sound because the lexer
+gives them the same tokens, the grammar ignores the contents of literals, and the builder changes none but windows.
 """
 
 from __future__ import annotations
@@ -31,10 +28,10 @@ from xscl.syntax import NO_EVENTS, EventDefinition, EventQuery, EventStreams, Jo
 from xscl.text import StatementSpan, SyntaxKind, kinds_of, split_script
 
 MAX_SKELETONS = 5_000
-"""How many skeletons are remembered. When there are more, all are forgotten."""
+"""Maximum number of cached skeletons; the cache is cleared when it is full."""
 
 MAX_TREES = 20_000
-"""How many trees are remembered by the text before PUBLISH. When there are more, all are forgotten."""
+"""Maximum number of trees cached by the text before PUBLISH; the cache is cleared when it is full."""
 
 # A quote behind a name is a prime. Behind a keyword it opens a string, which stays part of the skeleton.
 _LITERAL = re.compile(
@@ -51,8 +48,7 @@ _PUBLISHED = re.compile(
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Filled:
-    """Makes the trees of statements with one skeleton. If they are joins with a window, `slot` is the place of its
-    number among the literals, and `window` makes it."""
+    """Builds trees of one skeleton. `slot` is the literal of a join's window, and `window` builds it."""
 
     fill: Fill
     slot: int | None = None
@@ -63,8 +59,6 @@ _Skeleton = tuple[object, ...]
 
 
 class KnownSkeletons:
-    """The trees of statements so far, by skeleton."""
-
     def __init__(self, parse: Callable[[str], Query | None]) -> None:
         """`parse` returns the tree of a statement, with its spans in it, or None."""
         self._parse = parse
@@ -73,11 +67,9 @@ class KnownSkeletons:
         self._trees: dict[object, Query] = {}
 
     def query(self, text: str) -> Query | None:
-        """The tree of a statement if its skeleton is known, without spans; None if it has to be parsed.
-
-        Statements that differ only in their PUBLISH names get the same source and the same SELECT. If they differ in
-        the window of a join, too, they get the same inputs, predicate and SELECT.
-        """
+        """A statement's tree, without spans, if its skeleton is cached; else None. Statements that differ only in their
+        PUBLISH names share source and SELECT; those that also differ in a join's window share inputs, predicate and
+        SELECT."""
         text, name = _unpublished(text)
         tree = self._trees.get(text)
         if tree is None:
@@ -128,7 +120,6 @@ class KnownSkeletons:
 
 
 def _fill(text: str, query: Query) -> _Filled | None:
-    """What makes the trees of statements with the skeleton of this one."""
     places = [Span(*found.span()) for found in _LITERAL.finditer(text)]
     recipe = Recipe({place.start: (slot, place) for slot, place in enumerate(places)}, text)
     fill = recipe.of(query) or (lambda literals: query)
@@ -143,7 +134,6 @@ def _fill(text: str, query: Query) -> _Filled | None:
 
 
 def _unpublished(text: str) -> tuple[str, str | None]:
-    """A statement without its PUBLISH name, and the name; None if there is none, or one that is not simple."""
     query, *_ = text.rsplit(None, 2) or [""]
     found = _PUBLISHED.match(text, len(query))
     return (text, None) if found is None else (query, found[1])
@@ -160,15 +150,12 @@ XML_NAMESPACE = "http://www.w3.org/XML/1998/namespace"
 
 
 def parse_script(text: str, *, stored: bool = False, events: EventStreams = NO_EVENTS) -> Script:
-    """The script of a text, checked: its queries can be registered as they are.
+    """Parses and checks a script: its queries can be registered as they are.
 
-    With `stored` they are registered already, perhaps by a version that refused less. `events` are the event streams
-    that the script can read without having them. The prefix `xml` needs no declaration. A script that uses it has it
-    among its namespaces.
-
-    Raises:
-        XsclErrors: with every mistake in the text, in the order of their places: mistakes of syntax in any statement,
-            and mistakes of meaning in well-formed queries.
+    `stored`: they were registered earlier, perhaps by a version that refused less. `events` are external event streams
+    that the script can read. The prefix `xml` needs no declaration; a script that uses it has it among its namespaces.
+    Raises XsclErrors with all mistakes, in the order of their places: syntax errors of any statement, and mistakes of
+    meaning in well-formed queries.
     """
     return (None if events else _known_script(text)) or _Parser(text, events).script(stored=stored)
 
@@ -176,24 +163,23 @@ def parse_script(text: str, *, stored: bool = False, events: EventStreams = NO_E
 def located_queries(
     text: str, numbers: Iterable[int], *, stored: bool = False, events: EventStreams = NO_EVENTS
 ) -> Iterator[Query]:
-    """Some queries of a correct script, by their numbers from 0, with the spans of all their parts in its text.
-    `stored` and `events` are those of `parse_script`."""
+    """Queries of a correct script, by numbers from 0, with all spans in its text; see `parse_script`."""
     parser = _Parser(text, events)
     parser.script(stored=stored)
     return map(parser.in_place, numbers)
 
 
 MAX_STATEMENTS = 20_000
-"""How many statements' trees are remembered. When there are more, all are forgotten."""
+"""Maximum number of cached statements' trees; the cache is cleared when it is full."""
 
 _SPACE = " \t\r\n"
 
 _known: dict[str, Query] = {}
-"""The trees of statements without prefixes and mistakes, by their text."""
+"""Trees of correct statements without prefixes, by text."""
 
 
 def _known_script(text: str) -> Script | None:
-    """The script if all its statements are known, else None. They are complete: none can run into the next."""
+    """The script if all its statements are cached and complete, so that none can run into the next; else None."""
     queries: list[Query] = []
     at = 0
     for piece in text.rstrip(_SPACE).removesuffix(";").split(";\n"):
@@ -209,14 +195,11 @@ def _known_script(text: str) -> Script | None:
 
 
 def _placed(query: Query, span: Span) -> Query:
-    """The query at another place. The spans inside it remain those in the statement that was parsed. The builder's span
-    of the query leaves out parentheses around it."""
+    """Moves the query. The spans inside stay; the builder's span leaves out parentheses around it."""
     return Query(query.source, query.select, query.publish, span, query.once)
 
 
 class _Parser:
-    """Parses one script."""
-
     def __init__(self, text: str, events: EventStreams = NO_EVENTS) -> None:
         self._text, self._lines = text, Lines(text)
         self._clean, self._statements = split_script(text)
@@ -229,7 +212,7 @@ class _Parser:
         self._declarations: list[Declaration] = []
 
     def script(self, *, reuse: bool = True, stored: bool = False) -> Script:
-        """The script. With `reuse` a statement may take the tree of one with other constants. Raises XsclErrors."""
+        """With `reuse` a statement may take the tree of one with other constants. Raises XsclErrors."""
         kinds = kinds_of(self._clean, self._statements, self._known_events)
         for number, statement in enumerate(track_progress("parsing", self._statements)):
             if kinds is not None and kinds[number] != "xscl":
@@ -268,7 +251,6 @@ class _Parser:
         return Script(queries, namespaces, definitions, event_queries, tuple(self._order))
 
     def _take_events(self, statement: StatementSpan, kind: SyntaxKind, reuse: bool) -> None:
-        """Adds an event statement to the script, or its problem to the problems."""
         try:
             if statement.problem:
                 raise statement.problem
@@ -281,7 +263,6 @@ class _Parser:
         self._order.append("definition" if isinstance(node, EventDefinition) else "event query")
 
     def _take(self, statement: StatementSpan, reuse: bool) -> None:
-        """Adds a statement to the script, or its problem to the problems."""
         span, text = statement.span, self._clean[statement.span.start : statement.span.end]
         if reuse and not statement.problem:
             known = _known.get(text) or _skeletons.query(text)
@@ -318,7 +299,6 @@ class _Parser:
         self._order.append("query")
 
     def in_place(self, number: int) -> Query:
-        """The query of a number, with the spans that it has in this script."""
         span = self._queries[number][0].span
         query = _placed(_tables().parse(self._clean, span.start, span.end), span)
         return _with_hole_texts(query, self._text) if isinstance(query.select, ElementConstructor) else query
@@ -349,13 +329,11 @@ def _tables() -> TableParser:
 
 
 def _finished(value: object, text: str) -> object:
-    """What many statements take from one: a constructor with the texts of its holes."""
     return _element_with_texts(value, text) if isinstance(value, ElementConstructor) else value
 
 
 def _parse_statement(text: str, start: int, lines: Lines, *, reuse: bool = True) -> Query | Declaration:
-    """The tree of a statement that begins at `start` in its script. The spans in the tree are those in the statement,
-    small numbers that take no memory. With `reuse`, those in a filter may be those in another one. Raises Problem."""
+    """Spans are those in the statement; with `reuse`, a filter's may be those in another one. Raises Problem."""
     try:
         # With our builder the result is what the start rule reduces to.
         node: Query | Declaration = _tables().parse(text, 0, len(text), reuse=reuse)
@@ -369,7 +347,6 @@ def _parse_statement(text: str, start: int, lines: Lines, *, reuse: bool = True)
 
 
 def _in_own_place(text: str) -> Query | None:
-    """The tree of a statement, with all spans in it; None if it is no query."""
     try:
         node = _tables().parse(text, 0, len(text))
     except (Unparsable, Problem):
@@ -381,7 +358,6 @@ _skeletons = KnownSkeletons(_in_own_place)
 
 
 def _explained(statement: str, start: int, lines: Lines) -> Problem:
-    """What is wrong with a statement that begins at `start`. Lark says where it stops and what it expects there."""
     try:
         _lark().parse(statement)
     except UnexpectedInput as error:
@@ -409,7 +385,6 @@ def _check_declarations(declarations: list[Declaration]) -> list[Problem]:
 
 
 def _with_hole_texts(query: Query, text: str) -> Query:
-    """The query, in whose constructor each hole has the text between its braces."""
     assert isinstance(query.select, ElementConstructor)
     if all(hole.text for hole in holes_of(query.select)):  # taken from another statement
         return query

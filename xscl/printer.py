@@ -1,7 +1,4 @@
-"""Prints syntax trees as canonical text, which parses back to an equal tree.
-
-Prints the syntax trees of event statements as canonical text, which parses back to an equal tree.
-"""
+"""Prints syntax trees of queries and event statements as canonical text, which parses back to an equal tree."""
 
 from __future__ import annotations
 
@@ -82,15 +79,11 @@ from xscl.syntax import (
 from xscl.text import window_text
 
 _STRONG = {Either: 0, Both: 1, Negated: 2, EventCompare: 3, IsNull: 3, Minus: 6}
-"""How strongly operators bind. What is not here binds strongest; operations have 4 and 5."""
+"""Binding strengths of operators. Others bind strongest; operations have 4 and 5."""
 
 
 def event_query_text(query: EventQuery) -> str:
-    """An event query as text on one line.
-
-    Raises:
-        InvalidValue: if a string holds a line break, which no string literal can.
-    """
+    """An event query on one line. Raises InvalidValue if a string has a line break, which no string literal can."""
     publish = "" if query.publish is None else f" PUBLISH {query.publish}"
     return _event_query(query) + publish
 
@@ -200,7 +193,6 @@ def _strength(node: EventExpr) -> int:
 
 
 def _at_least(strength: int, node: EventExpr) -> str:
-    """An operand, in parentheses if it binds more weakly."""
     text = _expr(node)
     return text if _strength(node) >= strength else f"({text})"
 
@@ -244,7 +236,6 @@ _EVENT_PRINTERS: dict[type, Callable[[Any], str]] = {
     Either: lambda node: " OR ".join(_at_least(1, arg) for arg in node.args),
     Negated: lambda node: f"NOT {_at_least(2, node.arg)}",
 }
-"""What prints the nodes of each class."""
 
 
 _Node = (
@@ -269,10 +260,7 @@ _TO_ESCAPE = re.compile("[&<>{}\t\n\r\x85\u2028\u2029]")
 
 
 def to_xscl(node: _Node) -> str:
-    """The node as XSCL text on one line.
-
-    Raises:
-        InvalidValue: if a string holds a line break, which no string literal can.
+    """The node as XSCL on one line. Raises InvalidValue if a string has a line break, which no string literal can.
 
     >>> from xscl.parser import parse_script
     >>> to_xscl(parse_script("//book AS x1[author]"))
@@ -282,7 +270,7 @@ def to_xscl(node: _Node) -> str:
 
 
 def around_window(script: Script) -> tuple[str, ...]:
-    """The text of a script of one query: in two parts if it is a join, whose window stands between them."""
+    """The text of a script of one query: in two parts if it is a join, around its window."""
     (query,) = script.queries
     if query.publish is not None or not isinstance(query.source, Join):
         return (to_xscl(script),)
@@ -423,4 +411,3 @@ _PRINTERS: dict[type, Callable[[Any], str]] = {
     Or: lambda node: " or ".join(map(_grouped, node.args)),
     Not: lambda node: f"not({to_xscl(node.arg)})",
 }
-"""What prints the nodes of each class."""

@@ -1,4 +1,4 @@
-"""What is wrong with a script: where, what, and what to do about it; as it is found, and as it is told."""
+"""The mistakes of a script: place, message and hint; as found (`Problem`), and as reported (`XsclError`)."""
 
 from __future__ import annotations
 
@@ -11,19 +11,16 @@ from common.errors import InputError
 from xscl.algebra.values import Span
 
 LINE_WIDTH = 110
-"""How many characters of a source line a rendering shows."""
+"""Maximum number of characters of a source line in a rendering."""
 
 MOST_SHOWN = 100
-"""How many mistakes of a script are rendered. The others are counted."""
+"""Maximum number of rendered mistakes. The others are counted."""
 
 _UNPRINTABLE = re.compile("[^\t\x20-\x7e\xa0-\u2027\u202f-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 class Problem(Exception):
-    """Something wrong at a span of a script, found where the script's text is not at hand.
-
-    It never leaves `xscl`: the parser makes an XsclError of it.
-    """
+    """A mistake at a span, found without the script's text. Never leaves `xscl`, whose parser raises XsclError."""
 
     def __init__(self, message: str, span: Span, hint: str = "") -> None:
         super().__init__(message, span, hint)
@@ -35,12 +32,11 @@ class Problem(Exception):
         return self.message
 
     def moved(self, by: int) -> Problem:
-        """The same so many characters further on."""
         return Problem(self.message, Span(self.span.start + by, self.span.end + by), self.hint)
 
 
 class Lines:
-    """The lines of a script's `text`. Finding the line of one place does not go through all the text before it."""
+    """The lines of a script's `text`, with fast look-up of a place's line."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -50,22 +46,19 @@ class Lines:
         return [0, *(found.end() for found in re.finditer("\n", self.text))]
 
     def place(self, at: int) -> tuple[int, int]:
-        """The line and the column of a place, both from 1."""
+        """(line, column), both from 1."""
         line = bisect_right(self._starts, at)
         return line, at - self._starts[line - 1] + 1
 
     def line(self, number: int) -> str:
-        """The text of a line, without its end."""
         begin, following = self._starts[number - 1], self._starts[number : number + 1]
         return (self.text[begin : following[0] - 1] if following else self.text[begin:]).rstrip("\r")
 
 
 class XsclError(InputError, ValueError):
-    """One mistake in a script. `str()` is its rendering.
-
-    `message` says what is wrong, and `hint` what to do ("" if nothing is known). `span` is its place in the script,
-    `line` and `column` (both from 1) are those of its start, and `source` is the text of that line.
-    """
+    """One mistake in a script. `str()` is its rendering. `message` says what is wrong, and `hint` the remedy ("" if
+    unknown). `span` is its place in the script, `line` and `column` (both from 1) are those of its start, and `source`
+    is the text of that line."""
 
     def __init__(self, problem: Problem, lines: Lines) -> None:
         super().__init__(problem, lines)
@@ -86,7 +79,6 @@ class XsclError(InputError, ValueError):
         return "\n".join(_UNPRINTABLE.sub("\ufffd", line) for line in lines)
 
     def _shown(self) -> tuple[str, str]:
-        """The part of the source line that is shown, and white space as wide as what is left of the column in it."""
         source, offset = self.source, self.column - 1
         if len(source) > LINE_WIDTH:
             first = max(0, min(offset - LINE_WIDTH // 2, len(source) - LINE_WIDTH))
@@ -101,12 +93,11 @@ class XsclError(InputError, ValueError):
 
 
 LACKS_EVENTS = "there are no events "
-"""So begins what is said of events that a script does not have."""
+"""Prefix of messages about events that a script lacks."""
 
 
 class XsclErrors(InputError, ValueError):
-    """All mistakes of a script, as `errors`, in the order of their places. `str()` renders them one after another, the
-    first 100 of very many."""
+    """All mistakes of a script, as `errors`, in the order of their places. `str()` renders the first 100."""
 
     def __init__(self, errors: Iterable[XsclError]) -> None:
         self.errors = tuple(sorted(errors, key=lambda error: (error.span.start, error.span.end)))
@@ -114,11 +105,10 @@ class XsclErrors(InputError, ValueError):
 
     @property
     def lacks_events(self) -> bool:
-        """Whether a script only reads events that it does not have: a store may have them."""
+        """Whether all mistakes are reads of missing events, which a store may have."""
         return all(error.message.startswith(LACKS_EVENTS) for error in self.errors)
 
     def render(self, file: str | None = None) -> str:
-        """The renderings of the errors, as `rendered` gives them."""
         return rendered(self.errors, file)
 
     def __str__(self) -> str:
@@ -126,8 +116,7 @@ class XsclErrors(InputError, ValueError):
 
 
 def rendered(errors: Sequence[XsclError], file: str | None = None, kind: str = "error", noun: str = "mistake") -> str:
-    """The renderings of errors, or of what looks like one, one after another, with `file` before line and column. If
-    there are more than MOST_SHOWN, the others are counted."""
+    """Renders errors or the like, with `file` before line and column. Past MOST_SHOWN, the others are counted."""
     shown = [error.render(file, kind) for error in errors[:MOST_SHOWN]]
     more = len(errors) - len(shown)
     return "\n".join(shown + ([f"and {more:,} more {noun}{'s' if more > 1 else ''}"] if more else []))

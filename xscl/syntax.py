@@ -1,22 +1,9 @@
-"""The syntax tree of XSCL: immutable nodes, which can be printed as text again.
+"""The syntax tree of XSCL and of event statements: immutable nodes, which can be printed as text again.
 
-Trees are equal if they say the same, wherever they stand in a text (`span`). The parser brings some spellings into one
-form: a path without a stream reads the stream `S`, the name of a stream alone is `stream/*`, `AS x` is `->x`, `[title]`
-is `[./title]`, `(block)` is the block, and parentheses without a SELECT only group.
-
-The syntax tree of the expressions of event statements: values, conditions, and the names of streams.
-
-Trees are equal if they say the same, wherever they stand in a text. Spans are places in a statement's own text.
-Parentheses that only group are not in the tree.
-
-The syntax tree of event statements: definitions of events, and queries over events.
-
-Trees are equal if they say the same, wherever they stand in a text. The `span` of a statement is its place in the
-script; those inside a statement are places in its own text. Parentheses that only group are not in the tree.
-
-The syntax tree of what PATTERN statements look for: the components of SEQ, and the clauses behind it.
-
-Scripts: what a text says, as a whole.
+Trees are equal regardless of their place in a text (`span`); the span of a statement is its place in the script, those
+inside an event statement are places in its own text. The parser normalises spellings: a path without a stream reads the
+stream `S`, the name of a stream alone is `stream/*`, `AS x` is `->x`, `[title]` is `[./title]`, `(block)` is the block,
+and parentheses that only group are not in the tree.
 """
 
 from __future__ import annotations
@@ -59,7 +46,7 @@ class SelectItem:
 @quick
 @dataclass(frozen=True, slots=True)
 class SelectStar:
-    """`*`: the block roots and the items of SELECTs in parentheses."""
+    """`*`: the block roots and the items of subqueries."""
 
     span: Span = nowhere()
 
@@ -67,8 +54,6 @@ class SelectStar:
 @quick
 @dataclass(frozen=True, slots=True)
 class SelectItems:
-    """A list of items."""
-
     items: tuple[SelectItem, ...]
     span: Span = nowhere()
 
@@ -81,7 +66,7 @@ SelectClause = SelectStar | SelectItems | ElementConstructor
 @quick
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A window of so many microseconds; None is INF."""
+    """In microseconds; None is INF."""
 
     us: int | None
     span: Span = nowhere()
@@ -103,7 +88,7 @@ class Join:
 @quick
 @dataclass(frozen=True, slots=True)
 class SubQuery:
-    """A query in parentheses with a SELECT, which says what the outer query sees and under which names."""
+    """A query in parentheses with a SELECT, which defines what the outer query sees and under which names."""
 
     select: SelectStar | SelectItems
     source: Input
@@ -116,7 +101,7 @@ Input = Block | Join | SubQuery
 @quick
 @dataclass(frozen=True, slots=True)
 class Once:
-    """`ONCE PER (keys) WITHIN window`, behind the name in PUBLISH. None is for ever. The span begins with the name."""
+    """`ONCE PER (keys) WITHIN window`, after the name in PUBLISH. None is for ever. The span begins with the name."""
 
     keys: tuple[Expr, ...]
     window: Window | None = None
@@ -126,7 +111,7 @@ class Once:
 @quick
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One standing query. `select` is None if none is written, which means `*`. With `once` it has a PUBLISH name."""
+    """One standing query. `select` is None if missing, which means `*`. With `once` it has a PUBLISH name."""
 
     source: Input
     select: SelectClause | None = None
@@ -135,8 +120,7 @@ class Query:
     once: Once | None = None
 
     def shared_parts(self) -> tuple[object, ...]:
-        """The identities of all parts but the PUBLISH name and the window of a join. The parser gives statements that
-        differ only in these the same parts."""
+        """The identities of the parts that the parser shares: all but PUBLISH name and join window."""
         source = self.source
         if isinstance(source, Join):
             return source.op, id(source.left), id(source.right), id(source.pred), id(self.select), id(self.once)
@@ -146,14 +130,12 @@ class Query:
 @quick
 @dataclass(frozen=True, slots=True)
 class StreamName:
-    """The events of a name."""
-
     name: str
     span: Span = nowhere()
 
 
 Qualifier = Literal["", "$1", "$2", "$"]
-"""What stands before the dot of a reference: of NEXT and FOLD the left event, the right one, or FOLD's latest."""
+"""The qualifier of a reference: of NEXT and FOLD the left event, the right one, or FOLD's latest."""
 
 
 @quick
@@ -173,10 +155,8 @@ ItemIndex = Literal["", "1", "i", "i-1", "LEN", "[]", "..i-1"]
 @quick
 @dataclass(frozen=True, slots=True)
 class ItemReference:
-    """In PATTERN, an attribute of an event of a variable, such as `v[1].name`. `v.LEN` looks like an attribute.
-
-    Without a name it is the events of `v[]`, or of `v[..i-1]`, which count() takes.
-    """
+    """In PATTERN, an attribute of a variable's event, such as `v[1].name`; `v.LEN` looks like one. Without a name it is
+    the events of `v[]`, or of `v[..i-1]`, as count()'s argument."""
 
     variable: str
     place: ItemIndex
@@ -196,8 +176,6 @@ class EquivalenceTest:
 @quick
 @dataclass(frozen=True, slots=True)
 class TimeMeasure:
-    """DUR or GAP."""
-
     name: Literal["DUR", "GAP"]
     span: Span = nowhere()
 
@@ -205,7 +183,7 @@ class TimeMeasure:
 @quick
 @dataclass(frozen=True, slots=True)
 class Percentage:
-    """`80%`: a number of hundredths, as it is written, without the sign."""
+    """`80%`: a number of hundredths, as written, without the sign."""
 
     text: str
     span: Span = nowhere()
@@ -214,7 +192,7 @@ class Percentage:
 @quick
 @dataclass(frozen=True, slots=True)
 class Null:
-    """NULL, which no expression may be."""
+    """NULL, which is not allowed as an expression."""
 
     span: Span = nowhere()
 
@@ -222,8 +200,6 @@ class Null:
 @quick
 @dataclass(frozen=True, slots=True)
 class ArithmeticExpr:
-    """An operation on two numbers."""
-
     op: ArithmeticOp
     left: EventExpr
     right: EventExpr
@@ -233,8 +209,6 @@ class ArithmeticExpr:
 @quick
 @dataclass(frozen=True, slots=True)
 class Minus:
-    """`-x`."""
-
     arg: EventExpr
     span: Span = nowhere()
 
@@ -252,8 +226,6 @@ class EventCall:
 @quick
 @dataclass(frozen=True, slots=True)
 class EventCompare:
-    """A comparison of two values."""
-
     op: CompareOp
     left: EventExpr
     right: EventExpr
@@ -263,8 +235,6 @@ class EventCompare:
 @quick
 @dataclass(frozen=True, slots=True)
 class IsNull:
-    """`value IS NULL`, or, `negated`, `value IS NOT NULL`."""
-
     value: EventExpr
     negated: bool = False
     span: Span = nowhere()
@@ -273,8 +243,6 @@ class IsNull:
 @quick
 @dataclass(frozen=True, slots=True)
 class Both:
-    """A condition that holds if all of `args` do."""
-
     args: tuple[EventExpr, ...]
     span: Span = nowhere()
 
@@ -282,8 +250,6 @@ class Both:
 @quick
 @dataclass(frozen=True, slots=True)
 class Either:
-    """A condition that holds if any of `args` does."""
-
     args: tuple[EventExpr, ...]
     span: Span = nowhere()
 
@@ -291,8 +257,6 @@ class Either:
 @quick
 @dataclass(frozen=True, slots=True)
 class Negated:
-    """`NOT condition`."""
-
     arg: EventExpr
     span: Span = nowhere()
 
@@ -364,7 +328,7 @@ class LetterOf:
 @quick
 @dataclass(frozen=True, slots=True)
 class Alternatives:
-    """`(a, b | c)`: some words, any one of which may stand there."""
+    """`(a, b | c)`: alternative words."""
 
     words: tuple[tuple[Component, ...], ...]
     span: Span = nowhere()
@@ -388,7 +352,7 @@ Component = OneEvent | NoEvent | AnyOrder | LetterOf | Alternatives | Repetition
 @quick
 @dataclass(frozen=True, slots=True)
 class ListedVariable:
-    """A variable that stands behind a strategy in parentheses: `v`, or, `many`, `v[]`."""
+    """A variable in parentheses after a strategy: `v`, or, `many`, `v[]`."""
 
     name: str
     many: bool = False
@@ -398,7 +362,7 @@ class ListedVariable:
 @quick
 @dataclass(frozen=True, slots=True)
 class StrategyName:
-    """`skip_till_next_match(a, b[])`: a name, and variables, which may be left out."""
+    """`skip_till_next_match(a, b[])`: a name, and optional variables."""
 
     name: str
     variables: tuple[ListedVariable, ...] = ()
@@ -428,8 +392,7 @@ class Mode:
 @quick
 @dataclass(frozen=True, slots=True)
 class Sequenced:
-    """What a PATTERN statement looks for. Its WITHIN, RETURN and PUBLISH are those of the query that it is of. The span
-    is that of `PATTERN SEQ(...)`."""
+    """A PATTERN's body; WITHIN, RETURN and PUBLISH are its query's. The span is that of `PATTERN SEQ(...)`."""
 
     components: tuple[Component, ...]
     strategy: StrategyName | None = None
@@ -441,7 +404,6 @@ class Sequenced:
 
 
 def component_streams(components: tuple[Component, ...]) -> Iterator[StreamName]:
-    """The names of the streams of components, from left to right."""
     waiting: list[Component] = list(reversed(components))
     while waiting:
         node = waiting.pop()
@@ -464,11 +426,8 @@ def component_streams(components: tuple[Component, ...]) -> Iterator[StreamName]
 @quick
 @dataclass(frozen=True, slots=True)
 class DefinedAttribute:
-    """`name := operand` or `name IN path`.
-
-    With `number` the value is the operand's as a number: `number(operand)` is written, or the operand is a number by
-    itself. With `each` there is an event for each node of the path, else the first one counts.
-    """
+    """`name := operand` or `name IN path`. With `number` the value is a number: the operand is one, or
+    `number(operand)` is written. With `each` there is an event for each node of the path, else the first one counts."""
 
     name: str
     operand: Expr
@@ -494,7 +453,7 @@ class EventDefinition:
 @quick
 @dataclass(frozen=True, slots=True)
 class Named:
-    """`expression AS name`. An attribute alone has its own name. The name is empty if one is missing."""
+    """`expression AS name`. An attribute alone has its own name. A missing name is empty."""
 
     expr: EventExpr
     name: str
@@ -504,16 +463,12 @@ class Named:
 @quick
 @dataclass(frozen=True, slots=True)
 class AllAttributes:
-    """`*` among the items of a SELECT."""
-
     span: Span = nowhere()
 
 
 @quick
 @dataclass(frozen=True, slots=True)
 class Filtered:
-    """`FILTER{condition} source`."""
-
     condition: EventExpr
     source: EventStream
     span: Span = nowhere()
@@ -582,11 +537,8 @@ EventStream = StreamName | Filtered | Grouped | NextStream | Iteration | UnionSt
 @quick
 @dataclass(frozen=True, slots=True)
 class EventQuery:
-    """A standing query over events. `select` is None if none is written, which means all attributes. The name that it
-    PUBLISHes ends the statement.
-
-    It may be a PATTERN statement: then `stream` is what it looks for, and `select` what it RETURNs.
-    """
+    """A standing query over events. `select` is None if missing, which means all attributes. In a PATTERN statement,
+    `stream` is its body, and `select` its RETURN."""
 
     stream: EventStream | Sequenced
     select: tuple[Named | AllAttributes, ...] | None = None
@@ -599,7 +551,6 @@ EventStatement = EventDefinition | EventQuery
 
 
 def names_read(stream: EventStream | Sequenced) -> Iterator[StreamName]:
-    """The names of streams that a part of the tree reads, from left to right."""
     if isinstance(stream, Sequenced):
         yield from component_streams(stream.components)
         return
@@ -623,11 +574,8 @@ StatementKind = Literal["query", "definition", "event query"]
 @quick
 @dataclass(frozen=True, slots=True)
 class Script:
-    """The queries of a text, and the namespaces that it declares, as pairs of prefix and URI.
-
-    Beside queries of XSCL, a script may have event statements: definitions of events, and event queries. Then `order`
-    has the kind of each statement.
-    """
+    """The queries of a text, and its declared namespaces, as pairs of prefix and URI. It may also have event
+    statements: definitions of events, and event queries. Then `order` has the kind of each statement."""
 
     queries: tuple[Query, ...]
     namespaces: tuple[tuple[str, str], ...] = ()
@@ -637,12 +585,10 @@ class Script:
 
     @property
     def has_events(self) -> bool:
-        """Whether there are event statements."""
         return bool(self.definitions or self.event_queries)
 
     @property
     def statements(self) -> tuple[Query | EventDefinition | EventQuery, ...]:
-        """All statements in the order of the text."""
         if not self.has_events:
             return self.queries
         waiting: dict[StatementKind, Iterator[Query | EventDefinition | EventQuery]] = {
@@ -660,8 +606,8 @@ class Script:
         return tuple(one for one in self.statements if not isinstance(one, EventDefinition))
 
     def names(self) -> tuple[str, ...]:
-        """The name of each of `all_queries`: the one it PUBLISHes, else `q` and its position, from 1, or, if a query of
-        the script has that name, the next number that is free."""
+        """The name of each of `all_queries`: its PUBLISH name, else `q` and its position, from 1, or the next free
+        number if a query of the script has that name."""
         taken = self.published()
         names: list[str] = []
         number = 0
@@ -672,13 +618,12 @@ class Script:
         return tuple(names)
 
     def published(self) -> frozenset[str]:
-        """The names that its queries PUBLISH."""
         return frozenset(query.publish for query in self.all_queries if query.publish is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class EventStreams:
-    """Event streams with their attributes: those that are defined, and those that event queries PUBLISH."""
+    """Event streams with their attributes: defined ones, and those that event queries PUBLISH."""
 
     defined: Mapping[str, Schema] = field(default_factory=dict)
     published: Mapping[str, Schema] = field(default_factory=dict)
@@ -694,7 +639,7 @@ NO_EVENTS = EventStreams()
 
 
 def free_number(first: int, taken: Container[str]) -> int:
-    """The least number from `first` on that names a query without PUBLISH: `q` and the number are not `taken`."""
+    """The least number from `first` on such that `q` and the number are not `taken`."""
     while f"q{first}" in taken:
         first += 1
     return first

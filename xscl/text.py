@@ -1,18 +1,10 @@
-"""Finds what is wrong with brackets where the parser stopped.
+"""The text of scripts before the grammar: splits statements, classifies them, and explains brackets and foreign syntax.
 
-Escapes in the text of an element constructor: entities, and braces that are written twice.
-
-Recognizes what belongs to SQL, XQuery or JSONPath where the parser stopped, and says what to write here.
-
-Says of which kind each statement of a script is, before a grammar sees it: a query of XSCL or an event statement.
-
-A statement is a definition, or a pattern, by its first two words. It is an event query if it has FILTER, FOLD,
-AGGREGATE or NEXT with a brace, or NEXT or UNION between two sources; or if what it reads is the bare name of an event
-stream. All else is XSCL, so the scripts of before have the meaning of before.
-
-Splits a script into statements at its semicolons, and blanks its comments.
-
-The lengths of windows, and of other durations that are written like them, in microseconds.
+A script is split at its semicolons, and its comments are blanked. A statement is a definition, or a pattern, by its
+first two words; an event query if it has FILTER, FOLD, AGGREGATE or NEXT with a brace, or NEXT or UNION between two
+sources, or reads the bare name of an event stream; all else is XSCL, so that old scripts keep their meaning. Also here:
+what SQL, XQuery or JSONPath spellings should be in XSCL, escapes in constructor text (entities, doubled braces), and
+durations in microseconds.
 """
 
 from __future__ import annotations
@@ -36,7 +28,7 @@ _CLOSER = {"(": ")", "[": "]", "{": "}"}
 
 
 def bracket_problem(text: str, at: int, ended: bool, expected: set[str], start: int, lines: Lines) -> Problem | None:
-    """The problem of a bracket that closes nothing or another one, or that is open at the end; else None."""
+    """The problem of a bracket that closes nothing or another one, or is open at the end; else None."""
     if not ended and (text[at] not in ")]}" or expected & {"TEXT", "DQUOTED", "SQUOTED"}):
         return None
     stack: list[int] = []
@@ -65,7 +57,7 @@ _XML_CHAR = re.compile("[\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def unescaped(text: str, start: int) -> str:
-    """The text that a text of a constructor stands for, which begins at `start`. Raises Problem."""
+    """Unescapes a constructor's text, which begins at `start`. Raises Problem."""
     return _ESCAPE.sub(partial(_unescape, start), text)
 
 
@@ -88,7 +80,7 @@ def _unescape(start: int, found: re.Match[str]) -> str:
 
 
 FAR = 200
-"""How many characters in front of the place are looked at."""
+"""Maximum number of characters examined before the place."""
 
 _JOIN = "JOIN {x = y, 1 h}"
 _FILTER = 'S//item[./title = "x"]'
@@ -115,7 +107,7 @@ _CLAUSES = {
     "return": ("there is no RETURN", "write SELECT in front of FROM"),
     "emit": ("there is no EMIT", "write PUBLISH and a name"),
 }
-"""Words of other languages behind an input of a query: the message, and what to write."""
+"""Foreign words after an input of a query: message and hint."""
 
 _OPERATORS = {
     "in": ("there is no IN", './lang = "en" or ./lang = "de" says the same'),
@@ -129,7 +121,7 @@ _OPERATORS = {
     "ge": ("there is no operator ge", "write >="),
     "within": ("there is no WITHIN", "write a comma in front of the window"),
 }
-"""Words between two operands of a condition: the message, and what to write."""
+"""Foreign words between two operands of a condition: message and hint."""
 
 _STARTS = {
     "for": ("there is no FOR", "write FROM S//item->x"),
@@ -145,7 +137,7 @@ _STARTS = {
     "set": ("SET belongs to a PATTERN", "write PATTERN SEQ(SET(A a, B b)) WITHIN 7 d"),
     "subscribe": ("there is no SUBSCRIBE in a query", "write FROM S//item"),
 }
-"""Words at the beginning of a query, which the parser takes for a stream: the message, and what to write."""
+"""Foreign words at the beginning of a query, which the parser takes for a stream: message and hint."""
 
 
 class _Habit(NamedTuple):
@@ -190,7 +182,7 @@ _HABITS = (
 
 
 def foreign_mistake(before: str, behind: str, at: int, expected: set[str]) -> Problem | None:
-    """The problem with words or signs of another language at a place, with the text `before` and `behind` it."""
+    """The problem of another language's words or signs between the texts `before` and `behind` a place."""
     before = before[-FAR:]
     word = _word(behind)
     told = _CLAUSES if "FOLLOWED" in expected else _OPERATORS if "AND" in expected else {}
@@ -222,8 +214,7 @@ def _word(behind: str) -> str:
 
 
 def misplaced_word(before: str, behind: str, at: int, expected: set[str]) -> Problem | None:
-    """The problem with a keyword that is spelt wrong in front of the place, where it passed for a stream, or with a
-    variable without an arrow."""
+    """The problem of a misspelt keyword that passed for a stream, or of a variable without an arrow."""
     word = _word(behind)
     first = re.search(r"(?:^|;)\s*([A-Za-z]+)\s*$", before)
     close = get_close_matches(first[1].upper(), ("SELECT", "FROM", "DECLARE"), n=1, cutoff=0.7) if first else []
@@ -237,8 +228,6 @@ def misplaced_word(before: str, behind: str, at: int, expected: set[str]) -> Pro
 
 
 def dotted_hint(var: str, bound: Container[str]) -> str:
-    """What to write for a variable with dots in its name, if its first part is one of those that are `bound`; else
-    nothing."""
     first, dot, rest = var.partition(".")
     if not dot or first not in bound:
         return ""
@@ -249,7 +238,7 @@ def dotted_hint(var: str, bound: Container[str]) -> str:
 
 
 MAX_DEPTH = 50
-"""How deep brackets, and elements in a constructor, may be nested. Deeper nesting would exhaust the stack later."""
+"""Maximum nesting of brackets, and of elements in a constructor. Deeper nesting would exhaust the stack later."""
 
 _NAME_CHAR = r"[\w.\-]"
 # A possessive group has an empty alternative: before 3.11.5, Python loses its place when one fails.
@@ -277,7 +266,7 @@ _MARKS = rf"""
 """
 _MARK = re.compile(f"(?: {_UNMARKED} | )*+ (?: {_MARKS} )", re.VERBOSE)
 _PAST_BRACKETS = re.compile(rf"(?: {_UNMARKED} | \[ {_PLAIN} \] | \{{ {_PLAIN} \}} | )*+ (?: {_MARKS} )", re.VERBOSE)
-"""Finds the next mark, as the other one does, but skips whole brackets without marks in them."""
+"""Finds the next mark, skipping whole brackets without marks in them."""
 _STRING = re.compile(r""" "(?:[^"\n]|"")*("?) | '(?:[^'\n]|'')*('?) """, re.VERBOSE)
 _COMMENT_MARK = re.compile(r"\(:|:\)")
 _CONTENT_MARK = re.compile(
@@ -291,25 +280,20 @@ _ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 @quick
 @dataclass(frozen=True, slots=True)
 class StatementSpan:
-    """Where a statement stands, without its `;` and the white space and comments around it, and its first problem."""
+    """A statement's place, without its `;` and surrounding white space and comments, and its first problem."""
 
     span: Span
     problem: Problem | None = None
 
 
 def split_script(text: str) -> tuple[str, list[StatementSpan]]:
-    """The script with blanks in the place of its comments, so that offsets stay, and its statements, empty ones too.
-
-    A `;` ends a statement unless it stands in a string, in a comment, in constructor text, or in brackets that are
-    closed on the line that opens them. A string or comment without an end reaches to the end of its line, or to a `;`
-    there.
-    """
+    """The script with its comments blanked, so that offsets stay, and its statements, empty ones too. A `;` ends a
+    statement unless it is in a string, a comment, constructor text, or brackets that are closed on the line that opens
+    them. An unterminated string or comment ends with its line, or at a `;` there."""
     return _Splitter(text).split()
 
 
 class _Splitter:
-    """Goes over a script's text once."""
-
     def __init__(self, text: str) -> None:
         self.text = text
         self.blanks: list[tuple[int, int]] = [(0, 1)] if text.startswith("\ufeff") else []
@@ -360,7 +344,7 @@ class _Splitter:
                 return
 
     def _line_end(self, pos: int) -> int:
-        """Where a string or comment without an end is taken to end: with its line, or at a semicolon there."""
+        """The assumed end of an unterminated string or comment: its line's, or a semicolon there."""
         end = self.text.find("\n", pos)
         line = self.text[pos : end if end >= 0 else None].rstrip()
         return pos + len(line.removesuffix(";"))
@@ -370,7 +354,7 @@ class _Splitter:
         return end
 
     def _comment(self, begin: int) -> int:
-        """Blanks a comment, with the comments inside it, and returns its end."""
+        """Blanks a comment, nested ones included, and returns its end."""
         depth, pos = 1, begin + 2
         while depth and (found := _COMMENT_MARK.search(self.text, pos)):
             depth += 1 if found[0] == "(:" else -1
@@ -382,7 +366,6 @@ class _Splitter:
         return self._blank(begin, pos)
 
     def _string(self, begin: int) -> int:
-        """The end of the string literal that begins here."""
         found = _STRING.match(self.text, begin)
         assert found is not None
         if not (found[1] or found[2]):
@@ -394,7 +377,6 @@ class _Splitter:
         return found.end()
 
     def _constructor(self, begin: int) -> int:
-        """The end of the element constructor that begins here."""
         text, pos = self.text, begin
         names: list[str] = []
         while found := _CONTENT_MARK.search(text, pos):
@@ -423,7 +405,6 @@ class _Splitter:
         return end if end >= 0 else len(text)
 
     def _tag(self, pos: int) -> int:
-        """The end of a start tag, from behind its name."""
         text = self.text
         while found := _TAG_MARK.search(text, pos):
             pos = found.end()
@@ -435,7 +416,6 @@ class _Splitter:
         return len(text)
 
     def _attribute(self, pos: int, quote: str) -> int:
-        """The end of an attribute's value, from behind its opening quote."""
         text = self.text
         while pos < len(text):
             if text.startswith(("{{", "}}"), pos):
@@ -447,7 +427,6 @@ class _Splitter:
         return pos
 
     def _hole(self, pos: int) -> int:
-        """The end of an operand in braces, from behind its opening brace."""
         depth = 1
         while depth and (found := _MARK.match(self.text, pos)):
             begin, pos = found.span(found.lastindex or 0)
@@ -509,19 +488,19 @@ def _too_deep(at: int) -> Problem:
 SyntaxKind = Literal["xscl", "definition", "event query", "pattern"]
 
 _HINTS = ("define", "pattern", "filter", "fold", "aggregate", "next", "union")
-"""Every event statement that is one by its words has one of these."""
+"""Every event statement recognised by its words has one of these."""
 
 _FIRST = re.compile(r"(define\s+event|pattern\s+seq)(?![\w.\-])", re.IGNORECASE)
 _TOKEN = re.compile(r"""("(?:[^"\n]|"")*"|(?<![\w.\-])'(?:[^'\n]|'')*')|([^\W\d](?:[\w.']|-(?!>))*)|(\S)""")
 _CONSTRUCTOR = re.compile(r"[\s(]*select\s*<(?=[^\W\d])", re.IGNORECASE)
 _CONSTRUCTOR_END = re.compile(r">\s*from(?![\w.\-])", re.IGNORECASE)
 _OPERATOR_START = re.compile(r"[^\"'/@:<>\-\[{]*(?<!\S)(?:filter|fold|aggregate|next)\s*\{", re.IGNORECASE)
-"""What begins like an event query, without a string, a path, a binding or a constructor in front of an operator."""
+"""The beginning of an event query: an operator without a string, path, binding or constructor before it."""
 _BARE = re.compile(
     r"(?:^|\(|\bfrom\b)\s*[A-Za-z_][A-Za-z0-9_]*[\s)]*(?:within[\s\w.∞)]{0,200})?(?:publish\s+\S+\s*)?$",
     re.IGNORECASE,
 )
-"""What every statement matches that reads a bare name."""
+"""Matches every statement that reads a bare name."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _BEFORE_A_SOURCE = frozenset({"", "(", "}", "from", "next", "union"})
 _NO_SOURCE = frozenset(
@@ -532,10 +511,7 @@ _BRACED = frozenset({"filter", "fold", "aggregate", "next"})
 
 def kinds_of(text: str, statements: Sequence[StatementSpan], known: Container[str] = ()) -> list[SyntaxKind] | None:
     """The kind of each statement of a script; None if all are XSCL. `text` is the script without its comments, and
-    `known` are the event streams that it can read without defining them.
-
-    Takes time linear in the text.
-    """
+    `known` are external event streams that it can read. Takes time linear in the text."""
     lower = text.lower()
     if not known and not any(word in lower for word in _HINTS):
         return None
@@ -574,13 +550,12 @@ def kinds_of(text: str, statements: Sequence[StatementSpan], known: Container[st
 
 
 def _published(text: str) -> str:
-    """What a statement publishes that ends as it is written, or nothing."""
     ending = text.rsplit(None, 2)
     return ending[2] if len(ending) == 3 and ending[1].lower() == "publish" else ""
 
 
 def _may_tell(text: str) -> bool:
-    """Whether a statement may be an event query. Most queries are not: they read a path, and have no hint."""
+    """Whether a statement may be an event query. Most are not: they read a path, and have no hint."""
     if _BARE.search(text):
         return True
     lower = text.lower()
@@ -588,8 +563,7 @@ def _may_tell(text: str) -> bool:
 
 
 def _tokens(text: str) -> list[tuple[str, str]]:
-    """The words and signs of a statement, each as it is written and in lower case. Strings are signs; an element
-    constructor is left out."""
+    """Words and signs, as written and in lower case. Strings are signs; element constructors are skipped."""
     start = 0
     if _CONSTRUCTOR.match(text):
         for found in _CONSTRUCTOR_END.finditer(text):
@@ -599,7 +573,6 @@ def _tokens(text: str) -> list[tuple[str, str]]:
 
 
 def _has_operator(tokens: Sequence[tuple[str, str]]) -> bool:
-    """Whether there is an operator of events."""
     words = ["", "", *(lower for _, lower in tokens), "", ""]
     for at in range(2, len(words) - 2):
         word = words[at]
@@ -616,7 +589,6 @@ def _has_operator(tokens: Sequence[tuple[str, str]]) -> bool:
 
 
 def _is_source(word: str, before: str) -> bool:
-    """Whether a source may end with a word."""
     return word == ")" or (_is_word(word) and before in _BEFORE_A_SOURCE)
 
 
@@ -625,7 +597,6 @@ def _is_word(word: str) -> bool:
 
 
 def _bare_name(tokens: Sequence[tuple[str, str]]) -> str:
-    """The bare name that a statement reads, parentheses aside, or nothing."""
     places = _sources(tokens)
     at = next(places, -1)
     if at < 0 or not _is_word(tokens[at][1]) or not _NAME.fullmatch(tokens[at][0]):
@@ -642,7 +613,6 @@ def _bare_name(tokens: Sequence[tuple[str, str]]) -> str:
 
 
 def _sources(tokens: Sequence[tuple[str, str]]) -> Iterator[int]:
-    """Where the first source of a statement begins."""
     at = 0
     while at < len(tokens):
         word = tokens[at][1]
@@ -667,14 +637,14 @@ UNITS = {
     "d": 86_400_000_000,
     "w": 604_800_000_000,
 }
-"""Microseconds in each unit of a window."""
+"""Microseconds per unit of a window."""
 
 LONGEST_WINDOW = 2**63 - 1
-"""Longest window, in microseconds: the greatest integer of the engines."""
+"""Maximum window in microseconds: the greatest integer of the engines."""
 
 
 def window_us(number: str, unit: str, span: Span) -> int:
-    """The length of a window in microseconds. Raises Problem, at `span`, if it is negative or too long."""
+    """A window's length in microseconds. Raises Problem, at `span`, if it is negative or too long."""
     if number.startswith("-"):
         raise Problem("a window cannot be negative", span, "swap the two inputs, or use JOIN, which looks both ways")
     if len(number) < 5 and number.isdecimal():  # as most are
@@ -687,7 +657,7 @@ def window_us(number: str, unit: str, span: Span) -> int:
 
 
 def window_text(us: int | None) -> str:
-    """A window as text, in its largest unit that is whole; INF for None."""
+    """A window in its largest whole unit; INF for None."""
     if us is None:
         return "INF"
     unit = next((unit for unit, length in reversed(UNITS.items()) if us and us % length == 0), "s")
@@ -695,7 +665,7 @@ def window_text(us: int | None) -> str:
 
 
 def duration_us(text: str) -> int | None:
-    """The microseconds of a duration, written like the window of a query; None for INF. Raises InvalidValue."""
+    """The microseconds of a duration, written like a query's window; None for INF. Raises InvalidValue."""
     text = text.strip()
     if text.upper() in ("INF", "INFINITY"):
         return None

@@ -1,1 +1,1 @@
-"""Fetching feeds: politely, safely, and without losing or repeating a response."""
+"""Fetches feeds politely and safely, without losing or repeating a response."""

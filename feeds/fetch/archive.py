@@ -1,8 +1,6 @@
-"""The interface of archives of fetched feeds: the drop directory and WARC files are two.
+"""Archives of fetched feeds: one protocol, with a drop directory and WARC files as implementations.
 
-Writes fetched feeds into a drop directory; `feeds.drop_directory` says what it looks like.
-
-Writes fetched feeds into WARC files: a response record per version, and a revisit record if nothing has changed.
+A WARC archive has a response record per version, and a revisit record if a feed is unchanged.
 """
 
 from __future__ import annotations
@@ -27,9 +25,8 @@ from feeds.readers import FINAL_URI, FOLDER, TITLE, Sidecar, drop_stem, read_ste
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """A feed as it was fetched: `url` is the address in the subscription, `source` the feed's name in archives,
-    `final_url` the address that answered. `fetched` is in microseconds; `headers` are the answer's, and `body` is
-    decoded. `title` and `folders` are what the reader calls the feed, and where it is in the reader's list."""
+    """A fetched feed: `url` is the subscribed address, `source` the feed's name in archives, `final_url` the address
+    that answered, `fetched` in microseconds, `body` decoded. `title` and `folders` are those of the reader's list."""
 
     url: str
     source: str
@@ -43,17 +40,15 @@ class Capture:
     folders: tuple[str, ...] = ()
 
     def header(self, name: str) -> str:
-        """The first header with a name, "" if there is none."""
         return next((value for key, value in self.headers if key.lower() == name.lower()), "")
 
 
 class Archive(Protocol):
-    """Keeps each version of a feed once. What `keep` has taken survives a kill once the store has committed `mark`.
-    After a kill before that, an archive either finds the version again (`newest`) or has taken it back when it is
-    opened."""
+    """Stores each version of a feed once. What `keep` has written survives a kill once the store has committed `mark`.
+    After a kill before that, an archive either finds the version again (`newest`) or truncates it when it is opened."""
 
     def newest(self, source: str) -> str | None:
-        """The hash of the last kept version of a feed; None if the store has to know it."""
+        """The hash of the last stored version of a feed; None if the store has to know it."""
         ...
 
     def keep(self, capture: Capture) -> None:
@@ -61,23 +56,23 @@ class Archive(Protocol):
         ...
 
     def met_again(self, capture: Capture, since: int) -> None:
-        """Notes that a feed is unchanged `since` (microseconds) its last version was kept."""
+        """Notes that a feed is unchanged since its last version, stored at `since` (microseconds)."""
         ...
 
     @property
     def mark(self) -> str | None:
-        """How far the archive is whole, for the store to commit with the feed's new state; None if it needs no mark."""
+        """The archive's durable position, for the store to commit with the feed's state; None if it needs none."""
         ...
 
     def finish(self) -> None:
-        """Makes all that was kept readable, since it is committed."""
+        """Makes all stored versions readable, since they are committed."""
         ...
 
     def close(self) -> None: ...
 
 
 class DropArchive:
-    """An archive with one file per version. The directory itself tells what it holds, so it needs no mark."""
+    """An archive with one file per version. It needs no mark: the directory is its own index."""
 
     mark = None
 
@@ -119,19 +114,16 @@ class DropArchive:
         write_whole(directory / f"{stem}{SIDECAR_SUFFIX}", sidecar_json(sidecar))
         write_whole(directory / f"{stem}{FEED_SUFFIX}", capture.body)
 
-    def met_again(self, capture: Capture, since: int) -> None:
-        """Nothing: the directory has files for versions only."""
+    def met_again(self, capture: Capture, since: int) -> None: ...
 
-    def finish(self) -> None:
-        """Nothing: each version is readable at once."""
+    def finish(self) -> None: ...
 
-    def close(self) -> None:
-        """Nothing: no file stays open."""
+    def close(self) -> None: ...
 
 
 def remove_read(directory: Path, read: Container[str], before: int) -> None:
-    """Removes the versions that were fetched before a time (microseconds) and are among `read`, by their names below
-    the directory, with their sidecars. The newest version of each feed stays."""
+    """Removes versions among `read` (names below the directory) that were fetched before a time in microseconds, with
+    their sidecars. The newest version of each feed stays."""
     for source in directory.iterdir() if directory.is_dir() else ():
         paths = source.glob(f"*{FEED_SUFFIX}") if source.is_dir() else ()
         versions = sorted((*stem, path) for path in paths if (stem := read_stem(path.stem)) is not None)
@@ -143,23 +135,23 @@ def remove_read(directory: Path, read: Container[str], before: int) -> None:
 
 
 FILE_BYTES = 1024 * 1024 * 1024
-"""A file of this size is followed by the next."""
+"""Size at which the next file is started."""
 
 FILE_AGE = 3600 * 1_000_000
-"""So is a file whose first record was fetched this long ago, microseconds."""
+"""Age of a file's first record, in microseconds, at which the next file is started."""
 
 _OPEN = ".open"
-"""The end of a file's name while it grows. Readers pass over it, and read the file once, when it is whole."""
+"""Suffix of a growing file. Readers skip it, and read the file once it is complete."""
 _OF_THE_TRANSFER = frozenset({"content-encoding", "content-length", "transfer-encoding", "connection"})
 
 
 class WarcArchive:
-    """An archive of WARC files, each named by the time of its first record. Each record is compressed on its own.
+    """An archive of WARC files, each named by the time of its first record, with each record compressed separately.
 
-    `mark` is the last file's name and the number of its bytes that are committed. What is behind them when the archive
-    is opened is cut off, and will be fetched again. `announce` commits a mark before its file is begun, so that no
-    other file is ever touched. A file gets its final name when the next one follows, or the archive is finished. It
-    grows by appending, so it is not written as `common.files` writes files.
+    `mark` is the last file's name and its committed size. Bytes behind it are truncated when the archive is opened, and
+    fetched again. `announce` commits a mark before its file is created, so that no other file is ever touched. A file
+    gets its final name when the next one starts or the archive is finished. It grows by appending, so it is not written
+    as `common.files` writes files.
     """
 
     def __init__(
@@ -180,7 +172,6 @@ class WarcArchive:
         return f"{self._name} {self._file.tell()}"
 
     def newest(self, source: str) -> str | None:
-        """None: the store knows it, because the archive holds only what is committed."""
         return None
 
     def keep(self, capture: Capture) -> None:
@@ -237,7 +228,7 @@ class WarcArchive:
         os.fsync(file.fileno())
 
     def _room(self, capture: Capture) -> BinaryIO:
-        """The file to append to. All that was written before is committed."""
+        """The file to append to. Everything written before is committed."""
         if self._file is not None and (self._file.tell() >= self._file_bytes or self._is_old(capture.fetched)):
             self.finish()
         if self._file is None:

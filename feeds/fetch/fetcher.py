@@ -1,9 +1,4 @@
-"""Fetches the feeds that are due, once or continually.
-
-A fetch job: which feeds are fetched, where to, and how.
-
-One visit to a feed: fetches it politely, judges the answer, keeps a new version. Each outcome is one commit.
-"""
+"""Fetches due feeds, once or continually, politely, storing new versions. Each outcome is one commit."""
 
 from __future__ import annotations
 
@@ -61,15 +56,13 @@ from feeds.fetch.state import (
 from feeds.items import one_line, without_credentials
 
 LOST = 3
-"""After this many failures in a row, a feed that has moved is looked for at its first address again."""
+"""Consecutive failures after which a moved feed is tried at its first address again."""
 
 LONGEST_VALIDATOR = 1000
-"""The most characters of an ETag or a Last-Modified."""
+"""Maximum number of characters of an ETag or a Last-Modified."""
 
 
 class Outcome(Enum):
-    """What became of a visit."""
-
     NEW = "new"
     UNCHANGED = "unchanged"
     FAILED = "failed"
@@ -78,13 +71,12 @@ class Outcome(Enum):
 
 
 def own_agent() -> str:
-    """The User-Agent by default."""
     return f"mmqjp/{version('mmqjp')} (feed fetcher)"
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How feeds are visited; `agent` is the User-Agent."""
+    """How feeds are fetched; `agent` is the User-Agent."""
 
     agent: str
     limits: ReplyLimits = ReplyLimits()
@@ -93,7 +85,7 @@ class Settings:
 
 
 class Visitor:
-    """Visits feeds. `random` gives numbers in [0, 1), for the jitter."""
+    """Fetches single feeds. `random` gives numbers in [0, 1), for the jitter."""
 
     def __init__(
         self,
@@ -112,8 +104,8 @@ class Visitor:
         self._robots = Robots(store, clock, self._get_robots) if settings.robots else None
 
     async def visit(self, feed: FeedState) -> tuple[FeedState, Outcome]:
-        """Fetches a feed once and commits the outcome. Nothing is awaited between the answer and the commit, so a visit
-        that is cancelled has either happened or not."""
+        """Fetches a feed once and commits the outcome. Nothing is awaited between the answer and the commit, so a
+        cancelled visit has either happened or not."""
         try:
             with self._claims.visited(feed), _failures_of_the_feed():
                 answer, seen = await self._ask(feed)
@@ -132,8 +124,7 @@ class Visitor:
         return after, outcome
 
     async def _ask(self, feed: FeedState) -> tuple[FinalReply, BodySummary | None]:
-        """The answer with a feed, or that there is no newer one; if a page answers, that of the feed that it names. And
-        what its body is, if it has one."""
+        """If a page answers, continues with the feed that it names."""
         sent: dict[str, str] = {}
         # The address that it has moved to may be dead, and the first one may lead elsewhere by now.
         address = feed.url if feed.errors >= LOST else feed.address or feed.url
@@ -163,7 +154,6 @@ class Visitor:
         return answer
 
     def _pause(self, reply: Reply) -> int | None:
-        """When an overloaded server wants the next request. Its other feeds wait too."""
         if reply.status not in (429, 503):
             return None
         until = retry_after(reply.headers, self._clock.now())
@@ -188,7 +178,6 @@ class Visitor:
         return await exchange(self._client, url, {"User-Agent": self._settings.agent, **headers}, self._settings.limits)
 
     def _settle(self, feed: FeedState, answer: FinalReply, success: Success) -> tuple[FeedState, Outcome]:
-        """The feed after an answer. A new body is in the archive then."""
         reply, now = answer.reply, max(self._clock.now(), feed.fetched_at + 1)
         headers = reply.headers.multi_items()
         url, final = without_credentials(feed.url), without_credentials(reply.url)
@@ -204,7 +193,6 @@ class Visitor:
 
 
 async def _looked_at(reply: Reply) -> BodySummary | None:
-    """What the body is; None if the answer says that nothing has changed."""
     if reply.status != 200:
         return None
     try:
@@ -214,7 +202,7 @@ async def _looked_at(reply: Reply) -> BodySummary | None:
 
 
 def _judged(feed: FeedState, answer: FinalReply, seen: BodySummary | None, now: int) -> Success:
-    """What an answer says. Raises FetchError if its body is no feed."""
+    """Raises FetchError if the body is not a feed."""
     reply = answer.reply
     if seen is not None and seen.kind != "feed":
         raise FetchError("the answer is not a feed", reply.status)
@@ -230,14 +218,13 @@ def _judged(feed: FeedState, answer: FinalReply, seen: BodySummary | None, now: 
 
 
 def _validator(reply: Reply, name: str) -> str:
-    """A header that can be sent back; "" if it cannot, or is too long to be kept."""
     value = reply.headers.get(name, "")
     return value if value.isascii() and value.isprintable() and len(value) <= LONGEST_VALIDATOR else ""
 
 
 @contextmanager
 def _failures_of_the_feed() -> Iterator[None]:
-    """Whatever a stranger's server or feed does is a failure of that feed alone. An error of our state is not."""
+    """Turns errors caused by a server or feed into that feed's failure; errors of our state pass."""
     try:
         yield
     except (FetchError, FetchedAlready, HostPaused, SourceError, sqlite3.Error):
@@ -252,7 +239,7 @@ def _host(url: httpx.URL) -> str:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What fetching takes from outside, so that tests can replace it: the clock, random numbers, the resolver."""
+    """Replaceable dependencies of fetching: the clock, random numbers, the resolver."""
 
     clock: Clock = field(default_factory=SystemClock)
     random: Callable[[], float] = field(default_factory=lambda: Random().random)
@@ -261,7 +248,7 @@ class World:
 
 @dataclass(slots=True)
 class FetchReport:
-    """How many visits had which outcome, and the feeds whose last visit failed."""
+    """Number of visits by outcome, and the feeds whose last visit failed."""
 
     counts: Counter[Outcome] = field(default_factory=Counter)
     failures: dict[str, FeedState] = field(default_factory=dict)
@@ -275,14 +262,13 @@ class FetchReport:
 
 
 LOOK = 1.0
-"""Seconds between two looks for changes that others ask for."""
+"""Seconds between two polls for changes."""
 
 OnVisit = Callable[[FetchReport, FeedState, Outcome], None]
-"""Hears of each visit: the report so far, the feed as it is now, and the outcome."""
+"""Called after each visit with the report so far, the feed's new state, and the outcome."""
 
 
-def nobody_told(report: FetchReport, feed: FeedState, outcome: Outcome) -> None:
-    """Nothing."""
+def nobody_told(report: FetchReport, feed: FeedState, outcome: Outcome) -> None: ...
 
 
 async def fetch_feeds(
@@ -299,11 +285,9 @@ async def fetch_feeds(
     told: OnVisit = nobody_told,
     world: World | None = None,
 ) -> FetchReport:
-    """Visits each feed that is due once; with `watch`, visits feeds whenever they are due, until `stop` is set.
-
-    Then visits under way are given up: each has been committed or has not happened. `told` hears of every visit.
-    With `changes`, for a watch alone, takes in what others change, and goes on although there is no feed yet.
-    """
+    """Visits each due feed once; with `watch`, visits feeds whenever they are due, until `stop` is set. Visits under
+    way are then cancelled: each has been committed or has not happened. `told` is called after every visit. `changes`,
+    for a watch only, applies others' changes, and keeps it running even without feeds."""
     world = world or World()
     stop = stop or asyncio.Event()
     report = FetchReport()
@@ -380,8 +364,7 @@ async def _ended(tasks: set[asyncio.Task[Any]]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Fetches `feeds`, or all that the state knows if there are none, into the directory `out`. `state` is the file
-    with what is known of them, by default in that directory."""
+    """Fetches `feeds`, by default all of the state, into the directory `out`, where `state` is by default."""
 
     feeds: Sequence[FeedState]
     out: Path
@@ -399,9 +382,8 @@ class Job:
         told: OnVisit = nobody_told,
         world: World | None = None,
     ) -> tuple[FetchReport, list[FeedState]]:
-        """Fetches as `fetch_feeds` does. Returns the report, and the feeds as they were before.
-
-        Raises SourceError if the state cannot be used, OSError if a version cannot be written."""
+        """Runs `fetch_feeds`. Returns the report, and the feeds as they were before. Raises SourceError if the state
+        cannot be used, OSError if a version cannot be written."""
         state = self.state or self.out / STATE_FILE
         changes = ChangesOf(state)
         with FetchStore(state, write=True) as store:

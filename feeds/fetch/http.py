@@ -1,29 +1,9 @@
-"""Which network addresses a stranger's feed may lead to: public ones only.
+"""HTTP for untrusted feeds: connects to public addresses only, follows redirects, decodes and inspects bodies.
 
-The tables are IANA's registries of special-purpose addresses as of 2025. What Python's `ipaddress` knows of them
-differs from release to release.
-
-The clock of fetching: a protocol, so that tests can bring their own.
-
-Decodes bodies with a bound on the result: a small body may decompress to a very large one.
-
-Which feeds a page names.
-
-One request and its answer, within limits of time and size.
-
-Why a feed was not fetched. Each concerns that feed alone: the others are fetched all the same.
-
-Follows redirects, hop by hop, and tells permanent ones from others.
-
-How often a server and a feed want to be asked, as they say.
-
-What the body of an answer is, and what it says about fetching.
-
-Connects to allowed addresses only: a name is resolved once, the address is checked, and that address is connected
-to.
-
-This is below TLS and HTTP, so every request passes it, redirected ones too, and a name that resolves differently the
-next time (DNS rebinding) gains nothing. TLS and the header Host still use the name.
+A name is resolved once, the address checked against IANA's registries of special-purpose addresses (2025), and that
+address connected to. This happens below TLS and HTTP, so it covers every redirect, and DNS rebinding gains nothing; TLS
+and Host still use the name. Time, size and decompression are bounded, because a small body may expand enormously.
+Headers and bodies also say how often a feed may be fetched.
 """
 
 from __future__ import annotations
@@ -78,7 +58,7 @@ _NOT_PUBLIC_4 = [
 ]
 
 _UNICAST_6 = IPv6Network("2000::/3")
-"""All global unicast addresses that IANA gives out. All others have special meanings."""
+"""All global unicast addresses of IANA; all others are special."""
 
 _NOT_PUBLIC_6 = [
     IPv6Network(network)
@@ -93,10 +73,8 @@ _SIX_TO_FOUR, _NAT64 = IPv6Network("2002::/16"), IPv6Network("64:ff9b::/96")
 
 
 def is_public(address: str) -> bool:
-    """Whether an address (IPv4 or IPv6, as text) is public.
-
-    Private, shared, loopback, link-local, multicast, reserved and unspecified addresses are not. An IPv6 address that
-    stands for an IPv4 address (mapped, 6to4, NAT64) is public if that is.
+    """Whether an IPv4 or IPv6 address is public: not private, shared, loopback, link-local, multicast, reserved or
+    unspecified. An IPv6 address that embeds an IPv4 address (mapped, 6to4, NAT64) is public if that is.
 
     >>> is_public("93.184.215.14"), is_public("127.0.0.1"), is_public("::ffff:10.0.0.1")
     (True, False, False)
@@ -128,12 +106,12 @@ def _inner(ip: IPv6Address) -> IPv4Address | None:
 
 
 SECOND = 1_000_000
-"""In microseconds, as all times here."""
+"""Microseconds of a second; all times here are microseconds."""
 MINUTE, HOUR, DAY = 60 * SECOND, 3600 * SECOND, 86_400 * SECOND
 
 
 class Clock(Protocol):
-    """Tells the time, in microseconds of UTC, and waits."""
+    """The time in microseconds of UTC, and waiting."""
 
     def now(self) -> int: ...
 
@@ -143,8 +121,6 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's clock."""
-
     def now(self) -> int:
         return now_us()
 
@@ -155,17 +131,16 @@ class SystemClock:
 
 
 MOST_MEMBERS = 1_000
-"""The most gzip members or zstd frames in a body. Each costs a copy of some of what follows, and a million empty ones
-fit into a body."""
+"""Maximum number of gzip members or zstd frames: each costs a copy, and a million empty ones fit into a body."""
 
 ACCEPT_ENCODING = "gzip, deflate, br, zstd"
 
 _ZLIB_STEP = 64 * 1024
-"""Bytes that zlib gets at once: it copies what is behind the end of a member."""
+"""Bytes passed to zlib at once: it copies what follows the end of a member."""
 _ZSTD_STEP = 256
-"""Bytes that the zstd decompressor gets at once. At most 8 MiB come out."""
+"""Bytes passed to the zstd decompressor at once. At most 8 MiB come out."""
 _ZSTD_WINDOW = 8 * 1024 * 1024
-"""The largest window that RFC 9659 lets a server use."""
+"""Maximum window that RFC 9659 allows a server."""
 
 
 class DecodeError(InputError, ValueError):
@@ -173,11 +148,8 @@ class DecodeError(InputError, ValueError):
 
 
 def decode(data: bytes, codings: str, limit: int) -> bytes:
-    """The body without the codings that the header Content-Encoding names: all of it, or at least its first `limit` + 1
-    bytes, and never much more.
-
-    Raises DecodeError if it cannot be decoded or a coding is not known.
-    """
+    """Decodes a body by its Content-Encoding: all of it, or at least its first `limit` + 1 bytes and never much more.
+    Raises DecodeError for invalid bytes or an unknown coding."""
     for coding in reversed([name.strip().lower() for name in codings.split(",")]):
         if coding in ("", "identity"):
             continue
@@ -191,7 +163,7 @@ def decode(data: bytes, codings: str, limit: int) -> bytes:
 
 
 def _gzip(data: bytes, size: int) -> bytes:
-    """Any number of gzip members in a row. What follows and is no member is padding."""
+    """Any number of gzip members; anything after them is padding."""
     out, members, place = bytearray(), 0, 0
     while place < len(data) and len(out) < size:
         if members and not data.startswith(b"\x1f\x8b", place):
@@ -209,13 +181,12 @@ def _one_more(members: int) -> int:
 
 
 def _deflate(data: bytes, size: int) -> bytes:
-    """With zlib's wrapping, as the standard asks, or without, as some servers send it."""
+    """With zlib's wrapping, as in the standard, or without, as some servers send it."""
     wrapped = len(data) > 1 and data[0] & 15 == 8 and int.from_bytes(data[:2], "big") % 31 == 0
     return _inflate(data, 0, size, 15 if wrapped else -15)[0]
 
 
 def _inflate(data: bytes, place: int, size: int, window: int) -> tuple[bytes, int]:
-    """At most `size` decompressed bytes from `place` on, and where the compressed ones end."""
     decoder = zlib.decompressobj(window)
     out = bytearray()
     while not decoder.eof and len(out) < size:
@@ -238,8 +209,7 @@ def _brotli(data: bytes, size: int) -> bytes:
 
 
 def _zstd(data: bytes, size: int) -> bytes:
-    """Any number of frames. Few bytes go in at a time, because that alone bounds what comes out. The library's reader
-    has a bound, but does not tell an end from a cut."""
+    """Small input steps bound the output: the library's bounded reader does not distinguish an end from a cut."""
     out, rest, frames = b"", data, 0
     while rest and len(out) < size:
         frames = _one_more(frames)
@@ -266,8 +236,7 @@ _FEED_TYPES = frozenset(
 
 
 def feeds_of_page(body: bytes, url: str) -> list[str]:
-    """The http(s) addresses in a page's `<link rel=alternate>` elements of a feed's type, in page order. Feeds of
-    comments come last."""
+    """The http(s) addresses of a page's `<link rel=alternate>` feeds, in page order, comment feeds last."""
     parser = etree.HTMLParser(no_network=True, huge_tree=False)
     try:
         page = etree.fromstring(body, parser)
@@ -292,11 +261,9 @@ def _joined(base: str, address: str) -> str:
 
 
 class FetchError(OperationalError, RuntimeError):
-    """A fetch failed; the message is the cause. `status` is the answer's, 0 where there was none.
-
-    `not_before` is the earliest time (microseconds) that the server lets us come again, where it says so. It is no
-    OSError: those of a connection are caught around it, and become one.
-    """
+    """A fetch failed; the message is the cause. `status` is the answer's, 0 if there was none. `not_before` is the
+    earliest time (microseconds) of the next request, if the server gives one. Not an OSError: those of a connection
+    become a FetchError."""
 
     def __init__(self, cause: str, status: int = 0, not_before: int | None = None) -> None:
         super().__init__(cause, status, not_before)
@@ -309,14 +276,11 @@ class FetchError(OperationalError, RuntimeError):
 
 
 class Gone(FetchError):
-    """The server says that the feed will never come back."""
+    """The feed is gone for good, says the server."""
 
 
 class HostPaused(Exception):
-    """The host has asked to be left alone until a time (microseconds): nothing was asked, and nothing failed.
-
-    It never leaves `feeds.fetch`: a visit that meets it is put off.
-    """
+    """The host is paused until a time (microseconds): the visit is postponed. Never leaves `feeds.fetch`."""
 
     def __init__(self, until: int) -> None:
         super().__init__(until)
@@ -324,10 +288,7 @@ class HostPaused(Exception):
 
 
 class FetchedAlready(Exception):
-    """What a feed leads to, `address`, is fetched as another feed, `url`: nothing more was asked, and nothing failed.
-
-    It never leaves `feeds.fetch`: a visit that meets it is put off.
-    """
+    """`address` is already fetched as feed `url`: the visit is postponed. Never leaves `feeds.fetch`."""
 
     def __init__(self, url: str, address: str) -> None:
         super().__init__(url, address)
@@ -354,8 +315,8 @@ _TROUBLE = (
 
 @dataclass(frozen=True, slots=True)
 class ReplyLimits:
-    """The limits of one exchange: `body` in bytes, before and after decompression, times in seconds. `total` bounds an
-    answer that is slow but never stops. `hops` is how many redirects are followed."""
+    """The limits of one exchange: `body` in bytes, before and after decompression, times in seconds. `total` bounds a
+    slow answer that never stops; `hops` bounds the redirects."""
 
     body: int = 15 * 1024 * 1024
     connect: float = 10.0
@@ -375,7 +336,7 @@ class Reply:
 
 
 def web_address(text: str) -> httpx.URL:
-    """The address, normalised. Raises FetchError, without a name or password, if it is not http or https."""
+    """The normalised address. Raises FetchError, without credentials, if it is not http or https."""
     try:
         url = httpx.URL(text.strip())
     except (httpx.InvalidURL, ValueError) as error:
@@ -393,7 +354,7 @@ def _no_address(text: str, cause: str) -> FetchError:
 
 
 async def exchange(client: httpx.AsyncClient, url: httpx.URL, headers: Mapping[str, str], limits: ReplyLimits) -> Reply:
-    """GETs an address. Raises FetchError for whatever goes wrong. The caller judges the status of the answer."""
+    """GETs an address. Raises FetchError for any failure. The caller judges the status."""
     timeout = httpx.Timeout(limits.read, connect=limits.connect, pool=None)
     sent = {"Accept": ACCEPT, "Accept-Encoding": ACCEPT_ENCODING, **headers}
     try:
@@ -439,7 +400,7 @@ REDIRECTS = frozenset({302, 303, 307}) | PERMANENT
 
 @dataclass(frozen=True, slots=True)
 class FinalReply:
-    """The last answer, and the address to which permanent redirects lead, up to the first that is not permanent."""
+    """The last answer, and the address to which the leading permanent redirects lead."""
 
     reply: Reply
     address: str
@@ -451,10 +412,8 @@ async def follow_redirects(
     hops: int,
     moved: Callable[[str], None] = lambda address: None,
 ) -> FinalReply:
-    """Fetches an address and follows its redirects. Raises FetchError for more than `hops` of them, and for a circle.
-
-    `moved` hears of the address, and of each address to which only permanent redirects lead, before it is fetched.
-    """
+    """Fetches an address and follows its redirects. Raises FetchError for more than `hops` of them, and for a cycle.
+    `moved` is called with the address, and with each that only permanent redirects lead to, before it is fetched."""
     url = web_address(address)
     lasting, for_ever = address, True
     met = {url}
@@ -491,8 +450,8 @@ _LONGEST = 366 * DAY
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """The wishes in a feed's body: at least `interval` microseconds between fetches, and none in these hours (0 to 23,
-    UTC) or on these days (0 is Monday)."""
+    """The schedule in a feed's body: at least `interval` microseconds between fetches, and none in these hours (0 to
+    23, UTC) or on these days (0 is Monday)."""
 
     interval: int = 0
     skip_hours: frozenset[int] = frozenset()
@@ -508,7 +467,7 @@ class Hints:
 
 
 def body_hints(data: bytes) -> Hints:
-    """RSS `ttl`, `skipHours`, `skipDays`, and `updatePeriod` of the syndication module; none if the body is not XML."""
+    """RSS `ttl`, `skipHours`, `skipDays`, and the syndication module's `updatePeriod`; empty if not XML."""
     try:
         root = etree.fromstring(data.lstrip(), xml_parser(entities=False, recover=True))
     except (etree.XMLSyntaxError, ValueError):
@@ -537,7 +496,7 @@ def _number(text: str, otherwise: int) -> int:
 
 
 def fresh_for(headers: Mapping[str, str], now: int) -> int:
-    """How long (microseconds) an answer is fresh: `Cache-Control: max-age` less `Age`, else `Expires`, else 0."""
+    """Microseconds for which an answer is fresh: `Cache-Control: max-age` less `Age`, else `Expires`, else 0."""
     control = headers.get("Cache-Control", "")
     if re.search(r"(?:^|[,\s])no-(?:cache|store)\b", control, re.IGNORECASE):
         return 0
@@ -549,11 +508,7 @@ def fresh_for(headers: Mapping[str, str], now: int) -> int:
 
 
 def retry_after(headers: Mapping[str, str], now: int) -> int | None:
-    """The time (microseconds) before which `Retry-After` (seconds, or a date) wants no request; None if it is absent or
-    neither.
-
-    More than a year counts as a year.
-    """
+    """`Retry-After` (seconds or a date) as a time in microseconds, at most a year from now; None if invalid."""
     text = headers.get("Retry-After", "").strip()
     if text.isascii() and text.isdecimal():
         return now + min(int(text[:12]) * SECOND, _LONGEST)
@@ -563,7 +518,7 @@ def retry_after(headers: Mapping[str, str], now: int) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class BodySummary:
-    """What a body is: the feeds that a page names, or the hash of a feed and how often it wants to be asked."""
+    """The feeds that a page names, or the hash and the hints of a feed."""
 
     kind: BodyKind
     feeds: list[str] = field(default_factory=list)
@@ -572,7 +527,7 @@ class BodySummary:
 
 
 def look(body: bytes, url: str) -> BodySummary:
-    """Looks at the body that an address gave. It may be written to take long: see `feeds.feed`."""
+    """Summarises a body. Hostile input may take long: see `feeds.confined`."""
     kind = kind_of_body(body)
     if kind == "page":
         return BodySummary(kind, feeds_of_page(body, url))
@@ -584,17 +539,16 @@ def look(body: bytes, url: str) -> BodySummary:
 
 
 Resolve = Callable[[str, int], Awaitable[list[str]]]
-"""From a host and a port to the host's addresses. Raises OSError if it has none."""
+"""Maps a host and a port to the host's addresses. Raises OSError if it has none."""
 
 
 async def resolve_host(host: str, port: int) -> list[str]:
-    """The addresses that the system's resolver knows."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
 
 class GuardedBackend(httpcore.AsyncNetworkBackend):
-    """Opens connections to public addresses, and to private ones only if they are allowed."""
+    """Connects to public addresses, and to private ones only if allowed."""
 
     def __init__(self, allow_private: bool, resolve: Resolve = resolve_host) -> None:
         self._allow_private = allow_private
@@ -648,7 +602,7 @@ class _Body(httpx.AsyncByteStream):
 
 
 class GuardedTransport(httpx.AsyncBaseTransport):
-    """httpx over a GuardedBackend: no proxies, and errors are httpcore's or a FetchError."""
+    """httpx over a GuardedBackend, without proxies. Errors are httpcore's or a FetchError."""
 
     def __init__(self, backend: GuardedBackend, tls: ssl.SSLContext, connections: int) -> None:
         self._pool = httpcore.AsyncConnectionPool(
@@ -675,7 +629,7 @@ class GuardedTransport(httpx.AsyncBaseTransport):
 
 
 def open_client(allow_private: bool, connections: int, resolve: Resolve = resolve_host) -> httpx.AsyncClient:
-    """A client whose every connection is guarded. It follows no redirects, takes no proxy and keeps no cookies."""
+    """A client whose every connection is guarded, without redirects, proxies or cookies."""
     tls = ssl.create_default_context(cafile=certifi.where())
     backend = GuardedBackend(allow_private, resolve)
     no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=[]))

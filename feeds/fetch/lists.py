@@ -1,7 +1,4 @@
-"""Which feeds to fetch: from OPML files, text files with an address a line, and addresses themselves.
-
-OPML, in which feed readers exchange lists of feeds.
-"""
+"""Lists of feeds to fetch: OPML files, text files with an address a line, and plain addresses."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ _USED = frozenset({"title", "text", "xmlurl"})
 
 @dataclass(frozen=True, slots=True)
 class ListedFeed:
-    """A feed of a list: its address as it is written there, title and folder ("" if it has none), and the line."""
+    """A listed feed: its address as written, title and folder ("" if it has none), and the line."""
 
     url: str
     title: str = ""
@@ -35,7 +32,7 @@ class ListedFeed:
 
 
 def read_opml(data: bytes) -> list[ListedFeed]:
-    """The feeds of a list, at any depth, in its order. Raises InvalidValue if it is not XML or not OPML."""
+    """The feeds of an OPML list, at any depth, in order. Raises InvalidValue if it is not XML or not OPML."""
     if refused := read_prolog(data.lstrip()).refused:
         raise InvalidValue(refused)
     try:
@@ -75,7 +72,6 @@ def _name(element: etree._Element) -> str:
 
 
 def write_opml(feeds: Iterable[ListedFeed]) -> bytes:
-    """A list of feeds, in an outline for each folder."""
     root = etree.Element("opml", version="2.0")
     etree.SubElement(etree.SubElement(root, "head"), "title").text = "Feeds"
     body = etree.SubElement(root, "body")
@@ -95,16 +91,13 @@ _HINT = "a list of feeds is an OPML file, a text file with an address a line, or
 
 
 def read_feed_lists(lists: Iterable[str]) -> tuple[list[FeedState], list[str]]:
-    """The feeds of lists, each once, in their state before the first fetch; and for each bad address the reason.
-
-    A feed that is listed repeatedly has the first title, and is in all the folders.
-    Raises SourceError if a list cannot be read.
-    """
+    """The distinct feeds of lists, in their initial state, and for each bad address the reason. A repeated feed has its
+    first title and all its folders. Raises SourceError if a list cannot be read."""
     return _feeds((name, listed) for name in lists for listed in _listed(name))
 
 
 def read_feed_list(data: bytes, name: str) -> tuple[list[FeedState], list[str]]:
-    """The same of the content of one list. Raises SourceError."""
+    """Like `read_feed_lists`, for the content of one list. Raises SourceError."""
     return _feeds((name, listed) for listed in _parsed(data, name))
 
 
@@ -129,13 +122,12 @@ def _feeds(lists: Iterable[tuple[str, ListedFeed]]) -> tuple[list[FeedState], li
 
 
 def feed_of_address(address: str) -> FeedState:
-    """The feed of an address, in its state before the first fetch. Raises FetchError if it is no web address."""
+    """A feed in its initial state. Raises FetchError if it is not a web address."""
     url = _address(address)
     return FeedState(url, source_name(url))
 
 
 def _address(text: str) -> str:
-    """The address as it is requested. Raises FetchError if it is no web address."""
     return str(web_address(_without_feed_scheme(text)))
 
 

@@ -1,7 +1,4 @@
-"""robots.txt: which addresses of a host programs may fetch, and with which delay.
-
-Politeness to hosts: few requests at once, a pause between them, and none while a host wants none.
-"""
+"""Politeness to hosts: robots.txt, limited concurrency, a delay between requests, and pauses that a host demands."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ from feeds.fetch.state import FetchStore, HostState
 
 @dataclass(frozen=True, slots=True)
 class Courtesy:
-    """The most requests at once, in all and to one host, and the microseconds between requests to one host."""
+    """Maximum concurrent requests, in all and per host, and the microseconds between requests to one host."""
 
     concurrency: int = 16
     per_host: int = 1
@@ -28,8 +25,7 @@ class Courtesy:
 
 
 class HostGates:
-    """Lets requests through to their hosts. The time of a request is noted before it is made, so that a process that
-    takes over from a killed one keeps the pause too."""
+    """Admits requests to hosts, saving their times first, so that a process after a killed one keeps the delay."""
 
     def __init__(self, store: FetchStore, clock: Clock, courtesy: Courtesy) -> None:
         self._store, self._clock, self._courtesy = store, clock, courtesy
@@ -38,8 +34,8 @@ class HostGates:
 
     @asynccontextmanager
     async def turn(self, host: str, spacing: int = 0) -> AsyncIterator[None]:
-        """A block in which one request may be made to a host: `spacing` microseconds, or what courtesy demands, after
-        the last one ended, or began if it is under way. Raises HostPaused if the host wants none."""
+        """A block in which one request to a host may be made: `spacing` microseconds, or the courtesy's, after the last
+        one ended, or began if it is under way. Raises HostPaused."""
         slots, order = self._hosts.setdefault(host, (asyncio.Semaphore(self._courtesy.per_host), asyncio.Lock()))
         async with slots:
             async with order:
@@ -59,46 +55,40 @@ class HostGates:
                 self._store.save_host(replace(self._store.host(host), asked_at=self._clock.now()))
 
     def _free(self, host: str) -> HostState:
-        """The host's state. Raises HostPaused if it wants no request."""
         state = self._store.host(host)
         if state.paused_until > self._clock.now():
             raise HostPaused(state.paused_until)
         return state
 
     def pause(self, host: str, until: int) -> None:
-        """Lets no request through to a host before a time."""
         state = self._store.host(host)
         self._store.save_host(replace(state, paused_until=max(until, state.paused_until)))
 
 
 LONGEST = 512 * 1024
-"""Bytes of a robots.txt that are read, as RFC 9309 allows."""
+"""Bytes read of a robots.txt, as RFC 9309 allows."""
 LONGEST_DELAY = MINUTE
-"""A longer `Crawl-delay` counts as this."""
+"""Maximum `Crawl-delay`."""
 
 _AGENT = "mmqjp"
 
 
 def crawl_delay(rules: str, url: str) -> float | None:
-    """The seconds that the rules want between our requests; None if the address may not be fetched. Rules may be
-    written to take long to apply: see `feeds.feed`."""
+    """Seconds between our requests; None if disallowed. Hostile rules may take long: see `feeds.confined`."""
     parsed = Protego.parse(rules)
     return float(parsed.crawl_delay(_AGENT) or 0) if parsed.can_fetch(url, _AGENT) else None
 
 
 class Robots:
-    """The rules of hosts, fetched once a day with `get` and kept in the state."""
+    """The rules of hosts, fetched once a day with `get` and stored in the state."""
 
     def __init__(self, store: FetchStore, clock: Clock, get: Callable[[httpx.URL], Awaitable[Reply]]) -> None:
         self._store, self._clock, self._get = store, clock, get
         self._asking: dict[str, asyncio.Lock] = {}
 
     async def delay(self, url: httpx.URL, host: str) -> int:
-        """The delay in microseconds that the rules want between requests, 0 if none.
-
-        Raises FetchError if the address may not be fetched, or the rules are not available (RFC 9309: then nothing
-        may be fetched).
-        """
+        """Microseconds that the rules demand between requests, 0 if none. Raises FetchError if the address is
+        disallowed, or the rules are unavailable (RFC 9309: then everything is)."""
         text = await self._rules(url, host)
         later = self._clock.now() + DAY
         try:

@@ -1,19 +1,9 @@
-"""The state of fetching, in one SQLite file: feeds, when hosts may be asked, and how far the archive is written.
+"""The state of fetching in one SQLite file: feeds, hosts, and the archive's mark; and when each feed is fetched next.
 
-Each outcome is one transaction. The file is in WAL mode, so that `mmqjp feeds` can read during a fetch. A lock on a
-file beside it lets one process write. SQLite does not notice a byte that has changed in a value, so each row has a
-digest.
-
-Changes to the feeds of a fetch, by anyone: a fetch that runs takes them in; if none does, they are made at once.
-
-A change is a file in a directory beside the state of the fetch. Names begin with the time, so changes are made in the
-order in which they were asked for. Files appear by a rename, so they are always whole.
-
-Feeds that have moved to the same address: one of them is fetched there, and the others wait.
-
-The state of a feed between fetches, and how a fetch changes it: pure decisions.
-
-When a feed is fetched next: pure decisions from its state and a random number.
+Each outcome is one transaction. WAL mode lets `mmqjp feeds` read during a fetch; a lock file admits one writer. Each
+row has a digest, because SQLite does not detect a changed byte. Others change the feeds by files in a directory beside
+the state, named by time and renamed into place; a running fetch applies them. Scheduling is pure: a state, an outcome
+and a random number give the next state. Of feeds that moved to the same address, one is fetched and the others wait.
 """
 
 from __future__ import annotations
@@ -39,15 +29,15 @@ from feeds.fetch.http import DAY, HOUR, MINUTE, FetchedAlready, FetchError, Gone
 from feeds.items import without_credentials
 
 JITTER = 0.1
-"""A wait is longer by up to this share, so that feeds do not stay due at the same time."""
+"""Maximum fraction added to a wait, so that feeds do not stay due at the same time."""
 
 _EPOCH_WEEKDAY = EPOCH.weekday()
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How often a feed is fetched, in microseconds: after `interval`, or later if it or its server wants that, up to
-    `longest`. After failures in a row it is `backoff`, twice that, and so on up to `longest`."""
+    """Fetch intervals in microseconds: `interval`, or more if the feed or its server demands it, up to `longest`. After
+    failures in a row: `backoff`, doubled each time, up to `longest`."""
 
     interval: int = HOUR
     longest: int = DAY
@@ -55,17 +45,14 @@ class Pace:
 
 
 def after_success(now: int, fresh: int, hints: Hints, pace: Pace, random: float) -> int:
-    """The next check of a feed whose answer is fresh for so long. `random` is in [0, 1).
-
-    The wait is at least `pace.interval` and at most `pace.longest` with its jitter, and longer only for skipped hours
-    and days.
-    """
+    """The next check of a feed whose answer is `fresh` for that long; `random` is in [0, 1). The wait is between
+    `pace.interval` and `pace.longest` plus jitter, and longer only for skipped hours and days."""
     wait = min(max(pace.interval, fresh, hints.interval), max(pace.longest, pace.interval))
     return outside_skipped(now + _jittered(wait, random), hints, random)
 
 
 def after_failure(now: int, errors: int, not_before: int | None, hints: Hints, pace: Pace, random: float) -> int:
-    """The next check of a feed that has failed `errors` times in a row (from 1), never before `not_before`."""
+    """The next check after `errors` failures in a row (from 1), never before `not_before`."""
     wait = min(pace.backoff << min(errors - 1, 40), max(pace.longest, pace.backoff))
     soonest = now + _jittered(wait, random)
     return outside_skipped(max(soonest, not_before or soonest), hints, random)
@@ -96,13 +83,12 @@ _UNSAFE = re.compile(r"[^a-z0-9]+")
 
 @dataclass(frozen=True, slots=True)
 class FeedState:
-    """A feed, by the address in its subscription. Times are microseconds of UTC, 0 for never.
+    """A feed, by its subscribed address. Times are microseconds of UTC, 0 for never.
 
-    `url` and `address` may have a name and a password; `shown` never does.
-
-    `title` is what the reader calls it, and `folder` has the paths of the reader's folders that it is in, one a line.
-    `source` is its name in archives. `address` is where it is fetched now, after permanent redirects and its page.
-    `errors` counts the failures since the last success. A feed that has `stopped` is not fetched again.
+    `url` and `address` may contain credentials; `shown` never does. `title` is the reader's, and `folder` has the paths
+    of the reader's folders, one a line. `source` is its name in archives. `address` is where it is fetched now, after
+    permanent redirects and its page. `errors` counts failures since the last success. A feed that has `stopped` is not
+    fetched again.
     """
 
     url: str
@@ -124,12 +110,10 @@ class FeedState:
 
     @property
     def shown(self) -> str:
-        """The address in the subscription, without name and password."""
         return without_credentials(self.url)
 
     @property
     def folders(self) -> tuple[str, ...]:
-        """The paths of its folders."""
         return tuple(self.folder.splitlines())
 
 
@@ -146,7 +130,7 @@ def source_name(url: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Success:
-    """What an answer says of a feed, new or unchanged. It is `fresh` for so long (microseconds)."""
+    """What an answer says about a feed, new or unchanged. It is `fresh` for that many microseconds."""
 
     address: str
     status: int
@@ -158,7 +142,7 @@ class Success:
 
 
 def succeeded(feed: FeedState, success: Success, now: int, pace: Pace, random: float) -> FeedState:
-    """The feed after an answer. If its body was new, it was kept at `now`."""
+    """The feed after an answer. A new body was stored at `now`."""
     return replace(
         feed,
         address=success.address,
@@ -203,7 +187,7 @@ def put_aside(feed: FeedState, already: FetchedAlready, now: int, pace: Pace, ra
 
 STATE_FILE = "fetch.sqlite"
 FORMAT = 2
-"""The format of the file. Rows have digests since 2."""
+"""The file's format. Rows have digests since 2."""
 
 _COLUMNS = [field.name for field in fields(FeedState)]
 _SCHEMA = """
@@ -221,15 +205,12 @@ CREATE TABLE hosts (
 CREATE TABLE archive (mark TEXT NOT NULL, digest INTEGER NOT NULL DEFAULT 0);
 """
 _TABLES = {"feeds": "url", "hosts": "host", "archive": "mark"}
-"""The tables, each with its key."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostState:
-    """When the last request to a host began or ended, until when it wants none, and its robots.txt at a time.
-
-    `robots` is None if it is not known, "" if there is none. Times are microseconds, 0 for never.
-    """
+    """When the last request to a host began or ended, until when it is paused, and its robots.txt with the time of its
+    fetch. `robots` is None if unknown, "" if there is none. Times are microseconds, 0 for never."""
 
     host: str
     asked_at: int = 0
@@ -238,15 +219,14 @@ class HostState:
     robots_at: int = 0
 
 
-class FetchIsRunning(SourceError):
-    """Another process is writing the state."""
+class FetchIsRunning(SourceError): ...
 
 
 class FetchStore:
-    """The state file. Without `write` it must exist, and is only read."""
+    """The state file. Without `write` it must exist, and is read-only."""
 
     def __init__(self, path: Path, *, write: bool = False) -> None:
-        """Raises SourceError if the file is missing, is not ours, has another format, or is being written."""
+        """Raises SourceError if the file is missing, is not ours, has another format, or is locked by a writer."""
         self._lock: BinaryIO | None = None
         if write:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -264,7 +244,7 @@ class FetchStore:
             raise
 
     def _open(self) -> None:
-        """Makes the tables in an empty file. Raises SourceError for a file that is not ours."""
+        """Creates the tables in an empty file. Raises SourceError for a file that is not ours."""
         number = self._rows("PRAGMA user_version")[0][0]
         if number == 0 and self._lock is not None and not self._rows("SELECT 1 FROM sqlite_master"):
             self._database.execute("PRAGMA journal_mode = WAL")
@@ -282,7 +262,6 @@ class FetchStore:
         self._database.execute("PRAGMA synchronous = NORMAL")
 
     def _add_digests(self) -> None:
-        """Brings a file of format 1 up to date."""
         with self._transaction():
             for table, key in _TABLES.items():
                 rows = self._rows(f"SELECT * FROM {table}")
@@ -295,7 +274,6 @@ class FetchStore:
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """Raises SourceError with the cause if SQLite cannot use the file."""
         try:
             yield
         except sqlite3.DatabaseError as error:
@@ -325,11 +303,11 @@ class FetchStore:
             self._lock.close()
 
     def feeds(self) -> list[FeedState]:
-        """All feeds, in the order in which they were added. Raises SourceError if one is damaged."""
+        """All feeds in order of addition. Raises SourceError if a row is damaged."""
         return [self._feed(row) for row in self._sealed(f"{', '.join(_COLUMNS)}", "feeds ORDER BY rowid")]
 
     def add(self, feeds: Iterable[FeedState]) -> None:
-        """Adds the feeds that are not known. A known feed gets a new title, if there is one, with its folders."""
+        """Adds unknown feeds. A known feed gets a new title, if there is one, with its folders."""
         with self._transaction():
             for feed in feeds:
                 known = self._sealed(", ".join(_COLUMNS), "feeds WHERE url = ?", feed.url)
@@ -343,23 +321,20 @@ class FetchStore:
                     self._write(replace(before, title=feed.title or before.title, folder=feed.folder))
 
     def remove(self, urls: Iterable[str]) -> None:
-        """Forgets feeds."""
         with self._transaction():
             self._database.executemany("DELETE FROM feeds WHERE url = ?", [(url,) for url in urls])
 
     def commit(self, feed: FeedState, mark: str | None = None) -> None:
-        """Writes a feed's new state and, with it, how far the archive is whole."""
+        """Writes a feed's new state together with the archive's mark."""
         with self._transaction():
             self._write(feed)
             if mark is not None:
                 self._set_mark(mark)
 
     def archive_mark(self) -> str:
-        """The mark that was committed last."""
         return next((str(row[0]) for row in self._sealed("mark", "archive")), "")
 
     def save_mark(self, mark: str) -> None:
-        """Commits a mark alone."""
         with self._transaction():
             self._set_mark(mark)
 
@@ -385,7 +360,6 @@ class FetchStore:
         return self._database.execute(sql, values).fetchall()
 
     def _sealed(self, columns: str, where: str, *values: object) -> list[tuple[Any, ...]]:
-        """Rows of a table. Raises SourceError if one is damaged."""
         with self._told():
             rows = self._rows(f"SELECT {columns}, {'digest' if self._digests else 'NULL'} FROM {where}", *values)
         for *row, digest in rows:
@@ -422,21 +396,21 @@ def _with_digest(row: tuple[object, ...]) -> tuple[object, ...]:
 
 
 def _digest(row: Iterable[object]) -> int:
-    """A digest of a row as SQLite gives it back, with 1 for true. It detects damage, not malice."""
+    """A digest of a row as SQLite returns it, with 1 for true. It detects damage, not malice."""
     plain = [int(value) if isinstance(value, bool) else value for value in row]
     return zlib.crc32(json.dumps(plain).encode())
 
 
 DIRECTORY = ".{}.changes"
-"""The name of the directory, made of that of the state file. Who reads drops passes over names with a dot before."""
+"""The directory's name, from that of the state file. Readers of drops skip names with a leading dot."""
 
 POLL = 0.05
-"""Seconds between two looks whether a change was made."""
+"""Seconds between two polls for an applied change."""
 
 
 @dataclass(frozen=True, slots=True)
 class AddedFeed:
-    """A feed to add, by the address as it is requested. A title or folder that is "" stays as it is."""
+    """A feed to add, by its address as requested. A title or folder of "" leaves the known one."""
 
     url: str
     title: str = ""
@@ -445,7 +419,7 @@ class AddedFeed:
 
 @dataclass(frozen=True, slots=True)
 class FeedChange:
-    """Feeds to add; addresses of feeds to remove; and of those to make due now, also if they have stopped."""
+    """Feeds to add, addresses of feeds to remove, and of feeds to make due now, even if stopped."""
 
     add: tuple[AddedFeed, ...] = ()
     remove: tuple[str, ...] = ()
@@ -453,11 +427,10 @@ class FeedChange:
 
     @property
     def urls(self) -> frozenset[str]:
-        """The addresses of the feeds that it concerns."""
         return frozenset((*(feed.url for feed in self.add), *self.remove, *self.retry))
 
     def make(self, store: FetchStore) -> list[FeedState]:
-        """Makes the change. Returns the feeds that were added or are due now. Raises SourceError."""
+        """Applies the change. Returns the feeds that were added or are due now. Raises SourceError."""
         known = {feed.url: feed for feed in store.feeds()}
         added = [
             FeedState(one.url, source_name(one.url), one.title, one.folder or (before.folder if before else ""))
@@ -476,11 +449,8 @@ class FeedChange:
 def change_feeds(
     state: Path, change: FeedChange, wait: float = 0.0, now: Now = now_us, sleep: Callable[[float], object] = time.sleep
 ) -> bool:
-    """Changes the feeds of a state file, which is made if it is missing. Returns whether that is done.
-
-    If a fetch is running on it, it is asked to, and this waits up to so many seconds for it. Raises SourceError,
-    OSError.
-    """
+    """Changes the feeds of a state file, creating it if needed. Returns whether the change is applied: a running fetch
+    applies it, for which this waits up to `wait` seconds. Raises SourceError, OSError."""
     waiting = ChangesOf(state)
     try:
         with FetchStore(state, write=True) as store:
@@ -497,13 +467,13 @@ def change_feeds(
 
 
 class ChangesOf:
-    """The changes that wait for the fetch of a state file."""
+    """The pending changes of a state file."""
 
     def __init__(self, state: Path) -> None:
         self._directory = state.with_name(DIRECTORY.format(state.name))
 
     def ask(self, change: FeedChange, now: Now = now_us) -> Path:
-        """Leaves a change for the fetch that is running. The file goes when it is made. Raises OSError."""
+        """Leaves a change for the running fetch, which deletes the file once it is applied. Raises OSError."""
         with suppress(FileExistsError):
             self._directory.mkdir(0o700)
         keep_private(self._directory)  # addresses may have passwords
@@ -512,8 +482,8 @@ class ChangesOf:
         return path
 
     def take(self, store: FetchStore, busy: Collection[str] = ()) -> tuple[list[FeedState], set[str]]:
-        """Makes the changes that wait, oldest first, up to one of a feed that is `busy`. Returns the feeds that are new
-        or due now, and the addresses of those that were removed. Raises SourceError."""
+        """Applies the pending changes, oldest first, up to one of a `busy` feed. Returns the feeds that are new or due
+        now, and the addresses of removed ones. Raises SourceError."""
         changed: dict[str, FeedState] = {}
         removed: set[str] = set()
         for path in self._paths():
@@ -544,8 +514,8 @@ def _read(path: Path) -> FeedChange | None:
 
 
 class AddressClaims:
-    """Which feed is fetched at an address: the one that is subscribed to by it, else the one that was fetched there,
-    else the first. A feed that fails or is gone for good leaves the address to the next."""
+    """Which feed is fetched at an address: the one subscribed to by it, else the one that was fetched there, else the
+    first. A feed that fails or is gone for good leaves the address to the next."""
 
     def __init__(self, feeds: Iterable[FeedState]) -> None:
         self._order: dict[str, int] = {}
@@ -557,7 +527,6 @@ class AddressClaims:
             self.update(feed)
 
     def update(self, feed: FeedState) -> None:
-        """Takes note of a feed's new state."""
         before = self._feeds.get(feed.url)
         if before is not None:
             self._at[_current_address(before)].discard(feed.url)
@@ -566,12 +535,11 @@ class AddressClaims:
         self._at.setdefault(_current_address(feed), set()).add(feed.url)
 
     def remove(self, url: str) -> None:
-        """Forgets a feed that is not visited."""
         if (before := self._feeds.pop(url, None)) is not None:
             self._at[_current_address(before)].discard(url)
 
     def claim(self, feed: FeedState, address: str) -> None:
-        """Claims an address for as long as the feed is visited. FetchedAlready if it is another feed's."""
+        """Claims an address during the feed's visit. Raises FetchedAlready if another feed has it."""
         holder = self._claimed.get(address, feed.url)
         if holder == feed.url:
             fit = (url for url in self._at.get(address, ()) if self._is_well(url))
@@ -583,7 +551,7 @@ class AddressClaims:
 
     @contextmanager
     def visited(self, feed: FeedState) -> Iterator[None]:
-        """A visit of a feed. The feed's claims end with it."""
+        """A visit of a feed, at whose end its claims end."""
         try:
             yield
         finally:

@@ -1,1 +1,1 @@
-"""Crawls, drops and live feeds as data sources of Spark, whose executors need this package. Only this imports Spark."""
+"""Crawls, drops and live feeds as Spark data sources; executors need this package. Only this imports Spark."""

@@ -1,16 +1,8 @@
-"""Documents and rejects as rows of Spark.
+"""Spark data sources `mmqjp_feeds` (live feeds), `mmqjp_warc` (WARC files), and streams of drop directories.
 
-A drop directory as a stream of Spark: files found by `binaryFile`, parsed on the executors.
-
-The inbox of a stream of live feeds: segments of rows that are read and that Spark has not committed.
-
-It is one SQLite file in the state directory. A segment is written in one transaction with the offsets of the files and
-the history of entries. So a batch that Spark plans again has the same rows, and no entry comes twice.
-
-`spark.read.format("mmqjp_feeds")` and `spark.readStream`: live feeds, fetched by the driver when it is time.
-
-`spark.read.format("mmqjp_warc")` and `spark.readStream`: the documents of WARC files, with a partition for each
-file.
+Drops are found by `binaryFile` and parsed on the executors; WARC files have a partition each. Live feeds are fetched by
+the driver into an inbox, one SQLite file whose segments are written in one transaction with file offsets and entry
+history: a batch that Spark plans again has the same rows, and no entry comes twice.
 """
 
 from __future__ import annotations
@@ -53,21 +45,20 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 COLUMNS = "id STRING, stream STRING, t0 BIGINT, t1 BIGINT, xml STRING, reason STRING, raw BINARY"
-"""A document has no `reason` and `raw`; a reject has no `xml`, and nulls for what is not known. Times are microseconds
-of UTC."""
+"""A document has no `reason` and `raw`; a reject has no `xml`, and nulls for unknowns. Times are microseconds of
+UTC."""
 
 _TEXT, _INT = pa.string(), pa.int64()
 SCHEMA = pa.schema(
     {"id": _TEXT, "stream": _TEXT, "t0": _INT, "t1": _INT, "xml": _TEXT, "reason": _TEXT, "raw": pa.binary()}
 )
-"""The same columns for Arrow."""
+"""COLUMNS for Arrow."""
 
 ROWS, BYTES = 1_000, 8 * 1024 * 1024
-"""A batch ends with this many rows, or with the row that brings it to this many characters."""
+"""Rows and characters at which a batch ends."""
 
 
 def row_batches(items: Iterable[Document | Reject]) -> Iterator[pa.RecordBatch]:
-    """The rows of documents and rejects, in their order."""
     return map(_batch, in_batches(items, ROWS, BYTES, size_of))
 
 
@@ -95,7 +86,7 @@ def _rejected(item: Reject) -> tuple[object, ...]:
 
 
 def _text(document: Document) -> str:
-    """The document as text without an encoding declaration. What is not plainly UTF-8 is parsed and written anew."""
+    """The document without an encoding declaration. Anything but plain UTF-8 is parsed and serialised again."""
     data = document.xml_bytes()
     if not data.lstrip().startswith(b"<?xml"):
         try:
@@ -108,7 +99,7 @@ def _text(document: Document) -> str:
 
 
 def local_path(address: str) -> Path:
-    """The path, or the path in a `file:` address. Raises SourceError for any other scheme: files are read by path."""
+    """The path, or that of a `file:` address. Raises SourceError for any other scheme."""
     parts = urlsplit(address)
     if parts.scheme == "file":
         return Path(unquote(parts.path))
@@ -119,7 +110,7 @@ def local_path(address: str) -> Path:
 
 
 def entry_form(value: str | None) -> EntryForm | None:
-    """The form of entries that an option names; None if it is not set. Raises SourceError for any other value."""
+    """The form of entries that an option names; None if unset. Raises SourceError for any other value."""
     if value not in (None, "item", "raw"):
         raise SourceError(str(value), "no form of entries", "feeds is item or raw; lists names lists of feeds")
     return cast("EntryForm | None", value)
@@ -135,12 +126,9 @@ _FILE = "path STRING, modificationTime TIMESTAMP, length BIGINT, content BINARY"
 def drops(
     session: SparkSession, directory: Path | str, feeds: EntryForm = "item", most_files: int | None = None
 ) -> DataFrame:
-    """A streaming frame of the entries of the feeds in a directory, with the columns of `feeds.spark.sources`; a
-    batch has at most `most_files` files.
-
-    Sidecars are read by path, so the driver and the executors need the same directory. Each file is read alone: an
-    entry that the next version of its feed still lists comes again, with the same id.
-    """
+    """A streaming frame of the entries of the feeds in a directory; a batch has at most `most_files` files. Sidecars
+    are read by path, so the driver and the executors need the same directory. Each file is read alone: an entry that
+    the next version of its feed still lists comes again, with the same id."""
     root = local_path(str(directory))
     stream = session.readStream.format("binaryFile").schema(_FILE).options(**FILES)
     if most_files is not None:
@@ -149,14 +137,11 @@ def drops(
 
 
 def entries(files: DataFrame, root: Path, form: EntryForm) -> DataFrame:
-    """The entries of the feeds in files below a directory. The files are rows of `binaryFile`."""
     # The bytes are read where the sidecar is, by the path: what is not selected, Spark does not read.
     return files.select("path").mapInArrow(partial(_entries, root=str(root), form=form), COLUMNS)
 
 
 def _entries(batches: Iterator[pa.RecordBatch], root: str, form: EntryForm) -> Iterator[pa.RecordBatch]:
-    """The rows of the entries in the files."""
-
     def items() -> Iterator[Document | Reject]:
         for batch in batches:
             for address in batch.column("path").to_pylist():
@@ -169,7 +154,7 @@ def _entries(batches: Iterator[pa.RecordBatch], root: str, form: EntryForm) -> I
 
 FILE = "read.sqlite"
 DOCUMENTS = 1_000
-"""The most documents of a segment."""
+"""Maximum number of documents of a segment."""
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS segments (number INTEGER PRIMARY KEY AUTOINCREMENT, rows BLOB NOT NULL);
@@ -191,8 +176,7 @@ class Inbox:
         self._database.close()
 
     def take(self, tail: Tail, history: History) -> None:
-        """Makes segments of what a source has that was not read yet, judged by a history, which is loaded here. Files
-        that cannot be read wait."""
+        """Stores unread items as segments, judged by a history, loaded here. Unreadable files wait."""
         history.load(dict(self._database.execute("SELECT feed, entries FROM history")))
         rows = self._database.execute("SELECT source, file, position FROM files").fetchall()
         positions = {(source, file): Offset(source, file, position) for source, file, position in rows}
@@ -212,17 +196,14 @@ class Inbox:
             self._database.executemany("INSERT OR REPLACE INTO history VALUES (?, ?)", history.changed().items())
 
     def newest(self) -> int:
-        """The number of the newest segment; 0 if none was made."""
         rows = self._database.execute("SELECT seq FROM sqlite_sequence WHERE name = 'segments'").fetchall()
         return int(rows[0][0]) if rows else 0
 
     def segments(self, start: int, end: int) -> list[bytes]:
-        """The segments with numbers above `start` and up to `end` that are still there."""
         sql = "SELECT rows FROM segments WHERE number > ? AND number <= ? ORDER BY number"
         return [row[0] for row in self._database.execute(sql, (start, end))]
 
     def drop(self, end: int) -> None:
-        """Removes the segments up to a number."""
         self._database.execute("DELETE FROM segments WHERE number <= ?", (end,))
 
     def read_files(self, source: str) -> set[str]:
@@ -230,13 +211,12 @@ class Inbox:
         return {row[0] for row in self._database.execute(sql, (source, ALL_READ))}
 
     def forget_files(self, source: str, there: set[str] | None) -> None:
-        """Removes the offsets of files of a source that have gone. None: it is not known which are there."""
+        """Removes the offsets of files of a source that are gone. None: the files present are unknown."""
         gone = [(source, file) for file in self.read_files(source) - there] if there is not None else []
         self._database.executemany("DELETE FROM files WHERE source = ? AND file = ?", gone)
 
 
 def _to_bytes(batches: Iterator[pa.RecordBatch]) -> bytes:
-    """The batches in Arrow's format for streams; b"" for none."""
     found = list(batches)
     if not found:
         return b""
@@ -248,7 +228,6 @@ def _to_bytes(batches: Iterator[pa.RecordBatch]) -> bytes:
 
 
 def from_bytes(data: bytes) -> Iterator[pa.RecordBatch]:
-    """The batches of a segment."""
     with pa.ipc.open_stream(data) as reader:
         yield from reader
 
@@ -257,19 +236,17 @@ _T = TypeVar("_T")
 
 LIVE_SOURCE = "mmqjp_feeds"
 DROPS = "drops"
-"""The folder of the state that feeds are fetched into, and its name as a source."""
+"""The state's folder of fetched feeds, and its name as a source."""
 
 KEPT = DAY
-"""How long a version stays after a stream has read it. The newest of each feed stays longer."""
+"""Retention of a version after a stream has read it. The newest of each feed stays longer."""
 
 KNOWN = 30 * DAY
-"""How long an entry is known after its feed has dropped it."""
+"""Retention of an entry after its feed has dropped it."""
 
 
 @dataclass(frozen=True)
 class _Live:
-    """What is fetched, into which state, and the form in which entries are read."""
-
     job: Job
     state: Path
     form: EntryForm
@@ -294,7 +271,6 @@ class _Live:
         return cls(job, state, form)
 
     def fetch(self) -> None:
-        """Fetches what is due."""
         self.state.mkdir(0o700, parents=True, exist_ok=True)
         asyncio.run(self.job.run())
 
@@ -317,14 +293,12 @@ def _truth(options: Mapping[str, str], key: str) -> bool:
 
 @dataclass
 class _Versions(InputPartition):
-    """The versions of a feed, in order, below a directory."""
-
     directory: str
     names: list[str]
 
 
 class _LiveReader(DataSourceReader):
-    """Fetches what is due, and reads all versions in the state, with a partition for each feed."""
+    """Fetches due feeds, and reads all versions in the state, with a partition per feed."""
 
     def __init__(self, live: _Live) -> None:
         self._live = live
@@ -350,7 +324,7 @@ class _Segment(InputPartition):
 
 
 class _LiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """An offset is the number of the last segment of the inbox. The driver reads entries, because it has their history;
+    """An offset is the number of the inbox's last segment. The driver reads entries, because it has their history;
     executors get rows."""
 
     def __init__(self, live: _Live) -> None:
@@ -383,8 +357,6 @@ class _LiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._with_inbox(lambda inbox: inbox.drop(end["segment"]))
 
     def _taken(self, inbox: Inbox) -> int:
-        """Fetches what is due, reads it, and removes what was read long ago. Returns the number of the newest
-        segment."""
         self._live.fetch()
         directory = self._live.job.out
         tail = Tail(directory, feeds=self._live.form, name=DROPS)
@@ -427,8 +399,6 @@ class _File(InputPartition):
 
 @dataclass(frozen=True)
 class _Archives:
-    """The WARC files below a directory, or one file, and the form in which they are read."""
-
     path: Path
     form: EntryForm | None
 
@@ -442,7 +412,6 @@ class _Archives:
         return archives
 
     def sizes(self) -> dict[str, int]:
-        """The sizes of the files that are there, by name, in the order of the fetches."""
         if self.path.is_file():
             return {self.path.name: self.path.stat().st_size}
         files = (file for file in Listing(self.path, feeds=False).files() if file.kind is FileKind.WARC)
@@ -453,7 +422,7 @@ class _Archives:
         return sizes
 
     def can_be_read(self, name: str) -> bool:
-        """Whether a file can be opened now. If not, it is read later."""
+        """A file that cannot be opened now is read later."""
         try:
             can_be_read(Path(self.partition(name).path))
         except OSError:
@@ -482,7 +451,7 @@ class _WarcReader(DataSourceReader):
 
 
 class _WarcStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """An offset has the names and sizes of the files that were read and are still there. Each file is read once."""
+    """An offset has the names and sizes of the files that were read and still exist. Each file is read once."""
 
     def __init__(self, archives: _Archives, most: int | None) -> None:
         self._archives, self._most = archives, most

@@ -1,1 +1,1 @@
-"""What queries mean, without syntax: tree patterns, value joins, and values that are derived and compared."""
+"""The meaning of queries, without syntax: tree patterns, value joins, and values that are derived and compared."""

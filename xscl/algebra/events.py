@@ -1,15 +1,9 @@
-"""What event statements mean: expressions over attributes, and operators of Cayuga's algebra over streams of events.
+"""The meaning of event statements: expressions over attributes, and operators of Cayuga's algebra, names resolved.
 
-Names are resolved here: each reference says whose attribute it is, and each operator says under which name an attribute
-leaves it. The operators are defined in docs/semantics.md, section 22.
-
-What DEFINE EVENT means: a tree pattern over documents of a stream, and where an event's attributes come from.
-
-What PATTERN statements mean: sequences of events, with names resolved, and conditions taken apart by when they are
-tested.
-
-docs/semantics.md defines them. A condition says "#0", "#1", ... for what it mentions of a match; its `names`
-say what each stands for. So conditions and values are those of `xscl.algebra.events`: a name is an Attribute of `left`.
+Each reference says whose attribute it is, and each operator the names of its results' attributes. DEFINE EVENT is a
+tree pattern over a stream's documents and the sources of an event's attributes. PATTERN is a sequence of events, whose
+conditions are split by when they are tested; they refer to "#0", "#1", ..., which their `names` resolve, so that they
+are ordinary conditions with each name an Attribute of `left`. See docs/patterns.md.
 """
 
 from __future__ import annotations
@@ -24,7 +18,7 @@ from xscl.algebra.values import CompareOp
 Kind = Literal["string", "number"]
 
 Schema = tuple[tuple[str, Kind], ...]
-"""The attributes of a stream's events, in their order: name and kind."""
+"""Name and kind of the attributes of a stream's events, in order."""
 
 Part = Literal["left", "latest", "right"]
 """Whose attribute a reference means. Of an operator with one input: `left`. Of NEXT: `left` ($1) and `right` ($2). Of
@@ -46,7 +40,7 @@ class Constant:
 @quick
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """What stands in a template where statements have different constants: column `index` of their rows."""
+    """A template's placeholder for constants that differ between statements: column `index` of their rows."""
 
     index: int
     kind: Kind
@@ -55,8 +49,6 @@ class Parameter:
 @quick
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """An attribute of an event."""
-
     part: Part
     name: str
     kind: Kind
@@ -77,7 +69,7 @@ class Gap:
 @quick
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
-    """An operation on two numbers. It is NULL if a number is, or if its result is not finite."""
+    """An operation on two numbers; NULL if a number is, or if its result is not finite."""
 
     op: ArithmeticOp
     left: Value
@@ -100,7 +92,7 @@ Value = Constant | Parameter | Attribute | Duration | Gap | Arithmetic | Functio
 @quick
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """`left op right`. Two strings are compared as strings by = and !=, all else as numbers. False if one is NULL."""
+    """`left op right`: strings for = and != of two strings, else numbers. False if one is NULL."""
 
     op: CompareOp
     left: Value
@@ -110,8 +102,7 @@ class Comparison:
 @quick
 @dataclass(frozen=True, slots=True)
 class TextTest:
-    """`contains`, `starts-with`, `ends-with` or `matches`, or that it does not hold (`negated`). Either is false if an
-    argument is NULL."""
+    """`contains`, `starts-with`, `ends-with` or `matches`, or its negation. False if an argument is NULL."""
 
     name: str
     args: tuple[Value, ...]
@@ -121,8 +112,6 @@ class TextTest:
 @quick
 @dataclass(frozen=True, slots=True)
 class NullTest:
-    """`value IS NULL`, or, `negated`, `value IS NOT NULL`."""
-
     value: Value
     negated: bool = False
 
@@ -133,7 +122,7 @@ Atom = Comparison | TextTest | NullTest
 @quick
 @dataclass(frozen=True, slots=True)
 class AllOf:
-    """A condition that holds if all of `args` do. Without args it holds."""
+    """Holds if all of `args` do, also without any."""
 
     args: tuple[EventCondition, ...] = ()
 
@@ -141,7 +130,7 @@ class AllOf:
 @quick
 @dataclass(frozen=True, slots=True)
 class AnyOf:
-    """A condition that holds if any of `args` does. NOT has been pushed to the atoms, so there is none."""
+    """Holds if any of `args` does. There is no NOT: it has been pushed to the atoms."""
 
     args: tuple[EventCondition, ...]
 
@@ -174,8 +163,6 @@ class Select:
 @quick
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """The events for which a condition holds (σ)."""
-
     source: Stream
     condition: EventCondition
 
@@ -187,14 +174,13 @@ class Filter:
 @quick
 @dataclass(frozen=True, slots=True)
 class Union:
-    """The events of both, equal ones once. The schemas are equal."""
+    """The events of both, without duplicates. The schemas are equal."""
 
     left: Stream
     right: Stream
 
     @property
     def schema(self) -> Schema:
-        """That of both."""
         return self.left.schema
 
 
@@ -202,10 +188,8 @@ class Union:
 @dataclass(frozen=True, slots=True)
 class Next:
     """`left NEXT{condition} right`: each left event with the first later right events for which the condition holds.
-
-    `within` is the greatest `t1 - t0` of a result in microseconds; None for no bound. `names` has the attributes of a
-    result, in the order of `schema`: whose each is, and its name there.
-    """
+    `within` is the maximum `t1 - t0` of a result in microseconds; None for no bound. `names` has a result's attributes,
+    in the order of `schema`: whose each is, and its name there."""
 
     left: Stream
     right: Stream
@@ -221,9 +205,9 @@ class Fold:
     """`left FOLD{chooses, continues, sets} right`: runs of right events that begin with a left event.
 
     Of the later right events for which `chooses` holds, those with the least t1 are next; the run goes on with each of
-    them for which `continues` holds, and has its attributes and those of `sets`. Each run is a result, but those of
-    left events alone. `within` is as in Next. `names` has the attributes of a result, in the order of `schema`: the
-    first (`left`) or the `latest` value of an attribute of the left schema.
+    them for which `continues` holds, and has its attributes and those of `sets`. Each run is a result, except for left
+    events alone. `within` is as in Next. `names` has a result's attributes, in the order of `schema`: the first
+    (`left`) or the `latest` value of an attribute of the left schema.
     """
 
     left: Stream
@@ -242,7 +226,7 @@ AggregateName = Literal["count", "sum", "avg", "min", "max", "argmax"]
 @quick
 @dataclass(frozen=True, slots=True)
 class Aggregated:
-    """An aggregate of the events of a group: `count()`, `count(x)`, `sum(x)`, ..., `argmax(x, y)`."""
+    """An aggregate of a group's events: `count()`, `count(x)`, `sum(x)`, ..., `argmax(x, y)`."""
 
     name: AggregateName
     args: tuple[Value, ...]
@@ -251,11 +235,9 @@ class Aggregated:
 @quick
 @dataclass(frozen=True, slots=True)
 class Aggregate:
-    """For each group and each t1 of its events: values of the events of the group with `t - over < t1 <= t`.
-
-    Without `over`, in microseconds, those with `t1 = t`. `by` names attributes of the source; `items` may do arithmetic
-    on aggregates only through a Select above. The schema has the attributes of `by`, then `items`.
-    """
+    """For each group and each t1 of its events: values of the group's events with `t - over < t1 <= t`. Without `over`,
+    in microseconds, those with `t1 = t`. `by` names attributes of the source; `items` may do arithmetic on aggregates
+    only through a Select above. The schema has the attributes of `by`, then `items`."""
 
     source: Stream
     items: tuple[tuple[str, Aggregated], ...]
@@ -270,12 +252,9 @@ Stream = Events | Select | Filter | Union | Next | Fold | Aggregate
 @quick
 @dataclass(frozen=True, slots=True)
 class EventAttribute:
-    """An attribute: the value of a node, with functions applied to it, the innermost first.
-
-    The node is that of the variable `var` of the pattern, or, with `path`, the first that the path leads to from there,
-    the end of which has the variable ATTRIBUTE_END. Without such a node the attribute is NULL. If `var` is None, the
-    attribute is a constant.
-    """
+    """An attribute: the value of a node, with functions applied, innermost first. The node is that of the pattern's
+    variable `var` or, with `path`, the first that the path leads to from there, whose end has the variable
+    ATTRIBUTE_END. Without such a node the attribute is NULL. If `var` is None, it is a constant."""
 
     name: str
     kind: Kind
@@ -292,8 +271,8 @@ ATTRIBUTE_END = "#end"
 @quick
 @dataclass(frozen=True, slots=True)
 class EventPattern:
-    """A definition of events. There is an event for each distinct choice of nodes of `variables` in a document that a
-    match of the pattern has: the first is the block's root."""
+    """A definition of events: one for each distinct choice of nodes of `variables` in a match of the pattern in a
+    document. The first variable is the block's root."""
 
     stream: str
     pattern: PatternNode
@@ -302,7 +281,6 @@ class EventPattern:
 
     @property
     def schema(self) -> Schema:
-        """The names and kinds of the attributes."""
         return tuple([(attribute.name, attribute.kind) for attribute in self.attributes])
 
 
@@ -312,12 +290,9 @@ class EventPattern:
 @quick
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A component of SEQ: an event, or with `kleene` one or more of them, each before the next.
-
-    Components stand in groups, numbered from 0: all events of a group are before those of the next. A group has one
-    variable, or those of a SET. A `negated` one stands in front of the group `group`: 0 if it leads, and as many as
-    there are groups if it is the last.
-    """
+    """A component of SEQ: an event, or with `kleene` one or more of them, each before the next. Components are in
+    groups, numbered from 0: all events of a group are before those of the next. A group has one variable, or those of a
+    SET. A `negated` one precedes the group `group`: 0 if it leads, the number of groups if it is last."""
 
     name: str
     source: Events
@@ -333,8 +308,6 @@ ItemPosition = Literal["only", "first", "each", "previous", "last", "every"]
 @quick
 @dataclass(frozen=True, slots=True)
 class OfItem:
-    """An attribute of an event of a variable."""
-
     variable: int
     place: ItemPosition
     name: str
@@ -343,7 +316,7 @@ class OfItem:
 @quick
 @dataclass(frozen=True, slots=True)
 class Length:
-    """`v.LEN`: how many events a Kleene variable has."""
+    """`v.LEN`: the number of events of a Kleene variable."""
 
     variable: int
 
@@ -351,10 +324,8 @@ class Length:
 @quick
 @dataclass(frozen=True, slots=True)
 class OfItems:
-    """An aggregate of the events of a Kleene variable: of `v[]`, or, `earlier`, of `v[..i-1]`.
-
-    In its arguments an Attribute of `left` is one of such an event.
-    """
+    """An aggregate of the events of a Kleene variable: of `v[]`, or, `earlier`, of `v[..i-1]`. In its arguments an
+    Attribute of `left` is one of such an event."""
 
     variable: int
     aggregated: Aggregated
@@ -364,33 +335,32 @@ class OfItems:
 Referent = OfItem | Length | OfItems
 
 Names = tuple[tuple[str, Referent], ...]
-"""What the names of a condition or of a value stand for: `#0`, `#1`, ... in the order in which they are mentioned."""
+"""The referents of a condition's or value's names `#0`, `#1`, ..., in order of mention."""
 
 Phase = Literal["first", "each", "complete"]
-"""When a condition is tested: when a variable gets its first (or only) event, when it gets a further one, or when it
-has all. All follow one another in time: for each variable in its order, `first`, then `each`, then `complete`. What is
-`complete` is known as the next variable gets its first event, or at the end of a match."""
+"""When a condition is tested: when a variable gets its first (or only) event, a further one, or has all. In time: for
+each variable in order, `first`, then `each`, then `complete`. `complete` begins when the next variable gets its first
+event, or at the end of a match."""
 
 
 @quick
 @dataclass(frozen=True, slots=True)
 class WhereConjunct:
-    """A conjunct of WHERE, tested with the event that it mentions last.
+    """A conjunct of WHERE, tested with the event that it mentions last: one of `variable` (its place in the pattern),
+    in `phase`.
 
-    That is an event of `variable` (its place in the pattern), in `phase`. In phase `each` the names `each` and
-    `previous`, and aggregates of earlier events, are about this new event, the second or a later one. `v[].x` that is
-    tested as its variable gets events is two conjuncts: the one for `first` says `first`, that for `each` says `each`.
+    In phase `each` the names `each` and `previous`, and aggregates of earlier events, are about this new event, the
+    second or a later one. `v[].x` that is tested as its variable gets events is two conjuncts: `first` in phase
+    `first`, `each` in phase `each`.
 
     Elsewhere it holds for all: if it mentions `each`, `previous` or earlier events of another variable, or of its own
     in phase `complete`, for each event of that variable but the first; if it mentions `every`, for each event. If it
     mentions several such variables, it holds for all combinations of their events. None mentions `every` and `each`,
     `previous` or earlier events of one variable.
 
-    Of a negated variable: the event kills a match if all conjuncts of the variable hold; the phase is `complete`, for
-    it may mention all other variables.
-
-    In a pattern with a SET there is no order of time among the variables of a group, so that a match has to satisfy all
-    conjuncts, whatever their phase.
+    For a negated variable: an event kills a match if all conjuncts of the variable hold; the phase is `complete`, for
+    it may mention all other variables. In a pattern with a SET a group's variables have no order of time, so a match
+    has to satisfy all conjuncts, whatever their phase.
     """
 
     condition: EventCondition
@@ -405,15 +375,14 @@ class WhereConjunct:
 
 
 Strategy = Literal["strict", "partition", "next", "any"]
-"""Which events may lie between those of a match: none of the streams of the pattern; none with equal keys; none that
-the match could go on with; or any."""
+"""Which events may lie between those of a match: none of the pattern's streams; none with equal keys; none that the
+match could continue with; or any."""
 
 
 @quick
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """An item of RETURN. It has one value; or, with `each`, the number of a variable, one for each event of that:
-    then its names say `every` for it."""
+    """An item of RETURN with one value, or one per event of variable `each`: then its names say `every` for it."""
 
     name: str
     value: Value
@@ -422,8 +391,8 @@ class Returned:
 
 
 EVENTS = "#events"
-"""The attribute that has those of all events of a match: a text, a JSON array of arrays of their values. They stand
-variable by variable, in the order of time."""
+"""The attribute with the values of all events of a match: a JSON array of arrays, as text, by variable and then by
+time."""
 
 
 @quick
@@ -431,15 +400,14 @@ variable by variable, in the order of time."""
 class Pattern:
     """`PATTERN SEQ(...)` without ERRORS.
 
-    `keys` are attributes in which all events of a match are equal, and not NULL; they are of one kind in all sources.
-    `conjuncts` are about the variables that are not negated, in the order of time, `kills` about those that are.
-    `having` is about complete variables. `within` is the greatest time in microseconds from the first event's t0 to the
-    last event's t1, None for no bound. With `maximal` a match is told if none is earlier or longer (EARLIEST MAXIMAL),
-    with `apart` if it begins after the end of the one told before (NON OVERLAPPING). `returned` is None if there is no
-    RETURN.
+    `keys` are attributes that are equal, and not NULL, in all events of a match, and of one kind in all sources.
+    `conjuncts` are about the variables that are not negated, in the order of time, `kills` about negated ones, `having`
+    about complete ones. `within` is the maximum time in microseconds from the first event's t0 to the last event's t1,
+    None for no bound. With `maximal` a match is reported if none is earlier or longer (EARLIEST MAXIMAL), with `apart`
+    if it begins after the end of the one reported before (NON OVERLAPPING). `returned` is None without RETURN.
 
-    The schema has the items of RETURN that have one value, perhaps in another order. If somebody asks for them, it also
-    has items with a value for each event, as texts, JSON arrays of the values; and EVENTS.
+    The schema has RETURN's single-valued items, perhaps in another order. On request it also has items with a value per
+    event, as JSON arrays in text; and EVENTS.
     """
 
     variables: tuple[Variable, ...]
@@ -457,37 +425,34 @@ class Pattern:
 
     @property
     def groups(self) -> int:
-        """How many groups of variables there are, one behind the other."""
         return max(variable.group for variable in self.variables if not variable.negated) + 1
 
     @property
     def has_sets(self) -> bool:
-        """Whether a group has several variables."""
         return sum(not variable.negated for variable in self.variables) > self.groups
 
     @property
     def is_late(self) -> bool:
-        """Whether a match is known only when its window is over, and not at its last event."""
+        """Whether a match is decided only when its window is over, and not at its last event."""
         last = self.groups - 1
         open_end = self.maximal and any(one.kleene and one.group == last for one in self.variables)
         return open_end or any(one.negated and one.group > last for one in self.variables)
 
     @property
     def streams(self) -> dict[str, Schema]:
-        """The streams that are read, by name, each with its attributes."""
         return {variable.source.stream: variable.source.schema for variable in self.variables}
 
 
 # ---------------------------------------------------------------- nearly matching
 
 ERRORS = "errors"
-"""The attribute that says how many letters are missing."""
+"""The attribute with the number of missing letters."""
 
 
 @quick
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """An event of a stream. If it is `needed` (!), it cannot be left out."""
+    """An event of a stream. A `needed` one (!) cannot be left out."""
 
     source: Events
     needed: bool = False
@@ -496,23 +461,19 @@ class Letter:
 @quick
 @dataclass(frozen=True, slots=True)
 class Word:
-    """One after the other."""
-
     parts: tuple[Letters, ...]
 
 
 @quick
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """Any one of several."""
-
     parts: tuple[Letters, ...]
 
 
 @quick
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """The same, `least` times or more often: 0 for `*`, 1 for `+`."""
+    """`least` repetitions or more: 0 for `*`, 1 for `+`."""
 
     part: Letters
     least: int
@@ -524,11 +485,11 @@ Letters = Letter | Word | OneOf | Repeated
 @quick
 @dataclass(frozen=True, slots=True)
 class NearPattern:
-    """`PATTERN SEQ(...) ... ERRORS <= errors`: events that lack at most so many letters of a word of `letters`.
+    """`PATTERN SEQ(...) ... ERRORS <= errors`: events that lack at most `errors` letters of a word of `letters`.
 
-    `keys`, `within` and `apart` are as in Pattern. `budget` bounds how much is kept for each value of the keys, None
-    for no bound. In `returned` an Attribute of `left` can only be ERRORS, the number of missing letters. The schema has
-    the items of RETURN and ERRORS, perhaps in another order; and, if somebody asks for it, EVENTS.
+    `keys`, `within` and `apart` are as in Pattern. `budget` bounds the state for each value of the keys, None for no
+    bound. In `returned` an Attribute of `left` can only be ERRORS. The schema has the items of RETURN and ERRORS,
+    perhaps in another order; and, on request, EVENTS.
     """
 
     letters: Letters
@@ -542,12 +503,11 @@ class NearPattern:
 
     @property
     def streams(self) -> dict[str, Schema]:
-        """The streams that are read, by name, each with its attributes."""
         return {one.source.stream: one.source.schema for one in letters_of(self.letters)}
 
 
 def letters_of(letters: Letters) -> tuple[Letter, ...]:
-    """Returns the letters of an expression, as they are written from left to right.
+    """The letters of an expression, from left to right.
 
     >>> a, b = Letter(Events("A", ())), Letter(Events("B", ()), needed=True)
     >>> [letter.source.stream for letter in letters_of(Word((a, Repeated(OneOf((a, b)), 0))))]
@@ -563,7 +523,7 @@ def letters_of(letters: Letters) -> tuple[Letter, ...]:
 
 
 def shortest(letters: Letters) -> int:
-    """Returns the length of the shortest word.
+    """The length of the shortest word.
 
     >>> a = Letter(Events("A", ()))
     >>> shortest(Word((a, OneOf((Word((a, a)), a)), Repeated(a, 0), Repeated(a, 2))))
@@ -581,7 +541,7 @@ def shortest(letters: Letters) -> int:
 
 
 def spelled_out(letters: Letters) -> int:
-    """Returns how many letters an expression has, those that are repeated as often as they are at least.
+    """The number of letters of an expression, with each repetition counted as often as its minimum.
 
     >>> a = Letter(Events("A", ()))
     >>> spelled_out(Word((OneOf((Word((a, a)), a)), Repeated(a, 0), Repeated(a, 3))))
@@ -597,4 +557,4 @@ def spelled_out(letters: Letters) -> int:
 
 
 Statement = Stream | Pattern | NearPattern
-"""What a query over events tells. A PATTERN stands alone: no operator reads one but by the name that it PUBLISHes."""
+"""A query over events. A PATTERN stands alone: operators read it only by the name that it PUBLISHes."""

@@ -1,6 +1,6 @@
-"""JOIN UNORDERED: which matches of a join have a mirror, a match of the same two documents the other way round.
+"""Value-join normal form (thesis 6.2): conjunctive queries of tree patterns, value joins and residual predicates.
 
-Value-join normal form (thesis 6.2): conjunctive queries of tree patterns, value joins and residual predicates.
+Also decides, for JOIN UNORDERED, which matches have a mirror: a match of the same two documents the other way round.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ NEGATED: Mapping[JoinOp | None, JoinOp] = {
     "NOT JOIN": "JOIN",
     "NOT PRECEDED BY": "FOLLOWED BY",
 }
-"""The operators of absences: each takes what has no partner. Partners are what the other operator would join; of NOT
-PRECEDED BY with the right input before the left one."""
+"""The operators of absences, which select what has no partner, each with the operator that joins partners; NOT PRECEDED
+BY with the right input before the left one."""
 
 TUPLE_TEST = Test("element", "", "tuple")
 """The root of a hidden stream's documents. Its children are v0, v1, ..., one for each variable."""
@@ -48,7 +48,7 @@ TUPLE_TEST = Test("element", "", "tuple")
 @quick
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A variable's string value, with functions applied to it, the innermost first."""
+    """A variable's string value, with functions applied, innermost first."""
 
     var: str
     functions: tuple[str, ...] = ()
@@ -57,24 +57,21 @@ class Term:
 @quick
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One input of a conjunctive query: a tree pattern over a stream.
-
-    Only variables that are needed have names. The pattern over a hidden stream is that of its tuples.
-    """
+    """One input of a conjunctive query: a tree pattern over a stream. Only needed variables have names. The pattern
+    over a hidden stream is that of its tuples."""
 
     stream: str
     pattern: PatternNode
     hidden: Hidden | None = None
 
     def variables(self) -> tuple[str, ...]:
-        """The variables of the pattern, in pre-order."""
         return tuple(self.pattern.variables())
 
 
 @quick
 @dataclass(frozen=True, slots=True)
 class Conjunct:
-    """A conjunctive query. A filter has no `right`. Each of `joins` pairs a term of the left with one of the right."""
+    """A conjunctive query. A filter has no `right`. Each of `joins` pairs a left term with a right one."""
 
     left: Side
     right: Side | None
@@ -82,12 +79,10 @@ class Conjunct:
     residual: tuple[Expr, ...] = ()
 
     def sides(self) -> tuple[Side, ...]:
-        """Its one or two inputs, the left one first."""
         return (self.left,) if self.right is None else (self.left, self.right)
 
     def equalities(self) -> tuple[tuple[Term, Term], ...]:
-        """The joins whose terms are equal. Texts that are joined by their words are not: they are near, as one of
-        `residual` says."""
+        """The joins by equality; those by words are near(), in `residual`."""
         return tuple(pair for pair in self.joins if many_valued(pair[0].functions) is None)
 
 
@@ -95,7 +90,7 @@ class Conjunct:
 @dataclass(frozen=True, slots=True)
 class Branch:
     """A path of a predicate on a variable of an absence's left input: the pattern below the variable's node. It is part
-    of what must not be, and asks nothing of the left input itself."""
+    of what must be absent, and does not restrict the left input itself."""
 
     var: str
     path: PatternNode
@@ -104,8 +99,8 @@ class Branch:
 @quick
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """One disjunct of what must not be: a match of `right` that has all `joins`, pairs of a term of the left input and
-    one of the right, and satisfies `residual`. `branches` are the paths that these have on the left input."""
+    """One disjunct of what must be absent: a match of `right` that has all `joins`, pairs of a left and a right term,
+    and satisfies `residual`. `branches` are their paths on the left input."""
 
     right: Side
     joins: tuple[tuple[Term, Term], ...]
@@ -113,7 +108,7 @@ class Absent:
     branches: tuple[Branch, ...] = ()
 
     def variables(self) -> set[str]:
-        """The variables of both inputs that it needs, those with a path on them included, without the paths' ends."""
+        """The variables of both inputs that it needs, including those with a path on them, without the paths' ends."""
         joined = {term.var for pair in self.joins for term in pair}
         used = joined.union(*map(variables_of, self.residual), (branch.var for branch in self.branches))
         return used.difference(*(branch.path.variables() for branch in self.branches))
@@ -122,11 +117,9 @@ class Absent:
 @quick
 @dataclass(frozen=True, slots=True)
 class Hidden:
-    """An inner join, as a stream of tuples: one for each set of documents and each joint binding of `variables`.
-
-    `side` is the input of the outer join that it is. Two equal inputs have different documents as tuples. `alone` has
-    the conjunctive queries of a JOIN UNORDERED without what the outer query asks of its inputs. `absent` is that of
-    `NormalQuery`.
+    """An inner join, as a stream of tuples: one for each set of documents and each joint binding of `variables`. `side`
+    is the input of the outer join that it is. Two equal inputs have different documents as tuples. `alone` has the
+    conjunctive queries of a JOIN UNORDERED without the outer query's restrictions. `absent` is that of `NormalQuery`.
     """
 
     op: JoinOp
@@ -139,10 +132,8 @@ class Hidden:
 
     @property
     def stream(self) -> str:
-        """A name that equal inner joins share, whatever their variables were called.
-
-        Stores keep it, and it is made of `repr`: no class or field that a Hidden is made of can be renamed.
-        """
+        """A name that equal inner joins share, whatever their variables' names. It is stored, and derives from `repr`:
+        no class or field inside a Hidden can be renamed."""
         beside = "".join(repr(part) for part in (self.alone, self.absent) if part)
         return hidden_stream(repr(self) + beside)
 
@@ -150,7 +141,7 @@ class Hidden:
 @quick
 @dataclass(frozen=True, slots=True)
 class SelectEntry:
-    """One SELECT item: its key in `nodes`, which is also its element's name, and its value, or a constant's text."""
+    """A SELECT item: its key in `nodes`, also its element's name, and its value, or a constant's text."""
 
     key: str
     value: Term | str
@@ -159,8 +150,7 @@ class SelectEntry:
 @quick
 @dataclass(frozen=True, slots=True)
 class OncePer:
-    """What is told once: each tuple of the values of `keys`, operands over variables, within so many microseconds, or
-    for ever (None)."""
+    """ONCE PER: report values of `keys` (operands over variables) once in this many microseconds, or ever (None)."""
 
     keys: tuple[Expr, ...]
     window: int | None
@@ -172,10 +162,9 @@ class NormalQuery:
     """A query in normal form.
 
     `op` is None for a filter. `window` is in microseconds, None for INF. With `star` the output is that of `SELECT *`,
-    in which roots keep their own names. `holes` has what stands in the holes of `constructor`, in their order.
-
-    An absence (see NEGATED) has `absent`, and its `conjuncts` are filters: the first one finds its left input, the
-    others the right one, one for each disjunct of `absent`.
+    in which roots keep their own names. `holes` fill those of `constructor`, in order. An absence (see NEGATED) has
+    `absent`, and its `conjuncts` are filters: the first finds its left input, the others the right one, one per
+    disjunct of `absent`.
     """
 
     op: JoinOp | None
@@ -191,11 +180,11 @@ class NormalQuery:
 
 
 shared_term = lru_cache(maxsize=10_000)(Term)
-"""The term of a variable and functions. Very many queries have the same ones."""
+"""A cached Term: very many queries have the same ones."""
 
 
 def as_term(expr: Expr) -> Term | None:
-    """An expression as a term, if it is a variable with functions applied to it; else None."""
+    """An expression as a term, if it is a variable with functions applied; else None."""
     if isinstance(expr, VarPath):
         return None if expr.steps else shared_term(expr.var)
     match expr:
@@ -206,7 +195,7 @@ def as_term(expr: Expr) -> Term | None:
 
 
 def constant_operand_text(expr: Expr) -> str | None:
-    """The text of an operand that is constant; None for one with a variable."""
+    """The text of a constant operand; None for one with a variable."""
     match expr:
         case String(value=value):
             return value
@@ -245,20 +234,17 @@ _TURNED: dict[CompareOp, CompareOp] = {"=": "=", "!=": "!=", "<": ">", ">": "<",
 
 @dataclass(frozen=True, eq=False)
 class Mirror:
-    """What decides whether a match of a join has a mirror: one whose documents satisfy one of `conjuncts` the other way
-    round does."""
+    """Decides whether a match of a join has a mirror: its documents satisfy one of `conjuncts` the other way round."""
 
     conjuncts: tuple[Conjunct, ...]
 
     @cached_property
     def always(self) -> bool:
-        """Whether each match has a mirror."""
         return {_shape(c) for c in self.conjuncts} == {_shape(_exchanged(c)) for c in self.conjuncts}
 
 
 def mirror_of(conjuncts: tuple[Conjunct, ...]) -> Mirror | None:
-    """What decides whether the matches of a join have mirrors; None if none has one: its inputs have no document in
-    common."""
+    """Decides whether matches have mirrors; None if none has: the inputs have no document in common."""
     left, right = conjuncts[0].left, conjuncts[0].right
     if right is None or left.stream != right.stream or left.hidden or right.hidden:
         return None
@@ -278,8 +264,7 @@ def _exchanged(conjunct: Conjunct) -> Conjunct:
 
 
 def _shape(conjunct: Conjunct) -> object:
-    """What equal conjunctive queries have in common, whatever their variables are called. Others may be told apart
-    although they mean the same."""
+    """The same for equal conjunctive queries, whatever their variables' names. It may differ for equivalent ones."""
     used, names, patterns = needed(conjunct), dict[str, str](), []
     for place, side in enumerate(conjunct.sides()):
         pattern = naming(side.pattern, used)

@@ -1,13 +1,9 @@
-"""Regular expressions of XPath 2.0, searched for in linear time.
+"""Searches for XPath 2.0 regular expressions, in time that is linear in the text.
 
-Searches with back-references, for which there is no linear-time search: by trying, within a number of steps.
-
-Searches for regular expressions of XPath 2.0, in time that is linear in the text.
-
-A pattern distinguishes few sets of characters. So a text is first written in the symbols of a small alphabet, with one
-symbol for all characters that the pattern treats alike. RE2, which never backtracks, then searches in these symbols.
-What matches therefore depends neither on RE2's Unicode tables nor on its syntax. RE2 has no back-references: they are
-searched for by `xscl.algebra.regex.references`.
+A pattern distinguishes few sets of characters, so a text is first written in a small alphabet, with one symbol for all
+characters that the pattern treats alike. RE2, which never backtracks, searches in these symbols: the result depends
+neither on RE2's Unicode tables nor on its syntax. Back-references, which RE2 lacks, are searched for by backtracking
+within a number of steps.
 """
 
 from __future__ import annotations
@@ -38,10 +34,10 @@ from xscl.algebra.regex_syntax import (
 )
 
 MAX_STEPS = 200_000
-"""How many steps a search may take. It takes about a fifth of a second then."""
+"""Maximum number of steps of a search, about a fifth of a second."""
 
 _Captured = tuple[tuple[int, int, int], ...]
-"""For each group that is referred to: where it was opened, and the start and end of what it captured last."""
+"""For each referenced group: where it was opened, and the start and end of its last capture."""
 
 _UNSET = (-1, 0, 0)
 _MATCHED = 0
@@ -83,14 +79,11 @@ class _Again:
 
 
 class RegexProgram:
-    """A regular expression as states, each with those that may follow. State 0 means that a match was found.
-
-    A search visits each combination of a state, a place in the text and what is captured once. So it finds a match if
-    there is one, and a repetition of the empty text ends.
-    """
+    """A regular expression as states with successors; state 0 means a match. A search visits each combination of state,
+    place and captures once, so it finds a match if there is one, and a repetition of the empty text ends."""
 
     def __init__(self, tree: Regex, referred: frozenset[int], symbols: Mapping[CharSet, frozenset[str]]) -> None:
-        """`referred` are the groups that are referred to, by number. `symbols` are those of each set of characters."""
+        """`referred` are the numbers of referenced groups, `symbols` those of each set of characters."""
         self._symbols = symbols
         self._place = {number: place for place, number in enumerate(sorted(referred))}
         self._states: list[_OneOf | _At | _Fork | _Open | _Close | _Again] = [_Fork(())]
@@ -101,7 +94,6 @@ class RegexProgram:
         return len(self._states) - 1
 
     def _before(self, tree: Regex, then: int) -> int:
-        """Makes the states that lead through `tree` to the state `then`, and returns the first."""
         match tree:
             case Chars(chars=chars):
                 return self._state(_OneOf(self._symbols[chars], then))
@@ -138,10 +130,7 @@ class RegexProgram:
         return first
 
     def search(self, text: str, symbols: str, first: int) -> bool | None:
-        """Whether a match starts at the place `first` or later; None if the search takes more than MAX_STEPS.
-
-        `symbols` is `text` written in the alphabet's symbols, one for each character.
-        """
+        """Whether a match starts at `first` or later; None past MAX_STEPS. `symbols` encode `text`."""
         steps = 0
         for begin in range(first, len(text) + 1):
             todo: list[tuple[int, int, _Captured]] = [(self._start, begin, (_UNSET,) * len(self._place))]
@@ -186,22 +175,18 @@ def _changed(captured: _Captured, place: int, group: tuple[int, int, int]) -> _C
 
 
 MAX_WORK = 100_000_000
-"""How large the product of a text's length and a pattern's size may be. A search takes some seconds at worst."""
+"""Maximum product of a text's length and a pattern's size. A search takes some seconds at worst."""
 
 _MAX_KEPT = 1024
-"""For how many characters a pattern remembers the symbols."""
+"""Maximum number of characters whose symbols a pattern caches."""
 
 
 class PatternLimit(InputError, ValueError):
-    """A search for a regular expression would take too long. Only the pattern and the text decide what is too long."""
+    """A regular expression search would take too long, which depends only on the pattern and the text."""
 
 
 class CompiledRegex:
-    """A compiled regular expression, which any number of threads may use.
-
-    Raises:
-        PatternError: if `pattern` is no regular expression or is too large, or if there is no such flag.
-    """
+    """A thread-safe regular expression. Raises PatternError if invalid, too large, or for an unknown flag."""
 
     def __init__(self, pattern: str, flags: str = "") -> None:
         self.pattern = pattern
@@ -219,11 +204,7 @@ class CompiledRegex:
         self._program = RegexProgram(tree, referred, self._symbols.of_set) if referred else None
 
     def found_in(self, text: str) -> bool:
-        """Whether a part of `text` matches.
-
-        Raises:
-            PatternLimit: if the search would take too long.
-        """
+        """Whether a part of `text` matches. Raises PatternLimit if the search would take too long."""
         if len(text) * self._size > MAX_WORK:
             raise PatternLimit(f"the text is too long for the regular expression {self.pattern!r}")
         if self._program is not None:
@@ -244,7 +225,6 @@ class CompiledRegex:
         return found
 
     def _written(self, tree: Regex) -> str:
-        """A tree in the syntax of RE2, over symbols."""
         match tree:
             case Chars(chars=chars):
                 return _bracketed(self._symbols.of_set[chars])
@@ -267,17 +247,12 @@ class CompiledRegex:
 
 @lru_cache(maxsize=4096)
 def compile_pattern(pattern: str, flags: str = "") -> CompiledRegex:
-    """A regular expression of XPath 2.0 with its flags, compiled; each is compiled once.
-
-    Raises:
-        PatternError: if `pattern` is no regular expression or is too large, or if there is no such flag.
-    """
+    """A cached XPath 2.0 expression. Raises PatternError if invalid, too large, or for an unknown flag."""
     return CompiledRegex(pattern, flags)
 
 
 class Alphabet(dict[int, str]):
-    """The symbols of characters, by code point, as `str.translate` looks them up. Characters that are in the same ones
-    of `sets` have the same symbol."""
+    """Symbols by code point for `str.translate`. Characters in the same ones of `sets` share a symbol."""
 
     def __init__(self, sets: dict[CharSet, None]) -> None:
         super().__init__()

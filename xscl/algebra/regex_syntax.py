@@ -1,14 +1,9 @@
-r"""Sets of characters, as sorted ranges of code points, and the sets that XML Schema's regular expressions name.
+r"""Parses XPath 2.0 regular expressions, and their sets of characters, as sorted ranges of code points.
 
-Python's Unicode database (`unicodedata.unidata_version`) says which characters a category has. A character that it does
-not assign is in `Cn`.
-
-The flags of XPath's matches(): `i` ignores case, with `s` a `.` is a line end, too, `x` ignores white space.
-
-Parses regular expressions of XPath 2.0, and refuses any other.
-
-The grammar is that of XML Schema, part 2, appendix F, with the additions of XPath's Functions and Operators (7.6.1):
-`^` and `$`, reluctant quantifiers, capturing groups, back-references and `\$`; and `(?:...)` of its later version.
+The grammar is that of XML Schema, part 2, appendix F, with XPath's additions (Functions and Operators 7.6.1): anchors,
+reluctant quantifiers, capturing groups, back-references and the escaped dollar; and the non-capturing groups of a later
+version. Flags: `i` ignores case, with `s` a `.` is a line end, too, `x` ignores white space. Unicode categories are
+those of `unicodedata.unidata_version`; an unassigned character is in `Cn`.
 """
 
 from __future__ import annotations
@@ -27,7 +22,7 @@ from common.errors import InputError
 LAST = 0x10FFFF
 
 Range = tuple[int, int]
-"""The first and last code point of a range."""
+"""First and last code point."""
 
 CharSet = tuple[Range, ...]
 """Ranges in order, with gaps between them."""
@@ -36,7 +31,7 @@ NONE: CharSet = ()
 ALL: CharSet = ((0, LAST),)
 
 _SUBCATEGORIES = {"L": "ultmo", "M": "nce", "N": "dlo", "P": "cdseifo", "Z": "slp", "S": "mcko", "C": "cfon"}
-"""The categories of the grammar. There is no `Cs`, because surrogates are no characters."""
+"""The grammar's categories, without `Cs`, because surrogates are not characters."""
 
 _NAME_START: CharSet = (
     (0x3A, 0x3A),
@@ -62,12 +57,11 @@ _NAME_MORE: CharSet = ((0x2D, 0x2E), (0x30, 0x39), (0xB7, 0xB7), (0x300, 0x36F),
 
 
 def single(char: str) -> CharSet:
-    """The set of one character."""
     return ((ord(char), ord(char)),)
 
 
 def union(sets: Iterable[CharSet]) -> CharSet:
-    """The characters that are in any of the sets.
+    """The characters in any of the sets.
 
     >>> union([((1, 3), (9, 9)), ((4, 5),)])
     ((1, 5), (9, 9))
@@ -82,7 +76,7 @@ def union(sets: Iterable[CharSet]) -> CharSet:
 
 
 def complement(chars: CharSet) -> CharSet:
-    """The characters that are not in the set.
+    """The characters outside the set.
 
     >>> complement(((0, 3),))
     ((4, 1114111),)
@@ -99,12 +93,10 @@ def complement(chars: CharSet) -> CharSet:
 
 
 def difference(chars: CharSet, without: CharSet) -> CharSet:
-    """The characters of `chars` that are not in `without`."""
     return complement(union((complement(chars), without)))
 
 
 def has(chars: CharSet, code: int) -> bool:
-    """Whether a code point is in the set."""
     place = bisect_right(chars, (code, LAST)) - 1
     return place >= 0 and code <= chars[place][1]
 
@@ -130,7 +122,7 @@ def escape_charset(letter: str) -> CharSet | None:
 
 @cache
 def _categories() -> dict[str, CharSet]:
-    """All categories, of one letter and of two. To make them takes a tenth of a second, when a pattern needs one."""
+    """All categories, of one letter and of two, computed in a tenth of a second when first needed."""
     ranges: dict[str, list[Range]] = {}
     first = 0
     for category, codes in groupby(map(unicodedata.category, map(chr, range(LAST + 1)))):
@@ -164,7 +156,7 @@ def _block(name: str) -> CharSet | None:
 
 
 KNOWN = "isx"
-"""The flags that there are. XPath's `m` is missing: what it makes of `^` and `$` cannot be searched for by RE2."""
+"""The flags. XPath's `m` is missing: RE2 cannot search for its `^` and `$`."""
 
 _LAST_CASED = 0x1FFFF
 """All letters with case are in the first two planes of Unicode."""
@@ -207,8 +199,7 @@ def without_space(pattern: str) -> str:
 
 @cache
 def _variants() -> dict[int, CharSet]:
-    """The case-variants of each character that has others than itself. To make them takes some hundredths of a
-    second, when a pattern needs them."""
+    """Case-variants of characters with others than themselves, computed lazily in some hundredths of a second."""
     alike: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
     cased = [char for char in map(chr, range(_LAST_CASED + 1)) if char.lower() != char or char.upper() != char]
     # A letter is among them, too, if it is only the lower or the upper case of others.
@@ -233,14 +224,13 @@ def _cased_between(first: int, last: int) -> list[int]:
 
 
 MAX_PATTERN = 500
-"""How many characters a regular expression may have."""
+"""Maximum number of characters of a regular expression."""
 
 MAX_DEPTH = 50
-"""How deep groups and subtractions may be nested."""
+"""Maximum nesting of groups and subtractions."""
 
 MAX_SIZE = 1000
-"""How many characters, sets, anchors and references a regular expression may have when its counted repetitions are
-written out."""
+"""Maximum number of characters, sets, anchors and references, with counted repetitions expanded."""
 
 _QUANTITY = re.compile(r"\{([0-9]+)(,([0-9]*))?\}")
 _SINGLE_ESCAPES = {"n": "\n", "r": "\r", "t": "\t", **{char: char for char in r"\|.?*+(){}$-[]^"}}
@@ -250,34 +240,28 @@ _META = ".\\?*+{}()|^$[]"
 
 
 class PatternError(InputError, ValueError):
-    """A text is not a regular expression of XPath 2.0, or is too large."""
+    """The text is not an XPath 2.0 regular expression, or is too large."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chars:
-    """One character of a set."""
-
     chars: CharSet
 
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """`^`, or with `end` `$`: the start or the end of the whole text."""
+    """`^` or, with `end`, `$`: the start or the end of the whole text."""
 
     end: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Concatenation:
-    """One part after the other."""
-
     parts: tuple[Regex, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Alternation:
-    """One of the arms."""
-
     arms: tuple[Regex, ...]
 
 
@@ -292,7 +276,7 @@ class Repeat:
 
 @dataclass(frozen=True, slots=True)
 class CaptureGroup:
-    """A capturing group. The first has number 1."""
+    """A capturing group, numbered from 1."""
 
     item: Regex
     number: int
@@ -309,12 +293,8 @@ Regex = Chars | Anchor | Concatenation | Alternation | Repeat | CaptureGroup | B
 
 
 def parse(pattern: str, given: str = "") -> Regex:
-    """The tree of a regular expression with the given flags.
-
-    Raises:
-        PatternError: if `pattern` is no regular expression, is longer than MAX_PATTERN or larger than MAX_SIZE, or
-            nests deeper than MAX_DEPTH; or if `given` has other flags than `i`, `s` and `x`.
-    """
+    """The tree of a regular expression with flags. Raises PatternError for an invalid `pattern`, one longer than
+    MAX_PATTERN, larger than MAX_SIZE or deeper than MAX_DEPTH, or flags in `given` other than `i`, `s` and `x`."""
     if len(pattern) > MAX_PATTERN:
         raise PatternError(f"it is longer than {MAX_PATTERN} characters")
     if not set(given) <= set(KNOWN):
@@ -326,7 +306,7 @@ def parse(pattern: str, given: str = "") -> Regex:
 
 
 def expanded_size(tree: Regex) -> int:
-    """How many characters, sets, anchors and references a tree has with counted repetitions written out; at least 1."""
+    """The number of characters, sets, anchors and references, with counted repetitions expanded; at least 1."""
     match tree:
         case Concatenation(parts=parts) | Alternation(arms=parts):
             return max(1, sum(map(expanded_size, parts)))
@@ -355,8 +335,6 @@ def _count(digits: str) -> int:
 
 
 class _Parser:
-    """Reads a pattern from left to right. `_at` is the place of the next character."""
-
     def __init__(self, pattern: str, given: str) -> None:
         self._text = without_space(pattern) if "x" in given else pattern
         self._ignores_case = "i" in given
@@ -472,7 +450,7 @@ class _Parser:
         return Chars(self._escaped_set() or single(self._escaped_char()))
 
     def _reference(self) -> Backreference:
-        """A back-reference. It takes as many digits as give the number of a group that was opened before."""
+        """Reads as many digits as give the number of a group that was opened before."""
         at = self._at
         number = int(self._next(1))
         self._at += 2
@@ -505,7 +483,6 @@ class _Parser:
         return found if letter == "p" else complement(found)
 
     def _escaped_char(self) -> str:
-        """One character after a backslash."""
         letter = self._next(1)
         if letter not in _SINGLE_ESCAPES:
             raise self._error(f"there is no escape \\{letter} in XPath" if letter else "nothing follows the backslash")
@@ -536,7 +513,6 @@ class _Parser:
         return difference(complement(found) if negative else found, without)
 
     def _part(self, start: int) -> CharSet:
-        """A character, a range or a set, inside brackets whose parts begin at `start`."""
         at = self._at
         if self._next() == "\\":
             found = self._escaped_set()

@@ -1,12 +1,8 @@
-"""Tree patterns: what a query block looks for in a document, with names resolved and filters lowered.
+"""Tree patterns: what a query block matches in a document, with names resolved and filters lowered.
 
-Tree patterns as JSON, for stores: a node is `[axis, kind, uri, name, conditions, children, functions]`.
-
-A condition is `["=", literal]` or `["?", xpath]`. Variables are left out: what queries share has none.
-
-Names that the system gives to hidden streams, block roots and ends of paths. They begin with #; no other name does.
-
-Stores keep them, so their spelling cannot change.
+Stores hold patterns as JSON: a node is `[axis, kind, uri, name, conditions, children, functions]`, a condition `["=",
+literal]` or `["?", xpath]`; shared patterns have no variables. System names of hidden streams, block roots and path
+ends begin with #, as no other name does; they are stored, so their spelling cannot change.
 """
 
 from __future__ import annotations
@@ -25,7 +21,7 @@ from common.tools import Remembered, quick
 from xscl.algebra.values import NodeKind, chained
 
 EXTENSION_PREFIX = "mmqjp"
-"""The prefix of our own functions in a condition's XPath text: those that XPath 1.0 lacks, such as `lower-case`, and
+"""The prefix of our own functions in a condition's XPath: those that XPath 1.0 lacks, such as `lower-case` and
 `compare-times`; and `number`, `string` and `compare` (of numbers), which libxml2 gets wrong: it reads 1e3 as a number,
 and writes 1e+12."""
 
@@ -40,7 +36,7 @@ class Test:
     local: str
 
     def accepts(self, name: str) -> bool:
-        """Whether a node of this kind passes that is named `local` or `{uri}local`."""
+        """Whether a node of this kind named `local` or `{uri}local` passes."""
         uri, local = name[1:].rsplit("}", 1) if name.startswith("{") else ("", name)
         return self.uri in ("*", uri) and self.local in ("*", local)
 
@@ -52,7 +48,7 @@ class Test:
 @quick
 @dataclass(frozen=True, slots=True, order=True)
 class Condition:
-    """A condition on a node: its string value is `literal`, or the XPath 1.0 expression `xpath` is true for it."""
+    """A condition on a node: its string value is `literal`, or the XPath 1.0 expression `xpath` is true."""
 
     literal: str | None = None
     xpath: str | None = None
@@ -64,8 +60,7 @@ class Condition:
 @quick
 @dataclass(frozen=True, slots=True)
 class PatternNode:
-    """A node of a tree pattern, to which `axis` leads from its parent. On the self axis, ".", it may have `functions`
-    that are applied to the string value, the innermost first."""
+    """A node on `axis` from its parent. On the self axis, ".", it may have `functions`, innermost first."""
 
     axis: str
     test: Test
@@ -79,7 +74,7 @@ class PatternNode:
         return _shown(self) if self.children else _shown_leaf(self)
 
     def variables(self) -> list[str]:
-        """The variables of this node and of all below it, in pre-order."""
+        """The variables of this subtree, in pre-order."""
         found = [self.var] if self.var else []
         for child in self.children:
             if child.children:
@@ -89,7 +84,6 @@ class PatternNode:
         return found
 
     def walk(self) -> Iterator[PatternNode]:
-        """This node and all below it, in pre-order."""
         yield self
         for child in self.children:
             yield from child.walk()
@@ -106,7 +100,7 @@ class PatternNode:
 
 
 def _shown(node: PatternNode) -> str:
-    """What `repr` says of a dataclass: stores have digests of it."""
+    """The `repr` of a dataclass: stores have digests of it."""
     return (
         f"PatternNode(axis={node.axis!r}, test={node.test!r}, conditions={node.conditions!r}, "
         f"children={node.children!r}, var={node.var!r}, functions={node.functions!r})"
@@ -117,13 +111,12 @@ _shown_leaf = Remembered(_shown)  # many patterns share them
 
 
 def node_texts(nodes: Iterable[PatternNode]) -> list[str]:
-    """The texts of nodes, as `str` gives them: quickly, if they have been asked for before."""
+    """The nodes' `str`, cached."""
     return [node._text or str(node) for node in nodes]
 
 
 def transform(node: PatternNode, change: Callable[[PatternNode], PatternNode]) -> PatternNode:
-    """The pattern with `change` applied to every node, children first. What it leaves as it is stays the same
-    object."""
+    """Applies `change` to every node, children first. An unchanged node stays the same object."""
     if node.children:
         node = _with_children(node, tuple([transform(child, change) for child in node.children]))
     return change(node)
@@ -145,7 +138,6 @@ def naming(node: PatternNode, variables: Collection[str]) -> PatternNode:
 
 
 def unnamed(node: PatternNode) -> PatternNode:
-    """The node without the name of its own variable."""
     if node.var is None:
         return node
     return _unnamed(node) if node.children else _unnamed_leaf(node)
@@ -166,7 +158,7 @@ _unnamed_leaf = Remembered(_unnamed)
 
 
 def attach_branch(pattern: PatternNode, var: str, branch: PatternNode) -> PatternNode:
-    """The pattern, in which the node bound to `var` has one more child."""
+    """Adds a child to the node bound to `var`."""
     children = pattern.children
     if children:
         children = tuple(
@@ -176,7 +168,6 @@ def attach_branch(pattern: PatternNode, var: str, branch: PatternNode) -> Patter
 
 
 def rename_variables(pattern: PatternNode, names: Mapping[str, str]) -> PatternNode:
-    """The pattern, in which each variable has the name that `names` gives it."""
     children = tuple([rename_variables(child, names) for child in pattern.children])
     var = pattern.var and names[pattern.var]
     if var == pattern.var:
@@ -185,7 +176,7 @@ def rename_variables(pattern: PatternNode, names: Mapping[str, str]) -> PatternN
 
 
 def xpath_literal(text: str) -> str:
-    """An XPath 1.0 expression whose value is `text`: a literal, or concat() if the text has both kinds of quotes."""
+    """An XPath 1.0 expression for `text`: a literal, or concat() if it has both kinds of quotes."""
     if '"' not in text:
         return f'"{text}"'
     if "'" not in text:
@@ -202,12 +193,12 @@ _test = lru_cache(maxsize=10_000)(Test)
 
 
 def pattern_to_json(node: PatternNode) -> str:
-    """A pattern as JSON, without its variables."""
+    """Without variables."""
     return _json(node) if node.children else _leaf_json(node)
 
 
 def pattern_from_json(text: str) -> PatternNode:
-    """The pattern that `pattern_to_json` wrote. Raises InvalidValue for any other text."""
+    """The inverse of `pattern_to_json`. Raises InvalidValue for any other text."""
     try:
         return _node(json.loads(text))
     except (TypeError, RecursionError) as error:
@@ -266,7 +257,7 @@ _END = "#p"
 
 
 def hidden_stream(definition: str) -> str:
-    """The name of the hidden stream that an inner join makes. Joins with the same definition share it.
+    """The name of an inner join's hidden stream, shared by joins with the same definition.
 
     >>> hidden_stream("a join")
     '#f6a765cd4b30211473c21765'
@@ -284,7 +275,7 @@ def is_hidden(stream: str) -> bool:
 
 
 def short_name(stream: str) -> str:
-    """A stream's name for people: of a hidden stream's digest six digits, which tell it from others.
+    """A stream's name for people: six digits of a hidden stream's digest.
 
     >>> short_name("#f6a765cd4b30211473c21765"), short_name("news")
     ('#f6a765', 'news')
@@ -293,7 +284,7 @@ def short_name(stream: str) -> str:
 
 
 def block_root(block: int) -> str:
-    """The variable of a block's root where the query names none. Blocks are numbered from 0.
+    """The variable of a block's root that the query leaves unnamed. Blocks are numbered from 0.
 
     >>> block_root(2)
     '#b2'
@@ -302,7 +293,7 @@ def block_root(block: int) -> str:
 
 
 def root_block_number(root: str) -> int:
-    """The number of the block whose root has a variable that `block_root` made.
+    """The inverse of `block_root`.
 
     >>> root_block_number("#b2")
     2
@@ -311,7 +302,7 @@ def root_block_number(root: str) -> int:
 
 
 def path_end(number: int) -> str:
-    """The variable at the end of a path on a variable. The paths of a query are numbered from 1.
+    """The variable at the end of a path on a variable. A query's paths are numbered from 1.
 
     >>> path_end(1)
     '#p1'
@@ -320,7 +311,7 @@ def path_end(number: int) -> str:
 
 
 def is_system_variable(variable: str) -> bool:
-    """Whether a variable is one that the query does not name.
+    """Whether the query does not name this variable.
 
     >>> is_system_variable("#p1"), is_system_variable("p1")
     (True, False)

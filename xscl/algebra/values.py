@@ -1,20 +1,10 @@
-"""What a comparison compares: texts, numbers or times. It depends on how its operands are written, on no document.
+"""The one implementation of expressions, numbers, comparisons, times, derived values and string functions.
 
-- Times, if a side is `date(...)`, or if the operator is an order and a side is a literal that is a time.
-- Texts, if the operator is `=` or `!=` and neither side is a number.
-- Numbers otherwise, as in XPath 1.0.
-
-Expressions: paths, operands, conditions and element constructors, as immutable nodes.
-
-Expressions are equal if they say the same, wherever they stand in a text (`span`).
-
-The one implementation of numbers, comparisons, derived values and string functions.
-
-All engines compute values here, because SQL's casts and case mappings are not XPath's, and differ between engines.
-
-The six comparisons of two values of one kind.
-
-The times that texts say: ISO 8601, RFC 3339 and RFC 822, as microseconds of UTC since 1970.
+All engines compute values here, because SQL's casts and case mappings are not XPath's, and differ between engines. A
+comparison's kind depends on how its operands are written, on no document: times, if a side is `date(...)`, or if the
+operator is an order and a side is a literal time; texts for `=` and `!=` if neither side is a number; else numbers, as
+in XPath 1.0. Times are ISO 8601, RFC 3339 or RFC 822, as microseconds of UTC since 1970. Expressions are equal
+regardless of their place in a text (`span`).
 """
 
 from __future__ import annotations
@@ -52,7 +42,6 @@ NOWHERE = Span(0, 0)
 
 
 def nowhere() -> Span:
-    """The field of a node that says where it stands: nowhere, unless it is given."""
     return field(default=NOWHERE, compare=False, repr=False)
 
 
@@ -62,10 +51,8 @@ def nowhere() -> Span:
 @quick
 @dataclass(frozen=True, slots=True)
 class NameTest:
-    """Which nodes a step takes: `name`, `p:name`, `*:name`, `p:*`, `*`, `@name`, `@p:name` or `@*`.
-
-    `prefix` is None if there is none, and "*" for any namespace. `local` is "*" for any name.
-    """
+    """A step's test: `name`, `p:name`, `*:name`, `p:*`, `*`, `@name`, `@p:name` or `@*`. `prefix` is None if there is
+    none, and "*" for any namespace. `local` is "*" for any name."""
 
     kind: NodeKind
     local: str
@@ -76,7 +63,7 @@ class NameTest:
 @quick
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of a path: its axis and test, filters that must all hold, and the variable that it binds, if any."""
+    """A step of a path: axis, test, filters that must all hold, and the bound variable, if any."""
 
     axis: Axis
     test: NameTest
@@ -111,7 +98,7 @@ class VarPath:
 @quick
 @dataclass(frozen=True, slots=True)
 class String:
-    """A string literal; `value` is the text that it stands for."""
+    """A string literal; `value` is unquoted."""
 
     value: str
     span: Span = nowhere()
@@ -120,7 +107,7 @@ class String:
 @quick
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number literal, as it is written."""
+    """A number literal, as written."""
 
     text: str
     span: Span = nowhere()
@@ -139,8 +126,6 @@ class Call:
 @quick
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """A comparison of two operands."""
-
     op: CompareOp
     left: Expr
     right: Expr
@@ -150,8 +135,6 @@ class Compare:
 @quick
 @dataclass(frozen=True, slots=True)
 class And:
-    """A condition that holds if all of `args` do."""
-
     args: tuple[Expr, ...]
     span: Span = nowhere()
 
@@ -159,8 +142,6 @@ class And:
 @quick
 @dataclass(frozen=True, slots=True)
 class Or:
-    """A condition that holds if any of `args` does."""
-
     args: tuple[Expr, ...]
     span: Span = nowhere()
 
@@ -168,8 +149,6 @@ class Or:
 @quick
 @dataclass(frozen=True, slots=True)
 class Not:
-    """A condition that holds if `arg` does not."""
-
     arg: Expr
     span: Span = nowhere()
 
@@ -183,7 +162,7 @@ ValueExpr = VarPath | String | Number | Call
 @quick
 @dataclass(frozen=True, slots=True)
 class Hole:
-    """`{operand}` in an element constructor. `text` is what stands between the braces, stripped."""
+    """`{operand}` in an element constructor. `text` is stripped of braces and blanks."""
 
     operand: Expr
     text: str = field(default="", compare=False)
@@ -202,7 +181,7 @@ class ElementConstructor:
 
 
 def holes_of(element: ElementConstructor) -> Iterator[Hole]:
-    """The holes of a constructor and of the elements in it, in their order."""
+    """All holes of a constructor, nested ones included, in order."""
     for _, parts in element.attributes:
         yield from (part for part in parts if isinstance(part, Hole))
     for child in element.children:
@@ -220,11 +199,11 @@ ORDER: dict[CompareOp, Callable[[Any, Any], bool]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
-"""Whether a comparison holds, by its operator."""
+"""Comparison functions by operator."""
 
 
 MOST_CHARACTERS = 80
-"""How long a text can be that says a time, without white space around it."""
+"""Maximum length of a text that is a time, stripped."""
 
 _ISO = re.compile(
     r"([0-9]{4})-([0-9]{2})-([0-9]{2})"
@@ -239,17 +218,17 @@ _DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "su
 _MONTHS: tuple[str, ...] = ("january", "february", "march", "april", "may", "june", "july", "august", "september")
 _MONTHS += ("october", "november", "december")
 _ZONES = {"EST": -5, "EDT": -4, "CST": -6, "CDT": -5, "MST": -7, "MDT": -6, "PST": -8, "PDT": -7}
-"""The zones of RFC 822 that are not UTC, in hours. RFC 5322 says to take any other for UTC."""
+"""Zones of RFC 822 that are not UTC, in hours. RFC 5322 treats any other as UTC."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
 def parse_timestamp(text: str) -> int | None:
-    """The time of a text; None if it says none, or one outside of the years 1 to 9999 of UTC.
+    """The time of a text; None if invalid or outside of the years 1 to 9999 of UTC.
 
-    A date alone is its midnight. Without a zone it is UTC. A leap second is the first second of the next minute. Of a
-    fraction the first six digits count.
+    A date alone is its midnight. Without a zone it is UTC. A leap second is the first second of the next minute.
+    Fractions are cut after six digits.
 
     >>> parse_timestamp("2026-07-16") == parse_timestamp("Thu, 16 Jul 2026 02:00:00 +0200") == 1784160000000000
     True
@@ -259,7 +238,7 @@ def parse_timestamp(text: str) -> int | None:
 
 
 def time_text(text: str) -> str:
-    """The time of a text, written as ISO 8601 in UTC; "" if it says none. Texts of one time have the same one.
+    """The time of a text in canonical ISO 8601 in UTC; "" if it is none.
 
     >>> time_text("Thu, 16 Jul 2026 10:30:00 +0200"), time_text("2026-07-16T08:30:00.5")
     ('2026-07-16T08:30:00Z', '2026-07-16T08:30:00.500000Z')
@@ -271,7 +250,7 @@ def time_text(text: str) -> str:
 
 
 def month_text(text: str) -> str:
-    """The year and the month, in UTC, of the time of a text; "" if it says none.
+    """Year and month, in UTC, of a text's time; "" if it is none.
 
     >>> month_text("Sat, 1 Aug 2026 01:00:00 +0200")
     '2026-07'
@@ -280,7 +259,7 @@ def month_text(text: str) -> str:
 
 
 def compare_times(op: CompareOp, left: str, right: str) -> bool:
-    """Whether a comparison of the times of two texts holds. With a text that says no time only `!=` does.
+    """Compares the times of two texts. If one is not a time, only `!=` holds.
 
     >>> compare_times("<", "2026-07-16", "2026-07-16T00:00+02:00"), compare_times("!=", "soon", "soon")
     (False, True)
@@ -311,7 +290,6 @@ def _parsed(text: str) -> int | None:
 
 
 def _number_of(name: str, names: tuple[str, ...]) -> int | None:
-    """The number of a day or month, from 1, that is written out or as its first three letters."""
     short = name.lower()
     return next((number for number, full in enumerate(names, 1) if short in (full, full[:3])), None)
 
@@ -332,8 +310,7 @@ def _time(year: str, month: int, day: str, hour: str, minute: str, second: str, 
 
 
 def _offset(zone: str) -> int | None:
-    """The minutes by which a zone is ahead of UTC; None if there is no such zone. AM and PM are of a clock of 12 hours,
-    which no format of times has."""
+    """Minutes ahead of UTC; None for an unknown zone, AM and PM (no format has a clock of 12 hours)."""
     if zone[0] not in "+-":
         if zone.upper() in ("AM", "PM"):
             return None
@@ -346,21 +323,18 @@ def _offset(zone: str) -> int | None:
 
 ORDERS = ("<", "<=", ">", ">=")
 NUMBERS = frozenset({"count", "number", "string-length"})
-"""The functions whose value is a number."""
+"""Functions whose value is a number."""
 
 
 def is_time(expr: Expr) -> bool:
-    """Whether the value of an operand is a time."""
     return isinstance(expr, Call) and expr.name == "date"
 
 
 def is_number(expr: Expr) -> bool:
-    """Whether the value of an operand is a number."""
     return isinstance(expr, Number) or (isinstance(expr, Call) and expr.name in NUMBERS)
 
 
 def is_of_times(compare: Compare) -> bool:
-    """Whether a comparison compares times."""
     sides = (compare.left, compare.right)
     if any(map(is_time, sides)):
         return True
@@ -372,11 +346,9 @@ def _says_time(expr: Expr) -> bool:
 
 
 def canonical(expr: Compare) -> Compare:
-    """The comparison of two single values, with what it compares written out.
-
-    Each side of a comparison of times becomes `date(...)` or a literal in UTC. What is equal to a function whose value
-    is a number becomes `number(...)`. So equal values have equal texts.
-    """
+    """A comparison of two single values, with conversions written out: each side of a comparison of times becomes
+    `date(...)` or a literal in UTC, and what is equal to a numeric function becomes `number(...)`. So equal values have
+    equal texts."""
     left, right = expr.left, expr.right
     if is_of_times(expr):
         return Compare(expr.op, _as_time(left), _as_time(right), expr.span)
@@ -400,13 +372,13 @@ _NUMBER = re.compile(r"[ \t\r\n]*(-?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))[ \t\r\n]*"
 _SPACE = " \t\r\n"
 
 MOST_TEXT = 1_000_000
-"""How many characters concat() makes at most. A run of FOLD could double a text with each step; NULL has no length."""
+"""Maximum number of characters of concat(). A run of FOLD could double a text with each step; NULL has no length."""
 
 _SPACES = re.compile(r"[ \t\r\n]+")
 
 
 def xpath_number(text: str) -> float:
-    """XPath 1.0's number(): of digits with an optional minus and point, and white space around them; else NaN.
+    """XPath 1.0's number(): digits with an optional minus, point and surrounding white space; else NaN.
 
     >>> xpath_number(" -1.50 "), xpath_number("1e3")
     (-1.5, nan)
@@ -432,9 +404,8 @@ def number_text(value: float) -> str:
 
 
 def compare(op: CompareOp, left: str | float, right: str | float) -> bool:
-    """Whether a comparison holds: `=` and `!=` between two strings compare strings, all others XPath numbers.
-
-    Strings are equal if their code points are. A comparison with NaN is false, but for `!=`.
+    """Whether a comparison holds: `=` and `!=` between two strings compare code points, all others XPath numbers. A
+    comparison with NaN is false, except for `!=`.
 
     >>> compare("=", "1.0", "1"), compare("=", "1.0", 1.0), compare("<", "9", "10"), compare("!=", "a", 1.0)
     (False, True, True, True)
@@ -447,15 +418,12 @@ def compare(op: CompareOp, left: str | float, right: str | float) -> bool:
 
 
 def normalize_space(text: str) -> str:
-    """The text without white space at its ends, and with one space for each run of white space inside.
-
-    White space is XML's, which has no no-break space.
-    """
+    """Strips the text and collapses white space: XML's, without no-break space."""
     return _SPACES.sub(" ", text.strip(_SPACE))
 
 
 NUMERIC: dict[str, Callable[[str], float]] = {"number": xpath_number, "string-length": lambda text: float(len(text))}
-"""The functions that derive a number from a string value. They never fail."""
+"""Functions that derive a number from a string value. They never fail."""
 
 DERIVED: dict[str, Callable[[str], str]] = {
     "lower-case": str.lower,
@@ -470,21 +438,20 @@ DERIVED: dict[str, Callable[[str], str]] = {
     "number": lambda text: number_text(xpath_number(text)),
     "string-length": lambda text: str(len(text)),
 }
-"""The functions that derive a value from a node's string value, as a text. They never fail.
+"""Functions that derive a text from a node's string value. They never fail.
 
 `lower-case` and `upper-case` are Unicode's full case mappings, the same in any language, as XPath's Functions and
 Operators (5.4.7, 5.4.8) demand: ß becomes SS, and a sigma at a word's end a final one. (Saxon maps each character by
-itself, and makes no final sigma.)
+itself, and produces no final sigma.)
 """
 
 
 def substring_before(text: str, part: str) -> str:
-    """The text in front of the first occurrence of `part`; "" if there is none."""
     return text.partition(part)[0] if part and part in text else ""
 
 
 def substring_after(text: str, part: str) -> str:
-    """The text behind the first occurrence of `part`; "" if there is none. Behind nothing, it is all of the text."""
+    """The text after the first occurrence of `part`; "" if there is none, all of it for an empty `part`."""
     return text.partition(part)[2] if part else text
 
 
@@ -492,11 +459,11 @@ WITH_LITERAL: dict[str, Callable[[str, str], str]] = {
     "substring-before": substring_before,
     "substring-after": substring_after,
 }
-"""The functions that derive a text from a string value and a literal. They never fail."""
+"""Functions that derive a text from a string value and a literal. They never fail."""
 
 
 def with_literal(name: str, literal: str) -> str:
-    """How a chain of functions names one of WITH_LITERAL together with its literal.
+    """The spelling in a chain of one of WITH_LITERAL with its literal.
 
     >>> with_literal("substring-before", ' "x" ')
     'substring-before " ""x"" "'
@@ -506,22 +473,20 @@ def with_literal(name: str, literal: str) -> str:
 
 
 def split_function(function: str) -> tuple[str, str | None]:
-    """The name of a function in a chain, and its literal, None if it has none."""
     name, _, literal = function.partition(" ")
     return name, literal[1:-1].replace('""', '"') if literal else None
 
 
 OF_EVENTS = "of-events"
-"""Ends the chain of functions of a value that an event's attribute needs. It leaves the value as it is, but tells the
-nodes of events from those of joins by their ids. No query can name it."""
+"""Ends the chain of functions of a value that an event's attribute needs. It is the identity, but gives event nodes
+other ids than those of joins. No query can name it."""
 
 _CHAINED: dict[str, Callable[[str], str]] = {**DERIVED, OF_EVENTS: str}
 
 
 @lru_cache(maxsize=10_000)
 def chained(function: str) -> Callable[[str], str]:
-    """The function of one value that a chain of functions names: one of DERIVED, OF_EVENTS, or one `with_literal`.
-    Raises KeyError for others."""
+    """The function that a chain names: one of DERIVED, OF_EVENTS, or one `with_literal`. Raises KeyError."""
     if function in _CHAINED:
         return _CHAINED[function]
     name, literal = split_function(function)
@@ -532,18 +497,18 @@ def chained(function: str) -> Callable[[str], str]:
 
 
 def many_valued(functions: tuple[str, ...]) -> str | None:
-    """The threshold if a text is joined by its words, as the end of a chain of functions says; None if it is not."""
+    """The threshold if a chain ends with a join by words; else None."""
     name, literal = split_function(functions[-1]) if functions else ("", None)
     return literal if name == MANY_WORDS else None
 
 
 def derive(name: str, text: str) -> str:
-    """The derived value `name(text)`: a string, "" if there is none. `name` is one that chains of functions have."""
+    """The derived value `name(text)`, "" if there is none. `name` is one that chains of functions have."""
     return chained(name)(text)
 
 
 def derivation(expr: Call) -> str | None:
-    """How a chain names the function that a call is of its first argument; None if it is no derived value."""
+    """A chain's name of the function that a call is of its first argument; None if it is not a derived value."""
     match expr:
         case Call(name=name, args=(_,)) if name in DERIVED:
             return name
@@ -553,27 +518,20 @@ def derivation(expr: Call) -> str | None:
 
 
 def contains(text: str, part: str) -> bool:
-    """Whether `part` occurs in `text`. The empty string occurs in any."""
     return part in text
 
 
 def starts_with(text: str, prefix: str) -> bool:
-    """Whether `text` starts with `prefix`."""
     return text.startswith(prefix)
 
 
 def ends_with(text: str, suffix: str) -> bool:
-    """Whether `text` ends with `suffix`."""
     return text.endswith(suffix)
 
 
 def matches_regex(text: str, pattern: str, flags: str = "") -> bool:
-    """Whether a part of `text` matches the XPath 2.0 regular expression `pattern`. `^` and `$` anchor it.
-
-    Raises:
-        PatternError: if `pattern` is no regular expression, or `flags` has others than `i`, `s` and `x`.
-        PatternLimit: if the search would take too long.
-    """
+    """Whether a part of `text` matches an XPath 2.0 regular expression; `^` and `$` anchor it. Raises PatternError for
+    an invalid `pattern` or flags other than `i`, `s` and `x`, and PatternLimit if the search would take too long."""
     return compile_pattern(pattern, flags).found_in(text)
 
 
@@ -584,4 +542,4 @@ TESTS: dict[str, Callable[..., bool]] = {
     "matches": matches_regex,
     "near": near,
 }
-"""The functions that are conditions. `matches_regex` may fail."""
+"""Functions that are conditions. `matches_regex` may fail."""

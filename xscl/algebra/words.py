@@ -1,16 +1,9 @@
-"""The words of a text, and how many words two texts have in common.
+"""The words of a text, as a set and as numbers, and near-equal texts: `near(x, y, threshold)`.
 
-Near-equal texts: `near(x, y, threshold)`.
-
-Two texts are near if enough of the words of both are in common: J, the number of words that both have, divided by the
-number of those that one of them has, is at least the threshold. `join_stage.near` finds them.
-
-The words of a text as numbers, which stand for them where texts are joined by their words.
-
-A number has 63 bits: seven for the length of the word, of which longer ones have less, and 56 of a digest. So the
-ascending numbers of a text are its words in an order that is the same for all texts, the longest first, and those are
-the rarest as a rule. Words with one number are taken for one word when documents are found; `near` itself compares
-words.
+Two texts are near if J, the number of common words divided by the number of distinct words of both, is at least the
+threshold; `join_stage.near` finds candidates by word numbers. A number has 63 bits: seven for the word's length,
+descending, and 56 of a digest. So a text's ascending numbers list its words longest first, which are usually the
+rarest, in the same order for all texts. Collisions count as one word in the search; `near` itself compares words.
 """
 
 from __future__ import annotations
@@ -26,14 +19,14 @@ from itertools import islice
 from xscl.algebra.regex_syntax import CharSet, property_charset, union
 
 MOST_WORDS = 256
-"""How many words of a text count: the first ones."""
+"""Maximum number of words of a text that count, from its beginning."""
 
 MOST_MARKS = 30
-"""How many combining characters may follow one another, as in Unicode's Stream-Safe Text Format (UAX 15, 13): to sort
-more of them would take quadratic time."""
+"""Maximum number of consecutive combining characters, as in Unicode's Stream-Safe Text Format (UAX 15, 13): sorting
+more would take quadratic time."""
 
 _JOINER = "\u034f"
-"""The combining grapheme joiner, which that format puts between them. It is a mark itself."""
+"""The combining grapheme joiner, which that format inserts. It is a mark itself."""
 
 _UNSPACED: CharSet = (
     (0x0E00, 0x0EFF),  # Thai, Lao
@@ -61,25 +54,23 @@ _UNSPACED: CharSet = (
     (0x1AFF0, 0x1B16F),
     (0x20000, 0x3FFFF),
 )
-"""The letters, marks and digits of Han, Hiragana, Katakana, Thai, Lao, Khmer and Myanmar, scripts that put no space
-between words: those with one of them in Unicode's Script_Extensions, but for accents that European scripts use, too."""
+"""Letters, marks and digits of Han, Hiragana, Katakana, Thai, Lao, Khmer and Myanmar, which put no space between words:
+those with one of them in Unicode's Script_Extensions, except for accents that European scripts use, too."""
 
 _ASCII, _LATIN = re.compile("[0-9a-z]+"), re.compile(r"[^\W_]+")
 
 _SHORT = 2_000
-"""The words of a text of so many characters are found at once, which is quicker, and not one by one."""
+"""Maximum length of a text that is split into words at once, which is faster than one by one."""
 
 _BEHIND_LATIN = "\u0300"
-"""The first of the marks. Before them, what re takes for alphanumeric are letters and digits, once NFKC has replaced
+"""The first of the marks. Before them, re's alphanumeric characters are letters and digits, once NFKC has replaced
 superscripts and fractions."""
 
 _MOST_KNOWN = 4_096
 
 
 class _Plainer(dict[int, str]):
-    """For `str.translate`: a blank for each character that makes no word, such as quotation marks, dashes and stars,
-    and what is within ligatures and fractions. Few texts in European languages then have more than letters that come
-    before the marks."""
+    """For `str.translate`: blanks for characters in no word, such as quotation marks, dashes and stars."""
 
     def __missing__(self, code: int) -> str:
         char = chr(code)
@@ -95,12 +86,11 @@ _plainer = _Plainer()
 
 
 def words(text: str) -> frozenset[str]:
-    """The set of the first MOST_WORDS words of a text, in the order in which they stand there, repetitions counted.
+    """The set of the first MOST_WORDS words of a text, repetitions counted, in linear time.
 
-    Words are the longest runs of letters, marks and digits (the categories L, M and Nd) in the text after NFKC, case
-    folding, and NFKC again. A run is cut where the scripts begin or end that put no space between words; of a part in
-    such a script, each two consecutive characters are a word. One character alone is a word itself. Takes time linear
-    in the text.
+    Words are the longest runs of letters, marks and digits (the categories L, M and Nd) after NFKC, case folding, and
+    NFKC again. A run is cut where unspaced scripts begin or end; in them, each two consecutive characters are a word. A
+    single character is a word itself.
 
     >>> sorted(words("The ﬁre, and THE Fire — 京都市"))
     ['and', 'fire', 'the', '京都', '都市']
@@ -116,13 +106,12 @@ def _remembered(text: str) -> frozenset[str]:
 
 
 def words_again(text: str) -> frozenset[str]:
-    """What `words` returns, which is remembered for a short text: it is asked for where texts are joined, and where two
-    of them are compared."""
+    """`words`, cached for a short text: it is called when texts are joined, and again when two are compared."""
     return _remembered(text) if len(text) <= _MOST_REMEMBERED else words(text)
 
 
 def words_text(text: str) -> str:
-    """The words of a text in the order of their code points, with a blank between each two.
+    """The words of a text in code point order, separated by blanks.
 
     >>> words_text("Storm hits the coast - the storm")
     'coast hits storm the'
@@ -131,7 +120,6 @@ def words_text(text: str) -> str:
 
 
 def _at_once(text: str) -> list[str] | None:
-    """The words of a text, repeated as there; None if it has other characters than those of European languages."""
     if not text.isascii():
         text = text.translate(_plainer)
     if text.isascii():
@@ -164,13 +152,11 @@ def _words(text: str) -> Iterator[str]:
 
 
 def _stream_safe(text: str) -> str:
-    """The text with a joiner after every MOST_MARKS combining characters in a row."""
     return _patterns().marks.sub(r"\g<0>" + _JOINER, text)
 
 
 class _Patterns:
-    """`run` finds a run of letters, marks and digits; `parts` its parts, the group being one without spaces between
-    words, for which `unspaced` looks; `marks` finds as many combining characters as may be, where one more follows."""
+    """`run` finds letters, marks and digits; `parts` its parts, `unspaced` ones as a group; `marks` too many marks."""
 
     def __init__(self) -> None:
         chars = _class(union(property_charset(category) or () for category in ("L", "M", "Nd")))
@@ -186,12 +172,12 @@ class _Patterns:
 
 @cache
 def _patterns() -> _Patterns:
-    """The patterns, which take a quarter of a second to make. Most texts in English do without."""
+    """Compiled lazily in a quarter of a second. Most English texts do without."""
     return _Patterns()
 
 
 def is_combining(char: str) -> bool:
-    """Whether normalization puts a character in order with others: itself, or what it is decomposed into."""
+    """Whether normalisation reorders a character: itself, or its decomposition."""
     return unicodedata.combining(unicodedata.normalize("NFKD", char)[0]) > 0
 
 
@@ -200,18 +186,18 @@ def _class(chars: CharSet) -> str:
 
 
 LEAST, MOST = Fraction(1, 2), Fraction(1)
-"""The least and the greatest threshold."""
+"""Minimum and maximum threshold."""
 
 MANY_WORDS = "words"
-"""Ends the chain of functions of a text that is joined by its words, with the threshold as its literal. The value is
-what `xscl.algebra.words` tells of them. No query can name it: `words` of a query has no literal."""
+"""Ends the chain of functions of a text that is joined by its words, with the threshold as literal. The value is that
+of `encode_words`. No query can name it: a query's `words` has no literal."""
 
 _MOST_REMEMBERED = 1_000
-"""What two texts of at most so many characters have in common is remembered."""
+"""Maximum length of texts whose comparison is cached."""
 
 
 def near(text: str, other: str, threshold: str) -> bool:
-    """Whether J of two texts is at least a threshold, a decimal number. Texts without words are near nothing.
+    """Whether J of two texts is at least a threshold, a decimal number. A text without words is near none.
 
     >>> near("Storm hits the coast", "The storm hits coast", "1"), near("a b c d", "a b c e", "0.6")
     (True, True)
@@ -222,7 +208,7 @@ def near(text: str, other: str, threshold: str) -> bool:
 
 
 def overlap(text: str, other: str) -> tuple[int, int]:
-    """The number of words that two texts have in common, and of those that one of them has."""
+    """(number of common words, number of distinct words of both)."""
     if len(text) <= _MOST_REMEMBERED and len(other) <= _MOST_REMEMBERED:
         return _overlap(text, other)
     return _counted(text, other)
@@ -245,7 +231,7 @@ def _fraction(threshold: str) -> Fraction:
 
 
 def join_threshold(threshold: str) -> str:
-    """A threshold rounded down to tenths: by that, texts are joined. Near thresholds so share keys.
+    """A threshold rounded down to tenths, by which texts are joined: similar thresholds share keys.
 
     >>> join_threshold("0.68"), join_threshold("1")
     ('0.6', '1.0')
@@ -255,17 +241,17 @@ def join_threshold(threshold: str) -> str:
 
 
 DIGITS = 16
-"""The hexadecimal digits of a number."""
+"""Hexadecimal digits of a number."""
 
 THRESHOLD = 3
-"""The characters of a threshold in tenths, such as 0.6 and 1.0."""
+"""Characters of a threshold in tenths, such as 0.6 and 1.0."""
 
 _LONGEST = 127
 
 
 def encode_words(text: str, threshold: str) -> str:
-    """The words of a text as R_doc has them: the threshold by which it is joined, in tenths, and the numbers of its
-    words in hexadecimal, ascending. "" if it has no words.
+    """A text's words in R_doc: the threshold, in tenths, and the ascending hexadecimal numbers of its words. "" if it
+    has none.
 
     >>> encode_words("Storm, storm", "0.6") == encode_words("the storm", "0.6")[:-16]
     True
@@ -275,8 +261,8 @@ def encode_words(text: str, threshold: str) -> str:
 
 
 def first_keys(words: str, places: Mapping[str, int] | None = None) -> list[str]:
-    """The first words of an encoded text (see `encode_words`), each with the threshold: texts that are near have one of
-    them in common (see `join_stage.near`). Words with `places` come last, in the order of these."""
+    """The first words of an encoded text, each with the threshold: near texts have one in common (see
+    `join_stage.near`). Words with `places` come last, in the order of these."""
     numbers, tenths = decode_words(words), _tenths(words)
     if places:
         numbers.sort(key=lambda number: places.get(number, -1))
@@ -285,19 +271,16 @@ def first_keys(words: str, places: Mapping[str, int] | None = None) -> list[str]
 
 
 def have_enough_in_common(one: str, other: str) -> bool:
-    """Whether J of two encoded texts (see `encode_words`) is at least their threshold. Words with one number count
-    as one word, so some may be taken for near that are not."""
+    """Whether J of two encoded texts is at least their threshold. Number collisions may produce false positives."""
     ours, theirs, tenths = _set(one), _set(other), _tenths(one)
     return len(ours & theirs) * (10 + tenths) >= tenths * (len(ours) + len(theirs))
 
 
 def as_digits(number: int) -> str:
-    """The number of a word as `encode_words` writes it."""
     return f"{number:0{DIGITS}x}"
 
 
 def decode_words(words: str) -> list[str]:
-    """The numbers of the words of a text, given what `encode_words` tells."""
     return [words[at : at + DIGITS] for at in range(THRESHOLD, len(words), DIGITS)]
 
 
