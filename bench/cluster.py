@@ -49,7 +49,7 @@ from common.files import make_inside
 from mmqjp.commands.serve import stream
 from mmqjp.documents.admission import Admission
 from mmqjp.engine import Session
-from mmqjp.service.drops import StreamingService
+from mmqjp.service.streaming import StreamingService
 from mmqjp.state.choice import directory_bytes
 
 _Ints = npt.NDArray[np.int64]

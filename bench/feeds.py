@@ -272,7 +272,7 @@ def measure_feeds_on_spark(case: dict[str, str | int], files: Sequence[bytes], r
     cores of this machine, beside one core here. Raises AssertionError if they are not the documents that this process
     reads."""
     from feeds.spark.sources import FILES, entries
-    from join_stage.store.spark.java import spark_session
+    from join_stage.store.spark.session import spark_session
 
     with TemporaryDirectory() as name:
         directory = Path(name).resolve()

@@ -368,7 +368,7 @@ def open_engine(engine: str, plan: str, directory: Path | None = None) -> JoinEn
 
 def spark_of_process() -> SparkSession:
     """The Spark session of this process, started with the settings of mmqjp if there is none."""
-    from join_stage.store.spark.java import spark_session
+    from join_stage.store.spark.session import spark_session
 
     return spark_session()
 

@@ -396,7 +396,7 @@ def measure_places(case: PlacesCase, session: SparkSession, turns: int) -> Itera
 
 
 def measure_all_places(cases: Sequence[PlacesCase], options: PatternOptions) -> Iterator[Line]:
-    from join_stage.store.spark.java import spark_session
+    from join_stage.store.spark.session import spark_session
 
     session = spark_session(app_name="places")
     try:

@@ -318,7 +318,7 @@ class SparkPeer:
     def start(self) -> None:
         from pyspark.sql.functions import lit
 
-        from join_stage.store.spark.java import spark_session
+        from join_stage.store.spark.session import spark_session
 
         self._session = spark_session(warehouse=self._directory / "warehouse", app_name="peers")
         self._session.conf.set("spark.sql.shuffle.partitions", str(self._TASKS))

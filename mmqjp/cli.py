@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from mmqjp.commands.console import MISUSED, CommandLine, LazyCommand, LazyCommands, debug_option
-from mmqjp.commands.options import NAME, configured
+from mmqjp.commands.command_line import MISUSED, CommandLine, LazyCommand, LazyCommands, debug_option
+from mmqjp.commands.configuration import NAME, configured
 
 COMMANDS = LazyCommands(
     {

@@ -72,7 +72,7 @@ def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
     """The Spark session of this test worker, local, with a warehouse of its own."""
-    from join_stage.store.spark.java import spark_session
+    from join_stage.store.spark.session import spark_session
 
     session = spark_session(warehouse=tmp_path_factory.mktemp("warehouse"))
     yield session

@@ -34,10 +34,10 @@ from join_stage.signature.plan import SignaturePlan, telling_no_room
 from join_stage.spark.tasks import SparkMerger, Spread, merge_on_executor
 from join_stage.spark.views import SparkBasicPlan, SparkPlan, SparkViewsPlan
 from join_stage.store.protocol import UNBOUNDED, Bounds, StoreSchema, TableStore
-from join_stage.store.spark.java import telling_loss
 from join_stage.store.spark.manifests import CheckedSnapshot, DataFile
 from join_stage.store.spark.parquet_store import ParquetStore, TableViews, local_frame
 from join_stage.store.spark.question import SparkQuestion
+from join_stage.store.spark.session import telling_loss
 from join_stage.tables import (
     FLAT_STORE,
     NOTHING_ELSE,

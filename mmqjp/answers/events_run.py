@@ -93,7 +93,7 @@ def kernels(place: str, session: SparkSession | None, quota: Quota | None = None
 
 
 def _on_executors(session: SparkSession, limits: RowLimits) -> Callable[[Texts, Lineage], PartitionedKernel]:
-    from join_stage.store.spark.java import telling_loss
+    from join_stage.store.spark.session import telling_loss
     from pattern_stage.partition.kernel import Done, PartitionedKernel, PartWork, SparkRunner, WorkerPlan
 
     @telling_loss
@@ -143,7 +143,7 @@ def _duckdb() -> Database:
 
 
 def _spark(session: SparkSession) -> Database:
-    from join_stage.store.spark.java import telling_loss
+    from join_stage.store.spark.session import telling_loss
     from pattern_stage.in_sql.kernel import SparkDatabase
 
     @telling_loss

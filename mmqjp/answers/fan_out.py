@@ -7,21 +7,27 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from heapq import merge
 from itertools import groupby, islice
 from json.encoder import encode_basestring as json_text
 from operator import attrgetter
-from typing import Protocol, overload
+from pathlib import Path
+from typing import NamedTuple, Protocol, overload
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from common.arrays import Ints
 from common.tools import in_batches
 from join_stage.store.protocol import TableStore
 from mmqjp.answers.output import Answer, Body, Output, json_texts, node_orders, output_order, read_nodes, sorted_outputs
-from mmqjp.queries.model import Identity, Members, concatenated
+from mmqjp.queries.model import (
+    Identity,
+    Members,
+    concatenated,
+)
 from mmqjp.tables import schema
 from mmqjp.tables.schema import ANSWER_TABLES
 
@@ -597,3 +603,82 @@ def _by_form(rows: pa.Table) -> dict[str, Members]:
         found[form] = Members(names[start:end], identities[start:end], *(column[start:end] for column in columns))
         start = end
     return found
+
+
+Stored = Callable[[int], Iterator[Chunk]]
+"""Returns the stored outputs numbered above the given one, by number."""
+
+
+class FileSegment(NamedTuple):
+    """Consecutive output lines in a file: bytes, count, greatest `seq`."""
+
+    size: int
+    lines: int
+    greatest: int
+
+
+@dataclass(frozen=True, slots=True)
+class RangeFiles:
+    """Files of a range of times: one per table, and the output lines in segments."""
+
+    tables: Mapping[str, Path]
+    lines: Path
+    pieces: Sequence[FileSegment]
+
+
+class WrittenOutputs(Outputs):
+    """Outputs numbered `seqs`, read in pieces on demand; falls back to the store if a file is gone."""
+
+    def __init__(
+        self, ranges: Sequence[RangeFiles], members: Mapping[str, Members], seqs: range, stored: Stored
+    ) -> None:
+        parts = [partial(_fan_out_of_files, one.tables, members) for one in ranges if "answers" in one.tables]
+        super().__init__(lambda: _chunks(parts, seqs, stored), len(seqs))
+        self._ranges, self._seqs, self._from_store = ranges, seqs, stored
+
+    def lines(self) -> Iterator[OutputLines]:
+        given = 0
+        for one in self._ranges:
+            try:
+                for lines in _lines_in(one):
+                    yield lines
+                    given += lines.count
+            except FileNotFoundError:
+                for chunk in _stored_between(self._seqs.start + given, self._seqs.stop, self._from_store):
+                    yield chunk.lines()
+                return
+
+
+def _lines_in(one: RangeFiles) -> Iterator[OutputLines]:
+    if one.pieces:
+        with one.lines.open("rb") as file:
+            for size, count, greatest in one.pieces:
+                yield OutputLines(file.read(size), count, greatest)
+
+
+def _chunks(parts: Sequence[Callable[[], FanOut]], seqs: range, stored: Stored) -> Iterator[OutputChunk]:
+    given = 0
+    for part in parts:
+        try:
+            fan_out = part()
+        except FileNotFoundError:
+            yield from _stored_between(seqs.start + given, seqs.stop, stored)
+            return
+        for chunk in fan_out.chunks():
+            given += len(chunk)
+            yield chunk
+
+
+def _stored_between(seq: int, end: int, stored: Stored) -> Iterator[OutputChunk]:
+    for chunk in stored(seq - 1):
+        assert isinstance(chunk, OutputChunk), "outputs of earlier formats came before"
+        some = chunk.until(end)
+        yield some
+        if len(some) < len(chunk):
+            return
+
+
+def _fan_out_of_files(files: Mapping[str, Path], members: Mapping[str, Members]) -> FanOut:
+    withheld = files.get("withheld")
+    rows = ANSWER_TABLES["withheld"].empty_table() if withheld is None else pq.read_table(withheld)
+    return FanOut(pq.read_table(files["answers"]), members, by_answer(rows))

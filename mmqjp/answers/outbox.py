@@ -19,6 +19,7 @@ from mmqjp.answers.fan_out import (
     FanOut,
     Outputs,
     OutputStream,
+    WrittenOutputs,
     answer_rows,
     by_answer,
     outputs_in,
@@ -26,7 +27,6 @@ from mmqjp.answers.fan_out import (
     stored_chunks_by_time,
 )
 from mmqjp.answers.output import Answer, Output, json_nodes, sorted_outputs
-from mmqjp.answers.spread import WrittenOutputs
 from mmqjp.queries.model import Members, text_digest
 from mmqjp.tables import schema
 from mmqjp.tables.ledger import Ledger

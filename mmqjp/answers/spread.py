@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import pickle
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from copyreg import __newobj__  # type: ignore[attr-defined]  # what pickles of plain objects begin with
 from dataclasses import dataclass, field
@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from py4j.protocol import Py4JError
 from pyspark import RDD, Broadcast, StorageLevel, TaskContext
 from pyspark.errors import PySparkException
@@ -30,14 +29,12 @@ from join_stage.protocol import RESULT, Cost, Matches
 from join_stage.signature.join import FactorisedMatches
 from join_stage.spark.engine import SparkEngine
 from join_stage.spark.tasks import SpreadMatches, as_stream
-from join_stage.store.spark.java import telling_loss
 from join_stage.store.spark.manifests import DataFile, find_rows, write_data_file
+from join_stage.store.spark.session import telling_loss
 from mmqjp.answers.fan_out import (
-    Chunk,
     FanOut,
-    OutputChunk,
-    OutputLines,
-    Outputs,
+    FileSegment,
+    RangeFiles,
     answer_rows,
     by_answer,
     count_recipients,
@@ -193,85 +190,6 @@ def _unpickled(pickled: bytes) -> ShippedQueries:
     made: ShippedQueries = object.__new__(ShippedQueries)
     made._parts, made._templates, made._forms, made.rows = pickle.loads(pickled)
     return made
-
-
-Stored = Callable[[int], Iterator[Chunk]]
-"""Returns the stored outputs numbered above the given one, by number."""
-
-
-class FileSegment(NamedTuple):
-    """Consecutive output lines in a file: bytes, count, greatest `seq`."""
-
-    size: int
-    lines: int
-    greatest: int
-
-
-@dataclass(frozen=True, slots=True)
-class RangeFiles:
-    """Files of a range of times: one per table, and the output lines in segments."""
-
-    tables: Mapping[str, Path]
-    lines: Path
-    pieces: Sequence[FileSegment]
-
-
-class WrittenOutputs(Outputs):
-    """Outputs numbered `seqs`, read in pieces on demand; falls back to the store if a file is gone."""
-
-    def __init__(
-        self, ranges: Sequence[RangeFiles], members: Mapping[str, Members], seqs: range, stored: Stored
-    ) -> None:
-        parts = [partial(_fan_out, one.tables, members) for one in ranges if "answers" in one.tables]
-        super().__init__(lambda: _chunks(parts, seqs, stored), len(seqs))
-        self._ranges, self._seqs, self._from_store = ranges, seqs, stored
-
-    def lines(self) -> Iterator[OutputLines]:
-        given = 0
-        for one in self._ranges:
-            try:
-                for lines in _lines_in(one):
-                    yield lines
-                    given += lines.count
-            except FileNotFoundError:
-                for chunk in _stored_between(self._seqs.start + given, self._seqs.stop, self._from_store):
-                    yield chunk.lines()
-                return
-
-
-def _lines_in(one: RangeFiles) -> Iterator[OutputLines]:
-    if one.pieces:
-        with one.lines.open("rb") as file:
-            for size, count, greatest in one.pieces:
-                yield OutputLines(file.read(size), count, greatest)
-
-
-def _chunks(parts: Sequence[Callable[[], FanOut]], seqs: range, stored: Stored) -> Iterator[OutputChunk]:
-    given = 0
-    for part in parts:
-        try:
-            fan_out = part()
-        except FileNotFoundError:
-            yield from _stored_between(seqs.start + given, seqs.stop, stored)
-            return
-        for chunk in fan_out.chunks():
-            given += len(chunk)
-            yield chunk
-
-
-def _stored_between(seq: int, end: int, stored: Stored) -> Iterator[OutputChunk]:
-    for chunk in stored(seq - 1):
-        assert isinstance(chunk, OutputChunk), "outputs of earlier formats came before"
-        some = chunk.until(end)
-        yield some
-        if len(some) < len(chunk):
-            return
-
-
-def _fan_out(files: Mapping[str, Path], members: Mapping[str, Members]) -> FanOut:
-    withheld = files.get("withheld")
-    rows = ANSWER_TABLES["withheld"].empty_table() if withheld is None else pq.read_table(withheld)
-    return FanOut(pq.read_table(files["answers"]), members, by_answer(rows))
 
 
 SUMMARY = -1

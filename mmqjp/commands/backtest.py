@@ -15,7 +15,8 @@ from feeds.history import History, Versions
 from feeds.tail import settled, tails_of
 from mmqjp.backtest.process import BACKTEST_SECONDS, backtest_documents
 from mmqjp.backtest.script import Backtest, PreparedScript, prepared, summary
-from mmqjp.commands.console import Failure, console, debug_option, live_line
+from mmqjp.commands.command_line import Failure, debug_option
+from mmqjp.commands.console import console, live_line
 from mmqjp.commands.formats import clock_of, utc_option
 from mmqjp.commands.manage_queries import client
 from mmqjp.commands.options import (

@@ -7,7 +7,7 @@ from importlib import import_module
 
 import click
 
-from mmqjp.commands.console import debug_option
+from mmqjp.commands.command_line import debug_option
 
 MODULES = {
     "stage1": "stage1",

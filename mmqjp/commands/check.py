@@ -20,7 +20,8 @@ from feeds.feed import EntryForm
 from feeds.tail import read_documents
 from join_stage.protocol import DEFAULT_PLAN, PLANS
 from join_stage.store.protocol import Outdated
-from mmqjp.commands.console import FAILED, Failure, console, debug_option, pluralise, progress_shown
+from mmqjp.commands.command_line import FAILED, Failure, debug_option
+from mmqjp.commands.console import console, pluralise, progress_shown
 from mmqjp.commands.formats import open_engine
 from mmqjp.commands.options import AtLeast, FeedsBeforePaths, feeds_option, read_script, time_xpath_option
 from mmqjp.engine import Session

@@ -18,7 +18,8 @@ from feeds.confined import prepare
 from feeds.feed import read_feed
 from feeds.tail import read_documents
 from mmqjp.answers.output import Output
-from mmqjp.commands.console import Failure, console, debug_option
+from mmqjp.commands.command_line import Failure, debug_option
+from mmqjp.commands.console import console
 from mmqjp.commands.formats import chosen_engine, open_engine
 from mmqjp.commands.options import engine_option, plan_option, read_script
 from mmqjp.documents.watermarks import Timing

@@ -20,7 +20,8 @@ from common.files import is_shared, umask_of
 from feeds.tail import input_bytes
 from mmqjp.answers.events_run import DRIVER
 from mmqjp.answers.quota import DEFAULT_QUOTA, Quota
-from mmqjp.commands.console import Failure, console, live_line, pluralise, progress_shown, width
+from mmqjp.commands.command_line import Failure
+from mmqjp.commands.console import console, live_line, pluralise, progress_shown, width
 from mmqjp.commands.sinks import check_output, data_file
 from mmqjp.documents.watermarks import Timing
 from mmqjp.engine import Session

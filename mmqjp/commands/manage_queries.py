@@ -18,7 +18,8 @@ from rich.text import Text
 from common.files import share, whole_file
 from feeds.documents import iso_utc
 from join_stage.protocol import DEFAULT_PLAN
-from mmqjp.commands.console import Failure, console, debug_option, pluralise, progress_shown
+from mmqjp.commands.command_line import Failure, debug_option
+from mmqjp.commands.console import console, pluralise, progress_shown
 from mmqjp.commands.formats import open_engine
 from mmqjp.commands.options import engine_option, shared_option, text_for_store
 from mmqjp.explain.pictures import sharing_picture

@@ -16,9 +16,10 @@ from rich.text import Text
 
 from common.errors import MmqjpError
 from feeds.documents import iso_utc, now_us
-from mmqjp.commands.console import Failure, console, debug_option, pluralise
+from mmqjp.commands.command_line import Failure, debug_option
+from mmqjp.commands.configuration import table_of
+from mmqjp.commands.console import console, pluralise
 from mmqjp.commands.manage_queries import client, json_lines, store_options
-from mmqjp.commands.options import table_of
 from mmqjp.commands.sinks import tables_of
 from mmqjp.process import printable_line
 from mmqjp.service.commands import SINKS, Client, add_sink, read_live, run_offline, set_sink, try_sink

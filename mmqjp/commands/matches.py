@@ -22,7 +22,8 @@ from rich.text import Text
 from feeds.documents import Document, Reject, iso_utc, now_us
 from feeds.feed import EntryForm
 from feeds.tail import read_documents
-from mmqjp.commands.console import Failure, console, debug_option, pluralise
+from mmqjp.commands.command_line import Failure, debug_option
+from mmqjp.commands.console import console, pluralise
 from mmqjp.commands.formats import (
     FOR_PEOPLE,
     MOST_TEXTS,

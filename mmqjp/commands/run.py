@@ -20,7 +20,8 @@ from feeds.history import History, Versions
 from feeds.tail import settled, tails_of
 from mmqjp.answers.events_run import PLACES
 from mmqjp.answers.quota import Quota
-from mmqjp.commands.console import Failure, Interrupted, debug_option, interruptible, live_line, pluralise
+from mmqjp.commands.command_line import Failure, Interrupted, debug_option
+from mmqjp.commands.console import interruptible, live_line, pluralise
 from mmqjp.commands.feeds import KEPT, FetchOptions, feeds_to_fetch, fetch_once, fetch_source_options, require_a_success
 from mmqjp.commands.formats import (
     FOR_PEOPLE,

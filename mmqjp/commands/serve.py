@@ -25,7 +25,8 @@ from feeds.history import History, Versions
 from feeds.tail import Tail
 from mmqjp.answers.events_run import DRIVER, EXECUTORS
 from mmqjp.answers.quota import Quota
-from mmqjp.commands.console import Failure, debug_option, hangups, stopping
+from mmqjp.commands.command_line import Failure, debug_option
+from mmqjp.commands.console import hangups, stopping
 from mmqjp.commands.feeds import FetchOptions, feeds_to_fetch, fetch_source_options
 from mmqjp.commands.formats import chosen_engine, open_engine, start_session, subscribe_file
 from mmqjp.commands.manage_queries import client, store_options
@@ -59,9 +60,10 @@ from mmqjp.service.commands import CommandQueue, RunSinks, SinkCommands, read_li
 from mmqjp.service.drops import FETCHED, DropDirectory, Fetching, fetch_directory
 from mmqjp.service.log import Log, SharedLog, standard_log
 from mmqjp.service.loop import Polling, Service, ServiceOptions, never, watch
+from mmqjp.service.metrics import LOOPBACK, Metrics
 from mmqjp.service.spool import Spool
 from mmqjp.service.sql_question import MAX_RUNNING, RUN_BESIDE, QuestionRunner
-from mmqjp.service.status import LOOPBACK, Metrics, store_status
+from mmqjp.service.status import store_status
 from mmqjp.sinks.definition import SinkTables
 from mmqjp.sinks.deliverer import OUTPUT_SINK, Deliverer
 from mmqjp.sinks.files import Nowhere, open_sink
@@ -448,7 +450,7 @@ class _Running:
         )  # fmt: skip
         if self.session is None:
             return Service(*common, options)
-        from mmqjp.service.drops import StreamingService
+        from mmqjp.service.streaming import StreamingService
         from mmqjp.spark.source import FileSource, SourcePath, ValueSource, streaming_frame
 
         read = [SourcePath(path.absolute(), given.feeds) for path in given.paths]

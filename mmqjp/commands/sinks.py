@@ -12,11 +12,12 @@ from typing import Any, BinaryIO
 import click
 
 from common.files import whole_file
-from mmqjp.commands.options import read_configurations
+from mmqjp.commands.configuration import read_configurations
 from mmqjp.process import json_line
 from mmqjp.sinks.definition import SinkTables, read_tables
-from mmqjp.sinks.files import is_stream, refuse_missing_directory, standard_output
+from mmqjp.sinks.files import is_stream, refuse_missing_directory
 from mmqjp.sinks.secrets import BadSink
+from mmqjp.sinks.standard_output import standard_output
 
 
 def check_output(output: Path | None) -> Path | None:

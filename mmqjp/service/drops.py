@@ -6,7 +6,6 @@ skips what was committed. Rereading skips files unchanged since an earlier run."
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
@@ -14,17 +13,10 @@ from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
-from threading import Lock
-from time import perf_counter, time_ns
+from time import time_ns
 from types import TracebackType
 
-import pyarrow as pa
-from py4j.protocol import Py4JNetworkError
-from pyspark.errors import PySparkException, StreamingQueryException
-from pyspark.sql import DataFrame
-from pyspark.sql.streaming.query import StreamingQuery
-
-from common.errors import InputError, OperationalError
+from common.errors import InputError
 from common.files import make_inside
 from common.tools import in_batches
 from feeds.documents import Document, Now, Reject, now_us
@@ -38,16 +30,10 @@ from feeds.history import History, InputItem, Sighting, size_of
 from feeds.items import redact_userinfo, without_credentials
 from feeds.readers import ALL_READ, Offset, or_reject
 from feeds.stamps import Stamp, is_still, stamp_of
-from feeds.tail import ReadItem, SourceFile, Tail
-from join_stage.store.protocol import StoreError
-from join_stage.store.spark.parquet_store import file_urls
+from feeds.tail import SourceFile, Tail
 from mmqjp.documents.admission import BATCH_BYTES
 from mmqjp.engine import Session
-from mmqjp.process import printable_line
 from mmqjp.service.log import Log
-from mmqjp.service.loop import POLL, Commands, ReadBatch, Service, ServiceOptions, Stop
-from mmqjp.sinks.sink import Sink
-from mmqjp.spark.source import assign_positions, decode_items, split_unreadable, uncommitted
 from mmqjp.state.choice import OWNER_FILE
 from mmqjp.tables.schema import CommitMetadata, MetadataOf
 
@@ -386,158 +372,3 @@ def _note(key: tuple[str, str], stamp: Stamp) -> Offset:
 
 def _size(read: _Read) -> int | None:
     return None if read.item is None else size_of(read.item)
-
-
-MICRO_BATCHES = "micro-batches"
-"""The file name of the offset that records completed micro-batches."""
-
-
-class StreamFailed(OperationalError, RuntimeError):
-    """A streaming query of Spark failed. The message is the cause."""
-
-
-class Stopped(Exception):
-    """Raised, to Spark alone, by a micro-batch that starts during shutdown. Spark repeats it later."""
-
-
-class StreamingService(Service):
-    """A service whose documents arrive in a streaming data frame, as rows of `mmqjp.spark.source.ROWS`. `checkpoint` is
-    Spark's directory for the query's state. The rows carry the offsets of `sources`."""
-
-    def __init__(
-        self,
-        engine: Session,
-        sources: Sequence[Tail],
-        sink: Sink,
-        commands: Commands,
-        log: Log,
-        options: ServiceOptions,
-        frame: DataFrame,
-        checkpoint: Path,
-    ) -> None:
-        super().__init__(engine, sources, sink, commands, log, options)
-        self._frame, self._checkpoint = frame, checkpoint.absolute()
-        self._lock = Lock()
-        self._failure: BaseException | None = None
-        self._was_busy = True
-        self._stop: Stop | None = None
-
-    def run(self, trigger: float | None, stop: Stop) -> None:
-        """Polls every `trigger` seconds until `stop` is set; once if `trigger` is None. Raises StreamFailed, and any
-        error of a batch."""
-        self._stop = stop
-        self._run_commands()
-        query = self._start(trigger)
-        try:
-            try:
-                self._watch(query, stop)
-            finally:
-                query.stop()
-            if self._failure is None and (error := query.exception()) is not None and not stop.is_set():
-                raise StreamFailed(spark_error_text(error)) from error
-        except (Py4JNetworkError, ConnectionError) as error:
-            raise StreamFailed("Spark has ended, or its JVM was killed; the same command goes on from here") from error
-        if isinstance(self._failure, PySparkException):
-            raise StreamFailed(spark_error_text(self._failure)) from self._failure
-        if self._failure is not None:
-            raise self._failure
-        self._between(idle=True)
-        self._close_sinks(trigger, stop)
-
-    def _watch(self, query: StreamingQuery, stop: Stop) -> None:
-        with suppress(StreamingQueryException):  # the caller asks the query for its error
-            while query.isActive:
-                busy = bool(query.status["isTriggerActive"])
-                if stop.is_set() and not busy:
-                    return
-                self._between(idle=not busy)
-                query.awaitTermination(POLL)  # type: ignore[arg-type]  # it accepts fractions of a second
-
-    def _start(self, trigger: float | None) -> StreamingQuery:
-        writer = self._frame.writeStream.foreachBatch(self._micro_batch)
-        writer = writer.option("checkpointLocation", file_urls([str(self._checkpoint)])[0])
-        if trigger is None:
-            return writer.trigger(availableNow=True).start()
-        return writer.trigger(processingTime=f"{max(round(trigger * 1000), 1)} milliseconds").start()
-
-    def _between(self, *, idle: bool) -> None:
-        if not self._lock.acquire(blocking=False):
-            return
-        try:
-            self._run_commands()
-            if idle:
-                self._pass_time()
-            if idle and self._was_busy:
-                self._commit_settings()
-                self._options.on_idle(self._engine)
-                self._was_busy = False
-        finally:
-            self._lock.release()
-
-    def _micro_batch(self, frame: DataFrame, number: int) -> None:
-        """Called by Spark in its own thread, and again if it did not finish."""
-        with self._lock:
-            if self._stop is None or self._stop.is_set():
-                raise Stopped
-            try:
-                self._run_commands()
-                self._process_rows(frame, number)
-            except BaseException as error:
-                self._failure = error
-                raise
-
-    def _process_rows(self, frame: DataFrame, number: int) -> None:
-        """Evaluates a micro-batch on the executors and commits what is not yet committed."""
-        self._was_busy = True
-        done = Offset(f"spark {self._query_id()}", MICRO_BATCHES, (number + 1) << 32)
-        if self._intake.position(done.source, done.file) >= done.position:
-            return
-        started = perf_counter()
-        evaluated = self._engine.evaluate(frame)
-        seconds = perf_counter() - started
-        rows = evaluated.rows.sort_by("place")
-        if not len(rows):  # as in the first micro-batch when nothing has arrived
-            return
-        if not rows["source"][0].as_py():
-            rows = assign_positions(rows, done.source, done.file, number)
-        rows, failed = split_unreadable(rows)
-        for file, reason in failed.items():
-            if reason:
-                self._intake.fail(file, reason)
-        rows = uncommitted(rows, self._intake.positions)
-        items: list[int] = []
-        count = 0
-
-        def judged() -> Iterator[ReadItem[Document | Reject]]:
-            nonlocal count
-            for count, read in enumerate(self._intake.judged(decode_items(rows)), 1):
-                if read.item is not None:
-                    items.append(count - 1)
-                yield read
-
-        first = 0
-        for batch in self._intake.in_batches(judged()) if len(rows) else [ReadBatch()]:
-            if count == len(rows):
-                batch.offsets[done.source, done.file] = done
-            batch.evaluated = evaluated.of(rows.take(pa.array(items[first:], pa.int64())))
-            first = len(items)
-            batch.seconds, seconds = seconds, 0.0
-            self._process(batch)
-            self._prune()
-
-    def _query_id(self) -> str:
-        """Returns Spark's id of the query, which lives as long as the checkpoint."""
-        try:
-            return str(json.loads((self._checkpoint / "metadata").read_text("utf-8"))["id"])
-        except (OSError, ValueError, KeyError) as error:
-            raise StoreError(f"the checkpoint in {self._checkpoint} cannot be read: {error}") from error
-
-
-def spark_error_text(error: PySparkException) -> str:
-    """Returns the cause in one line: the last error of a Python process, else the first line of Spark's message."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    errors = [line for line in lines if line.partition(":")[0].endswith(("Error", "Exception"))]
-    if not errors:
-        return printable_line(next(iter(lines), type(error).__name__))
-    name, colon, text = errors[-1].partition(":")
-    return printable_line(name.rpartition(".")[2] + colon + text)

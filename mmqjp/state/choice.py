@@ -85,7 +85,7 @@ def open_session(engine: str | SparkSession, master: str | None) -> SparkSession
         return engine
     if engine != "spark":
         raise InvalidValue(f"an engine is 'auto', 'duckdb', 'spark' or a SparkSession, not {engine!r}")
-    from join_stage.store.spark.java import spark_session
+    from join_stage.store.spark.session import spark_session
 
     return spark_session(master)
 

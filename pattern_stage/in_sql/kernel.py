@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from tempfile import TemporaryDirectory
-from typing import Protocol, TypeGuard
+from typing import TYPE_CHECKING, Protocol, TypeGuard
 
 import duckdb
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import SparkSession
 
 from common.arrays import Ints
 from pattern_stage.columns import Columns, Flow, each_once, sorted_flow
@@ -36,6 +35,9 @@ from pattern_stage.plan import source_streams
 from pattern_stage.values import Texts
 from xscl.algebra.events import NearPattern, Pattern, Statement, Stream
 from xscl.algebra.events import Statement as AnyStatement
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 class Database(Protocol):

@@ -11,12 +11,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
 from py4j.protocol import Py4JError
-from pyspark import Broadcast, SparkContext
 
 from common.arrays import Ints, distinct
 from pattern_stage.columns import Columns, joined, padded, sorted_flow
@@ -38,6 +37,9 @@ from pattern_stage.saved import flatten_lists, ints, loaded, loaded_values, save
 from pattern_stage.values import Texts
 from xscl.algebra.events import Aggregate, Fold, NearPattern, Next, Pattern, Schema
 from xscl.algebra.events import Statement as AnyStatement
+
+if TYPE_CHECKING:
+    from pyspark import Broadcast, SparkContext
 
 KernelState = Mapping[str, pa.Table]
 """The state, as `Kernel.state` returns it."""

@@ -14,8 +14,8 @@ from join_stage.signature.disk import StoredRuns
 from join_stage.signature.runs import RunWriter
 from join_stage.spark.tasks import SparkMerger, merge_on_executor
 from join_stage.store.protocol import StoreError
-from join_stage.store.spark.java import loss
 from join_stage.store.spark.manifests import Merging, read_rows, write_data_file
+from join_stage.store.spark.session import loss
 from tests.join_stage.test_disk_run import random_run
 from tests.support.in_process import Context, run_in_process
 

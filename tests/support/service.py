@@ -102,7 +102,7 @@ def events_of(process: Program | subprocess.Popen[str], name: str) -> Iterator[d
 
 def streaming(place: Directory, engine: Session, session: Any, events: Events, **options: Any) -> Any:
     """The service on Spark over the same files."""
-    from mmqjp.service.drops import StreamingService
+    from mmqjp.service.streaming import StreamingService
     from mmqjp.spark.source import FileSource, SourcePath, streaming_frame
 
     named = {name: options.pop(name) for name in ("max_document", "grain") if name in options}

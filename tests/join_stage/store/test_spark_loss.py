@@ -9,7 +9,8 @@ from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException
 
 from join_stage.store.protocol import OutOfMemory, StoreError
-from join_stage.store.spark.java import heap_mb, loss, memory_bytes, telling_loss
+from join_stage.store.spark.java import heap_mb, memory_bytes
+from join_stage.store.spark.session import loss, telling_loss
 
 GB = 1 << 30
 

@@ -7,8 +7,8 @@ import click
 import pytest
 
 from mmqjp.cli import main
-from mmqjp.commands.console import Failure
-from mmqjp.commands.options import configured
+from mmqjp.commands.command_line import Failure
+from mmqjp.commands.configuration import configured
 from mmqjp.commands.sinks import sinks_of
 from mmqjp.documents.watermarks import Timing
 from mmqjp.sinks.secrets import FileSecret

@@ -18,7 +18,7 @@ from feeds.readers import ALL_READ, Offset
 from mmqjp.engine import Session
 from mmqjp.service.drops import FETCHED, HOUR, DropDirectory
 from mmqjp.service.log import JsonLog, NullLog
-from mmqjp.service.status import Metrics
+from mmqjp.service.metrics import Metrics
 from tests.support.cli import mmqjp, write_queries
 from tests.support.feed_server import START, FeedServer, Hours, Request, rss, running_server
 

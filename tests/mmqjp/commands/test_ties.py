@@ -8,7 +8,8 @@ import pytest
 from mmqjp.commands.run import equal_time_lines
 from mmqjp.engine import Session
 from mmqjp.service.log import NullLog
-from mmqjp.service.status import Metrics, store_status
+from mmqjp.service.metrics import Metrics
+from mmqjp.service.status import store_status
 from tests.support.cli import mmqjp
 
 QUERIES = "S//a->x FOLLOWED BY {x = y, 1 h} S//a->y PUBLISH later; S//a->x JOIN {x = y, 1 h} S//a->y PUBLISH both"

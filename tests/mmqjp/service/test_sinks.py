@@ -14,7 +14,8 @@ from prometheus_client import generate_latest
 
 from feeds.documents import Document
 from mmqjp.engine import Session
-from mmqjp.service.status import Metrics, store_status
+from mmqjp.service.metrics import Metrics
+from mmqjp.service.status import store_status
 from mmqjp.sinks.definition import SinkDefinition, read_sink
 from mmqjp.sinks.deliverer import Deliverer
 from mmqjp.sinks.kinds import Kinds

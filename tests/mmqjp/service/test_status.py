@@ -14,7 +14,8 @@ import pyarrow as pa
 from feeds.documents import Document
 from mmqjp.engine import Session
 from mmqjp.service.log import NullLog
-from mmqjp.service.status import Metrics, store_status
+from mmqjp.service.metrics import Metrics
+from mmqjp.service.status import store_status
 from tests.mmqjp.documents.test_time import HOUR, NOW, SECOND, WINDOW, doc
 from tests.support.cli import mmqjp
 from tests.support.faults import FaultySession

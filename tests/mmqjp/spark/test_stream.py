@@ -19,9 +19,9 @@ from mmqjp.answers.outbox import Position
 from mmqjp.documents.watermarks import Timing
 from mmqjp.engine import Session
 from mmqjp.service.commands import CommandQueue
-from mmqjp.service.drops import MICRO_BATCHES, StreamFailed, StreamingService, spark_error_text
 from mmqjp.service.loop import Service, ServiceOptions
 from mmqjp.service.spool import Spool
+from mmqjp.service.streaming import MICRO_BATCHES, StreamFailed, StreamingService, spark_error_text
 from mmqjp.sinks.files import GrowingFile, Pipe
 from mmqjp.spark.source import ROWS
 from tests.support.faults import Injected, armed, fail

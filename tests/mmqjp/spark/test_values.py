@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from feeds.documents import SourceError
-from mmqjp.service.drops import StreamingService
+from mmqjp.service.streaming import StreamingService
 from mmqjp.spark.source import ROWS, ValueSource, rows_frame, streaming_frame
 from tests.support.cli import mmqjp
 from tests.support.faults import Injected, armed, fail

@@ -1,0 +1,208 @@
+"""Configuration files: the options of commands, and sinks, in TOML."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import click
+
+NAME = "mmqjp.toml"
+
+
+SINK_TABLES = frozenset({"secrets", "sinks"})
+
+
+DefaultMap = dict[str, Any]
+"""Option values by command and parameter, nested for groups, in click's format."""
+
+
+def configuration_files() -> list[Path]:
+    """Returns the default files: in the current directory, then in the user's configuration directory."""
+    base = Path(os.environ.get("XDG_CONFIG_HOME", ""))
+    home = base if base.is_absolute() else Path("~/.config").expanduser()
+    return [Path(NAME), home / "mmqjp" / NAME]
+
+
+def configured(group: click.Group, chosen: Path | None) -> DefaultMap:
+    """Returns the settings of a group's commands: of the chosen file, else of all existing default files, earlier ones
+    first. Raises UsageError for an unreadable file or an unknown key."""
+    found: DefaultMap = {}
+    for path, settings in read_configurations(chosen):
+        if SINK_TABLES & settings.keys():
+            _check_sinks(settings, path)
+        options = {key: value for key, value in settings.items() if key not in SINK_TABLES}
+        found = _merged(_defaults(group, options, path), found)
+    return found
+
+
+def read_configurations(chosen: Path | None) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Yields the chosen file, else all existing default files, parsed. Raises UsageError."""
+    for path in configuration_files() if chosen is None else [chosen]:
+        try:
+            yield path, tomllib.loads(path.read_text("utf-8"))
+        except (FileNotFoundError, NotADirectoryError) as error:
+            if chosen is not None:
+                raise click.UsageError(f"the configuration {path} cannot be read: {error.strerror}") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+            raise click.UsageError(f"the configuration {path} cannot be read: {error}; correct or remove it") from None
+
+
+def _check_sinks(settings: Mapping[str, Any], path: Path) -> None:
+    # Imported here because few configurations have sinks.
+    from mmqjp.sinks.definition import read_tables
+    from mmqjp.sinks.secrets import BadSink
+
+    try:
+        read_tables(settings, path)
+    except BadSink as error:
+        raise click.UsageError(str(error)) from None
+
+
+def _defaults(group: click.Group, settings: Mapping[str, Any], path: Path, prefix: str = "") -> DefaultMap:
+    """Returns a table's values by command. A key outside command tables applies to all commands that accept it; a
+    command's own table takes precedence."""
+    tables = {key: value for key, value in settings.items() if isinstance(value, dict) and key in group.commands}
+    found: DefaultMap = {name: {} for name in group.commands}
+    for key in settings.keys() - tables.keys():
+        found = _merged(_for_all(group, key, settings[key], path, prefix), found)
+    for name, table in tables.items():
+        command = group.commands[name]
+        if isinstance(command, click.Group):
+            found = _merged(found, {name: _defaults(command, table, path, f"{prefix}{name}.")})
+            continue
+        keys = _parameters(command)
+        for key, value in table.items():
+            if key not in keys:
+                raise _unknown(path, f"{prefix}{name}.{key}", [f"{prefix}{name}.{known}" for known in keys])
+            found[name] |= keys[key].default(path, f"{prefix}{name}.{key}", value)
+    return found
+
+
+def _for_all(group: click.Group, key: str, value: Any, path: Path, prefix: str) -> DefaultMap:
+    """Applies a value to all commands of a group that have the option and accept the value, since options of one name
+    may differ. Raises UsageError if none accepts it."""
+    found: DefaultMap = {}
+    refused: click.UsageError | None = None
+    for names, command in _commands(group):
+        if (setting := _parameters(command).get(key)) is not None:
+            try:
+                entry = setting.default(path, f"{prefix}{key}", value)
+            except click.UsageError as error:
+                refused = refused or error
+            else:
+                for name in reversed(names):
+                    entry = {name: entry}
+                found = _merged(found, entry)
+    if found:
+        return found
+    known = {f"{prefix}{name}" for _, command in _commands(group) for name in _parameters(command)}
+    raise refused or _unknown(path, f"{prefix}{key}", [*known, *(f"{prefix}{name}" for name in group.commands)])
+
+
+def _commands(group: click.Group, names: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from _commands(command, (*names, name))
+        else:
+            yield (*names, name), command
+
+
+def _merged(lower: DefaultMap, upper: DefaultMap) -> DefaultMap:
+    both = {key: _merged(lower[key], upper[key]) for key in lower.keys() & upper.keys() if isinstance(lower[key], dict)}
+    return {**lower, **upper, **both}
+
+
+@dataclass(frozen=True, slots=True)
+class _Setting:
+    """An option under one of its names. A flag's negative name, such as --watch for --once, negates the value."""
+
+    option: click.Option | click.Argument
+    opposite: bool = False
+
+    def default(self, path: Path, key: str, value: Any) -> dict[str, Any]:
+        """Raises UsageError for an invalid value."""
+        found = _option_value(path, key, self.option, value)
+        return {self.option.name or key: not found if self.opposite else found}
+
+
+def _parameters(command: click.Command) -> dict[str, _Setting]:
+    """Returns a command's options by long name without dashes, and optional argument lists by name."""
+    options = [option for option in command.params if isinstance(option, click.Option)]
+    arguments = [
+        one for one in command.params if isinstance(one, click.Argument) and one.nargs == -1 and not one.required
+    ]
+    names = [(name, _Setting(option)) for option in options for name in option.opts]
+    names += [(name, _Setting(option, True)) for option in options for name in option.secondary_opts]
+    long = {name.removeprefix("--"): setting for name, setting in names if name.startswith("--")}
+    return {argument.name or "": _Setting(argument) for argument in arguments} | long
+
+
+def _option_value(path: Path, key: str, option: click.Option | click.Argument, value: Any) -> Any:
+    """Converts a value to what the command line would give. A type with `takes_table` accepts a table, as NAME=VALUE
+    entries."""
+    if getattr(option.type, "takes_table", False):
+        entries = [f"{name}={one}" for name, one in value.items()] if isinstance(value, dict) else value
+        value = entries if isinstance(entries, list) else [entries]
+    values = value if isinstance(value, list) else [value]
+    several = option.multiple or option.nargs == -1
+    if any(not isinstance(one, str | int | float) for one in values) or (several != isinstance(value, list)):
+        expected = "a list of strings" if several else "a string, a number, or true or false"
+        raise click.UsageError(f"the configuration {path} has {key} = {value!r}; write {expected}")
+    if isinstance(option, click.Option) and option.is_flag:
+        if not isinstance(value, bool):
+            raise click.UsageError(f"the configuration {path} has {key} = {value!r}; write true or false")
+        return value
+    context = click.Context(click.Command("mmqjp"))
+    for one in values if not isinstance(option.type, click.Path) else ():  # a path is checked when it is used
+        try:
+            option.type.convert(str(one), option, context)
+        except click.BadParameter as error:
+            raise click.UsageError(f"the configuration {path} has {key} = {one!r}: {error.message}") from None
+    return [str(one) for one in values] if several else str(value)
+
+
+def _unknown(path: Path, key: str, known: Iterable[str]) -> click.UsageError:
+    table, dot, last = key.rpartition(".")
+    names = sorted({name.removeprefix(table + dot) for name in known})
+    if close := get_close_matches(last, names, 1):
+        advice = f'did you mean "{table}{dot}{close[0]}"?'
+    else:
+        advice = "the known ones are " + ", ".join(f'"{table}{dot}{name}"' for name in names)
+    return click.UsageError(f'the configuration {path} has an unknown setting "{key}"; {advice}')
+
+
+def table_of(given: Iterable[str], *, empty: bool = False) -> dict[str, Any]:
+    """Returns the table that texts like KEY=VALUE make. A value that begins with a bracket, a brace or a quote is TOML,
+    as are whole numbers, true and false; others are texts. An `empty` one may be given, and becomes None.
+
+    >>> table_of(["kind=mail", 'to=["a@b.example"]', "most=5", "starttls=false"])
+    {'kind': 'mail', 'to': ['a@b.example'], 'most': 5, 'starttls': False}
+    """
+    table: dict[str, Any] = {}
+    for one in given:
+        key, equals, value = one.partition("=")
+        key = key.strip()
+        # What was given is not shown: it may be a secret.
+        if not equals or not key.isprintable() or not key:
+            raise click.UsageError("write KEY=VALUE for each key of the sink")
+        if key in table:
+            raise click.UsageError(f'{key[:60]} is given twice; write a list, as in \'queries=["a", "b"]\'')
+        if not value and not empty:
+            raise click.UsageError(f"{key[:60]} has no value")
+        table[key] = _parse_value(key, value) if value else None
+    return table
+
+
+def _parse_value(key: str, text: str) -> Any:
+    if not (text[0] in "[{\"'" or text in ("true", "false") or (text.isascii() and text.isdecimal())):
+        return text
+    try:
+        return tomllib.loads(f"value = {text.lstrip('0') or '0' if text.isdecimal() else text}")["value"]
+    except tomllib.TOMLDecodeError:
+        raise click.UsageError(f"the value of {key[:60]} is no TOML; mind the quotes of the shell") from None
