@@ -15,6 +15,9 @@ AT_LENGTH = 1_000
 DAY = (date.fromisoformat(os.environ.get("MMQJP_TESTS_DAY", "2026-01-01")) - date(2026, 1, 1)).days
 """The day whose seeds the long run takes. `make soak` sets it to today; set it to repeat the run of another day."""
 
+A_DAY = 10_000
+"""The seeds of one day. What `first` says of a seed, its remainder says."""
+
 SMALL = 100
 """With fewer seeds in the long run a test has the same ones each day: they number cases."""
 
@@ -23,7 +26,7 @@ def seeds(few: int, many: int, first: int = 0) -> range:
     """Numbers from `first` on as parameters of a test: a few, or in the long run many, which change by the day."""
     if not at_length():
         return range(first, first + few)
-    begin = first + (DAY * many if many >= SMALL else 0)
+    begin = first + (DAY * A_DAY if many >= SMALL else 0)
     return range(begin, begin + many)
 
 

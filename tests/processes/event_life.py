@@ -14,14 +14,16 @@ from mmqjp.engine import Session
 from mmqjp.queries.changes import MetadataFor
 from mmqjp.tables.schema import CommitMetadata
 from tests.generate.documents import SECOND, chance
-from tests.generate.event_worlds import world
-from tests.generate.pattern_worlds import pattern_world
-from tests.mmqjp.answers.test_event_worlds import SETTLE, batches, documents, in_order, script
+from tests.mmqjp.answers.test_event_worlds import (
+    SETTLE,
+    batches,
+    documents,
+    in_order,
+    script,
+    some_world,
+)
 from tests.oracle.event_syntax import Cel, Name
 from tests.oracle.pattern_world import PatternWorld
-
-FIRST_PATTERNS = 1_000_000_000
-"""From this seed on, worlds have PATTERN statements."""
 
 DONE = "test: done"
 """The setting that has the number of steps that are done."""
@@ -57,7 +59,7 @@ Step = Subscribe | Pause | Resume | Process
 
 def life(seed: int) -> tuple[PatternWorld, Sequence[Step]]:
     """A world, and what happens in it. All time before the first documents is over before anything is paused."""
-    rng, made = Random(seed), pattern_world(seed) if seed >= FIRST_PATTERNS else world(seed)
+    rng, made = Random(seed), some_world(seed)
     plain = [Cel(Name(name)) for name in made.given]
     found = PatternWorld(made.schemas, made.given, [*plain, *made.statements])
     return found, list(_steps(rng, found, len(plain)))

@@ -12,12 +12,11 @@ import pytest
 
 from join_stage.duckdb import DuckDBEngine
 from tests.generate.seeds import at_length, seeds
-from tests.mmqjp.answers.test_event_worlds import SETTLE
+from tests.mmqjp.answers.test_event_worlds import FIRST_PATTERNS, SETTLE
 from tests.oracle.events import EVER, Life
 from tests.oracle.pattern_world import PatternWorld
 from tests.processes import nursery
 from tests.processes.event_life import (
-    FIRST_PATTERNS,
     Pause,
     Process,
     Resume,
