@@ -228,7 +228,7 @@ def make_operator(
 FORMAT = 1
 """Version of the saved format."""
 
-_FORMAT, _ROWS = "format", "/rows"
+_FORMAT = "format"
 
 
 def save(plan: EventPlan, operators: Mapping[int, PatternOp]) -> dict[str, pa.Table]:

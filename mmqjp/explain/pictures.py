@@ -485,7 +485,7 @@ def _in_words(block: FigureBlock) -> str:
 MOST, MOST_IN_COLUMN = 60, 12
 """Maximum number of operations in a plan and in one column. The rest is counted."""
 
-EDGE, PAD, PLAN_BOX_WIDTH, PLAN_GAP, ROOM = 12, 8, 250, 56, 14
+PAD, PLAN_BOX_WIDTH, PLAN_GAP, ROOM = 8, 250, 56, 14
 HEIGHT = 3 * LINE
 
 
@@ -576,7 +576,7 @@ def _box(one: Operation, x: float, y: float) -> list[str]:
 NAMES, ROWS, TEMPLATES = 10, 10, 8
 """Maximum number of queries, rows and templates drawn. The rest is counted."""
 
-EDGE, SHARING_GAP, PAD = 12, 90, 8
+SHARING_GAP = 90
 _WIDTHS = (250, 230, 310)
 _LEFT = (EDGE, EDGE + _WIDTHS[0] + SHARING_GAP, EDGE + _WIDTHS[0] + _WIDTHS[1] + 2 * SHARING_GAP)
 SHARING_WIDTH = _LEFT[2] + _WIDTHS[2] + EDGE

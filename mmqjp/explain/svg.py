@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from unicodedata import east_asian_width
-from xml.sax.saxutils import escape as saxutils_escape
+from xml.sax.saxutils import escape as escape_text
 from xml.sax.saxutils import quoteattr
 
 from lxml import etree
@@ -501,7 +501,7 @@ def _attribute(element: etree._Element, name: str) -> str:
 
 def _text(text: str, full: bool) -> Text:
     short = _short(text, full)
-    made = Text(saxutils_escape(visible(short)))
+    made = Text(escape_text(visible(short)))
     return made if short == text else made.append(f"… ({len(text):,} characters)", MORE)
 
 

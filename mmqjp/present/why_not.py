@@ -619,9 +619,6 @@ def _told_by(select: SelectFn, name: str, one: Verdict, given: GivenOutput, time
 MOST_NEAREST, MOST_TRIED = 3, 20
 """Maximum number of nearest document combinations shown, and of matching ones examined one by one."""
 
-MOST_KEPT, MOST_QUERIES_TRIED = 10_000, 10
-"""Maximum number of newest stored documents, and of queries of a name, that are tried."""
-
 
 @dataclass(frozen=True, eq=False)
 class _QueryAttempt:
@@ -769,8 +766,8 @@ def no_query(select: SelectFn, name: str) -> tuple[str, str]:
     return f"no query is called {name}", hint
 
 
-MOST_DOCUMENTS, MOST_QUERIES_TRIED = 10_000, 10
-"""Maximum number of newest stored documents read, and of queries of a name tried."""
+MOST_DOCUMENTS = 10_000
+"""Maximum number of newest stored documents read."""
 
 
 def query_funnel(select: SelectFn, name: str, most: int = MOST_DOCUMENTS) -> QueryFunnels:

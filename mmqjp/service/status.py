@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter as collections_Counter
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
@@ -60,7 +60,7 @@ class Status:
 
 
 def store_status(engine: Session, sinks: Iterable[SinkState] = ()) -> Status:
-    counts: collections_Counter[str] = collections_Counter()
+    counts: Counter[str] = Counter()
     kept: dict[str, StreamStatus] = {}
     for row in engine.sql(ROW_COUNTS, trusted=True).to_pylist():
         rows, stream = int(row["rows"]), row["stream"]

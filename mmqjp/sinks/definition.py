@@ -401,8 +401,6 @@ def _next_time(after: int, minutes: int, zone: ZoneInfo) -> int:
     raise AssertionError("a day has less than two days")
 
 
-MINUTE, HOUR, DAY = 60 * SECOND, 3_600 * SECOND, 86_400 * SECOND
-
 DOWN_WAITS = (5 * SECOND, 5 * MINUTE, 30 * MINUTE, *(hours * HOUR for hours in (2, 5, 10, 14, 20, 24)))
 """Waits after successive failures to reach the receiver, as in Standard Webhooks. Then the sink stops."""
 
