@@ -1,4 +1,4 @@
-"""Match windows (section 6): what it saves to make windows small, or to skip them, before anything is matched.
+"""Match windows (section 6 of its paper): what making windows small, or skipping them, saves.
 
 The paper's matcher runs window by window: without pruning, on filtered windows (f), on windows partitioned by patient
 (fp), and where, besides, the necessary conditions hold (fpc); trades are not partitioned (f, fc). Beside it stand this

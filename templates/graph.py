@@ -255,7 +255,7 @@ R_docW on strval, which all templates share."""
 
 R_L = (*R_BIN, "strval")
 R_LR = ("docid1", "var1", "var2", "node1", "node2", "docid2", "var3", "var4", "node3", "node4")
-"""The attributes of the views of section 6.5. R_L joins R_doc and R_bin on node = node2, and R_R does so for the batch.
+"""Attributes of the views (thesis 6.5). R_L joins R_doc and R_bin on node = node2; R_R does so for the batch.
 R_LR joins R_L and R_R on strval, and is shared by all templates."""
 
 

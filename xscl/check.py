@@ -239,6 +239,8 @@ MAX_DISJUNCTS = 64
 
 
 class TooManyDisjuncts(InputError, ValueError):
+    """A condition has more disjuncts than `limit`."""
+
     def __init__(self, limit: int) -> None:
         super().__init__(limit)
         self.limit = limit

@@ -219,7 +219,8 @@ class HostState:
     robots_at: int = 0
 
 
-class FetchIsRunning(SourceError): ...
+class FetchIsRunning(SourceError):
+    """Another process fetches with the same state."""
 
 
 class FetchStore:

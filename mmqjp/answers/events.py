@@ -51,7 +51,6 @@ from pattern_stage.columns import Column
 from pattern_stage.kernel import adopted
 from pattern_stage.lineage import EventOrigin, Lineage
 from pattern_stage.operators import NO_LIMITS, Excess, RowLimits
-from pattern_stage.plan import NO_BOUND
 from pattern_stage.values import Texts
 from templates.catalog import Catalog, Change
 from templates.events import EventPlacement, place_events
@@ -61,18 +60,10 @@ from xscl.algebra.events import EventPattern, NearPattern, Pattern
 from xscl.algebra.values import number_text
 
 
-def limits_of(quota: Quota) -> RowLimits:
-    return RowLimits(_bound(quota.partial), _bound(quota.matches))
-
-
 def pause_reason(excess: Excess, quota: Quota) -> str:
     if excess.bound == "partial":
         return f"more than {quota.partial:,} partial matches wait after {iso_utc(excess.time)} (max-partial)"
     return f"more than {quota.matches:,} matches at {iso_utc(excess.time)} (max-matches)"
-
-
-def _bound(bound: int | None) -> int:
-    return NO_BOUND if bound is None else bound
 
 
 class EventOutput:

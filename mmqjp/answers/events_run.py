@@ -28,16 +28,23 @@ from mmqjp.answers.kernels import (
     column_texts,
     concat_by_time,
 )
+from mmqjp.answers.quota import Quota
 from mmqjp.documents.record import Records
 from mmqjp.queries.compile import with_output_attributes
 from mmqjp.queries.registry import EventForm, Publisher
 from mmqjp.tables.ledger import Ledger
 from mmqjp.tables.schema import EVENTS, events_from, save_events, save_snapshot, snapshot
-from pattern_stage.assemble import START, Assembled, Buffer
+from pattern_stage.assemble import (
+    START,
+    Assembled,
+    Buffer,
+    Settle,
+)
 from pattern_stage.columns import Column, Columns
 from pattern_stage.kernel import no_events
 from pattern_stage.lineage import LINEAGE, Lineage
 from pattern_stage.operators import NO_LIMITS, Excess, RowLimits
+from pattern_stage.plan import NO_BOUND
 from pattern_stage.values import Texts
 from templates.events import EventPlacement
 from xscl.algebra.events import NearPattern, Pattern, Schema, Statement
@@ -79,8 +86,6 @@ def check_backfill(place: str, script: Script, *, backfill: bool) -> None:
 
 def kernels(place: str, session: SparkSession | None, quota: Quota | None = None) -> MakeKernel:
     """Returns a factory of kernels for a place. In the driver they are limited by the quota."""
-    from mmqjp.answers.events import limits_of
-    from pattern_stage.operators import NO_LIMITS
 
     limits = NO_LIMITS if quota is None else limits_of(quota)
     if place == EXECUTORS and session is not None:
@@ -457,3 +462,11 @@ def _column(values: Sequence[str | None], kind: str, texts: Texts) -> Column:
 
 def _lists(values: pa.Array, width: int, count: int) -> pa.ListArray:
     return pa.ListArray.from_arrays(pa.array(np.arange(count + 1, dtype=np.int32) * width), values)
+
+
+def limits_of(quota: Quota) -> RowLimits:
+    return RowLimits(_bound(quota.partial), _bound(quota.matches))
+
+
+def _bound(bound: int | None) -> int:
+    return NO_BOUND if bound is None else bound

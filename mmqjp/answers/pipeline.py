@@ -17,8 +17,8 @@ from feeds.documents import Document, Now, Reject
 from join_stage.protocol import JoinEngine
 from join_stage.store.protocol import whole_batch
 from mmqjp.answers.absence import AbsenceOperator
-from mmqjp.answers.events import EventOutput, Patterns, StoredDocumentEvents, limits_of
-from mmqjp.answers.events_run import StoredEvents
+from mmqjp.answers.events import EventOutput, Patterns, StoredDocumentEvents
+from mmqjp.answers.events_run import StoredEvents, limits_of
 from mmqjp.answers.fan_out import Outputs
 from mmqjp.answers.kernels import MakeKernel
 from mmqjp.answers.matches import Match, as_batch, match_rows

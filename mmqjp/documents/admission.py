@@ -1,6 +1,6 @@
-"""Admission: splits a batch into accepted records and dead letters (section 7). Malformed, late, future and oversized
-documents are refused, duplicates skipped. Also cuts a stream of documents into batches by count and bytes. Documents
-may have been parsed and evaluated on Spark's executors."""
+"""Admission: splits a batch into accepted records and dead letters (docs/semantics.md, section 16).
+Malformed, late, future and oversized documents are refused, duplicates skipped. Also cuts a stream of documents into
+batches by count and bytes. Documents may have been parsed and evaluated on Spark's executors."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Watermarks: how far each stream has come, which decides lateness and eviction (section 7). `Progress` tells with
-which document of a batch each external stream reached a time, as if documents came one at a time."""
+"""Watermarks: how far each stream has come, which decides lateness and eviction (docs/semantics.md,
+section 16). `Progress` tells with which document of a batch each external stream reached a time, as if documents came
+one at a time."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 import threading
 import time
@@ -88,15 +89,14 @@ def longest_chain() -> tuple[str, ...]:
 
 def unimported_modules() -> list[str]:
     """The modules that no module names: neither in an import nor as text (commands and processes are named so)."""
-    sources = {name: (ROOT / path_of(name)).read_text("utf-8") for name in trees()}
-    imported = {name: imported_modules(tree) for name, tree in trees().items()}
-    return [
-        name
-        for name in trees()
-        if not any(name in found for other, found in imported.items() if other != name)
-        and not any(name in source for other, source in sources.items() if other != name)
-        and not path_of(name).endswith(("__init__.py", "__main__.py"))
-    ]
+    used: set[str] = set()
+    for name, tree in trees().items():
+        texts = {
+            node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        }
+        words = {word.partition(":")[0] for text in texts for word in re.findall(r"[\w.:]+", text) if "." in word}
+        used |= (imported_modules(tree) | words) - {name}
+    return [name for name in trees() if name not in used and not path_of(name).endswith(("__init__.py", "__main__.py"))]
 
 
 def path_of(name: str) -> str:

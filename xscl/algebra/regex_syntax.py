@@ -166,7 +166,7 @@ def with_case_variants(chars: CharSet) -> CharSet:
     """The characters and those that XPath calls their case-variants: of which the lower case is the same, or the upper
     case.
 
-    >>> with_case_variants(charsets.single("k")) == charsets.union(map(charsets.single, "kK\\u212a"))
+    >>> with_case_variants(single("k")) == union(map(single, "kK\\u212a"))
     True
     """
     variants = _variants()
