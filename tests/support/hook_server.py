@@ -82,21 +82,28 @@ def hang(exchange: Exchange) -> None:
     exchange.connection.recv(1)
 
 
-def drip(exchange: Exchange) -> None:
-    """Sends a header byte by byte, without an end, until the client has gone."""
-    exchange.write(b"HTTP/1.1 200 OK\r\nX: ")
-    while not exchange.server.released.wait(0.02):
-        exchange.write(b"x")
+def drip(start: bytes = b"HTTP/1.1 200 OK\r\nX: ") -> Behaviour:
+    """Goes on byte by byte after a start, until the client has gone."""
+
+    def behave(exchange: Exchange) -> None:
+        exchange.write(start)
+        while not exchange.server.released.wait(0.02):
+            exchange.write(b"x")
+
+    return behave
 
 
-def flood(exchange: Exchange) -> None:
-    """Answers 200 with a body without an end, until the client has gone or has taken it (which it should not read)."""
-    exchange.server.note_taken(exchange.request)
-    exchange.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
-    chunk = b"100000\r\n" + bytes(1 << 20) + b"\r\n"
-    while not exchange.server.released.is_set():
-        exchange.server.flooded += len(chunk)
-        exchange.write(chunk)
+def flood(status: int) -> Behaviour:
+    """Answers with a body without an end, until the client has gone or has taken it (which it should not read)."""
+
+    def behave(exchange: Exchange) -> None:
+        exchange.write(f"HTTP/1.1 {status} Status\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
+        chunk = b"100000\r\n" + b"x" * (1 << 20) + b"\r\n"
+        while not exchange.server.released.is_set():
+            exchange.server.flooded += len(chunk)
+            exchange.write(chunk)
+
+    return behave
 
 
 def babble(exchange: Exchange) -> None:
@@ -178,7 +185,7 @@ class _Handler(socketserver.StreamRequestHandler):
 
     def _read(self) -> Received | None:
         start = self.rfile.readline().split()
-        if len(start) != 3:
+        if len(start) != 3 or start[0] != b"POST":
             return None
         headers: dict[str, str] = {}
         while line := self.rfile.readline().strip():

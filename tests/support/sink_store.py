@@ -1,5 +1,7 @@
 """Committed outputs, the position that is noted, and a sink of files that gets them as from the deliverer."""
 
+import errno
+import os
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
@@ -9,6 +11,11 @@ from mmqjp.sinks.sink import Sink
 from tests.support.messages import TIME, output
 
 S = TypeVar("S", bound=Sink)
+
+
+def full() -> None:
+    """Fails as on a full disk."""
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 class SinkStore(Generic[S]):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -19,15 +19,7 @@ from tests.support.cli import mmqjp
 from tests.support.faults import FaultySession, Injected, armed, fail
 from tests.support.service import PAIRS, Directory, Events, StopAfter
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 ALL: dict[str, Any] = {"text": "S/a PUBLISH all_a", "add": False, "backfill": False}
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Directory:
-    return Directory(tmp_path)
 
 
 def client(place: Directory, wait: float = 30.0, sleep: Callable[[float], object] = lambda seconds: None) -> Client:
@@ -60,15 +52,6 @@ def test_a_running_service_does_commands_between_batches_in_order(place: Directo
     assert len(place.pairs()) == 6
 
 
-def test_a_backfill_asked_of_a_service_is_in_its_lines(place: Directory):
-    place.drop("1.jsonl", range(4))
-    place.run()
-    place.ask("subscribe", text=PAIRS, add=False, backfill=True)
-    place.run()
-    place.run()
-    assert len(place.pairs()) == 6
-
-
 @pytest.mark.parametrize("point", ["answer", "_write"])
 def test_a_command_that_was_done_before_a_kill_is_not_done_again(
     place: Directory, point: str, monkeypatch: pytest.MonkeyPatch
@@ -98,42 +81,20 @@ def test_a_change_that_fails_in_the_store_ends_the_service_and_is_done_later(pla
     assert place.answer(command) == CommandResult(["all_a"])
 
 
-@pytest.mark.parametrize("do", ["subscribe", "unsubscribe", "pause", "resume", "show"])
-def test_a_command_without_its_arguments_is_answered(do: str, place: Directory):
-    command = place.ask(do, other=1)
+def test_a_command_without_its_arguments_is_answered(place: Directory):
+    asked = [place.ask(do, other=1) for do in ("subscribe", "unsubscribe", "pause", "resume", "show")]
     with Session("duckdb", state=place.state) as engine:
         CommandQueue(place.spool).apply(engine, Events())
-    assert (place.answer(command).error or "").startswith("the command lacks its ")
+    assert all((place.answer(command).error or "").startswith("the command lacks its ") for command in asked)
 
 
-@pytest.mark.parametrize("fault", [ValueError, KeyError, TypeError])
-def test_a_fault_of_ours_is_no_mistake_of_who_asks(
-    place: Directory, fault: type[Exception], monkeypatch: pytest.MonkeyPatch
-):
-    def faulty(*given: object) -> None:
-        raise fault("a fault")
-
+def test_a_fault_of_ours_is_no_mistake_of_who_asks(place: Directory, monkeypatch: pytest.MonkeyPatch):
     place.ask("subscribe", **ALL)
     with Session("duckdb", state=place.state) as engine:
-        monkeypatch.setattr(engine.registry, "add", faulty)
-        with pytest.raises(fault):
-            CommandQueue(place.spool).apply(engine, Events())
-
-
-@pytest.mark.soak
-def test_commands_on_spark(place: Directory, spark: SparkSession):
-    place.drop("1.jsonl", range(4))
-    asked = [place.ask("subscribe", text=PAIRS, add=False, backfill=False), place.ask("status")]
-    place.run(engine=spark)
-    assert place.answer(asked[0]) == CommandResult(["pairs"]) and place.answer(asked[1]).result["queries"] == 1
-    place.drop("2.jsonl", range(4, 5))
-    asked = [place.ask("subscribe", **ALL | {"backfill": True}), place.ask("query", sql="SELECT * FROM queries")]
-    place.run(engine=spark)
-    assert place.answer(asked[0]) == CommandResult(["all_a"]) and len(place.answer(asked[1]).result["rows"]) == 2
-    assert len(place.pairs()) == 10 + 5
-    there = Client(place.state, lambda: Session(spark, state=place.state), 5)
-    assert there.ask("pause", {"name": "pairs"}) == ["pairs"]
-    assert [row["paused"] for row in there.ask("list", {})] == ["asked to", None]
+        for fault in (ValueError, KeyError, TypeError):
+            monkeypatch.setattr(engine.registry, "add", Mock(side_effect=fault))
+            with pytest.raises(fault):
+                CommandQueue(place.spool).apply(engine, Events())
 
 
 def test_a_free_store_is_opened_and_all_that_waits_is_done(place: Directory):

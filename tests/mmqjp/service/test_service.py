@@ -6,8 +6,11 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
+from functools import partial
 from itertools import combinations
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -16,37 +19,19 @@ from join_stage.store.protocol import StoreError
 from mmqjp.commands.console import stopping
 from mmqjp.engine import Session
 from mmqjp.service.log import JsonLog, TextLog
-from mmqjp.service.loop import Service
+from mmqjp.service.loop import Service, Stop
 from mmqjp.sinks.files import GrowingFile
 from mmqjp.state.choice import InUse, is_held
 from tests.support.cli import mmqjp
 from tests.support.faults import Injected, armed, fail
-from tests.support.service import PAIRS, Directory, Events, StopAfter, events_of
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Directory:
-    return Directory(tmp_path)
+from tests.support.service import PAIRS, Directory, Events, StopAfter
 
 
 def all_pairs(ids: range) -> set[tuple[str, ...]]:
     return {(f"d{a}", f"d{b}") for a, b in combinations(ids, 2)}
 
 
-def test_what_comes_between_two_runs_is_read_by_the_second(place: Directory):
-    place.drop("1.jsonl", range(3))
-    place.run(PAIRS)
-    place.drop("2.jsonl", range(3, 5))
-    events = Events()
-    place.run(events=events)
-    assert [event["documents"] for event in events.named("batch")] == [2]
-    assert set(place.pairs()) == all_pairs(range(5)) and len(place.pairs()) == 10
-    events.clear()
-    place.run(events=events)
-    assert not events.named("batch")
-
-
-def test_a_batch_ends_where_it_is_full(place: Directory):
+def test_a_batch_ends_where_it_is_full_and_what_comes_between_two_runs_is_read_by_the_second(place: Directory):
     place.drop("1.jsonl", range(5))
     place.drop("2.jsonl", range(5, 7))
     events = Events()
@@ -56,6 +41,10 @@ def test_a_batch_ends_where_it_is_full(place: Directory):
     events.clear()
     place.run(events=events, batch_bytes=100)
     assert [event["documents"] for event in events.named("batch")] == [1, 1]
+    assert set(place.pairs()) == all_pairs(range(7)) | {("d7", "d8")} and len(place.pairs()) == 22
+    events.clear()
+    place.run(events=events)
+    assert not events.named("batch")
 
 
 def test_a_stop_is_heard_after_the_batch_and_the_rest_is_read_later(place: Directory):
@@ -163,16 +152,8 @@ def test_the_command_reads_what_is_there_and_ends(place: Directory):
     place.drop("1.jsonl", range(3))
     queries = place.path / "q.xscl"
     queries.write_text(PAIRS)
-    options: list[str | Path] = [
-        "--engine",
-        "duckdb",
-        "--source",
-        place.drops,
-        "--state",
-        place.state,
-        "--trigger",
-        "available-now",
-    ]
+    options: list[str | Path] = ["--engine", "duckdb", "--source", place.drops, "--state", place.state]
+    options += ["--trigger", "available-now"]
     result = mmqjp("stream", *options, "--queries", queries, "--output", place.output, "--log", "json")
     assert result.exit_code == 0, result.output
     assert [json.loads(line)["event"] for line in result.stderr.splitlines()] == ["started", "batch", "stopped"]
@@ -182,15 +163,6 @@ def test_the_command_reads_what_is_there_and_ends(place: Directory):
     assert {tuple(json.loads(line)["documents"]) for line in result.stdout.splitlines()} == {
         (f"d{n}", "d3") for n in range(3)
     }
-
-
-def test_a_signal_ends_the_command_with_status_0(place: Directory):
-    place.drop("1.jsonl", range(3))
-    with place.start() as process:
-        next(events_of(process, "batch"))
-        process.send_signal(signal.SIGTERM)
-        assert next(events_of(process, "stopped"))
-    assert process.returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -227,23 +199,109 @@ def test_a_runaway_query_is_paused_with_a_reason_and_the_others_go_on(place: Dir
     assert "d4" not in mmqjp("list", "--state", place.state).stdout
 
 
-def test_a_document_that_is_too_large_is_a_dead_letter(place: Directory):
-    with Session("duckdb", max_document=8) as engine:
-        engine.subscribe("S/a")
-        assert len(engine.process([Document("x", "<a>1</a>", time=0), Document("y", "<a>12</a>", time=0)])) == 1
-        assert [row["reason"] for row in engine.dead_letters()] == ["9 bytes, and 8 are allowed"]
-
-
-def test_a_document_of_too_many_nodes_is_a_dead_letter():
-    with Session("duckdb", max_nodes=4) as engine:
+def test_a_document_that_is_too_large_or_of_too_many_nodes_is_a_dead_letter():
+    with Session("duckdb", max_document=30, max_nodes=4) as engine:
         engine.subscribe("S//a PUBLISH all")
-        texts = [
-            "<a><b/><b c='1'/></a>",
-            "<a><b/><b c='1' d=''/></a>",
-            "<a><b/><b/><b/><b/></a>",
-            "<a>" + "x" * 99 + "</a>",
-        ]
+        texts = ["<a><b/><b c='1'/></a>", "<a><b/><b c='1' d=''/></a>", "<a><b/><b/><b/><b/></a>", f"<a>{'x' * 23}</a>"]
+        texts.append(f"<a>{'x' * 24}</a>")
         outputs = engine.process([Document(str(n), text, time=n) for n, text in enumerate(texts)])
         assert [output.documents for output in outputs] == [("0",), ("3",)]
         reasons = [letter["reason"] for letter in engine.last_dead_letters()]
-        assert reasons == ["more than 4 elements and attributes"] * 2
+        assert sorted(reasons) == ["31 bytes, and 30 are allowed", *2 * ["more than 4 elements and attributes"]]
+
+
+# ------------------------------------------------------------ how it waits
+
+NEVER = 1e9
+"""A trigger, in seconds, that no test lives to see."""
+
+
+class Calls:
+    """A watcher that does what the test says in each wait, and then calls for a look. At the end it sets the stop."""
+
+    def __init__(self, stop: Event, *steps: Callable[[], object]) -> None:
+        self._stop, self._steps, self.waits = stop, list(steps), 0
+
+    def wait(self, seconds: float, stop: Stop) -> bool:
+        self.waits += 1
+        if not self._steps:
+            self._stop.set()
+            return False
+        self._steps.pop(0)()
+        return True
+
+    def close(self) -> None:
+        pass
+
+
+class Rests(Event):
+    """A stop that is set after so many waits. It does not wait."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.left = most
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.left -= 1
+        if not self.left:
+            self.set()
+        return self.is_set()
+
+
+def dropping(place: Directory, firsts: list[int], count: int) -> list[Callable[[], object]]:
+    """Steps that drop a file each, with documents from a number on."""
+    return [partial(place.drop, f"{first}.jsonl", range(first, first + count)) for first in firsts]
+
+
+def test_a_service_looks_when_it_is_called(place: Directory):
+    stop, events = Event(), Events()
+    idle: list[Session] = []
+    watcher = Calls(stop, *dropping(place, [0, 2], 2), lambda: place.ask("pause", name="pairs"))
+    with Session("duckdb", state=place.state) as engine:
+        engine.subscribe(PAIRS)
+        place.service(engine, events, watcher=watcher, on_idle=idle.append).run(NEVER, stop)
+    assert [event["documents"] for event in events.named("batch")] == [2, 2]
+    assert [event["do"] for event in events.named("command")] == ["pause"] and len(place.pairs()) == 6
+    assert len(idle) == 1, "what only time calls for is left to the regular looks"
+
+
+def test_the_outputs_do_not_depend_on_the_watcher(place: Directory, tmp_path: Path):
+    stop = Event()
+    with Session("duckdb", state=place.state) as engine:
+        engine.subscribe(PAIRS)
+        place.service(engine, watcher=Calls(stop, *dropping(place, [6, 0, 3], 3))).run(NEVER, stop)
+    polled = Directory(tmp_path / "polled")
+    for drop in dropping(polled, [6, 0, 3], 3):
+        drop()
+    with Session("duckdb", state=polled.state) as engine:
+        engine.subscribe(PAIRS)
+        polled.service(engine).run(1e-3, Rests(3))
+    assert sorted(place.pairs()) == sorted(polled.pairs()) and len(place.pairs()) == 36
+
+
+def test_a_call_in_vain_is_followed_by_a_rest(place: Directory, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("mmqjp.service.loop.SHARE", 1e12)
+    stop = Rests(20)
+    watcher = Calls(stop, lambda: place.drop("1.jsonl", range(2)), lambda: None, lambda: place.drop("2.jsonl", [2]))
+    with Session("duckdb", state=place.state) as engine:
+        engine.subscribe(PAIRS)
+        place.service(engine, watcher=watcher).run(NEVER, stop)
+        assert engine.counters().documents == 2 and watcher.waits == 2
+    assert stop.left == 0, "the rest is made of short waits, between which commands are run"
+
+
+def test_a_service_that_rests_runs_commands(place: Directory, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("mmqjp.service.loop.SHARE", 1e12)
+    events = Events()
+    asked = iter([True, False])
+
+    class Asking(Rests):
+        def wait(self, timeout: float | None = None) -> bool:
+            if next(asked, False):
+                place.ask("list")
+            return super().wait(timeout)
+
+    stop = Asking(3)
+    with Session("duckdb", state=place.state) as engine:
+        place.service(engine, events, watcher=Calls(stop, lambda: None)).run(NEVER, stop)
+    assert [event["do"] for event in events.named("command")] == ["list"]

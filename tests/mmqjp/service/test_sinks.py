@@ -6,17 +6,21 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from prometheus_client import generate_latest
 
 from feeds.documents import Document
+from mmqjp.commands.manage_queries import client
 from mmqjp.engine import Session
+from mmqjp.service.commands import CommandError, CommandQueue, run_offline
 from mmqjp.service.metrics import Metrics
+from mmqjp.service.spool import CommandResult, Spool
 from mmqjp.service.status import store_status
-from mmqjp.sinks.definition import SinkDefinition, read_sink
+from mmqjp.sinks.definition import SinkDefinition, SinkTables, read_sink, read_tables
 from mmqjp.sinks.deliverer import Deliverer
 from mmqjp.sinks.kinds import Kinds
 from mmqjp.sinks.manager import SinkManager
@@ -24,10 +28,9 @@ from mmqjp.sinks.secrets import Secrets
 from mmqjp.sinks.sink import Jobs, down
 from mmqjp.tables.schema import CommitMetadata
 from tests.support.fake_sinks import DAY, SECOND, Clock, Disk, Endpoint, Endpoints, FakeJobs, definition
-from tests.support.service import PAIRS, Directory, Events, streaming
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from tests.support.faults import FaultySession, Injected, armed, fail
+from tests.support.service import PAIRS, Directory, Events, StopAfter
+from tests.support.stores import as_files
 
 EVERY = "FROM S//a->x PUBLISH every"
 TIME = 1_795_000_000 * SECOND
@@ -104,24 +107,25 @@ def test_a_sink_that_was_not_defined_meanwhile_is_told_what_was_dropped(tmp_path
         assert got == [*range(10), *range(gap["last"] + 1, 200)] and gap["first"] == 10
 
 
-def test_gaps_that_follow_each_other_become_one_row(tmp_path: Path):
+def test_gaps_that_follow_each_other_become_one_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("mmqjp.tables.schema.MOST_APART", 20)
     clock = Clock()
     with Session("duckdb", state=tmp_path, now=clock) as engine:
         engine.subscribe(EVERY)
         sinks = opened_sinks(engine, clock, {"s": Endpoint()}, [definition("s", backlog="1h")])
         sinks.pause("s")
-        for number in range(210):
+        for number in range(25):
             process(engine, sinks, documents(number))
             clock.time += 2 * 3600 * SECOND
             sinks.turn()
-        assert len(engine.sql("SELECT * FROM gaps")) > 200
+        assert len(engine.sql("SELECT * FROM gaps")) > 20
         engine.prune(None, owed=sinks.owed())
         rows = engine.sql("SELECT first, last, count FROM gaps").to_pylist()
         assert rows == [{"first": 0, "last": rows[0]["last"], "count": rows[0]["last"] + 1}]
         clock.time += 9 * DAY
         process(engine, sinks, documents(1_000))
         engine.prune(DAY, owed=sinks.owed())
-        assert not engine.sql("SELECT * FROM gaps WHERE last < 200").to_pylist()
+        assert not engine.sql("SELECT * FROM gaps WHERE last < 20").to_pylist()
 
 
 def kinds_of(place: Directory, engine: Session, jobs: Jobs) -> SinkManager:
@@ -144,36 +148,10 @@ def test_a_service_delivers_what_is_there_before_it_ends(tmp_path: Path):
         with Session("duckdb", state=place.state) as engine:
             if not engine.registry.subscriptions:
                 engine.subscribe(PAIRS)
-            place.service(engine, sinks=kinds_of(place, engine, Deliverer()), batch_size=7).run(None, Never())
+            place.service(engine, sinks=kinds_of(place, engine, Deliverer()), batch_size=7).run(None, StopAfter(10**9))
         place.drop("2.jsonl", range(30, 40))
     assert lines_of(tmp_path / "lines.jsonl") == lines_of(place.output) != []
     assert not (tmp_path / "s.jsonl").exists() or not lines_of(tmp_path / "s.jsonl")
-
-
-@pytest.mark.soak  # tests/mmqjp/commands/test_sinks.py has a shorter life of the same
-def test_on_spark_a_service_delivers_what_is_there_before_it_ends(spark: SparkSession, tmp_path: Path):
-    from threading import Event
-
-    place = Directory(tmp_path)
-    place.drop("1.jsonl", range(30))
-    for _ in range(2):
-        with Session(spark, state=place.state) as engine:
-            if not engine.registry.subscriptions:
-                engine.subscribe(PAIRS)
-            sinks = kinds_of(place, engine, Deliverer())
-            streaming(place, engine, spark, Events(), sinks=sinks, batch_size=7).run(None, Event())
-        place.drop("2.jsonl", range(30, 40))
-    assert lines_of(tmp_path / "lines.jsonl") == lines_of(place.output) != []
-
-
-class Never:
-    """A service that nobody stops."""
-
-    def is_set(self) -> bool:
-        return False
-
-    def wait(self, timeout: float | None = None) -> bool:
-        return False
 
 
 def test_status_and_metrics_tell_how_sinks_are(tmp_path: Path):
@@ -202,3 +180,86 @@ def test_status_and_metrics_tell_how_sinks_are(tmp_path: Path):
             assert f"\n{line}\n" in text
         metrics.update(store_status(engine))
         assert 'sink="' not in generate_latest(metrics.registry).decode()
+
+
+# ------------------------------------------------------------ commands
+
+HOOK = {"kind": "webhook", "url": "https://example.org/hook"}
+OTHER = {"sinks": {"other": HOOK}}
+
+CHANGES: list[tuple[str, dict[str, Any], Any]] = [
+    ("sinks-add", {"name": "new", "table": HOOK}, "new"),
+    ("sinks-set", {"name": "old", "table": {"wait": "5s"}}, "old"),
+    ("sinks-pause", {"name": "old"}, "old"),
+    ("sinks-resume", {"name": "old"}, "old"),
+    ("sinks-replay", {"name": "old", "from": "start"}, "old"),
+    ("sinks-remove", {"name": "old"}, "old"),
+    ("sinks-reload", {}, ["other"]),
+]
+"""A command of each kind that changes sinks, in a store with the sink "old", and its result."""
+
+
+def tables(place: Directory) -> SinkTables:
+    return read_tables(OTHER, place.path / "mmqjp.toml")
+
+
+def queue(place: Directory) -> CommandQueue:
+    return CommandQueue(place.spool, run_sinks=partial(run_offline, place.state, partial(tables, place)))
+
+
+def applied(place: Directory, do: str, arguments: dict[str, Any]) -> CommandResult:
+    command = place.ask(do, **arguments)
+    with Session("duckdb", state=place.state) as opened:
+        queue(place).apply(opened, Events())
+    return place.answer(command)
+
+
+def test_each_change_is_made_once_whatever_is_killed(place: Directory):
+    """Each process but the last finds a change that is not committed, or is not answered, or the next one."""
+    assert applied(place, "sinks-add", {"name": "old", "table": HOOK}).error is None
+    for do, arguments, result in CHANGES:
+        command = place.ask(do, **arguments)
+        with FaultySession("duckdb", state=place.state) as opened:
+            before = opened.settings("sink")
+            with opened.store.failing("commit"), pytest.raises(Injected):
+                queue(place).apply(opened, Events())
+        with Session("duckdb", state=place.state) as opened:
+            assert opened.settings("sink") == before, do
+            with armed((Spool, "answer"), fail), pytest.raises(Injected):  # between the change and its answer
+                queue(place).apply(opened, Events())
+        with FaultySession("duckdb", state=place.state) as opened:
+            made = opened.settings("sink")
+            with opened.store.failing("commit"):
+                queue(place).apply(opened, Events())
+            assert place.answer(command) == CommandResult(result), do
+            assert opened.settings("sink") == made, do
+
+
+LOOKS = [("sinks", {}), ("sinks", {"name": "old"}), ("sinks-failed", {"name": "old"}), ("sinks-secrets", {})]
+
+
+def assert_that_looking_only_reads(place: Directory) -> None:
+    run_sinks = partial(run_offline, place.state, partial(tables, place))
+    asks = replace(client(place.state, 5, run_sinks=run_sinks), open_store=fail)
+    listed, shown, failed, secrets = [asks.ask(do, arguments) for do, arguments in LOOKS]
+    assert [(row["name"], row["behind"]) for row in listed] == [("old", 0), ("other", 0)]
+    assert shown["definition"] == HOOK and failed == {"undelivered": [], "gaps": []} and secrets == []
+    with pytest.raises(CommandError, match="no sink is named none"):
+        asks.ask("sinks", {"name": "none"})
+
+
+def test_looking_at_sinks_only_reads(place: Directory):
+    applied(place, "sinks-add", {"name": "old", "table": HOOK})
+    with Session("duckdb", state=place.state) as opened:
+        opened.commit_metadata(CommitMetadata(settings={"sink:other": ""}))  # so that it would begin
+        before = opened.settings("sink")
+    assert_that_looking_only_reads(place)
+    with Session("duckdb", state=place.state) as opened:
+        assert opened.settings("sink") == before
+
+
+def test_looking_at_sinks_of_a_spark_store_needs_no_spark(place: Directory, tmp_path: Path):
+    on_duckdb = Directory(tmp_path / "duckdb")
+    assert applied(on_duckdb, "sinks-add", {"name": "old", "table": HOOK}).error is None
+    as_files(on_duckdb.state, place.state)
+    assert_that_looking_only_reads(place)

@@ -65,7 +65,8 @@ def test_metrics_tell_what_the_log_and_the_status_do(tmp_path: Path):
     assert re.search(r"^mmqjp_state_bytes [1-9]", text, re.M)
     (batch,) = events.named("batch")
     assert (batch["lag_seconds"], batch["waiting_files"]) == (3.0, 0) and batch["state_bytes"]
-    Metrics(NullLog()).update(status_of_nothing())
+    with Session("duckdb") as engine:
+        Metrics(NullLog()).update(store_status(engine))
 
 
 def test_a_batch_tells_how_many_files_wait(tmp_path: Path):
@@ -92,11 +93,6 @@ def test_status_asks_a_store_once(tmp_path: Path):
             assert len(asked) <= 3  # settings are read once
             store_status(engine)
             assert len(asked) <= 4
-
-
-def status_of_nothing():
-    with Session("duckdb") as engine:
-        return store_status(engine)
 
 
 def test_metrics_that_cannot_be_served_are_told(tmp_path: Path):

@@ -1,7 +1,5 @@
 """The kind `atom`: files that feed readers understand, with each output in the feed or an archive, whatever happens."""
 
-import errno
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -20,7 +18,7 @@ from mmqjp.sinks.definition import AtomOptions
 from tests.generate.seeds import at_length
 from tests.support.faults import Killed, Point, armed, killed
 from tests.support.messages import TIME, match
-from tests.support.sink_store import SinkStore
+from tests.support.sink_store import SinkStore, full
 
 URL = "https://example.org/feeds/"
 
@@ -143,10 +141,6 @@ def test_a_full_disk_takes_nothing_away(store):
     store.commit(95)
     store.deliver(at_a_time=95)
     store.commit(20)
-
-    def full() -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     for calls in (1, 2):
         with armed((files, "sync_file"), full, calls), pytest.raises(OSError, match="No space"):
             store.deliver(at_a_time=20)

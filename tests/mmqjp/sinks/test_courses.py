@@ -2,22 +2,55 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
+from typing import cast
 
 import pytest
 
-from mmqjp.sinks.definition import Start
+from feeds.documents import Document
+from mmqjp.answers.fan_out import OutputChunk
+from mmqjp.answers.outbox import Position
+from mmqjp.answers.output import Output
+from mmqjp.engine import Session
+from mmqjp.sinks.definition import SinkDefinition, Start, read_sink
+from mmqjp.sinks.deliverer import Deliverer, offer
+from mmqjp.sinks.kinds import Kinds
 from mmqjp.sinks.manager import NotASink, SinkManager
-from mmqjp.sinks.positions import SinkExists, SinkState, UnknownSink
-from mmqjp.sinks.sink import DeliveryResult, Message, acknowledged, down, gone, refused
-from tests.support.fake_sinks import DAY, SECOND, Clock, Disk, Endpoint, FakeStore, definition, manager, position
+from mmqjp.sinks.positions import Course, SinkExists, SinkState, UnknownSink
+from mmqjp.sinks.secrets import Secrets
+from mmqjp.sinks.sink import DeliveryResult, Message, Receiver, Sink, Warn, acknowledged, down, gone, refused
+from tests.support.fake_sinks import (
+    DAY,
+    SECOND,
+    Clock,
+    Disk,
+    Endpoint,
+    Events,
+    FakeJobs,
+    FakeStore,
+    definition,
+    manager,
+    position,
+)
 
 HOUR = 3_600 * SECOND
 
 
 def shown(sinks: SinkManager, name: str = "s") -> SinkState:
     return next(state for state in sinks.list() if state.name == name)
+
+
+def with_sink(
+    answer: Callable[[Message], DeliveryResult] = lambda message: acknowledged(), **table: object
+) -> tuple[FakeStore, Endpoint, SinkManager]:
+    """A store with the sink `s`."""
+    store, endpoint = FakeStore(Clock()), Endpoint(answer)
+    return store, endpoint, manager(store, {"s": endpoint}, [definition("s", **table)])
 
 
 def turns(sinks: SinkManager, count: int = 6) -> None:
@@ -77,8 +110,7 @@ def test_a_receiver_that_is_down_is_asked_at_the_times_of_the_specification_and_
 
 
 def test_a_stopped_sink_keeps_its_position_over_a_restart_until_it_is_resumed():
-    store, endpoint = FakeStore(Clock()), Endpoint(lambda message: gone("410"))
-    sinks = manager(store, {"s": endpoint}, [definition("s")])
+    store, endpoint, sinks = with_sink(lambda message: gone("410"))
     sinks.committed(store.commit(["a", "a"]))
     turns(sinks)
     assert shown(sinks).state == "stopped" and len(endpoint.got) == 1
@@ -94,17 +126,14 @@ def test_a_stopped_sink_keeps_its_position_over_a_restart_until_it_is_resumed():
 
 @pytest.mark.parametrize(("asked", "waits"), [(60, 60), (1, 5.25), (3 * 86400, 86400)])
 def test_a_receiver_may_ask_for_a_wait_of_up_to_a_day(asked: int, waits: float):
-    store = FakeStore(Clock())
-    sinks = manager(store, {"s": Endpoint(lambda message: down("429", asked * SECOND))}, [definition("s")])
+    store, _, sinks = with_sink(lambda message: down("429", asked * SECOND))
     sinks.committed(store.commit(["a"]))
     turns(sinks)
     assert (shown(sinks).next or 0) - store.clock.time == waits * SECOND
 
 
 def test_a_refused_message_is_tried_five_times_in_two_minutes_and_the_next_one_follows():
-    store = FakeStore(Clock())
-    endpoint = Endpoint(lambda message: refused("422") if message.first == 0 else acknowledged())
-    sinks = manager(store, {"s": endpoint}, [definition("s")])
+    store, endpoint, sinks = with_sink(lambda message: refused("422") if message.first == 0 else acknowledged())
     began = store.clock.time
     sinks.committed(store.commit(["a", "a"]))
     while not shown(sinks).delivered:
@@ -117,9 +146,8 @@ def test_a_refused_message_is_tried_five_times_in_two_minutes_and_the_next_one_f
 
 
 def test_a_receiver_that_answers_now_this_now_that_is_not_asked_often():
-    store, answers = FakeStore(Clock()), [refused("400"), down("500")] * 500
-    endpoint = Endpoint(lambda message: answers.pop(0))
-    sinks = manager(store, {"s": endpoint}, [definition("s")])
+    answers = [refused("400"), down("500")] * 500
+    store, endpoint, sinks = with_sink(lambda message: answers.pop(0))
     sinks.committed(store.commit(["a"] * 500))
     for _ in range(600):
         turns(sinks, 2)
@@ -128,8 +156,7 @@ def test_a_receiver_that_answers_now_this_now_that_is_not_asked_often():
 
 
 def test_a_group_is_what_was_committed_within_the_wait_and_shows_the_first_of_it():
-    store, endpoint = FakeStore(Clock()), Endpoint()
-    sinks = manager(store, {"s": endpoint}, [definition("s", wait="30s", most=3)])
+    store, endpoint, sinks = with_sink(wait="30s", most=3)
     for _ in range(8):
         sinks.committed(store.commit(["a", "a"]))
         turns(sinks)
@@ -145,8 +172,7 @@ def test_a_group_is_what_was_committed_within_the_wait_and_shows_the_first_of_it
 def test_groups_are_the_same_however_outputs_are_cut_into_batches_and_reads(is_down: bool):
     found = []
     for size in (1, 7, 40, 500):
-        store, endpoint = FakeStore(Clock()), Endpoint()
-        sinks = manager(store, {"s": endpoint}, [definition("s", wait="1min", most=2)])
+        store, endpoint, sinks = with_sink(wait="1min", most=2)
         if is_down:
             sinks.pause("s")
         for _ in range(10):
@@ -181,8 +207,7 @@ def test_the_end_of_a_group_is_noted_before_it_is_sent():
 
 @pytest.mark.parametrize("size", [1, 10, 2_500])
 def test_past_its_backlog_the_oldest_outputs_are_given_up_and_told(size: int):
-    store, endpoint = FakeStore(Clock()), Endpoint()
-    sinks = manager(store, {"s": endpoint}, [definition("s", backlog_outputs=1_000)])
+    store, endpoint, sinks = with_sink(backlog_outputs=1_000)
     sinks.pause("s")
     for start in range(0, 2_500, size):
         sinks.committed(store.commit(["a"] * min(size, 2_500 - start)))
@@ -198,16 +223,14 @@ def test_past_its_backlog_the_oldest_outputs_are_given_up_and_told(size: int):
 
 
 def test_many_outputs_at_once_are_no_reason_to_give_up_any():
-    store, endpoint = FakeStore(Clock()), Endpoint()
-    sinks = manager(store, {"s": endpoint}, [definition("s", backlog_outputs=1_000)])
+    store, endpoint, sinks = with_sink(backlog_outputs=1_000)
     sinks.committed(store.commit(["a"] * 5_000))
     turns(sinks, 100)
     assert len(endpoint.got) == 5_000 and not store.gaps
 
 
 def test_outputs_that_are_too_old_are_given_up():
-    store, endpoint = FakeStore(Clock()), Endpoint()
-    sinks = manager(store, {"s": endpoint}, [definition("s", backlog="1h")])
+    store, endpoint, sinks = with_sink(backlog="1h")
     sinks.pause("s")
     sinks.committed(store.commit(["a", "a"]))
     store.clock.time += 40 * 60 * SECOND
@@ -224,8 +247,7 @@ def test_outputs_that_are_too_old_are_given_up():
 
 
 def test_what_is_asked_for_again_is_not_too_old():
-    store, endpoint = FakeStore(Clock()), Endpoint()
-    sinks = manager(store, {"s": endpoint}, [definition("s", backlog="1h", backlog_outputs=1_000)])
+    store, endpoint, sinks = with_sink(backlog="1h", backlog_outputs=1_000)
     sinks.committed(store.commit(["a"] * 3_000))
     turns(sinks, 60)
     store.clock.time += 30 * DAY
@@ -283,11 +305,7 @@ def test_sinks_are_added_changed_and_removed():
 
 
 def test_a_test_message_stands_outside_of_positions():
-    store, endpoint = (
-        FakeStore(Clock()),
-        Endpoint(lambda message: refused("400") if message.is_test else acknowledged()),
-    )
-    sinks = manager(store, {"s": endpoint}, [definition("s")])
+    _, _, sinks = with_sink(lambda message: refused("400") if message.is_test else acknowledged())
     sinks.test("s")
     assert sinks.tested("s") is None
     turns(sinks)
@@ -310,8 +328,7 @@ def test_the_file_is_read_anew():
 
 
 def test_positions_are_noted_with_the_next_batch_or_after_five_seconds():
-    store, endpoint = FakeStore(Clock()), Endpoint()
-    sinks = manager(store, {"s": endpoint}, [definition("s")])
+    store, _, sinks = with_sink()
     sinks.committed(store.commit(["a"]))
     turns(sinks)
     assert position(store, "s")["acked"] == -1
@@ -329,9 +346,10 @@ def test_positions_are_noted_with_the_next_batch_or_after_five_seconds():
 
 
 def test_who_refused_a_message_that_others_have_is_told_and_it_is_not_sent_again():
-    store, refusals = FakeStore(Clock()), iter(["bob refused it", "", ""])
-    endpoint = Endpoint(lambda message: DeliveryResult("acknowledged", next(refusals)))
-    sinks = manager(store, {"s": endpoint}, [definition("s", wait="1s", most=2)])
+    refusals = iter(["bob refused it", "", ""])
+    store, endpoint, sinks = with_sink(
+        lambda message: DeliveryResult("acknowledged", next(refusals)), wait="1s", most=2
+    )
     for expected in ("bob refused it", ""):
         sinks.committed(store.commit(["a", "a", "a"]))
         for _ in range(3):
@@ -344,3 +362,167 @@ def test_who_refused_a_message_that_others_have_is_told_and_it_is_not_sent_again
         (0, 1, "bob refused it"), (1, 1, "bob refused it")
     ]  # fmt: skip
     assert [(row.first, row.last, row.count) for row in store.gaps] == [(2, 2, 1)]
+
+
+# ------------------------------------------------------------ files that are acknowledged later than they are written
+
+
+class Bundles:
+    """Writes outputs into a bundle, which is kept when it is closed: at 10 outputs, or a minute after its first. All
+    that no closed bundle has is lost when the sink is opened anew."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock, self.is_full = clock, False
+        self.closed: list[int] = []
+        self.open: list[int] = []
+        self.closes_at: int | None = None
+
+    def receiver(self, definition: SinkDefinition) -> Receiver:
+        raise AssertionError
+
+    def file_sink(self, definition: SinkDefinition, position: Position, warn: Warn) -> Sink:
+        self.open, self.closes_at = [], None
+        return cast(Sink, self)
+
+    def prepare(self, pending: object) -> bool:
+        return False
+
+    def write(self, outputs: Iterable[Output]) -> int:
+        self.open += [output.seq for output in outputs]
+        if self.closes_at is None and self.open:
+            self.closes_at = self.clock() + 60 * SECOND
+        if len(self.open) >= 10 or (self.closes_at or 0) <= self.clock():
+            if self.is_full:
+                self.open = []
+                raise OSError(28, "No space left on device")
+            self.closed, self.open, self.closes_at = self.closed + self.open, [], None
+        return 0
+
+    def position(self) -> Position:
+        return Position(max(self.closed, default=-1), {"bundles": 1})
+
+    def close(self) -> None:
+        pass
+
+
+def bundled(store: FakeStore, bundles: Bundles) -> SinkManager:
+    given = definition("f", kind="jsonl", path="x", backlog_outputs=1_000)
+    session = cast(Session, store)
+    return SinkManager(session, [given], bundles, FakeJobs(), Events(), lambda *_: given, now=store.clock)
+
+
+def with_an_open_bundle() -> tuple[FakeStore, Bundles, SinkManager]:
+    store = FakeStore(Clock())
+    bundles = Bundles(store.clock)
+    sinks = bundled(store, bundles)
+    sinks.committed(store.commit(["a"] * 3))
+    turns(sinks)
+    return store, bundles, sinks
+
+
+def test_what_is_written_but_could_be_lost_is_owed_until_it_is_closed():
+    store, bundles, sinks = with_an_open_bundle()
+    state = shown(sinks, "f")
+    assert bundles.open == [0, 1, 2] and (state.acked, state.behind) == (-1, 3)
+    owed = sinks.owed()
+    assert owed is not None and owed.t0 == 0
+    store.clock.time += 61 * SECOND
+    turns(sinks)
+    state = shown(sinks, "f")
+    assert bundles.closed == [0, 1, 2] and (state.acked, state.behind) == (2, 0) and sinks.owed() is None
+
+
+def test_what_was_not_closed_is_written_again_after_a_kill():
+    store, bundles, _ = with_an_open_bundle()
+    sinks = bundled(store, bundles)
+    sinks.committed(store.commit(["a"] * 8))
+    turns(sinks, 8)
+    assert bundles.closed == [*range(11)]
+
+
+def test_a_full_disk_under_an_open_bundle_does_not_keep_outputs_from_being_given_up():
+    store, bundles, sinks = with_an_open_bundle()
+    bundles.is_full = True
+    for _ in range(30):
+        sinks.committed(store.commit(["a"] * 100))
+        turns(sinks)
+        store.clock.time += 61 * SECOND
+    turns(sinks, 60)
+    state = shown(sinks, "f")
+    assert state.state == "waiting" and "No space" in state.reason
+    assert state.given_up == 3_003 - 1_000 and state.behind == 1_000
+    bundles.is_full = False
+    sinks.resume("f")
+    store.clock.time += 61 * SECOND
+    turns(sinks, 20)
+    store.clock.time += 61 * SECOND
+    turns(sinks, 20)
+    assert bundles.closed == [*range(2_003, 3_003)]
+    assert sum(row.count for row in store.gaps) == 2_003 and store.gaps[0].first == 0
+
+
+def test_lines_that_were_not_noted_as_written_are_written_again_in_their_place(tmp_path: Path):
+    given = read_sink("lines", {"kind": "jsonl", "path": "lines.jsonl"}, tmp_path, file="mmqjp.toml")
+    path, clock = tmp_path / "lines.jsonl", Clock()
+    for start in range(0, 30, 10):
+        with Session("duckdb", state=tmp_path / "state", now=clock) as engine:
+            if not engine.registry.subscriptions:
+                engine.subscribe("FROM S//a->x PUBLISH every")
+            deliverer = Deliverer()
+            sinks = SinkManager(engine, [given], Kinds(Secrets()), deliverer, Events(), lambda *_: given, now=clock)
+            clock.time += 2 * SECOND  # what must be stored before it goes on is
+            sinks.committed(engine.process([Document(f"d{n}", "<a/>", time=n) for n in range(start, start + 10)]))
+            while sinks.list()[0].behind:
+                deliverer.wait(1)
+                sinks.turn()
+                clock.time += 10_000
+            deliverer.close(5)  # the process ends before it stores the position
+            before = json.loads(engine.settings("sink:")["lines"])["acked"]
+        assert before < start + 9
+        assert [json.loads(line)["seq"] for line in path.read_text().splitlines()] == [*range(start + 10)]
+
+
+# ------------------------------------------------------------ a chunk at a time it comes to the same as one at a time
+
+QUERIES = """FROM S//a->x PUBLISH a1; FROM S//a->x PUBLISH a2; FROM S//b->x PUBLISH b1;
+S//a->x[./k->p] FOLLOWED BY {p = q, 100} S//b->y[./k->q] PUBLISH joined"""
+
+PATTERNS = {"all": ["*"], "some": ["a*"], "one": ["joined"], "none": ["zzz"]}
+
+
+def courses() -> list[Course]:
+    given = [definition(name, queries=queries) for name, queries in PATTERNS.items()]
+    return [Course(one, Position()) for one in [*given, definition("every")]]
+
+
+@pytest.mark.parametrize("before", [0, 995, 3_000])
+def test_chunks_come_to_the_same_as_single_outputs(before: int):
+    given = [Document(f"d{n}", f"<{'ab'[n % 2]}><k>{n % 5}</k></{'ab'[n % 2]}>", time=n * SECOND) for n in range(900)]
+    with Session("duckdb") as engine:
+        engine.subscribe(QUERIES)
+        for start in range(0, before, 500):
+            engine.process([Document(f"e{n}", "<a/>", time=0) for n in range(start, start + 500)])
+        kept = list(engine.outputs())
+        outputs = engine.process(given)
+        for chunk in outputs.chunks():
+            assert isinstance(chunk, OutputChunk)
+            made = list(chunk.outputs())
+            counted = Counter(output.query for output in made)
+            assert chunk.by_query() == {
+                name: (count, min(output.t0 for output in made if output.query == name))
+                for name, count in counted.items()
+            }
+            some = [output for output in made if output.query in ("a1", "joined")]
+            assert list(chunk.of_queries({"a1", "joined"}).outputs()) == some
+        together, each = courses(), courses()
+        for found in (together, each):
+            offer(found, kept, 5)
+        offer(together, outputs, 10)
+        offer(each, list(outputs), 10)
+        for one, other in zip(together, each, strict=True):
+            shown, expected = one.backlog, other.backlog
+            assert (shown.count, shown.beyond, shown.taken, shown.t0, shown.since) == (
+                expected.count, expected.beyond, expected.taken, expected.t0, expected.since
+            )  # fmt: skip
+            assert [group.id for group in shown.groups] == [group.id for group in expected.groups]
+        assert together[3].backlog.count == 0 and together[0].backlog.count == len(kept) + len(outputs)

@@ -14,7 +14,13 @@ from hypothesis import strategies as st
 from mmqjp.answers.outbox import Position
 from mmqjp.answers.output import Output
 from mmqjp.process import json_line
+from mmqjp.sinks import files
+from mmqjp.sinks.definition import read_sink
 from mmqjp.sinks.files import GrowingFile, Pipe, WholeFile, open_sink
+from mmqjp.sinks.kinds import open_file_sink
+from mmqjp.sinks.sink import Sink
+from tests.support.faults import Killed, Point, armed, killed
+from tests.support.sink_store import SinkStore
 
 
 def outputs(*numbers: int) -> list[Output]:
@@ -269,3 +275,65 @@ def test_what_is_no_regular_file_is_written_to(tmp_path: Path):
     assert isinstance(open_sink(tmp_path / "new", Position(), growing=False), WholeFile)
     with pytest.raises(FileNotFoundError):
         GrowingFile(tmp_path / "no" / "out", Position()).prepare(nothing)
+
+
+# ------------------------------------------------------------ the kind `jsonl`
+
+
+class Store(SinkStore[Sink]):
+    """A store with a sink of the kind `jsonl`."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.definition = read_sink("x", {"kind": "jsonl", "path": "out.jsonl"}, path, file="x.toml")
+        self.path = path / "out.jsonl"
+
+    def opened(self, position: Position) -> Sink:
+        return open_file_sink(self.definition, position, self.warnings.append)
+
+    def seqs(self) -> list[int]:
+        return [json.loads(line)["seq"] for line in self.path.read_text().splitlines()]
+
+
+SEAMS: list[Point] = [
+    (GrowingFile, "prepare"),
+    (GrowingFile, "write"),
+    (GrowingFile, "_append"),
+    (GrowingFile, "_put"),
+    (files, "_cut_back"),
+    (os, "write"),
+    (os, "fsync"),
+    (Store, "note"),
+]
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("point", SEAMS, ids=[point[1] for point in SEAMS])
+def test_a_kill_anywhere_loses_nothing_and_repeats_nothing(tmp_path, point, after, monkeypatch):
+    monkeypatch.setattr(GrowingFile, "_truncate", lambda self, length: None)  # which a killed process does not do
+    strikes = 0
+    for calls in range(1, 8):
+        (tmp_path / str(calls)).mkdir()
+        store = Store(tmp_path / str(calls))
+        for count in (7, 6, 5):
+            store.sink = None
+            store.commit(count, wanted=lambda seq: seq % 3 != 2)
+            try:
+                with armed(point, killed, calls, after=after):
+                    store.deliver()
+            except Killed:
+                strikes += 1
+        store.sink = None
+        store.deliver()
+        assert store.seqs() == [seq for seq in range(18) if seq % 3 != 2]
+    assert strikes or (point[1], after) == ("_cut_back", True)  # it seldom has something to cut
+
+
+def test_what_is_asked_for_again_is_appended(tmp_path):
+    store = Store(tmp_path)
+    store.commit(3)
+    store.deliver()
+    store.setting = Position(0, Position.from_setting(store.setting).details).to_setting()
+    store.open()
+    store.deliver()
+    assert store.seqs() == [0, 1, 2, 1, 2]

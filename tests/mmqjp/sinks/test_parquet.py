@@ -1,9 +1,5 @@
 """The kind `parquet`: each output once, whatever ends the process, fills the disk or happens to the files."""
 
-import errno
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +15,7 @@ from mmqjp.sinks.definition import ParquetOptions
 from mmqjp.sinks.parquet import ParquetFile, ParquetSink
 from tests.support.faults import Killed, Point, armed, killed
 from tests.support.messages import TIME, output
-from tests.support.sink_store import SinkStore
+from tests.support.sink_store import SinkStore, full
 
 HOUR = 3_600_000_000
 
@@ -190,15 +186,6 @@ def test_what_is_asked_for_again_takes_the_place_of_what_was_there(store):
 # ------------------------------------------------------------ full disks
 
 
-@contextmanager
-def full_disk(owner: object, name: str) -> Iterator[None]:
-    def full() -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    with armed((owner, name), full):
-        yield
-
-
 WRITES: list[Point] = [
     (ParquetFile, "__init__"),
     (ParquetFile, "add"),
@@ -213,7 +200,7 @@ def test_a_full_disk_takes_nothing_away(store, point):
     store.commit(3)
     store.deliver()
     store.commit(9)
-    with full_disk(*point), pytest.raises(OSError, match="No space"):
+    with armed(point, full), pytest.raises(OSError, match="No space"):
         store.finish()
     assert not list(store.options.path.glob(".*"))  # which makes room
     store.finish()

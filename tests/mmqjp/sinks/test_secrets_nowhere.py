@@ -7,15 +7,14 @@ import base64
 import json
 import os
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from mmqjp.engine import Session
 from tests.support.cli import mmqjp
+from tests.support.hook_server import Exchange, answer, hook_server
 from tests.support.mail_server import mail_server
 
 KEY = base64.b64encode(b"signing-key-of-32-bytes-or-so-abc").decode()
@@ -53,43 +52,22 @@ command = ["PYTHON", "-c", "import os, sys; sys.exit(str(dict(os.environ)) + 'OT
 """
 
 
-@pytest.fixture
-def echo() -> Iterator[int]:
-    """The port of a server that refuses what is posted, and repeats it."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            answer = f"no {self.path} of {KEY}".encode()
-            self.send_response(400)
-            self.send_header("Content-Length", str(len(answer)))
-            self.end_headers()
-            self.wfile.write(answer)
-
-        def log_message(self, format: str, *arguments: object) -> None:
-            """Nothing on standard error."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield server.server_address[1]
-        finally:
-            server.shutdown()
-            thread.join()
+def echo(exchange: Exchange) -> None:
+    """Refuses what is posted, and repeats it."""
+    answer(400, f"no {exchange.request.path} of {KEY}".encode())(exchange)
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, echo: int) -> Iterator[Path]:
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A directory with the configuration and a document that matches."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MAIL_PASSWORD", PASSWORD)
     monkeypatch.setenv("OTHER", VARIABLE)
-    address = f"http://127.0.0.1:{echo}/{PATH}"
-    for name, value in (("hook.key", f"whsec_{KEY}"), ("address", address)):
-        Path(name).write_text(value)
-        Path(name).chmod(0o600)
-    with mail_server() as server:
+    with mail_server() as server, hook_server(*1_000 * [echo]) as hooks:
+        address = f"http://127.0.0.1:{hooks.port}/{PATH}"
+        for name, value in (("hook.key", f"whsec_{KEY}"), ("address", address)):
+            Path(name).write_text(value)
+            Path(name).chmod(0o600)
         server.answers["DATA"] = f"554 I know {PASSWORD}"
         text = CONFIGURATION.replace("SMTP", str(server.port)).replace("PYTHON", sys.executable)
         Path("mmqjp.toml").write_text(text.replace("OTHER_VALUE", f"{VARIABLE[:3]}' + '{VARIABLE[3:]}"))

@@ -72,26 +72,6 @@ def test_what_comes_is_read_once_in_order_of_its_fetch_and_lines_as_they_are_app
 
 
 @pytest.mark.soak
-def test_lines_of_files_that_were_moved_or_copied_and_cut_are_read_once(spark: SparkSession, place: Directory):
-    path = place.drops / "1.jsonl"
-    place.drop("1.jsonl", range(3))
-    stream(place, spark, PAIRS)
-    path.rename(place.drops / "1.jsonl.1")
-    place.drop("1.jsonl", range(4, 7))
-    moved = [{"id": "d3", "time": 3 * SECOND, "xml": "<a>v</a>"}]
-    with (place.drops / "1.jsonl.1").open("a") as file:  # by one that still has it open
-        file.writelines(json.dumps(one) + "\n" for one in moved)
-    again = stream(place, spark)
-    assert totals(again) == {"documents": 4, "outputs": 18, "duplicates": 0, "dead_letters": 0}
-    shutil.copy(path, place.drops / "older.jsonl")
-    place.drop("1.jsonl", range(7, 9))
-    again = stream(place, spark)
-    assert totals(again) == {"documents": 2, "outputs": 15, "duplicates": 0, "dead_letters": 0}
-    assert set(place.pairs()) == all_pairs(range(9)) and len(place.pairs()) == 36
-    assert not stream(place, spark).named("batch")
-
-
-@pytest.mark.soak
 def test_a_store_that_was_written_without_a_query_of_spark_is_gone_on_with(spark: SparkSession, place: Directory):
     place.drop("1.jsonl", range(4))
     place.run(PAIRS, engine=spark)
@@ -135,31 +115,6 @@ def test_a_micro_batch_that_comes_again_is_passed_over_as_far_as_it_was_done(
         assert len(list(engine.dead_letters())) == 1
         marks = [file for source, file in engine.offsets() if source.startswith("spark ")]
         assert marks == [MICRO_BATCHES]
-
-
-@pytest.mark.soak
-def test_what_comes_out_does_not_depend_on_who_reads_what(
-    spark: SparkSession, place: Directory, monkeypatch: pytest.MonkeyPatch
-):
-    """Many tasks that each read a few lines admit what one does: the first document of an id counts."""
-    rows = [{"id": f"d{n % 9}", "time": n * SECOND, "xml": f"<a>{n}</a>"} for n in range(30)]
-    lines = [json.dumps(row) + "\n" for row in rows]
-    (place.drops / "1.jsonl").write_text("".join(lines))
-    (place.drops / "2.jsonl").write_text("".join(reversed(lines)))
-    partitions: list[int] = []
-    kept = StreamingService._process_rows
-
-    def counted(service: StreamingService, frame: Any, number: int) -> None:
-        partitions.append(frame.rdd.getNumPartitions())
-        kept(service, frame, number)
-
-    monkeypatch.setattr(StreamingService, "_process_rows", counted)
-    events = stream(place, spark, "S/a PUBLISH all_a", grain=100)
-    assert totals(events) == {"documents": 9, "outputs": 9, "duplicates": 51, "dead_letters": 0}
-    assert partitions[0] >= 4
-    with Session(spark, state=place.state) as engine:
-        found = engine.sql("SELECT id, xml FROM documents WHERE kind = 'external' ORDER BY docid").to_pylist()
-    assert [(row["id"], row["xml"]) for row in found] == [(f"d{n}", f"<a>{n}</a>") for n in range(9)]
 
 
 FEED = """<rss><channel><title>t</title>{}</channel></rss>"""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,10 +18,8 @@ from mmqjp.commands import formats as opening
 from mmqjp.commands.formats import chosen_engine
 from mmqjp.engine import CoreEngine, Session
 from mmqjp.state.choice import MOST_FOR_DUCKDB, EngineChoice, choose_engine
-from tests.generate.strategies import random_case
 from tests.support.cli import mmqjp as call
 from tests.support.cli import write_documents, write_queries
-from xscl.printer import to_xscl
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,23 +31,11 @@ def chosen(**given: object) -> str:
     return choose_engine(**{"environ": {}, "session_runs": lambda: False, **given}).engine  # type: ignore[arg-type]  # the tests give right ones
 
 
-def test_duckdb_is_chosen_if_nothing_asks_for_spark():
-    assert chosen() == "duckdb"
-
-
-@pytest.mark.parametrize(
-    "given",
-    [{"asked_by": "--master"}, {"environ": SUBMIT}, {"session_runs": lambda: True}],
-    ids=["option", "submit", "session"],
-)
-def test_spark_is_chosen_where_it_is_at_hand(given: dict[str, object]):
-    assert chosen(**given) == "spark"
-    assert chosen(**given, engine="duckdb") == "duckdb"
-
-
-@pytest.mark.parametrize(("size", "engine"), [(MOST_FOR_DUCKDB, "duckdb"), (MOST_FOR_DUCKDB + 1, "spark")])
-def test_the_size_of_the_documents_decides(size: int, engine: str):
-    assert chosen(documents=size) == engine
+def test_spark_is_chosen_where_it_is_at_hand_or_needed():
+    assert chosen() == chosen(documents=MOST_FOR_DUCKDB) == "duckdb"
+    assert chosen(documents=MOST_FOR_DUCKDB + 1) == "spark"
+    for given in ({"asked_by": "--master"}, {"environ": SUBMIT}, {"session_runs": lambda: True}):
+        assert (chosen(**given), chosen(**given, engine="duckdb")) == ("spark", "duckdb"), given
 
 
 def test_the_engine_of_the_state_comes_first(tmp_path: Path):
@@ -131,33 +116,6 @@ def test_master_is_refused_for_a_state_on_duckdb(tmp_path: Path):
     result = call("run", "--queries", queries, "--documents", path, "--state", state, "--master", "local[1]")
     assert result.exit_code == 2
     assert f"the engine is duckdb (the store in {state} is on it)" in result.stderr
-
-
-def lines_of_run(monkeypatch: pytest.MonkeyPatch, most: int, queries: Path, documents: Path) -> bytes:
-    """The output of `run` if DuckDB is chosen for at most so many bytes."""
-
-    def choice(*given: object) -> EngineChoice:
-        found = choose_engine(*given, environ={}, session_runs=lambda: False, most=most)  # type: ignore[arg-type]  # as commands give them
-        assert found.engine == ("duckdb" if most else "spark")
-        return found
-
-    monkeypatch.setattr(opening, "choose_engine", choice)
-    result = call("run", "--queries", queries, "--documents", documents)
-    assert result.exit_code == 0, result.stderr
-    return result.stdout_bytes
-
-
-@pytest.mark.soak
-@pytest.mark.spark
-def test_both_sides_of_the_threshold_give_the_same_lines(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: SparkSession
-):
-    script, documents = random_case(11, 8, 12)
-    queries, path = write_queries(tmp_path, to_xscl(script)), tmp_path / "d.jsonl"
-    lines = [{"id": d.id, "stream": d.stream, "time": [d.t0, d.t1], "xml": d.xml_bytes().decode()} for d in documents]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
-    on_duckdb, on_spark = (lines_of_run(monkeypatch, most, queries, path) for most in (MOST_FOR_DUCKDB, 0))
-    assert on_duckdb == on_spark and on_duckdb
 
 
 @pytest.mark.soak

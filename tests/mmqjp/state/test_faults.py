@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -18,17 +17,12 @@ from feeds.documents import Document, SourceError
 from feeds.fetch.state import STATE_FILE, FeedState, FetchStore, HostState
 from join_stage.store.protocol import DUCKDB_FILE, StoreError
 from mmqjp.engine import Session
-from mmqjp.service.spool import CommandResult, Spool
+from mmqjp.service.spool import Command, CommandResult, Spool
 from tests.generate.seeds import seeds
-from tests.processes import nursery
-from tests.processes.programs import command
 from tests.support.cli import mmqjp
 from tests.support.damage import damaged
 from tests.support.delivery import mark_delivered, undelivered
 from tests.support.stores import TABLES, parquet_store
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 SECOND = 1_000_000
 QUERIES = "S/a->x FOLLOWED BY {x = y, 10} S/a->y PUBLISH p; S/a/x->x JOIN {lower-case(x) = y, INF} S/b/x->y PUBLISH c"
@@ -40,14 +34,16 @@ def doc(number: int, tag: str = "a") -> Document:
     return Document(f"{tag}{number}", f"<{tag}><x>v</x></{tag}>", "S", number * SECOND)
 
 
-def made(state: Path, engine: str | SparkSession = "duckdb") -> list[Any]:
-    """Makes a store, and returns what is in it after each batch."""
-    seen = []
-    with Session(engine, state=state) as opened:
+def made(state: Path, killed: Path | None = None) -> list[Any]:
+    """Makes a store, and a copy of it as a kill leaves it; returns what is in it before and after each batch."""
+    with Session("duckdb", state=state) as opened:
         opened.subscribe(QUERIES)
+        seen = [content(opened)]
         for number in range(4):
             opened.process([doc(number), doc(number, "b")])
             seen.append(content(opened))
+        if killed is not None:
+            shutil.copytree(state, killed)
     return seen
 
 
@@ -60,9 +56,9 @@ def content(engine: Session) -> Any:
     return engine.queries(), documents, outputs
 
 
-def used(state: Path, engine: str | SparkSession = "duckdb") -> tuple[Any, Any]:
+def used(state: Path) -> tuple[Any, Any]:
     """What is in a store, and what the next batch gives there."""
-    with Session(engine, state=state) as opened:
+    with Session("duckdb", state=state) as opened:
         before = content(opened)
         return before, sorted((o.query, o.documents) for o in opened.process([doc(9), doc(9, "b")]))
 
@@ -75,6 +71,17 @@ def assert_told_or_right(use: Callable[[], Any], right: Any, error: type[Excepti
         return True
     assert message[0] == right, how
     return False
+
+
+def damages(
+    numbers: range, place: Path, use: Callable[[Path], Any], right: Any, error: type[Exception], name: str = ""
+) -> int:
+    """The number of damages to files of a name, or to any, which a start tells. All others must not matter."""
+    count = 0
+    for seed in numbers:
+        how = damaged(Random(seed), place / "whole", place / "copy", lambda path: name in ("", path.name))
+        count += assert_told_or_right(lambda: use(place / "copy"), right, error, f"seed {seed}: {how}")
+    return count
 
 
 def told(use: Callable[[], Any], error: type[Exception]) -> str | tuple[Any]:
@@ -91,24 +98,12 @@ def told(use: Callable[[], Any], error: type[Exception]) -> str | tuple[Any]:
 def duckdb_damage(numbers: range, place: Path) -> int:
     made(place / "whole")
     shutil.copytree(place / "whole", place / "used")
-    right = used(place / "used")
-    count = 0
-    for seed in numbers:
-        how = damaged(Random(seed), place / "whole", place / "copy", lambda path: path.name == DUCKDB_FILE)
-        count += assert_told_or_right(lambda: used(place / "copy"), right, StoreError, f"seed {seed}: {how}")
-    return count
+    return damages(numbers, place, used, used(place / "used"), StoreError, DUCKDB_FILE)
 
 
 def wal_damage(numbers: range, place: Path) -> int:
     """A log that ends early is what a crash leaves: the store is as it was after some batch. Else it is told."""
-    with Session("duckdb", state=place / "whole") as engine:
-        engine.subscribe(QUERIES)
-        seen = [content(engine)]
-        for number in range(4):
-            engine.process([doc(number), doc(number, "b")])
-            seen.append(content(engine))
-        shutil.copytree(place / "whole", place / "killed")
-    count = 0
+    seen, count = made(place / "whole", place / "killed"), 0
     for seed in numbers:
         how = damaged(Random(seed), place / "killed", place / "copy", lambda path: path.suffix == ".wal")
         found = told(lambda: used(place / "copy")[0], StoreError)
@@ -151,20 +146,7 @@ def spark_damage(numbers: range, place: Path) -> int:
         finally:
             opened.close()
 
-    right, count = use(place / "whole"), 0
-    for seed in numbers:
-        how = damaged(Random(seed), place / "whole", place / "copy")
-        count += assert_told_or_right(lambda: use(place / "copy"), right, StoreError, f"seed {seed}: {how}")
-    return count
-
-
-@pytest.mark.soak
-def test_a_damaged_store_says_so_on_spark(spark: SparkSession, tmp_path: Path):
-    made(tmp_path / "whole", spark)
-    for table in ("documents", "r_doc"):
-        damaged(Random(1), tmp_path / "whole", tmp_path / "copy", lambda path: path.parent.name == table)  # noqa: B023
-        with pytest.raises(StoreError, match=r"the store is damaged: .*take an older copy"):
-            used(tmp_path / "copy", spark)
+    return damages(numbers, place, use, use(place / "whole"), StoreError)
 
 
 def test_a_store_of_spark_without_digests_is_read(tmp_path: Path):
@@ -215,14 +197,10 @@ def fetch_damage(numbers: range, place: Path) -> int:
             opened.commit(feeds[0])
             return feeds, [opened.host(f"host{number}") for number in range(40)], opened.archive_mark()
 
-    right, count = use(place / "whole"), 0
-    for seed in numbers:
-        how = damaged(Random(seed), place / "whole", place / "copy", lambda path: path.name == STATE_FILE)
-        count += assert_told_or_right(lambda: use(place / "copy"), right, SourceError, f"seed {seed}: {how}")
-    return count
+    return damages(numbers, place, use, use(place / "whole"), SourceError, STATE_FILE)
 
 
-DAMAGES = [(duckdb_damage, 12, SOAK // 4, 0.2), (wal_damage, 12, SOAK // 4, 0.2), (spark_damage, 30, SOAK, 0.5)]
+DAMAGES = [(duckdb_damage, 8, SOAK // 4, 0.2), (wal_damage, 12, SOAK // 4, 0.2), (spark_damage, 30, SOAK, 0.5)]
 DAMAGES += [(fetch_damage, 40, SOAK, 0.25)]
 
 
@@ -237,25 +215,21 @@ def test_damage_is_told_or_does_not_matter(
 # ---------------------------------------------------------------- commands and answers
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b'{"do": 1}', b"\xff\xfe"])
-def test_a_damaged_command_is_answered_with_an_error(content: bytes, tmp_path: Path):
+def test_a_damaged_command_is_answered_with_an_error_and_a_damaged_answer_is_one(tmp_path: Path):
     spool = Spool(tmp_path)
-    good, bad = spool.submit("list", {}), spool.submit("list", {})
-    (tmp_path / "spool" / "commands" / f"{bad.id}.json").write_bytes(content)
-    assert spool.waiting() == [good]
-    answer = spool.take_result(bad)
-    assert answer is not None and answer.error is not None and "is not a command" in answer.error
 
+    def damage(directory: str, command: Command, content: bytes) -> str:
+        (tmp_path / "spool" / directory / f"{command.id}.json").write_bytes(content)
+        waiting, answer = spool.waiting(), spool.take_result(command)
+        assert command not in waiting and answer is not None
+        return answer.error or ""
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"\xff\xfe", b"{}"])
-def test_a_damaged_answer_is_an_error(content: bytes, tmp_path: Path):
-    spool = Spool(tmp_path)
-    command = spool.submit("list", {})
-    spool.answer(command, CommandResult([]))
-    (tmp_path / "spool" / "answers" / f"{command.id}.json").write_bytes(content)
-    answer = spool.take_result(command)
-    assert answer is not None and answer.error is not None and "is damaged" in answer.error
-    assert spool.take_result(command) is None
+    for content in (b"", b"{", b"[]", b"null", b'{"do": 1}', b"\xff\xfe"):
+        good, bad = spool.submit("list", {}), spool.submit("list", {})
+        assert "is not a command" in damage("commands", bad, content) and spool.waiting() == [good]
+        spool.answer(good, CommandResult([]))
+        assert "is damaged" in damage("answers", good, content.replace(b'"do": 1', b""))
+        assert spool.take_result(good) is None
 
 
 # ---------------------------------------------------------------- the command line
@@ -268,28 +242,6 @@ def test_a_command_says_in_a_line_that_its_store_is_damaged(tmp_path: Path):
     result = mmqjp("list", "--state", tmp_path / "whole")
     assert result.exit_code == 1 and result.stderr.count("\n") == 1
     assert result.stderr.startswith("mmqjp: error: ") and "take an older copy of the store" in result.stderr
-
-
-def test_a_full_disk_is_told_and_the_next_run_goes_on(tmp_path: Path):
-    queries, documents = tmp_path / "q.xscl", tmp_path / "d.jsonl"
-    queries.write_text("S/a[./x->x] FOLLOWED BY {x = y, 3} S/a[./x->y]")
-    lines = [
-        {"id": f"d{n}", "time": n * SECOND + 10**15, "xml": f"<a><x>{n // 30}</x><y>{f'{n:06}' * 1800}</y></a>"}
-        for n in range(450)
-    ]
-    documents.write_text("".join(json.dumps(line) + "\n" for line in lines))
-
-    def run(state: Path, room: int | None = None) -> subprocess.CompletedProcess[str]:
-        options = ["--queries", queries, "--documents", documents, "--state", state, "--batch-size", "100"]
-        return nursery.run(command, "run", "--engine", "duckdb", *options, most=room)
-
-    whole = run(tmp_path / "whole")
-    assert whole.returncode == 0 and whole.stdout
-    full = run(tmp_path / "full", 2 << 20)
-    assert full.returncode == 1 and full.stdout == "", full.stderr
-    assert full.stderr.count("\n") == 1 and "make room" in full.stderr
-    again = run(tmp_path / "full")
-    assert again.returncode == 0 and again.stdout == whole.stdout
 
 
 # ---------------------------------------------------------------- the clock

@@ -22,7 +22,7 @@ from join_stage.store.spark.parquet_store import GRACE, ParquetStore
 from mmqjp.engine import CoreEngine, Session
 from mmqjp.state.choice import Ownership
 from mmqjp.tables.schema import SCHEMA
-from tests.generate.seeds import at_length
+from tests.generate.seeds import seeds
 from tests.generate.strategies import random_case
 from tests.mmqjp.service.test_questions import BOTH, BOTH_WRITE, DUCKDB, DUCKDB_READS, SECRET, Place
 from tests.support.cli import mmqjp
@@ -125,7 +125,7 @@ def test_damage_is_told_when_a_damaged_table_is_read(stores: tuple[Path, Path], 
     with Session(state=stores[1], read_only=True) as engine:
         sound = {relation: rows(engine, f"SELECT * FROM {relation}") for relation in RELATIONS}
     told, words = 0, ""
-    for seed in range(200 if at_length() else 12):
+    for seed in seeds(12, 200):
         what = damaged(Random(seed), stores[1], tmp_path / "copy", lambda path: path.suffix in (".parquet", ".json"))
         try:
             with Session(state=tmp_path / "copy", read_only=True) as engine:
@@ -292,6 +292,8 @@ def test_spark_and_duckdb_give_the_same_rows(spark: SparkSession, tmp_path: Path
             assert rows(by_spark, sql) == rows(by_duckdb, sql), relation
         with pytest.raises(QuestionRefused):
             by_duckdb.sql("SELECT explode(documents) FROM outputs")
+        with pytest.raises(StoreError, match="read only"):
+            by_spark.pause(next(iter(by_spark.queries())))
     asked = ["query", "SELECT explode(array(1, 2)) AS n", "--state", str(tmp_path)]
     assert mmqjp(*asked, "--engine", "spark").stdout == '{"n": 1}\n{"n": 2}\n'
     assert mmqjp(*asked).exit_code == 1

@@ -17,7 +17,7 @@ from mmqjp.commands import formats as opening
 from mmqjp.engine import Session
 from mmqjp.state.choice import OWNER_FILE
 from tests.support.cli import mmqjp
-from tests.support.service import PAIRS, Directory, stream
+from tests.support.service import PAIRS, Directory, StopAfter, stream
 from tests.support.unprivileged import as_nobody, command_as_nobody, open_directory
 
 if TYPE_CHECKING:
@@ -54,17 +54,9 @@ def use(place: Directory, engine: Any = "duckdb") -> None:
     place.ask("list")
     place.drop("2.jsonl", range(3, 5))
     with Session(engine, state=place.state) as opened:
-        place.service(opened).run(None, Stopping())
+        place.service(opened).run(None, StopAfter(10**9))
         log = place.state / "mmqjp.duckdb.wal"
         assert engine != "duckdb" or log.stat().st_mode & 0o777 in (0o600, 0o664)
-
-
-class Stopping:
-    def is_set(self) -> bool:
-        return False
-
-    def wait(self, timeout: float) -> bool:
-        return False
 
 
 @pytest.mark.parametrize("mask", [0o000, 0o022])
@@ -100,15 +92,13 @@ def test_a_directory_of_the_users_stays_and_what_is_made_in_it_is_the_owners(tmp
     are(place.state, 0o600, 0o700)
 
 
-@pytest.mark.parametrize("engine", ["duckdb", pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.soak])])
-def test_a_state_of_an_older_version_becomes_its_owners(engine: str, tmp_path: Path, request: pytest.FixtureRequest):
-    chosen: Any = request.getfixturevalue("spark") if engine == "spark" else engine
+def test_a_state_of_an_older_version_becomes_its_owners(tmp_path: Path):
     place = Directory(tmp_path)
-    use(place, chosen)
+    use(place)
     for path in place.state.rglob("*"):
         path.chmod(0o755 if path.is_dir() else 0o644)
     with umask(0o022):
-        Session(chosen, state=place.state).close()
+        Session("duckdb", state=place.state).close()
     assert [path for path in place.state.iterdir() if path.stat().st_mode & 0o077 and path.name != "spool"] == []
     place.ask("list")
     are(place.state / "spool" / "commands", 0o600, 0o700)

@@ -6,7 +6,6 @@ import random
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -22,10 +21,7 @@ from tests.support.delivery import mark_delivered, undelivered
 from tests.support.faults import FaultySession, Injected
 from tests.support.in_turn import in_turn
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-Case = Callable[[Any, Path, str], None]
+Case = Callable[[Path, str], None]
 
 SECOND, HOUR = 1_000_000, 3_600_000_000
 NOW = 1_800_000_000 * SECOND
@@ -45,9 +41,9 @@ def kept(engine: Session) -> int:
     return int(engine.sql("SELECT count(*) AS n FROM r_docts")["n"][0].as_py())
 
 
-def evicting(engine: Any, tmp_path: Path, **options: Any) -> Session:
+def evicting(state: Path, plan: str) -> Session:
     """An engine whose stream A is far ahead, and has evicted its old documents."""
-    found = Session(engine, state=tmp_path, lateness=HOUR, idle_after=HOUR, now=lambda: NOW + 100 * HOUR, **options)
+    found = Session("duckdb", state=state, lateness=HOUR, idle_after=HOUR, now=lambda: NOW + 100 * HOUR, plan=plan)
     found.subscribe(JOINED)
     for hours in (0, 1, 2):
         assert found.process([doc(hours, "A")]) == []
@@ -55,10 +51,10 @@ def evicting(engine: Any, tmp_path: Path, **options: Any) -> Session:
     return found
 
 
-def assert_a_backfill_meets_what_was_evicted(engine: Any, state: Path, plan: str) -> None:
-    with Session(engine, state=state, plan=plan) as opened:
+def assert_a_backfill_meets_what_was_evicted(state: Path, plan: str) -> None:
+    with Session("duckdb", state=state, plan=plan) as opened:
         opened.process([doc(1, "B"), doc(50, "B")])
-    with evicting(engine, state, plan=plan) as opened:
+    with evicting(state, plan=plan) as opened:
         opened.process([doc(99.5, "P")])
         opened.process([doc(100.5, "A")])
         mark_delivered(opened)
@@ -66,8 +62,8 @@ def assert_a_backfill_meets_what_was_evicted(engine: Any, state: Path, plan: str
         assert joined(list(undelivered(opened))) == [("A0", "B1"), ("A1", "B1"), ("A2", "B1")]
 
 
-def assert_a_new_publisher_meets_what_was_evicted(engine: Any, state: Path, plan: str) -> None:
-    with evicting(engine, state, plan=plan) as opened:
+def assert_a_new_publisher_meets_what_was_evicted(state: Path, plan: str) -> None:
+    with evicting(state, plan=plan) as opened:
         opened.process([doc(99.5, "P")])
         opened.process([doc(100.5, "A")])
         opened.subscribe("B/r PUBLISH P")  # a stream that was not seen before
@@ -76,19 +72,19 @@ def assert_a_new_publisher_meets_what_was_evicted(engine: Any, state: Path, plan
         assert not list(opened.dead_letters())
 
 
-def assert_more_lateness_has_the_partners(engine: Any, state: Path, plan: str) -> None:
+def assert_more_lateness_has_the_partners(state: Path, plan: str) -> None:
     """A state that is opened with more lateness, or without, has the partners of what it accepts now."""
-    with Session(engine, state=state, lateness=HOUR, plan=plan) as opened:
+    with Session("duckdb", state=state, lateness=HOUR, plan=plan) as opened:
         opened.subscribe(WINDOW)
         for hours in (0, 1, 2, 100):
             opened.process([doc(hours)])
-    with Session(engine, state=state, lateness=200 * HOUR, plan=plan) as opened:
+    with Session("duckdb", state=state, lateness=200 * HOUR, plan=plan) as opened:
         got = {output.documents for output in opened.process([doc(3, id="late")])}
         assert got == {(a, b) for one in ("S1", "S2") for a, b in ((one, "late"), ("late", one))}
-    with Session(engine, state=state, plan=plan) as opened:
+    with Session("duckdb", state=state, plan=plan) as opened:
         got = {output.documents for output in opened.process([doc(-1, id="later")])}
         assert got == {(a, b) for one in ("S0", "S1") for a, b in ((one, "later"), ("later", one))}
-    with Session(engine, state=state, lateness=HOUR, plan=plan) as opened:
+    with Session("duckdb", state=state, lateness=HOUR, plan=plan) as opened:
         assert opened.process([doc(3, id="too late")]) == [] and len(list(opened.dead_letters())) == 1
 
 
@@ -101,13 +97,7 @@ CASES = [
 
 @pytest.mark.parametrize(("case", "plan"), in_turn(CASES, PLANS))
 def test_what_was_evicted_is_met(case: Case, plan: str, tmp_path: Path):
-    case("duckdb", tmp_path, plan)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize(("case", "plan"), zip(CASES, PLANS, strict=True))
-def test_what_was_evicted_is_met_on_spark(case: Case, plan: str, tmp_path: Path, spark: SparkSession):
-    case(spark, tmp_path, plan)
+    case(tmp_path, plan)
 
 
 def test_what_could_meet_documents_that_are_gone_is_late(tmp_path: Path):

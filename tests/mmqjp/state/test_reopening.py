@@ -17,7 +17,7 @@ from join_stage.protocol import PLANS
 from join_stage.store.protocol import DUCKDB_FILE, StoreError
 from mmqjp.engine import Session
 from templates.catalog import Catalog
-from tests.generate.seeds import seeds
+from tests.generate.seeds import at_length, seeds
 from tests.generate.strategies import cases, random_case
 from tests.oracle.evaluation import comparable
 from tests.support.agreement import as_row
@@ -31,7 +31,6 @@ from xscl.syntax import Script
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SEEDS = 10
 QUERIES = """
 S//a->x[./b->y][./c = 'it''s "so"'] FOLLOWED BY {lower-case(y) = lower-case(z), 1 h} S//a->w[./b->z] PUBLISH pairs;
 SELECT x FROM pairs/match->x PUBLISH again;
@@ -98,15 +97,10 @@ def assert_reopened_is_the_same(engine: object, plan: str, seed: int, tmp_path: 
     return len(found[0])
 
 
-@pytest.mark.parametrize("seed", seeds(1, SEEDS))
+@pytest.mark.parametrize("seed", seeds(1, 480))
 def test_reopened_stores_go_on_as_if_they_had_not_been_closed(seed: int, tmp_path: Path):
-    assert_reopened_is_the_same("duckdb", PLANS[seed % len(PLANS)], seed, tmp_path)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("seed", range(SEEDS, 480))
-def test_reopened_stores_go_on_at_length(seed: int, tmp_path: Path):
-    assert_reopened_is_the_same("duckdb", PLANS[seed % len(PLANS)], seed, tmp_path, queries=16)
+    queries = 16 if at_length() else 5
+    assert_reopened_is_the_same("duckdb", PLANS[seed % len(PLANS)], seed, tmp_path, queries)
 
 
 @pytest.mark.soak
@@ -114,16 +108,8 @@ def test_reopened_stores_go_on_on_spark(spark: SparkSession, tmp_path: Path):
     assert assert_reopened_is_the_same(spark, "signature", 3, tmp_path, queries=4)
 
 
-def opened(request: pytest.FixtureRequest, engine: str) -> object:
-    return request.getfixturevalue("spark") if engine == "spark" else engine
-
-
-@pytest.mark.parametrize("engine", ["duckdb", pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.soak])])
-def test_texts_are_parsed_when_something_is_delivered(
-    engine: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    backend = opened(request, engine)
-    with Session(backend, state=tmp_path) as before:  # type: ignore[arg-type]
+def test_texts_are_parsed_when_something_is_delivered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    with Session("duckdb", state=tmp_path) as before:
         before.subscribe(QUERIES)
         assert len(before.process([doc(1), doc(2)])) == 4  # pairs, again, and filtered twice
     parsed: list[str] = []
@@ -133,7 +119,7 @@ def test_texts_are_parsed_when_something_is_delivered(
         return parse_script(text, stored=stored)
 
     monkeypatch.setattr("mmqjp.queries.compile.parse_script", parse)
-    with Session(backend, state=tmp_path) as again:  # type: ignore[arg-type]
+    with Session("duckdb", state=tmp_path) as again:
         assert again.process([Document("other", "<z/>", "S", 3_000_000)]) == [] and parsed == []
         assert again.process([doc(4, "n")]) == [] and parsed == []
         found = [o.query for o in again.process([doc(5)])]
@@ -142,22 +128,22 @@ def test_texts_are_parsed_when_something_is_delivered(
 
 
 @pytest.mark.parametrize(
-    ("damage", "message"),
+    "damage",
     [
-        ("UPDATE variables SET node = '[1]'", "do not agree"),
-        ("UPDATE variables SET node = '{'", "do not agree"),
-        ("DELETE FROM variables WHERE parent IS NOT NULL", "do not agree"),
-        ("DELETE FROM templates", "do not agree"),
-        ("DELETE FROM inner_placements", "do not agree"),
-        ("UPDATE placements SET streams = NULL", "do not agree"),
+        "UPDATE variables SET node = '[1]'",
+        "UPDATE variables SET node = '{'",
+        "DELETE FROM variables WHERE parent IS NOT NULL",
+        "DELETE FROM templates",
+        "DELETE FROM inner_placements",
+        "UPDATE placements SET streams = NULL",
     ],
 )
-def test_a_store_whose_tables_do_not_agree_is_refused(damage: str, message: str, tmp_path: Path):
+def test_a_store_whose_tables_do_not_agree_is_refused(damage: str, tmp_path: Path):
     with Session("duckdb", state=tmp_path) as engine:
         engine.subscribe(QUERIES)
     with duckdb.connect(str(tmp_path / DUCKDB_FILE)) as connection:
         connection.execute(damage)
-    with pytest.raises(StoreError, match=message):
+    with pytest.raises(StoreError, match="do not agree"):
         Session("duckdb", state=tmp_path)
     result = mmqjp("list", "--state", tmp_path)
     assert result.exit_code == 1 and result.stderr.startswith("mmqjp: error: ") and result.stderr.count("\n") == 1
